@@ -1,0 +1,41 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# The processes of a run are the program's own: more test workers than this only wait for each other.
+WORKERS ?= 2
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint type check clean
+.DELETE_ON_ERROR:
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## Check, show, run and compile a fused kernel on four ranks of this machine's CPU
+	@$(BIN)/tilelink check ag_gemm --ranks 4
+	@$(BIN)/tilelink show ag_gemm --ranks 4 --stage source | sed -n '1,40p'
+	@$(BIN)/tilelink run ag_gemm --ranks 4 --repeat 3
+	@$(BIN)/tilelink show ag_gemm --ranks 4 --target sm_90 --stage ptx | grep -c '' | sed 's/$$/ lines of PTX for sm_90/'
+
+test: $(READY) ## Run the tests (ARGS="-k name" chooses)
+	@$(BIN)/python -m pytest -n $(WORKERS) -q $(ARGS)
+
+lint: $(READY) ## Run ruff
+	@$(BIN)/ruff check .
+
+type: $(READY) ## Run pyright
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+check: lint type test ## Run lint, type and test
+
+clean: ## Remove the environment and everything built
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	@find tilelink tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@echo "preparing $(VENV) (once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,73 @@
+"""Fixtures and options that all tests share."""
+
+import difflib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilelink import settings
+
+GPU_MARKERS = {"gpu": 1, "gpus2": 2, "gpus4": 4, "gpus8": 8}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite golden files that differ")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips the tests that need more CUDA devices than there are; torch is imported only if some test asks."""
+    needs = {item: max((n for mark, n in GPU_MARKERS.items() if item.get_closest_marker(mark)), default=0) for item in items}
+    if not any(needs.values()):
+        return
+    found = _cuda_devices()
+    for item, needed in needs.items():
+        if needed > found:
+            item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device(s), found {found}"))
+
+
+def _cuda_devices() -> int:
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests and the processes they start write to a cache of their own, and never find yesterday's."""
+    folder = tmp_path_factory.mktemp("cache")
+    with settings.environment(TILELINK_CACHE=str(folder), TILELINK_DEADLINE=None):
+        yield
+
+
+class Golden:
+    """Compares text with `golden/<name>.txt` beside the test's file."""
+
+    def __init__(self, folder: Path, update: bool) -> None:
+        self.folder = folder
+        self.update = update
+
+    def __call__(self, name: str, text: str) -> None:
+        """Fails with a diff if the file differs from `text`; with --update-golden writes the file instead."""
+        path = self.folder / f"{name}.txt"
+        text = text if text.endswith("\n") else text + "\n"
+        expected = path.read_text() if path.exists() else None
+        if text == expected:
+            return
+        if self.update:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+            return
+        if expected is None:
+            pytest.fail(f"{path} does not exist; run with --update-golden and read what it writes", pytrace=False)
+        diff = difflib.unified_diff(expected.splitlines(), text.splitlines(), str(path), "now", lineterm="")
+        pytest.fail("\n".join([*diff, "", "if this is right, run with --update-golden"]), pytrace=False)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """`golden("name", text)`: text must equal golden/name.txt beside the test's file."""
+    return Golden(request.path.parent / "golden", bool(request.config.getoption("--update-golden")))

@@ -1,0 +1,134 @@
+"""The import table: which layer of the package may import which, and where third-party packages may appear."""
+
+import ast
+import graphlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.house import sources
+
+EVERY_LAYER = frozenset({"compiler", "ops", "cli", "__main__"})
+SCHEDULE_VALUES = ("schedule.values", "schedule.orders", "schedule.bind")
+
+# Layer -> what it may import besides itself: layers or single modules. The layers of EVERY_LAYER may import all.
+# "" is the package itself: the public API.
+TABLE: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "settings": ("errors",),
+    "target": ("errors",),
+    "ir": ("errors",),
+    "frontend": ("ir", "errors", "schedule.values", "schedule.orders"),
+    "reference": ("ir", "errors"),
+    "schedule": ("ir", "target", "errors"),
+    "backend": ("ir", *SCHEDULE_VALUES, "settings", "target", "errors"),
+    "runtime": ("settings", "target", "errors"),
+    "programs": ("",),
+}
+
+THIRD_PARTY: dict[str, frozenset[str]] = {
+    "lark": frozenset({"frontend"}),
+    "jinja2": frozenset({"backend"}),
+    "torch": frozenset({"runtime", "reference", "compiler", "ops", "cli"}),
+    "triton": frozenset({"runtime"}),
+    "cuda": frozenset({"runtime"}),
+    "nvshmem": frozenset({"runtime"}),
+    "numpy": frozenset({"schedule", "runtime", "reference", "compiler", "ops", "cli"}),
+    "rich": frozenset({"cli"}),
+    "typer": frozenset({"cli"}),
+}
+
+
+def layer_of(module: str) -> str:
+    """tilelink.ir.program -> ir; tilelink -> "" """
+    return (module.split(".") + [""])[1]
+
+
+def allowed(layer: str, target: str) -> bool:
+    """Whether a module of `layer` may import the module `target`."""
+    package, _, inner = target.partition(".")
+    if package == "tilelink":
+        if layer in EVERY_LAYER or layer == "":
+            return True
+        permitted = (layer, *TABLE.get(layer, ()))
+        return any(inner == one or (one and inner.startswith(one + ".")) for one in permitted)
+    if package in sys.stdlib_module_names:
+        return True
+    return layer in THIRD_PARTY.get(package, frozenset())
+
+
+def violations(source: ast.Module, module: str, is_package: bool, known: frozenset[str]) -> Iterator[str]:
+    for found in sources.imports(source, module, is_package, known):
+        if not allowed(layer_of(module), found.target):
+            yield f"{module}:{found.line}: {layer_of(module)} may not import {found.target}"
+
+
+def known_modules() -> frozenset[str]:
+    return frozenset(map(sources.module_name, sources.modules()))
+
+
+def test_every_import_is_in_the_table() -> None:
+    known = known_modules()
+    wrong = [
+        line
+        for path in sources.modules()
+        for line in violations(sources.tree(path), sources.module_name(path), path.stem == "__init__", known)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_layer_is_in_the_table() -> None:
+    layers = {layer_of(module) for module in known_modules()} - {""}
+    assert layers <= TABLE.keys() | EVERY_LAYER
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    known = known_modules()
+    graph: dict[str, set[str]] = {}
+    for path in sources.modules():
+        name = sources.module_name(path)
+        found = sources.imports(sources.tree(path), name, path.stem == "__init__", known)
+        graph[name] = {one.target for one in found if one.target in known} - {name}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail("these modules import each other: " + " <- ".join(error.args[1]), pytrace=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "wrong"),
+    [
+        ("tilelink.ir.program", "from tilelink.errors import TilelinkError", False),
+        ("tilelink.ir.program", "from tilelink.schedule import plan", True),
+        ("tilelink.ir.program", "from ..schedule import plan", True),
+        ("tilelink.ir.program", "from . import ops", False),
+        ("tilelink.ir.program", "import tilelink", True),
+        ("tilelink.ir.program", "def late():\n    import torch", True),
+        ("tilelink.ir.program", "if TYPE_CHECKING:\n    from tilelink.backend import emit", True),
+        ("tilelink.ir.program", "importlib.import_module('triton')", True),
+        ("tilelink.ir.program", "import dataclasses, xyz_unknown", True),
+        ("tilelink.frontend.parser", "import lark", False),
+        ("tilelink.frontend.parser", "from tilelink.schedule.values import Schedule", False),
+        ("tilelink.frontend.parser", "from tilelink.schedule import values", False),
+        ("tilelink.frontend.parser", "from tilelink.schedule import plan", True),
+        ("tilelink.backend.emit", "from tilelink.schedule import bind, plan", True),
+        ("tilelink.runtime.launch", "import torch, triton.language as tl", False),
+        ("tilelink.runtime.launch", "from tilelink import ir", True),
+        ("tilelink.compiler", "from tilelink import ir, runtime\nimport torch", False),
+        ("tilelink.compiler", "import triton", True),
+    ],
+)
+def test_the_table_is_enforced(module: str, text: str, wrong: bool) -> None:
+    known = frozenset({"tilelink.schedule.plan", "tilelink.schedule.values", "tilelink.schedule.bind", "tilelink.ir.ops"})
+    known |= {"tilelink.ir", "tilelink.runtime"}
+    assert bool(list(violations(ast.parse(text), module, False, known))) == wrong
+
+
+@pytest.mark.parametrize("module", ["tilelink", "tilelink.ir", "tilelink.frontend", "tilelink.schedule", "tilelink.backend"])
+def test_importing_needs_neither_torch_nor_triton(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted({{'torch', 'triton'}} & sys.modules.keys()))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=sources.ROOT, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == ""

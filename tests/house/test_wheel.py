@@ -1,0 +1,44 @@
+"""The wheel holds the package as it stands in the tree: code, grammar, templates and programs."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.house import sources
+
+
+def tracked_files() -> list[str]:
+    git = shutil.which("git")
+    if git is None or not (sources.ROOT / ".git").exists():
+        pytest.skip("needs a git checkout to tell the package's files from what lies around")
+    listing = subprocess.run([git, "ls-files", "-z"], cwd=sources.ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listing.stdout.split("\0") if name and (sources.ROOT / name).is_file()]
+
+
+def build_wheel(files: list[str], folder: Path) -> zipfile.ZipFile:
+    """Builds from a copy of `files` alone, so that nothing built earlier can slip in."""
+    tree, dist = folder / "tree", folder / "dist"
+    for name in files:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(sources.ROOT / name, tree / name)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(dist), str(tree)]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stdout + run.stderr
+    (wheel,) = dist.glob("*.whl")
+    return zipfile.ZipFile(wheel)
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_package(tmp_path: Path) -> None:
+    files = tracked_files()
+    package = {name for name in files if name.startswith("tilelink/")}
+    with build_wheel(files, tmp_path) as wheel:
+        names = set(wheel.namelist())
+        entry_points = next(name for name in names if name.endswith("entry_points.txt"))
+        assert "tilelink = tilelink.cli:app" in wheel.read(entry_points).decode()
+    assert {name for name in names if ".dist-info/" not in name} == package
+    assert {Path(name).suffix for name in package} >= {".py", ".j2", ".lark", ".tl", ".typed"}

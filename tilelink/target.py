@@ -1,0 +1,69 @@
+"""The machines that kernels are planned and compiled for, one rank's worth of each."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tilelink.errors import UnknownTargetError
+
+KIB = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One rank's processor, as far as planning and code generation need to know it.
+
+    name: as Triton and its compilers say it ("sm_90"), or "cpu".
+    sms: streaming multiprocessors (compute units) of one rank.
+    programs_per_sm: programs that are certainly resident on one of them at the same time.
+    shared_memory: bytes of shared memory that one program may use.
+    tma: has the tensor memory accelerator (bulk copies through descriptors).
+    warp_size: threads of a warp.
+    max_programs: cap on the programs of one kernel, or None.
+    """
+
+    name: str
+    kind: Literal["cpu", "cuda", "hip"]
+    sms: int
+    programs_per_sm: int = 1
+    shared_memory: int
+    tma: bool = False
+    warp_size: int = 32
+    max_programs: int | None = None
+
+    @property
+    def slots(self) -> int:
+        """Programs of one rank that are resident at the same time, over all of its kernels."""
+        return self.sms * self.programs_per_sm
+
+    @property
+    def architecture(self) -> int | str:
+        """The architecture as Triton's GPUTarget takes it: 90 for sm_90, "gfx942" for gfx942, 0 for the CPU."""
+        match self.kind:
+            case "cpu":
+                return 0
+            case "cuda":
+                return int(self.name.removeprefix("sm_"))
+            case "hip":
+                return self.name
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# On the CPU each resident program is an operating system process, so kernels stay small; the interpreter
+# keeps tiles in ordinary memory, so its shared memory is only a bound that no sensible tile meets.
+CPU = Target(name="cpu", kind="cpu", sms=4, shared_memory=1024 * KIB, warp_size=1, max_programs=2)
+A100 = Target(name="sm_80", kind="cuda", sms=108, shared_memory=163 * KIB)
+L40 = Target(name="sm_89", kind="cuda", sms=142, shared_memory=99 * KIB)
+H200 = Target(name="sm_90", kind="cuda", sms=132, shared_memory=227 * KIB, tma=True)
+MI300X = Target(name="gfx942", kind="hip", sms=304, shared_memory=64 * KIB, warp_size=64)
+
+TARGETS: tuple[Target, ...] = (CPU, A100, L40, H200, MI300X)
+
+
+def target(name: str) -> Target:
+    """The target of that name; raises UnknownTargetError with the names that there are."""
+    for candidate in TARGETS:
+        if candidate.name == name:
+            return candidate
+    raise UnknownTargetError(name, tuple(candidate.name for candidate in TARGETS))
