@@ -37,5 +37,5 @@ clean: ## Remove the environment and everything built
 $(READY): pyproject.toml constraints.txt
 	@echo "preparing $(VENV) (once)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
