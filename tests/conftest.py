@@ -2,7 +2,7 @@
 
 import difflib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips the tests that need more CUDA devices than there are; torch is imported only if some test asks."""
-    needs = {item: max((n for mark, n in GPU_MARKERS.items() if item.get_closest_marker(mark)), default=0) for item in items}
+    needs = {item: _devices_needed(item) for item in items}
     if not any(needs.values()):
         return
     found = _cuda_devices()
     for item, needed in needs.items():
         if needed > found:
             item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device(s), found {found}"))
+
+
+def _devices_needed(item: pytest.Item) -> int:
+    return max((count for mark, count in GPU_MARKERS.items() if item.get_closest_marker(mark)), default=0)
 
 
 def _cuda_devices() -> int:
@@ -36,7 +40,7 @@ def _cuda_devices() -> int:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
     """Tests and the processes they start write to a cache of their own, and never find yesterday's."""
     folder = tmp_path_factory.mktemp("cache")
     with settings.environment(TILELINK_CACHE=str(folder), TILELINK_DEADLINE=None):

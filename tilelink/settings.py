@@ -13,7 +13,7 @@ TRITON_INTERPRET   1: Triton interprets kernels on the CPU                   0
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,7 +66,7 @@ def settings() -> Settings:
 
 
 @contextmanager
-def override(**changes: object) -> Iterator[Settings]:
+def override(**changes: object) -> Generator[Settings]:
     """Replaces fields of the settings inside the block, in this process alone: `with override(deadline=2.0): ...`.
 
     Raises SettingsError for a name that is not a field.
@@ -85,7 +85,7 @@ def override(**changes: object) -> Iterator[Settings]:
 
 
 @contextmanager
-def environment(**variables: str | None) -> Iterator[None]:
+def environment(**variables: str | None) -> Generator[None]:
     """Sets environment variables (None: unsets) inside the block, for the processes that are started there.
 
     The settings of this process are read again at the block's start and at its end.

@@ -32,6 +32,8 @@ def test_templates_leave_the_environment_alone() -> None:
         assert not any(name in path.read_text() for name in ENVIRONMENT), path
 
 
-@pytest.mark.parametrize("text", ["os.environ['A']", "os.getenv('A')", "from os import environ", "def f(): os.environ.get('A')"])
+@pytest.mark.parametrize(
+    "text", ["os.environ['A']", "os.getenv('A')", "from os import environ", "def f(): os.environ.get('A')"]
+)
 def test_each_way_to_the_environment_is_seen(text: str) -> None:
     assert list(uses(ast.parse(text))) == [1]
