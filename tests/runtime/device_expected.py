@@ -1,0 +1,142 @@
+"""What the device library's kernels must compute, checked wherever they run: interpreted, or on a GPU."""
+
+import math
+
+import torch
+
+from tests.runtime import device_kernels as kernels
+
+
+def check_integers(device: str) -> None:
+    a = torch.tensor([-9, -8, -4, -3, -1, 0, 3, 8], dtype=torch.int32, device=device)
+    for divisor in (1, 3, 4, 8):
+        quotient = torch.full((24,), -99, dtype=torch.int32, device=device)
+        remainder = quotient.clone()
+        n = torch.tensor([divisor], dtype=torch.int32, device=device)
+        kernels.integers[(1,)](a, n, quotient, remainder, 8)
+        cases = [(int(x), divisor) for x in a] * 2 + [(i - 8, 5) for i in range(8)]
+        assert quotient.tolist() == [x // n for x, n in cases]
+        assert remainder.tolist() == [x % n for x, n in cases]
+
+
+def check_elementwise(device: str, dtype: torch.dtype) -> None:
+    special = [0.0, -0.0, 1.0, -1.0, 1e-4, -1e-4, 30.0, -30.0, 300.0, -300.0]
+    torch.manual_seed(0)
+    x = torch.cat([torch.tensor(special), 4 * torch.randn(128 - len(special))]).to(dtype).to(device)
+    out = torch.empty(7, 128, device=device)
+    kernels.elementwise[(1,)](x, out, 128)
+    f = x.float()
+    gelu = torch.nn.functional.gelu
+    expected = [
+        torch.sigmoid(f),
+        torch.nn.functional.silu(f),
+        torch.tanh(f),
+        gelu(f),
+        gelu(f, approximate="tanh"),
+        torch.relu(f),
+        torch.rsqrt(f.abs() + 0.5),
+    ]
+    for row, (found, wanted) in enumerate(zip(out, expected, strict=True)):
+        torch.testing.assert_close(found, wanted, rtol=2e-6, atol=1e-6, msg=lambda text, row=row: f"{row}: {text}")
+
+
+def check_relu_keeps_nan(device: str) -> None:
+    x = torch.full((128,), math.nan, device=device)
+    out = torch.empty(7, 128, device=device)
+    kernels.elementwise[(1,)](x, out, 128)
+    assert out[5].isnan().all()
+
+
+def check_convert(device: str) -> None:
+    """Rounding of f32 to bf16: ties, carries into the exponent, subnormals, infinities, NaN, and random words."""
+    words = [0x3F808000, 0x3F818000, 0x3F808001, 0x3FFFFFFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x00000001, 0x80018000]
+    torch.manual_seed(1)
+    bits = torch.tensor([word - (word >> 31 << 32) for word in words], dtype=torch.int32)
+    noise = torch.randint(-(2**31), 2**31, (256 - len(words) - 2,), dtype=torch.int64).to(torch.int32)
+    x = torch.cat([bits.view(torch.float32), torch.tensor([math.nan, -math.nan]), noise.view(torch.float32)]).to(device)
+    out = torch.empty(256, dtype=torch.bfloat16, device=device)
+    kernels.convert[(1,)](x, out, 256, kernels.tl.bfloat16)
+    torch.testing.assert_close(out, x.bfloat16(), rtol=0, atol=0, equal_nan=True)
+    wide = torch.empty(256, device=device)
+    kernels.convert[(1,)](out, wide, 256, kernels.tl.float32)
+    torch.testing.assert_close(wide, out.float(), rtol=0, atol=0, equal_nan=True)
+
+
+def check_product(device: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    a, b = torch.randn(16, 32).to(dtype).to(device), torch.randn(16, 32).to(dtype).to(device)
+    c = torch.empty(16, 16, device=device)
+    kernels.product[(1,)](a, b, c, 16, 16, 32)
+    wanted = 2 * (a.double() @ b.double().T)
+    torch.testing.assert_close(c, wanted.float(), rtol=1e-5, atol=1e-5)
+
+
+def check_attention(device: str, dtype: torch.dtype) -> None:
+    """Three pieces of keys; row 0 sees none, row 1 none in the first piece, row 2 none in the last."""
+    torch.manual_seed(3)
+    scores = 5 * torch.randn(3, 16, 16)
+    scores[:, 0] = -math.inf
+    scores[0, 1] = -math.inf
+    scores[2, 2] = -math.inf
+    scores[1, 3, ::2] = -math.inf
+    v = torch.randn(3, 16, 16).to(dtype)
+    out = torch.full((16, 16), math.nan, device=device)
+    kernels.attend[(1,)](scores.to(device), v.to(device), out, 3, 16, 16, 16)
+    flat = scores.permute(1, 0, 2).reshape(16, 48)
+    wanted = torch.softmax(flat, dim=1).nan_to_num(0.0) @ v.float().reshape(48, 16)
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(out.cpu(), wanted, rtol=tolerance, atol=tolerance)
+
+
+def check_copies(device: str) -> None:
+    source = torch.arange(1, 401, dtype=torch.float32, device=device)
+    for n in (0, 1, 63, 64, 65, 200, 256):
+        there = torch.zeros(400, device=device)
+        signal = torch.full((1,), 5, dtype=torch.int32, device=device)
+        kernels.put[(1,)](there, source, n, signal, 3, kernels.dl.SIGNAL_ADD, 64)
+        assert torch.equal(there[:n], source[:n])
+        assert not there[n:].any()
+        assert signal.item() == 8
+        kernels.put[(1,)](there, source, n, signal, 3, kernels.dl.SIGNAL_SET, 64)
+        assert signal.item() == 3
+        back = torch.zeros(400, device=device)
+        kernels.get[(1,)](back, there, n, 64)
+        assert torch.equal(back, there)
+
+
+def check_pointers(device: str) -> None:
+    copies = [torch.arange(4.0, device=device) + 10 * rank for rank in range(3)]
+    table = torch.tensor([copy.data_ptr() for copy in copies], dtype=torch.int64, device=device)
+    out = torch.zeros(1, device=device)
+    kernels.translate[(1,)](copies[1], table, out, 1, 2)
+    assert out.item() == 22
+
+
+def check_low_level(device: str) -> None:
+    signals = torch.full((1,), 7, dtype=torch.int32, device=device)
+    out = torch.zeros(1, dtype=torch.int32, device=device)
+    kernels.low_level[(1,)](signals, out)
+    assert (signals.item(), out.item()) == (42, 42)
+
+
+def check_push(device: str) -> None:
+    """Rank 1 of 2 pushes to rank 0, in one process: every counter and every element ends as it should."""
+    x = torch.arange(256.0, device=device)
+    y = torch.zeros(2, 256, device=device)
+    pads = torch.zeros(2, 8, dtype=torch.int32, device=device)
+    pads[1, 3] = 6
+    table = torch.tensor([row.data_ptr() for row in y], device=device)
+    signal_table = torch.tensor([row.data_ptr() for row in pads], device=device)
+    epoch = torch.tensor([3], device=device)
+    kernels.push[(1,)](x, y[1], table, signal_table, pads[1], epoch, None, 1, 2, 0, 256, True, True)
+    assert torch.equal(y[0], x)
+    assert not y[1].any()
+    assert pads.tolist() == [[0, 0, 0, 0, 1, 0, 0, 0], [0, 0, 0, 6, 0, 0, 0, 0]]
+
+
+def check_wrapped_counters(device: str) -> None:
+    """A counter that has wrapped is past a target that has not."""
+    signals = torch.tensor([-(2**31) + 1], dtype=torch.int32, device=device)
+    kernels.await_one[(1,)](signals, 0, 2**31 - 2, None, 0)
+    signals.fill_(-1)
+    kernels.await_one[(1,)](signals, 0, 2**32 - 1, None, 0)

@@ -1,0 +1,181 @@
+"""The device library in Triton's interpreter. test_device_interpreter.py runs this file, with TRITON_INTERPRET=1."""
+
+import mmap
+import multiprocessing
+import time
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton.runtime.errors import InterpreterError
+
+from tests.runtime import device_expected as expected
+from tests.runtime import device_kernels as kernels
+from tilelink.runtime import monitor
+from tilelink.runtime.device.interpreted import number
+
+EPOCHS = 12
+BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+@pytest.fixture(autouse=True)
+def deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends a wait that goes on for 20 seconds, in forked processes too."""
+    start = time.monotonic()
+
+    def poll(**where: int) -> None:
+        if time.monotonic() - start > 20:
+            raise TimeoutError(where)
+
+    monkeypatch.setattr(monitor, "poll", poll)
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    seen: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(monitor, "record", lambda *event: seen.append(event))
+    return seen
+
+
+def test_the_interpreter_runs() -> None:
+    assert kernels.dl.INTERPRETED.value
+    assert not isinstance(kernels.push, triton.JITFunction)
+
+
+def test_integers() -> None:
+    expected.check_integers("cpu")
+
+
+@BOTH
+def test_elementwise(dtype: torch.dtype) -> None:
+    expected.check_elementwise("cpu", dtype)
+
+
+@BOTH
+def test_product(dtype: torch.dtype) -> None:
+    expected.check_product("cpu", dtype)
+
+
+@BOTH
+def test_attention(dtype: torch.dtype) -> None:
+    expected.check_attention("cpu", dtype)
+
+
+def test_relu_keeps_nan() -> None:
+    expected.check_relu_keeps_nan("cpu")
+
+
+def test_convert() -> None:
+    expected.check_convert("cpu")
+
+
+def test_copies() -> None:
+    expected.check_copies("cpu")
+
+
+def test_pointers() -> None:
+    expected.check_pointers("cpu")
+
+
+def test_low_level() -> None:
+    expected.check_low_level("cpu")
+
+
+def test_wrapped_counters() -> None:
+    expected.check_wrapped_counters("cpu")
+
+
+def test_push_and_its_events(events: list[tuple[Any, ...]]) -> None:
+    expected.check_push("cpu")
+    assert events == [("tile", 7, 5, 0, 0), ("wait", 7, 5, 3, 6), ("transfer", 7, 5, 1, 0, 0), ("notify", 7, 5, 0, 4)]
+
+
+def test_gemm_with_waits_and_descriptors() -> None:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    torch.manual_seed(4)
+    a, b, c = torch.randn(32, 64).bfloat16(), torch.randn(32, 64).bfloat16(), torch.zeros(32, 32).bfloat16()
+    described = [TensorDescriptor.from_tensor(one, [16, 16]) for one in (a, b, c)]
+    signals = torch.zeros(128, dtype=torch.int32)
+    signals[:2] = 9
+    kernels.gemm_descriptors[(2,)](*described, signals, 9, None, 4, 2, 4, 16, 16, 16, 2, False)
+    torch.testing.assert_close(c.float(), a.float() @ b.float().T, rtol=1e-2, atol=1e-2)
+    assert signals.tolist() == [9, 9] + [0] * 98 + [1] * 4 + [0] * 24
+
+
+def test_a_wait_that_goes_on_is_polled_and_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, int]] = []
+
+    def poll(**where: int) -> None:
+        calls.append(where)
+        if len(calls) == 3:
+            raise TimeoutError("too long")
+
+    monkeypatch.setattr(monitor, "poll", poll)
+    with pytest.raises(InterpreterError, match="too long"):
+        kernels.await_one[(1,)](torch.tensor([0, 4], dtype=torch.int32), 1, 5, None, 8)
+    assert calls == [{"channel": 1, "seen": 4, "expected": 5, "stage": 2, "tile": 8}] * 3
+
+
+def test_numbers_of_any_make() -> None:
+    assert [number(5), number(triton.language.constexpr(5))] == [5, 5]
+
+
+def shared(count: int) -> torch.Tensor:
+    """int64 zeros that forked processes share."""
+    return torch.frombuffer(mmap.mmap(-1, 8 * count), dtype=torch.int64)
+
+
+def run_forked(*work: Any) -> None:
+    """Each callable in a process of its own; all have 60 seconds."""
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=one, daemon=True) for one in work]
+    for process in processes:
+        process.start()
+    until = time.monotonic() + 60
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    assert codes == [0] * len(processes)
+
+
+def test_two_processes_hand_data_to_each_other() -> None:
+    """Each rank pushes a block to the other as soon as the other's last has come: by turns into two slots, since the
+    other may look at one block while the next arrives."""
+    count, memory = 256, shared(1024)
+    y = memory[:512].view(torch.float32).reshape(2, 2, count)
+    pads = memory[512:520].view(torch.int32).reshape(2, 8)
+    good = memory[520:522]
+    tables = [torch.tensor([y[rank, slot].data_ptr() for rank in range(2)]) for slot in range(2)]
+    signal_table = torch.tensor([pad.data_ptr() for pad in pads])
+
+    def work(rank: int) -> None:
+        torch.set_num_threads(1)
+        epoch = torch.zeros(1, dtype=torch.int64)
+        for e in range(1, EPOCHS + 1):
+            kernels.await_one[(1,)](pads[rank], 4, e - 1, None, e)
+            good[rank] += bool((y[rank, (e - 1) % 2] == (e - 1) * (2 - rank)).all())
+            x = torch.full((count,), float(e * (rank + 1)))
+            to = (y[rank, e % 2], tables[e % 2], signal_table)
+            kernels.push[(1,)](x, *to, pads[rank], epoch, None, rank, 2, 0, count, True, True)
+
+    run_forked(lambda: work(0), lambda: work(1))
+    assert good.tolist() == [EPOCHS, EPOCHS]
+    assert pads[:, 4].tolist() == [EPOCHS, EPOCHS]
+
+
+def test_processes_add_to_one_counter() -> None:
+    pad = shared(1).view(torch.int32)
+    out = torch.zeros(1, dtype=torch.int32)
+    pad[0] = 42
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        for _ in range(100):
+            kernels.put[(1,)](out, out, 0, pad, 1, kernels.dl.SIGNAL_ADD, 64)
+
+    run_forked(work, work)
+    assert pad[0].item() == 242

@@ -1,0 +1,162 @@
+# pyright: basic
+"""Kernels that the device library's tests compile or interpret."""
+
+import triton
+import triton.language as tl
+
+from tilelink.runtime import device as dl
+
+
+@triton.jit
+def push(
+    x, y, table, signal_table, signals, epoch, debug, rank, ranks, n,
+    BLOCK: tl.constexpr, REMOTE: tl.constexpr, TMA: tl.constexpr,
+):  # fmt: skip
+    """Waits for counter 3, pushes a block of x into the next rank's y and notifies that rank's counter 4."""
+    dl.tile_begin(debug, 7, 5)
+    token = dl.wait(signals, 3, 2 * tl.load(epoch), debug, 7, 5)
+    lane = tl.arange(0, BLOCK)
+    value = tl.load(x + dl.consume_token(lane, token))
+    peer = dl.mod(rank + 1, ranks)
+    there = dl.symm_at(table, peer, y)
+    dl.transfer(debug, 7, 5, 1, peer, n)
+    tl.store(there + lane, value)
+    dl.notify(dl.symm_at(signal_table, peer, signals), 4, peer, debug, 7, 5, REMOTE, TMA)
+
+
+@triton.jit
+def gemm_descriptors(
+    a_desc, b_desc, c_desc, signals, epoch, debug, tiles, n_tiles, k_tiles,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVERY: tl.constexpr, DEFERRED: tl.constexpr,
+):  # fmt: skip
+    """A persistent GEMM through descriptors: waits every EVERY-th step of its K loop, notifies after each tile, or
+    (DEFERRED) inside the K loop of the next."""
+    first = tl.program_id(0)
+    for t in range(first, tiles, tl.num_programs(0)):
+        m = t // n_tiles
+        n = t % n_tiles
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(k_tiles):
+            token = 0
+            if k % EVERY == 0:
+                token = dl.wait(signals, k // EVERY, epoch, debug, 0, t)
+            if DEFERRED:
+                if (k == 2) & (t > first):
+                    dl.notify(signals, 100 + t - tl.num_programs(0), 0, debug, 0, t, False)
+            a = a_desc.load([dl.consume_token(m * BM, token), k * BK])
+            b = b_desc.load([n * BN, k * BK])
+            acc = dl.dot(a, b.T, acc)
+        c_desc.store([m * BM, n * BN], dl.cast(acc, tl.bfloat16))
+        if not DEFERRED:
+            dl.notify(signals, 100 + t, 0, debug, 0, t, False)
+
+
+@triton.jit
+def gemm_pointers(
+    a, b, c, signals, epoch, debug, k_tiles,
+    K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVERY: tl.constexpr,
+):  # fmt: skip
+    """One tile of a GEMM through pointers, with waits in its K loop."""
+    rows = tl.arange(0, BM)[:, None] * K
+    columns = tl.arange(0, BN)[:, None] * K
+    lane = tl.arange(0, BK)[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(k_tiles):
+        token = 0
+        if k % EVERY == 0:
+            token = dl.wait(signals, k // EVERY, epoch, debug, 0, 0)
+        start = dl.consume_token(k * BK, token)
+        acc = dl.dot(tl.load(a + rows + start + lane), tl.load(b + columns + k * BK + lane).T, acc)
+    where = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+    tl.store(c + where, dl.cast(acc, tl.bfloat16))
+    dl.notify(signals, 100, 0, debug, 0, 0, False)
+
+
+@triton.jit
+def put(destination, source, n, signal, value, OPERATION: tl.constexpr, BLOCK: tl.constexpr):
+    dl.putmem_signal_block(destination, source, n, signal, value, OPERATION, BLOCK)
+
+
+@triton.jit
+def get(destination, source, n, BLOCK: tl.constexpr):
+    dl.getmem_block(destination, source, n, BLOCK)
+
+
+@triton.jit
+def translate(own, table, out, rank, peer):
+    """Reads element 2 of `peer`'s copy by the address of the own one."""
+    tl.store(out, tl.load(dl.remote_ptr(own + 2, table, rank, peer)))
+
+
+@triton.jit
+def low_level(signals, out):
+    dl.signal_set(signals, 40, True)
+    dl.signal_add(signals, 2, False)
+    dl.fence()
+    dl.quiet()
+    tl.store(out, dl.signal_read(signals))
+
+
+@triton.jit
+def await_one(signals, channel, target, debug, t):
+    dl.wait(signals, channel, target, debug, 2, t)
+
+
+@triton.jit
+def integers(a, n, quotient, remainder, COUNT: tl.constexpr):
+    """Scalars and a tile, by run-time and by constant divisors."""
+    lane = tl.arange(0, COUNT)
+    x = tl.load(a + lane)
+    divisor = tl.load(n)
+    tl.store(quotient + lane, dl.floordiv(x, divisor))
+    tl.store(remainder + lane, dl.mod(x, divisor))
+    for i in range(COUNT):
+        scalar = tl.load(a + i)
+        tl.store(quotient + COUNT + i, dl.floordiv(scalar, divisor))
+        tl.store(remainder + COUNT + i, dl.mod(scalar, divisor))
+        tl.store(quotient + 2 * COUNT + i, dl.floordiv(i - COUNT, 5))
+        tl.store(remainder + 2 * COUNT + i, dl.mod(i - COUNT, 5))
+
+
+@triton.jit
+def elementwise(x, out, N: tl.constexpr):
+    lane = tl.arange(0, N)
+    value = tl.load(x + lane)
+    tl.store(out + lane, dl.sigmoid(value))
+    tl.store(out + N + lane, dl.silu(value))
+    tl.store(out + 2 * N + lane, dl.tanh(value))
+    tl.store(out + 3 * N + lane, dl.gelu(value))
+    tl.store(out + 4 * N + lane, dl.gelu_tanh(value))
+    tl.store(out + 5 * N + lane, dl.relu(value))
+    tl.store(out + 6 * N + lane, dl.rsqrt(tl.abs(dl.cast(value, tl.float32)) + 0.5))
+
+
+@triton.jit
+def convert(x, out, N: tl.constexpr, DTYPE: tl.constexpr):
+    lane = tl.arange(0, N)
+    tl.store(out + lane, dl.cast(tl.load(x + lane), DTYPE))
+
+
+@triton.jit
+def product(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    """c [M, N] f32 = c + a [M, K] @ b [N, K].T"""
+    rows = tl.arange(0, M)[:, None]
+    columns = tl.arange(0, N)[:, None]
+    lane = tl.arange(0, K)[None, :]
+    where = rows * N + tl.arange(0, N)[None, :]
+    first = dl.dot(tl.load(a + rows * K + lane), tl.load(b + columns * K + lane).T)
+    tl.store(c + where, dl.dot(tl.load(a + rows * K + lane), tl.load(b + columns * K + lane).T, first))
+
+
+@triton.jit
+def attend(scores, v, out, pieces, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
+    """out [M, D] from scores [pieces, M, N] and v [pieces, N, D]."""
+    m, total, acc = dl.attend_begin(M, D)
+    rows = tl.arange(0, M)[:, None]
+    keys = tl.arange(0, N)
+    columns = tl.arange(0, D)[None, :]
+    for piece in range(pieces):
+        score = tl.load(scores + (piece * M + rows) * N + keys[None, :])
+        value = tl.load(v + (piece * N + keys[:, None]) * D + columns)
+        m, total, acc = dl.attend_step(m, total, acc, score, value)
+    tl.store(out + rows * D + columns, dl.attend_finish(m, total, acc))

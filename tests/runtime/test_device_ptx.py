@@ -1,0 +1,282 @@
+# pyright: basic
+"""The rules of correct waits and notifies, looked for in the assembly that kernels compile to. Needs no GPU."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import triton
+
+from tests.runtime import device_kernels as kernels
+from tilelink.runtime.compile_offline import compile_source
+
+NVIDIA = ("sm_80", "sm_89", "sm_90")
+EVENTS = {
+    "load": r"ld\.global\.(?!b64)|cp\.async\.c[ag]|cp\.async\.bulk\.tensor\.\dd\.shared::\w+\.global",
+    "store": r"st\.global|cp\.async\.bulk\.tensor\.\dd\.global",
+    "poll": r"ld\.acquire\.sys\.global\.b32",
+    "less": r"setp\.lt\.s32\s+%p, %v, 0",
+    "written": r"cp\.async\.bulk\.wait_group\s+0",
+    "proxy": r"fence\.proxy\.async\.global;",
+    "barrier": r"bar\.sync",
+    "thread 0": r"setp\.eq\.u32 %p, %v, 0",
+    "release": r"@%p red\.release\.(sys|gpu)\.global\.add",
+    "clock": r"%globaltimer",
+    "trip": r"atom\.relaxed\.sys\.global\.cas\.b64",
+    "vector store": r"st\.global\.v4\.b32",
+    "vector load": r"ld\.global\.v4\.b32",
+}
+
+pytestmark = pytest.mark.skipif(bool(kernels.dl.INTERPRETED), reason="nothing is compiled where kernels are interpreted")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    before = triton.knobs.cache.dir
+    triton.knobs.cache.dir = str(tmp_path_factory.mktemp("triton"))
+    yield
+    triton.knobs.cache.dir = before
+
+
+def compiled(kernel: Any, types: dict[str, str], target: str, debug: bool, values: dict[str, Any], **options: int) -> Any:
+    types = {**types, **({"debug": "*i64"} if debug else {})}
+    values = {**values, **({} if debug else {"debug": None})}
+    return compile_source(kernel, types, values, target, **options)
+
+
+def push(target: str, *, debug: bool = False, REMOTE: bool = True, TMA: bool = True) -> Any:
+    types = {name: "i32" for name in ("rank", "ranks", "n")}
+    types |= {"x": "*fp32", "y": "*fp32", "table": "*i64", "signal_table": "*i64", "signals": "*i32", "epoch": "*i64"}
+    return compiled(kernels.push, types, target, debug, {"BLOCK": 1024, "REMOTE": REMOTE, "TMA": TMA})
+
+
+def gemm(*, debug: bool = False, deferred: bool = False, stages: int = 4) -> Any:
+    types = {name: "i32" for name in ("epoch", "tiles", "n_tiles", "k_tiles")} | {"signals": "*i32"}
+    types |= {"a_desc": "tensordesc<bf16[128,64]>", "b_desc": "tensordesc<bf16[128,64]>"}
+    types |= {"c_desc": "tensordesc<bf16[128,128]>"}
+    values = {"BM": 128, "BN": 128, "BK": 64, "EVERY": 4, "DEFERRED": deferred}
+    return compiled(kernels.gemm_descriptors, types, "sm_90", debug, values, num_warps=8, num_stages=stages)
+
+
+def gemm_pointers(target: str, *, debug: bool = False) -> Any:
+    types = {"a": "*bf16", "b": "*bf16", "c": "*bf16", "signals": "*i32", "epoch": "i32", "k_tiles": "i32"}
+    values = {"K": 4096, "BM": 64, "BN": 64, "BK": 64, "EVERY": 4}
+    return compiled(kernels.gemm_pointers, types, target, debug, values, num_warps=4, num_stages=3)
+
+
+def events(ptx: str, *kinds: str) -> list[str]:
+    """The kinds of interesting lines, in the order of the text; all kinds if none is named."""
+    wanted = {kind: EVENTS[kind] for kind in kinds or EVENTS}
+    return [kind for line in ptx.splitlines() for kind, pattern in wanted.items() if re.search(pattern, line)]
+
+
+def after_last(sequence: list[str], kind: str) -> list[str]:
+    return sequence[len(sequence) - sequence[::-1].index(kind) :]
+
+
+@pytest.mark.parametrize("target", NVIDIA)
+def test_a_notify_is_one_release_behind_a_barrier(target: str) -> None:
+    ptx = push(target).asm["ptx"]
+    kinds = ("store", "barrier", "thread 0", "release")
+    assert after_last(events(ptx, *kinds), "store") == ["barrier", "thread 0", "release"]
+    assert "red.release.sys" in ptx
+    assert "red.release.gpu" in push(target, REMOTE=False).asm["ptx"]
+
+
+def test_a_notify_waits_for_descriptor_stores_to_be_written() -> None:
+    ptx = gemm().asm["ptx"]
+    kinds = ("store", "written", "proxy", "barrier", "release")
+    assert after_last(events(ptx, *kinds), "store")[:4] == ["written", "proxy", "barrier", "release"]
+
+
+@pytest.mark.parametrize("target", NVIDIA)
+def test_a_kernel_without_descriptor_stores_need_not_wait_for_them(target: str) -> None:
+    assert ("written" in events(push(target, TMA=True).asm["ptx"])) == (target == "sm_90")
+    assert "written" not in events(push(target, TMA=False).asm["ptx"])
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("target", NVIDIA)
+def test_a_wait_polls_with_acquire_before_a_barrier_and_the_loads(target: str, debug: bool) -> None:
+    ptx = push(target, debug=debug).asm["ptx"]
+    found = events(ptx, "poll", "barrier", "proxy", "load")
+    first = found.index("load")
+    assert found[:first] == ["poll", "barrier"] + ["proxy"] * (target == "sm_90")
+    assert "setp.ne.u32 %p, %v, 0;\n@%p bra DONE;" in ptx
+    polled = ptx[ptx.index("POLL:") : ptx.index("bar.sync")]
+    assert re.search(r"ld\.acquire\.sys\.global\.b32 %v, \[%rd\d+\];\nsub\.s32 %\w, %v, %r\d+;\nsetp\.lt\.s32", polled)
+
+
+@pytest.mark.parametrize("target", NVIDIA)
+def test_a_deadline_costs_nothing_unless_asked_for(target: str) -> None:
+    assert not {"clock", "trip"} & set(events(push(target).asm["ptx"]))
+    assert {"clock", "trip"} <= set(events(push(target, debug=True).asm["ptx"]))
+
+
+@pytest.mark.parametrize("target", NVIDIA)
+def test_loads_behind_a_token_and_stores_to_a_peer_stay_vectors(target: str) -> None:
+    found = events(push(target).asm["ptx"], "load", "vector load", "store", "vector store")
+    assert found.count("load") == found.count("vector load") == 2
+    assert found.count("store") == found.count("vector store") == 2
+
+
+def tokens(ptx: str) -> set[str]:
+    """The registers that waits return."""
+    return set(re.findall(r"DONE:\nbar\.sync 0;\n(?:fence[^\n]*\n|\n)?mov\.u32 (%r\d+), 0;", ptx))
+
+
+def depending(ptx: str, sources: set[str]) -> set[str]:
+    """All registers whose values are computed from `sources`."""
+    found, before = set(sources), -1
+    steps = [re.findall(r"%[a-z]+\d+", line) for line in ptx.splitlines() if "[" not in line]
+    while len(found) > before:
+        before = len(found)
+        found |= {step[0] for step in steps if len(step) > 1 and found & set(step[1:])}
+    return found
+
+
+def guarded_loads(ptx: str) -> list[bool]:
+    """For each load of a tile, whether its address or coordinates depend on a wait."""
+    tainted = depending(ptx, tokens(ptx))
+    pattern = re.compile(EVENTS["load"])
+    lines = [line for line in ptx.splitlines() if pattern.search(line)]
+    return [bool(tainted & set(re.findall(r"%[a-z]+\d+", line))) for line in lines]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("deferred", [False, True])
+def test_waits_in_a_pipelined_loop_stay_before_their_loads(deferred: bool, debug: bool) -> None:
+    kernel = gemm(debug=debug, deferred=deferred)
+    ptx = kernel.asm["ptx"]
+    # Blocks of the text stand in any order, dependences do not: a is loaded behind a wait at the first of the
+    # prologue's three steps (the others have none) and in the loop; b never is.
+    assert len(tokens(ptx)) == events(ptx, "poll").count("poll") == 2
+    assert guarded_loads(ptx) == [True, False, False, False, False, False, True, False]
+    assert kernel.metadata.shared >= 4 * (128 + 128) * 64 * 2
+
+
+def test_a_notify_in_a_pipelined_loop_stays_there() -> None:
+    ptx = gemm(deferred=True).asm["ptx"]
+    found = events(ptx, "written", "proxy", "barrier", "thread 0", "release", "poll")
+    at = found.index("release")
+    assert found[at - 4 : at + 1] == ["written", "proxy", "barrier", "thread 0", "release"]
+    assert ptx.count("wgmma.mma_async") == 4  # the loop's body was neither split nor peeled
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90"])
+def test_waits_in_a_loop_over_pointers_stay_before_their_loads(target: str, debug: bool) -> None:
+    kernel = gemm_pointers(target, debug=debug)
+    ptx = kernel.asm["ptx"]
+    assert "cp.async.cg.shared.global" in ptx, "not pipelined"
+    assert kernel.metadata.shared >= 2 * (64 + 64) * 64 * 2
+    assert len(tokens(ptx)) == events(ptx, "poll").count("poll") == 2
+    guarded = guarded_loads(ptx)
+    part = len(guarded) // 6
+    waited, free = [True] * part, [False] * part
+    # Two steps of the prologue and one of the loop, a before b.
+    assert guarded == [*waited, *free, *free, *free, *waited, *free]
+
+
+@pytest.mark.parametrize("target", NVIDIA)
+def test_the_assembler_takes_it(target: str) -> None:
+    assert len(push(target, debug=True).asm["cubin"]) > 1000
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_amd_releases_every_wave_before_the_barrier(debug: bool) -> None:
+    text = push("gfx942", debug=debug).asm["amdgcn"]
+    stores = [found.start() for found in re.finditer("(global|buffer)_store_dwordx4", text)]
+    stored = text[stores[-1] :]
+    release = r"buffer_wbl2 sc0 sc1\s+s_waitcnt vmcnt\(0\).*s_barrier.*buffer_wbl2 sc0 sc1.*global_atomic_add"
+    assert re.search(release, stored, re.DOTALL)
+    assert re.search(r" sc0 sc1\n\ts_waitcnt vmcnt\(0\)\n\tbuffer_inv sc0 sc1", text[: stores[0]])
+    assert ("s_memrealtime" in text) == debug
+
+
+def test_amd_compiles_a_loop_with_waits() -> None:
+    kernel = gemm_pointers("gfx942")
+    assert "v_mfma" in kernel.asm["amdgcn"]
+    assert len(kernel.asm["hsaco"]) > 1000
+
+
+PORTABLE: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
+    "integers": (
+        kernels.integers,
+        {"a": "*i32", "n": "*i32", "quotient": "*i32", "remainder": "*i32"},
+        {"COUNT": 8},
+    ),
+    "elementwise": (kernels.elementwise, {"x": "*bf16", "out": "*fp32"}, {"N": 128}),
+    "convert": (kernels.convert, {"x": "*fp32", "out": "*bf16"}, {"N": 128, "DTYPE": kernels.tl.bfloat16}),
+    "attend": (
+        kernels.attend,
+        {"scores": "*fp32", "v": "*bf16", "out": "*fp32", "pieces": "i32"},
+        {"M": 64, "N": 64, "D": 64},
+    ),
+    "product": (kernels.product, {"a": "*bf16", "b": "*bf16", "c": "*fp32"}, {"M": 64, "N": 64, "K": 64}),
+    "put": (
+        kernels.put,
+        {"destination": "*bf16", "source": "*bf16", "n": "i32", "signal": "*i32", "value": "i32"},
+        {"OPERATION": kernels.dl.SIGNAL_ADD, "BLOCK": 4096},
+    ),
+    "get": (kernels.get, {"destination": "*bf16", "source": "*bf16", "n": "i32"}, {"BLOCK": 4096}),
+    "translate": (
+        kernels.translate,
+        {"own": "*fp32", "table": "*i64", "out": "*fp32", "rank": "i32", "peer": "i32"},
+        {},
+    ),
+    "low_level": (kernels.low_level, {"signals": "*i32", "out": "*i32"}, {}),
+}
+
+
+@pytest.mark.parametrize("target", [*NVIDIA, "gfx942"])
+@pytest.mark.parametrize("name", PORTABLE)
+def test_everything_compiles_everywhere(name: str, target: str) -> None:
+    kernel, types, values = PORTABLE[name]
+    assert compile_source(kernel, types, values, target).asm["amdgcn" if target == "gfx942" else "cubin"]
+
+
+def test_copies_move_vectors_and_then_signal() -> None:
+    kernel, types, values = PORTABLE["put"]
+    ptx = compile_source(kernel, types, values, "sm_90").asm["ptx"]
+    found = events(ptx, "store", "vector store", "barrier", "release")
+    assert "vector store" in found
+    assert after_last(found, "store") == ["barrier", "release"]
+
+
+def test_both_modes_have_the_same_functions() -> None:
+    from inspect import signature
+
+    from tilelink.runtime.device import compiled as one
+    from tilelink.runtime.device import interpreted as other
+
+    for name in ("symm_at", "wait", "consume_token", "notify", "signal_add", "signal_set", "signal_read"):
+        assert list(signature(getattr(one, name).fn).parameters) == list(signature(getattr(other, name)).parameters)
+    for name in ("fence", "quiet", "tile_begin", "transfer"):
+        assert list(signature(getattr(one, name).fn).parameters) == list(signature(getattr(other, name)).parameters)
+
+
+def test_a_kernel_from_a_file_compiles(tmp_path: Path) -> None:
+    import importlib.util
+
+    path = tmp_path / "generated.py"
+    path.write_text(
+        "import triton\nimport triton.language as tl\nfrom tilelink.runtime import device as dl\n"
+        "@triton.jit\ndef kernel(signals):\n    dl.notify(signals, 0, 0, None, 0, 0, False)\n"
+    )
+    spec = importlib.util.spec_from_file_location("generated", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert "red.release.gpu" in compile_source(module.kernel, {"signals": "*i32"}, {}, "sm_90").asm["ptx"]
+
+
+def test_what_cannot_be_compiled_is_refused() -> None:
+    with pytest.raises(ValueError, match="not compiled"):
+        push("cpu")
+    with pytest.raises(ValueError, match=r"without a type or value: \['value'\]; types of no parameter: \['valeu'\]"):
+        kernel, types, values = PORTABLE["put"]
+        renamed = {"valeu" if name == "value" else name: kind for name, kind in types.items()}
+        compile_source(kernel, renamed, values, "sm_90")

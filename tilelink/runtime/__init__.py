@@ -1,0 +1,1 @@
+"""What runs kernels: the device library, symmetric memory and launches. torch and triton are imported only here."""

@@ -1,0 +1,112 @@
+"""The device library: functions for kernels, on stock Triton, compiled or interpreted.
+
+Generated kernels say `from tilelink.runtime import device as dl` and call `dl.wait`, `dl.notify`, ... A name means the
+same in both modes: compiled for NVIDIA or AMD it is a `@triton.jit` function (compiled.py), in Triton's interpreter
+(TRITON_INTERPRET=1 when triton was imported) a plain Python function (interpreted.py) that reports to monitor.py.
+
+A kernel's rank and number of ranks are its own run-time arguments, so that one binary serves every rank; there is
+no device-side state to ask for them. Puts and gets go through peer pointers, inside one node: what needs NVSHMEM's
+bitcode (puts between nodes) is not here.
+
+pointers    symm_at, remote_ptr
+signals     wait, consume_token, notify, signal_add, signal_set, signal_read, fence, quiet
+copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
+tracing     tile_begin, transfer
+integers    mod, floordiv
+tile math   cast, dot, sigmoid, silu, tanh, gelu, gelu_tanh, relu, rsqrt, attend_begin, attend_step, attend_finish
+"""
+
+from tilelink.runtime.device.mode import INTERPRETED
+
+if INTERPRETED:
+    from tilelink.runtime.device.interpreted import (
+        consume_token,
+        fence,
+        notify,
+        quiet,
+        signal_add,
+        signal_read,
+        signal_set,
+        symm_at,
+        tile_begin,
+        transfer,
+        wait,
+    )
+else:
+    from tilelink.runtime.device.compiled import (
+        consume_token,
+        fence,
+        notify,
+        quiet,
+        signal_add,
+        signal_read,
+        signal_set,
+        symm_at,
+        tile_begin,
+        transfer,
+        wait,
+    )
+
+from tilelink.runtime.device.attention import attend_begin, attend_finish, attend_step
+from tilelink.runtime.device.copies import (
+    SIGNAL_ADD,
+    SIGNAL_SET,
+    getmem,
+    getmem_block,
+    putmem,
+    putmem_block,
+    putmem_signal,
+    putmem_signal_block,
+    remote_ptr,
+)
+from tilelink.runtime.device.numeric import (
+    cast,
+    dot,
+    floordiv,
+    gelu,
+    gelu_tanh,
+    mod,
+    relu,
+    rsqrt,
+    sigmoid,
+    silu,
+    tanh,
+)
+
+__all__ = [
+    "INTERPRETED",
+    "symm_at",
+    "remote_ptr",
+    "wait",
+    "consume_token",
+    "notify",
+    "signal_add",
+    "signal_set",
+    "signal_read",
+    "fence",
+    "quiet",
+    "putmem",
+    "getmem",
+    "putmem_signal",
+    "putmem_block",
+    "getmem_block",
+    "putmem_signal_block",
+    "SIGNAL_SET",
+    "SIGNAL_ADD",
+    "tile_begin",
+    "transfer",
+    "mod",
+    "floordiv",
+    "cast",
+    "dot",
+    "sigmoid",
+    "silu",
+    "tanh",
+    "gelu",
+    "gelu_tanh",
+    "relu",
+    "rsqrt",
+    "attend_begin",
+    "attend_step",
+    "attend_finish",
+]

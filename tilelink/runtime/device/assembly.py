@@ -1,0 +1,128 @@
+"""The assembly behind signals. Every rule that a signal must keep is in these texts; tests look for them in the PTX.
+
+They are constexpr globals: Triton hashes those into a kernel's cache key, so a changed text is a new binary.
+
+* notify: every thread of the program arrives at a barrier, then one thread releases; a release by one thread alone
+  would publish its own stores and nobody else's. Before that, TMA stores (the asynchronous proxy) are waited for
+  until they are *written*, hence wait_group without .read, and fenced against the ordinary proxy.
+* wait: one thread polls with acquire, then the barrier lets the others go, then a proxy fence for TMA loads.
+  The difference of counter and target is compared with zero: counters only grow, and this survives their wrapping.
+* the result of each text is a zero that the compiler cannot know. Added to the coordinates of a load it is a data
+  dependence, the only thing that keeps a software-pipelined loop from loading before it waits.
+* `bar.sync` is inside the text: Triton's own barrier operation in a loop switches off the loop's pipelining.
+
+Labels and registers are local to the braces, so a text may appear any number of times in a kernel.
+"""
+
+import triton.language as tl
+
+# $0 token, $1 counter, $2 target
+_POLL = """{{
+.reg .pred %p; .reg .b32 %v;
+mov.u32 %v, %tid.x;
+setp.ne.u32 %p, %v, 0;
+@%p bra DONE;
+POLL:
+ld.acquire.sys.global.b32 %v, [$1];
+sub.s32 %v, %v, $2;
+setp.lt.s32 %p, %v, 0;
+@%p bra POLL;
+DONE:
+bar.sync 0;
+{after}
+mov.u32 $0, 0;
+}}"""
+
+# $3 debug block: budget in ns, tripped, stage, tile, channel, seen, expected, program; $4 stage, $5 tile, $6 channel.
+# The first wait of a rank that outlives the budget writes the block; once it is tripped, every wait gives up at once.
+_POLL_WITH_DEADLINE = """{{
+.reg .pred %p; .reg .b32 %v, %d; .reg .b64 %start, %now, %budget, %word;
+mov.u32 %v, %tid.x;
+setp.ne.u32 %p, %v, 0;
+@%p bra DONE;
+ld.global.b64 %budget, [$3];
+mov.u64 %start, %globaltimer;
+POLL:
+ld.acquire.sys.global.b32 %v, [$1];
+sub.s32 %d, %v, $2;
+setp.lt.s32 %p, %d, 0;
+@!%p bra DONE;
+ld.relaxed.sys.global.b64 %word, [$3+8];
+setp.ne.s64 %p, %word, 0;
+@%p bra DONE;
+mov.u64 %now, %globaltimer;
+sub.s64 %now, %now, %start;
+setp.lt.s64 %p, %now, %budget;
+@%p bra POLL;
+mov.u64 %now, 0;
+mov.u64 %word, 1;
+atom.relaxed.sys.global.cas.b64 %word, [$3+8], %now, %word;
+setp.ne.s64 %p, %word, 0;
+@%p bra DONE;
+cvt.s64.s32 %word, $4;
+st.global.b64 [$3+16], %word;
+cvt.s64.s32 %word, $5;
+st.global.b64 [$3+24], %word;
+cvt.s64.s32 %word, $6;
+st.global.b64 [$3+32], %word;
+cvt.s64.s32 %word, %v;
+st.global.b64 [$3+40], %word;
+cvt.s64.s32 %word, $2;
+st.global.b64 [$3+48], %word;
+mov.u32 %v, %ctaid.x;
+cvt.u64.u32 %word, %v;
+st.global.b64 [$3+56], %word;
+DONE:
+bar.sync 0;
+{after}
+mov.u32 $0, 0;
+}}"""
+
+# $0 token, $1 signal, $2 value
+_SIGNAL = """{{
+.reg .pred %p; .reg .b32 %v;
+{before}
+bar.sync 0;
+mov.u32 %v, %tid.x;
+setp.eq.u32 %p, %v, 0;
+@%p {operation};
+mov.u32 $0, 0;
+}}"""
+
+_FENCE_PROXY = "fence.proxy.async.global;"
+_STORES_DONE = "cp.async.bulk.wait_group 0;\nfence.proxy.async.global;"
+_ADD = "red.release.{scope}.global.add.u32 [$1], $2"
+_SET = "st.release.{scope}.global.b32 [$1], $2"
+
+
+def _signal(operation: str, scope: str, tma: bool) -> tl.constexpr:
+    before = _STORES_DONE if tma else ""
+    return tl.constexpr(_SIGNAL.format(before=before, operation=operation.format(scope=scope)))
+
+
+POLL = tl.constexpr(_POLL.format(after=""))
+POLL_TMA = tl.constexpr(_POLL.format(after=_FENCE_PROXY))
+POLL_DEADLINE = tl.constexpr(_POLL_WITH_DEADLINE.format(after=""))
+POLL_DEADLINE_TMA = tl.constexpr(_POLL_WITH_DEADLINE.format(after=_FENCE_PROXY))
+
+ADD_GPU = _signal(_ADD, "gpu", tma=False)
+ADD_SYS = _signal(_ADD, "sys", tma=False)
+ADD_GPU_TMA = _signal(_ADD, "gpu", tma=True)
+ADD_SYS_TMA = _signal(_ADD, "sys", tma=True)
+SET_GPU = _signal(_SET, "gpu", tma=False)
+SET_SYS = _signal(_SET, "sys", tma=False)
+SET_GPU_TMA = _signal(_SET, "gpu", tma=True)
+SET_SYS_TMA = _signal(_SET, "sys", tma=True)
+
+READ = tl.constexpr("ld.acquire.sys.global.b32 $0, [$1];")
+FENCE = tl.constexpr("fence.acq_rel.sys; mov.u32 $0, 0;")
+QUIET_TMA = tl.constexpr("cp.async.bulk.wait_group 0; fence.proxy.async.global; fence.acq_rel.sys; mov.u32 $0, 0;")
+
+# AMD, as LLVM's memory model of gfx942 has it. Before a release every wave writes back its own stores and waits for
+# that (vmcnt counts stores too): the release by one wave would not wait for the others'.
+AMD_RELEASE_GPU = tl.constexpr("buffer_wbl2 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\ns_mov_b32 $0, 0")
+AMD_RELEASE_SYS = tl.constexpr("buffer_wbl2 sc0 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\ns_mov_b32 $0, 0")
+AMD_FENCE = tl.constexpr("buffer_wbl2 sc0 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\nbuffer_inv sc0 sc1\ns_mov_b32 $0, 0")
+AMD_TOKEN = tl.constexpr("s_mov_b32 $0, 0")
+AMD_CLOCK = tl.constexpr("s_memrealtime $0\ns_waitcnt lgkmcnt(0)")
+AMD_CLOCK_NS = tl.constexpr(10)  # its clock ticks at 100 MHz

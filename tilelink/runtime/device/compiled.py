@@ -1,0 +1,264 @@
+# pyright: basic
+"""Pointers, signals and fences as Triton compiles them: PTX for NVIDIA, atomics for AMD.
+
+The functions that tell one program to signal or wait are called by all of its threads, and each is one signal.
+"""
+
+import triton
+import triton.language as tl
+
+from tilelink.runtime.device.assembly import (
+    ADD_GPU,
+    ADD_GPU_TMA,
+    ADD_SYS,
+    ADD_SYS_TMA,
+    AMD_CLOCK,
+    AMD_CLOCK_NS,
+    AMD_FENCE,
+    AMD_RELEASE_GPU,
+    AMD_RELEASE_SYS,
+    AMD_TOKEN,
+    FENCE,
+    POLL,
+    POLL_DEADLINE,
+    POLL_DEADLINE_TMA,
+    POLL_TMA,
+    QUIET_TMA,
+    READ,
+    SET_GPU,
+    SET_GPU_TMA,
+    SET_SYS,
+    SET_SYS_TMA,
+)
+from tilelink.runtime.device.mode import isa
+
+
+@triton.jit
+def symm_at(table, rank, like):
+    """Where `rank`'s copy of a symmetric tensor begins.
+
+    table: pointer to int64[ranks], the base addresses; they are multiples of 16 bytes.
+    like: a pointer whose element type the result takes.
+    """
+    base = tl.load(table + rank)
+    return tl.multiple_of(base.to(like.dtype), 16)
+
+
+@triton.jit
+def wait(signals, channel, target, debug, STAGE: tl.constexpr, t):
+    """Waits until counter `channel` of the own pad has reached `target`, with acquire at system scope.
+
+    signals: pointer to int32, the own pad. target: integer, taken modulo 2**32 as the counters are.
+    debug: None, or a pointer to the rank's debug block (see debug.py): then a wait that outlives the block's budget
+    writes itself there and returns, and so does every later wait at once.
+    STAGE, t: stage and tile, for that report.
+    Returns an int32 zero that the compiler takes for unknown: pass it to `consume_token`.
+    """
+    if isa() == "amdgcn":
+        token = _wait_amd(signals + channel, tl.cast(target, tl.int32), channel, debug, STAGE, t)
+    elif debug is None:
+        token = _wait_ptx(signals + channel, tl.cast(target, tl.int32))
+    else:
+        token = _wait_ptx_deadline(signals + channel, tl.cast(target, tl.int32), channel, debug, STAGE, t)
+    # Still zero and unknown, but now of known divisibility: loads behind it remain vector loads.
+    return token * 1024
+
+
+@triton.jit
+def _wait_ptx(pointer, target):
+    if isa() == "ptx90":
+        token = tl.inline_asm_elementwise(
+            POLL_TMA, "=r,l,r", [pointer, target], dtype=tl.int32, is_pure=False, pack=1
+        )
+    else:
+        token = tl.inline_asm_elementwise(POLL, "=r,l,r", [pointer, target], dtype=tl.int32, is_pure=False, pack=1)
+    return token
+
+
+@triton.jit
+def _wait_ptx_deadline(pointer, target, channel, debug, STAGE: tl.constexpr, t):
+    # Inline assembly takes pointers of one type only.
+    block = debug.to(tl.int64)
+    tile = tl.cast(t, tl.int32)
+    channel = tl.cast(channel, tl.int32)
+    if isa() == "ptx90":
+        token = tl.inline_asm_elementwise(
+            POLL_DEADLINE_TMA,
+            "=r,l,r,l,r,r,r",
+            [pointer, target, block, STAGE, tile, channel],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    else:
+        token = tl.inline_asm_elementwise(
+            POLL_DEADLINE,
+            "=r,l,r,l,r,r,r",
+            [pointer, target, block, STAGE, tile, channel],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    return token
+
+
+@triton.jit
+def _wait_amd(pointer, target, channel, debug, STAGE: tl.constexpr, t):
+    # Triton performs a scalar atomic on one thread and hands its result to all: no gate is needed.
+    seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
+    if debug is None:
+        while seen - target < 0:
+            seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
+    else:
+        start = _clock_amd()
+        budget = tl.load(debug)
+        late = tl.atomic_add(debug + 1, 0, sem="relaxed", scope="sys") != 0
+        while (seen - target < 0) & (late == 0):
+            seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
+            late = (_clock_amd() - start) * AMD_CLOCK_NS >= budget
+            late = late | (tl.atomic_add(debug + 1, 0, sem="relaxed", scope="sys") != 0)
+        if seen - target < 0:
+            _trip(debug, STAGE, t, channel, seen, target)
+    tl.debug_barrier()
+    return tl.inline_asm_elementwise(AMD_TOKEN, "=s,v", [seen], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _trip(debug, STAGE: tl.constexpr, t, channel, seen, target):
+    one = tl.full((), 1, tl.int64)
+    if tl.atomic_cas(debug + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
+        tl.store(debug + 2, STAGE)
+        tl.store(debug + 3, t)
+        tl.store(debug + 4, channel)
+        tl.store(debug + 5, seen)
+        tl.store(debug + 6, target)
+        tl.store(debug + 7, tl.program_id(0))
+
+
+@triton.jit
+def _clock_amd():
+    return tl.inline_asm_elementwise(AMD_CLOCK, "=s", [], dtype=tl.int64, is_pure=False, pack=1)
+
+
+@triton.jit
+def consume_token(value, token):
+    """`value` (an integer or pointer, or a tile of them), made to depend on a wait.
+
+    Pass what the guarded load takes its address from: a coordinate, an offset, a pointer. Inside a software-pipelined
+    loop nothing else keeps the load after the wait.
+    """
+    return value + token
+
+
+@triton.jit
+def notify(
+    pad,
+    channel,
+    rank,
+    debug,
+    STAGE: tl.constexpr,
+    t,
+    REMOTE: tl.constexpr,
+    TMA: tl.constexpr = True,
+):
+    """Adds one to counter `channel` of the pad of `rank`, after all that the program has stored so far.
+
+    pad: pointer to int32, that rank's pad (`symm_at(signal_table, rank, signals)`, or the own one).
+    REMOTE: another GPU reads the data or the counter; else the release reaches this GPU alone.
+    TMA: the program may have stored through descriptors; False saves the wait for those (before sm_90 it is nothing).
+    It may stand in a software-pipelined loop, which stays pipelined: there it publishes stores before that loop.
+    """
+    signal_add(pad + channel, 1, REMOTE, TMA)
+
+
+@triton.jit
+def signal_add(pointer, value, REMOTE: tl.constexpr, TMA: tl.constexpr = True):
+    """Adds `value` to the int32 at `pointer` once, with release (arguments as for `notify`)."""
+    value = tl.cast(value, tl.int32)
+    if isa() == "amdgcn":
+        _release_amd(REMOTE)
+        tl.atomic_add(pointer, value, sem="release", scope="sys" if REMOTE else "gpu")
+    elif isa() == "ptx90" and TMA:
+        if REMOTE:
+            _signal_ptx(pointer, value, ADD_SYS_TMA)
+        else:
+            _signal_ptx(pointer, value, ADD_GPU_TMA)
+    elif REMOTE:
+        _signal_ptx(pointer, value, ADD_SYS)
+    else:
+        _signal_ptx(pointer, value, ADD_GPU)
+
+
+@triton.jit
+def signal_set(pointer, value, REMOTE: tl.constexpr, TMA: tl.constexpr = True):
+    """Writes `value` to the int32 at `pointer` once, with release (arguments as for `notify`)."""
+    value = tl.cast(value, tl.int32)
+    if isa() == "amdgcn":
+        _release_amd(REMOTE)
+        tl.atomic_xchg(pointer, value, sem="release", scope="sys" if REMOTE else "gpu")
+    elif isa() == "ptx90" and TMA:
+        if REMOTE:
+            _signal_ptx(pointer, value, SET_SYS_TMA)
+        else:
+            _signal_ptx(pointer, value, SET_GPU_TMA)
+    elif REMOTE:
+        _signal_ptx(pointer, value, SET_SYS)
+    else:
+        _signal_ptx(pointer, value, SET_GPU)
+
+
+@triton.jit
+def _signal_ptx(pointer, value, TEXT: tl.constexpr):
+    tl.inline_asm_elementwise(TEXT, "=r,l,r", [pointer, value], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _release_amd(REMOTE: tl.constexpr):
+    if REMOTE:
+        tl.inline_asm_elementwise(AMD_RELEASE_SYS, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.inline_asm_elementwise(AMD_RELEASE_GPU, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
+    tl.debug_barrier()
+
+
+@triton.jit
+def signal_read(pointer):
+    """The int32 at `pointer` as it is now, with acquire at system scope (for the calling threads alone)."""
+    if isa() == "amdgcn":
+        seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
+    else:
+        seen = tl.inline_asm_elementwise(READ, "=r,l", [pointer], dtype=tl.int32, is_pure=False, pack=1)
+    return seen
+
+
+@triton.jit
+def fence():
+    """Orders what each thread stored before it against what it stores after it, for every GPU that looks."""
+    if isa() == "amdgcn":
+        tl.inline_asm_elementwise(AMD_FENCE, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.inline_asm_elementwise(FENCE, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def quiet():
+    """Waits until every store of the program, through descriptors too, is written and visible to every GPU."""
+    if isa() == "amdgcn":
+        tl.inline_asm_elementwise(AMD_FENCE, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
+    elif isa() == "ptx90":
+        tl.inline_asm_elementwise(QUIET_TMA, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.inline_asm_elementwise(FENCE, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    tl.debug_barrier()
+
+
+@triton.jit
+def tile_begin(debug, STAGE: tl.constexpr, t):
+    """Marks the begin of tile `t`; a trace event when interpreted, nothing when compiled."""
+    pass
+
+
+@triton.jit
+def transfer(debug, STAGE: tl.constexpr, t, TENSOR: tl.constexpr, rank, offset):
+    """Marks that tile `t` moves data of a tensor to or from `rank`, at element `offset` of its copy; as tile_begin."""
+    pass

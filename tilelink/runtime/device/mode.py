@@ -1,0 +1,32 @@
+# pyright: basic
+"""Which mode kernels run in, and for which instruction set they are being compiled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import triton
+import triton.language as tl
+
+# triton.jit decides by the same knob, when a function is decorated; so does the device library, once.
+INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+
+
+def portable(function: Callable[..., Any]) -> Any:
+    """Decorates a function whose one body serves both modes.
+
+    Interpreted, it stays a Python function: kernels call it without the cost of an interpreted jit function.
+    """
+    return function if INTERPRETED.value else triton.jit(function)
+
+
+@tl.core.builtin
+def isa(_semantic: Any = None) -> tl.constexpr:
+    """What the kernel is being compiled for: "ptx90" (sm_90 and later, which have TMA), "ptx" or "amdgcn".
+
+    It asks the compilation, not the machine: a kernel may be compiled on a machine without a GPU.
+    """
+    architecture = str(_semantic.builder.options.arch)
+    if architecture.startswith("gfx"):
+        return tl.constexpr("amdgcn")
+    capability = int("".join(filter(str.isdigit, architecture)))
+    return tl.constexpr("ptx90" if capability >= 90 else "ptx")

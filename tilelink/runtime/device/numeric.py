@@ -1,0 +1,105 @@
+# pyright: basic
+"""Integer and tile arithmetic that means the same compiled for any target and interpreted."""
+
+import triton.language as tl
+
+from tilelink.runtime.device.mode import INTERPRETED, portable
+
+IEEE = tl.constexpr("ieee")  # Triton 3.6 takes no bare string for a default
+
+
+@portable
+def mod(a, n):
+    """a modulo n, of the sign of n as in Python; 0 < n < 2**30 (Triton's own % takes the sign of a)."""
+    return (a % n + n) % n
+
+
+@portable
+def floordiv(a, n):
+    """The floor of a / n as in Python; 0 < n < 2**30 (Triton's own // rounds towards zero)."""
+    return (a - (a % n + n) % n) // n
+
+
+@portable
+def cast(x, DTYPE: tl.constexpr):
+    """`x` in another element type, rounded to nearest even.
+
+    The interpreter keeps bf16 as words of 16 bits. Its own casts from f32 cut the rest off instead of rounding, and
+    those to f32 lose subnormals; arithmetic, reductions and products of bf16 tiles are done on the raw words there.
+    So kernels widen with `cast(x, tl.float32)` before they compute.
+    """
+    if INTERPRETED and DTYPE == tl.bfloat16 and x.dtype != tl.bfloat16:
+        bits = cast(x, tl.float32).to(tl.int32, bitcast=True)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        quiet_nan = 0x7FC0
+        kept = tl.where((bits & 0x7FFFFFFF) > 0x7F800000, quiet_nan, rounded)
+        result = (kept & 0xFFFF).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    elif INTERPRETED and x.dtype == tl.bfloat16 and DTYPE != tl.bfloat16:
+        bits = x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16
+        result = bits.to(tl.float32, bitcast=True).to(DTYPE)
+    else:
+        result = x.to(DTYPE)
+    return result
+
+
+@portable
+def dot(a, b, acc=None, PRECISION: tl.constexpr = IEEE):
+    """acc + a @ b: a [M, K], b [K, N] of one type, acc [M, N] f32 (None: zero).
+
+    PRECISION: how f32 operands are multiplied: "ieee", or "tf32" on tensor cores that have it. The interpreter would multiply the raw words of bf16, so operands are widened there.
+    """
+    if INTERPRETED:
+        result = tl.dot(cast(a, tl.float32), cast(b, tl.float32), acc, input_precision="ieee")
+    else:
+        result = tl.dot(a, b, acc, input_precision=PRECISION)
+    return result
+
+
+@portable
+def sigmoid(x):
+    """1 / (1 + exp(-x)) in f32, without overflow at either end."""
+    x = cast(x, tl.float32)
+    e = tl.exp(-tl.abs(x))
+    return tl.where(x >= 0, 1.0, e) / (1.0 + e)
+
+
+@portable
+def silu(x):
+    """x * sigmoid(x) in f32."""
+    return cast(x, tl.float32) * sigmoid(x)
+
+
+@portable
+def tanh(x):
+    """Hyperbolic tangent in f32, to about 1e-7 absolutely."""
+    x = cast(x, tl.float32)
+    e = tl.exp(-2.0 * tl.abs(x))
+    magnitude = (1.0 - e) / (1.0 + e)
+    return tl.where(x >= 0, magnitude, -magnitude)
+
+
+@portable
+def gelu(x):
+    """x * Phi(x) in f32, by the error function."""
+    x = cast(x, tl.float32)
+    return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+
+
+@portable
+def gelu_tanh(x):
+    """The usual approximation of gelu by tanh, in f32."""
+    x = cast(x, tl.float32)
+    return 0.5 * x * (1.0 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+
+
+@portable
+def relu(x):
+    """max(x, 0) in f32; NaN stays NaN."""
+    x = cast(x, tl.float32)
+    return tl.where(x < 0, 0.0, x)
+
+
+@portable
+def rsqrt(x):
+    """1 / sqrt(x) in f32."""
+    return tl.rsqrt(cast(x, tl.float32))
