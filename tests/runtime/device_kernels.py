@@ -40,7 +40,7 @@ def gemm_descriptors(
             token = 0
             if k % EVERY == 0:
                 token = dl.wait(signals, k // EVERY, epoch, debug, 0, t)
-            if DEFERRED:
+            if DEFERRED:  # noqa: SIM102
                 if (k == 2) & (t > first):
                     dl.notify(signals, 100 + t - tl.num_programs(0), 0, debug, 0, t, False)
             a = a_desc.load([dl.consume_token(m * BM, token), k * BK])

@@ -29,7 +29,7 @@ EVENTS = {
     "vector load": r"ld\.global\.v4\.b32",
 }
 
-pytestmark = pytest.mark.skipif(bool(kernels.dl.INTERPRETED), reason="nothing is compiled where kernels are interpreted")
+pytestmark = pytest.mark.skipif(bool(kernels.dl.INTERPRETED), reason="kernels are interpreted here")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,7 +40,7 @@ def own_triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     triton.knobs.cache.dir = before
 
 
-def compiled(kernel: Any, types: dict[str, str], target: str, debug: bool, values: dict[str, Any], **options: int) -> Any:
+def compiled(kernel: Any, types: dict[str, str], target: str, debug: bool, values: dict[str, Any], **options: int):
     types = {**types, **({"debug": "*i64"} if debug else {})}
     values = {**values, **({} if debug else {"debug": None})}
     return compile_source(kernel, types, values, target, **options)

@@ -8,7 +8,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tilelink.target import Target, target as named_target
+from tilelink.target import Target
+from tilelink.target import target as named_target
 
 
 def compile_source(

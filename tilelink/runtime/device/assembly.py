@@ -1,3 +1,4 @@
+# pyright: basic
 """The assembly behind signals. Every rule that a signal must keep is in these texts; tests look for them in the PTX.
 
 They are constexpr globals: Triton hashes those into a kernel's cache key, so a changed text is a new binary.

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportArgumentType=false
 """Online softmax: attention over keys that arrive piece by piece.
 
 The state of M rows is (m [M], total [M], acc [M, D]), all f32: the largest score so far, the sum of exp(score - m), and

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportArgumentType=false
 """Pointers, signals and fences as Triton compiles them: PTX for NVIDIA, atomics for AMD.
 
 The functions that tell one program to signal or wait are called by all of its threads, and each is one signal.
@@ -67,9 +67,7 @@ def wait(signals, channel, target, debug, STAGE: tl.constexpr, t):
 @triton.jit
 def _wait_ptx(pointer, target):
     if isa() == "ptx90":
-        token = tl.inline_asm_elementwise(
-            POLL_TMA, "=r,l,r", [pointer, target], dtype=tl.int32, is_pure=False, pack=1
-        )
+        token = tl.inline_asm_elementwise(POLL_TMA, "=r,l,r", [pointer, target], dtype=tl.int32, is_pure=False, pack=1)
     else:
         token = tl.inline_asm_elementwise(POLL, "=r,l,r", [pointer, target], dtype=tl.int32, is_pure=False, pack=1)
     return token

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportArgumentType=false
 """Block copies between ranks through peer pointers, in the manner of OpenSHMEM.
 
 A program copies together, so each function and its `_block` name are one. Source and destination have the same
@@ -77,7 +77,7 @@ def putmem_signal(
     OPERATION: SIGNAL_SET or SIGNAL_ADD.
     """
     _copy(destination, source, n, BLOCK, ALIGNED)
-    tl.static_assert(OPERATION == SIGNAL_SET or OPERATION == SIGNAL_ADD, "OPERATION is SIGNAL_SET or SIGNAL_ADD")
+    tl.static_assert((OPERATION == SIGNAL_SET) | (OPERATION == SIGNAL_ADD), "OPERATION is SIGNAL_SET or SIGNAL_ADD")
     if OPERATION == SIGNAL_SET:
         signal_set(signal, value, True)
     else:

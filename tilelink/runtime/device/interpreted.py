@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportArgumentType=false
 """Pointers, signals and fences in Triton's interpreter: compiled.py's functions in Python, over real atomics.
 
 Each rank (and each resident program) is a process there, and symmetric memory is shared between them. Every event

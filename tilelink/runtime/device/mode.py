@@ -6,9 +6,10 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton import knobs
 
 # triton.jit decides by the same knob, when a function is decorated; so does the device library, once.
-INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
 
 
 def portable(function: Callable[..., Any]) -> Any:

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportArgumentType=false
 """Integer and tile arithmetic that means the same compiled for any target and interpreted."""
 
 import triton.language as tl
@@ -28,13 +28,13 @@ def cast(x, DTYPE: tl.constexpr):
     those to f32 lose subnormals; arithmetic, reductions and products of bf16 tiles are done on the raw words there.
     So kernels widen with `cast(x, tl.float32)` before they compute.
     """
-    if INTERPRETED and DTYPE == tl.bfloat16 and x.dtype != tl.bfloat16:
-        bits = cast(x, tl.float32).to(tl.int32, bitcast=True)
+    if INTERPRETED and x.dtype != tl.bfloat16 and DTYPE == tl.bfloat16:  # noqa: SIM300
+        bits = x.to(tl.float32).to(tl.int32, bitcast=True)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         quiet_nan = 0x7FC0
         kept = tl.where((bits & 0x7FFFFFFF) > 0x7F800000, quiet_nan, rounded)
         result = (kept & 0xFFFF).to(tl.uint16).to(tl.bfloat16, bitcast=True)
-    elif INTERPRETED and x.dtype == tl.bfloat16 and DTYPE != tl.bfloat16:
+    elif INTERPRETED and x.dtype == tl.bfloat16 and DTYPE != tl.bfloat16:  # noqa: SIM300
         bits = x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16
         result = bits.to(tl.float32, bitcast=True).to(DTYPE)
     else:
@@ -46,7 +46,8 @@ def cast(x, DTYPE: tl.constexpr):
 def dot(a, b, acc=None, PRECISION: tl.constexpr = IEEE):
     """acc + a @ b: a [M, K], b [K, N] of one type, acc [M, N] f32 (None: zero).
 
-    PRECISION: how f32 operands are multiplied: "ieee", or "tf32" on tensor cores that have it. The interpreter would multiply the raw words of bf16, so operands are widened there.
+    PRECISION: how f32 operands are multiplied: "ieee", or "tf32" on tensor cores that have it.
+    The interpreter would multiply the raw words of bf16, so operands are widened there.
     """
     if INTERPRETED:
         result = tl.dot(cast(a, tl.float32), cast(b, tl.float32), acc, input_precision="ieee")
