@@ -1,0 +1,186 @@
+"""Every error a user can see: one class per mistake, with the place, what is wrong and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """A place in a source file; lines and columns count from one."""
+
+    file: str
+    line: int
+    column: int = 1
+    length: int = 1
+    text: str | None = field(default=None, repr=False)
+
+    def source_line(self) -> str | None:
+        """The line of source it points at, from memory or from the file."""
+        if self.text is not None:
+            return self.text
+        try:
+            lines = Path(self.file).read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return None
+        return lines[self.line - 1] if 0 < self.line <= len(lines) else None
+
+    def render(self) -> str:
+        """`file:line:column`, the line itself, and a caret under the place."""
+        head = f"{self.file}:{self.line}:{self.column}"
+        line = self.source_line()
+        if line is None:
+            return head
+        return f"{head}\n    {line.rstrip()}\n    {' ' * (self.column - 1)}{'^' * max(1, self.length)}"
+
+
+class TileLinkError(Exception):
+    """Base of all designed errors: a message, places in the source, and a hint."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        location: Location | None = None,
+        related: Location | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.location = location
+        self.related = related
+        self.hint = hint
+
+    def __str__(self) -> str:
+        parts = [f"{type(self).__name__}: {self.message}"]
+        if self.location:
+            parts.append("  at " + self.location.render())
+        if self.related:
+            parts.append("  see " + self.related.render())
+        if self.hint:
+            parts.append(f"  hint: {self.hint}")
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
+        return (_rebuild, (type(self), self.message), self.__dict__)
+
+
+def _rebuild(cls: type[TileLinkError], message: str) -> TileLinkError:
+    """Unpickle an error without knowing its constructor (errors cross processes)."""
+    error = cls.__new__(cls, message)
+    Exception.__init__(error, message)
+    return error
+
+
+TilelinkError = TileLinkError
+
+
+class SettingsError(TileLinkError):
+    """An environment variable or setting has a value that means nothing."""
+
+
+class UnknownTargetError(TileLinkError):
+    """No such compilation target."""
+
+
+class ParseError(TileLinkError):
+    """The text is not in the language."""
+
+
+class UnknownNameError(TileLinkError):
+    """A name that nothing declares."""
+
+
+class DuplicateNameError(TileLinkError):
+    """A name declared twice."""
+
+
+class ShapeError(TileLinkError):
+    """Shapes that do not fit each other."""
+
+
+class DtypeError(TileLinkError):
+    """A value of a type that cannot be used there."""
+
+
+class RemoteAccessError(TileLinkError):
+    """A remote access to a tensor that peers cannot reach."""
+
+
+class WriteError(TileLinkError):
+    """A write to something that cannot be written."""
+
+
+class StageError(TileLinkError):
+    """A statement that this kind of stage cannot hold."""
+
+
+class ScheduleError(TileLinkError):
+    """A schedule that does not fit its program."""
+
+
+class OrderError(ScheduleError):
+    """An order that is no permutation of the index's values."""
+
+
+class TileSizeError(ScheduleError):
+    """A tile size for something that cannot have it."""
+
+
+class BindingError(TileLinkError):
+    """A dimension or parameter without a usable value."""
+
+
+class VerificationError(TileLinkError):
+    """The plan is not safe; `rule` names which of the six rules it breaks."""
+
+    rule = "verification"
+
+
+class CoverageError(VerificationError):
+    """Rule 1: an element of an output is not written exactly once, or a read finds nothing written."""
+
+    rule = "coverage"
+
+
+class OrderingError(VerificationError):
+    """Rule 2: nothing orders a read after the write it needs."""
+
+    rule = "ordering"
+
+
+class AccountingError(VerificationError):
+    """Rule 3: the notifies of a channel do not add up to the threshold waited for."""
+
+    rule = "accounting"
+
+
+class ProgressError(VerificationError):
+    """Rule 4: tiles wait for each other in a circle, or for a tile that can never start."""
+
+    rule = "progress"
+
+
+class ExclusiveWriteError(VerificationError):
+    """Rule 5: two unordered writes to one element."""
+
+    rule = "exclusive writes"
+
+
+class ReuseError(VerificationError):
+    """Rule 6: a later launch can overwrite what an earlier one still reads."""
+
+    rule = "reuse"
+
+
+class EmitError(TileLinkError):
+    """The backend cannot render this construct for this target."""
+
+
+class RankError(TileLinkError):
+    """A rank failed while running; carries the rank's own traceback in the message."""
+
+
+class DeadlineError(TileLinkError):
+    """A wait outlived its deadline."""

@@ -1,0 +1,1 @@
+"""The intermediate representation: frozen values, equal when they mean the same (locations are not compared)."""

@@ -1,0 +1,292 @@
+"""Programs: tensors, stages, statements and tile values, all frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilelink.errors import Location
+from tilelink.ir.scalar import Ranks, Scalar, Whole
+
+DTYPES = ("f16", "bf16", "f32", "i32", "bool")
+SPACES = ("in", "out", "local", "symmetric", "table")
+SIGNAL_KINDS = ("tile", "peer", "rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    location: Location | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Param(Node):
+    """A program parameter: `kind` is "dim" (positive int), "i32", "f32" or "bool"."""
+
+    name: str
+    kind: str = "dim"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor(Node):
+    """A declared tensor. `space` is in, out, local or table; `symmetric` tensors are remotely addressable.
+
+    `dtype` None means the element type chosen when the program is compiled. A table holds i32 values in
+    `[0, bound)`.
+    """
+
+    name: str
+    space: str
+    symmetric: bool = False
+    shape: tuple[Scalar, ...]
+    dtype: str | None = None
+    bound: Scalar | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexDecl(Node):
+    """`i: Ms`: an index and the extent (in elements) that its tiles cut up."""
+
+    name: str
+    extent: Scalar
+
+    @property
+    def over_ranks(self) -> bool:
+        return isinstance(self.extent, Ranks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region(Node):
+    """A box of a tensor: one coordinate per dimension, on the own rank or (`@`) another one."""
+
+    tensor: str
+    coords: tuple[Scalar | Whole, ...]
+    rank: Scalar | None = None
+
+
+# Tile values -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value(Node):
+    """A tile of numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read(Value):
+    region: Region
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(Value):
+    """The value last assigned to a name in the same task."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Literal(Value):
+    value: float | int | bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromScalar(Value):
+    """A program parameter or integer expression as a value (shape: none)."""
+
+    scalar: Scalar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apply(Value):
+    """An elementwise operation; operands broadcast as in numpy. `op` is a key of ELEMENTWISE."""
+
+    op: str
+    args: tuple[Value, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast(Value):
+    value: Value
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dot(Value):
+    """Matrix product of [..., m, k] and [..., k, n] with f32 accumulation."""
+
+    left: Value
+    right: Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transpose(Value):
+    """The last two axes swapped (`.T`)."""
+
+    value: Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduce(Value):
+    """`op` (sum, max or min) over one axis, which disappears."""
+
+    op: str
+    value: Value
+    axis: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expand(Value):
+    """`v[:, None]`: `pattern` has True for a kept axis and False for a new one of size one."""
+
+    value: Value
+    pattern: tuple[bool, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Full(Value):
+    """A constant that takes the shape of what it is combined with (`zeros(f32)`, `full(value, f32)`)."""
+
+    value: float
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions(Value):
+    """`pos(i)`: the element positions that tile i covers, i32 [i]."""
+
+    index: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxInit(Value):
+    """An empty online-softmax state (Milakov and Gimelshein, 2018)."""
+
+    dtype: str = "f32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attend(Value):
+    """Fold keys [n, d] and values [n, e] into a softmax state for queries [m, d].
+
+    `mask` (a bool tile [m, n] or None) says which pairs count.
+    """
+
+    state: Value
+    q: Value
+    k: Value
+    v: Value
+    scale: Value
+    mask: Value | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish(Value):
+    """The attention output [m, e] of a state."""
+
+    state: Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserCall(Value):
+    """`call module.function(args)`: a user's @triton.jit function on tiles, shaped as its first argument."""
+
+    function: str
+    args: tuple[Value, ...]
+
+
+ELEMENTWISE: dict[str, int] = {
+    "add": 2, "sub": 2, "mul": 2, "div": 2, "neg": 1, "maximum": 2, "minimum": 2,
+    "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "and": 2, "or": 2, "not": 1, "where": 3,
+    "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "abs": 1, "silu": 1, "gelu": 1, "relu": 1, "sigmoid": 1, "tanh": 1,
+}  # fmt: skip
+"""Elementwise operations and how many operands each takes."""
+
+
+# Statements --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement(Node):
+    """One step of a stage's body."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assign(Statement):
+    name: str
+    value: Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store(Statement):
+    """`y[i, j] = value` on the own rank."""
+
+    region: Region
+    value: Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer(Statement):
+    """tile_push_data, tile_pull_data or rank_copy_data: `mode` is push, pull or copy.
+
+    A push's source may be any value; a pull's and a copy's is a region read.
+    """
+
+    mode: str
+    target: Region
+    source: Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notify(Statement):
+    kind: str
+    region: Region
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait(Statement):
+    kind: str
+    region: Region
+
+
+@dataclass(frozen=True, kw_only=True)
+class If(Statement):
+    condition: Scalar
+    then: tuple[Statement, ...]
+    orelse: tuple[Statement, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class For(Statement):
+    """A sequential loop over tiles inside a task; the last index runs fastest."""
+
+    indices: tuple[IndexDecl, ...]
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(Node):
+    """A tile program over a domain. `kind` is "comm" or "compute"."""
+
+    kind: str
+    name: str
+    indices: tuple[IndexDecl, ...]
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program(Node):
+    name: str
+    params: tuple[Param, ...]
+    tensors: tuple[Tensor, ...]
+    stages: tuple[Stage, ...]
+
+    def tensor(self, name: str) -> Tensor:
+        return next(t for t in self.tensors if t.name == name)
+
+    def stage(self, name: str) -> Stage:
+        return next(s for s in self.stages if s.name == name)
+
+    def __str__(self) -> str:
+        from tilelink.ir.printer import print_program
+
+        return print_program(self)
+
+
