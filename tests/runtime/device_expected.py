@@ -50,6 +50,7 @@ def check_relu_keeps_nan(device: str) -> None:
 def check_convert(device: str) -> None:
     """Rounding of f32 to bf16: ties, carries into the exponent, subnormals, infinities, NaN, and random words."""
     words = [0x3F808000, 0x3F818000, 0x3F808001, 0x3FFFFFFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x00000001, 0x80018000]
+    words += [0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF]
     torch.manual_seed(1)
     bits = torch.tensor([word - (word >> 31 << 32) for word in words], dtype=torch.int32)
     noise = torch.randint(-(2**31), 2**31, (256 - len(words) - 2,), dtype=torch.int64).to(torch.int32)

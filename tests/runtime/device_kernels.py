@@ -1,5 +1,8 @@
 # pyright: basic
-"""Kernels that the device library's tests compile or interpret."""
+"""Kernels that the device library's tests compile or interpret.
+
+What they pass to the device library as `debug` they call `watch`: Triton's launcher keeps the name `debug` for itself.
+"""
 
 import triton
 import triton.language as tl
@@ -9,24 +12,24 @@ from tilelink.runtime import device as dl
 
 @triton.jit
 def push(
-    x, y, table, signal_table, signals, epoch, debug, rank, ranks, n,
+    x, y, table, signal_table, signals, epoch, watch, rank, ranks, n,
     BLOCK: tl.constexpr, REMOTE: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """Waits for counter 3, pushes a block of x into the next rank's y and notifies that rank's counter 4."""
-    dl.tile_begin(debug, 7, 5)
-    token = dl.wait(signals, 3, 2 * tl.load(epoch), debug, 7, 5)
+    dl.tile_begin(watch, 7, 5)
+    token = dl.wait(signals, 3, 2 * tl.load(epoch), watch, 7, 5)
     lane = tl.arange(0, BLOCK)
     value = tl.load(x + dl.consume_token(lane, token))
     peer = dl.mod(rank + 1, ranks)
     there = dl.symm_at(table, peer, y)
-    dl.transfer(debug, 7, 5, 1, peer, n)
+    dl.transfer(watch, 7, 5, 1, peer, n)
     tl.store(there + lane, value)
-    dl.notify(dl.symm_at(signal_table, peer, signals), 4, peer, debug, 7, 5, REMOTE, TMA)
+    dl.notify(dl.symm_at(signal_table, peer, signals), 4, peer, watch, 7, 5, REMOTE, TMA)
 
 
 @triton.jit
 def gemm_descriptors(
-    a_desc, b_desc, c_desc, signals, epoch, debug, tiles, n_tiles, k_tiles,
+    a_desc, b_desc, c_desc, signals, epoch, watch, tiles, n_tiles, k_tiles,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVERY: tl.constexpr, DEFERRED: tl.constexpr,
 ):  # fmt: skip
     """A persistent GEMM through descriptors: waits every EVERY-th step of its K loop, notifies after each tile, or
@@ -39,21 +42,21 @@ def gemm_descriptors(
         for k in range(k_tiles):
             token = 0
             if k % EVERY == 0:
-                token = dl.wait(signals, k // EVERY, epoch, debug, 0, t)
+                token = dl.wait(signals, k // EVERY, epoch, watch, 0, t)
             if DEFERRED:  # noqa: SIM102
                 if (k == 2) & (t > first):
-                    dl.notify(signals, 100 + t - tl.num_programs(0), 0, debug, 0, t, False)
+                    dl.notify(signals, 100 + t - tl.num_programs(0), 0, watch, 0, t, False)
             a = a_desc.load([dl.consume_token(m * BM, token), k * BK])
             b = b_desc.load([n * BN, k * BK])
             acc = dl.dot(a, b.T, acc)
         c_desc.store([m * BM, n * BN], dl.cast(acc, tl.bfloat16))
         if not DEFERRED:
-            dl.notify(signals, 100 + t, 0, debug, 0, t, False)
+            dl.notify(signals, 100 + t, 0, watch, 0, t, False)
 
 
 @triton.jit
 def gemm_pointers(
-    a, b, c, signals, epoch, debug, k_tiles,
+    a, b, c, signals, epoch, watch, k_tiles,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVERY: tl.constexpr,
 ):  # fmt: skip
     """One tile of a GEMM through pointers, with waits in its K loop."""
@@ -64,12 +67,12 @@ def gemm_pointers(
     for k in range(k_tiles):
         token = 0
         if k % EVERY == 0:
-            token = dl.wait(signals, k // EVERY, epoch, debug, 0, 0)
+            token = dl.wait(signals, k // EVERY, epoch, watch, 0, 0)
         start = dl.consume_token(k * BK, token)
         acc = dl.dot(tl.load(a + rows + start + lane), tl.load(b + columns + k * BK + lane).T, acc)
     where = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
     tl.store(c + where, dl.cast(acc, tl.bfloat16))
-    dl.notify(signals, 100, 0, debug, 0, 0, False)
+    dl.notify(signals, 100, 0, watch, 0, 0, False)
 
 
 @triton.jit
@@ -98,8 +101,8 @@ def low_level(signals, out):
 
 
 @triton.jit
-def await_one(signals, channel, target, debug, t):
-    dl.wait(signals, channel, target, debug, 2, t)
+def await_one(signals, channel, target, watch, t):
+    dl.wait(signals, channel, target, watch, 2, t)
 
 
 @triton.jit

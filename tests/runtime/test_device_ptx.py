@@ -10,6 +10,7 @@ import pytest
 import triton
 
 from tests.runtime import device_kernels as kernels
+from tilelink.errors import BindingError, UnknownTargetError
 from tilelink.runtime.compile_offline import compile_source
 
 NVIDIA = ("sm_80", "sm_89", "sm_90")
@@ -41,8 +42,8 @@ def own_triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 def compiled(kernel: Any, types: dict[str, str], target: str, debug: bool, values: dict[str, Any], **options: int):
-    types = {**types, **({"debug": "*i64"} if debug else {})}
-    values = {**values, **({} if debug else {"debug": None})}
+    types = {**types, **({"watch": "*i64"} if debug else {})}
+    values = {**values, **({} if debug else {"watch": None})}
     return compile_source(kernel, types, values, target, **options)
 
 
@@ -274,9 +275,9 @@ def test_a_kernel_from_a_file_compiles(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compiled_is_refused() -> None:
-    with pytest.raises(ValueError, match="not compiled"):
+    with pytest.raises(UnknownTargetError, match="not compiled"):
         push("cpu")
-    with pytest.raises(ValueError, match=r"without a type or value: \['value'\]; types of no parameter: \['valeu'\]"):
+    with pytest.raises(BindingError, match=r"without a type or value: \['value'\]; types of no parameter: \['valeu'\]"):
         kernel, types, values = PORTABLE["put"]
         renamed = {"valeu" if name == "value" else name: kind for name, kind in types.items()}
         compile_source(kernel, renamed, values, "sm_90")

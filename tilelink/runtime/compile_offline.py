@@ -8,6 +8,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from tilelink.errors import BindingError, SettingsError, UnknownTargetError
 from tilelink.target import Target
 from tilelink.target import target as named_target
 
@@ -29,14 +30,15 @@ def compile_source(
     aligned: the parameters that are multiples of 16 (bytes, for pointers); default: every pointer.
 
     Of the result, `.asm["ptx"]` or `.asm["amdgcn"]` is the text and `.metadata.shared` the bytes of shared memory.
-    Raises UnknownTargetError for a target's unknown name, ValueError for a target or mode in which nothing is compiled
-    and for a parameter that has no type.
+    Raises UnknownTargetError for a target that there is not or that interprets, SettingsError where TRITON_INTERPRET
+    was set when Triton was imported, BindingError for a parameter without a type or value.
     """
     machine = named_target(target) if isinstance(target, str) else target
     if machine.kind == "cpu":
-        raise ValueError(f"kernels are interpreted on {machine}, not compiled")
+        raise UnknownTargetError(f"kernels are interpreted on {machine}, not compiled")
     if not isinstance(kernel, triton.JITFunction):
-        raise ValueError(f"{kernel.__name__} is interpreted here: unset TRITON_INTERPRET to compile")
+        hint = "unset TRITON_INTERPRET to compile"
+        raise SettingsError(f"Triton interprets {kernel.__name__} in this process", hint=hint)
     types = _full_signature(kernel.arg_names, signature, constexprs)
     if aligned is None:
         aligned = [name for name, kind in types.items() if kind.startswith("*")]
@@ -53,5 +55,5 @@ def _full_signature(
     unknown = sorted((signature.keys() | constexprs.keys()) - set(names))
     missing = sorted(set(names) - signature.keys() - constexprs.keys())
     if unknown or missing:
-        raise ValueError(f"parameters without a type or value: {missing}; types of no parameter: {unknown}")
+        raise BindingError(f"parameters without a type or value: {missing}; types of no parameter: {unknown}")
     return {name: "constexpr" if name in constexprs else signature[name] for name in names}

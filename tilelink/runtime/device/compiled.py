@@ -50,7 +50,8 @@ def wait(signals, channel, target, debug, STAGE: tl.constexpr, t):
 
     signals: pointer to int32, the own pad. target: integer, taken modulo 2**32 as the counters are.
     debug: None, or a pointer to the rank's debug block (see debug.py): then a wait that outlives the block's budget
-    writes itself there and returns, and so does every later wait at once.
+    writes itself there and returns, and so does every later wait at once. (A kernel's own parameter cannot be named
+    debug: Triton's launcher keeps that name for itself.)
     STAGE, t: stage and tile, for that report.
     Returns an int32 zero that the compiler takes for unknown: pass it to `consume_token`.
     """
