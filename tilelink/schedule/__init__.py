@@ -1,0 +1,1 @@
+"""Schedules, the plan of a scheduled program, and its proof."""

@@ -1,0 +1,212 @@
+"""Schedules as frozen values: everything that changes speed and not the result.
+
+Built by a chain of methods, each returning a new schedule; printed as the text language.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tilelink.errors import Location, ScheduleError
+from tilelink.ir.printer import print_scalar
+from tilelink.ir.scalar import Scalar
+
+Sizes = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyEngine:
+    """Copies issued from the host to the copy engine, one stream a rank."""
+
+    def __str__(self) -> str:
+        return "on copy_engine"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sm:
+    """Programs on the SMs; with a number, programs on SMs of their own beside the other kernels."""
+
+    programs: int | None = None
+
+    def __str__(self) -> str:
+        return "on sm" if self.programs is None else f"on sm({self.programs})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fused:
+    """Inside another stage's kernel: before its tiles (prologue) or after (each of) them (epilogue)."""
+
+    stage: str
+    place: str = "epilogue"
+
+    def __str__(self) -> str:
+        return f"in {self.stage} {self.place}"
+
+
+Resource = CopyEngine | Sm | Fused
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOrder:
+    """In which sequence one index runs.
+
+    kind "sequence": start + step * t modulo the extent; "xor": rank-pairwise, start ^ t; "permutation":
+    `values`; "hierarchical": inside groups of `group` consecutive ranks first, then across; "natural": 0, 1, ...
+    """
+
+    index: str
+    kind: str = "natural"
+    start: Scalar | None = None
+    step: int = 1
+    values: tuple[int, ...] = ()
+    group: int = 1
+
+    def __str__(self) -> str:
+        start = print_scalar(self.start) if self.start is not None else "0"
+        match self.kind:
+            case "sequence":
+                return f"{self.index} = {start} step {self.step:+d}"
+            case "xor":
+                return f"{self.index} = {start} xor"
+            case "permutation":
+                return f"{self.index} = [{', '.join(map(str, self.values))}]"
+            case "hierarchical":
+                return f"{self.index} = {start} hier({self.group})"
+            case _:
+                return self.index
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A loop nest, outermost index first; `group` walks the two innermost indices in bands (L2 reuse)."""
+
+    nest: tuple[IndexOrder, ...] = ()
+    group: tuple[str, int] | None = None
+
+    def __str__(self) -> str:
+        parts = [str(term) for term in self.nest]
+        if self.group:
+            parts.append(f"group({self.group[0]}, {self.group[1]})")
+        return f"order({', '.join(parts)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSchedule:
+    name: str
+    resource: Resource | None = None
+    direction: str | None = None
+    tiles: Sizes = ()
+    order: Order | None = None
+    warps: int | None = None
+    stages: int | None = None
+    location: Location | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        if self.resource is not None:
+            parts.append(str(self.resource))
+        if self.direction:
+            parts.append(self.direction)
+        if self.tiles:
+            parts.append(f"tile({_sizes(self.tiles)})")
+        if self.order:
+            parts.append(str(self.order))
+        if self.warps:
+            parts.append(f"warps {self.warps}")
+        if self.stages:
+            parts.append(f"stages {self.stages}")
+        return f"{self.name} {', '.join(parts)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSchedule:
+    name: str
+    channel: Sizes = ()
+    buffers: int | None = None
+    location: Location | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        if self.channel:
+            parts.append(f"channel({_sizes(self.channel)})")
+        if self.buffers is not None:
+            parts.append(f"buffers {self.buffers}")
+        return f"{self.name} {', '.join(parts)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A schedule for a program; `reuse_wait` off leaves out the wait for peers' earlier launches (checked)."""
+
+    name: str
+    program: str
+    stages: tuple[StageSchedule, ...] = ()
+    tensors: tuple[TensorSchedule, ...] = ()
+    reuse_wait: bool = True
+    location: Location | None = field(default=None, compare=False, repr=False)
+
+    def stage(self, name: str) -> StageSchedule:
+        """The stage's part of the schedule, empty when it has none."""
+        return next((s for s in self.stages if s.name == name), StageSchedule(name=name))
+
+    def tensor(self, name: str) -> TensorSchedule:
+        """The tensor's part of the schedule, empty when it has none."""
+        return next((t for t in self.tensors if t.name == name), TensorSchedule(name=name))
+
+    def on(self, stage: str, resource: Resource) -> Schedule:
+        return self._with_stage(replace(self.stage(stage), resource=resource))
+
+    def direction(self, stage: str, direction: str) -> Schedule:
+        if direction not in ("push", "pull"):
+            raise ScheduleError(f"direction {direction!r} of stage {stage}", hint="a direction is push or pull")
+        return self._with_stage(replace(self.stage(stage), direction=direction))
+
+    def tile(self, stage: str, **sizes: int) -> Schedule:
+        return self._with_stage(replace(self.stage(stage), tiles=_positive(stage, sizes)))
+
+    def order(self, stage: str, *nest: IndexOrder, group: tuple[str, int] | None = None) -> Schedule:
+        return self._with_stage(replace(self.stage(stage), order=Order(nest=nest, group=group)))
+
+    def knobs(self, stage: str, *, warps: int | None = None, stages: int | None = None) -> Schedule:
+        return self._with_stage(replace(self.stage(stage), warps=warps, stages=stages))
+
+    def channel(self, tensor: str, **sizes: int) -> Schedule:
+        return self._with_tensor(replace(self.tensor(tensor), channel=_positive(tensor, sizes)))
+
+    def buffers(self, tensor: str, count: int) -> Schedule:
+        if count < 1:
+            raise ScheduleError(f"buffers {count} of {tensor}", hint="a tensor has at least one buffer")
+        return self._with_tensor(replace(self.tensor(tensor), buffers=count))
+
+    def without_reuse_wait(self) -> Schedule:
+        return replace(self, reuse_wait=False)
+
+    def _with_stage(self, new: StageSchedule) -> Schedule:
+        if any(s.name == new.name for s in self.stages):
+            return replace(self, stages=tuple(new if s.name == new.name else s for s in self.stages))
+        return replace(self, stages=(*self.stages, new))
+
+    def _with_tensor(self, new: TensorSchedule) -> Schedule:
+        if any(t.name == new.name for t in self.tensors):
+            return replace(self, tensors=tuple(new if t.name == new.name else t for t in self.tensors))
+        return replace(self, tensors=(*self.tensors, new))
+
+    def __str__(self) -> str:
+        lines = [f"schedule {self.name} for {self.program}:"]
+        lines += [f"    {part}" for part in (*self.stages, *self.tensors)]
+        if not self.reuse_wait:
+            lines.append("    reuse_wait off")
+        if len(lines) == 1:
+            lines.append("    default")
+        return "\n".join(lines) + "\n"
+
+
+def _sizes(sizes: Sizes) -> str:
+    return ", ".join(f"{key}={size}" for key, size in sizes)
+
+
+def _positive(what: str, sizes: dict[str, int]) -> Sizes:
+    for key, size in sizes.items():
+        if size < 1:
+            raise ScheduleError(f"size {key}={size} of {what}", hint="sizes are at least one")
+    return tuple(sizes.items())
