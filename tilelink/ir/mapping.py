@@ -1,0 +1,138 @@
+"""The tile-centric mapping: tile -> slice of a tensor (f_S), -> rank (f_R), -> channels (f_C).
+
+One `TileMap` per access gives all three as scalar expressions. The plan evaluates them and the emitter renders
+them, so the data slice and the signal index of a tile cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tilelink.ir.program import Region
+from tilelink.ir.scalar import RANK, Binary, Index, Int, Lookup, Scalar, Whole, add, binary, const, mul
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """One dimension of a slice: elements [start, min(start + size, extent)).
+
+    kind "tile" follows a tile index, "whole" is `:`, "point" is one element whose axis is dropped, "gather" is a
+    row of a table (start and size then bound nothing tighter than the extent).
+    """
+
+    kind: str
+    start: Scalar
+    size: int
+    extent: int
+    index: str | None = None
+    gather: Lookup | None = None
+
+    @property
+    def stop(self) -> Scalar:
+        """One past the last element, clipped to the extent."""
+        if self.kind == "point":
+            return add(self.start, const(1))
+        if self.kind != "tile":
+            return const(self.extent)
+        end = add(self.start, const(self.size))
+        return binary("min", end, const(self.extent))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelGrid:
+    """The channels of one (tensor, signal kind): `sizes` elements of each dimension share a counter.
+
+    `base` is the first counter's place in the signal pad; buffer slot b begins at base + b * count.
+    """
+
+    tensor: str
+    kind: str
+    sizes: tuple[int, ...]
+    counts: tuple[int, ...]
+    base: int = 0
+    slots: int = 1
+
+    @property
+    def count(self) -> int:
+        return prod(self.counts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileMap:
+    """f_S, f_R and f_C of one access."""
+
+    tensor: str
+    spans: tuple[Span, ...]
+    rank: Scalar = RANK
+    remote: bool = False
+
+    def channel_range(self, grid: ChannelGrid) -> tuple[tuple[Scalar, Scalar], ...]:
+        """Per dimension the first channel coordinate and one past the last."""
+        return tuple(_range(s, g, n) for s, g, n in zip(self.spans, grid.sizes, grid.counts, strict=True))
+
+
+def _range(span: Span, size: int, count: int) -> tuple[Scalar, Scalar]:
+    if count == 1:
+        return const(0), const(1)
+    if span.kind in ("whole", "gather"):
+        return const(0), const(count)
+    low = binary("//", span.start, const(size))
+    if span.kind == "point" or (size % span.size == 0 and _multiple(span.start, span.size)):
+        return low, add(low, const(1))
+    last = binary("//", binary("-", span.stop, const(1)), const(size))
+    return low, add(last, const(1))
+
+
+def _multiple(expr: Scalar, size: int) -> bool:
+    """Whether the expression is a multiple of size whatever its indices are."""
+    match expr:
+        case Int(value=value):
+            return value % size == 0
+        case Binary(op="+" | "-", left=a, right=b):
+            return _multiple(a, size) and _multiple(b, size)
+        case Binary(op="*", left=a, right=b):
+            return _multiple(a, size) or _multiple(b, size)
+        case _:
+            return size == 1
+
+
+def single(bounds: tuple[Scalar, Scalar]) -> bool:
+    """Whether a channel range surely holds exactly one channel."""
+    return add(bounds[0], const(1)) == bounds[1]
+
+
+def map_region(
+    region: Region, shape: tuple[int, ...], tiles: Mapping[str, int], scalar_indices: frozenset[str]
+) -> TileMap:
+    """The mapping of an access; `tiles` gives the tile size of every index in scope."""
+    spans = tuple(_span(c, n, tiles, scalar_indices) for c, n in zip(region.coords, shape, strict=True))
+    remote = region.rank is not None and region.rank != RANK
+    return TileMap(tensor=region.tensor, spans=spans, rank=region.rank or RANK, remote=remote)
+
+
+def _span(coord: Scalar | Whole, extent: int, tiles: Mapping[str, int], scalars: frozenset[str]) -> Span:
+    if isinstance(coord, Whole):
+        return Span(kind="whole", start=const(0), size=extent, extent=extent)
+    if isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords):
+        return Span(kind="gather", start=const(0), size=extent, extent=extent, gather=coord)
+    tile = tile_index(coord, scalars)
+    if tile is None:
+        return Span(kind="point", start=coord, size=1, extent=extent)
+    offset, name = tile
+    start = add(offset, mul(Index(name=name), const(tiles[name])))
+    return Span(kind="tile", start=start, size=tiles[name], extent=extent, index=name)
+
+
+def tile_index(coord: Scalar, scalar_indices: frozenset[str]) -> tuple[Scalar, str] | None:
+    """(offset, index name) when the coordinate is a tile index or `offset + index`, else None."""
+    match coord:
+        case Index(name=name) if name not in scalar_indices:
+            return const(0), name
+        case Binary(op="+", left=offset, right=Index(name=name)) if name not in scalar_indices:
+            return offset, name
+        case Binary(op="+", left=Index(name=name), right=offset) if name not in scalar_indices:
+            return offset, name
+        case _:
+            return None

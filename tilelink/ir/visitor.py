@@ -1,0 +1,130 @@
+"""Walking and rewriting statements and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+
+from tilelink.ir.program import (
+    Assign,
+    For,
+    FromScalar,
+    If,
+    Notify,
+    Read,
+    Region,
+    Statement,
+    Store,
+    Transfer,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import Scalar, rewrite
+
+
+def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    """Every statement, outer ones first."""
+    for statement in body:
+        yield statement
+        match statement:
+            case If(then=then, orelse=orelse):
+                yield from statements(then)
+                yield from statements(orelse)
+            case For(body=inner):
+                yield from statements(inner)
+            case _:
+                pass
+
+
+def value_of(statement: Statement) -> Value | None:
+    """The value a statement computes, if it computes one."""
+    match statement:
+        case Assign(value=value) | Store(value=value) | Transfer(source=value):
+            return value
+        case _:
+            return None
+
+
+def values(value: Value) -> Iterator[Value]:
+    """The value and everything below it."""
+    yield value
+    for child in operands(value):
+        yield from values(child)
+
+
+def operands(value: Value) -> Iterator[Value]:
+    """The direct operands of a value, in order."""
+    for part in fields(value):
+        child = getattr(value, part.name)
+        if isinstance(child, Value):
+            yield child
+        elif isinstance(child, tuple):
+            yield from (c for c in child if isinstance(c, Value))
+
+
+def reads(value: Value) -> list[Region]:
+    """The regions a value reads, in the order of evaluation."""
+    return [v.region for v in values(value) if isinstance(v, Read)]
+
+
+def map_value(value: Value, change: Callable[[Value], Value | None]) -> Value:
+    """Replace, top down, each value for which `change` returns something."""
+    new = change(value)
+    if new is not None:
+        return new
+    updates: dict[str, object] = {}
+    for part in fields(value):
+        child = getattr(value, part.name)
+        if isinstance(child, Value):
+            updates[part.name] = map_value(child, change)
+        elif isinstance(child, tuple) and any(isinstance(c, Value) for c in child):
+            updates[part.name] = tuple(map_value(c, change) for c in child)
+    return replace(value, **updates) if updates else value
+
+
+ScalarChange = Callable[[Scalar], Scalar | None]
+
+
+def map_scalars(body: tuple[Statement, ...], change: ScalarChange) -> tuple[Statement, ...]:
+    """Rewrite every integer expression of a body (conditions, coordinates, ranks, extents, values)."""
+    return tuple(_map_statement(s, change) for s in body)
+
+
+def map_region_scalars(region: Region, change: ScalarChange) -> Region:
+    """Rewrite the coordinates and the rank of a region."""
+    coords = tuple(rewrite(c, change) if isinstance(c, Scalar) else c for c in region.coords)
+    rank = rewrite(region.rank, change) if region.rank is not None else None
+    return replace(region, coords=coords, rank=rank)
+
+
+def _map_value_scalars(value: Value, change: ScalarChange) -> Value:
+    def on_value(v: Value) -> Value | None:
+        if isinstance(v, Read):
+            return replace(v, region=map_region_scalars(v.region, change))
+        if isinstance(v, FromScalar):
+            return replace(v, scalar=rewrite(v.scalar, change))
+        return None
+
+    return map_value(value, on_value)
+
+
+def _map_statement(statement: Statement, change: ScalarChange) -> Statement:
+    match statement:
+        case Assign(value=value):
+            return replace(statement, value=_map_value_scalars(value, change))
+        case Store(region=region, value=value):
+            new = map_region_scalars(region, change)
+            return replace(statement, region=new, value=_map_value_scalars(value, change))
+        case Transfer(target=target, source=source):
+            new = map_region_scalars(target, change)
+            return replace(statement, target=new, source=_map_value_scalars(source, change))
+        case Notify(region=region) | Wait(region=region):
+            return replace(statement, region=map_region_scalars(region, change))
+        case If(condition=condition, then=then, orelse=orelse):
+            then, orelse = map_scalars(then, change), map_scalars(orelse, change)
+            return replace(statement, condition=rewrite(condition, change), then=then, orelse=orelse)
+        case For(indices=indices, body=inner):
+            new_indices = tuple(replace(d, extent=rewrite(d.extent, change)) for d in indices)
+            return replace(statement, indices=new_indices, body=map_scalars(inner, change))
+        case _:
+            raise TypeError(f"unknown statement {type(statement).__name__}")
