@@ -66,4 +66,5 @@ def target(name: str) -> Target:
     for candidate in TARGETS:
         if candidate.name == name:
             return candidate
-    raise UnknownTargetError(name, tuple(candidate.name for candidate in TARGETS))
+    known = ", ".join(candidate.name for candidate in TARGETS)
+    raise UnknownTargetError(f"there is no target {name!r}", hint=f"the targets are {known}")

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tilelink.errors import TilelinkError, UnknownTargetError
+from tilelink.errors import TileLinkError, UnknownTargetError
 from tilelink.target import CPU, H200, MI300X, TARGETS, Target, target
 
 
@@ -20,7 +20,7 @@ def test_names_are_unique() -> None:
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnknownTargetError) as caught:
         target("sm_91")
-    assert isinstance(caught.value, TilelinkError)
+    assert isinstance(caught.value, TileLinkError)
     for name in ("sm_91", "cpu", "sm_80", "sm_89", "sm_90", "gfx942"):
         assert name in str(caught.value)
 
