@@ -35,7 +35,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "triton": frozenset({"runtime"}),
     "cuda": frozenset({"runtime"}),
     "nvshmem": frozenset({"runtime"}),
-    "numpy": frozenset({"schedule", "runtime", "reference", "compiler", "ops", "cli"}),
+    "numpy": frozenset({"ir", "schedule", "runtime", "reference", "compiler", "ops", "cli"}),
     "rich": frozenset({"cli"}),
     "typer": frozenset({"cli"}),
 }
