@@ -10,6 +10,7 @@ from tilelink.ir.program import (
     For,
     FromScalar,
     If,
+    IndexDecl,
     Notify,
     Read,
     Region,
@@ -128,3 +129,62 @@ def _map_statement(statement: Statement, change: ScalarChange) -> Statement:
             return replace(statement, indices=new_indices, body=map_scalars(inner, change))
         case _:
             raise TypeError(f"unknown statement {type(statement).__name__}")
+
+
+def map_values(body: tuple[Statement, ...], change: Callable[[Value], Value | None]) -> tuple[Statement, ...]:
+    """Rewrite every value of a body (top down, as `map_value`)."""
+
+    def one(statement: Statement) -> Statement:
+        match statement:
+            case Assign(value=value) | Store(value=value):
+                return replace(statement, value=map_value(value, change))
+            case Transfer(source=source):
+                return replace(statement, source=map_value(source, change))
+            case _:
+                return statement
+
+    return map_statements(body, one)
+
+
+def map_regions(body: tuple[Statement, ...], change: Callable[[Region], Region]) -> tuple[Statement, ...]:
+    """Rewrite every region of a body."""
+
+    def on_value(value: Value) -> Value | None:
+        return replace(value, region=change(value.region)) if isinstance(value, Read) else None
+
+    def one(statement: Statement) -> Statement:
+        match statement:
+            case Store(region=region) | Notify(region=region) | Wait(region=region):
+                return replace(statement, region=change(region))
+            case Transfer(target=target):
+                return replace(statement, target=change(target))
+            case _:
+                return statement
+
+    return map_statements(map_values(body, on_value), one)
+
+
+def map_loops(body: tuple[Statement, ...], change: Callable[[IndexDecl], IndexDecl]) -> tuple[Statement, ...]:
+    """Rewrite the index declarations of every loop."""
+
+    def one(statement: Statement) -> Statement:
+        if isinstance(statement, For):
+            return replace(statement, indices=tuple(change(d) for d in statement.indices))
+        return statement
+
+    return map_statements(body, one)
+
+
+def map_statements(body: tuple[Statement, ...], change: Callable[[Statement], Statement]) -> tuple[Statement, ...]:
+    """Rewrite every statement, inner ones first."""
+    return tuple(change(_map_inner(s, change)) for s in body)
+
+
+def _map_inner(statement: Statement, change: Callable[[Statement], Statement]) -> Statement:
+    match statement:
+        case If(then=then, orelse=orelse):
+            return replace(statement, then=map_statements(then, change), orelse=map_statements(orelse, change))
+        case For(body=body):
+            return replace(statement, body=map_statements(body, change))
+        case _:
+            return statement

@@ -27,7 +27,8 @@ def _nest(order: Order | None, counts: Mapping[str, int], location: Location | N
     names = [term.index for term in named]
     for name in names:
         if name not in counts:
-            raise OrderError(f"order of unknown index {name!r}", location=location, hint=f"indices: {', '.join(counts)}")
+            hint = f"indices: {', '.join(counts)}"
+            raise OrderError(f"order of unknown index {name!r}", location=location, hint=hint)
         if names.count(name) > 1:
             raise OrderError(f"index {name!r} is ordered twice", location=location, hint="name each index once")
     return named + [IndexOrder(index=name) for name in counts if name not in names]
@@ -48,13 +49,18 @@ def _mixed_radix(names: list[str], counts: Mapping[str, int]) -> dict[str, Scala
 
 
 def _group(
-    parts: dict[str, Scalar], names: list[str], group: tuple[str, int], counts: Mapping[str, int], location: Location | None
+    parts: dict[str, Scalar],
+    names: list[str],
+    group: tuple[str, int],
+    counts: Mapping[str, int],
+    location: Location | None,
 ) -> None:
     """Walk the two innermost indices in bands of `size` tiles of one of them (Triton's grouped ordering)."""
     name, size = group
     if len(names) < 2 or name not in names[-2:]:
         hint = "put the grouped index and its partner last in the nest"
-        raise OrderError(f"group({name}, {size}) needs {name} among the two innermost indices", location=location, hint=hint)
+        message = f"group({name}, {size}) needs {name} among the two innermost indices"
+        raise OrderError(message, location=location, hint=hint)
     if size < 1:
         raise OrderError(f"group({name}, {size})", location=location, hint="a band is at least one tile high")
     other = names[-1] if names[-2] == name else names[-2]
@@ -76,21 +82,25 @@ def _sequence(term: IndexOrder, t: Scalar, n: int, location: Location | None) ->
         case "sequence":
             if gcd(term.step, n) != 1 and n > 1:
                 hint = f"a step that shares no factor with {n}, such as +1 or -1"
-                raise OrderError(f"step {term.step:+d} does not reach every one of {n} values", location=location, hint=hint)
+                message = f"step {term.step:+d} does not reach every one of {n} values"
+                raise OrderError(message, location=location, hint=hint)
             return binary("%", add(start, mul(t, const(term.step))), const(n))
         case "xor":
             if n & (n - 1):
-                raise OrderError(f"xor order over {n} values", location=location, hint="pairwise order needs a power of two")
+                hint = "pairwise order needs a power of two"
+                raise OrderError(f"xor order over {n} values", location=location, hint=hint)
             return binary("^", binary("%", start, const(n)), t)
         case "permutation":
             if sorted(term.values) != list(range(n)):
                 hint = f"name each of 0..{n - 1} once"
-                raise OrderError(f"[{', '.join(map(str, term.values))}] is no permutation", location=location, hint=hint)
+                message = f"[{', '.join(map(str, term.values))}] is no permutation"
+                raise OrderError(message, location=location, hint=hint)
             return Choose(selector=t, values=term.values)
         case "hierarchical":
             return _hierarchical(term.group, start, t, n, location)
         case _:
-            raise OrderError(f"unknown order {term.kind!r}", location=location, hint="natural, step, xor, hier or a list")
+            hint = "natural, step, xor, hier or a list"
+            raise OrderError(f"unknown order {term.kind!r}", location=location, hint=hint)
 
 
 def _hierarchical(group: int, start: Scalar, t: Scalar, n: int, location: Location | None) -> Scalar:

@@ -1,0 +1,249 @@
+"""Rewrites of a program that a schedule asks for; each keeps its meaning. Valid program in, valid program out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tilelink.errors import BindingError, Location, ScheduleError, TileSizeError
+from tilelink.ir.program import (
+    For,
+    FromScalar,
+    IndexDecl,
+    Literal,
+    Program,
+    Read,
+    Region,
+    Stage,
+    Statement,
+    Tensor,
+    Transfer,
+    Value,
+    Wait,
+)
+from tilelink.ir.program import Param as ParamDecl
+from tilelink.ir.scalar import (
+    RANK,
+    Compare,
+    Env,
+    Index,
+    Param,
+    Rank,
+    Ranks,
+    Scalar,
+    Whole,
+    binary,
+    const,
+    evaluate,
+    mentions_rank,
+    rewrite,
+)
+from tilelink.ir.visitor import map_loops, map_regions, map_scalars, map_values, statements
+
+Numbers = Mapping[str, int | float | bool]
+
+
+def split_whole(program: Program, stage: Stage, key: str, location: Location | None) -> tuple[Stage, str]:
+    """`tile(k=...)` of a comm stage: a new index over a dimension that the stage moves as a whole.
+
+    before: `push(xs[rank, i, :] @ p, x[i, :])` over (p, i)
+    after:  `push(xs[rank, i, k] @ p, x[i, k])` over (p, i, k)
+    """
+    dim = whole_dim(program, stage, key)
+    if dim is None:
+        hint = f"its indices are {', '.join(d.name for d in stage.indices)}"
+        raise TileSizeError(f"stage {stage.name} has nothing named {key!r} to tile", location=location, hint=hint)
+    if any(d.name == key for d in stage.indices):
+        return stage, key
+
+    def on_region(region: Region) -> Region:
+        shape = program.tensor(region.tensor).shape
+        pairs = zip(region.coords, shape, strict=True)
+        coords = tuple(Index(name=key) if isinstance(c, Whole) and n == dim else c for c, n in pairs)
+        return replace(region, coords=coords)
+
+    body = map_regions(stage.body, on_region)
+    return replace(stage, indices=(*stage.indices, IndexDecl(name=key, extent=dim)), body=body), key
+
+
+def whole_dim(program: Program, stage: Stage, key: str) -> Scalar | None:
+    """The dimension called `key` (case does not matter) that the stage addresses with `:`, if there is one."""
+    for region in stage_regions(stage):
+        for coord, dim in zip(region.coords, program.tensor(region.tensor).shape, strict=True):
+            if isinstance(coord, Whole) and isinstance(dim, Param) and dim.name.lower() == key.lower():
+                return dim
+    return None
+
+
+def stage_regions(stage: Stage) -> list[Region]:
+    """Every region a stage names."""
+    found: list[Region] = []
+
+    def keep(region: Region) -> Region:
+        found.append(region)
+        return region
+
+    map_regions(stage.body, keep)
+    return found
+
+
+def flip_direction(program: Program, stage: Stage, direction: str, location: Location | None) -> Stage:
+    """Turn a pushing comm stage into a pulling one, or the reverse, by exchanging the two ranks' roles.
+
+    before: every rank, for each p: push(xs[rank, i] @ p, x[i]);       notify(xs[rank, i] @ p)
+    after:  every rank, for each p: pull(xs[p, i], x[i] @ p);          notify(xs[p, i])
+    """
+    transfers = [s for s in statements(stage.body) if isinstance(s, Transfer)]
+    if not transfers or all(t.mode == direction for t in transfers):
+        return stage
+    peers = {d.name for d in stage.indices if isinstance(d.extent, Ranks)}
+    peer = _common_peer(transfers, direction)
+    if peer is None or peer not in peers:
+        hint = "every transfer must be between the own rank and one index over the ranks"
+        raise ScheduleError(f"stage {stage.name} cannot {direction}", location=location, hint=hint)
+    if any(isinstance(s, Wait) for s in statements(stage.body)):
+        hint = "a wait is on the own rank's signals, so the side that waits must move the data"
+        raise ScheduleError(f"stage {stage.name} waits and cannot change to {direction}", location=location, hint=hint)
+    swap = _swap(peer)
+    body = map_scalars(stage.body, swap)
+    body = map_regions(body, _local_form)
+    body = tuple(_exchange(s, direction, peer) for s in body)
+    _check_flipped(program, stage, body, direction, location)
+    return replace(stage, body=body)
+
+
+def _common_peer(transfers: list[Transfer], direction: str) -> str | None:
+    found: set[str | None] = set()
+    for transfer in transfers:
+        source = transfer.source.region if isinstance(transfer.source, Read) else None
+        end = transfer.target if direction == "pull" else source
+        found.add(end.rank.name if end is not None and isinstance(end.rank, Index) else None)
+    return found.pop() if len(found) == 1 else None
+
+
+def _swap(peer: str) -> Callable[[Scalar], Scalar | None]:
+    def change(expr: Scalar) -> Scalar | None:
+        if isinstance(expr, Rank):
+            return Index(name=peer)
+        if isinstance(expr, Index) and expr.name == peer:
+            return RANK
+        return None
+
+    return change
+
+
+def _local_form(region: Region) -> Region:
+    return replace(region, rank=None) if region.rank == RANK else region
+
+
+def _exchange(statement: Statement, direction: str, peer: str) -> Statement:
+    if not isinstance(statement, Transfer) or not isinstance(statement.source, Read):
+        return statement
+    source = statement.source.region
+    there = Index(name=peer)
+    if direction == "pull":
+        region = replace(source, rank=there)
+        return replace(statement, mode="pull", target=replace(statement.target, rank=None), source=Read(region=region))
+    region = replace(source, rank=None)
+    return replace(statement, mode="push", target=replace(statement.target, rank=there), source=Read(region=region))
+
+
+def _check_flipped(
+    program: Program, stage: Stage, body: tuple[Statement, ...], direction: str, location: Location | None
+) -> None:
+    for statement in statements(body):
+        if isinstance(statement, Transfer):
+            source = statement.source.region if isinstance(statement.source, Read) else None
+            if source is None or (direction == "pull" and not program.tensor(source.tensor).symmetric):
+                what = source.tensor if source else "a computed value"
+                hint = f"declare {what} symmetric so that peers can read it"
+                raise ScheduleError(f"stage {stage.name} cannot pull {what}", location=location, hint=hint)
+
+
+def concretize(program: Program, numbers: Numbers, ranks: int) -> Program:
+    """Put numbers for parameters and make the arithmetic modulo ranks explicit.
+
+    Tensor shapes and index extents stay symbolic, so that the typing of the result is the program's own.
+    """
+    stages = tuple(_concrete_stage(program, s, numbers, ranks) for s in program.stages)
+    return replace(program, stages=stages)
+
+
+def _concrete_stage(program: Program, stage: Stage, numbers: Numbers, ranks: int) -> Stage:
+    over_ranks = frozenset(d.name for d in all_indices(stage) if d.over_ranks)
+
+    def change(expr: Scalar) -> Scalar | None:
+        if isinstance(expr, Ranks):
+            return const(ranks)
+        if isinstance(expr, Param):
+            return const(int(numbers[expr.name]))
+        if isinstance(expr, Compare) and expr.op in ("==", "!="):
+            left, right = rewrite(expr.left, change), rewrite(expr.right, change)
+            if mentions_rank(expr.left, over_ranks) or mentions_rank(expr.right, over_ranks):
+                left, right = modulo(left, ranks, over_ranks), modulo(right, ranks, over_ranks)
+            return replace(expr, left=left, right=right)
+        return None
+
+    def on_region(region: Region) -> Region:
+        shape = program.tensor(region.tensor).shape
+        pairs = zip(region.coords, shape, strict=True)
+        coords = tuple(
+            modulo(c, ranks, over_ranks) if isinstance(n, Ranks) and isinstance(c, Scalar) else c for c, n in pairs
+        )
+        rank = modulo(region.rank, ranks, over_ranks) if region.rank is not None else None
+        return replace(region, coords=coords, rank=rank)
+
+    def on_value(value: Value) -> Value | None:
+        if isinstance(value, FromScalar) and isinstance(value.scalar, Param):
+            return Literal(value=numbers[value.scalar.name])
+        return None
+
+    body = map_values(stage.body, on_value)
+    kept = {d.name: d.extent for d in all_indices(stage)}
+    body = map_regions(map_scalars(body, change), on_region)
+    return replace(stage, body=_restore_extents(body, kept))
+
+
+def modulo(expr: Scalar, ranks: int, over_ranks: frozenset[str]) -> Scalar:
+    """expr modulo ranks, left alone when it surely lies in range."""
+    if isinstance(expr, Rank) or (isinstance(expr, Index) and expr.name in over_ranks):
+        return expr
+    return binary("%", expr, const(ranks))
+
+
+def _restore_extents(body: tuple[Statement, ...], extents: Mapping[str, Scalar]) -> tuple[Statement, ...]:
+    return map_loops(body, lambda d: replace(d, extent=extents[d.name]))
+
+
+def all_indices(stage: Stage) -> tuple[IndexDecl, ...]:
+    """The stage's own indices and those of its loops."""
+    inner = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
+    return (*stage.indices, *inner)
+
+
+def shape_of(tensor: Tensor, numbers: Numbers, ranks: int) -> tuple[int, ...]:
+    """A tensor's shape in elements."""
+    return tuple(number_of(n, numbers, ranks) for n in tensor.shape)
+
+
+def number_of(expr: Scalar, numbers: Numbers, ranks: int) -> int:
+    """The value of an expression of parameters and ranks."""
+    return int(evaluate(expr, Env(rank=0, ranks=ranks, params=numbers, indices={})))
+
+
+def check_numbers(params: tuple[ParamDecl, ...], numbers: Numbers) -> dict[str, int | float | bool]:
+    """Every parameter has a value of its kind, and nothing else is given."""
+    names = [p.name for p in params]
+    for name in numbers:
+        if name not in names:
+            raise BindingError(f"no parameter {name!r}", hint=f"parameters: {', '.join(names)}")
+    for param in params:
+        value = numbers.get(param.name)
+        if value is None:
+            hint = f"give {param.name} a value (--set {param.name}=...)"
+            raise BindingError(f"parameter {param.name!r} has no value", location=param.location, hint=hint)
+        if param.kind == "dim" and (isinstance(value, bool) or int(value) != value or value < 1):
+            hint = "a dimension is a positive integer"
+            raise BindingError(f"{param.name} = {value}", location=param.location, hint=hint)
+    return {p.name: numbers[p.name] for p in params}
+
