@@ -73,9 +73,6 @@ def _rebuild(cls: type[TileLinkError], message: str) -> TileLinkError:
     return error
 
 
-TilelinkError = TileLinkError
-
-
 class SettingsError(TileLinkError):
     """An environment variable or setting has a value that means nothing."""
 

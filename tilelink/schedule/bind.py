@@ -192,7 +192,8 @@ def _check_names(program: Program, schedule: Schedule) -> None:
     names = [t.name for t in program.tensors]
     for tensor in schedule.tensors:
         if tensor.name not in names:
-            raise ScheduleError(f"no tensor {tensor.name!r}", location=tensor.location, hint=f"tensors: {', '.join(names)}")
+            hint = f"tensors: {', '.join(names)}"
+            raise ScheduleError(f"no tensor {tensor.name!r}", location=tensor.location, hint=hint)
 
 
 def _apply(program: Program, schedule: Schedule) -> Program:
@@ -263,7 +264,8 @@ def _tiles(
     for key, size in given.items():
         if whole_dim(program, stage, key) is None:
             hint = f"its indices are {', '.join(extents)}"
-            raise TileSizeError(f"stage {stage.name} has nothing named {key!r} to tile", location=part.location, hint=hint)
+            message = f"stage {stage.name} has nothing named {key!r} to tile"
+            raise TileSizeError(message, location=part.location, hint=hint)
         block = size
     return tiles, block
 

@@ -1,0 +1,400 @@
+"""The plan: every tile task of every rank with what it reads, writes, waits for and notifies, as numpy columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.ir.mapping import TileMap
+from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.scalar import Env, Scalar, evaluate
+from tilelink.ir.visitor import reads, value_of
+from tilelink.schedule.bind import Bound, BoundStage, Kernel
+
+Ints = NDArray[np.int64]
+READ, WRITE, WAIT, NOTIFY = range(4)
+SUBSTEPS = 4
+"""Places in a task's sequence that one statement takes: read, write or signal, in this order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accesses:
+    """Reads and writes of tensors, one row each. `lo`, `hi` are [rows, dims] element bounds, padded with 0, 1."""
+
+    task: Ints
+    position: Ints
+    kind: Ints
+    peer: Ints
+    tensor: Ints
+    statement: Ints
+    lo: Ints
+    hi: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signals:
+    """Waits and notifies, one row per channel. `channel` counts over all grids, without buffer slots."""
+
+    task: Ints
+    position: Ints
+    kind: Ints
+    peer: Ints
+    channel: Ints
+    statement: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfers:
+    """Data moved between ranks' tensors: the traced events of pushes, pulls and copies.
+
+    `tensor`, `peer`, `offset`: target tensor, its rank and linear offset for a push; the source's for a pull.
+    """
+
+    task: Ints
+    position: Ints
+    tensor: Ints
+    peer: Ints
+    offset: Ints
+    elements: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Tasks are numbered stage by stage, rank by rank, tile by tile: first_task[stage] + rank * total + t."""
+
+    bound: Bound
+    statements: tuple[tuple[str, Statement], ...]
+    """statement number -> (stage name, statement)."""
+    first_task: Mapping[str, int]
+    tasks: int
+    accesses: Accesses
+    signals: Signals
+    transfers: Transfers
+    channel_base: Mapping[tuple[str, str], int]
+    channels: int
+    thresholds: Mapping[tuple[str, str], Ints] = field(repr=False)
+    """(tensor, kind) -> notifies that reach each channel in one launch, [ranks, *grid counts]."""
+    lane: Ints
+    """task -> the sequential executor (kernel, rank, program) that runs it."""
+    sequence: Ints
+    """task -> its place in its lane."""
+    lanes: tuple[tuple[int, int, int], ...]
+    """lane -> (kernel number, rank, program)."""
+
+    def task_name(self, task: int) -> tuple[str, int, int]:
+        """(stage, rank, tile number) of a task."""
+        name = self._starts[int(np.searchsorted(self._start_values, task, side="right")) - 1]
+        rank, t = divmod(int(task) - self.first_task[name], self.bound.stages[name].total)
+        return name, rank, t
+
+    def tile_indices(self, task: int) -> dict[str, int]:
+        """The domain indices of a task."""
+        name, rank, t = self.task_name(task)
+        stage = self.bound.stages[name]
+        env = Env(rank=rank, ranks=self.bound.ranks, params={}, indices={"t": t})
+        return {d.name: int(evaluate(stage.order[d.name], env)) for d in stage.stage.indices}
+
+    def channel_name(self, channel: int) -> tuple[str, str, tuple[int, ...]]:
+        """(tensor, kind, channel coordinates) of a channel number."""
+        for key, base in reversed(list(self.channel_base.items())):
+            if channel >= base:
+                counts = self.bound.channels[key].counts
+                return (*key, tuple(int(c) for c in np.unravel_index(channel - base, counts)))
+        raise KeyError(channel)
+
+    @cached_property
+    def _starts(self) -> list[str]:
+        return [name for name, _ in sorted(self.first_task.items(), key=lambda item: item[1])]
+
+    @cached_property
+    def _start_values(self) -> Ints:
+        return np.array([self.first_task[name] for name in self._starts])
+
+
+def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) -> Plan:
+    """Enumerate a bound program. `tables`: name -> int array [ranks, *shape] for its dynamic mappings."""
+    first_task: dict[str, int] = {}
+    tasks = 0
+    for stage in bound.stages.values():
+        first_task[stage.name] = tasks
+        tasks += stage.total * bound.ranks
+    channel_base, channels = _number_channels(bound)
+    collector = _Collector(bound, first_task, channel_base, tables or {})
+    for stage in bound.stages.values():
+        collector.stage(stage)
+    signals = collector.signals()
+    lane, sequence, lanes = _lanes(bound, first_task, tasks)
+    return Plan(
+        bound=bound,
+        statements=tuple(collector.statements),
+        first_task=first_task,
+        tasks=tasks,
+        accesses=collector.accesses(),
+        signals=signals,
+        transfers=collector.transfers(),
+        channel_base=channel_base,
+        channels=channels,
+        thresholds=count_thresholds(bound, signals, channel_base, channels),
+        lane=lane,
+        sequence=sequence,
+        lanes=lanes,
+    )
+
+
+def count_thresholds(
+    bound: Bound, signals: Signals, channel_base: Mapping[tuple[str, str], int], channels: int
+) -> dict[tuple[str, str], Ints]:
+    """Notifies that reach each channel of each rank in one launch."""
+    notified = signals.kind == NOTIFY
+    key = signals.peer[notified] * channels + signals.channel[notified]
+    counts = np.bincount(key, minlength=bound.ranks * max(channels, 1)).reshape(bound.ranks, -1)
+    result: dict[tuple[str, str], Ints] = {}
+    for name, grid in bound.channels.items():
+        base = channel_base[name]
+        result[name] = counts[:, base : base + grid.count].reshape(bound.ranks, *grid.counts)
+    return result
+
+
+def _number_channels(bound: Bound) -> tuple[dict[tuple[str, str], int], int]:
+    base: dict[tuple[str, str], int] = {}
+    used = 0
+    for key, grid in bound.channels.items():
+        base[key] = used
+        used += grid.count
+    return base, used
+
+
+def _lanes(bound: Bound, first_task: Mapping[str, int], tasks: int) -> tuple[Ints, Ints, tuple[tuple[int, int, int], ...]]:
+    lane = np.zeros(tasks, np.int64)
+    sequence = np.zeros(tasks, np.int64)
+    lanes: list[tuple[int, int, int]] = []
+    for number, kernel in enumerate(bound.kernels):
+        base = len(lanes)
+        lanes += [(number, rank, p) for rank in range(bound.ranks) for p in range(kernel.programs)]
+        _place(bound, kernel, base, first_task, lane, sequence)
+    return lane, sequence, tuple(lanes)
+
+
+def _place(
+    bound: Bound, kernel: Kernel, base: int, first_task: Mapping[str, int], lane: Ints, sequence: Ints
+) -> None:
+    ranks = np.arange(bound.ranks)[:, None]
+    before = 0
+    for loop in kernel.loops:
+        total = bound.stages[loop.stages[0]].total
+        t = np.arange(total)[None, :]
+        for place, name in enumerate(loop.stages):
+            where = first_task[name] + ranks * total + t
+            lane[where] = base + ranks * kernel.programs + t % kernel.programs
+            sequence[where] = before + (t // kernel.programs) * len(loop.stages) + place
+        before += -(-total // kernel.programs) * len(loop.stages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """Where a statement runs: one row per (task, loop iteration)."""
+
+    task: Ints
+    position: Ints
+    rank: Ints
+    indices: dict[str, Ints]
+
+    def pick(self, mask: NDArray[np.bool_]) -> _Rows:
+        indices = {k: v[mask] for k, v in self.indices.items()}
+        return _Rows(task=self.task[mask], position=self.position[mask], rank=self.rank[mask], indices=indices)
+
+
+class _Collector:
+    """Walks the stages' bodies once, for all ranks, tiles and iterations together."""
+
+    def __init__(
+        self,
+        bound: Bound,
+        first_task: Mapping[str, int],
+        channel_base: Mapping[tuple[str, str], int],
+        tables: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self.bound = bound
+        self.first_task = first_task
+        self.channel_base = channel_base
+        self.tables = dict(tables)
+        self.dims = max((len(t.shape) for t in bound.tensors.values()), default=1)
+        self.statements: list[tuple[str, Statement]] = []
+        self._accesses: list[tuple[Ints, ...]] = []
+        self._signals: list[tuple[Ints, ...]] = []
+        self._transfers: list[tuple[Ints, ...]] = []
+
+    def stage(self, stage: BoundStage) -> None:
+        total, ranks = stage.total, self.bound.ranks
+        rank = np.repeat(np.arange(ranks, dtype=np.int64), total)
+        t = np.tile(np.arange(total, dtype=np.int64), ranks)
+        env = Env(rank=rank, ranks=ranks, params={}, indices={"t": t}, tables=self.tables)
+        indices = {d.name: self._column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
+        task = self.first_task[stage.name] + rank * total + t
+        rows = _Rows(task=task, position=np.zeros_like(task), rank=rank, indices=indices)
+        self._block(stage, stage.stage.body, rows)
+
+    def _column(self, expr: Scalar, env: Env, rows: int) -> Ints:
+        return np.broadcast_to(np.asarray(evaluate(expr, env), dtype=np.int64), (rows,))
+
+    def _env(self, rows: _Rows) -> Env:
+        return Env(rank=rows.rank, ranks=self.bound.ranks, params={}, indices=rows.indices, tables=self.tables)
+
+    def _block(self, stage: BoundStage, body: tuple[Statement, ...], rows: _Rows) -> None:
+        offset = 0
+        for statement in body:
+            here = _Rows(task=rows.task, position=rows.position + offset, rank=rows.rank, indices=rows.indices)
+            self._statement(stage, statement, here)
+            offset += length(stage, statement)
+
+    def _statement(self, stage: BoundStage, statement: Statement, rows: _Rows) -> None:
+        number = len(self.statements)
+        self.statements.append((stage.name, statement))
+        match statement:
+            case If(condition=condition, then=then, orelse=orelse):
+                holds = np.broadcast_to(np.asarray(evaluate(condition, self._env(rows)), dtype=bool), rows.task.shape)
+                self._block(stage, then, rows.pick(holds))
+                self._block(stage, orelse, rows.pick(~holds))
+            case For():
+                self._loop(stage, statement, rows)
+            case Wait(kind=kind, region=region):
+                self._signal(stage, number, WAIT, kind, region, rows)
+            case Notify(kind=kind, region=region):
+                self._signal(stage, number, NOTIFY, kind, region, rows)
+            case _:
+                self._data(stage, number, statement, rows)
+
+    def _loop(self, stage: BoundStage, loop: For, rows: _Rows) -> None:
+        counts = [stage.count(d.name) for d in loop.indices]
+        steps = prod(counts)
+        step = np.tile(np.arange(steps, dtype=np.int64), len(rows.task))
+        indices = {k: np.repeat(v, steps) for k, v in rows.indices.items()}
+        digits = np.unravel_index(step, counts)
+        indices |= {d.name: np.asarray(v, dtype=np.int64) for d, v in zip(loop.indices, digits, strict=True)}
+        body_length = sum(length(stage, s) for s in loop.body)
+        inner = _Rows(
+            task=np.repeat(rows.task, steps),
+            position=np.repeat(rows.position, steps) + step * body_length,
+            rank=np.repeat(rows.rank, steps),
+            indices=indices,
+        )
+        self._block(stage, loop.body, inner)
+
+    def _data(self, stage: BoundStage, number: int, statement: Statement, rows: _Rows) -> None:
+        value = value_of(statement)
+        for region in reads(value) if value is not None else []:
+            self._access(stage, number, READ, region, rows)
+        match statement:
+            case Store(region=region):
+                self._access(stage, number, WRITE, region, rows)
+            case Transfer(target=target, source=source):
+                self._access(stage, number, WRITE, target, rows)
+                pulled = source.region if isinstance(source, Read) and target.rank is None else None
+                moved = pulled if pulled is not None and statement.mode != "push" else target
+                self._transfer(stage, moved, target, rows)
+            case _:
+                pass
+
+    def _bounds(self, tile_map: TileMap, rows: _Rows) -> tuple[Ints, Ints, Ints]:
+        env = self._env(rows)
+        n = len(rows.task)
+        lo = np.zeros((n, self.dims), np.int64)
+        hi = np.ones((n, self.dims), np.int64)
+        for d, span in enumerate(tile_map.spans):
+            lo[:, d] = evaluate(span.start, env)
+            hi[:, d] = evaluate(span.stop, env)
+        return lo, hi, self._column(tile_map.rank, env, n)
+
+    def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: _Rows) -> None:
+        lo, hi, peer = self._bounds(self.bound.tile_map(stage.name, region), rows)
+        n = len(rows.task)
+        tensor = np.full(n, self.bound.tensors[region.tensor].number)
+        position = rows.position + (1 if kind == WRITE else 0)
+        row = (rows.task, position, np.full(n, kind), peer, tensor, np.full(n, number), lo, hi)
+        self._accesses.append(row)
+
+    def _transfer(self, stage: BoundStage, moved: Region, target: Region, rows: _Rows) -> None:
+        lo, _, peer = self._bounds(self.bound.tile_map(stage.name, moved), rows)
+        shape = self.bound.tensors[moved.tensor].shape
+        offset = np.zeros(len(rows.task), np.int64)
+        for d, extent in enumerate(shape):
+            offset = offset * extent + lo[:, d]
+        low, high, _ = self._bounds(self.bound.tile_map(stage.name, target), rows)
+        elements = np.prod(np.maximum(high - low, 0), axis=1)
+        tensor = np.full(len(rows.task), self.bound.tensors[moved.tensor].number)
+        self._transfers.append((rows.task, rows.position + 2, tensor, peer, offset, elements))
+
+    def _signal(self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: _Rows) -> None:
+        key = (region.tensor, family)
+        grid = self.bound.channels[key]
+        tile_map = self.bound.tile_map(stage.name, region)
+        env = self._env(rows)
+        n = len(rows.task)
+        bounds = tile_map.channel_range(grid)
+        low = np.stack([self._column(a, env, n) for a, _ in bounds], axis=1) if bounds else np.zeros((n, 0), np.int64)
+        high = np.stack([self._column(b, env, n) for _, b in bounds], axis=1) if bounds else np.zeros((n, 0), np.int64)
+        source, channel = _expand(low, np.minimum(high, np.array(grid.counts)), grid.counts)
+        peer = self._column(tile_map.rank, env, n)
+        position = rows.position[source] + 3
+        self._signals.append(
+            (
+                rows.task[source],
+                position,
+                np.full(len(source), kind),
+                peer[source],
+                self.channel_base[key] + channel,
+                np.full(len(source), number),
+            )
+        )
+
+    def accesses(self) -> Accesses:
+        columns = _join(self._accesses, 8, self.dims)
+        names = ("task", "position", "kind", "peer", "tensor", "statement", "lo", "hi")
+        return Accesses(**dict(zip(names, columns, strict=True)))
+
+    def signals(self) -> Signals:
+        names = ("task", "position", "kind", "peer", "channel", "statement")
+        return Signals(**dict(zip(names, _join(self._signals, 6, 0), strict=True)))
+
+    def transfers(self) -> Transfers:
+        names = ("task", "position", "tensor", "peer", "offset", "elements")
+        return Transfers(**dict(zip(names, _join(self._transfers, 6, 0), strict=True)))
+
+
+def _join(parts: list[tuple[Ints, ...]], columns: int, dims: int) -> list[Ints]:
+    if parts:
+        return [np.concatenate([p[c] for p in parts]) for c in range(columns)]
+    empty = [np.zeros(0, np.int64) for _ in range(columns)]
+    if dims:
+        empty[-2:] = [np.zeros((0, dims), np.int64), np.zeros((0, dims), np.int64)]
+    return empty
+
+
+def _expand(low: Ints, high: Ints, counts: tuple[int, ...]) -> tuple[Ints, Ints]:
+    """All cells of boxes [low, high): the row each comes from, and its linear number."""
+    source = np.arange(len(low))
+    linear = np.zeros(len(low), np.int64)
+    for d, count in enumerate(counts):
+        sizes = np.maximum(high[source, d] - low[source, d], 0)
+        first = np.cumsum(sizes) - sizes
+        steps = np.arange(int(sizes.sum())) - np.repeat(first, sizes)
+        linear = np.repeat(linear, sizes) * count + np.repeat(low[source, d], sizes) + steps
+        source = np.repeat(source, sizes)
+    return source, linear
+
+
+def length(stage: BoundStage, statement: Statement) -> int:
+    """How many places a statement takes in its task's sequence."""
+    match statement:
+        case If(then=then, orelse=orelse):
+            return max(sum(length(stage, s) for s in then), sum(length(stage, s) for s in orelse), SUBSTEPS)
+        case For(indices=indices, body=body):
+            return prod(stage.count(d.name) for d in indices) * sum(length(stage, s) for s in body)
+        case _:
+            return SUBSTEPS
