@@ -176,8 +176,61 @@ class EmitError(TileLinkError):
 
 
 class RankError(TileLinkError):
-    """A rank failed while running; carries the rank's own traceback in the message."""
+    """A rank failed while running; carries the rank's own traceback in the message.
+
+    rank, stream, program: the lane that failed; None where the runtime has one program a rank.
+    details: the traceback's text, empty where a signal killed the process.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        stream: str | None = None,
+        program: int | None = None,
+        details: str = "",
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(f"{message}\n{details.rstrip()}" if details else message, hint=hint)
+        self.rank = rank
+        self.stream = stream
+        self.program = program
+        self.details = details
 
 
 class DeadlineError(TileLinkError):
-    """A wait outlived its deadline."""
+    """A wait outlived its deadline.
+
+    The wait: `tile` of `stage` on `rank` saw `seen` on `channel` and needed `expected`; it waited `seconds`. The names
+    are those of the program, None where nobody knows them. waiting: what the other waits were at that time, a line each.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        stage: int | None = None,
+        tile: int | None = None,
+        channel: int | None = None,
+        seen: int | None = None,
+        expected: int | None = None,
+        seconds: float | None = None,
+        stage_name: str | None = None,
+        channel_name: str | None = None,
+        waiting: tuple[str, ...] = (),
+        hint: str | None = None,
+    ) -> None:
+        lines = "".join(f"\n    {line}" for line in waiting)
+        super().__init__(f"{message}\n  other waits then:{lines}" if waiting else message, hint=hint)
+        self.rank = rank
+        self.stage = stage
+        self.tile = tile
+        self.channel = channel
+        self.seen = seen
+        self.expected = expected
+        self.seconds = seconds
+        self.stage_name = stage_name
+        self.channel_name = channel_name
+        self.waiting = waiting
