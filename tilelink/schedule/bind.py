@@ -10,7 +10,7 @@ from math import prod
 from tilelink.errors import BindingError, ScheduleError, TileSizeError
 from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
 from tilelink.ir.program import Notify, Program, Region, Stage, Tensor, Transfer, Wait
-from tilelink.ir.scalar import Index, Scalar, substitute
+from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import statements
 from tilelink.schedule.orders import decode
@@ -26,7 +26,7 @@ from tilelink.schedule.transform import (
     stage_regions,
     whole_dim,
 )
-from tilelink.schedule.values import CopyEngine, Fused, Resource, Schedule, Sm, StageSchedule
+from tilelink.schedule.values import CopyEngine, Fused, Order, Resource, Schedule, Sm, StageSchedule
 from tilelink.target import Target
 
 DEFAULT_TILE = {"compute": 64, "comm": 128}
@@ -238,12 +238,24 @@ def _bind_stages(
             scalar_indices=scalars,
             tiles=tiles,
             extents=extents,
-            order=decode(part.order, counts, part.location),
+            order=decode(_concrete_order(part.order, numbers, ranks), counts, part.location),
             block=block,
             warps=part.warps or 4,
             stages=part.stages or 3,
         )
     return _match_fused(bound)
+
+
+def _concrete_order(order: Order | None, numbers: Numbers, ranks: int) -> Order | None:
+    def change(expr: Scalar) -> Scalar | None:
+        if isinstance(expr, Ranks):
+            return const(ranks)
+        return const(int(numbers[expr.name])) if isinstance(expr, Param) else None
+
+    if order is None:
+        return None
+    terms = (replace(t, start=rewrite(t.start, change)) if t.start is not None else t for t in order.nest)
+    return replace(order, nest=tuple(terms))
 
 
 def _tiles(

@@ -1,0 +1,129 @@
+"""`link`: put in the notifies and waits that the data dependences of a program need.
+
+A region that one stage writes and another reads is signalled by the writer right after the write
+(producer_tile_notify) and awaited by the reader right before the read (consumer_tile_wait). A stage that reads what
+the same stage writes on another rank uses the peer_* pair. Primitives that are already there stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tilelink.ir.program import For, If, Notify, Program, Region, Stage, Statement, Store, Transfer, Wait
+from tilelink.ir.scalar import RANK
+from tilelink.ir.visitor import reads, statements, value_of
+
+
+def link(program: Program) -> Program:
+    """A program whose missing signals are in place; linking a linked program changes nothing."""
+    kinds = signal_kinds(program)
+    stages = tuple(replace(s, body=_link_body(s.body, kinds, _signalled(s))) for s in program.stages)
+    return replace(program, stages=stages)
+
+
+def strip(program: Program) -> Program:
+    """A program without any notify or wait: what `link` starts from."""
+    return replace(program, stages=tuple(replace(s, body=_without_signals(s.body)) for s in program.stages))
+
+
+def signal_kinds(program: Program) -> dict[str, str]:
+    """tensor -> "tile" or "peer", for the tensors whose data passes from task to task."""
+    kinds: dict[str, str] = {}
+    for tensor in program.tensors:
+        if tensor.space in ("in", "table"):
+            continue
+        writers = _stages_with(program, tensor.name, _written)
+        readers = _stages_with(program, tensor.name, _read)
+        written = [r for s in program.stages for r in _regions(s, _written) if r.tensor == tensor.name]
+        remote = any(r.rank is not None for r in written)
+        if readers and len(writers | readers) > 1:
+            kinds[tensor.name] = "tile"
+        elif readers and remote:
+            kinds[tensor.name] = "peer"
+        elif remote:
+            kinds[tensor.name] = "tile"
+    return kinds
+
+
+Finder = Callable[[Statement], list[Region]]
+
+
+def _regions(stage: Stage, find: Finder) -> list[Region]:
+    return [region for statement in statements(stage.body) for region in find(statement)]
+
+
+def _stages_with(program: Program, tensor: str, find: Finder) -> set[str]:
+    return {s.name for s in program.stages if any(r.tensor == tensor for r in _regions(s, find))}
+
+
+def _written(statement: Statement) -> list[Region]:
+    match statement:
+        case Store(region=region):
+            return [region]
+        case Transfer(target=target):
+            return [target]
+        case _:
+            return []
+
+
+def _read(statement: Statement) -> list[Region]:
+    value = value_of(statement)
+    return reads(value) if value is not None else []
+
+
+def _signalled(stage: Stage) -> set[tuple[type[Statement], Region]]:
+    """The signals a stage has already."""
+    return {(type(s), s.region) for s in statements(stage.body) if isinstance(s, Notify | Wait)}
+
+
+def _link_body(
+    body: tuple[Statement, ...], kinds: dict[str, str], present: set[tuple[type[Statement], Region]]
+) -> tuple[Statement, ...]:
+    linked: list[Statement] = []
+    for statement in body:
+        match statement:
+            case If(then=then, orelse=orelse):
+                then = _link_body(then, kinds, present)
+                linked.append(replace(statement, then=then, orelse=_link_body(orelse, kinds, present)))
+            case For(body=inner):
+                linked.append(replace(statement, body=_link_body(inner, kinds, present)))
+            case _:
+                linked += _waits(statement, kinds, present)
+                linked.append(statement)
+                linked += _notifies(statement, kinds, present)
+    return tuple(linked)
+
+
+def _waits(
+    statement: Statement, kinds: dict[str, str], present: set[tuple[type[Statement], Region]]
+) -> list[Statement]:
+    local = dict.fromkeys(r for r in _read(statement) if r.rank in (None, RANK) and r.tensor in kinds)
+    return [
+        Wait(kind=kinds[r.tensor], region=r, location=statement.location) for r in local if (Wait, r) not in present
+    ]
+
+
+def _notifies(
+    statement: Statement, kinds: dict[str, str], present: set[tuple[type[Statement], Region]]
+) -> list[Statement]:
+    return [
+        Notify(kind=kinds[r.tensor], region=r, location=statement.location)
+        for r in _written(statement)
+        if r.tensor in kinds and (Notify, r) not in present
+    ]
+
+
+def _without_signals(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    kept: list[Statement] = []
+    for statement in body:
+        match statement:
+            case Notify() | Wait():
+                continue
+            case If(then=then, orelse=orelse):
+                kept.append(replace(statement, then=_without_signals(then), orelse=_without_signals(orelse)))
+            case For(body=inner):
+                kept.append(replace(statement, body=_without_signals(inner)))
+            case _:
+                kept.append(statement)
+    return tuple(kept)
