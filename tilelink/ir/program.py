@@ -288,5 +288,3 @@ class Program(Node):
         from tilelink.ir.printer import print_program
 
         return print_program(self)
-
-

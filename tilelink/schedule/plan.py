@@ -170,7 +170,9 @@ def _number_channels(bound: Bound) -> tuple[dict[tuple[str, str], int], int]:
     return base, used
 
 
-def _lanes(bound: Bound, first_task: Mapping[str, int], tasks: int) -> tuple[Ints, Ints, tuple[tuple[int, int, int], ...]]:
+def _lanes(
+    bound: Bound, first_task: Mapping[str, int], tasks: int
+) -> tuple[Ints, Ints, tuple[tuple[int, int, int], ...]]:
     lane = np.zeros(tasks, np.int64)
     sequence = np.zeros(tasks, np.int64)
     lanes: list[tuple[int, int, int]] = []
@@ -181,9 +183,7 @@ def _lanes(bound: Bound, first_task: Mapping[str, int], tasks: int) -> tuple[Int
     return lane, sequence, tuple(lanes)
 
 
-def _place(
-    bound: Bound, kernel: Kernel, base: int, first_task: Mapping[str, int], lane: Ints, sequence: Ints
-) -> None:
+def _place(bound: Bound, kernel: Kernel, base: int, first_task: Mapping[str, int], lane: Ints, sequence: Ints) -> None:
     ranks = np.arange(bound.ranks)[:, None]
     before = 0
     for loop in kernel.loops:

@@ -246,4 +246,3 @@ def check_numbers(params: tuple[ParamDecl, ...], numbers: Numbers) -> dict[str, 
             hint = "a dimension is a positive integer"
             raise BindingError(f"{param.name} = {value}", location=param.location, hint=hint)
     return {p.name: numbers[p.name] for p in params}
-
