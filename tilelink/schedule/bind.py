@@ -21,9 +21,11 @@ from tilelink.schedule.transform import (
     concretize,
     flip_direction,
     number_of,
+    remote_reads,
     shape_of,
     split_whole,
     stage_regions,
+    stage_writes,
     whole_dim,
 )
 from tilelink.schedule.values import CopyEngine, Fused, Order, Resource, Schedule, Sm, StageSchedule
@@ -386,7 +388,9 @@ def _kernels(bound: Bound) -> tuple[Kernel, ...]:
         positions[stream] = position + 1
         total = max(bound.stages[n].total for n in names)
         remote = [t for n in names for t in _remote_tensors(bound, bound.stages[n])]
-        entry = any(bound.tensors[t].decl.space == "in" for t in remote)
+        entry = any(
+            bound.tensors[r.tensor].decl.space == "in" for n in names for r in remote_reads(bound.stages[n].stage)
+        )
         lag = min((bound.tensors[t].slots for t in remote), default=0)
         kernels.append(
             Kernel(
@@ -444,5 +448,8 @@ def _programs(bound: Bound, host: BoundStage, total: int) -> int:
 
 
 def _remote_tensors(bound: Bound, stage: BoundStage) -> list[str]:
-    """Symmetric tensors of which the stage touches a peer's copy (data or signals)."""
-    return [r.tensor for r in stage_regions(stage.stage) if r.rank is not None]
+    """Symmetric tensors that the stage shares with peers: it touches a peer's copy (data or signals), or it writes
+    the own copy of one that peers read."""
+    pulled = {r.tensor for s in bound.program.stages for r in remote_reads(s)}
+    written = [r.tensor for r in stage_writes(stage.stage) if r.rank is None and r.tensor in pulled]
+    return [r.tensor for r in stage_regions(stage.stage) if r.rank is not None] + written

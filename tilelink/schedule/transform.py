@@ -16,6 +16,7 @@ from tilelink.ir.program import (
     Region,
     Stage,
     Statement,
+    Store,
     Tensor,
     Transfer,
     Value,
@@ -38,7 +39,7 @@ from tilelink.ir.scalar import (
     mentions_rank,
     rewrite,
 )
-from tilelink.ir.visitor import map_loops, map_regions, map_scalars, map_values, statements
+from tilelink.ir.visitor import map_loops, map_regions, map_scalars, map_values, reads, statements, value_of
 
 Numbers = Mapping[str, int | float | bool]
 
@@ -84,6 +85,26 @@ def stage_regions(stage: Stage) -> list[Region]:
         return region
 
     map_regions(stage.body, keep)
+    return found
+
+
+def remote_reads(stage: Stage) -> list[Region]:
+    """The regions that a stage reads on a named rank."""
+    found = [value_of(s) for s in statements(stage.body)]
+    return [r for value in found if value is not None for r in reads(value) if r.rank is not None]
+
+
+def stage_writes(stage: Stage) -> list[Region]:
+    """The regions that a stage writes."""
+    found: list[Region] = []
+    for statement in statements(stage.body):
+        match statement:
+            case Store(region=region):
+                found.append(region)
+            case Transfer(target=target):
+                found.append(target)
+            case _:
+                pass
     return found
 
 
