@@ -1,0 +1,102 @@
+"""Schedules as text: parsing, printing, and the errors of a wrong line."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilelink.errors import ParseError, ScheduleError
+from tilelink.frontend.schedule_parser import parse_schedule
+from tilelink.ir.scalar import RANK, binary, const
+from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Schedule, Sm
+
+TEXT = """\
+schedule wide for scatter:
+    gather on copy_engine, push, tile(i=1024), order(p = rank - 1 step -1)
+    gemm on sm, tile(i=128, j=256, k=64), order(s = rank step +1, group(i, 8)), warps 8, stages 3
+    send in gemm epilogue
+    move on sm(16), order(p = rank xor, i)
+    xs channel(i=1024, k=1024), buffers 2
+"""
+
+
+def test_a_schedule_prints_as_it_was_written() -> None:
+    assert str(parse_schedule(TEXT)) == TEXT
+
+
+def test_the_chain_builds_what_the_text_says() -> None:
+    chain = (
+        Schedule(name="wide", program="scatter")
+        .on("gather", CopyEngine())
+        .direction("gather", "push")
+        .tile("gather", i=1024)
+        .order("gather", IndexOrder(index="p", kind="sequence", start=binary("-", RANK, const(1)), step=-1))
+        .on("gemm", Sm())
+        .tile("gemm", i=128, j=256, k=64)
+        .order("gemm", IndexOrder(index="s", kind="sequence", start=RANK), group=("i", 8))
+        .knobs("gemm", warps=8, stages=3)
+        .on("send", Fused(stage="gemm"))
+        .on("move", Sm(programs=16))
+        .order("move", IndexOrder(index="p", kind="xor", start=RANK), IndexOrder(index="i"))
+        .channel("xs", i=1024, k=1024)
+        .buffers("xs", 2)
+    )
+    assert chain == parse_schedule(TEXT)
+
+
+def test_comments_and_switches() -> None:
+    text = "schedule a for b:  # why\n    # nothing here\n    reuse_wait off  # proven\n"
+    assert parse_schedule(text) == Schedule(name="a", program="b").without_reuse_wait()
+
+
+names = st.sampled_from(["alpha", "beta", "gamma"])
+sizes = st.dictionaries(st.sampled_from(["i", "j", "k"]), st.integers(1, 4096), min_size=1, max_size=3)
+
+
+@given(tiles=sizes, channel=sizes, buffers=st.integers(1, 4), step=st.integers(-3, 3), offset=st.integers(-4, 4))
+def test_every_schedule_survives_printing(
+    tiles: dict[str, int], channel: dict[str, int], buffers: int, step: int, offset: int
+) -> None:
+    term = IndexOrder(index="p", kind="sequence", start=binary("+", RANK, const(abs(offset))), step=step)
+    schedule = (
+        Schedule(name="s", program="q")
+        .tile("a", **tiles)
+        .order("a", term)
+        .channel("t", **channel)
+        .buffers("t", buffers)
+    )
+    assert parse_schedule(str(schedule)) == schedule
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "column"),
+    [
+        ("    gather on the_moon", "did not expect 'the_moon' here", 15),
+        ("    gather tile(i=)", "did not expect ')' here", 19),
+        ("    gather tile(i=0)", "0 is not a size", 5),
+        ("    gather push, push", "direction is given twice", 5),
+        ("    xs buffers 2, tile(i=2)", "xs is scheduled as a stage and as a tensor", 5),
+    ],
+)
+def test_a_wrong_line_says_where_and_what(line: str, message: str, column: int) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_schedule(f"schedule a for b:\n{line}\n", "file.tl", 10)
+    error = caught.value
+    assert error.message == message
+    assert error.location is not None
+    assert (error.location.line, error.location.column) == (11, column)
+    assert error.hint
+    assert "^" in str(error)
+
+
+def test_a_name_scheduled_twice_is_refused() -> None:
+    with pytest.raises(ParseError, match="gather is scheduled twice"):
+        parse_schedule("schedule a for b:\n    gather push\n    gather pull\n")
+
+
+def test_sizes_below_one_are_refused_in_the_chain_too() -> None:
+    with pytest.raises(ScheduleError, match="size i=0 of a"):
+        Schedule(name="s", program="q").tile("a", i=0)
+    with pytest.raises(ScheduleError, match="buffers 0"):
+        Schedule(name="s", program="q").buffers("t", 0)

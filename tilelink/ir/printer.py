@@ -1,0 +1,229 @@
+"""Programs as text; parsing the text gives an equal program."""
+
+from __future__ import annotations
+
+from tilelink.ir.program import (
+    Apply,
+    Assign,
+    Attend,
+    Cast,
+    Dot,
+    Expand,
+    Finish,
+    For,
+    FromScalar,
+    Full,
+    If,
+    IndexDecl,
+    Literal,
+    Local,
+    Notify,
+    Positions,
+    Program,
+    Read,
+    Reduce,
+    Region,
+    SoftmaxInit,
+    Stage,
+    Statement,
+    Store,
+    Tensor,
+    Transfer,
+    Transpose,
+    UserCall,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import (
+    Binary,
+    Choose,
+    Compare,
+    Index,
+    Int,
+    Logic,
+    Lookup,
+    Param,
+    Rank,
+    Ranks,
+    Scalar,
+    Whole,
+)
+
+# Python's precedences, loosest first.
+OR, AND, NOT, COMPARE, XOR, SUM, PRODUCT, UNARY, ATOM = range(9)
+_BINARY = {"+": SUM, "-": SUM, "*": PRODUCT, "//": PRODUCT, "%": PRODUCT, "^": XOR}
+_APPLY = {
+    "add": ("+", SUM), "sub": ("-", SUM), "mul": ("*", PRODUCT), "div": ("/", PRODUCT),
+    "eq": ("==", COMPARE), "ne": ("!=", COMPARE), "lt": ("<", COMPARE), "le": ("<=", COMPARE),
+    "gt": (">", COMPARE), "ge": (">=", COMPARE), "and": ("and", AND), "or": ("or", OR),
+}  # fmt: skip
+NOTIFY = {"tile": "producer_tile_notify", "peer": "peer_tile_notify", "rank": "rank_notify"}
+WAIT = {"tile": "consumer_tile_wait", "peer": "peer_tile_wait", "rank": "rank_wait"}
+MOVE = {"push": "tile_push_data", "pull": "tile_pull_data", "copy": "rank_copy_data"}
+
+
+def print_program(program: Program) -> str:
+    """The text form of a program."""
+    params = ", ".join(p.name if p.kind == "dim" else f"{p.name}: {p.kind}" for p in program.params)
+    lines = [f"program {program.name}({params}):"]
+    width = max((len(t.name) for t in program.tensors), default=0)
+    lines += [f"    {_tensor(t, width)}" for t in program.tensors]
+    for stage in program.stages:
+        lines += ["", *(f"    {line}" for line in _stage(stage))]
+    return "\n".join(lines) + "\n"
+
+
+def _tensor(tensor: Tensor, width: int) -> str:
+    space = tensor.space + (" symmetric" if tensor.symmetric and tensor.space != "symmetric" else "")
+    dims = ", ".join(print_scalar(n) for n in tensor.shape)
+    text = f"{tensor.name:<{width}} : {space} [{dims}]"
+    if tensor.dtype and tensor.space != "table":
+        text += f" {tensor.dtype}"
+    return text + (f" < {print_scalar(tensor.bound)}" if tensor.bound is not None else "")
+
+
+def _stage(stage: Stage) -> list[str]:
+    head = f"{stage.kind} {stage.name}({_indices(stage.indices)}):"
+    return [head, *_indent(stage.body)]
+
+
+def _indices(indices: tuple[IndexDecl, ...]) -> str:
+    return ", ".join(f"{d.name}: {print_scalar(d.extent)}" for d in indices)
+
+
+def _indent(body: tuple[Statement, ...]) -> list[str]:
+    return [f"    {line}" for statement in body for line in print_statement(statement)]
+
+
+def print_statement(statement: Statement) -> list[str]:
+    """The lines of a statement."""
+    match statement:
+        case Assign(name=name, value=value):
+            return [f"{name} = {print_value(value)}"]
+        case Store(region=region, value=value):
+            return [f"{print_region(region)} = {print_value(value)}"]
+        case Transfer(mode=mode, target=target, source=source):
+            return [f"{MOVE[mode]}({print_region(target)}, {print_value(source)})"]
+        case Notify(kind=kind, region=region):
+            return [f"{NOTIFY[kind]}({print_region(region)})"]
+        case Wait(kind=kind, region=region):
+            return [f"{WAIT[kind]}({print_region(region)})"]
+        case If(condition=condition, then=then, orelse=orelse):
+            lines = [f"if {print_scalar(condition)}:", *_indent(then)]
+            return [*lines, "else:", *_indent(orelse)] if orelse else lines
+        case For(indices=indices, body=body):
+            return [f"for ({_indices(indices)}):", *_indent(body)]
+        case _:
+            raise TypeError(f"unknown statement {type(statement).__name__}")
+
+
+def print_region(region: Region) -> str:
+    """`xs[s, i, :] @ (rank + 1)`."""
+    coords = ", ".join(":" if isinstance(c, Whole) else print_scalar(c) for c in region.coords)
+    text = f"{region.tensor}[{coords}]"
+    return text if region.rank is None else f"{text} @ {_scalar(region.rank, UNARY)}"
+
+
+def print_scalar(expr: Scalar) -> str:
+    """An integer expression as source."""
+    return _scalar(expr, OR)
+
+
+def _wrap(text: str, own: int, context: int) -> str:
+    return f"({text})" if own < context else text
+
+
+def _scalar(expr: Scalar, context: int) -> str:
+    match expr:
+        case Int(value=value):
+            return _wrap(str(value), ATOM if value >= 0 else UNARY, context)
+        case Param(name=name) | Index(name=name):
+            return name
+        case Rank():
+            return "rank"
+        case Ranks():
+            return "ranks"
+        case Binary(op="min" | "max" as op, left=a, right=b):
+            return f"{op}({print_scalar(a)}, {print_scalar(b)})"
+        case Binary(op=op, left=a, right=b):
+            level = _BINARY[op]
+            return _wrap(f"{_scalar(a, level)} {op} {_scalar(b, level + 1)}", level, context)
+        case Compare(op=op, left=a, right=b):
+            return _wrap(f"{_scalar(a, XOR)} {op} {_scalar(b, XOR)}", COMPARE, context)
+        case Logic(op="not", args=args):
+            return _wrap(f"not {_scalar(args[0], NOT)}", NOT, context)
+        case Logic(op=op, args=args):
+            level = AND if op == "and" else OR
+            return _wrap(f" {op} ".join(_scalar(a, level + 1) for a in args), level, context)
+        case Lookup(table=table, coords=coords):
+            return f"{table}[{', '.join(':' if isinstance(c, Whole) else print_scalar(c) for c in coords)}]"
+        case Choose(selector=selector, values=values):
+            return f"choose({print_scalar(selector)}, {', '.join(map(str, values))})"
+        case _:
+            raise TypeError(f"unknown scalar {type(expr).__name__}")
+
+
+def print_value(value: Value) -> str:
+    """A tile value as source."""
+    return _value(value, OR)
+
+
+def _value(value: Value, context: int) -> str:
+    match value:
+        case Read(region=region):
+            return _wrap(print_region(region), ATOM if region.rank is None else PRODUCT, context)
+        case Local(name=name):
+            return name
+        case Literal(value=number):
+            negative = not isinstance(number, bool) and number < 0
+            return _wrap(repr(number), UNARY if negative else ATOM, context)
+        case FromScalar(scalar=scalar):
+            return _scalar(scalar, context)
+        case Apply(op="neg", args=args):
+            return _wrap(f"-{_value(args[0], UNARY)}", UNARY, context)
+        case Apply(op="not", args=args):
+            return _wrap(f"not {_value(args[0], NOT)}", NOT, context)
+        case Apply(op=op, args=args) if op in _APPLY:
+            return _infix(op, args, context)
+        case Transpose(value=inner):
+            return f"{_value(inner, ATOM)}.T"
+        case Expand(value=inner, pattern=pattern):
+            return f"{_value(inner, ATOM)}[{', '.join(':' if kept else 'None' for kept in pattern)}]"
+        case _:
+            return _call(value)
+
+
+def _infix(op: str, args: tuple[Value, ...], context: int) -> str:
+    symbol, level = _APPLY[op]
+    left = level + 1 if level == COMPARE else level
+    return _wrap(f"{_value(args[0], left)} {symbol} {_value(args[1], level + 1)}", level, context)
+
+
+def _call(value: Value) -> str:
+    match value:
+        case Apply(op=op, args=args):
+            return f"{op}({_list(args)})"
+        case Cast(value=inner, dtype=dtype):
+            return f"{dtype}({print_value(inner)})"
+        case Dot(left=a, right=b):
+            return f"dot({print_value(a)}, {print_value(b)})"
+        case Reduce(op=op, value=inner, axis=axis):
+            return f"{op}({print_value(inner)}, axis={axis})"
+        case Full(value=number, dtype=dtype):
+            return f"zeros({dtype})" if number == 0 else f"full({number!r}, {dtype})"
+        case Positions(index=index):
+            return f"pos({index})"
+        case SoftmaxInit(dtype=dtype):
+            return f"online_softmax({dtype})"
+        case Attend(state=state, q=q, k=k, v=v, scale=scale, mask=mask):
+            return f"attend({_list((state, q, k, v, scale, *([mask] if mask is not None else [])))})"
+        case Finish(state=state):
+            return f"finish({print_value(state)})"
+        case UserCall(function=function, args=args):
+            return f"call {function}({_list(args)})"
+        case _:
+            raise TypeError(f"unknown value {type(value).__name__}")
+
+
+def _list(args: tuple[Value, ...]) -> str:
+    return ", ".join(print_value(a) for a in args)
