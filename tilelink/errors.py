@@ -203,7 +203,7 @@ class DeadlineError(TileLinkError):
     """A wait outlived its deadline.
 
     The wait: `tile` of `stage` on `rank` saw `seen` on `channel` and needed `expected`; it waited `seconds`. The names
-    are those of the program, None where nobody knows them. waiting: what the other waits were at that time, a line each.
+    are those of the program, None where nobody knows them. waiting: what the others did at that time, a line each.
     """
 
     def __init__(
@@ -222,8 +222,7 @@ class DeadlineError(TileLinkError):
         waiting: tuple[str, ...] = (),
         hint: str | None = None,
     ) -> None:
-        lines = "".join(f"\n    {line}" for line in waiting)
-        super().__init__(f"{message}\n  other waits then:{lines}" if waiting else message, hint=hint)
+        super().__init__(message, hint=hint)
         self.rank = rank
         self.stage = stage
         self.tile = tile
@@ -234,3 +233,8 @@ class DeadlineError(TileLinkError):
         self.stage_name = stage_name
         self.channel_name = channel_name
         self.waiting = waiting
+
+    def __str__(self) -> str:
+        if not self.waiting:
+            return super().__str__()
+        return "\n    ".join([f"{super().__str__()}\n  then:", *self.waiting])

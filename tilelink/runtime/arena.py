@@ -30,7 +30,7 @@ def size_for(tensors: Iterable[tuple[tuple[int, ...], torch.dtype]]) -> int:
 
 
 class Arena:
-    """`size` bytes of zeros, handed out as tensors; processes forked afterwards see the same bytes at the same addresses.
+    """`size` bytes of zeros, handed out as tensors that processes forked afterwards see at the same addresses.
 
     The mapping has no name, so nothing stays when the processes die, however they die. It lives as long as the
     arena is open or one of its tensors is alive; a tensor never outlives its memory.

@@ -41,7 +41,8 @@ class Event(NamedTuple):
 class Wait:
     """A wait that has not passed: it saw `seen` on `channel` and needs `expected`.
 
-    seconds: how long it has gone on. The names are "" where there are none; a stage below 0 is the runtime's own.
+    seconds: how long it has gone on, in the launch `epoch` (0: in none). The names are "" where there are none; a
+    stage below 0 is the runtime's own.
     """
 
     rank: int
@@ -51,6 +52,7 @@ class Wait:
     seen: int
     expected: int
     seconds: float = 0.0
+    epoch: int = 0
     stage_name: str = ""
     channel_name: str = ""
 
@@ -62,10 +64,11 @@ class Wait:
         channel = self.channel_name or f"channel {self.channel}"
         return f"{place} waits for {channel}: {self.seen} of {self.expected}"
 
-    def error(self, waiting: tuple[str, ...] = ()) -> DeadlineError:
-        """This wait as the error that ends the run; waiting: the other waits of the run, a line each."""
+    def error(self) -> DeadlineError:
+        """This wait as the error that ends the run."""
+        launch = f" in launch {self.epoch}" if self.epoch else ""
         return DeadlineError(
-            f"{self}, after {self.seconds:.2f} s",
+            f"{self}, after {self.seconds:.2f} s{launch}",
             rank=self.rank,
             stage=self.stage,
             tile=self.tile,
@@ -75,7 +78,6 @@ class Wait:
             seconds=self.seconds,
             stage_name=self.stage_name or None,
             channel_name=self.channel_name or None,
-            waiting=waiting,
             hint="the notifies that are missing never came, or TILELINK_DEADLINE is too short for this machine",
         )
 
@@ -167,6 +169,7 @@ class Monitor:
             seen=seen,
             expected=expected,
             seconds=seconds,
+            epoch=self.epoch,
             stage_name=stage_name,
             channel_name=channel_name,
         )

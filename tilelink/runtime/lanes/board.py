@@ -19,18 +19,19 @@ class Board:
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
+        self._lock = threading.Lock()
         self._memory = mmap.mmap(-1, (HEAD + lanes) * LINE * 8, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
         self._words = memoryview(self._memory).cast("q")
 
     def get(self, lane: int, word: int) -> int:
         """Loads made afterwards see at least what was stored before the word was put."""
         value = self._words[(HEAD + lane) * LINE + word]
-        _fence()
+        self._fence()
         return value
 
     def put(self, lane: int, word: int, value: int) -> None:
         """To be called by the lane's own process; who sees the value sees all that was stored before it."""
-        _fence()
+        self._fence()
         self._words[(HEAD + lane) * LINE + word] = value
 
     def beat(self, lane: int) -> None:
@@ -60,13 +61,11 @@ class Board:
         self._words.release()
         self._memory.close()
 
+    def _fence(self) -> None:
+        """Orders the loads and stores before it with those after it, on machines whose memory does not.
 
-_LOCK = threading.Lock()
-
-
-def _fence() -> None:
-    """Orders the loads and stores before it with those after it, on machines whose memory does not keep their order:
-    nothing moves down over a release of the lock, nothing up over an acquire that follows it."""
-    for _ in range(2):
-        with _LOCK:
-            pass
+        Nothing moves down over a release of the lock, and nothing up over an acquire that follows it.
+        """
+        for _ in range(2):
+            with self._lock:
+                pass

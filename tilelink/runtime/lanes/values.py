@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from tilelink.runtime.monitor import Describe, Event, Wait
+from tilelink.errors import DeadlineError
+from tilelink.runtime.monitor import Describe, Event
 
 Step = Callable[[int], None]
 """Called with the epoch of the launch."""
@@ -58,7 +59,7 @@ class Outcome:
 
     moment: when, in seconds of the clock that all processes share (time.monotonic).
     where: "step 2 of launch 3". summary, details: the exception in a line, and its traceback.
-    wait: the wait that outlived its deadline. waiting: the wait that ended because others failed, as a sentence.
+    error: the wait that outlived its deadline. waiting: the wait that ended because others failed, as a sentence.
     """
 
     kind: Literal["done", "failed", "deadline", "aborted"]
@@ -66,6 +67,6 @@ class Outcome:
     where: str = ""
     summary: str = ""
     details: str = ""
-    wait: Wait | None = None
+    error: DeadlineError | None = None
     waiting: str = ""
     events: tuple[Event, ...] = ()
