@@ -1,0 +1,367 @@
+"""Types of tile values: which indices are numbers, and the dtype and axes of every expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tilelink.errors import DtypeError, ShapeError
+from tilelink.ir.mapping import tile_index
+from tilelink.ir.printer import print_scalar
+from tilelink.ir.program import (
+    Apply,
+    Assign,
+    Attend,
+    Cast,
+    Dot,
+    Expand,
+    Finish,
+    For,
+    FromScalar,
+    Full,
+    If,
+    IndexDecl,
+    Literal,
+    Local,
+    Notify,
+    Positions,
+    Program,
+    Read,
+    Reduce,
+    Region,
+    SoftmaxInit,
+    Stage,
+    Statement,
+    Store,
+    Transfer,
+    Transpose,
+    UserCall,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import Index, Lookup, Ranks, Scalar, Whole, walk
+from tilelink.ir.scalar import Param as ParamRef
+from tilelink.ir.visitor import statements, value_of, values
+
+ELEMENT = "T"
+"""The dtype of tensors without one: chosen when the program is compiled."""
+COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """kind "tile" runs along an index's tile, "whole" along a dimension, "one" has a single element."""
+
+    kind: str
+    index: str | None = None
+    dim: Scalar | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "tile":
+            return str(self.index)
+        return ":" + print_scalar(self.dim) if self.dim is not None else "1"
+
+
+ONE = Axis(kind="one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Type:
+    """dtype: T, f16, bf16, f32, i32, bool or "state" (online softmax; axes are those of its output)."""
+
+    dtype: str
+    axes: tuple[Axis, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.axes))}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTyping:
+    """What is known of one stage: `scalar_indices` are plain numbers, `locals` the final types of names."""
+
+    program: Program
+    stage: Stage
+    indices: Mapping[str, IndexDecl]
+    scalar_indices: frozenset[str]
+    locals: dict[str, Type] = field(default_factory=dict[str, Type])
+
+    def region_type(self, region: Region) -> Type:
+        """The type of a region: its tensor's dtype and an axis per coordinate that is not a number."""
+        tensor = self.program.tensor(region.tensor)
+        axes: list[Axis] = []
+        if len(region.coords) != len(tensor.shape):
+            message = f"{tensor.name} has {len(tensor.shape)} dimensions, not {len(region.coords)}"
+            raise ShapeError(message, location=region.location, related=tensor.location, hint="one coordinate each")
+        for coord, dim in zip(region.coords, tensor.shape, strict=True):
+            axis = self._axis(region, coord, dim)
+            if axis is not None:
+                axes.append(axis)
+        dtype = "i32" if tensor.space == "table" else (tensor.dtype or ELEMENT)
+        return Type(dtype=dtype, axes=tuple(axes))
+
+    def _axis(self, region: Region, coord: Scalar | Whole, dim: Scalar) -> Axis | None:
+        if isinstance(coord, Whole):
+            return Axis(kind="whole", dim=dim)
+        if isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords):
+            shape = self.program.tensor(coord.table).shape
+            return next(
+                Axis(kind="whole", dim=n) for c, n in zip(coord.coords, shape, strict=True) if isinstance(c, Whole)
+            )
+        tile = tile_index(coord, self.scalar_indices)
+        if tile is None:
+            return None
+        name = tile[1]
+        if isinstance(coord, Index) and self.indices[name].extent != dim:
+            extent = print_scalar(self.indices[name].extent)
+            message = f"index {name} runs over {extent}, but that dimension of {region.tensor} is {print_scalar(dim)}"
+            raise ShapeError(message, location=region.location, hint=f"use an index over {print_scalar(dim)}")
+        return Axis(kind="tile", index=name)
+
+    def type_of(self, value: Value) -> Type:
+        """The type of an expression, from the final types of the names in it."""
+        match value:
+            case Read(region=region):
+                return self.region_type(region)
+            case Local(name=name):
+                return self.locals.get(name, Type(dtype="f32"))
+            case Literal(value=number):
+                return Type(dtype=_literal_dtype(number))
+            case FromScalar(scalar=scalar):
+                return Type(dtype=self._scalar_dtype(scalar))
+            case Full(dtype=dtype):
+                return Type(dtype=dtype)
+            case Positions(index=index):
+                return Type(dtype="i32", axes=(Axis(kind="tile", index=index),))
+            case Cast(value=inner, dtype=dtype):
+                return Type(dtype=dtype, axes=self.type_of(inner).axes)
+            case Apply(op=op, args=args):
+                return self._apply(value, op, args)
+            case _:
+                return self._shaped(value)
+
+    def _shaped(self, value: Value) -> Type:
+        match value:
+            case Dot(left=left, right=right):
+                return self._dot(value, left, right)
+            case Transpose(value=inner):
+                kind = self.type_of(inner)
+                _need_axes(value, kind, 2, ".T")
+                return Type(dtype=kind.dtype, axes=(*kind.axes[:-2], kind.axes[-1], kind.axes[-2]))
+            case Reduce(value=inner, axis=axis):
+                kind = self.type_of(inner)
+                _need_axes(value, kind, (axis if axis >= 0 else -axis - 1) + 1, "a reduction over that axis")
+                kept = list(kind.axes)
+                del kept[axis]
+                return Type(dtype="i32" if kind.dtype == "i32" else "f32", axes=tuple(kept))
+            case Expand(value=inner, pattern=pattern):
+                kind = self.type_of(inner)
+                rest = iter(kind.axes)
+                if sum(pattern) != len(kind.axes):
+                    raise ShapeError(f"{kind} has {len(kind.axes)} axes", location=value.location, hint="one : each")
+                return Type(dtype=kind.dtype, axes=tuple(next(rest) if kept else ONE for kept in pattern))
+            case SoftmaxInit():
+                return Type(dtype="state")
+            case Attend(q=q, v=v):
+                rows, columns = self.type_of(q).axes, self.type_of(v).axes
+                if len(rows) < 2 or len(columns) < 2:
+                    raise ShapeError("attend needs tiles of two axes", location=value.location, hint="q[h, i, :]")
+                return Type(dtype="state", axes=(*rows[:-1], columns[-1]))
+            case Finish(state=state):
+                return Type(dtype="f32", axes=self.type_of(state).axes)
+            case UserCall(args=args):
+                return Type(dtype="f32", axes=self.type_of(args[0]).axes if args else ())
+            case _:
+                raise TypeError(f"unknown value {type(value).__name__}")
+
+    def _scalar_dtype(self, scalar: Scalar) -> str:
+        if isinstance(scalar, ParamRef):
+            kinds = {p.name: p.kind for p in self.program.params}
+            return {"f32": "f32", "bool": "bool"}.get(kinds.get(scalar.name, "dim"), "i32")
+        return "i32"
+
+    def _apply(self, value: Value, op: str, args: tuple[Value, ...]) -> Type:
+        kinds = [self.type_of(a) for a in args]
+        if any(k.dtype == "state" for k in kinds):
+            raise DtypeError(f"{op} of a softmax state", location=value.location, hint="finish(state) gives a tile")
+        axes: tuple[Axis, ...] = ()
+        for kind in kinds:
+            axes = broadcast(axes, kind.axes, value)
+        if op in COMPARISONS:
+            return Type(dtype="bool", axes=axes)
+        numbers = kinds[1:] if op == "where" else kinds
+        whole = all(k.dtype in ("i32", "bool") for k in numbers) and op in ("add", "sub", "mul", "neg", "maximum")
+        whole = whole or (all(k.dtype in ("i32", "bool") for k in numbers) and op in ("minimum", "where", "abs"))
+        return Type(dtype="i32" if whole else "f32", axes=axes)
+
+    def _dot(self, value: Value, left: Value, right: Value) -> Type:
+        a, b = self.type_of(left), self.type_of(right)
+        for kind in (a, b):
+            _need_axes(value, kind, 2, "dot")
+        if a.axes[-1] != b.axes[-2]:
+            message = f"dot contracts {a.axes[-1]} of {a} with {b.axes[-2]} of {b}"
+            raise ShapeError(message, location=value.location, hint="the last axis of the left, the last but one right")
+        batch = broadcast(a.axes[:-2], b.axes[:-2], value)
+        return Type(dtype="f32", axes=(*batch, a.axes[-2], b.axes[-1]))
+
+
+def _literal_dtype(number: float | int | bool) -> str:
+    if isinstance(number, bool):
+        return "bool"
+    return "i32" if isinstance(number, int) else "f32"
+
+
+def _need_axes(value: Value, kind: Type, axes: int, what: str) -> None:
+    if len(kind.axes) < axes:
+        raise ShapeError(
+            f"{what} needs {axes} axes, not {kind}", location=value.location, hint="index fewer dimensions"
+        )
+
+
+def broadcast(left: tuple[Axis, ...], right: tuple[Axis, ...], value: Value | Statement) -> tuple[Axis, ...]:
+    """NumPy's broadcasting: aligned at the last axis; single axes stretch."""
+    size = max(len(left), len(right))
+    a = (ONE,) * (size - len(left)) + left
+    b = (ONE,) * (size - len(right)) + right
+    for x, y in zip(a, b, strict=True):
+        if x != y and ONE not in (x, y):
+            shapes = f"[{', '.join(map(str, left))}] and [{', '.join(map(str, right))}]"
+            hint = f"axis {x} meets axis {y}; v[:, None] adds an axis, .T swaps two"
+            raise ShapeError(f"shapes {shapes} do not fit", location=value.location, hint=hint)
+    return tuple(y if x == ONE else x for x, y in zip(a, b, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typing:
+    """The typing of a whole program."""
+
+    stages: Mapping[str, StageTyping]
+
+    def scalar_indices(self, stage: str) -> frozenset[str]:
+        return self.stages[stage].scalar_indices
+
+    def stage(self, name: str) -> StageTyping:
+        return self.stages[name]
+
+
+def infer(program: Program) -> Typing:
+    """Type every stage; raises ShapeError or DtypeError at the first mistake."""
+    return Typing(stages={stage.name: _infer_stage(program, stage) for stage in program.stages})
+
+
+def _infer_stage(program: Program, stage: Stage) -> StageTyping:
+    loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
+    indices = {d.name: d for d in (*stage.indices, *loops)}
+    scalars = frozenset(d.name for d in indices.values() if d.over_ranks)
+    while True:
+        grown = scalars | _used_as_numbers(program, stage, scalars)
+        typing = StageTyping(program=program, stage=stage, indices=indices, scalar_indices=grown)
+        _settle_locals(typing)
+        grown |= _batch_indices(typing)
+        if grown == scalars:
+            _check_statements(typing)
+            return typing
+        scalars = grown
+
+
+def _used_as_numbers(program: Program, stage: Stage, scalars: frozenset[str]) -> set[str]:
+    found: set[str] = set()
+    for statement in statements(stage.body):
+        if isinstance(statement, If):
+            found |= _names(statement.condition)
+        for region in _regions(statement):
+            found |= _numbers_in_region(program, region, scalars)
+        value = value_of(statement)
+        for part in values(value) if value is not None else ():
+            if isinstance(part, FromScalar):
+                found |= _names(part.scalar)
+    return found
+
+
+def _regions(statement: Statement) -> list[Region]:
+    value = value_of(statement)
+    found = [v.region for v in values(value) if isinstance(v, Read)] if value is not None else []
+    match statement:
+        case Store(region=region) | Notify(region=region) | Wait(region=region):
+            return [*found, region]
+        case Transfer(target=target):
+            return [*found, target]
+        case _:
+            return found
+
+
+def _numbers_in_region(program: Program, region: Region, scalars: frozenset[str]) -> set[str]:
+    found = _names(region.rank) if region.rank is not None else set[str]()
+    for coord, dim in zip(region.coords, program.tensor(region.tensor).shape, strict=False):
+        if isinstance(coord, Whole):
+            continue
+        tile = None if isinstance(dim, Ranks) else tile_index(coord, scalars)
+        found |= _names(coord) if tile is None else _names(tile[0])
+    return found
+
+
+def _names(expr: Scalar) -> set[str]:
+    return {e.name for e in walk(expr) if isinstance(e, Index)}
+
+
+def _settle_locals(typing: StageTyping) -> None:
+    """Grow the types of names until nothing changes: a constant takes the shape of what is added to it."""
+    for _ in range(len(typing.stage.body) + 8):
+        before = dict(typing.locals)
+        for statement in statements(typing.stage.body):
+            if isinstance(statement, Assign):
+                new = typing.type_of(statement.value)
+                old = typing.locals.get(statement.name)
+                typing.locals[statement.name] = _merge(old, new, statement) if old else new
+        if before == typing.locals:
+            return
+
+
+def _merge(old: Type, new: Type, statement: Assign) -> Type:
+    if (old.dtype == "state") != (new.dtype == "state"):
+        message = f"{statement.name} is a softmax state in one place and a tile in another"
+        raise DtypeError(message, location=statement.location, hint="use two names")
+    dtype = new.dtype if old.dtype == new.dtype else ("state" if old.dtype == "state" else _wider(old.dtype, new.dtype))
+    return Type(dtype=dtype, axes=broadcast(old.axes, new.axes, statement))
+
+
+def _wider(left: str, right: str) -> str:
+    return left if {left, right} <= {"i32", "bool"} and left == "i32" else "f32" if "f32" in (left, right) else right
+
+
+def _batch_indices(typing: StageTyping) -> set[str]:
+    """Indices along axes before the last two of a matrix product's operands."""
+    found: set[str] = set()
+    for statement in statements(typing.stage.body):
+        value = value_of(statement)
+        for part in values(value) if value is not None else ():
+            operands: tuple[Value, ...] = ()
+            if isinstance(part, Dot):
+                operands = (part.left, part.right)
+            elif isinstance(part, Attend):
+                operands = (part.q, part.k, part.v)
+            for operand in operands:
+                leading = typing.type_of(operand).axes[:-2]
+                found |= {a.index for a in leading if a.index is not None}
+    return found
+
+
+def _check_statements(typing: StageTyping) -> None:
+    """Values fit the regions they are written to."""
+    for statement in statements(typing.stage.body):
+        match statement:
+            case Store(region=region, value=value) | Transfer(target=region, source=value):
+                _check_fit(typing, statement, region, value)
+            case Notify(region=region) | Wait(region=region):
+                typing.region_type(region)
+            case _:
+                pass
+
+
+def _check_fit(typing: StageTyping, statement: Statement, region: Region, value: Value) -> None:
+    target, source = typing.region_type(region), typing.type_of(value)
+    if source.dtype == "state":
+        raise DtypeError("a softmax state cannot be stored", location=statement.location, hint="store finish(state)")
+    if broadcast(target.axes, source.axes, statement) != target.axes:
+        message = f"a value of shape {source} does not fit the region {target}"
+        raise ShapeError(message, location=statement.location, hint="the value may only broadcast to the region")
