@@ -1,0 +1,140 @@
+"""The CPU runtime alone, on a kernel written by hand as the emitter would."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tilelink.errors import DeadlineError, RankError
+from tilelink.runtime.cpu import run_cpu
+from tilelink.runtime.job import CpuKernel, GridLayout, Job, Layout, TensorLayout
+
+RANKS, M, LAUNCHES = 3, 8, 5
+
+SOURCE = '''
+import triton
+import triton.language as tl
+from tilelink.runtime import device as dl
+
+@triton.jit
+def add(x, y, xs, xs_peers, signals, signal_table, epoch, watch, rank, first_program, num_programs):
+    e = tl.load(epoch).to(tl.int32)
+    slot = (e - 1) % 2
+    p = first_program
+    peer = (rank + 1) % 3
+    for q in range(3):
+        dl.wait(signals, 8 + q, e - 2, watch, -1, 0)
+    cols = p * 4 + tl.arange(0, 4)
+    dl.tile_begin(watch, 0, p)
+    there = dl.symm_at(xs_peers, peer, xs)
+    dl.transfer(watch, 0, p, 1, peer, p * 4)
+    tl.store(there + slot * 8 + cols, tl.load(x + cols))
+    pad = dl.symm_at(signal_table, peer, signals)
+    dl.notify(pad, slot * 2 + p, peer, watch, 0, p, True)
+    token = dl.wait(signals, slot * 2 + p, (e - 1) // 2 + 1, watch, 0, p)
+    tl.store(y + cols, tl.load(x + cols) + tl.load(xs + slot * 8 + cols + token))
+'''
+ARGS = (
+    ("tensor", "x"),
+    ("tensor", "y"),
+    ("tensor", "xs"),
+    ("peers", "xs"),
+    ("signals", ""),
+    ("signal_table", ""),
+    ("epoch", ""),
+    ("watch", ""),
+    ("rank", ""),
+    ("first_program", ""),
+    ("num_programs", ""),
+)
+
+
+def tensor(name: str, number: int, space: str, slots: int = 1) -> TensorLayout:
+    symmetric = space == "symmetric"
+    return TensorLayout(
+        name=name, number=number, space=space, symmetric=symmetric, shape=(M,), dtype="f32", slots=slots
+    )
+
+
+def make_job(folder: Path, source: str = SOURCE, deadline_s: float = 20.0) -> Job:
+    path = folder / "kernel.py"
+    path.write_text(source)
+    grid = GridLayout(
+        tensor="xs", kind="tile", base=0, counts=(2,), slots=2, thresholds=np.ones((RANKS, 2), np.int64)
+    )
+    layout = Layout(
+        ranks=RANKS,
+        tensors=(tensor("x", 0, "in"), tensor("xs", 1, "symmetric", 2), tensor("y", 2, "out")),
+        grids=(grid,),
+        pad_size=4 + 4 + 2 * RANKS,
+        entered_base=5,
+        finished_base=8,
+        stages=("add",),
+    )
+    inputs = tuple(tuple({"x": torch.randn(M)} for _ in range(RANKS)) for _ in range(LAUNCHES))
+    kernel = CpuKernel(name="add", stream="main", position=0, programs=2, copy_engine=False, args=ARGS)
+    return Job(source=path, kernels=(kernel,), layout=layout, inputs=inputs, deadline_s=deadline_s, trace=True)
+
+
+def test_launches_back_to_back(tmp_path: Path) -> None:
+    job = replace(make_job(tmp_path), seed=3, max_delay_s=0.005)
+    result = run_cpu(job)
+    assert len(result.outputs) == LAUNCHES
+    for inputs, outputs in zip(job.inputs, result.outputs, strict=True):
+        for rank in range(RANKS):
+            expected = inputs[rank]["x"] + inputs[(rank - 1) % RANKS]["x"]
+            torch.testing.assert_close(outputs[rank]["y"], expected)
+    assert len(result.traces) == RANKS * 2
+    own = [event for event in result.traces[0].events if event.stage == 0 and event.epoch == 1]
+    assert [event.kind for event in own] == ["tile", "transfer", "notify", "wait"]
+    assert os.environ.get("TRITON_INTERPRET") is None
+
+
+def test_outputs_not_written_are_poison(tmp_path: Path) -> None:
+    job = make_job(tmp_path, SOURCE.replace("tl.store(y + cols,", "tl.store(y + tl.minimum(cols, 6),"))
+    outputs = run_cpu(job).outputs[-1]
+    assert outputs[0]["y"][:6].isfinite().all()
+    assert outputs[0]["y"][7].isnan()
+
+
+def test_a_kernel_that_raises_ends_the_run(tmp_path: Path) -> None:
+    job = make_job(tmp_path, SOURCE.replace("peer = (rank", "nothing_of_the_kind(rank)\n    peer = (rank"))
+    with pytest.raises(RankError, match="nothing_of_the_kind"):
+        run_cpu(job)
+
+
+def test_a_module_that_does_not_load(tmp_path: Path) -> None:
+    with pytest.raises(RankError, match="could not start: ZeroDivisionError"):
+        run_cpu(make_job(tmp_path, "1 / 0"))
+
+
+def test_a_notify_that_never_comes(tmp_path: Path) -> None:
+    job = make_job(tmp_path, SOURCE.replace("    dl.notify(", "    if p == 0:\n        dl.notify("), deadline_s=0.5)
+    with pytest.raises(DeadlineError, match=r"rank \d add tile 1 waits for xs tile channel \[1\].*0 of 1") as caught:
+        run_cpu(job)
+    assert (caught.value.tile, caught.value.channel, caught.value.expected) == (1, 1, 1)
+
+
+def test_a_worker_that_is_killed(tmp_path: Path) -> None:
+    endless = SOURCE.replace("    e = tl.load", "    while True:\n        pass\n    e = tl.load")
+
+    def kill() -> None:
+        path = Path(f"/proc/{os.getpid()}/task")
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            children = [c for task in path.iterdir() for c in (task / "children").read_text().split()]
+            workers = [c for c in children if b"tilelink.runtime.worker" in Path(f"/proc/{c}/cmdline").read_bytes()]
+            if workers and Path(f"/proc/{workers[0]}/task/{workers[0]}/children").read_text().split():
+                os.kill(int(workers[0]), signal.SIGKILL)
+                return
+            time.sleep(0.05)
+
+    threading.Thread(target=kill).start()
+    with pytest.raises(RankError, match="without a word"):
+        run_cpu(make_job(tmp_path, endless))

@@ -1,0 +1,133 @@
+"""The launches of a job: which lane runs which kernel, and what a rank does before and after its kernels."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from tilelink.runtime import host_signals
+from tilelink.runtime.job import CpuKernel, GridLayout, Job, LaneTrace, RunResult, poison
+from tilelink.runtime.lanes import Lane, run_lanes
+from tilelink.runtime.lanes.values import Step
+from tilelink.runtime.memory import Memory
+from tilelink.runtime.queue import CopyQueue
+
+
+def run_job(job: Job) -> RunResult:
+    """Runs a job in this process, in which Triton interprets. Raises as run_lanes does."""
+    module = _load(job.source)
+    memory = Memory(job.layout, len(job.inputs))
+    lanes = [lane for rank in range(job.layout.ranks) for lane in _lanes(job, module, memory, rank)]
+    launch = _Launch(job, memory)
+    report = run_lanes(
+        lanes,
+        launches=len(job.inputs),
+        begin=launch.begin,
+        finish=launch.finish,
+        deadline_s=job.deadline_s,
+        seed=job.seed,
+        max_delay_s=job.max_delay_s,
+        trace=job.trace,
+        describe=job.layout.describe,
+    )
+    outputs = tuple(
+        tuple({name: value[k].clone() for name, value in own.items()} for own in memory.results)
+        for k in range(len(job.inputs))
+    )
+    named = zip(lanes, report.traces, strict=True)
+    traces = tuple(LaneTrace(rank=n.rank, stream=n.stream, program=n.program, events=e) for n, e in named)
+    return RunResult(outputs=outputs, traces=traces if job.trace else (), seconds=report.seconds)
+
+
+def _load(source: Path) -> ModuleType:
+    """The generated module, as a real file: Triton reads the text of its kernels."""
+    spec = importlib.util.spec_from_file_location(f"tilelink_generated_{source.stem}", source)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{source} is no Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _lanes(job: Job, module: ModuleType, memory: Memory, rank: int) -> Iterator[Lane]:
+    """One lane for each program of each stream; a program beyond those of a kernel sits it out."""
+    for stream in dict.fromkeys(kernel.stream for kernel in job.kernels):
+        kernels = sorted((k for k in job.kernels if k.stream == stream), key=lambda k: k.position)
+        for program in range(max(k.programs for k in kernels)):
+            steps = (_step(k, module, memory, rank, program) if program < k.programs else None for k in kernels)
+            yield Lane(rank=rank, stream=stream, program=program, steps=tuple(steps))
+
+
+def _step(kernel: CpuKernel, module: ModuleType, memory: Memory, rank: int, program: int) -> Step:
+    """One program of a kernel, as a function of the epoch."""
+    function: Any = getattr(module, kernel.name)
+    if kernel.copy_engine:
+        return lambda epoch: function(CopyQueue(memory, rank, epoch), rank, epoch)
+    cell = torch.zeros(1, dtype=torch.int64)
+    own: dict[str, Any] = {"epoch": cell, "first_program": program, "num_programs": kernel.programs}
+    args = [own[kind] if kind in own else memory.argument(kind, name, rank) for kind, name in kernel.args]
+
+    def step(epoch: int) -> None:
+        cell.fill_(epoch)
+        function[(1,)](*args)
+
+    return step
+
+
+class _Launch:
+    """What a rank does around its kernels: stages inputs, tells its peers, completes and keeps outputs."""
+
+    def __init__(self, job: Job, memory: Memory) -> None:
+        self._job = job
+        self._layout = job.layout
+        self._memory = memory
+        symmetric = [t for t in job.layout.tensors if t.symmetric]
+        self._exits = [g for g in job.layout.grids if g.tensor in {t.name for t in symmetric if t.space == "out"}]
+        self._staged = [t for t in symmetric if t.space == "in"]
+
+    def begin(self, rank: int, epoch: int) -> None:
+        """Puts the inputs in place, poisons what only this rank writes, and says to all that it has entered."""
+        if self._staged:
+            self._await_peers(rank, epoch - min(t.slots for t in self._staged))
+        inputs = self._job.inputs[epoch - 1][rank]
+        for tensor in self._layout.tensors:
+            place = self._memory.tensors[rank][tensor.name][tensor.slot(epoch)]
+            if tensor.is_input:
+                place.copy_(inputs[tensor.name])
+            elif not tensor.symmetric:
+                poison(place)
+        self._tell(rank, self._layout.entered_base)
+
+    def finish(self, rank: int, epoch: int) -> None:
+        """Waits for what peers write into outputs, keeps the outputs, and says to all that it has finished."""
+        for grid in self._exits:
+            self._await_grid(grid, rank, epoch)
+        for name, kept in self._memory.results[rank].items():
+            slot = self._layout.tensor(name).slot(epoch)
+            kept[epoch - 1].copy_(self._memory.tensors[rank][name][slot])
+        self._tell(rank, self._layout.finished_base)
+
+    def _await_peers(self, rank: int, epoch: int) -> None:
+        """All peers have finished launch `epoch`; below 1 there is nothing to wait for."""
+        for peer in range(self._layout.ranks if epoch > 0 else 0):
+            if peer != rank:
+                host_signals.wait(self._memory.pads[rank], self._layout.finished_base + peer, epoch)
+
+    def _await_grid(self, grid: GridLayout, rank: int, epoch: int) -> None:
+        rounds, slot = divmod(epoch - 1, grid.slots)
+        first = grid.base + slot * grid.count
+        for linear, threshold in enumerate(grid.thresholds[rank].tolist()):
+            if threshold:
+                host_signals.wait(self._memory.pads[rank], first + linear, threshold * (rounds + 1))
+
+    def _tell(self, rank: int, base: int) -> None:
+        """Counts one up for this rank in every pad, the own one included."""
+        for peer in range(self._layout.ranks):
+            host_signals.notify(self._memory.pads[peer], base + rank, peer)
