@@ -1,0 +1,198 @@
+"""From syntax to IR: declarations and statements, shared by the text and the Python front end."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+from tilelink.errors import DtypeError, DuplicateNameError, ParseError, StageError
+from tilelink.frontend.expressions import Scope
+from tilelink.frontend.syntax import IndexSyntax, ProgramSyntax, StageSyntax, TensorSyntax
+from tilelink.ir.program import (
+    DTYPES,
+    Apply,
+    Assign,
+    For,
+    If,
+    IndexDecl,
+    Notify,
+    Param,
+    Program,
+    Read,
+    Stage,
+    Statement,
+    Store,
+    Tensor,
+    Transfer,
+    Value,
+    Wait,
+)
+
+NOTIFIES = {"producer_tile_notify": "tile", "peer_tile_notify": "peer", "rank_notify": "rank"}
+WAITS = {"consumer_tile_wait": "tile", "peer_tile_wait": "peer", "rank_wait": "rank"}
+MOVES = {"tile_push_data": "push", "tile_pull_data": "pull", "rank_copy_data": "copy"}
+PRIMITIVES = [*NOTIFIES, *WAITS, *MOVES]
+KINDS = ("dim", "i32", "f32", "bool")
+RESERVED = {"rank", "ranks", "call", *PRIMITIVES}
+
+
+def build_program(syntax: ProgramSyntax) -> Program:
+    """Resolve names and build the IR; raises the first designed error."""
+    scope = Scope(source=syntax.source, params={}, tensors={})
+    for param in syntax.params:
+        _declare(scope, param.name, param.node)
+        if param.kind not in KINDS:
+            raise scope.unknown(param.node, param.kind, "kind of parameter", list(KINDS))
+        scope.params[param.name] = Param(name=param.name, kind=param.kind, location=scope.location(param.node))
+    for tensor in syntax.tensors:
+        _declare(scope, tensor.name, tensor.node)
+        scope.tensors[tensor.name] = _tensor(scope, tensor)
+    stages: list[Stage] = []
+    for stage in syntax.stages:
+        if any(s.name == stage.name for s in stages):
+            hint = "give each stage its own name"
+            raise DuplicateNameError(f"stage {stage.name} twice", location=scope.location(stage.node), hint=hint)
+        stages.append(_stage(scope, stage))
+    return Program(
+        name=syntax.name,
+        params=tuple(scope.params.values()),
+        tensors=tuple(scope.tensors.values()),
+        stages=tuple(stages),
+        location=scope.location(syntax.node),
+    )
+
+
+def _declare(scope: Scope, name: str, node: ast.AST) -> None:
+    if name in RESERVED:
+        raise DuplicateNameError(f"{name} is a word of the language", location=scope.location(node), hint="rename it")
+    if name in scope.params or name in scope.tensors or name in scope.indices:
+        raise DuplicateNameError(f"{name} is declared twice", location=scope.location(node), hint="rename one of them")
+
+
+def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
+    place = scope.location(syntax.node)
+    if syntax.dtype is not None and syntax.dtype not in DTYPES:
+        raise DtypeError(f"unknown dtype {syntax.dtype!r}", location=place, hint=f"one of {', '.join(DTYPES)}")
+    if syntax.space == "table" and syntax.bound is None:
+        raise ParseError(f"table {syntax.name} has no bound", location=place, hint="rows : table [B] < M")
+    return Tensor(
+        name=syntax.name,
+        space=syntax.space,
+        symmetric=syntax.symmetric or syntax.space == "symmetric",
+        shape=tuple(scope.scalar(n) for n in syntax.shape),
+        dtype=syntax.dtype,
+        bound=scope.scalar(syntax.bound) if syntax.bound is not None else None,
+        location=place,
+    )
+
+
+def _stage(scope: Scope, syntax: StageSyntax) -> Stage:
+    inner = Scope(source=scope.source, params=scope.params, tensors=scope.tensors)
+    indices = _indices(inner, syntax.indices)
+    return Stage(
+        kind=syntax.kind,
+        name=syntax.name,
+        indices=indices,
+        body=_body(inner, syntax.body),
+        location=scope.location(syntax.node),
+    )
+
+
+def _indices(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, ...]:
+    found: list[IndexDecl] = []
+    for index in syntax:
+        _declare(scope, index.name, index.node)
+        decl = IndexDecl(name=index.name, extent=scope.scalar(index.extent), location=scope.location(index.node))
+        scope.indices[index.name] = decl
+        found.append(decl)
+    return tuple(found)
+
+
+def _body(scope: Scope, body: tuple[ast.stmt, ...] | list[ast.stmt]) -> tuple[Statement, ...]:
+    return tuple(_statement(scope, s) for s in body)
+
+
+def _statement(scope: Scope, node: ast.stmt) -> Statement:
+    place = scope.location(node)
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call):
+            return _primitive(scope, call, name)
+        case ast.Assign(targets=[target], value=value):
+            return _assign(scope, node, target, scope.value(value))
+        case ast.AugAssign(target=target, op=op, value=value):
+            current = scope.value(_load(target))
+            new = scope.value(ast.copy_location(ast.BinOp(left=_load(target), op=op, right=value), node))
+            if isinstance(new, Apply):
+                new = replace(new, args=(current, *new.args[1:]))
+            return _assign(scope, node, target, new)
+        case ast.If(test=test, body=then, orelse=orelse):
+            condition = scope.scalar(test)
+            return If(condition=condition, then=_body(scope, then), orelse=_body(scope, orelse), location=place)
+        case ast.For():
+            return _loop(scope, node)
+        case _:
+            hint = "a statement is an assignment, a primitive, if, or for"
+            raise ParseError("not a statement of the language", location=place, hint=hint)
+
+
+def _load(target: ast.expr) -> ast.expr:
+    match target:
+        case ast.Name(id=name):
+            return ast.copy_location(ast.Name(id=name, ctx=ast.Load()), target)
+        case ast.Subscript(value=value, slice=index):
+            return ast.copy_location(ast.Subscript(value=value, slice=index, ctx=ast.Load()), target)
+        case _:
+            return target
+
+
+def _assign(scope: Scope, node: ast.stmt, target: ast.expr, value: Value) -> Statement:
+    place = scope.location(node)
+    match target:
+        case ast.Name(id=name) if name not in scope.tensors:
+            if name in scope.indices or name in scope.params or name in RESERVED:
+                hint = "assign to a new name"
+                raise DuplicateNameError(f"{name} cannot be assigned", location=place, hint=hint)
+            scope.locals.add(name)
+            return Assign(name=name, value=value, location=place)
+        case _:
+            region = scope.region(target)
+            if region.rank is not None:
+                hint = "tile_push_data(region @ rank, value) writes to another rank"
+                raise StageError("a store is on the own rank", location=place, hint=hint)
+            return Store(region=region, value=value, location=place)
+
+
+def _loop(scope: Scope, node: ast.For) -> Statement:
+    names = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
+    match node.iter:
+        case ast.Call(func=ast.Name(id="tiles"), args=extents) if len(extents) == len(names):
+            pass
+        case _:
+            hint = "for (s: ranks, j: S): in text, for s, j in tiles(ranks, S): in Python"
+            raise ParseError("not a loop over tiles", location=scope.location(node), hint=hint)
+    pairs = zip(names, extents, strict=True)
+    syntax = tuple(IndexSyntax(name=ast.unparse(n), extent=e, node=n) for n, e in pairs)
+    indices = _indices(scope, syntax)
+    body = _body(scope, node.body)
+    for decl in indices:
+        del scope.indices[decl.name]
+    return For(indices=indices, body=body, location=scope.location(node))
+
+
+def _primitive(scope: Scope, call: ast.Call, name: str) -> Statement:
+    place = scope.location(call)
+    if name not in PRIMITIVES:
+        raise scope.unknown(call, name, "primitive", PRIMITIVES)
+    wanted = 2 if name in MOVES else 1
+    if len(call.args) != wanted or call.keywords:
+        message = f"{name} takes {wanted} argument{'s' if wanted > 1 else ''}, not {len(call.args)}"
+        raise ParseError(message, location=place, hint="see docs/language.md")
+    region = scope.region(call.args[0])
+    if name in NOTIFIES:
+        return Notify(kind=NOTIFIES[name], region=region, location=place)
+    if name in WAITS:
+        return Wait(kind=WAITS[name], region=region, location=place)
+    source = scope.value(call.args[1])
+    if name != "tile_push_data" and not isinstance(source, Read):
+        raise StageError(f"{name} copies a region", location=place, hint="only tile_push_data takes a computed value")
+    return Transfer(mode=MOVES[name], target=region, source=source, location=place)

@@ -1,0 +1,391 @@
+"""Expressions: from Python's syntax tree to scalars, regions and tile values, with names resolved."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from dataclasses import dataclass, field, replace
+
+from tilelink.errors import Location, ParseError, ShapeError, TileLinkError, UnknownNameError
+from tilelink.frontend.syntax import Source
+from tilelink.ir.program import (
+    DTYPES,
+    ELEMENTWISE,
+    Apply,
+    Attend,
+    Cast,
+    Dot,
+    Expand,
+    Finish,
+    FromScalar,
+    Full,
+    IndexDecl,
+    Literal,
+    Local,
+    Param,
+    Positions,
+    Read,
+    Reduce,
+    Region,
+    SoftmaxInit,
+    Tensor,
+    Transpose,
+    UserCall,
+    Value,
+)
+from tilelink.ir.scalar import (
+    Binary,
+    Compare,
+    Index,
+    Int,
+    Logic,
+    Lookup,
+    Rank,
+    Ranks,
+    Scalar,
+    Whole,
+)
+from tilelink.ir.scalar import Param as ParamRef
+
+_SCALAR_OPS: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.BitXor: "^",
+}
+_VALUE_OPS: dict[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
+_COMPARES: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Eq: ("==", "eq"),
+    ast.NotEq: ("!=", "ne"),
+    ast.Lt: ("<", "lt"),
+    ast.LtE: ("<=", "le"),
+    ast.Gt: (">", "gt"),
+    ast.GtE: (">=", "ge"),
+}
+REDUCTIONS = ("sum", "max", "min")
+
+
+@dataclass(kw_only=True)
+class Scope:
+    """The names that an expression may use."""
+
+    source: Source
+    params: dict[str, Param]
+    tensors: dict[str, Tensor]
+    indices: dict[str, IndexDecl] = field(default_factory=dict[str, IndexDecl])
+    locals: set[str] = field(default_factory=set[str])
+
+    def location(self, node: ast.AST) -> Location:
+        return self.source.location(node)
+
+    def names(self) -> list[str]:
+        return [*self.params, *self.tensors, *self.indices, *self.locals, "rank", "ranks"]
+
+    def unknown(self, node: ast.AST, name: str, what: str = "name", known: list[str] | None = None) -> TileLinkError:
+        """The error for a name that nothing declares, with the nearest one that exists."""
+        near = difflib.get_close_matches(name, known or self.names(), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known or self.names())}"
+        return UnknownNameError(f"unknown {what} {name!r}", location=self.location(node), hint=hint)
+
+    # Scalars -------------------------------------------------------------------------------------------------
+
+    def scalar(self, node: ast.expr) -> Scalar:
+        """An integer expression or condition."""
+        place = self.location(node)
+        match node:
+            case ast.Constant(value=bool() | int() as value):
+                return Int(value=int(value), location=place)
+            case ast.Name(id=name):
+                return self._scalar_name(node, name)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                inner = self.scalar(operand)
+                if isinstance(inner, Int):
+                    return Int(value=-inner.value, location=place)
+                return Binary(op="-", left=Int(value=0), right=inner, location=place)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return Logic(op="not", args=(self.scalar(operand),), location=place)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _SCALAR_OPS:
+                name = _SCALAR_OPS[type(op)]
+                return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
+            case ast.BoolOp(op=op, values=parts):
+                name = "and" if isinstance(op, ast.And) else "or"
+                return Logic(op=name, args=tuple(self.scalar(v) for v in parts), location=place)
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARES:
+                name = _COMPARES[type(op)][0]
+                return Compare(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
+            case ast.Call(func=ast.Name(id="min" | "max" as name), args=[left, right]):
+                return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
+            case ast.Subscript(value=ast.Name(id=table)) if table in self.tensors:
+                if self.tensors[table].space != "table":
+                    hint = f"declare {table} as a table to use its entries as numbers"
+                    raise ParseError(f"{table} is not a table", location=place, hint=hint)
+                return Lookup(table=table, coords=self._coords(node, self.tensors[table]), location=place)
+            case _:
+                hint = "numbers, parameters, rank, ranks, indices, table entries and + - * // % are integers"
+                raise ParseError("not an integer expression", location=place, hint=hint)
+
+    def _scalar_name(self, node: ast.expr, name: str) -> Scalar:
+        place = self.location(node)
+        if name in self.indices:
+            return Index(name=name, location=place)
+        if name in self.params:
+            return ParamRef(name=name, location=place)
+        if name == "rank":
+            return Rank(location=place)
+        if name == "ranks":
+            return Ranks(location=place)
+        raise self.unknown(node, name)
+
+    # Regions -------------------------------------------------------------------------------------------------
+
+    def region(self, node: ast.expr) -> Region:
+        """`tensor[coords]`, a bare tensor, or either of them `@ rank`."""
+        match node:
+            case ast.BinOp(left=left, op=ast.MatMult(), right=right):
+                inner = self.region(left)
+                return replace(inner, rank=self.scalar(right), location=self.location(node))
+            case ast.Subscript(value=ast.Name(id=name)):
+                tensor = self._tensor(node, name)
+                return Region(tensor=name, coords=self._coords(node, tensor), location=self.location(node))
+            case ast.Name(id=name):
+                tensor = self._tensor(node, name)
+                coords = tuple(Whole() for _ in tensor.shape)
+                return Region(tensor=name, coords=coords, location=self.location(node))
+            case _:
+                hint = "a region is tensor[coordinates], optionally @ rank"
+                raise ParseError("not a region", location=self.location(node), hint=hint)
+
+    def _tensor(self, node: ast.AST, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise self.unknown(node, name, "tensor", list(self.tensors))
+        return self.tensors[name]
+
+    def _coords(self, node: ast.Subscript, tensor: Tensor) -> tuple[Scalar | Whole, ...]:
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if len(parts) > len(tensor.shape):
+            message = f"{tensor.name} has {len(tensor.shape)} dimensions, not {len(parts)}"
+            raise ShapeError(message, location=self.location(node), related=tensor.location, hint="one coordinate each")
+        coords = [Whole() if isinstance(p, ast.Slice) else self.scalar(p) for p in parts]
+        return (*coords, *(Whole() for _ in range(len(tensor.shape) - len(parts))))
+
+    # Values --------------------------------------------------------------------------------------------------
+
+    def value(self, node: ast.expr) -> Value:
+        """A tile value."""
+        place = self.location(node)
+        match node:
+            case ast.Constant(value=bool() | int() | float() as number):
+                return Literal(value=number, location=place)
+            case ast.Name(id=name):
+                return self._value_name(node, name)
+            case ast.BinOp(op=ast.MatMult()):
+                return Read(region=self.region(node), location=place)
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._binary(node, left, op, right)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+                return Literal(value=-number, location=place)
+            case ast.UnaryOp(op=op, operand=operand) if isinstance(op, ast.USub | ast.Not):
+                name = "neg" if isinstance(op, ast.USub) else "not"
+                return Apply(op=name, args=(self.value(operand),), location=place)
+            case ast.BoolOp(op=op, values=parts):
+                return self._chain("and" if isinstance(op, ast.And) else "or", [self.value(p) for p in parts], place)
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARES:
+                name = _COMPARES[type(op)][1]
+                return Apply(op=name, args=(self.value(left), self.value(right)), location=place)
+            case ast.Attribute(value=inner, attr="T"):
+                return Transpose(value=self.value(inner), location=place)
+            case ast.Subscript(value=ast.Name(id=name)) if name in self.tensors:
+                return self._read(node, name)
+            case ast.Subscript(value=inner, slice=index):
+                return Expand(value=self.value(inner), pattern=self._pattern(node, index), location=place)
+            case ast.Call():
+                return self._call(node)
+            case _:
+                raise ParseError("not a tile value", location=place, hint="see the list of values in docs/language.md")
+
+    def _read(self, node: ast.Subscript, name: str) -> Value:
+        return Read(region=self.region(node), location=self.location(node))
+
+    def _chain(self, op: str, parts: list[Value], place: Location) -> Value:
+        result = parts[0]
+        for part in parts[1:]:
+            result = Apply(op=op, args=(result, part), location=place)
+        return result
+
+    def _value_name(self, node: ast.expr, name: str) -> Value:
+        place = self.location(node)
+        if name in self.locals:
+            return Local(name=name, location=place)
+        if name in self.tensors:
+            return Read(region=self.region(node), location=place)
+        return FromScalar(scalar=self._scalar_name(node, name), location=place)
+
+    def _binary(self, node: ast.expr, left: ast.expr, op: ast.operator, right: ast.expr) -> Value:
+        place = self.location(node)
+        if isinstance(op, ast.FloorDiv | ast.Mod | ast.BitXor):
+            return FromScalar(scalar=self.scalar(node), location=place)
+        a, b = self.value(left), self.value(right)
+        if isinstance(a, FromScalar | Literal) and isinstance(b, FromScalar) and type(op) in _SCALAR_OPS:
+            if not isinstance(a, Literal) or isinstance(a.value, int):
+                return self._numbers(node, a, b)
+        elif isinstance(a, FromScalar) and _integer(b) and type(op) in _SCALAR_OPS:
+            return self._numbers(node, a, b)
+        if type(op) not in _VALUE_OPS:
+            raise ParseError("no such operation on tiles", location=place, hint="tiles have + - * / and functions")
+        return Apply(op=_VALUE_OPS[type(op)], args=(a, b), location=place)
+
+    def _numbers(self, node: ast.expr, left: Value, right: Value) -> Value:
+        """Integer arithmetic stays integer, unless a parameter in it is no integer."""
+        scalar = self.scalar(node)
+        floats = {p.name for p in self.params.values() if p.kind in ("f32", "bool")}
+        names = {e.scalar.name for e in (left, right) if isinstance(e, FromScalar) and isinstance(e.scalar, ParamRef)}
+        if names & floats and isinstance(node, ast.BinOp):
+            op = _VALUE_OPS.get(type(node.op), "mul")
+            return Apply(op=op, args=(left, right), location=self.location(node))
+        return FromScalar(scalar=scalar, location=self.location(node))
+
+    def _pattern(self, node: ast.AST, index: ast.expr) -> tuple[bool, ...]:
+        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        for part in parts:
+            new = isinstance(part, ast.Constant) and part.value is None
+            if not (new or isinstance(part, ast.Slice)):
+                raise ParseError("a value is viewed with : and None", location=self.location(node), hint="v[:, None]")
+        return tuple(isinstance(p, ast.Slice) for p in parts)
+
+    # Calls ---------------------------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call) -> Value:
+        place = self.location(node)
+        if isinstance(node.func, ast.Attribute):
+            return self._method(node, node.func)
+        if not isinstance(node.func, ast.Name):
+            raise ParseError("not a function", location=place, hint="see the list of values in docs/language.md")
+        name = node.func.id
+        if name in DTYPES and len(node.args) == 1:
+            return Cast(value=self.value(node.args[0]), dtype=name, location=place)
+        if name in REDUCTIONS:
+            return self._reduce(node, name)
+        if name in ELEMENTWISE:
+            return self._elementwise(node, name)
+        builders = {
+            "dot": self._dot,
+            "zeros": self._zeros,
+            "full": self._full,
+            "pos": self._pos,
+            "online_softmax": self._softmax,
+            "attend": self._attend,
+            "finish": self._finish,
+            "call": self._user_call,
+        }
+        if name not in builders:
+            known = [*builders, *ELEMENTWISE, *REDUCTIONS, *DTYPES]
+            raise self.unknown(node, name, "function", known)
+        return builders[name](node)
+
+    def _arity(self, node: ast.Call, *counts: int) -> None:
+        if len(node.args) not in counts:
+            wanted = " or ".join(map(str, counts))
+            message = f"{ast.unparse(node.func)} takes {wanted} arguments, not {len(node.args)}"
+            raise ParseError(message, location=self.location(node), hint="see docs/language.md")
+
+    def _method(self, node: ast.Call, function: ast.Attribute) -> Value:
+        if function.attr != "to":
+            raise self.unknown(node, function.attr, "method", ["to"])
+        self._arity(node, 1)
+        dtype = self._dtype(node.args[0])
+        return Cast(value=self.value(function.value), dtype=dtype, location=self.location(node))
+
+    def _dtype(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Name) and node.id in DTYPES:
+            return node.id
+        raise self.unknown(node, ast.unparse(node), "dtype", list(DTYPES))
+
+    def _elementwise(self, node: ast.Call, name: str) -> Value:
+        self._arity(node, ELEMENTWISE[name])
+        return Apply(op=name, args=tuple(self.value(a) for a in node.args), location=self.location(node))
+
+    def _reduce(self, node: ast.Call, name: str) -> Value:
+        axes = [k.value for k in node.keywords if k.arg == "axis"] + node.args[1:]
+        if name in ("max", "min") and len(node.args) == 2 and not node.keywords:
+            args = (self.value(node.args[0]), self.value(node.args[1]))
+            return Apply(op="maximum" if name == "max" else "minimum", args=args, location=self.location(node))
+        if len(axes) != 1 or not node.args:
+            raise ParseError(f"{name} of which axis?", location=self.location(node), hint=f"{name}(v, axis=0)")
+        axis = self.scalar(axes[0])
+        if not isinstance(axis, Int):
+            raise ParseError("an axis is a number", location=self.location(axes[0]), hint=f"{name}(v, axis=0)")
+        return Reduce(op=name, value=self.value(node.args[0]), axis=axis.value, location=self.location(node))
+
+    def _dot(self, node: ast.Call) -> Value:
+        self._arity(node, 2)
+        left, right = (self.value(a) for a in node.args)
+        return Dot(left=left, right=right, location=self.location(node))
+
+    def _zeros(self, node: ast.Call) -> Value:
+        self._arity(node, 1)
+        return Full(value=0.0, dtype=self._dtype(node.args[0]), location=self.location(node))
+
+    def _full(self, node: ast.Call) -> Value:
+        self._arity(node, 2)
+        number = self.value(node.args[0])
+        if not isinstance(number, Literal):
+            raise ParseError("full takes a number", location=self.location(node), hint="full(1.0, f32)")
+        return Full(value=float(number.value), dtype=self._dtype(node.args[1]), location=self.location(node))
+
+    def _pos(self, node: ast.Call) -> Value:
+        self._arity(node, 1)
+        index = node.args[0]
+        if not (isinstance(index, ast.Name) and index.id in self.indices):
+            raise self.unknown(index, ast.unparse(index), "index", list(self.indices))
+        return Positions(index=index.id, location=self.location(node))
+
+    def _softmax(self, node: ast.Call) -> Value:
+        self._arity(node, 1)
+        return SoftmaxInit(dtype=self._dtype(node.args[0]), location=self.location(node))
+
+    def _attend(self, node: ast.Call) -> Value:
+        self._arity(node, 5, 6)
+        state, q, k, v, scale = (self.value(a) for a in node.args[:5])
+        mask = self._mask(node.args[5], q, k) if len(node.args) == 6 else None
+        return Attend(state=state, q=q, k=k, v=v, scale=scale, mask=mask, location=self.location(node))
+
+    def _mask(self, node: ast.expr, q: Value, k: Value) -> Value:
+        """A mask as it stands; a flag stands for causality between the positions of q's and k's rows."""
+        mask = self.value(node)
+        flag = isinstance(mask, Literal) and isinstance(mask.value, bool)
+        named = isinstance(mask, FromScalar) and isinstance(mask.scalar, ParamRef)
+        if not (flag or named):
+            return mask
+        rows = Expand(value=self._row_positions(node, q), pattern=(True, False))
+        causal = Apply(op="ge", args=(rows, self._row_positions(node, k)), location=self.location(node))
+        free = Apply(op="not", args=(mask,), location=self.location(node))
+        return Apply(op="or", args=(free, causal), location=self.location(node))
+
+    def _row_positions(self, node: ast.expr, value: Value) -> Value:
+        region = value.region if isinstance(value, Read) else None
+        row = region.coords[-2] if region is not None and len(region.coords) >= 2 else None
+        if region is None or not isinstance(row, Index):
+            hint = "give the mask itself: pos(i)[:, None] >= pos(j)"
+            raise ParseError("causality needs q[.., i, :] and k[.., j, :]", location=self.location(node), hint=hint)
+        shape = self.tensors[region.tensor].shape
+        pairs = zip(region.coords, shape, strict=True)
+        shards = [c for c, n in pairs if isinstance(n, Ranks) and isinstance(c, Scalar)]
+        shard = shards[0] if shards else Rank()
+        first = FromScalar(scalar=Binary(op="*", left=shard, right=shape[-2]))
+        return Apply(op="add", args=(Positions(index=row.name), first))
+
+    def _finish(self, node: ast.Call) -> Value:
+        self._arity(node, 1)
+        return Finish(state=self.value(node.args[0]), location=self.location(node))
+
+    def _user_call(self, node: ast.Call) -> Value:
+        if not node.args:
+            raise ParseError("call of what?", location=self.location(node), hint="call module.function(a, b)")
+        args = tuple(self.value(a) for a in node.args[1:])
+        return UserCall(function=ast.unparse(node.args[0]), args=args, location=self.location(node))
+
+
+def _integer(value: Value) -> bool:
+    return isinstance(value, Literal) and isinstance(value.value, int)

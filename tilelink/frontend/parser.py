@@ -1,0 +1,304 @@
+"""The text front end: `.tl` text -> syntax (lark) -> IR, and schedule blocks -> schedules."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lark import Lark, Token, Transformer, v_args
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken, VisitError
+from lark.indenter import DedentError, Indenter
+from lark.tree import Meta
+
+from tilelink.errors import DuplicateNameError, Location, ParseError, TileLinkError
+from tilelink.frontend.build import build_program
+from tilelink.frontend.schedule_parser import parse_schedule
+from tilelink.frontend.syntax import IndexSyntax, ParamSyntax, ProgramSyntax, Source, StageSyntax, TensorSyntax
+from tilelink.ir.program import Program
+from tilelink.schedule.values import Schedule
+
+Node = TypeVar("Node", bound=ast.AST)
+
+_OPERATORS: dict[str, type[ast.operator]] = {
+    "+": ast.Add, "-": ast.Sub, "*": ast.Mult, "/": ast.Div, "//": ast.FloorDiv, "%": ast.Mod, "@": ast.MatMult,
+    "^": ast.BitXor,
+}  # fmt: skip
+_COMPARES: dict[str, type[ast.cmpop]] = {
+    "==": ast.Eq, "!=": ast.NotEq, "<": ast.Lt, "<=": ast.LtE, ">": ast.Gt, ">=": ast.GtE,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module:
+    """What a `.tl` file holds, in the order written."""
+
+    programs: tuple[Program, ...]
+    schedules: tuple[Schedule, ...]
+
+
+def parse_file(path: Path) -> Module:
+    """Parse a `.tl` file."""
+    return parse_text(path.read_text(encoding="utf-8"), str(path))
+
+
+def parse_text(text: str, file: str = "<text>") -> Module:
+    """Parse programs and schedules; raises ParseError and the builder's errors, each with its place."""
+    lines = text.splitlines()
+    schedules = [parse_schedule("\n".join(lines[a:b]), file, a + 1) for a, b in _schedule_blocks(lines)]
+    hidden = {n for a, b in _schedule_blocks(lines) for n in range(a, b)}
+    kept = "\n".join("" if n in hidden else line for n, line in enumerate(lines)) + "\n"
+    source = Source(file=file, lines=tuple(lines))
+    programs = tuple(build_program(syntax) for syntax in _parse_programs(kept, source))
+    for kind, named in (("program", programs), ("schedule", schedules)):
+        names = [(n.name, getattr(n, "program", "")) for n in named]
+        for node in named:
+            if names.count((node.name, getattr(node, "program", ""))) > 1:
+                raise DuplicateNameError(f"{kind} {node.name} twice", location=node.location, hint="rename one")
+    return Module(programs=programs, schedules=tuple(schedules))
+
+
+def _schedule_blocks(lines: list[str]) -> list[tuple[int, int]]:
+    """Line ranges of the schedule blocks: a head at the margin and the indented lines after it."""
+    blocks: list[tuple[int, int]] = []
+    for start, line in enumerate(lines):
+        if re.match(r"schedule\b", line):
+            stop = start + 1
+            while stop < len(lines) and (not lines[stop].strip() or lines[stop][0] in " \t#"):
+                stop += 1
+            blocks.append((start, stop))
+    return blocks
+
+
+class _Indenter(Indenter):
+    NL_type = "_NL"
+    OPEN_PAREN_types = ["LPAR", "LSQB"]  # noqa: RUF012 - lark's own protocol
+    CLOSE_PAREN_types = ["RPAR", "RSQB"]  # noqa: RUF012
+    INDENT_type = "_INDENT"
+    DEDENT_type = "_DEDENT"
+    tab_len = 8
+
+
+@cache
+def _grammar() -> Lark:
+    text = Path(__file__).with_name("tilelink.lark").read_text(encoding="utf-8")
+    return Lark(text, parser="lalr", postlex=_Indenter(), propagate_positions=True)
+
+
+def _parse_programs(text: str, source: Source) -> list[ProgramSyntax]:
+    try:
+        tree = _grammar().parse(text)
+        return _Build(source).transform(tree)
+    except UnexpectedInput as error:
+        raise _unexpected(error, source) from None
+    except DedentError:
+        place = Location(file=source.file, line=len(source.lines) or 1)
+        raise ParseError("indentation that matches no block", location=place, hint="indent each block alike") from None
+    except VisitError as error:
+        if isinstance(error.orig_exc, TileLinkError):
+            raise error.orig_exc from None
+        raise
+
+
+def _unexpected(error: UnexpectedInput, source: Source) -> ParseError:
+    line = min(max(error.line if isinstance(error.line, int) else 1, 1), max(1, len(source.lines)))
+    text = source.lines[line - 1] if source.lines else ""
+    column = error.column if isinstance(error.column, int) and error.column > 0 else 1
+    found, length = "this character", 1
+    if isinstance(error, UnexpectedToken):
+        found = {"_NL": "the end of the line", "_INDENT": "a deeper indent", "_DEDENT": "a shallower indent"}.get(
+            error.token.type, repr(str(error.token)) if str(error.token) else "the end of the file"
+        )
+        length = len(str(error.token)) if error.token.type not in ("_NL", "_INDENT", "_DEDENT") else 1
+    elif isinstance(error, UnexpectedCharacters):
+        found = repr(error.char)
+    place = Location(file=source.file, line=line, column=column, length=max(1, length), text=text)
+    return ParseError(f"did not expect {found} here", location=place, hint=_hint(text))
+
+
+def _hint(line: str) -> str:
+    word = line.split()[0] if line.split() else ""
+    if word in ("program", "comm", "compute", "if", "else", "else:", "for"):
+        return f"{word.rstrip(':')} ... ends in a colon and its block is indented; see docs/language.md"
+    return "see docs/language.md for declarations, statements and values"
+
+
+@v_args(meta=True)
+class _Build(Transformer[Token, Any]):
+    """Parse tree -> declarations and Python syntax nodes, each carrying its place."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source = source
+
+    def start(self, _: Meta, items: list[Any]) -> list[ProgramSyntax]:
+        return [item for item in items if isinstance(item, ProgramSyntax)]
+
+    def program(self, meta: Meta, items: list[Any]) -> ProgramSyntax:
+        name, params, *rest = items
+        return ProgramSyntax(
+            name=str(name),
+            params=tuple(params or ()),
+            tensors=tuple(i for i in rest if isinstance(i, TensorSyntax)),
+            stages=tuple(i for i in rest if isinstance(i, StageSyntax)),
+            node=_at(ast.Name(id=str(name)), name),
+            source=self.source,
+        )
+
+    def params(self, _: Meta, items: list[Any]) -> list[ParamSyntax]:
+        return items
+
+    def param(self, meta: Meta, items: list[Any]) -> ParamSyntax:
+        name, kind = items
+        return ParamSyntax(name=str(name), kind=str(kind or "dim"), node=_at(ast.Name(id=str(name)), meta))
+
+    def tensor(self, _: Meta, items: list[Any]) -> TensorSyntax:
+        name, (space, symmetric), dims, dtype, bound = items
+        return TensorSyntax(
+            name=str(name),
+            space=space,
+            symmetric=symmetric,
+            shape=tuple(dims or ()),
+            dtype=str(dtype) if dtype is not None else None,
+            bound=bound,
+            node=_at(ast.Name(id=str(name)), name),
+        )
+
+    def space(self, _: Meta, items: list[Any]) -> tuple[str, bool]:
+        words = [str(i) for i in items if i is not None]
+        return words[0], "symmetric" in words
+
+    def dims(self, _: Meta, items: list[Any]) -> list[ast.expr]:
+        return items
+
+    def stage(self, _: Meta, items: list[Any]) -> StageSyntax:
+        kind, name, indices, body = items
+        node = _at(ast.Name(id=str(name)), name)
+        return StageSyntax(kind=str(kind), name=str(name), indices=tuple(indices or ()), body=tuple(body), node=node)
+
+    def indices(self, _: Meta, items: list[Any]) -> list[IndexSyntax]:
+        return items
+
+    def index(self, meta: Meta, items: list[Any]) -> IndexSyntax:
+        return IndexSyntax(name=str(items[0]), extent=items[1], node=_at(ast.Name(id=str(items[0])), meta))
+
+    def block(self, _: Meta, items: list[Any]) -> list[ast.stmt]:
+        return items
+
+    def assign(self, meta: Meta, items: list[Any]) -> ast.stmt:
+        target, operator, value = items
+        if str(operator) == "=":
+            return _at(ast.Assign(targets=[target], value=value), target, value)
+        op = _OPERATORS[str(operator)[:-1]]()
+        return _at(ast.AugAssign(target=target, op=op, value=value), target, value)
+
+    def primitive(self, _: Meta, items: list[Any]) -> ast.stmt:
+        return _at(ast.Expr(value=items[0]), items[0])
+
+    def conditional(self, meta: Meta, items: list[Any]) -> ast.stmt:
+        test, then, orelse = items
+        return _at(ast.If(test=test, body=then, orelse=orelse or []), test)
+
+    def loop(self, meta: Meta, items: list[Any]) -> ast.stmt:
+        indices, body = items
+        target = ast.Tuple(elts=[i.node for i in indices])
+        extents = ast.Call(func=ast.Name(id="tiles"), args=[i.extent for i in indices], keywords=[])
+        return _at(ast.For(target=target, iter=extents, body=body, orelse=[]), indices[0].node)
+
+    def either(self, meta: Meta, items: list[Any]) -> ast.expr:
+        return _at(ast.BoolOp(op=ast.Or(), values=_flat(ast.Or, items)), meta)
+
+    def both(self, meta: Meta, items: list[Any]) -> ast.expr:
+        return _at(ast.BoolOp(op=ast.And(), values=_flat(ast.And, items)), meta)
+
+    def negation(self, meta: Meta, items: list[Any]) -> ast.expr:
+        return _at(ast.UnaryOp(op=ast.Not(), operand=items[0]), meta)
+
+    def compare(self, meta: Meta, items: list[Any]) -> ast.expr:
+        left, right = items[0], items[-1]
+        symbol = str(items[1]) if len(items) == 3 else "<"
+        return _at(ast.Compare(left=left, ops=[_COMPARES[symbol]()], comparators=[right]), meta)
+
+    def binary(self, meta: Meta, items: list[Any]) -> ast.expr:
+        left, operator, right = items
+        return _at(ast.BinOp(left=left, op=_OPERATORS[str(operator)](), right=right), meta)
+
+    def minus(self, meta: Meta, items: list[Any]) -> ast.expr:
+        return _at(ast.UnaryOp(op=ast.USub(), operand=items[-1]), meta)
+
+    def subscripted(self, meta: Meta, items: list[Any]) -> ast.expr:
+        value, *parts = items
+        index = parts[0] if len(parts) == 1 else _at(ast.Tuple(elts=parts), meta)
+        return _at(ast.Subscript(value=value, slice=index), meta)
+
+    def attribute(self, meta: Meta, items: list[Any]) -> ast.expr:
+        return _at(ast.Attribute(value=items[0], attr=str(items[1])), meta)
+
+    def call(self, meta: Meta, items: list[Any]) -> ast.expr:
+        function, arguments = items
+        args = [a for a in arguments or [] if not isinstance(a, ast.keyword)]
+        keywords = [a for a in arguments or [] if isinstance(a, ast.keyword)]
+        return _at(ast.Call(func=function, args=args, keywords=keywords), meta)
+
+    def user_call(self, meta: Meta, items: list[Any]) -> ast.expr:
+        function, arguments = items
+        return _at(ast.Call(func=ast.Name(id="call"), args=[function, *(arguments or [])], keywords=[]), meta)
+
+    def postfix_name(self, meta: Meta, items: list[Any]) -> ast.expr:
+        node: ast.expr = _at(ast.Name(id=str(items[0])), meta)
+        for part in items[1:]:
+            node = _at(ast.Attribute(value=node, attr=str(part)), meta)
+        return node
+
+    def arguments(self, _: Meta, items: list[Any]) -> list[Any]:
+        return items
+
+    def keyword(self, meta: Meta, items: list[Any]) -> ast.keyword:
+        return _at(ast.keyword(arg=str(items[0]), value=items[1]), meta)
+
+    def whole(self, meta: Meta, _: list[Any]) -> ast.expr:
+        return _at(ast.Slice(), meta)
+
+    def new_axis(self, meta: Meta, _: list[Any]) -> ast.expr:
+        return _at(ast.Constant(value=None), meta)
+
+    def integer(self, meta: Meta, items: list[Any]) -> ast.expr:
+        return _at(ast.Constant(value=int(items[0])), meta)
+
+    def floating(self, meta: Meta, items: list[Any]) -> ast.expr:
+        return _at(ast.Constant(value=float(items[0])), meta)
+
+    def true(self, meta: Meta, _: list[Any]) -> ast.expr:
+        return _at(ast.Constant(value=True), meta)
+
+    def false(self, meta: Meta, _: list[Any]) -> ast.expr:
+        return _at(ast.Constant(value=False), meta)
+
+    def name(self, meta: Meta, items: list[Any]) -> ast.expr:
+        return _at(ast.Name(id=str(items[0])), meta)
+
+    def inner(self, _: Meta, items: list[Any]) -> ast.expr:
+        return items[0]
+
+
+def _flat(kind: type[ast.boolop], items: list[ast.expr]) -> list[ast.expr]:
+    """`a or b or c` is one operation on three, as in Python."""
+    first = items[0]
+    if isinstance(first, ast.BoolOp) and isinstance(first.op, kind):
+        return [*first.values, *items[1:]]
+    return items
+
+
+def _at(node: Node, begin: Any, end: Any = None) -> Node:
+    """Give a node the place of a token, a parse tree's meta, or another node."""
+    last = end if end is not None else begin
+    node.lineno = getattr(begin, "line", None) or getattr(begin, "lineno", 1)  # type: ignore[attr-defined]
+    column = getattr(begin, "column", None)
+    node.col_offset = column - 1 if column else getattr(begin, "col_offset", 0)  # type: ignore[attr-defined]
+    node.end_lineno = getattr(last, "end_line", None) or getattr(last, "end_lineno", None)  # type: ignore[attr-defined]
+    stop = getattr(last, "end_column", None)
+    node.end_col_offset = stop - 1 if stop else getattr(last, "end_col_offset", None)  # type: ignore[attr-defined]
+    return node

@@ -1,0 +1,78 @@
+"""What both front ends hand to the builder: declarations, and statements as Python's own syntax tree."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from tilelink.errors import Location
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The text that locations point into; `first_line` and `indent` place a part of a file."""
+
+    file: str
+    lines: tuple[str, ...]
+    first_line: int = 1
+    indent: int = 0
+
+    def location(self, node: ast.AST) -> Location:
+        """Where a syntax node stands in the file."""
+        line = getattr(node, "lineno", 1)
+        column = getattr(node, "col_offset", 0)
+        end = getattr(node, "end_col_offset", None)
+        same_line = getattr(node, "end_lineno", line) == line
+        text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
+        length = (end - column) if same_line and end else max(1, len(text.rstrip()) - column)
+        return Location(
+            file=self.file,
+            line=line + self.first_line - 1,
+            column=column + self.indent + 1,
+            length=max(1, length),
+            text=" " * self.indent + text,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParamSyntax:
+    name: str
+    kind: str
+    node: ast.AST
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSyntax:
+    name: str
+    space: str
+    symmetric: bool
+    shape: tuple[ast.expr, ...]
+    dtype: str | None
+    bound: ast.expr | None
+    node: ast.AST
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexSyntax:
+    name: str
+    extent: ast.expr
+    node: ast.AST
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSyntax:
+    kind: str
+    name: str
+    indices: tuple[IndexSyntax, ...]
+    body: tuple[ast.stmt, ...]
+    node: ast.AST
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramSyntax:
+    name: str
+    params: tuple[ParamSyntax, ...]
+    tensors: tuple[TensorSyntax, ...]
+    stages: tuple[StageSyntax, ...]
+    node: ast.AST
+    source: Source
