@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,12 +13,13 @@ from tilelink.runtime.job import CpuKernel, GridLayout, Job, LaneTrace, RunResul
 from tilelink.runtime.lanes import Lane, run_lanes
 from tilelink.runtime.lanes.values import Step
 from tilelink.runtime.memory import Memory
+from tilelink.runtime.modules import load_module
 from tilelink.runtime.queue import CopyQueue
 
 
 def run_job(job: Job) -> RunResult:
     """Runs a job in this process, in which Triton interprets. Raises as run_lanes does."""
-    module = _load(job.source)
+    module = load_module(job.source)
     memory = Memory(job.layout, len(job.inputs))
     lanes = [lane for rank in range(job.layout.ranks) for lane in _lanes(job, module, memory, rank)]
     launch = _Launch(job, memory)
@@ -43,17 +41,6 @@ def run_job(job: Job) -> RunResult:
     named = zip(lanes, report.traces, strict=True)
     traces = tuple(LaneTrace(rank=n.rank, stream=n.stream, program=n.program, events=e) for n, e in named)
     return RunResult(outputs=outputs, traces=traces if job.trace else (), seconds=report.seconds)
-
-
-def _load(source: Path) -> ModuleType:
-    """The generated module, as a real file: Triton reads the text of its kernels."""
-    spec = importlib.util.spec_from_file_location(f"tilelink_generated_{source.stem}", source)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{source} is no Python module")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _lanes(job: Job, module: ModuleType, memory: Memory, rank: int) -> Iterator[Lane]:

@@ -1,1 +1,24 @@
-"""Schedules, the plan of a scheduled program, and its proof."""
+"""Schedules, the plan of a scheduled program, and its proof.
+
+The package can be called: `tilelink.schedule(program)` is an empty schedule to build on.
+"""
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tilelink.ir.program import Program
+    from tilelink.schedule.values import Schedule
+
+
+class _Package(ModuleType):
+    def __call__(self, program: "Program | str", name: str = "custom") -> "Schedule":
+        """An empty schedule for a program, built on by a chain: `schedule(p).tile("gemm", i=128).buffers("xs", 2)`."""
+        from tilelink.schedule.values import Schedule
+
+        return Schedule(name=name, program=program if isinstance(program, str) else program.name)
+
+
+# The name is that of a package and of a public function: imports need the one, users the other.
+sys.modules[__name__].__class__ = _Package

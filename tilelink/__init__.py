@@ -1,0 +1,85 @@
+"""TileLink: kernels that compute and communicate at the same time, declared in tiles and proved before they run.
+
+Importing it needs neither torch nor triton: each name is loaded when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilelink import reference
+    from tilelink.compiler import Kernel, Module, check, compile, load, parse, plan, source
+    from tilelink.errors import TileLinkError
+    from tilelink.frontend.python import (
+        comm,
+        compute,
+        input,
+        local,
+        output,
+        program,
+        symmetric,
+        table,
+        tiles,
+    )
+    from tilelink.ir.link import link
+    from tilelink.ir.program import Program
+    from tilelink.schedule.values import Schedule
+
+    def schedule(program: Program | str, name: str = "custom") -> Schedule:
+        """An empty schedule for a program, built on by a chain of its methods."""
+        ...
+
+_HOMES = {
+    "tilelink.compiler": (
+        "Kernel", "Module", "check", "compile", "load", "parse", "plan", "source",
+    ),
+    "tilelink.errors": ("TileLinkError",),
+    "tilelink.frontend.python": (
+        "comm", "compute", "input", "local", "output", "program", "symmetric", "table", "tiles",
+    ),
+    "tilelink.ir.link": ("link",),
+    "tilelink.ir.program": ("Program",),
+    "tilelink.schedule.values": ("Schedule",),
+}  # fmt: skip
+_PACKAGES = frozenset({"reference", "schedule"})
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Kernel",
+    "Module",
+    "Program",
+    "Schedule",
+    "TileLinkError",
+    "check",
+    "comm",
+    "compile",
+    "compute",
+    "input",
+    "link",
+    "load",
+    "local",
+    "output",
+    "parse",
+    "plan",
+    "program",
+    "reference",
+    "schedule",
+    "source",
+    "symmetric",
+    "table",
+    "tiles",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF, *_PACKAGES})

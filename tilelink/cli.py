@@ -1,0 +1,369 @@
+"""The command line: `tilelink check|show|run FILE`, FILE being a `.tl` file or a name of the operator library."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tilelink import compiler
+from tilelink.errors import BindingError, TileLinkError, UnknownNameError
+from tilelink.ir.program import Program
+from tilelink.reference import trial
+from tilelink.schedule.plan import NOTIFY, Plan
+from tilelink.schedule.values import Schedule
+
+DEFAULT = "default"
+DEFAULT_DIMS = (80, 96, 48, 40, 56, 24)
+"""Sizes of dimensions that nobody set: small, and no multiple of the usual tiles."""
+DEFAULT_VALUES: dict[str, float | bool] = {"f32": 0.5, "i32": 1, "bool": True}
+TOLERANCE = {"f32": 1e-4, "f16": 1e-2, "bf16": 3e-2}
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Kernels that compute and communicate at the same time: check, show and run TileLink programs.",
+)
+
+
+class Stage(StrEnum):
+    """The forms of a program that can be shown."""
+
+    program = "program"
+    schedule = "schedule"
+    plan = "plan"
+    source = "source"
+    ptx = "ptx"
+
+
+class Device(StrEnum):
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Dialect(StrEnum):
+    triton = "triton"
+    triton_dist = "triton_dist"
+
+
+class Dtype(StrEnum):
+    f32 = "f32"
+    f16 = "f16"
+    bf16 = "bf16"
+
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="a .tl file, or a name of the operator library")]
+ProgramName = Annotated[str | None, typer.Option("--program", "-p", help="which program of the file")]
+ScheduleName = Annotated[str | None, typer.Option("--schedule", "-s", help='which schedule; "default" is the built-in')]
+Ranks = Annotated[int, typer.Option("--ranks", "-n", min=1, help="how many ranks")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="a dimension or parameter, as in Ms=256; repeatable")]
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON object instead of text")]
+Element = Annotated[Dtype, typer.Option("--dtype", help="the element type of tensors that have none of their own")]
+Machine = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")]
+
+
+@app.command()
+def check(
+    file: File,
+    program: ProgramName = None,
+    schedule: ScheduleName = None,
+    ranks: Ranks = 4,
+    sets: Sets = None,
+    dtype: Element = Dtype.f32,
+    target: Machine = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Prove programs safe with each of their schedules; exit 1 with the first error of each otherwise."""
+    with _designed_errors(as_json):
+        module = compiler.load(file)
+        programs = module.programs if program is None else (module.program(program),)
+        if not programs:
+            raise UnknownNameError(f"no program in {file}", hint="program NAME(...):")
+        wrong: list[TileLinkError] = []
+        report: list[dict[str, Any]] = []
+        for one in programs:
+            dims = _dims(one, sets)
+            tasks: dict[str, int] = {}
+            for scheduled in _schedules(module, one, schedule):
+                try:
+                    plan = compiler.plan(
+                        one, scheduled, ranks=ranks, dims=dims, dtype=dtype, target=target,
+                        tables=_tables(one, dims, ranks),
+                    )  # fmt: skip
+                    tasks[_name(scheduled)] = plan.tasks
+                except TileLinkError as error:
+                    wrong.append(error)
+            report.append({"program": one.name, "ranks": ranks, "dims": dims, "tasks": tasks})
+        _print_checked(report, wrong, as_json)
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(
+    file: File,
+    stage: Annotated[Stage, typer.Option("--stage", help="which form")] = Stage.program,
+    program: ProgramName = None,
+    schedule: ScheduleName = None,
+    ranks: Ranks = 4,
+    sets: Sets = None,
+    dialect: Annotated[Dialect, typer.Option("--dialect", help="of the source")] = Dialect.triton,
+    target: Annotated[str | None, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")] = None,
+    dtype: Annotated[Dtype | None, typer.Option("--dtype", help="the element type")] = None,
+) -> None:
+    """Print a program, its schedule, its plan, the generated source or the compiled PTX."""
+    with _designed_errors():
+        module = compiler.load(file)
+        chosen = module.program(program)
+        scheduled = _schedules(module, chosen, schedule or DEFAULT)[0]
+        gpu = stage is Stage.ptx
+        options: dict[str, Any] = {
+            "ranks": ranks,
+            "dims": _dims(chosen, sets, DIMS_ON_GPU if gpu else DEFAULT_DIMS),
+            "dtype": dtype or (Dtype.bf16 if gpu else Dtype.f32),
+            "target": target or ("sm_90" if gpu else "cpu"),
+        }
+        options["tables"] = _tables(chosen, options["dims"], ranks)
+        match stage:
+            case Stage.program:
+                _write(str(chosen))
+            case Stage.schedule:
+                _write(str(scheduled or Schedule(name=DEFAULT, program=chosen.name)))
+            case Stage.plan:
+                _show_plan(compiler.plan(chosen, scheduled, **options))
+            case Stage.source:
+                _write(compiler.source(chosen, scheduled, dialect=dialect, **options))
+            case Stage.ptx:
+                _write(compiler.assembly(chosen, scheduled, **options))
+
+
+@app.command()
+def run(
+    file: File,
+    program: ProgramName = None,
+    schedule: ScheduleName = None,
+    ranks: Ranks = 4,
+    sets: Sets = None,
+    device: Annotated[Device, typer.Option("--device", help="what the ranks are")] = Device.cpu,
+    seed: Annotated[int | None, typer.Option("--seed", help="of the inputs, and of random delays of every event")] = None,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="launches, back to back")] = 1,
+    dtype: Element = Dtype.f32,
+    delay: Annotated[float, typer.Option("--delay", min=0.0, help="longest random delay, in seconds")] = 0.002,
+    deadline: Annotated[float | None, typer.Option("--deadline", help="seconds that one wait may take")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a program on random inputs, fresh for every launch, and compare all outputs with what it means."""
+    with _designed_errors(as_json):
+        module = compiler.load(file)
+        chosen = module.program(program)
+        scheduled = _schedules(module, chosen, schedule or DEFAULT)[0]
+        dims = _dims(chosen, sets)
+        with _progress(2 + repeat, quiet=as_json) as advance:
+            kernel = compiler.compile(
+                chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype, device=device,
+                tables=_tables(chosen, dims, ranks, seed or 0),
+            )  # fmt: skip
+            advance("running")
+            inputs = trial.random_inputs(chosen, ranks=ranks, dims=dims, dtype=dtype, launches=repeat, seed=seed or 0)
+            result = kernel.run(inputs, seed=seed, max_delay_s=delay if seed is not None else 0.0, deadline_s=deadline)
+            advance("comparing")
+            errors: dict[str, float] = {}
+            for given, outputs in zip(inputs, result.outputs, strict=True):
+                for name, error in _errors(kernel, given, outputs).items():
+                    errors[name] = max(errors.get(name, 0.0), error)
+                advance("comparing")
+        report = {
+            "program": chosen.name,
+            "schedule": _name(scheduled),
+            "ranks": ranks,
+            "dims": dims,
+            "dtype": str(dtype),
+            "launches": repeat,
+            "seconds": round(result.seconds, 3),
+        }
+        good = _print_errors(report, errors, TOLERANCE[dtype], as_json)
+    if not good:
+        raise typer.Exit(1)
+
+
+# Choices -----------------------------------------------------------------------------------------------------
+
+DIMS_ON_GPU = (1024, 2048, 512, 256, 128, 64)
+"""Sizes of dimensions that nobody set, where kernels are compiled for a GPU."""
+
+
+def _schedules(module: compiler.Module, program: Program, name: str | None) -> list[Schedule | None]:
+    """The schedule of that name (None: the built-in defaults), or without a name all that there are."""
+    declared = module.schedules_of(program)
+    if name is None:
+        return [None, *declared]
+    if name == DEFAULT and not any(s.name == DEFAULT for s in declared):
+        return [None]
+    return [module.schedule(name, program)]
+
+
+def _name(schedule: Schedule | None) -> str:
+    return schedule.name if schedule else DEFAULT
+
+
+def _dims(program: Program, sets: list[str] | None, sizes: tuple[int, ...] = DEFAULT_DIMS) -> dict[str, Any]:
+    """A value for every parameter of the program: what was set, else a default."""
+    given = dict(_setting(text) for text in sets or [])
+    names = {p.name: p.kind for p in program.params}
+    if unknown := sorted(given.keys() - names.keys()):
+        raise BindingError(f"{program.name} has no parameter {unknown[0]!r}", hint=f"it has {', '.join(names)}")
+    spare = [name for name, kind in names.items() if kind == "dim"]
+    defaults = {name: sizes[k % len(sizes)] for k, name in enumerate(spare)}
+    return {name: given.get(name, defaults.get(name, DEFAULT_VALUES.get(kind, 1))) for name, kind in names.items()}
+
+
+def _setting(text: str) -> tuple[str, int | float | bool]:
+    name, equals, value = text.partition("=")
+    words = {"true": True, "false": False}
+    if equals and value.lower() in words:
+        return name.strip(), words[value.lower()]
+    for kind in (int, float):
+        try:
+            return name.strip(), kind(value)
+        except ValueError:
+            continue
+    raise BindingError(f"--set {text} sets nothing", hint="write NAME=NUMBER, as in --set Ms=256")
+
+
+def _tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: int = 0) -> dict[str, Any]:
+    tables = trial.random_tables(program, ranks=ranks, dims=dims, seed=seed)
+    return {name: values.numpy() for name, values in tables.items()}
+
+
+def _errors(kernel: compiler.Kernel, inputs: Sequence[Any], outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """output -> max |out - ref| / max |ref| of one launch, over all ranks."""
+    expected = kernel.reference(inputs)
+    return {
+        name: trial.relative_error([own[name] for own in outputs], [own[name] for own in expected])
+        for name in outputs[0]
+    }
+
+
+# Output ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _designed_errors(as_json: bool = False) -> Generator[None]:
+    """Turns an error into its text and exit status 1."""
+    try:
+        yield
+    except TileLinkError as error:
+        _fail(error, as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; nothing may be flushed to it at exit.
+        sys.stdout = None
+        raise typer.Exit(0) from None
+
+
+def _fail(error: TileLinkError, as_json: bool) -> NoReturn:
+    if as_json:
+        _write(json.dumps({"error": type(error).__name__, "message": str(error)}))
+    else:
+        typer.echo(str(error), err=True)
+    raise typer.Exit(1) from None
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def _values(dims: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in dims.items())
+
+
+def _print_checked(report: list[dict[str, Any]], wrong: list[TileLinkError], as_json: bool) -> None:
+    if as_json:
+        errors = [{"error": type(e).__name__, "message": str(e)} for e in wrong]
+        return _write(json.dumps({"ok": not wrong, "programs": report, "errors": errors}))
+    for one in report:
+        if one["tasks"]:
+            schedules = ", ".join(f"{name} ({tasks} tiles)" for name, tasks in one["tasks"].items())
+            _write(f"{one['program']}: safe on {one['ranks']} ranks, {_values(one['dims'])}: {schedules}")
+    for error in wrong:
+        typer.echo(str(error), err=True)
+
+
+def _print_errors(report: dict[str, Any], errors: dict[str, float], tolerance: float, as_json: bool) -> bool:
+    """Prints the comparison; returns whether all outputs are right. An error that is no number is wrong."""
+    right = {name: error <= tolerance for name, error in errors.items()}
+    good = all(right.values())
+    if as_json:
+        finite = {name: error if error < float("inf") else None for name, error in errors.items()}
+        _write(json.dumps({**report, "ok": good, "tolerance": tolerance, "errors": finite}))
+        return good
+    title = "{program} with {schedule} on {ranks} ranks, {launches} launches, {dtype}".format_map(report)
+    console = Console()
+    if console.is_terminal:
+        table = Table("output", "max |out-ref|/|ref|", "allowed", "", title=f"{title}, {_values(report['dims'])}")
+        for name, error in errors.items():
+            verdict = "[green]ok[/]" if right[name] else "[red]wrong[/]"
+            table.add_row(name, f"{error:.2e}", f"{tolerance:.0e}", verdict)
+        console.print(table)
+        return good
+    for name, error in errors.items():
+        verdict = "ok" if right[name] else f"wrong, {tolerance:.0e} allowed"
+        _write(f"{name}: max |out-ref|/|ref| {error:.2e} {verdict} ({title})")
+    return good
+
+
+@contextmanager
+def _progress(steps: int, quiet: bool) -> Generator[Any]:
+    """A function that reports the next step: as a bar on a terminal, else not at all."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda what: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("compiling", total=steps)
+        yield lambda what: progress.update(task, advance=1, description=what)
+
+
+def _show_plan(plan: Plan) -> None:
+    """The plan in numbers, and the tiles of the first rank's first programs."""
+    bound = plan.bound
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    kernels = Table("kernel", "stages", "stream", "programs", "tiles a rank", title=f"{bound.program.name}: kernels")
+    for kernel in bound.kernels:
+        names = [name for loop in kernel.loops for name in loop.stages]
+        tiles = sum(bound.stages[name].total for name in names)
+        kernels.add_row(kernel.name, ", ".join(names), kernel.stream, str(kernel.programs), str(tiles))
+    channels = Table("signal", "channels", "elements each", "notifies each", "buffers", title="channels of a rank")
+    for (tensor, kind), grid in bound.channels.items():
+        counts = sorted({int(n) for n in plan.thresholds[tensor, kind].flat})
+        sizes = " x ".join(map(str, grid.sizes))
+        channels.add_row(f"{tensor} {kind}", str(grid.count), sizes, _range(counts), str(grid.slots))
+    console.print(kernels, channels)
+    signals, moves = plan.signals, plan.transfers
+    notifies = int((signals.kind == NOTIFY).sum())
+    away = int(moves.elements.sum())
+    console.print(
+        f"{plan.tasks} tiles, {notifies} notifies, {len(signals.kind) - notifies} waits, "
+        f"{len(moves.task)} transfers of {away} elements on {bound.ranks} ranks",
+        highlight=False,
+    )
+
+
+def _range(values: list[int]) -> str:
+    return str(values[0]) if len(values) == 1 else f"{values[0]}..{values[-1]}"
+
+
+if __name__ == "__main__":
+    app()

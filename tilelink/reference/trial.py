@@ -1,0 +1,72 @@
+"""Random inputs for a program, and how far outputs are from its meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from tilelink.ir.program import Program, Tensor
+from tilelink.ir.scalar import Env, Scalar, evaluate
+
+DTYPES: dict[str, torch.dtype] = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "i32": torch.int32,
+    "bool": torch.bool,
+}
+
+Dims = Mapping[str, int | float | bool]
+
+
+def random_tables(program: Program, *, ranks: int, dims: Dims, seed: int = 0) -> dict[str, torch.Tensor]:
+    """name -> int32 [ranks, *shape] for every table of a program, with values within its bound."""
+    generator = torch.Generator().manual_seed(seed)
+    tables: dict[str, torch.Tensor] = {}
+    for tensor in program.tensors:
+        if tensor.space == "table":
+            bound = _number(tensor.bound, dims, ranks) if tensor.bound is not None else 1
+            shape = (ranks, *_shape(tensor, dims, ranks))
+            tables[tensor.name] = torch.randint(0, bound, shape, generator=generator, dtype=torch.int32)
+    return tables
+
+
+def random_inputs(
+    program: Program, *, ranks: int, dims: Dims, dtype: str, launches: int, seed: int = 0
+) -> list[list[dict[str, torch.Tensor]]]:
+    """[launch][rank][name]: normal numbers, small integers, or booleans. Tables are not among them."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def values(tensor: Tensor) -> torch.Tensor:
+        shape = _shape(tensor, dims, ranks)
+        kind = DTYPES[tensor.dtype or dtype]
+        if kind.is_floating_point:
+            return torch.randn(shape, generator=generator).to(kind)
+        low, high = (0, 2) if kind is torch.bool else (-8, 9)
+        return torch.randint(low, high, shape, generator=generator, dtype=torch.int32).to(kind)
+
+    inputs = [tensor for tensor in program.tensors if tensor.space == "in"]
+    return [[{t.name: values(t) for t in inputs} for _ in range(ranks)] for _ in range(launches)]
+
+
+def relative_error(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """max |out - ref| / max |ref| over all ranks' copies of an output; infinity where something is no number."""
+    worst, largest = 0.0, 0.0
+    for out, ref in zip(outputs, expected, strict=True):
+        difference = (out.double() - ref.double()).abs()
+        if not bool(difference.isfinite().all()):
+            return float("inf")
+        worst = max(worst, float(difference.max()))
+        largest = max(largest, float(ref.double().abs().max()))
+    if worst == 0.0:
+        return 0.0
+    return worst / largest if largest else float("inf")
+
+
+def _shape(tensor: Tensor, dims: Dims, ranks: int) -> tuple[int, ...]:
+    return tuple(_number(size, dims, ranks) for size in tensor.shape)
+
+
+def _number(expr: Scalar, dims: Dims, ranks: int) -> int:
+    return int(evaluate(expr, Env(rank=0, ranks=ranks, params=dict(dims), indices={})))
