@@ -88,6 +88,18 @@ def stage_regions(stage: Stage) -> list[Region]:
     return found
 
 
+def stage_scalars(stage: Stage) -> list[Scalar]:
+    """Every integer expression of a stage's body."""
+    found: list[Scalar] = []
+
+    def keep(expr: Scalar) -> Scalar:
+        found.append(expr)
+        return expr
+
+    map_scalars(stage.body, keep)
+    return found
+
+
 def remote_reads(stage: Stage) -> list[Region]:
     """The regions that a stage reads on a named rank."""
     found = [value_of(s) for s in statements(stage.body)]

@@ -1,0 +1,67 @@
+"""What templates see: one typed value, all text ready."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilelink.schedule.bind import Kernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arg:
+    """A parameter of a generated kernel.
+
+    kind: "tensor" (pointer to the own copy, all slots), "peers" (int64 table of the base addresses of a symmetric
+    tensor on all ranks), "signals" (own int32 pad), "signal_table" (int64 addresses of all pads), "thresholds" (int32
+    table of this rank; name is TENSOR_KIND), "epoch" (pointer to the int64 number of the launch), "watch" (debug
+    block or None), "rank", "first_program", "num_programs".
+    """
+
+    kind: str
+    name: str
+
+    @property
+    def parameter(self) -> str:
+        """Its name in the source."""
+        suffix = {"peers": "_peers", "thresholds": "_thresholds"}.get(self.kind, "")
+        return self.name + suffix
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopContext:
+    """A loop over tiles: how many, and the lines of its body."""
+
+    total: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelContext:
+    name: str
+    args: tuple[Arg, ...]
+    setup: tuple[str, ...]
+    loops: tuple[LoopContext, ...]
+    copy_engine: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleContext:
+    header: tuple[str, ...]
+    imports: tuple[str, ...]
+    constants: tuple[str, ...]
+    kernels: tuple[KernelContext, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmittedKernel:
+    name: str
+    kernel: Kernel
+    args: tuple[Arg, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emitted:
+    """A generated module and how its kernels are called."""
+
+    text: str
+    kernels: tuple[EmittedKernel, ...]

@@ -1,0 +1,106 @@
+"""Copy-engine stages as plain Python: what the host issues to a queue, one operation after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from tilelink.backend.regions import strides
+from tilelink.backend.scalars import ScalarPrinter
+from tilelink.backend.writer import Writer
+from tilelink.errors import EmitError
+from tilelink.ir.mapping import ChannelGrid, TileMap
+from tilelink.ir.printer import print_statement
+from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
+from tilelink.schedule.bind import Bound, BoundStage
+
+
+@dataclass(kw_only=True)
+class QueueStatements:
+    """Lowers one stage. `thresholds` as for Statements; None reads the module's table of the rank."""
+
+    bound: Bound
+    stage: BoundStage
+    writer: Writer
+    scalar: ScalarPrinter
+    thresholds: Mapping[tuple[str, str], int | None]
+
+    def body(self, statements: tuple[Statement, ...]) -> None:
+        for statement in statements:
+            place = statement.location
+            where = f"{PurePath(place.file).name}:{place.line}: " if place else ""
+            self.writer.line(f"# {where}{print_statement(statement)[0]}")
+            self._statement(statement)
+
+    def _statement(self, statement: Statement) -> None:
+        match statement:
+            case Transfer(target=target, source=Read(region=source)) | Store(region=target, value=Read(region=source)):
+                self._copy(target, source)
+            case Notify(kind=kind, region=region):
+                tile_map = self.bound.tile_map(self.stage.name, region)
+                rank = self.scalar(tile_map.rank)
+                self._channels(tile_map, self.bound.channels[region.tensor, kind], f"queue.notify({rank}, {{0}}")
+            case Wait(kind=kind, region=region):
+                self._wait(kind, region)
+            case If(condition=condition, then=then, orelse=orelse):
+                with self.writer.block(f"if {self.scalar(condition)}:"):
+                    self.body(then)
+                if orelse:
+                    with self.writer.block("else:"):
+                        self.body(orelse)
+            case For(indices=indices, body=body):
+                self._loop(tuple(d.name for d in indices), body)
+            case _:
+                hint = "the copy engine copies regions, waits and notifies; run the stage on sm"
+                raise EmitError("the copy engine cannot compute", location=statement.location, hint=hint)
+
+    def _loop(self, names: tuple[str, ...], body: tuple[Statement, ...]) -> None:
+        if not names:
+            self.body(body)
+            return
+        with self.writer.block(f"for {names[0]} in range({self.stage.count(names[0])}):"):
+            self._loop(names[1:], body)
+
+    def _copy(self, target: Region, source: Region) -> None:
+        ends = ", ".join(self._end(region) for region in (target, source))
+        self.writer.line(f"queue.copy({ends}, {self.stage.number}, t)")
+
+    def _end(self, region: Region) -> str:
+        """`"xs", rank, (low, ...), (size, ...)`."""
+        tile_map = self.bound.tile_map(self.stage.name, region)
+        low = "".join(f"{self.scalar(s.start)}, " for s in tile_map.spans)
+        sizes: list[str] = []
+        for span in tile_map.spans:
+            if span.kind == "gather":
+                hint = "rows chosen by a table are moved by programs: run the stage on sm"
+                raise EmitError("the copy engine cannot gather", location=region.location, hint=hint)
+            plain = span.kind != "tile" or (span.extent % span.size == 0 and span.index is not None)
+            sizes.append(str(span.size) if plain else f"{self.scalar(span.stop)} - ({self.scalar(span.start)})")
+        return f"{region.tensor!r}, {self.scalar(tile_map.rank)}, ({low}), ({''.join(f'{s}, ' for s in sizes)})"
+
+    def _wait(self, kind: str, region: Region) -> None:
+        grid = self.bound.channels[region.tensor, kind]
+        threshold = self.thresholds[region.tensor, kind]
+        count = str(threshold) if threshold is not None else f"THRESHOLDS_{region.tensor}_{kind}[rank][{{1}}]"
+        rounds = f"((epoch - 1) // {grid.slots} + 1)" if grid.slots > 1 else "epoch"
+        tile_map = self.bound.tile_map(self.stage.name, region)
+        self._channels(tile_map, grid, f"queue.wait({{0}}, {count} * {rounds}")
+
+    def _channels(self, tile_map: TileMap, grid: ChannelGrid, call: str) -> None:
+        """The call for every channel of an access; {0} is the place in the pad, {1} the number in the grid."""
+        terms: list[str] = []
+        loops: list[str] = []
+        for d, ((low, high), step) in enumerate(zip(tile_map.channel_range(grid), strides(grid.counts), strict=True)):
+            name = f"channel_{d}"
+            loops.append(f"for {name} in range({self.scalar(low)}, {self.scalar(high)})")
+            terms.append(f"{name} * {step}")
+        linear = " + ".join(terms) or "0"
+        slot = f" + (epoch - 1) % {grid.slots} * {grid.count}" if grid.slots > 1 else ""
+        text = f"{call.format(f'{grid.base}{slot} + {linear}', linear)}, {self.stage.number}, t)"
+        depth = self.writer.depth
+        for loop in loops:
+            self.writer.line(f"{loop}:")
+            self.writer.depth += 1
+        self.writer.line(text)
+        self.writer.depth = depth

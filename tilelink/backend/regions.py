@@ -1,0 +1,201 @@
+"""Addresses: which elements of which copy a tile of a region is, as pointer blocks with masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tilelink.backend.scalars import ScalarPrinter
+from tilelink.backend.writer import Writer
+from tilelink.ir.mapping import Span, TileMap
+from tilelink.ir.program import Region
+from tilelink.ir.scalar import Index, Scalar, Whole
+from tilelink.ir.typing import Axis, StageTyping
+from tilelink.schedule.bind import Bound, BoundStage
+
+SMALLEST_DOT = 16
+"""Tensor cores multiply tiles of at least this many rows and columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """A part of an axis: `block` elements from `start` (source text, relative to the axis); block 0 is one element
+    without an axis of its own."""
+
+    start: str
+    block: int
+
+
+Slices = Mapping[Axis, Slice]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A rendered pointer block: source of the pointers, of the mask (or None), and its axes."""
+
+    pointers: str
+    mask: str | None
+    axes: tuple[Axis, ...]
+
+
+def power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    result: list[int] = []
+    below = 1
+    for n in reversed(shape):
+        result.append(below)
+        below *= n
+    return tuple(reversed(result))
+
+
+@dataclass(kw_only=True)
+class Addresses:
+    """Renders the regions of one stage into a writer."""
+
+    bound: Bound
+    stage: BoundStage
+    typing: StageTyping
+    writer: Writer
+    scalar: ScalarPrinter
+    smallest: int
+    """The smallest block along an axis (tensor cores need 16)."""
+    offsets: dict[str, str] = field(default_factory=dict[str, str])
+
+    def extent(self, axis: Axis) -> int:
+        """Logical elements of an axis within one tile."""
+        if axis.kind == "tile":
+            return self.stage.tiles[str(axis.index)]
+        if axis.kind == "one" or axis.dim is None:
+            return 1
+        return self.number(axis.dim)
+
+    def number(self, dim: Scalar) -> int:
+        """The value of a dimension."""
+        from tilelink.ir.scalar import Env, evaluate
+
+        return int(evaluate(dim, Env(rank=0, ranks=self.bound.ranks, params=self.bound.numbers, indices={})))
+
+    def block(self, axis: Axis, slices: Slices) -> int:
+        """Elements of the axis in the block at hand."""
+        if axis.kind == "one":
+            return 1
+        if axis in slices:
+            return slices[axis].block
+        return max(power_of_two(self.extent(axis)), self.smallest)
+
+    def shape(self, axes: tuple[Axis, ...], slices: Slices) -> tuple[int, ...]:
+        return tuple(self.block(a, slices) for a in axes)
+
+    def base(self, region: Region, tile_map: TileMap) -> str:
+        """The pointer to the slot of the tensor on the region's rank."""
+        if region.rank is None:
+            return f"{region.tensor}_here" if self.bound.tensors[region.tensor].slots > 1 else region.tensor
+        peer = self.scalar(tile_map.rank)
+        name = self.writer.name(f"{region.tensor}_there")
+        slot = f" + {region.tensor}_slot" if self.bound.tensors[region.tensor].slots > 1 else ""
+        self.writer.line(f"{name} = dl.symm_at({region.tensor}_peers, {peer}, {region.tensor}){slot}")
+        return name
+
+    def region(self, region: Region, slices: Slices) -> Block:
+        """The pointers of a region's tile, restricted to slices of its axes."""
+        tile_map = self.bound.tile_map(self.stage.name, region)
+        shape = self.bound.tensors[region.tensor].shape
+        all_axes = self.typing.region_type(region).axes
+        axes = tuple(a for a in all_axes if not (a in slices and slices[a].block == 0))
+        terms: list[str] = []
+        masks: list[str] = []
+        position = 0
+        for span, stride in zip(tile_map.spans, strides(shape), strict=True):
+            if span.kind == "point":
+                terms.append(self._times(self.scalar(span.start, 6), stride))
+                continue
+            axis = all_axes[position]
+            position += 1
+            if axis in slices and slices[axis].block == 0:
+                terms.append(self._times(f"({self._start(span, slices[axis].start)})", stride))
+                continue
+            name, mask = self._offsets(region, span, axis, slices)
+            view = _view(axes.index(axis), len(axes))
+            terms.append(self._times(f"{name}{view}", stride))
+            if mask:
+                masks.append(f"({mask}){view}" if view else mask)
+        terms = [t for t in terms if t != "0"]
+        pointers = " + ".join([self.base(region, tile_map), *terms])
+        return Block(pointers=pointers, mask=" & ".join(masks) or None, axes=axes)
+
+    def _times(self, term: str, stride: int) -> str:
+        if term == "0":
+            return "0"
+        return term if stride == 1 else f"{term} * {stride}"
+
+    def _start(self, span: Span, within: str) -> str:
+        start = self.scalar(span.start, 5)
+        if within == "0":
+            return start
+        return within if start == "0" else f"{start} + {within}"
+
+    def _offsets(self, region: Region, span: Span, axis: Axis, slices: Slices) -> tuple[str, str | None]:
+        """The element positions along one axis and the mask of those that exist."""
+        block = self.block(axis, slices)
+        within = slices[axis].start if axis in slices else "0"
+        if span.kind == "gather":
+            return self._gathered(span, axis, block, within)
+        name = self.writer.name(f"{axis.index or 'at'}")
+        start = self._start(span, within)
+        steps = f"tl.arange(0, {block})"
+        wide = self._wide(region)
+        self.writer.line(f"{name} = ({start} + {steps}){wide}" if start != "0" else f"{name} = {steps}{wide}")
+        limits: list[str] = []
+        size = self.extent(axis) if span.kind == "tile" else span.extent
+        if block > size or (axis in slices and size % block):
+            limits.append(f"({within} + {steps} < {size})" if within != "0" else f"({steps} < {size})")
+        if span.kind == "tile" and not self._divides(span):
+            limits.append(f"({name} < {span.extent})")
+        return name, " & ".join(limits) or None
+
+    def _wide(self, region: Region) -> str:
+        tensor = self.bound.tensors[region.tensor]
+        return ".to(tl.int64)" if tensor.size >= 2**31 else ""
+
+    def _divides(self, span: Span) -> bool:
+        plain = isinstance(span.start, Scalar) and span.index is not None
+        counted = plain and span.extent % span.size == 0
+        return counted and self.stage.extents[str(span.index)] == span.extent and not _shifted(span)
+
+    def _gathered(self, span: Span, axis: Axis, block: int, within: str) -> tuple[str, str | None]:
+        gather = span.gather
+        if gather is None:
+            raise TypeError("a gather span without its table")
+        table = strides(self.bound.tensors[gather.table].shape)
+        name = self.writer.name(gather.table)
+        steps = f"{within} + tl.arange(0, {block})"
+        inner = next(n for c, n in zip(gather.coords, table, strict=True) if isinstance(c, Whole))
+        offset = self.scalar.lookup(gather.table, gather.coords).removeprefix("tl.load(").removesuffix(")")
+        mask = f"({steps} < {self.extent(axis)})"
+        self.writer.line(f"{name} = tl.load({offset} + ({steps}) * {inner}, mask={mask}, other=0)")
+        return name, mask
+
+
+def _shifted(span: Span) -> bool:
+    match span.start:
+        case Index():
+            return False
+        case _:
+            from tilelink.ir.scalar import Binary, Int
+
+            match span.start:
+                case Binary(op="*", left=Index(), right=Int()):
+                    return False
+                case _:
+                    return True
+
+
+def _view(position: int, rank: int) -> str:
+    """`[:, None]` and the like: a vector as axis `position` of a block of `rank` axes."""
+    if rank == 1:
+        return ""
+    return "[" + ", ".join(":" if p == position else "None" for p in range(rank)) + "]"

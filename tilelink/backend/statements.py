@@ -1,0 +1,240 @@
+"""Statements of a stage's body as lines of Triton source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
+from tilelink.backend.values import TRITON, Tile, Values
+from tilelink.errors import EmitError
+from tilelink.ir.mapping import ChannelGrid, TileMap, single
+from tilelink.ir.printer import print_statement
+from tilelink.ir.program import (
+    Assign,
+    Attend,
+    For,
+    Full,
+    If,
+    Notify,
+    Read,
+    Region,
+    SoftmaxInit,
+    Statement,
+    Store,
+    Transfer,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import Scalar
+from tilelink.ir.typing import Axis
+
+COPY_ROWS, COPY_COLUMNS = 32, 256
+"""Elements of a copied block: rows x columns."""
+
+
+@dataclass(kw_only=True)
+class Statements:
+    """Lowers the statements of one stage.
+
+    `thresholds`: (tensor, kind) -> the number of notifies of every awaited channel, or None where it differs and a
+    table is read.
+    """
+
+    values: Values
+    thresholds: Mapping[tuple[str, str], int | None]
+
+    @property
+    def writer(self):  # type: ignore[no-untyped-def]
+        return self.values.addresses.writer
+
+    def body(self, statements: tuple[Statement, ...]) -> None:
+        for statement in statements:
+            self._comment(statement)
+            self._statement(statement)
+
+    def _comment(self, statement: Statement) -> None:
+        text = print_statement(statement)[0]
+        place = statement.location
+        where = f"{PurePath(place.file).name}:{place.line}: " if place else ""
+        self.writer.line(f"# {where}{text}")
+
+    def _statement(self, statement: Statement) -> None:
+        match statement:
+            case Assign(name=name, value=value):
+                self._assign(name, value)
+            case Store(region=region, value=value):
+                self._write(region, value)
+            case Transfer(target=target, source=source):
+                self._transfer(statement, target, source)
+            case Notify(kind=kind, region=region):
+                self._notify(kind, region)
+            case Wait(kind=kind, region=region):
+                self._wait(kind, region)
+            case If(condition=condition, then=then, orelse=orelse):
+                with self.writer.block(f"if {self.values.addresses.scalar(condition)}:"):
+                    self.body(then)
+                if orelse:
+                    with self.writer.block("else:"):
+                        self.body(orelse)
+            case For():
+                self._loop(statement, 0)
+            case _:
+                raise EmitError(f"cannot render {type(statement).__name__}", location=statement.location)
+
+    def _loop(self, loop: For, depth: int) -> None:
+        if depth == len(loop.indices):
+            self.body(loop.body)
+            return
+        index = loop.indices[depth].name
+        count = self.values.addresses.stage.count(index)
+        with self.writer.block(f"for {index} in range(0, {count}):"):
+            self._loop(loop, depth + 1)
+
+    def _assign(self, name: str, value: Value) -> None:
+        match value:
+            case SoftmaxInit():
+                self.values.begin_state(name, value)
+            case Attend():
+                self.values.attend(name, value)
+            case _:
+                tile = self.values.lower(value, {})
+                self.writer.line(f"{name} = {self._final(name, tile, isinstance(value, Full))}")
+
+    def _final(self, name: str, tile: Tile, constant: bool) -> str:
+        """The value in the final shape and dtype of the name it goes to (loops carry one type)."""
+        addresses = self.values.addresses
+        kind = addresses.typing.locals[name]
+        shape = addresses.shape(kind.axes, {})
+        if constant or not tile.axes:
+            if not shape:
+                return tile.text
+            dims = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+            full = tile.text if constant else "0.0"
+            text = f"tl.full(({dims}), {full}, {TRITON[kind.dtype]})"
+            return text if constant else f"{text} + {tile.text}"
+        if tile.dtype == "i32" and kind.dtype == "f32":
+            return f"({tile.text}).to(tl.float32)"
+        return tile.text
+
+    # Data ----------------------------------------------------------------------------------------------------
+
+    def _write(self, region: Region, value: Value) -> None:
+        if isinstance(value, Read):
+            self._copy(region, value, {}, list(self.values.addresses.typing.region_type(region).axes))
+            return
+        tile = self.values.lower(value, {})
+        self._store(region, tile, {})
+
+    def _copy(self, region: Region, value: Read, slices: Slices, axes: list[Axis]) -> None:
+        """A plain copy, in blocks: axes that are long are walked in slices, the last ones as blocks."""
+        if not axes:
+            self._store(region, self.values.lower(value, slices, raw=True), slices)
+            return
+        axis, *rest = axes
+        limit = COPY_COLUMNS if not rest else COPY_ROWS if len(rest) == 1 else 1
+        extent = self.values.addresses.extent(axis)
+        if power_of_two(extent) <= limit:
+            self._copy(region, value, slices, rest)
+            return
+        name = self.writer.name("c")
+        with self.writer.block(f"for {name} in range(0, {extent}, {limit}):"):
+            self._copy(region, value, {**slices, axis: Slice(start=name, block=limit)}, rest)
+
+    def _store(self, region: Region, tile: Tile, slices: Slices) -> None:
+        addresses = self.values.addresses
+        block: Block = addresses.region(region, slices)
+        dtype = addresses.bound.tensors[region.tensor].dtype
+        text = self._converted(tile, dtype)
+        if not tile.axes and block.axes:
+            dims = ", ".join(map(str, addresses.shape(block.axes, slices))) + ("," if len(block.axes) == 1 else "")
+            text = f"tl.full(({dims}), 0, {TRITON[dtype]}) + {text}"
+        elif len(tile.axes) < len(block.axes):
+            view = ", ".join(["None"] * (len(block.axes) - len(tile.axes)) + [":"] * len(tile.axes))
+            text = f"({text})[{view}]"
+        mask = f", mask={block.mask}" if block.mask else ""
+        self.writer.line(f"tl.store({block.pointers}, {text}{mask})")
+
+    def _converted(self, tile: Tile, dtype: str) -> str:
+        if tile.dtype == dtype or not tile.axes:
+            return tile.text
+        return f"dl.cast({self.values.named(tile).text}, {TRITON[dtype]})"
+
+    def _transfer(self, statement: Transfer, target: Region, source: Value) -> None:
+        self._write(target, source)
+        moved = target
+        if statement.mode != "push" and target.rank is None and isinstance(source, Read):
+            moved = source.region
+        addresses = self.values.addresses
+        bound, stage = addresses.bound, addresses.stage
+        tile_map = bound.tile_map(stage.name, moved)
+        tensor = bound.tensors[moved.tensor]
+        pairs = zip(tile_map.spans, strides(tensor.shape), strict=True)
+        terms = [f"{addresses.scalar(s.start, 6)} * {n}" for s, n in pairs if addresses.scalar(s.start) != "0"]
+        rank = addresses.scalar(tile_map.rank)
+        offset = " + ".join(terms) or "0"
+        self.writer.line(f"dl.transfer(watch, {stage.number}, t, {tensor.number}, {rank}, {offset})")
+
+    # Signals -------------------------------------------------------------------------------------------------
+
+    def _notify(self, kind: str, region: Region) -> None:
+        addresses = self.values.addresses
+        tile_map = addresses.bound.tile_map(addresses.stage.name, region)
+        grid = addresses.bound.channels[region.tensor, kind]
+        remote = region.rank is not None
+        rank = addresses.scalar(tile_map.rank)
+        pad = "signals"
+        if remote:
+            pad = self.writer.name("pad")
+            self.writer.line(f"{pad} = dl.symm_at(signal_table, {rank}, signals)")
+        stage = addresses.stage.number
+
+        def emit(channel: str, linear: str) -> None:
+            self.writer.line(f"dl.notify({pad}, {channel}, {rank}, watch, {stage}, t, {remote}, False)")
+
+        self._channels(tile_map, grid, emit)
+
+    def _wait(self, kind: str, region: Region) -> None:
+        addresses = self.values.addresses
+        tile_map = addresses.bound.tile_map(addresses.stage.name, region)
+        grid = addresses.bound.channels[region.tensor, kind]
+        threshold = self.thresholds[region.tensor, kind]
+        stage = addresses.stage.number
+
+        def emit(channel: str, linear: str) -> None:
+            count = str(threshold) if threshold is not None else f"tl.load({grid.tensor}_{kind}_thresholds + {linear})"
+            target = f"{count} * {grid.tensor}_round" if grid.slots > 1 else f"{count} * epoch"
+            self.writer.line(f"dl.wait(signals, {channel}, {target}, watch, {stage}, t)")
+
+        self._channels(tile_map, grid, emit)
+
+    def _channels(self, tile_map: TileMap, grid: ChannelGrid, emit) -> None:  # type: ignore[no-untyped-def]
+        """Call `emit(pad offset, number in the grid)` for every channel of an access, in loops where there are many."""
+        scalar = self.values.addresses.scalar
+        base = str(grid.base) if grid.slots == 1 else f"{grid.base} + {grid.tensor}_slot_number * {grid.count}"
+        coords: list[str] = []
+
+        def dimension(d: int, ranges: tuple[tuple[Scalar, Scalar], ...]) -> None:
+            if d == len(ranges):
+                terms = [
+                    (c if n == 1 else f"{c} * {n}")
+                    for c, n in zip(coords, strides(grid.counts), strict=True)
+                    if c != "0"
+                ]
+                linear = " + ".join(terms) or "0"
+                emit(f"{base} + {linear}" if linear != "0" else base, linear)
+                return
+            low, high = ranges[d]
+            if single(ranges[d]):
+                coords.append(scalar(low, 6))
+                dimension(d + 1, ranges)
+                coords.pop()
+                return
+            name = self.writer.name("channel")
+            with self.writer.block(f"for {name} in range({scalar(low)}, {scalar(high)}):"):
+                coords.append(name)
+                dimension(d + 1, ranges)
+                coords.pop()
+
+        dimension(0, tile_map.channel_range(grid))

@@ -1,0 +1,51 @@
+"""The store of generated modules: files named by their content, written whole or not at all, loaded as real files."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+from tilelink.errors import EmitError
+from tilelink.settings import settings
+
+
+def digest(text: str) -> str:
+    """The name that a module's text has in the store."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def save(text: str) -> Path:
+    """Write a module into the cache folder; many ranks may do so at once. Returns its file."""
+    folder = settings().cache / "sources"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"tilelink_{digest(text)[:32]}.py"
+    if not _intact(path, text):
+        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    return path
+
+
+def _intact(path: Path, text: str) -> bool:
+    try:
+        return path.read_text(encoding="utf-8") == text
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def load(path: Path) -> ModuleType:
+    """Import a stored module from its file."""
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise EmitError(f"{path} is not a Python file", hint="remove the cache folder and compile again")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

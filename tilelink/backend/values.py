@@ -1,0 +1,292 @@
+"""Tile values as Triton expressions, rendered from the IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tilelink.backend.regions import Addresses, Slice, Slices, power_of_two
+from tilelink.errors import EmitError
+from tilelink.ir.program import (
+    Apply,
+    Attend,
+    Cast,
+    Dot,
+    Expand,
+    Finish,
+    FromScalar,
+    Full,
+    Literal,
+    Local,
+    Positions,
+    Read,
+    Reduce,
+    SoftmaxInit,
+    Transpose,
+    UserCall,
+    Value,
+)
+from tilelink.ir.scalar import Ranks
+from tilelink.ir.typing import ONE, Axis
+
+TRITON = {"f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "i32": "tl.int32", "bool": "tl.int1"}
+INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
+    "ge": ">=", "and": "&", "or": "|",
+}  # fmt: skip
+FUNCTIONS = {
+    "maximum": "tl.maximum", "minimum": "tl.minimum", "where": "tl.where", "exp": "tl.exp", "log": "tl.log",
+    "sqrt": "tl.sqrt", "abs": "tl.abs", "rsqrt": "dl.rsqrt", "silu": "dl.silu", "gelu": "dl.gelu", "relu": "dl.relu",
+    "sigmoid": "dl.sigmoid", "tanh": "dl.tanh",
+}  # fmt: skip
+NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
+COMBINE = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A rendered value: its source, its dtype as rendered, its axes."""
+
+    text: str
+    dtype: str
+    axes: tuple[Axis, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Values:
+    """Lowers the values of one stage; temporaries go to the addresses' writer."""
+
+    addresses: Addresses
+    modules: set[str] = field(default_factory=set[str])
+    """Modules of users' functions that the source must import."""
+
+    def lower(self, value: Value, slices: Slices, raw: bool = False) -> Tile:
+        """A value; low precision reads are widened to f32 unless `raw`."""
+        match value:
+            case Read():
+                return self._read(value, slices, raw)
+            case Local(name=name):
+                kind = self.addresses.typing.type_of(value)
+                return self._whole(name, kind.dtype, kind.axes, slices)
+            case Literal(value=number):
+                return Tile(text=repr(number), dtype="f32" if isinstance(number, float) else "i32")
+            case FromScalar(scalar=scalar):
+                return Tile(text=self.addresses.scalar(scalar, 9), dtype="i32")
+            case Full(value=number):
+                return Tile(text=repr(number), dtype="f32")
+            case Apply(op=op, args=args):
+                return self._apply(value, op, args, slices)
+            case Dot():
+                return self._dot(value, slices)
+            case Reduce():
+                return self._reduce(value, slices)
+            case _:
+                return self._shaped(value, slices, raw)
+
+    def _whole(self, name: str, dtype: str, axes: tuple[Axis, ...], slices: Slices) -> Tile:
+        if any(a in slices for a in axes):
+            raise EmitError(f"{name} cannot be cut into slices", hint="store it to a local tensor first")
+        return Tile(text=name, dtype=dtype, axes=axes)
+
+    def _shaped(self, value: Value, slices: Slices, raw: bool) -> Tile:
+        match value:
+            case Transpose(value=inner):
+                tile = self.lower(inner, slices, raw)
+                axes = (*tile.axes[:-2], tile.axes[-1], tile.axes[-2])
+                return Tile(text=f"tl.trans({tile.text})", dtype=tile.dtype, axes=axes)
+            case Expand(value=inner, pattern=pattern):
+                tile = self.lower(inner, slices, raw)
+                rest = iter(tile.axes)
+                view = ", ".join(":" if kept else "None" for kept in pattern)
+                axes = tuple(next(rest) if kept else ONE for kept in pattern)
+                return Tile(text=f"({tile.text})[{view}]" if tile.axes else tile.text, dtype=tile.dtype, axes=axes)
+            case Cast(value=inner, dtype=dtype):
+                tile = self.named(self.lower(inner, slices))
+                return Tile(text=f"dl.cast({tile.text}, {TRITON[dtype]})", dtype=dtype, axes=tile.axes)
+            case Positions(index=index):
+                axis = Axis(kind="tile", index=index)
+                block = self.addresses.block(axis, slices)
+                within = slices[axis].start if axis in slices else "0"
+                start = f"{index} * {self.addresses.stage.tiles[index]} + {within}"
+                return Tile(text=f"({start} + tl.arange(0, {block}))", dtype="i32", axes=(axis,))
+            case Finish(state=state):
+                kind = self.addresses.typing.type_of(value)
+                name = self._state(state)
+                return Tile(text=f"dl.attend_finish({name}_m, {name}_l, {name}_acc)", dtype="f32", axes=kind.axes)
+            case UserCall(function=function, args=args):
+                return self._user_call(function, args, slices)
+            case _:
+                raise EmitError(f"cannot render {type(value).__name__} here", location=value.location)
+
+    def _state(self, value: Value) -> str:
+        if isinstance(value, Local):
+            return value.name
+        raise EmitError("a softmax state is used by its name", location=value.location, hint="state = attend(...)")
+
+    def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
+        block = self.addresses.region(value.region, slices)
+        name = self.addresses.writer.name(value.region.tensor + "_tile")
+        mask = f", mask={block.mask}, other=0" if block.mask else ""
+        self.addresses.writer.line(f"{name} = tl.load({block.pointers}{mask})")
+        tensor = self.addresses.bound.tensors[value.region.tensor]
+        if raw or tensor.dtype in ("f32", "i32", "bool"):
+            return Tile(text=name, dtype=tensor.dtype, axes=block.axes)
+        return Tile(text=f"dl.cast({name}, tl.float32)", dtype="f32", axes=block.axes)
+
+    def named(self, tile: Tile, stem: str = "v") -> Tile:
+        """The tile under a name of its own, if it has none yet."""
+        if tile.text.isidentifier():
+            return tile
+        name = self.addresses.writer.name(stem)
+        self.addresses.writer.line(f"{name} = {tile.text}")
+        return Tile(text=name, dtype=tile.dtype, axes=tile.axes)
+
+    def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices) -> Tile:
+        tiles = [self.lower(a, slices) for a in args]
+        size = max(len(t.axes) for t in tiles)
+        axes = max((t.axes for t in tiles), key=len)
+        for tile in tiles:
+            padded = (ONE,) * (size - len(tile.axes)) + tile.axes
+            axes = tuple(p if a == ONE else a for a, p in zip(axes, padded, strict=True))
+        texts = [self._aligned(t, size) for t in tiles]
+        dtype = self.addresses.typing.type_of(value).dtype
+        if op == "neg":
+            return Tile(text=f"(-{texts[0]})", dtype=dtype, axes=axes)
+        if op == "not":
+            text = f"(not {texts[0]})" if not axes else f"({texts[0]} == 0)"
+            return Tile(text=text, dtype=dtype, axes=axes)
+        if op in INFIX:
+            return Tile(text=f"({texts[0]} {INFIX[op]} {texts[1]})", dtype=dtype, axes=axes)
+        return Tile(text=f"{FUNCTIONS[op]}({', '.join(texts)})", dtype=dtype, axes=axes)
+
+    def _aligned(self, tile: Tile, size: int) -> str:
+        missing = size - len(tile.axes)
+        if not tile.axes or not missing:
+            return tile.text
+        view = ", ".join(["None"] * missing + [":"] * len(tile.axes))
+        return f"({tile.text})[{view}]"
+
+    # Contractions and reductions -----------------------------------------------------------------------------
+
+    def _loop(self, axis: Axis, slices: Slices, body: Callable[[Slices], None]) -> None:
+        """Run `body` once, or in a loop over blocks of the axis when it is longer than the stage's block."""
+        extent = self.addresses.extent(axis)
+        over_ranks = axis.kind == "whole" and isinstance(axis.dim, Ranks)
+        block = 0 if over_ranks else max(power_of_two(self.addresses.stage.block), self.addresses.smallest)
+        if not over_ranks and extent <= block:
+            body(slices)
+            return
+        name = self.addresses.writer.name("k")
+        with self.addresses.writer.block(f"for {name} in range(0, {extent}, {block or 1}):"):
+            body({**slices, axis: Slice(start=name, block=block)})
+
+    def _dot(self, value: Dot, slices: Slices) -> Tile:
+        typing = self.addresses.typing
+        kind = typing.type_of(value)
+        axis = typing.type_of(value.left).axes[-1]
+        if len(kind.axes) != 2:
+            raise EmitError(f"dot of {kind}", location=value.location, hint="dot multiplies tiles of two axes")
+        shape = self.addresses.shape(kind.axes, slices)
+        writer = self.addresses.writer
+        acc = writer.name("acc")
+        writer.line(f"{acc} = tl.zeros(({shape[0]}, {shape[1]}), dtype=tl.float32)")
+
+        def body(inner: Slices) -> None:
+            a = self._operand(value.left, axis, inner)
+            b = self._operand(value.right, axis, inner)
+            a, b = self._same_dtype(a, b)
+            writer.line(f"{acc} = dl.dot({a.text}, {b.text}, {acc})")
+
+        self._loop(axis, slices, body)
+        return Tile(text=acc, dtype="f32", axes=kind.axes)
+
+    def _operand(self, value: Value, axis: Axis, slices: Slices) -> Tile:
+        """An operand of a product; what is computed is made zero beyond the end of the contracted axis."""
+        tile = self.lower(value, slices, raw=True)
+        inner = value.value if isinstance(value, Transpose) else value
+        return tile if isinstance(inner, Read) else self._masked(tile, axis, slices, "0.0")
+
+    def _masked(self, tile: Tile, axis: Axis, slices: Slices, neutral: str) -> Tile:
+        """The tile with a neutral number where the block reaches beyond the axis."""
+        extent, block = self.addresses.extent(axis), self.addresses.block(axis, slices)
+        limits: list[str] = []
+        within = slices[axis].start if axis in slices else "0"
+        steps = f"{within} + tl.arange(0, {block})" if within != "0" else f"tl.arange(0, {block})"
+        if block and (block > extent or (axis in slices and extent % block)):
+            limits.append(f"({steps} < {extent})")
+        stage = self.addresses.stage
+        if block and axis.kind == "tile" and stage.extents[str(axis.index)] % extent:
+            limits.append(f"({axis.index} * {extent} + {steps} < {stage.extents[str(axis.index)]})")
+        if not limits:
+            return tile
+        view = ", ".join(":" if a == axis else "None" for a in tile.axes)
+        mask = f"({' & '.join(limits)})" + (f"[{view}]" if len(tile.axes) > 1 else "")
+        return Tile(text=f"tl.where({mask}, {tile.text}, {neutral})", dtype=tile.dtype, axes=tile.axes)
+
+    def _same_dtype(self, a: Tile, b: Tile) -> tuple[Tile, Tile]:
+        """A computed f32 operand beside a low precision one is rounded to it."""
+        if a.dtype == b.dtype:
+            return a, b
+        low = a.dtype if b.dtype == "f32" else b.dtype
+        return tuple(t if t.dtype == low else self._cast(t, low) for t in (a, b))  # type: ignore[return-value]
+
+    def _cast(self, tile: Tile, dtype: str) -> Tile:
+        named = self.named(tile)
+        return Tile(text=f"dl.cast({named.text}, {TRITON[dtype]})", dtype=dtype, axes=tile.axes)
+
+    def _reduce(self, value: Reduce, slices: Slices) -> Tile:
+        typing = self.addresses.typing
+        kind = typing.type_of(value.value)
+        position = value.axis % len(kind.axes)
+        axis = kind.axes[position]
+        result = typing.type_of(value)
+        shape = self.addresses.shape(result.axes, slices)
+        writer = self.addresses.writer
+        total = writer.name("total")
+        start = (
+            f"tl.full(({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''}), {NEUTRAL[value.op]}, tl.float32)"
+        )
+        writer.line(f"{total} = {start}" if shape else f"{total} = {NEUTRAL[value.op]}")
+
+        def body(inner: Slices) -> None:
+            tile = self.lower(value.value, inner)
+            if not (axis in inner and inner[axis].block == 0):
+                tile = self.named(self._masked(tile, axis, inner, NEUTRAL[value.op]))
+                tile = Tile(text=f"tl.{value.op}({tile.text}, axis={position})", dtype="f32", axes=result.axes)
+            writer.line(f"{total} = {COMBINE[value.op].format(total, tile.text)}")
+
+        self._loop(axis, slices, body)
+        return Tile(text=total, dtype=result.dtype, axes=result.axes)
+
+    # Attention and users' functions --------------------------------------------------------------------------
+
+    def begin_state(self, name: str, value: SoftmaxInit) -> None:
+        """`name = online_softmax(f32)`: three variables."""
+        axes = self.addresses.typing.locals[name].axes
+        rows, columns = self.addresses.shape(axes, {})
+        self.addresses.writer.line(f"{name}_m, {name}_l, {name}_acc = dl.attend_begin({rows}, {columns})")
+
+    def attend(self, name: str, value: Attend) -> None:
+        """`name = attend(state, q, k, v, scale, mask)`."""
+        writer = self.addresses.writer
+        scores = self.named(self.lower(Dot(left=value.q, right=Transpose(value=value.k)), {}), "scores")
+        scale = self.lower(value.scale, {})
+        writer.line(f"{scores.text} = {scores.text} * {scale.text}")
+        if value.mask is not None:
+            mask = self.lower(value.mask, {})
+            writer.line(f'{scores.text} = tl.where({self._aligned(mask, 2)}, {scores.text}, float("-inf"))')
+        keys = scores.axes[1]
+        masked = self._masked(scores, keys, {}, 'float("-inf")')
+        if masked.text != scores.text:
+            writer.line(f"{scores.text} = {masked.text}")
+        v = self.named(self.lower(value.v, {}, raw=True))
+        old = self._state(value.state)
+        before = f"{old}_m, {old}_l, {old}_acc"
+        writer.line(f"{name}_m, {name}_l, {name}_acc = dl.attend_step({before}, {scores.text}, {v.text})")
+
+    def _user_call(self, function: str, args: tuple[Value, ...], slices: Slices) -> Tile:
+        if "." in function:
+            self.modules.add(function.rpartition(".")[0])
+        tiles = [self.lower(a, slices) for a in args]
+        axes = tiles[0].axes if tiles else ()
+        return Tile(text=f"{function}({', '.join(t.text for t in tiles)})", dtype="f32", axes=axes)

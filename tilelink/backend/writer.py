@@ -1,0 +1,37 @@
+"""Lines of source with indentation, and fresh names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(kw_only=True)
+class Writer:
+    """Collects lines; `name` gives each temporary a name of its own."""
+
+    depth: int = 0
+    lines: list[str] = field(default_factory=list[str])
+    _used: dict[str, int] = field(default_factory=dict[str, int])
+
+    def line(self, text: str) -> None:
+        """One line at the current depth."""
+        self.lines.append("    " * self.depth + text if text else "")
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """A line ending in a colon and the lines under it; an empty block gets a `pass`."""
+        self.line(head)
+        self.depth += 1
+        before = len(self.lines)
+        yield
+        if len(self.lines) == before:
+            self.line("pass")
+        self.depth -= 1
+
+    def name(self, stem: str) -> str:
+        """A name not given before: stem, stem_1, stem_2, ..."""
+        count = self._used.get(stem, 0)
+        self._used[stem] = count + 1
+        return f"{stem}_{count}"
