@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from tilelink.errors import DeadlineError
@@ -21,11 +21,14 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
-def main(run: Run, board: Board, index: int, pipe: int, settle: Callable[[], None]) -> NoReturn:
-    """Runs lane `index` and writes its Outcome to `pipe`; `settle` makes the process ready. It never returns."""
+def main(run: Run, board: Board, index: int, *, pipe: int, parent: int, mask: Iterable[int]) -> NoReturn:
+    """Runs lane `index` and writes its Outcome to `pipe`. It never returns.
+
+    parent: who forked it. mask: the signals to be blocked.
+    """
     code = 1
     try:
-        settle()
+        _detach(parent, mask)
         outcome = _Execution(run, board, index).outcome()
         _write(pipe, pickle.dumps(outcome))
         code = 0
@@ -39,11 +42,8 @@ def main(run: Run, board: Board, index: int, pipe: int, settle: Callable[[], Non
         os._exit(code)
 
 
-def detach(parent: int, mask: Iterable[int]) -> None:
-    """Cuts what a fork inherits: the process dies with `parent`, leaves Ctrl-C to it, and handles no signal as it did.
-
-    mask: the signals to be blocked from now on.
-    """
+def _detach(parent: int, mask: Iterable[int]) -> None:
+    """Cuts what a fork inherits: the process dies with `parent`, leaves Ctrl-C to it, and handles no signal itself."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)  # it died before it was watched

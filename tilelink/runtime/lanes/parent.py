@@ -13,7 +13,7 @@ from typing import Self
 
 from tilelink.runtime.lanes import child
 from tilelink.runtime.lanes.board import Board
-from tilelink.runtime.lanes.threads import single_threader
+from tilelink.runtime.lanes.threads import single_thread
 from tilelink.runtime.lanes.values import Outcome, Run
 
 GRACE_S = 1.0  # for lanes to stop by themselves once one has failed
@@ -71,34 +71,28 @@ class Crew:
 
     def start(self) -> None:
         """Forks a process for each lane."""
-        limit_threads = single_threader()
         parent = os.getpid()
         child.flush_output()  # or each child would print what is still in the buffers
+        with single_thread():
+            for index in range(len(self._run.lanes)):
+                self._start(index, parent)
 
-        def fork(index: int) -> None:
-            read, write = os.pipe()
-            os.set_blocking(read, False)
-            # A signal's handler must not run between the fork and the line that makes the child known.
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
-
-            def settle() -> None:
-                child.detach(parent, mask)
-                limit_threads()
-
-            try:
-                pid = _fork()
-                if pid == 0:
-                    child.main(self._run, self._board, index, write, settle)
-                self.children.append(Child(index=index, pid=pid, pipe=read))
-            except OSError:
-                os.close(read)
-                raise
-            finally:
-                os.close(write)
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-        for index in range(len(self._run.lanes)):
-            fork(index)
+    def _start(self, index: int, parent: int) -> None:
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        # A signal's handler must not run between the fork and the line that makes the child known.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+        try:
+            pid = _fork()
+            if pid == 0:
+                child.main(self._run, self._board, index, pipe=write, parent=parent, mask=mask)
+            self.children.append(Child(index=index, pid=pid, pipe=read))
+        except OSError:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def watch(self, limit_s: float | None, quiet_s: float) -> str | None:
         """Listens until every process has ended.
@@ -125,7 +119,7 @@ class Crew:
         return guard.reason
 
     def _hear(self, selector: selectors.BaseSelector, one: Child) -> None:
-        if not _read(one):
+        if _read(one) == 0:
             selector.unregister(one.pipe)
             self._end(one, patience_s=GRACE_S)
 
@@ -182,14 +176,14 @@ def _fork() -> int:
         return os.fork()
 
 
-def _read(one: Child) -> bool:
-    """Takes what is in the pipe; whether there was anything."""
+def _read(one: Child) -> int | None:
+    """Takes what is in the pipe. Returns the bytes taken: 0 at its end, None if there are none for now."""
     try:
         chunk = os.read(one.pipe, 1 << 16)
     except BlockingIOError:
-        return False
+        return None
     one.data += chunk
-    return bool(chunk)
+    return len(chunk)
 
 
 def _reaped(one: Child, *, block: bool = False) -> bool:

@@ -1,44 +1,54 @@
 """One thread per process: lanes are the parallelism, and more threads than cores cost far more than they give."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-# NumPy's OpenBLAS (two spellings of its own, two of a system's), MKL and BLIS.
-_SETTERS = (
-    "scipy_openblas_set_num_threads64_",
-    "scipy_openblas_set_num_threads",
-    "openblas_set_num_threads64_",
-    "openblas_set_num_threads",
-    "MKL_Set_Num_Threads",
-    "bli_thread_set_num_threads",
+# (get, set) of the number of threads: NumPy's own OpenBLAS, a system's OpenBLAS, MKL, BLIS.
+_FUNCTIONS = (
+    ("scipy_openblas_get_num_threads64_", "scipy_openblas_set_num_threads64_"),
+    ("scipy_openblas_get_num_threads", "scipy_openblas_set_num_threads"),
+    ("openblas_get_num_threads64_", "openblas_set_num_threads64_"),
+    ("openblas_get_num_threads", "openblas_set_num_threads"),
+    ("MKL_Get_Max_Threads", "MKL_Set_Num_Threads"),
+    ("bli_thread_get_num_threads", "bli_thread_set_num_threads"),
 )
 _LIBRARIES = ("blas", "mkl_rt", "blis")
 
 
-def single_threader() -> Callable[[], None]:
-    """A function that limits its process to one thread in torch and in the BLAS that NumPy uses.
+@contextmanager
+def single_thread() -> Generator[None]:
+    """Inside, torch and the BLAS that NumPy uses compute on one thread, and processes forked there stay so.
 
-    The libraries are looked up when this is called, so that forked processes have nothing left to look up.
+    It is the parent that asks: a forked process that asks OpenBLAS for one thread first starts all, and they spin.
     """
-    setters = list(_blas_setters())
-
-    def limit() -> None:
+    libraries = list(_thread_counts())
+    before = [getter() for getter, _ in libraries]
+    torch_threads = torch.get_num_threads()
+    try:
         torch.set_num_threads(1)
-        for setter in setters:
+        for _, setter in libraries:
             setter(1)
+        yield
+    finally:
+        torch.set_num_threads(torch_threads)
+        for (_, setter), count in zip(libraries, before, strict=True):
+            setter(count)
 
-    return limit
 
-
-def _blas_setters() -> list[Any]:
-    """The functions of the loaded BLAS libraries that set their number of threads."""
-    libraries = [ctypes.CDLL(path) for path in _loaded_libraries()]
-    found = [next((getattr(one, name) for name in _SETTERS if hasattr(one, name)), None) for one in libraries]
-    return [setter for setter in found if setter is not None]
+def _thread_counts() -> list[tuple[Any, Any]]:
+    """The functions of each loaded BLAS that get and set its number of threads."""
+    found: list[tuple[Any, Any]] = []
+    for path in _loaded_libraries():
+        library = ctypes.CDLL(path)
+        names = next((pair for pair in _FUNCTIONS if all(hasattr(library, name) for name in pair)), None)
+        if names is not None:
+            found.append((getattr(library, names[0]), getattr(library, names[1])))
+    return found
 
 
 def _loaded_libraries() -> list[str]:
