@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Annotated, Any, NoReturn
 
 import typer
+from rich import box as rich_box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -96,7 +97,7 @@ def check(
             for scheduled in _schedules(module, one, schedule):
                 try:
                     plan = compiler.plan(
-                        one, scheduled, ranks=ranks, dims=dims, dtype=dtype, target=target,
+                        one, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=target,
                         tables=_tables(one, dims, ranks),
                     )  # fmt: skip
                     tasks[_name(scheduled)] = plan.tasks
@@ -129,7 +130,7 @@ def show(
         options: dict[str, Any] = {
             "ranks": ranks,
             "dims": _dims(chosen, sets, DIMS_ON_GPU if gpu else DEFAULT_DIMS),
-            "dtype": dtype or (Dtype.bf16 if gpu else Dtype.f32),
+            "dtype": (dtype or (Dtype.bf16 if gpu else Dtype.f32)).value,
             "target": target or ("sm_90" if gpu else "cpu"),
         }
         options["tables"] = _tables(chosen, options["dims"], ranks)
@@ -141,7 +142,7 @@ def show(
             case Stage.plan:
                 _show_plan(compiler.plan(chosen, scheduled, **options))
             case Stage.source:
-                _write(compiler.source(chosen, scheduled, dialect=dialect, **options))
+                _write(compiler.source(chosen, scheduled, dialect=dialect.value, **options))
             case Stage.ptx:
                 _write(compiler.assembly(chosen, scheduled, **options))
 
@@ -154,7 +155,7 @@ def run(
     ranks: Ranks = 4,
     sets: Sets = None,
     device: Annotated[Device, typer.Option("--device", help="what the ranks are")] = Device.cpu,
-    seed: Annotated[int | None, typer.Option("--seed", help="of the inputs, and of random delays of every event")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="of the inputs and of random delays")] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="launches, back to back")] = 1,
     dtype: Element = Dtype.f32,
     delay: Annotated[float, typer.Option("--delay", min=0.0, help="longest random delay, in seconds")] = 0.002,
@@ -166,14 +167,14 @@ def run(
         module = compiler.load(file)
         chosen = module.program(program)
         scheduled = _schedules(module, chosen, schedule or DEFAULT)[0]
-        dims = _dims(chosen, sets)
+        dims, kind = _dims(chosen, sets), dtype.value
         with _progress(2 + repeat, quiet=as_json) as advance:
             kernel = compiler.compile(
-                chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype, device=device,
+                chosen, scheduled, ranks=ranks, dims=dims, dtype=kind, device=device.value,
                 tables=_tables(chosen, dims, ranks, seed or 0),
             )  # fmt: skip
             advance("running")
-            inputs = trial.random_inputs(chosen, ranks=ranks, dims=dims, dtype=dtype, launches=repeat, seed=seed or 0)
+            inputs = trial.random_inputs(chosen, ranks=ranks, dims=dims, dtype=kind, launches=repeat, seed=seed or 0)
             result = kernel.run(inputs, seed=seed, max_delay_s=delay if seed is not None else 0.0, deadline_s=deadline)
             advance("comparing")
             errors: dict[str, float] = {}
@@ -186,11 +187,11 @@ def run(
             "schedule": _name(scheduled),
             "ranks": ranks,
             "dims": dims,
-            "dtype": str(dtype),
+            "dtype": kind,
             "launches": repeat,
             "seconds": round(result.seconds, 3),
         }
-        good = _print_errors(report, errors, TOLERANCE[dtype], as_json)
+        good = _print_errors(report, errors, TOLERANCE[kind], as_json)
     if not good:
         raise typer.Exit(1)
 
@@ -324,33 +325,44 @@ def _print_errors(report: dict[str, Any], errors: dict[str, float], tolerance: f
 
 
 @contextmanager
-def _progress(steps: int, quiet: bool) -> Generator[Any]:
+def _progress(steps: int, quiet: bool) -> Generator[Callable[[str], None]]:
     """A function that reports the next step: as a bar on a terminal, else not at all."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        yield lambda what: None
+        yield _silent
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("compiling", total=steps)
-        yield lambda what: progress.update(task, advance=1, description=what)
+
+        def advance(what: str) -> None:
+            progress.update(task, advance=1, description=what)
+
+        yield advance
+
+
+def _silent(what: str) -> None:
+    """Reports nothing."""
 
 
 def _show_plan(plan: Plan) -> None:
     """The plan in numbers, and the tiles of the first rank's first programs."""
     bound = plan.bound
     console = Console(soft_wrap=not sys.stdout.isatty())
-    kernels = Table("kernel", "stages", "stream", "programs", "tiles a rank", title=f"{bound.program.name}: kernels")
+    box = rich_box.HEAVY_HEAD if console.is_terminal else None
+    kernels = Table("kernel", "stages", "stream", "programs", "tiles a rank", box=box)
     for kernel in bound.kernels:
         names = [name for loop in kernel.loops for name in loop.stages]
         tiles = sum(bound.stages[name].total for name in names)
         kernels.add_row(kernel.name, ", ".join(names), kernel.stream, str(kernel.programs), str(tiles))
-    channels = Table("signal", "channels", "elements each", "notifies each", "buffers", title="channels of a rank")
+    channels = Table("signal", "channels", "elements each", "notifies each", "buffers", box=box)
     for (tensor, kind), grid in bound.channels.items():
         counts = sorted({int(n) for n in plan.thresholds[tensor, kind].flat})
         sizes = " x ".join(map(str, grid.sizes))
         channels.add_row(f"{tensor} {kind}", str(grid.count), sizes, _range(counts), str(grid.slots))
-    console.print(kernels, channels)
+    console.print(kernels)
+    if bound.channels:
+        console.print(channels)
     signals, moves = plan.signals, plan.transfers
     notifies = int((signals.kind == NOTIFY).sum())
     away = int(moves.elements.sum())

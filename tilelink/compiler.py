@@ -15,7 +15,7 @@ import numpy as np
 
 from tilelink.backend import store
 from tilelink.backend.emit import Emitted, emit
-from tilelink.errors import BindingError, ShapeError, UnknownNameError
+from tilelink.errors import BindingError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program
 from tilelink.ir.typing import infer
@@ -217,7 +217,10 @@ def assembly(
     """
     from tilelink.runtime.assembly import KernelSource, assemble
 
-    verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target, tables=tables)
+    machine = named_target(target) if isinstance(target, str) else target
+    if machine.kind == "cpu":
+        raise UnknownTargetError("kernels are interpreted on the CPU, not compiled", hint="compile for sm_90, say")
+    verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=machine, tables=tables)
     emitted = emit(verified.bound, verified.thresholds)
     dtypes = {name: tensor.dtype for name, tensor in verified.bound.tensors.items()}
     kernels = [
@@ -230,7 +233,7 @@ def assembly(
         for one in emitted.kernels
         if not one.kernel.on_copy_engine
     ]
-    return assemble(store.save(emitted.text), kernels, verified.bound.target)
+    return assemble(store.save(emitted.text), kernels, machine)
 
 
 # Running -----------------------------------------------------------------------------------------------------

@@ -96,6 +96,33 @@ def test_launches_back_to_back(tmp_path: Path) -> None:
     assert os.environ.get("TRITON_INTERPRET") is None
 
 
+QUEUED = SOURCE.replace("    there = dl.symm_at", "    there = 0  #").replace("    dl.transfer(", "    0  # (").replace(
+    "    tl.store(there", "    0  # tl.store(there"
+).replace("    pad = dl", "    0  # pad = dl").replace("    dl.notify(", "    0  # dl.notify(") + '''
+def send(queue, rank, epoch):
+    slot = (epoch - 1) % 2
+    peer = (rank + 1) % 3
+    for q in range(3):
+        queue.wait(8 + q, epoch - 2, -1, 0)
+    for t in range(2):
+        queue.tile_begin(1, t)
+        queue.copy("xs", peer, (t * 4,), "x", rank, (t * 4,), (4,), 1, t)
+        queue.notify(peer, slot * 2 + t, 1, t)
+'''
+
+
+def test_a_copy_engine_moves_the_data(tmp_path: Path) -> None:
+    job = make_job(tmp_path, QUEUED)
+    send = CpuKernel(name="send", stream="copy", position=0, programs=1, copy_engine=True)
+    result = run_cpu(replace(job, kernels=(*job.kernels, send), seed=1, max_delay_s=0.002))
+    for inputs, outputs in zip(job.inputs, result.outputs, strict=True):
+        torch.testing.assert_close(outputs[2]["y"], inputs[2]["x"] + inputs[1]["x"])
+    copies = next(lane.events for lane in result.traces if lane.stream == "copy" and lane.rank == 0)
+    moved = [(e.kind, e.tile, e.a, e.b, e.c) for e in copies if e.stage == 1 and e.epoch == 2]
+    assert moved[:3] == [("tile", 0, 0, 0, 0), ("transfer", 0, 1, 1, 0), ("notify", 0, 1, 2, 0)]
+    assert moved[4] == ("transfer", 1, 1, 1, 4)
+
+
 def test_outputs_not_written_are_poison(tmp_path: Path) -> None:
     job = make_job(tmp_path, SOURCE.replace("tl.store(y + cols,", "tl.store(y + tl.minimum(cols, 6),"))
     outputs = run_cpu(job).outputs[-1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilelink.errors import SettingsError, UnknownTargetError
+from tilelink.errors import SettingsError
 from tilelink.settings import settings
 from tilelink.target import Target
 
@@ -35,12 +35,7 @@ class KernelSource:
 
 
 def assemble(source: Path, kernels: Sequence[KernelSource], target: Target) -> str:
-    """The assembly of all kernels, one after the other.
-
-    Raises UnknownTargetError for the CPU, SettingsError where TRITON_INTERPRET is set.
-    """
-    if target.kind == "cpu":
-        raise UnknownTargetError("kernels are interpreted on the CPU, not compiled", hint="--target sm_90")
+    """The assembly of all kernels, one after the other. Raises SettingsError where TRITON_INTERPRET is set."""
     if settings().interpret:
         raise SettingsError("Triton interprets kernels in this process", hint="unset TRITON_INTERPRET to compile")
     from tilelink.runtime.modules import load_module

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from tilelink.runtime import host_signals, monitor
 from tilelink.runtime.memory import Memory
 
+Ints = Sequence[int]
+
 
 class CopyQueue:
-    """The queue of one rank in the launch `epoch`. Offsets and sizes are in elements of the tensors."""
+    """The queue of one rank in the launch `epoch`. Places and sizes are in elements, without buffer slots."""
 
     def __init__(self, memory: Memory, rank: int, epoch: int) -> None:
         self._memory = memory
@@ -27,3 +31,30 @@ class CopyQueue:
     def notify(self, rank: int, channel: int, stage: int, t: int) -> None:
         """Adds 1 to counter `channel` of `rank`, after all copies issued before."""
         host_signals.notify(self._memory.pads[rank], channel, rank, stage, t)
+
+    def entry(self, table: str, offset: int) -> int:
+        """The value at a linear offset of one of the own tables."""
+        return int(self._memory.tensors[self._rank][table].flatten()[offset])
+
+    def copy(
+        self, target: str, rank: int, low: Ints, source: str, source_rank: int, source_low: Ints, sizes: Ints,
+        stage: int, t: int,
+    ) -> None:  # fmt: skip
+        """Copies a box of `sizes` elements between two tensors of any ranks, and converts to the target's dtype.
+
+        The event names the far end: the source of what comes from a peer, else the target.
+        """
+        pulled = source_rank != self._rank
+        name, peer, place = (source, source_rank, source_low) if pulled else (target, rank, low)
+        tensor = self._memory.layout.tensor(name)
+        offset = 0
+        for extent, start in zip(tensor.shape, place, strict=True):
+            offset = offset * extent + start
+        monitor.record("transfer", stage, t, tensor.number, peer, offset)
+        there = self._box(target, rank, low, sizes)
+        there.copy_(self._box(source, source_rank, source_low, sizes).view(there.shape))
+
+    def _box(self, name: str, rank: int, low: Ints, sizes: Ints) -> torch.Tensor:
+        slot = self._memory.layout.tensor(name).slot(self._epoch)
+        box = self._memory.tensors[rank][name][slot]
+        return box[tuple(slice(start, start + size) for start, size in zip(low, sizes, strict=True))]

@@ -1,0 +1,160 @@
+"""The command line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tilelink import compiler
+from tilelink.cli import app
+from tilelink.reference import trial
+
+TEXT = """
+program twice(M, N):
+    x : in  [M, N]
+    y : out [M, N]
+
+    compute double(i: M, j: N):
+        y[i, j] = x[i, j] + x[i, j]
+
+schedule small for twice:
+    double tile(i=16, j=32)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "twice.tl"
+    path.write_text(TEXT)
+    return str(path)
+
+
+def tilelink(*args: str) -> Result:
+    return CliRunner().invoke(app, list(args))
+
+
+def test_check_says_one_line(file: str) -> None:
+    done = tilelink("check", file, "--ranks", "2", "--set", "M=33")
+    assert done.exit_code == 0
+    assert done.stdout == "twice: safe on 2 ranks, M=33, N=96: default (4 tiles), small (18 tiles)\n"
+
+
+def test_check_as_json(file: str) -> None:
+    report = json.loads(tilelink("check", file, "--schedule", "small", "--json").stdout)
+    assert report["ok"] is True
+    assert report["programs"][0]["tasks"].keys() == {"small"}
+
+
+def test_check_refuses_what_is_unsafe(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.tl"
+    path.write_text(TEXT.replace("y[i, j] = x[i, j] + x[i, j]", "if i != 0:\n            y[i, j] = x[i, j]"))
+    done = tilelink("check", str(path), "--schedule", "default")
+    assert done.exit_code == 1
+    assert "Error: " in done.stderr
+    assert "wrong.tl:" in done.stderr
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("check", "no_such_thing"), "UnknownNameError"),
+        (("check", "FILE", "--set", "M"), "--set M sets nothing"),
+        (("check", "FILE", "--set", "Q=3"), "no parameter 'Q'"),
+        (("check", "FILE", "--program", "thrice"), "no program 'thrice'"),
+        (("check", "FILE", "--target", "sm_1"), "UnknownTargetError"),
+        (("run", "FILE", "--schedule", "large"), "no schedule 'large'"),
+        (("run", "FILE", "--device", "cuda"), "no runtime for device 'cuda' yet"),
+        (("show", "FILE", "--stage", "ptx", "--target", "cpu"), "interpreted on the CPU"),
+    ],
+)
+def test_mistakes_have_designed_errors(args: tuple[str, ...], says: str, file: str) -> None:
+    done = tilelink(*(file if arg == "FILE" else arg for arg in args))
+    assert done.exit_code == 1
+    assert says in done.stderr
+    assert "hint: " in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_a_syntax_error_has_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "odd.tl"
+    path.write_text("program p(M):\n    x :: in [M]\n")
+    done = tilelink("check", str(path))
+    assert done.exit_code == 1
+    assert "odd.tl:2:" in done.stderr
+    assert "^" in done.stderr
+
+
+def test_errors_as_json() -> None:
+    done = tilelink("run", "no_such_thing", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["error"] == "UnknownNameError"
+
+
+def test_show_program_and_schedule_are_the_language(file: str) -> None:
+    program = tilelink("show", file).stdout
+    assert compiler.parse(program).program() == compiler.load(file).program()
+    schedule = tilelink("show", file, "--stage", "schedule", "--schedule", "small").stdout
+    assert schedule.startswith("schedule small for twice:\n")
+
+
+def test_show_plan(file: str) -> None:
+    shown = tilelink("show", file, "--stage", "plan", "--ranks", "2").stdout
+    assert "double" in shown
+    assert "8 tiles, 0 notifies, 0 waits, 0 transfers of 0 elements on 2 ranks" in shown
+
+
+@pytest.mark.parametrize("dialect", ["triton", "triton_dist"])
+def test_show_source(file: str, dialect: str) -> None:
+    shown = tilelink("show", file, "--stage", "source", "--dialect", dialect).stdout
+    compile(shown, "source", "exec")
+    assert "@triton.jit" in shown
+
+
+def test_show_ptx(file: str) -> None:
+    shown = tilelink("show", file, "--stage", "ptx", "--target", "sm_90").stdout
+    assert ".target sm_90" in shown
+
+
+def test_run_compares_all_outputs(file: str) -> None:
+    done = tilelink("run", file, "--ranks", "2", "--repeat", "3", "--seed", "5", "--set", "N=40")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("y: max |out-ref|/|ref| 0.00e+00 ok (twice with default on 2 ranks, 3 launches, f32)")
+
+
+def test_run_as_json(file: str) -> None:
+    done = tilelink("run", file, "--ranks", "1", "--dtype", "bf16", "--schedule", "small", "--json")
+    report = json.loads(done.stdout)
+    assert (report["ok"], report["errors"], report["dtype"], report["schedule"]) == (True, {"y": 0.0}, "bf16", "small")
+
+
+def test_a_mismatch_is_reported_and_exits_with_1(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler.Kernel, "reference", lambda _, inputs: [{"y": own["x"]} for own in inputs])
+    done = tilelink("run", file, "--ranks", "1")
+    assert done.exit_code == 1
+    assert "wrong, 1e-04 allowed" in done.stdout
+
+
+def test_an_output_that_is_no_number_is_wrong(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "relative_error", lambda *_: float("inf"))
+    done = tilelink("run", file, "--ranks", "1", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["errors"] == {"y": None}
+
+
+def test_the_module_runs_as_a_process_and_in_a_pipe(file: str) -> None:
+    command = f"{sys.executable} -m tilelink show {file} --stage source | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, env=os.environ)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+def test_a_library_program_by_its_name() -> None:
+    done = tilelink("check", "ag_gemm", "--ranks", "4")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("ag_gemm: safe on 4 ranks")
+    assert done.stdout.count("\n") == 1

@@ -1,0 +1,128 @@
+"""The pipeline's own errors, and what it refuses to run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tilelink import compiler
+from tilelink.errors import (
+    BindingError,
+    DeadlineError,
+    RankError,
+    ShapeError,
+    UnknownNameError,
+    UnknownTargetError,
+    VerificationError,
+)
+from tilelink.ir.program import Program
+
+TEXT = """
+program shift(M, N):
+    x    : in        [M, N]
+    left : symmetric [M, N]
+    y    : out       [M, N]
+
+    comm send(i: M):
+        tile_push_data(left[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(left[i, :] @ (rank + 1))
+
+    compute add(i: M, j: N):
+        consumer_tile_wait(left[i, :])
+        y[i, j] = x[i, j] + left[i, j]
+
+schedule fine for shift:
+    send on sm(1), tile(i=8)
+    add on sm, tile(i=16, j=16)
+"""
+DIMS = {"M": 40, "N": 24}
+
+
+@pytest.fixture
+def shift() -> Program:
+    return compiler.parse(TEXT).program()
+
+
+def inputs(ranks: int) -> list[dict[str, torch.Tensor]]:
+    return [{"x": torch.randn(40, 24)} for _ in range(ranks)]
+
+
+def test_a_kernel_is_a_function(shift: Program) -> None:
+    kernel = compiler.compile(shift, ranks=3, dims=DIMS)
+    given = inputs(3)
+    outputs = kernel(given)
+    for rank in range(3):
+        torch.testing.assert_close(outputs[rank]["y"], given[rank]["x"] + given[rank - 1]["x"])
+    assert kernel.path.read_text() == kernel.source
+
+
+def test_launches_and_schedule_by_name(shift: Program) -> None:
+    schedule = compiler.parse(TEXT).schedule("fine", shift)
+    kernel = compiler.compile(shift, schedule, ranks=2, dims=DIMS)
+    launches = [inputs(2) for _ in range(5)]
+    result = kernel.run(launches, seed=1, max_delay_s=0.002)
+    for given, outputs in zip(launches, result.outputs, strict=True):
+        torch.testing.assert_close(outputs[0]["y"], given[0]["x"] + given[1]["x"])
+    assert result.traces == ()
+
+
+def test_nothing_unsafe_is_compiled() -> None:
+    unsafe = compiler.parse(TEXT.replace("        consumer_tile_wait(left[i, :])\n", "")).program()
+    with pytest.raises(VerificationError):
+        compiler.compile(unsafe, ranks=2, dims=DIMS)
+    with pytest.raises(VerificationError):
+        compiler.source(unsafe, ranks=2, dims=DIMS)
+
+
+def test_a_source_that_crashes_names_the_rank(shift: Program) -> None:
+    kernel = compiler.compile(shift, ranks=2, dims=DIMS)
+    text = kernel.source.replace("dl.notify(", "dl.no_such_function(", 1)
+    with pytest.raises(RankError, match=r"rank \d.*no_such_function"):
+        replace(kernel, emitted=replace(kernel.emitted, text=text)).run([inputs(2)])
+
+
+def test_a_source_that_hangs_meets_the_deadline(shift: Program) -> None:
+    kernel = compiler.compile(shift, ranks=2, dims=DIMS)
+    text = kernel.source.replace("dl.notify(", "(lambda *_: None)(")
+    assert text != kernel.source
+    with pytest.raises(DeadlineError, match="waits for left tile channel"):
+        replace(kernel, emitted=replace(kernel.emitted, text=text)).run([inputs(2)], deadline_s=0.5)
+
+
+def test_inputs_that_do_not_fit(shift: Program) -> None:
+    kernel = compiler.compile(shift, ranks=2, dims=DIMS)
+    with pytest.raises(BindingError, match="no input 'x'"):
+        kernel([{}, {}])
+    with pytest.raises(BindingError, match="no input 'z'"):
+        kernel([{**own, "z": torch.zeros(1)} for own in inputs(2)])
+    with pytest.raises(BindingError, match="inputs of 1 ranks for a kernel of 2"):
+        kernel(inputs(1))
+    with pytest.raises(ShapeError, match=r"\[24, 40\] float32"):
+        kernel([{"x": torch.zeros(24, 40)}] * 2)
+    with pytest.raises(ShapeError, match="float64"):
+        kernel([{"x": torch.zeros(40, 24).double()}] * 2)
+
+
+def test_names_that_nothing_declares(shift: Program, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="ag_gemm"):
+        compiler.load("no_such_operator")
+    module = compiler.parse(TEXT)
+    with pytest.raises(UnknownNameError, match="fine"):
+        module.schedule("fast", shift)
+    with pytest.raises(UnknownNameError, match="shift"):
+        module.program("shaft")
+    path = tmp_path / "two.tl"
+    path.write_text(TEXT + TEXT.replace("shift", "other"))
+    with pytest.raises(UnknownNameError, match="several programs"):
+        compiler.load(path).program()
+    assert compiler.load(path).program("other").name == "other"
+
+
+def test_devices_and_targets_that_there_are_not(shift: Program) -> None:
+    with pytest.raises(BindingError, match="cuda"):
+        compiler.compile(shift, ranks=2, dims=DIMS, device="cuda")
+    with pytest.raises(UnknownTargetError):
+        compiler.plan(shift, ranks=2, dims=DIMS, target="sm_1")
+    with pytest.raises(UnknownTargetError, match="interpreted"):
+        compiler.assembly(shift, ranks=2, dims=DIMS, target="cpu")

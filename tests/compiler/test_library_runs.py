@@ -1,0 +1,45 @@
+"""Every program of the library, with every schedule: the right numbers, by the planned events."""
+
+import pytest
+
+from tests.compiler import library
+from tilelink import compiler
+from tilelink.ir.program import Program
+from tilelink.reference.trial import random_inputs, random_tables, relative_error
+from tilelink.schedule.traces import differences
+from tilelink.schedule.values import Schedule
+
+CASES = library.cases()
+ALLOWED = {"f32": 1e-5, "bf16": 2e-2}
+
+
+def run(program: Program, schedule: Schedule | None, ranks: int, launches: int, dtype: str = "f32") -> list[str]:
+    """Runs random inputs under random delays, checks all outputs, and returns how the trace differs from the plan."""
+    dims = library.dims(program)
+    tables = {k: v.numpy() for k, v in random_tables(program, ranks=ranks, dims=dims).items()}
+    kernel = compiler.compile(program, schedule, ranks=ranks, dims=dims, dtype=dtype, tables=tables)
+    inputs = random_inputs(program, ranks=ranks, dims=dims, dtype=dtype, launches=launches, seed=ranks)
+    result = kernel.run(inputs, seed=ranks, max_delay_s=0.001, trace=True)
+    assert len(result.outputs) == launches
+    for given, outputs in zip(inputs, result.outputs, strict=True):
+        expected = kernel.reference(given)
+        for tensor in outputs[0]:
+            error = relative_error([own[tensor] for own in outputs], [own[tensor] for own in expected])
+            assert error <= ALLOWED[dtype], tensor
+    lanes = {(lane.rank, lane.stream, lane.program): lane.events for lane in result.traces}
+    return differences(kernel.plan, lanes, launches)
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+@pytest.mark.parametrize("case", CASES, ids=library.name)
+def test_runs_as_planned(case: tuple[Program, Schedule | None], ranks: int) -> None:
+    assert run(*case, ranks, launches=3) == []
+
+
+@pytest.mark.parametrize("case", CASES[:1] + CASES[-1:], ids=library.name)
+def test_runs_in_bf16(case: tuple[Program, Schedule | None]) -> None:
+    assert run(*case, 2, launches=2, dtype="bf16") == []
+
+
+def test_runs_on_one_rank() -> None:
+    assert run(*CASES[0], 1, launches=2) == []
