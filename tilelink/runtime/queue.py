@@ -37,12 +37,13 @@ class CopyQueue:
         return int(self._memory.tensors[self._rank][table].flatten()[offset])
 
     def copy(
-        self, target: str, rank: int, low: Ints, source: str, source_rank: int, source_low: Ints, sizes: Ints,
-        stage: int, t: int,
+        self, target: str, rank: int, low: Ints, sizes: Ints, source: str, source_rank: int, source_low: Ints,
+        source_sizes: Ints, stage: int, t: int,
     ) -> None:  # fmt: skip
-        """Copies a box of `sizes` elements between two tensors of any ranks, and converts to the target's dtype.
+        """Copies a box of one tensor to a box of as many elements of another, and converts to the target's dtype.
 
-        The event names the far end: the source of what comes from a peer, else the target.
+        A box begins at `low` and has `sizes` elements. The event names the far end: the source of what comes from a
+        peer, else the target.
         """
         pulled = source_rank != self._rank
         name, peer, place = (source, source_rank, source_low) if pulled else (target, rank, low)
@@ -52,7 +53,7 @@ class CopyQueue:
             offset = offset * extent + start
         monitor.record("transfer", stage, t, tensor.number, peer, offset)
         there = self._box(target, rank, low, sizes)
-        there.copy_(self._box(source, source_rank, source_low, sizes).view(there.shape))
+        there.copy_(self._box(source, source_rank, source_low, source_sizes).reshape(there.shape))
 
     def _box(self, name: str, rank: int, low: Ints, sizes: Ints) -> torch.Tensor:
         slot = self._memory.layout.tensor(name).slot(self._epoch)
