@@ -106,7 +106,7 @@ def send(queue, rank, epoch):
         queue.wait(8 + q, epoch - 2, -1, 0)
     for t in range(2):
         queue.tile_begin(1, t)
-        queue.copy("xs", peer, (t * 4,), "x", rank, (t * 4,), (4,), 1, t)
+        queue.copy("xs", peer, (t * 4,), (4,), "x", rank, (t * 4,), (4,), 1, t)
         queue.notify(peer, slot * 2 + t, 1, t)
 '''
 

@@ -37,13 +37,14 @@ class CopyQueue:
         return int(self._memory.tensors[self._rank][table].flatten()[offset])
 
     def copy(
-        self, target: str, rank: int, low: Ints, sizes: Ints, source: str, source_rank: int, source_low: Ints,
-        source_sizes: Ints, stage: int, t: int,
+        self, target: str, rank: int, low: Ints, sizes: Ints,
+        source: str, source_rank: int, source_low: Ints, source_sizes: Ints,
+        stage: int, t: int,
     ) -> None:  # fmt: skip
-        """Copies a box of one tensor to a box of as many elements of another, and converts to the target's dtype.
+        """Copies a box of elements between two tensors of any ranks, and converts to the target's dtype.
 
-        A box begins at `low` and has `sizes` elements. The event names the far end: the source of what comes from a
-        peer, else the target.
+        low, sizes: one number per dimension. The event names the far end: the source of what comes from a peer, else
+        the target.
         """
         pulled = source_rank != self._rank
         name, peer, place = (source, source_rank, source_low) if pulled else (target, rank, low)
