@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.runtime.lane_helpers import Log, children, moments, open_files, wait_for
+from tilelink import settings
 from tilelink.runtime import monitor
 from tilelink.runtime.arena import Arena
 from tilelink.runtime.lanes import Lane, RunReport, run_lanes
@@ -203,7 +204,8 @@ print("parent")
 step = lambda epoch: print(f"launch {epoch}")
 run_lanes([Lane(rank=0, stream="main", program=0, steps=(step,))], launches=2, deadline_s=5)
 """
-    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    with settings.environment(PYTHONUNBUFFERED=None):  # what is in a buffer must not come twice or be lost
+        run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (run.stdout.splitlines(), run.stderr) == (["parent", "launch 1", "launch 2", "exit"], "")
 
 

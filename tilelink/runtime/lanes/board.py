@@ -11,7 +11,7 @@ AT_BEGIN, AT_FINISH, AT_JOIN = -1, -2, -3
 
 
 class Board:
-    """A line of counters for each lane, written by that lane alone, and a word that any process sets to end the run.
+    """A line of counters for each lane, written by that lane alone, and a word that the parent sets to end the run.
 
     ARRIVED: barriers reached in the stream. JOINED: epoch whose steps are done. BEGUN: epoch begun for the rank.
     BEATS: signs of life. EPOCH, PLACE: where the lane is: a step's number or one of AT_BEGIN, AT_FINISH, AT_JOIN.

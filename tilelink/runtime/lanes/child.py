@@ -77,13 +77,12 @@ class _Execution:
         self._monitor = _monitor(run, board, index, lane)
 
     def outcome(self) -> Outcome:
-        """Runs all launches; tells the others to stop if that fails."""
+        """Runs all launches. If that fails, the parent hears of it and stops the others."""
         monitor.install(self._monitor)
         try:
             for epoch in self._run.epochs:
                 self._launch(epoch)
         except BaseException as error:
-            self._board.abort()
             return self._explained(error)
         return Outcome(kind="done", moment=time.monotonic(), events=tuple(self._monitor.events))
 
