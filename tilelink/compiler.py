@@ -17,8 +17,9 @@ from tilelink.backend import store
 from tilelink.backend.emit import Emitted, emit
 from tilelink.errors import BindingError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.frontend.parser import parse_text
-from tilelink.ir.program import Program
+from tilelink.ir.program import Program, Statement, Transfer
 from tilelink.ir.typing import infer
+from tilelink.ir.visitor import statements
 from tilelink.schedule.bind import Bound, bind
 from tilelink.schedule.plan import Plan, make_plan
 from tilelink.schedule.values import Schedule
@@ -375,4 +376,10 @@ def layout(plan: Plan) -> Any:
         entered_base=bound.entered_base,
         finished_base=bound.finished_base,
         stages=tuple(bound.stages),
+        pulls=frozenset(s.number for s in bound.stages.values() if any(map(_pulls, statements(s.stage.body)))),
     )
+
+
+def _pulls(statement: Statement) -> bool:
+    """Whether a statement fetches a region to the own rank."""
+    return isinstance(statement, Transfer) and statement.mode != "push" and statement.target.rank is None

@@ -108,9 +108,8 @@ def test_show_plan(file: str) -> None:
     assert "8 tiles, 0 notifies, 0 waits, 0 transfers of 0 elements on 2 ranks" in shown
 
 
-@pytest.mark.parametrize("dialect", ["triton", "triton_dist"])
-def test_show_source(file: str, dialect: str) -> None:
-    shown = tilelink("show", file, "--stage", "source", "--dialect", dialect).stdout
+def test_show_source(file: str) -> None:
+    shown = tilelink("show", file, "--stage", "source", "--dialect", "triton").stdout
     compile(shown, "source", "exec")
     assert "@triton.jit" in shown
 

@@ -72,7 +72,10 @@ class GridLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The memory of all ranks: tensors, and a signal pad of `pad_size` int32 counters."""
+    """The memory of all ranks: tensors, and a signal pad of `pad_size` int32 counters.
+
+    pulls: the numbers of the stages that fetch, so that traces name the source of a copy that stays on its rank.
+    """
 
     ranks: int
     tensors: tuple[TensorLayout, ...]
@@ -81,6 +84,7 @@ class Layout:
     entered_base: int
     finished_base: int
     stages: tuple[str, ...]
+    pulls: frozenset[int] = frozenset()
 
     def tensor(self, name: str) -> TensorLayout:
         return next(t for t in self.tensors if t.name == name)

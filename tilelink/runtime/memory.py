@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from tilelink.runtime.arena import Arena, size_for
@@ -65,4 +64,4 @@ def _addresses(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _rows(grid: GridLayout) -> list[torch.Tensor]:
-    return [torch.from_numpy(row.astype(np.int32)) for row in grid.thresholds]
+    return [torch.tensor(row.tolist(), dtype=torch.int32) for row in grid.thresholds]

@@ -43,10 +43,11 @@ class CopyQueue:
     ) -> None:  # fmt: skip
         """Copies a box of elements between two tensors of any ranks, and converts to the target's dtype.
 
-        low, sizes: one number per dimension. The event names the far end: the source of what comes from a peer, else
-        the target.
+        low, sizes: one number per dimension. The event names the far end: the source of what is fetched, else the
+        target.
         """
-        pulled = source_rank != self._rank
+        own = rank == self._rank
+        pulled = source_rank != self._rank or (own and stage in self._memory.layout.pulls)
         name, peer, place = (source, source_rank, source_low) if pulled else (target, rank, low)
         tensor = self._memory.layout.tensor(name)
         offset = 0
