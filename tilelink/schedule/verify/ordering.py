@@ -1,0 +1,174 @@
+"""Rules 2 and 5: reads happen after the writes they need; no two unordered writes meet; only what peers can reach
+is written remotely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tilelink.errors import ExclusiveWriteError, OrderingError, VerificationError
+from tilelink.schedule.plan import NOTIFY, READ, WRITE, Ints, Plan
+from tilelink.schedule.verify.cells import Cells, groups
+from tilelink.schedule.verify.happens_before import HappensBefore
+from tilelink.schedule.verify.refusal import refuse, where
+
+
+def ordering(plan: Plan) -> Iterator[VerificationError]:
+    """Refusals of reads that nothing orders after a write of the same element by another task."""
+    order = HappensBefore(plan=plan)
+    yield from _inputs_of_peers(plan)
+    yield from _unfinished_outputs(plan)
+    for name, rank, rows in groups(plan):
+        if plan.bound.tensors[name].decl.space in ("in", "table"):
+            continue
+        writes, reads = _pairs(plan, rows, READ)
+        yield from _check(plan, order, name, rank, writes, reads)
+
+
+def exclusive_writes(plan: Plan) -> Iterator[VerificationError]:
+    """Refusals of unordered writes to one element, and of remote writes to what peers cannot reach."""
+    order = HappensBefore(plan=plan)
+    a = plan.accesses
+    for name, rank, rows in groups(plan):
+        tensor = plan.bound.tensors[name]
+        ranks = _rank_of(plan, a.task[rows])
+        far = rows[(a.kind[rows] == WRITE) & (ranks != a.peer[rows])]
+        if len(far) and not tensor.decl.symmetric:
+            message = f"writes {name} of rank {rank}, which is not symmetric"
+            hint = f"declare {name} symmetric"
+            task, statement = int(a.task[far[0]]), int(a.statement[far[0]])
+            yield refuse(ExclusiveWriteError, plan, message, task=task, statement=statement, hint=hint)
+        first, second = _pairs(plan, rows, WRITE)
+        yield from _check(plan, order, name, rank, first, second)
+
+
+def _rank_of(plan: Plan, tasks: Ints) -> Ints:
+    ranks = np.array([rank for _, rank, _ in plan.lanes])
+    return ranks[plan.lane[tasks]]
+
+
+def _inputs_of_peers(plan: Plan) -> Iterator[VerificationError]:
+    """A peer's input is ready once that peer has entered the launch."""
+    a = plan.accesses
+    numbers = [t.number for t in plan.bound.tensors.values() if t.decl.space == "in"]
+    entry = np.array([k.needs_entry for k in plan.bound.kernels])
+    kernel = np.array([n for n, _, _ in plan.lanes])[plan.lane[a.task]]
+    far = np.isin(a.tensor, numbers) & (a.peer != _rank_of(plan, a.task)) & ~entry[kernel]
+    for row in np.flatnonzero(far)[:1]:
+        hint = "the kernel must wait for its peers' entry"
+        message = "reads a peer's input before that peer has entered"
+        yield refuse(OrderingError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
+
+
+def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
+    """What a peer writes into an output must be notified there, since the end of the launch waits for that."""
+    a, s = plan.accesses, plan.signals
+    outs = {t.number: t.name for t in plan.bound.tensors.values() if t.decl.space == "out"}
+    far = np.flatnonzero((a.kind == WRITE) & np.isin(a.tensor, list(outs)) & (a.peer != _rank_of(plan, a.task)))
+    if not len(far):
+        return
+    numbers = np.full(max(plan.channels, 1), -1)
+    for (tensor, kind), grid in plan.bound.channels.items():
+        base = plan.channel_base[tensor, kind]
+        numbers[base : base + grid.count] = plan.bound.tensors[tensor].number
+    rows = np.flatnonzero(s.kind == NOTIFY)
+    ranks, count = plan.bound.ranks, len(plan.bound.tensors)
+    key = (s.task[rows] * ranks + s.peer[rows]) * count + numbers[s.channel[rows]]
+    last: dict[int, int] = {}
+    for k, position in zip(key.tolist(), s.position[rows].tolist(), strict=True):
+        last[k] = max(position, last.get(k, -1))
+    wanted = (a.task[far] * ranks + a.peer[far]) * count + a.tensor[far]
+    for row, k in zip(far, wanted.tolist(), strict=True):
+        if last.get(k, -1) < a.position[row]:
+            name = outs[int(a.tensor[row])]
+            message = f"writes {name} of rank {a.peer[row]}, which cannot know when its output is complete"
+            hint = f"notify the region of {name} @ that rank after the write"
+            task, statement = int(a.task[row]), int(a.statement[row])
+            yield refuse(OrderingError, plan, message, task=task, statement=statement, hint=hint)
+            return
+
+
+def _pairs(plan: Plan, rows: Ints, kind: int) -> tuple[Ints, Ints]:
+    """(write, other) rows of plan.accesses that overlap and belong to different tasks; others are of `kind`."""
+    a = plan.accesses
+    shape = plan.bound.tensor_numbered(int(a.tensor[rows[0]])).shape
+    dims = len(shape)
+    rows = rows[(a.hi[rows, :dims] > a.lo[rows, :dims]).all(axis=1)]
+    lo, hi = a.lo[rows, :dims], a.hi[rows, :dims]
+    writes = np.flatnonzero(a.kind[rows] == WRITE)
+    if not len(writes):
+        return rows[:0], rows[:0]
+    cells = Cells.between(lo, hi, shape)
+    low, high = cells.locate(lo, hi)
+    ones = np.ones(len(writes), np.int64)
+    count = cells.paint(low[writes], high[writes], ones)
+    owner = cells.paint(low[writes], high[writes], writes)
+    crowded = writes[cells.sums((count > 1).astype(np.int64), low[writes], high[writes]) > 0]
+    others = np.flatnonzero(a.kind[rows] == kind) if kind == READ else crowded
+    boxes = np.concatenate([low[others], high[others]], axis=1)
+    unique, group = np.unique(boxes, axis=0, return_inverse=True)
+    order = np.argsort(group.ravel(), kind="stable")
+    starts = np.searchsorted(group.ravel()[order], np.arange(len(unique) + 1))
+    left: list[Ints] = []
+    right: list[Ints] = []
+    for n, box in enumerate(unique):
+        here = tuple(slice(b, e) for b, e in zip(box[:dims], box[dims:], strict=True))
+        owners = np.unique(owner[here][count[here] == 1])
+        meet = (low[crowded] < box[dims:]).all(axis=1) & (box[:dims] < high[crowded]).all(axis=1)
+        owners = np.concatenate([owners, crowded[meet]])
+        readers = others[order[starts[n] : starts[n + 1]]]
+        left.append(np.repeat(owners, len(readers)))
+        right.append(np.tile(readers, len(owners)))
+    first = rows[np.concatenate(left)] if left else rows[:0]
+    second = rows[np.concatenate(right)] if right else rows[:0]
+    apart = a.task[first] != a.task[second]
+    return first[apart], second[apart]
+
+
+def _check(
+    plan: Plan, order: HappensBefore, name: str, rank: int, writes: Ints, others: Ints
+) -> Iterator[VerificationError]:
+    a = plan.accesses
+    ordered = order.before(a.task[writes], a.position[writes], a.task[others], a.position[others])
+    rest = np.flatnonzero(~ordered)
+    if not len(rest):
+        return
+    both = a.kind[others[rest]] == WRITE
+    later = np.zeros(len(rest), bool)
+    again = _rewritten(plan, writes, others, ordered)
+    ask = np.flatnonzero(both | again[rest])
+    w, o = writes[rest[ask]], others[rest[ask]]
+    later[ask] = order.before(a.task[o], a.position[o], a.task[w], a.position[w])
+    for pair in rest[~later][:3]:
+        write, other = int(writes[pair]), int(others[pair])
+        yield _refusal(plan, name, rank, write, other)
+
+
+def _rewritten(plan: Plan, writes: Ints, others: Ints, ordered: np.ndarray) -> np.ndarray:
+    """Pairs whose read has another write before it: the read may then also come before this one."""
+    fed = np.zeros(len(plan.accesses.task), bool)
+    fed[others[ordered]] = True
+    return fed[others]
+
+
+def _refusal(plan: Plan, name: str, rank: int, write: int, other: int) -> VerificationError:
+    a = plan.accesses
+    writer = where(plan, int(a.task[write]))
+    reads = a.kind[other] == READ
+    what = "reads" if reads else "writes"
+    message = f"{what} {name} of rank {rank}, which {writer} also writes, and nothing orders the two"
+    hint = (
+        f"notify the region of {name} on rank {rank} after the write and wait for it before the read"
+        if reads
+        else "let one task write each element, or order the writes by a notify and a wait"
+    )
+    return refuse(
+        OrderingError if reads else ExclusiveWriteError,
+        plan,
+        message,
+        task=int(a.task[other]),
+        statement=int(a.statement[other]),
+        related=int(a.statement[write]),
+        hint=hint,
+    )

@@ -1,0 +1,154 @@
+"""Rule 4: no cyclic wait, given in-order dispatch of tiles and the programs that are resident together.
+
+Notifies only ever add, so running every lane as far as it goes reaches the same end whatever the interleaving; what
+is left then is a deadlock. When the kernels' programs do not all fit on the machine, which kernel gets its programs
+first is open: every priority of streams is tried.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import permutations
+
+import numpy as np
+
+from tilelink.errors import ProgressError, VerificationError
+from tilelink.schedule.plan import WAIT, Ints, Plan
+from tilelink.schedule.verify.refusal import refuse, where
+
+
+def progress(plan: Plan) -> Iterator[VerificationError]:
+    """A refusal for each stream priority that ends in a deadlock (the first is enough)."""
+    scripts = _scripts(plan)
+    streams = list(dict.fromkeys(k.stream for k in plan.bound.kernels if not k.on_copy_engine))
+    largest = {s: max(k.programs for k in plan.bound.kernels if k.stream == s) for s in streams}
+    fits = sum(largest.values()) <= plan.bound.target.slots
+    for priority in [tuple(streams)] if fits else list(permutations(streams))[:24]:
+        run = _Run(plan, scripts, priority)
+        run.go()
+        if run.blocked:
+            yield _refusal(plan, run, None if fits else priority)
+            return
+
+
+def _scripts(plan: Plan) -> list[Ints]:
+    """lane -> rows of plan.signals in the order the lane meets them."""
+    s = plan.signals
+    lane = plan.lane[s.task]
+    order = np.lexsort((s.position, plan.sequence[s.task], lane))
+    bounds = np.searchsorted(lane[order], np.arange(len(plan.lanes) + 1))
+    return [order[bounds[i] : bounds[i + 1]] for i in range(len(plan.lanes))]
+
+
+class _Run:
+    """One greedy execution."""
+
+    def __init__(self, plan: Plan, scripts: list[Ints], priority: tuple[str, ...]) -> None:
+        self.plan = plan
+        s = plan.signals
+        self.is_wait: list[bool] = (s.kind == WAIT).tolist()
+        self.key: list[int] = (s.peer * max(plan.channels, 1) + s.channel).tolist()
+        self.scripts = [script.tolist() for script in scripts]
+        self.cursor = [0] * len(scripts)
+        grids = [plan.thresholds[k].reshape(plan.bound.ranks, -1) for k in plan.bound.channels]
+        self.need: list[int] = np.concatenate(grids, axis=1).ravel().tolist() if grids else []
+        self.count = [0] * len(self.need)
+        self.sleepers: dict[int, list[int]] = {}
+        self.ready: deque[int] = deque()
+        self.free = [plan.bound.target.slots] * plan.bound.ranks
+        self.pending: list[deque[int]] = self._pending(priority)
+        self.unfinished = self._kernel_sizes()
+
+    def _pending(self, priority: tuple[str, ...]) -> list[deque[int]]:
+        """Per rank the lanes that still need a slot, in the order in which they would get one."""
+        kernels = self.plan.bound.kernels
+        level = {stream: n for n, stream in enumerate(priority)}
+
+        def rank_of(lane: int) -> tuple[int, int, int]:
+            kernel = kernels[self.plan.lanes[lane][0]]
+            return (level.get(kernel.stream, -1), kernel.position, self.plan.lanes[lane][2])
+
+        waiting: list[deque[int]] = []
+        for rank in range(self.plan.bound.ranks):
+            own = [n for n, (_, r, _) in enumerate(self.plan.lanes) if r == rank]
+            waiting.append(deque(sorted(own, key=rank_of)))
+        return waiting
+
+    def _kernel_sizes(self) -> dict[tuple[int, int], int]:
+        return {(n, r): k.programs for n, k in enumerate(self.plan.bound.kernels) for r in range(self.plan.bound.ranks)}
+
+    def go(self) -> None:
+        for rank in range(self.plan.bound.ranks):
+            self._admit(rank)
+        while self.ready:
+            self._advance(self.ready.popleft())
+
+    @property
+    def blocked(self) -> list[int]:
+        """Lanes that never finished."""
+        asleep = [lane for lanes in self.sleepers.values() for lane in lanes]
+        return asleep or [lane for waiting in self.pending for lane in waiting]
+
+    def _started(self, lane: int) -> bool:
+        """Whether the kernels before this one on its stream are done."""
+        number, rank, _ = self.plan.lanes[lane]
+        kernel = self.plan.bound.kernels[number]
+        return all(
+            self.unfinished[n, rank] == 0
+            for n, k in enumerate(self.plan.bound.kernels)
+            if k.stream == kernel.stream and k.position < kernel.position
+        )
+
+    def _admit(self, rank: int) -> None:
+        later: deque[int] = deque()
+        waiting = self.pending[rank]
+        while waiting:
+            lane = waiting.popleft()
+            free = self.plan.bound.kernels[self.plan.lanes[lane][0]].on_copy_engine
+            if self._started(lane) and (free or self.free[rank] > 0):
+                self.free[rank] -= 0 if free else 1
+                self.ready.append(lane)
+            else:
+                later.append(lane)
+        self.pending[rank] = later
+
+    def _advance(self, lane: int) -> None:
+        script = self.scripts[lane]
+        at = self.cursor[lane]
+        while at < len(script):
+            row = script[at]
+            key = self.key[row]
+            if self.is_wait[row]:
+                if self.count[key] < self.need[key]:
+                    self.cursor[lane] = at
+                    self.sleepers.setdefault(key, []).append(lane)
+                    return
+            else:
+                self.count[key] += 1
+                if self.count[key] >= self.need[key] and key in self.sleepers:
+                    self.ready.extend(self.sleepers.pop(key))
+            at += 1
+        self.cursor[lane] = at
+        number, rank, _ = self.plan.lanes[lane]
+        self.unfinished[number, rank] -= 1
+        self.free[rank] += 0 if self.plan.bound.kernels[number].on_copy_engine else 1
+        self._admit(rank)
+
+
+def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> VerificationError:
+    asleep = [lane for lanes in run.sleepers.values() for lane in lanes]
+    if not asleep:
+        return ProgressError("kernels wait for programs that never end", hint="give each stage fewer programs")
+    rows = [run.scripts[lane][run.cursor[lane]] for lane in sorted(asleep)]
+    s = plan.signals
+    first = rows[0]
+    tensor, kind, cell = plan.channel_name(int(s.channel[first]))
+    others = "; ".join(
+        f"{where(plan, int(s.task[r]))} waits for {plan.channel_name(int(s.channel[r]))[0]}" for r in rows[1:4]
+    )
+    message = f"waits for ever for {tensor} channel {list(cell)} ({kind} signals)" + (f"; {others}" if others else "")
+    hint = "change the order of tiles so that what is waited for comes earlier, or the channel so that it needs less"
+    if priority is not None:
+        hint = f"{plan.bound.target.slots} programs fit a rank; give the kernels fewer, so that all are resident"
+    return refuse(ProgressError, plan, message, task=int(s.task[first]), statement=int(s.statement[first]), hint=hint)
