@@ -160,6 +160,7 @@ def _tile_body(
     modules: set[str],
 ) -> None:
     scalar = _printer(bound, triton=True)
+    awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
     addresses = Addresses(
         bound=bound,
         stage=stage,
@@ -167,13 +168,23 @@ def _tile_body(
         writer=writer,
         scalar=scalar,
         smallest=SMALLEST_DOT if bound.target.kind != "cpu" and _multiplies(stage) else 1,
+        ready="ready" if awaits else None,
     )
     for decl in stage.stage.indices:
         writer.line(f"{decl.name} = {scalar(stage.order[decl.name])}")
     writer.line(f"dl.tile_begin(watch, {stage.number}, t)")
+    if awaits:
+        writer.line("ready = 0")
     lowered = Values(addresses=addresses)
-    Statements(values=lowered, thresholds=uniform).body(stage.stage.body)
+    Statements(values=lowered, thresholds=uniform, hosted=_hosted(bound)).body(stage.stage.body)
     modules |= lowered.modules
+
+
+def _hosted(bound: Bound) -> frozenset[tuple[str, str]]:
+    """The signals that stages on the copy engine wait for."""
+    queued = [stage for kernel in bound.kernels if kernel.on_copy_engine for stage in _stages(bound, kernel)]
+    waits = [s for stage in queued for s in statements(stage.stage.body) if isinstance(s, Wait)]
+    return frozenset((s.region.tensor, s.kind) for s in waits)
 
 
 def _multiplies(stage: BoundStage) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.writer import Writer
 from tilelink.ir.mapping import Span, TileMap
 from tilelink.ir.program import Region
-from tilelink.ir.scalar import Index, Scalar, Whole
+from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, Whole, evaluate
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.schedule.bind import Bound, BoundStage
 
@@ -19,14 +19,14 @@ SMALLEST_DOT = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """A part of an axis: `block` elements from `start` (source text, relative to the axis); block 0 is one element
-    without an axis of its own."""
+    """A part of an axis: `block` elements from `start` (source text, relative to the axis)."""
 
     start: str
     block: int
 
 
-Slices = Mapping[Axis, Slice]
+Slices = Mapping[int, Slice]
+"""By position from the last axis (-1, -2, ...): two axes of a tile may run along the same dimension."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,8 @@ class Addresses:
     scalar: ScalarPrinter
     smallest: int
     """The smallest block along an axis (tensor cores need 16)."""
-    offsets: dict[str, str] = field(default_factory=dict[str, str])
+    ready: str | None = None
+    """The name of the token that the stage's waits return; loads of what other tasks write are tied to it."""
 
     def extent(self, axis: Axis) -> int:
         """Logical elements of an axis within one tile."""
@@ -75,23 +76,26 @@ class Addresses:
 
     def number(self, dim: Scalar) -> int:
         """The value of a dimension."""
-        from tilelink.ir.scalar import Env, evaluate
-
         return int(evaluate(dim, Env(rank=0, ranks=self.bound.ranks, params=self.bound.numbers, indices={})))
 
-    def block(self, axis: Axis, slices: Slices) -> int:
-        """Elements of the axis in the block at hand."""
+    def block(self, axis: Axis, part: Slice | None) -> int:
+        """Elements of the axis, or of a part of it, in the block at hand."""
         if axis.kind == "one":
             return 1
-        if axis in slices:
-            return slices[axis].block
-        return max(power_of_two(self.extent(axis)), self.smallest)
+        return part.block if part else max(power_of_two(self.extent(axis)), self.smallest)
 
     def shape(self, axes: tuple[Axis, ...], slices: Slices) -> tuple[int, ...]:
-        return tuple(self.block(a, slices) for a in axes)
+        return tuple(self.block(a, slices.get(p - len(axes))) for p, a in enumerate(axes))
 
-    def base(self, region: Region, tile_map: TileMap) -> str:
+    def _base(self, region: Region, tile_map: TileMap, load: bool) -> str:
         """The pointer to the slot of the tensor on the region's rank."""
+        base = self._copy(region, tile_map)
+        decl = self.bound.tensors[region.tensor].decl
+        if not load or self.ready is None or (decl.space in ("in", "table") and region.rank is None):
+            return base
+        return f"dl.consume_token({base}, {self.ready})"
+
+    def _copy(self, region: Region, tile_map: TileMap) -> str:
         if region.rank is None:
             return f"{region.tensor}_here" if self.bound.tensors[region.tensor].slots > 1 else region.tensor
         peer = self.scalar(tile_map.rank)
@@ -100,31 +104,26 @@ class Addresses:
         self.writer.line(f"{name} = dl.symm_at({region.tensor}_peers, {peer}, {region.tensor}){slot}")
         return name
 
-    def region(self, region: Region, slices: Slices) -> Block:
-        """The pointers of a region's tile, restricted to slices of its axes."""
+    def region(self, region: Region, slices: Slices, *, load: bool) -> Block:
+        """The pointers of a region's tile, restricted to slices of its axes, to load from or to store to."""
         tile_map = self.bound.tile_map(self.stage.name, region)
         shape = self.bound.tensors[region.tensor].shape
-        all_axes = self.typing.region_type(region).axes
-        axes = tuple(a for a in all_axes if not (a in slices and slices[a].block == 0))
+        axes = self.typing.region_type(region).axes
         terms: list[str] = []
         masks: list[str] = []
         position = 0
         for span, stride in zip(tile_map.spans, strides(shape), strict=True):
             if span.kind == "point":
-                terms.append(self._times(self.scalar(span.start, 6), stride))
+                terms.append(self._times(self._point(region, span), stride))
                 continue
-            axis = all_axes[position]
+            name, mask = self._offsets(region, span, axes[position], slices.get(position - len(axes)))
+            view = _view(position, len(axes))
             position += 1
-            if axis in slices and slices[axis].block == 0:
-                terms.append(self._times(f"({self._start(span, slices[axis].start)})", stride))
-                continue
-            name, mask = self._offsets(region, span, axis, slices)
-            view = _view(axes.index(axis), len(axes))
             terms.append(self._times(f"{name}{view}", stride))
             if mask:
                 masks.append(f"({mask}){view}" if view else mask)
         terms = [t for t in terms if t != "0"]
-        pointers = " + ".join([self.base(region, tile_map), *terms])
+        pointers = " + ".join([self._base(region, tile_map, load), *terms])
         return Block(pointers=pointers, mask=" & ".join(masks) or None, axes=axes)
 
     def _times(self, term: str, stride: int) -> str:
@@ -132,16 +131,21 @@ class Addresses:
             return "0"
         return term if stride == 1 else f"{term} * {stride}"
 
+    def _point(self, region: Region, span: Span) -> str:
+        """A coordinate as a factor, in 64 bits where the offset may need them."""
+        wide = self._wide(region) and not isinstance(span.start, Int)
+        return f"tl.cast({self.scalar(span.start)}, tl.int64)" if wide else self.scalar(span.start, 6)
+
     def _start(self, span: Span, within: str) -> str:
         start = self.scalar(span.start, 5)
         if within == "0":
             return start
         return within if start == "0" else f"{start} + {within}"
 
-    def _offsets(self, region: Region, span: Span, axis: Axis, slices: Slices) -> tuple[str, str | None]:
+    def _offsets(self, region: Region, span: Span, axis: Axis, part: Slice | None) -> tuple[str, str | None]:
         """The element positions along one axis and the mask of those that exist."""
-        block = self.block(axis, slices)
-        within = slices[axis].start if axis in slices else "0"
+        block = self.block(axis, part)
+        within = part.start if part else "0"
         if span.kind == "gather":
             return self._gathered(span, axis, block, within)
         name = self.writer.name(f"{axis.index or 'at'}")
@@ -151,7 +155,7 @@ class Addresses:
         self.writer.line(f"{name} = ({start} + {steps}){wide}" if start != "0" else f"{name} = {steps}{wide}")
         limits: list[str] = []
         size = self.extent(axis) if span.kind == "tile" else span.extent
-        if block > size or (axis in slices and size % block):
+        if block > size or (part and size % block):
             limits.append(f"({within} + {steps} < {size})" if within != "0" else f"({steps} < {size})")
         if span.kind == "tile" and not self._divides(span):
             limits.append(f"({name} < {span.extent})")
@@ -184,14 +188,10 @@ def _shifted(span: Span) -> bool:
     match span.start:
         case Index():
             return False
+        case Binary(op="*", left=Index(), right=Int()):
+            return False
         case _:
-            from tilelink.ir.scalar import Binary, Int
-
-            match span.start:
-                case Binary(op="*", left=Index(), right=Int()):
-                    return False
-                case _:
-                    return True
+            return True
 
 
 def _view(position: int, rank: int) -> str:

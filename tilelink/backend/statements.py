@@ -29,6 +29,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Scalar
 from tilelink.ir.typing import Axis
+from tilelink.ir.visitor import statements
 
 COPY_ROWS, COPY_COLUMNS = 32, 256
 """Elements of a copied block: rows x columns."""
@@ -44,13 +45,15 @@ class Statements:
 
     values: Values
     thresholds: Mapping[tuple[str, str], int | None]
+    hosted: frozenset[tuple[str, str]] = frozenset()
+    """Signals that copy engines wait for: seen from outside the processor, like those of peers."""
 
     @property
     def writer(self):  # type: ignore[no-untyped-def]
         return self.values.addresses.writer
 
-    def body(self, statements: tuple[Statement, ...]) -> None:
-        for statement in statements:
+    def body(self, body: tuple[Statement, ...]) -> None:
+        for statement in body:
             self._comment(statement)
             self._statement(statement)
 
@@ -89,7 +92,10 @@ class Statements:
             return
         index = loop.indices[depth].name
         count = self.values.addresses.stage.count(index)
-        with self.writer.block(f"for {index} in range(0, {count}):"):
+        # A loop that also writes or signals must not be software-pipelined: loads of the next round would pass those.
+        writes = any(isinstance(s, Store | Transfer | Notify) for s in statements(loop.body))
+        head = f"tl.range(0, {count}, num_stages=1)" if writes else f"range(0, {count})"
+        with self.writer.block(f"for {index} in {head}:"):
             self._loop(loop, depth + 1)
 
     def _assign(self, name: str, value: Value) -> None:
@@ -122,29 +128,30 @@ class Statements:
 
     def _write(self, region: Region, value: Value) -> None:
         if isinstance(value, Read):
-            self._copy(region, value, {}, list(self.values.addresses.typing.region_type(region).axes))
+            self._copy(region, value, {}, self.values.addresses.typing.region_type(region).axes)
             return
         tile = self.values.lower(value, {})
         self._store(region, tile, {})
 
-    def _copy(self, region: Region, value: Read, slices: Slices, axes: list[Axis]) -> None:
+    def _copy(self, region: Region, value: Read, slices: Slices, axes: tuple[Axis, ...]) -> None:
         """A plain copy, in blocks: axes that are long are walked in slices, the last ones as blocks."""
         if not axes:
-            self._store(region, self.values.lower(value, slices, raw=True), slices)
+            source = self.values.of_operand(value, slices)
+            self._store(region, self.values.lower(value, source, raw=True), slices)
             return
         axis, *rest = axes
         limit = COPY_COLUMNS if not rest else COPY_ROWS if len(rest) == 1 else 1
         extent = self.values.addresses.extent(axis)
         if power_of_two(extent) <= limit:
-            self._copy(region, value, slices, rest)
+            self._copy(region, value, slices, tuple(rest))
             return
         name = self.writer.name("c")
         with self.writer.block(f"for {name} in range(0, {extent}, {limit}):"):
-            self._copy(region, value, {**slices, axis: Slice(start=name, block=limit)}, rest)
+            self._copy(region, value, {**slices, -1 - len(rest): Slice(start=name, block=limit)}, tuple(rest))
 
     def _store(self, region: Region, tile: Tile, slices: Slices) -> None:
         addresses = self.values.addresses
-        block: Block = addresses.region(region, slices)
+        block: Block = addresses.region(region, slices, load=False)
         dtype = addresses.bound.tensors[region.tensor].dtype
         text = self._converted(tile, dtype)
         if not tile.axes and block.axes:
@@ -182,10 +189,10 @@ class Statements:
         addresses = self.values.addresses
         tile_map = addresses.bound.tile_map(addresses.stage.name, region)
         grid = addresses.bound.channels[region.tensor, kind]
-        remote = region.rank is not None
+        remote = region.rank is not None or (region.tensor, kind) in self.hosted
         rank = addresses.scalar(tile_map.rank)
         pad = "signals"
-        if remote:
+        if region.rank is not None:
             pad = self.writer.name("pad")
             self.writer.line(f"{pad} = dl.symm_at(signal_table, {rank}, signals)")
         stage = addresses.stage.number
@@ -205,7 +212,7 @@ class Statements:
         def emit(channel: str, linear: str) -> None:
             count = str(threshold) if threshold is not None else f"tl.load({grid.tensor}_{kind}_thresholds + {linear})"
             target = f"{count} * {grid.tensor}_round" if grid.slots > 1 else f"{count} * epoch"
-            self.writer.line(f"dl.wait(signals, {channel}, {target}, watch, {stage}, t)")
+            self.writer.line(f"ready += dl.wait(signals, {channel}, {target}, watch, {stage}, t)")
 
         self._channels(tile_map, grid, emit)
 

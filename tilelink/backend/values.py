@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tilelink.backend.regions import Addresses, Slice, Slices, power_of_two
@@ -40,6 +40,7 @@ FUNCTIONS = {
     "sigmoid": "dl.sigmoid", "tanh": "dl.tanh",
 }  # fmt: skip
 NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
+NEUTRAL_INTEGER = {"sum": "0", "max": "-2147483648", "min": "2147483647"}
 COMBINE = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
 
 
@@ -50,6 +51,25 @@ class Tile:
     text: str
     dtype: str
     axes: tuple[Axis, ...] = ()
+
+
+def _kept(slices: Slices, pattern: tuple[bool, ...]) -> Slices:
+    """Slices of `v[pattern]` as slices of v."""
+    kept = {p: part for p, part in slices.items() if pattern[p]}
+    return {p + pattern[p:].count(False): part for p, part in kept.items()}
+
+
+def _outside(position: int, axis: int, size: int) -> int:
+    """Where an axis of a reduction's result (of `size` axes) is in what is reduced over `axis`, from the last."""
+    axis = axis % (size + 1)
+    forward = position + size
+    return (forward if forward < axis else forward + 1) - size - 1
+
+
+def _with(slices: Slices, moved: Mapping[int, int], position: int, part: Slice | None) -> Slices:
+    """The slices at their places in an operand, and a part of one more axis."""
+    inner = {moved[p]: s for p, s in slices.items() if p in moved}
+    return {**inner, position: part} if part else inner
 
 
 @dataclass(kw_only=True)
@@ -67,7 +87,7 @@ class Values:
                 return self._read(value, slices, raw)
             case Local(name=name):
                 kind = self.addresses.typing.type_of(value)
-                return self._whole(name, kind.dtype, kind.axes, slices)
+                return self._whole(name, kind.dtype, kind.axes)
             case Literal(value=number):
                 return Tile(text=repr(number), dtype="f32" if isinstance(number, float) else "i32")
             case FromScalar(scalar=scalar):
@@ -83,19 +103,19 @@ class Values:
             case _:
                 return self._shaped(value, slices, raw)
 
-    def _whole(self, name: str, dtype: str, axes: tuple[Axis, ...], slices: Slices) -> Tile:
-        if any(a in slices for a in axes):
-            raise EmitError(f"{name} cannot be cut into slices", hint="store it to a local tensor first")
+    def _whole(self, name: str, dtype: str, axes: tuple[Axis, ...]) -> Tile:
+        """A name's tile; `_divisible` keeps it out of loops that cut its axes."""
         return Tile(text=name, dtype=dtype, axes=axes)
 
     def _shaped(self, value: Value, slices: Slices, raw: bool) -> Tile:
         match value:
             case Transpose(value=inner):
-                tile = self.lower(inner, slices, raw)
+                swapped = {{-1: -2, -2: -1}.get(p, p): part for p, part in slices.items()}
+                tile = self.lower(inner, swapped, raw)
                 axes = (*tile.axes[:-2], tile.axes[-1], tile.axes[-2])
                 return Tile(text=f"tl.trans({tile.text})", dtype=tile.dtype, axes=axes)
             case Expand(value=inner, pattern=pattern):
-                tile = self.lower(inner, slices, raw)
+                tile = self.lower(inner, _kept(slices, pattern), raw)
                 rest = iter(tile.axes)
                 view = ", ".join(":" if kept else "None" for kept in pattern)
                 axes = tuple(next(rest) if kept else ONE for kept in pattern)
@@ -105,9 +125,10 @@ class Values:
                 return Tile(text=f"dl.cast({tile.text}, {TRITON[dtype]})", dtype=dtype, axes=tile.axes)
             case Positions(index=index):
                 axis = Axis(kind="tile", index=index)
-                block = self.addresses.block(axis, slices)
-                within = slices[axis].start if axis in slices else "0"
-                start = f"{index} * {self.addresses.stage.tiles[index]} + {within}"
+                part = slices.get(-1)
+                block = self.addresses.block(axis, part)
+                within = f" + {part.start}" if part else ""
+                start = f"{index} * {self.addresses.stage.tiles[index]}{within}"
                 return Tile(text=f"({start} + tl.arange(0, {block}))", dtype="i32", axes=(axis,))
             case Finish(state=state):
                 kind = self.addresses.typing.type_of(value)
@@ -124,7 +145,7 @@ class Values:
         raise EmitError("a softmax state is used by its name", location=value.location, hint="state = attend(...)")
 
     def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
-        block = self.addresses.region(value.region, slices)
+        block = self.addresses.region(value.region, slices, load=True)
         name = self.addresses.writer.name(value.region.tensor + "_tile")
         mask = f", mask={block.mask}, other=0" if block.mask else ""
         self.addresses.writer.line(f"{name} = tl.load({block.pointers}{mask})")
@@ -142,7 +163,7 @@ class Values:
         return Tile(text=name, dtype=tile.dtype, axes=tile.axes)
 
     def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices) -> Tile:
-        tiles = [self.lower(a, slices) for a in args]
+        tiles = [self.lower(a, self.of_operand(a, slices)) for a in args]
         size = max(len(t.axes) for t in tiles)
         axes = max((t.axes for t in tiles), key=len)
         for tile in tiles:
@@ -159,6 +180,32 @@ class Values:
             return Tile(text=f"({texts[0]} {INFIX[op]} {texts[1]})", dtype=dtype, axes=axes)
         return Tile(text=f"{FUNCTIONS[op]}({', '.join(texts)})", dtype=dtype, axes=axes)
 
+    def of_operand(self, value: Value, slices: Slices) -> Slices:
+        """The slices of a broadcast value that its operand has too."""
+        axes = self.addresses.typing.type_of(value).axes
+        return {p: part for p, part in slices.items() if -p <= len(axes) and axes[p] != ONE}
+
+    def _divisible(self, value: Value, position: int) -> bool:
+        """Whether the value can be computed slice by slice along an axis: not where it takes a name's whole tile."""
+        axes = self.addresses.typing.type_of(value).axes
+        if -position > len(axes) or axes[position] == ONE:
+            return True
+        match value:
+            case Transpose(value=inner):
+                return self._divisible(inner, {-1: -2, -2: -1}.get(position, position))
+            case Expand(value=inner, pattern=pattern):
+                return self._divisible(inner, position + pattern[position:].count(False))
+            case Cast(value=inner):
+                return self._divisible(inner, position)
+            case Apply(args=args):
+                return all(self._divisible(a, position) for a in args)
+            case Dot(left=left, right=right):
+                return self._divisible(right if position == -1 else left, position)
+            case Reduce(value=inner, axis=axis):
+                return self._divisible(inner, _outside(position, axis, len(axes)))
+            case _:
+                return isinstance(value, Read | Positions)
+
     def _aligned(self, tile: Tile, size: int) -> str:
         missing = size - len(tile.axes)
         if not tile.axes or not missing:
@@ -168,17 +215,17 @@ class Values:
 
     # Contractions and reductions -----------------------------------------------------------------------------
 
-    def _loop(self, axis: Axis, slices: Slices, body: Callable[[Slices], None]) -> None:
+    def _loop(self, axis: Axis, divisible: bool, body: Callable[[Slice | None], None]) -> None:
         """Run `body` once, or in a loop over blocks of the axis when it is longer than the stage's block."""
         extent = self.addresses.extent(axis)
         over_ranks = axis.kind == "whole" and isinstance(axis.dim, Ranks)
-        block = 0 if over_ranks else max(power_of_two(self.addresses.stage.block), self.addresses.smallest)
-        if not over_ranks and extent <= block:
-            body(slices)
+        block = 1 if over_ranks else max(power_of_two(self.addresses.stage.block), self.addresses.smallest)
+        if not divisible or extent <= block:
+            body(None)
             return
         name = self.addresses.writer.name("k")
-        with self.addresses.writer.block(f"for {name} in range(0, {extent}, {block or 1}):"):
-            body({**slices, axis: Slice(start=name, block=block)})
+        with self.addresses.writer.block(f"for {name} in range(0, {extent}, {block}):"):
+            body(Slice(start=name, block=block))
 
     def _dot(self, value: Dot, slices: Slices) -> Tile:
         typing = self.addresses.typing
@@ -191,35 +238,35 @@ class Values:
         acc = writer.name("acc")
         writer.line(f"{acc} = tl.zeros(({shape[0]}, {shape[1]}), dtype=tl.float32)")
 
-        def body(inner: Slices) -> None:
-            a = self._operand(value.left, axis, inner)
-            b = self._operand(value.right, axis, inner)
+        def body(part: Slice | None) -> None:
+            a = self._operand(value.left, -1, _with(slices, {-2: -2}, -1, part))
+            b = self._operand(value.right, -2, _with(slices, {-1: -1}, -2, part))
             a, b = self._same_dtype(a, b)
             writer.line(f"{acc} = dl.dot({a.text}, {b.text}, {acc})")
 
-        self._loop(axis, slices, body)
+        self._loop(axis, self._divisible(value.left, -1) and self._divisible(value.right, -2), body)
         return Tile(text=acc, dtype="f32", axes=kind.axes)
 
-    def _operand(self, value: Value, axis: Axis, slices: Slices) -> Tile:
+    def _operand(self, value: Value, position: int, slices: Slices) -> Tile:
         """An operand of a product; what is computed is made zero beyond the end of the contracted axis."""
         tile = self.lower(value, slices, raw=True)
         inner = value.value if isinstance(value, Transpose) else value
-        return tile if isinstance(inner, Read) else self._masked(tile, axis, slices, "0.0")
+        return tile if isinstance(inner, Read) else self._masked(tile, position, slices, "0.0")
 
-    def _masked(self, tile: Tile, axis: Axis, slices: Slices, neutral: str) -> Tile:
-        """The tile with a neutral number where the block reaches beyond the axis."""
-        extent, block = self.addresses.extent(axis), self.addresses.block(axis, slices)
+    def _masked(self, tile: Tile, position: int, slices: Slices, neutral: str) -> Tile:
+        """The tile with a neutral number where the block reaches beyond its axis at a position from the last."""
+        axis, part = tile.axes[position], slices.get(position)
+        extent, block = self.addresses.extent(axis), self.addresses.block(axis, part)
         limits: list[str] = []
-        within = slices[axis].start if axis in slices else "0"
-        steps = f"{within} + tl.arange(0, {block})" if within != "0" else f"tl.arange(0, {block})"
-        if block and (block > extent or (axis in slices and extent % block)):
+        steps = f"{part.start} + tl.arange(0, {block})" if part else f"tl.arange(0, {block})"
+        if block > extent or (part and extent % block):
             limits.append(f"({steps} < {extent})")
         stage = self.addresses.stage
-        if block and axis.kind == "tile" and stage.extents[str(axis.index)] % extent:
+        if axis.kind == "tile" and stage.extents[str(axis.index)] % extent:
             limits.append(f"({axis.index} * {extent} + {steps} < {stage.extents[str(axis.index)]})")
         if not limits:
             return tile
-        view = ", ".join(":" if a == axis else "None" for a in tile.axes)
+        view = ", ".join(":" if p - len(tile.axes) == position else "None" for p in range(len(tile.axes)))
         mask = f"({' & '.join(limits)})" + (f"[{view}]" if len(tile.axes) > 1 else "")
         return Tile(text=f"tl.where({mask}, {tile.text}, {neutral})", dtype=tile.dtype, axes=tile.axes)
 
@@ -243,19 +290,19 @@ class Values:
         shape = self.addresses.shape(result.axes, slices)
         writer = self.addresses.writer
         total = writer.name("total")
-        start = (
-            f"tl.full(({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''}), {NEUTRAL[value.op]}, tl.float32)"
-        )
-        writer.line(f"{total} = {start}" if shape else f"{total} = {NEUTRAL[value.op]}")
+        neutral = (NEUTRAL_INTEGER if result.dtype == "i32" else NEUTRAL)[value.op]
+        dims = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+        writer.line(f"{total} = tl.full(({dims}), {neutral}, {TRITON[result.dtype]})")
+        from_last = position - len(kind.axes)
+        moved = {p: _outside(p, position, len(result.axes)) for p in slices}
 
-        def body(inner: Slices) -> None:
-            tile = self.lower(value.value, inner)
-            if not (axis in inner and inner[axis].block == 0):
-                tile = self.named(self._masked(tile, axis, inner, NEUTRAL[value.op]))
-                tile = Tile(text=f"tl.{value.op}({tile.text}, axis={position})", dtype="f32", axes=result.axes)
-            writer.line(f"{total} = {COMBINE[value.op].format(total, tile.text)}")
+        def body(part: Slice | None) -> None:
+            inner = _with(slices, moved, from_last, part)
+            tile = self.named(self._masked(self.lower(value.value, inner), from_last, inner, neutral))
+            text = f"tl.{value.op}({tile.text}, axis={position})"
+            writer.line(f"{total} = {COMBINE[value.op].format(total, text)}")
 
-        self._loop(axis, slices, body)
+        self._loop(axis, self._divisible(value.value, from_last), body)
         return Tile(text=total, dtype=result.dtype, axes=result.axes)
 
     # Attention and users' functions --------------------------------------------------------------------------
@@ -275,8 +322,7 @@ class Values:
         if value.mask is not None:
             mask = self.lower(value.mask, {})
             writer.line(f'{scores.text} = tl.where({self._aligned(mask, 2)}, {scores.text}, float("-inf"))')
-        keys = scores.axes[1]
-        masked = self._masked(scores, keys, {}, 'float("-inf")')
+        masked = self._masked(scores, -1, {}, 'float("-inf")')
         if masked.text != scores.text:
             writer.line(f"{scores.text} = {masked.text}")
         v = self.named(self.lower(value.v, {}, raw=True))
@@ -287,6 +333,8 @@ class Values:
     def _user_call(self, function: str, args: tuple[Value, ...], slices: Slices) -> Tile:
         if "." in function:
             self.modules.add(function.rpartition(".")[0])
-        tiles = [self.lower(a, slices) for a in args]
+        if slices:
+            raise EmitError(f"{function} cannot be cut into slices", hint="assign its value to a name first")
+        tiles = [self.lower(a, {}) for a in args]
         axes = tiles[0].axes if tiles else ()
         return Tile(text=f"{function}({', '.join(t.text for t in tiles)})", dtype="f32", axes=axes)
