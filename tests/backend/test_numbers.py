@@ -1,0 +1,65 @@
+"""Generated kernels compute what their programs say: run on CPU ranks, against formulas in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from tests.backend import samples
+from tests.backend.samples import Sample
+from tilelink import compiler
+from tilelink.reference.trial import random_inputs, relative_error
+
+Tensors = dict[str, torch.Tensor]
+Formula = Callable[[Sequence[Tensors], int], Tensors]
+
+
+def _attention(inputs: Sequence[Tensors], rank: int) -> Tensors:
+    own = inputs[rank]
+    heads, rows, width = own["q"].shape
+    k = torch.stack([o["k"] for o in inputs]).transpose(0, 1).reshape(heads, -1, width)
+    v = torch.stack([o["v"] for o in inputs]).transpose(0, 1).reshape(heads, -1, width)
+    scores = own["q"] @ k.transpose(1, 2) * 0.25
+    allowed = rank * rows + torch.arange(rows)[:, None] >= torch.arange(k.shape[1])[None, :]
+    return {"o": torch.softmax(scores.masked_fill(~allowed, float("-inf")), dim=-1) @ v}
+
+
+FORMULAS: dict[str, Formula] = {
+    "square": lambda xs, r: {"y": xs[r]["x"] @ xs[r]["w"]},
+    "transposed": lambda xs, r: {"y": (xs[r]["x"] + xs[r]["w"]) @ xs[r]["w"].T},
+    "copy": lambda xs, r: {"y": xs[r]["x"]},
+    "softmax": lambda xs, r: {"y": torch.softmax(xs[r]["x"], dim=1)},
+    "sliced": lambda xs, r: {"y": (xs[r]["x"] ** 2 + xs[r]["b"]).sum(1) + xs[r]["x"].amax(1)},
+    "integers": lambda xs, r: {"y": xs[r]["x"].sum(1), "z": xs[r]["x"].amax(1)},
+    "ranks_last": lambda xs, r: {"y": (xs[r]["x"] * xs[r]["b"][:, None]).sum(1)},
+    "attention": _attention,
+}
+
+
+def run(sample: Sample, ranks: int, dtype: str, formula: Formula) -> float:
+    """The largest relative error over two launches."""
+    module = sample.module()
+    schedule = module.schedules[0] if module.schedules else None
+    program = module.programs[0]
+    kernel = compiler.compile(program, schedule, ranks=ranks, dims=sample.numbers, dtype=dtype)
+    inputs = random_inputs(program, ranks=ranks, dims=sample.numbers, dtype=dtype, launches=2, seed=1)
+    result = kernel.run(inputs, deadline_s=20)
+    worst = 0.0
+    for given, outputs in zip(inputs, result.outputs, strict=True):
+        exact = [{n: t.double() if t.is_floating_point() else t for n, t in own.items()} for own in given]
+        expected = [formula(exact, rank) for rank in range(ranks)]
+        for name in expected[0]:
+            worst = max(worst, relative_error([o[name] for o in outputs], [e[name] for e in expected]))
+    return worst
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_f32(name: str) -> None:
+    assert run(samples.ALL[name], 2, "f32", FORMULAS[name]) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["transposed", "sliced", "attention"])
+def test_bf16(name: str) -> None:
+    assert run(samples.ALL[name], 2, "bf16", FORMULAS[name]) < 2e-2
