@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         """An empty schedule for a program, built on by a chain of its methods."""
         ...
 
+
 _HOMES = {
     "tilelink.compiler": (
         "Kernel", "Module", "check", "compile", "load", "parse", "plan", "source",

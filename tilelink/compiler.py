@@ -20,7 +20,8 @@ from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program, Statement, Transfer
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import statements
-from tilelink.schedule.bind import Bound, bind
+from tilelink.schedule.bind import bind
+from tilelink.schedule.bound import Bound
 from tilelink.schedule.plan import Plan, make_plan
 from tilelink.schedule.values import Schedule
 from tilelink.schedule.verify import verify

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilelink.schedule.bind import Kernel
+from tilelink.schedule.bound import Kernel
 
 
 @dataclass(frozen=True, kw_only=True)

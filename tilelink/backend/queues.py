@@ -13,7 +13,7 @@ from tilelink.errors import EmitError
 from tilelink.ir.mapping import ChannelGrid, TileMap
 from tilelink.ir.printer import print_statement
 from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
-from tilelink.schedule.bind import Bound, BoundStage
+from tilelink.schedule.bound import Bound, BoundStage
 
 
 @dataclass(kw_only=True)

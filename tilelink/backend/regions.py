@@ -11,7 +11,7 @@ from tilelink.ir.mapping import Span, TileMap
 from tilelink.ir.program import Region
 from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, Whole, evaluate
 from tilelink.ir.typing import Axis, StageTyping
-from tilelink.schedule.bind import Bound, BoundStage
+from tilelink.schedule.bound import Bound, BoundStage
 
 SMALLEST_DOT = 16
 """Tensor cores multiply tiles of at least this many rows and columns."""

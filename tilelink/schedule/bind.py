@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from math import prod
+from dataclasses import replace
 
 from tilelink.errors import BindingError, ScheduleError, TileSizeError
-from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
+from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.program import Notify, Program, Region, Stage, Tensor, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import statements
+from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
+from tilelink.schedule.kernels import kernels_of
 from tilelink.schedule.orders import decode
 from tilelink.schedule.transform import (
     Numbers,
@@ -21,11 +21,9 @@ from tilelink.schedule.transform import (
     concretize,
     flip_direction,
     number_of,
-    remote_reads,
     shape_of,
     split_whole,
     stage_regions,
-    stage_writes,
     whole_dim,
 )
 from tilelink.schedule.values import CopyEngine, Fused, Order, Resource, Schedule, Sm, StageSchedule
@@ -33,117 +31,6 @@ from tilelink.target import Target
 
 DEFAULT_TILE = {"compute": 64, "comm": 128}
 DEFAULT_BLOCK = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundTensor:
-    """A tensor with its numbers. `slots` buffers of `shape` elements lie behind one another."""
-
-    decl: Tensor
-    number: int
-    shape: tuple[int, ...]
-    dtype: str
-    slots: int
-
-    @property
-    def name(self) -> str:
-        return self.decl.name
-
-    @property
-    def size(self) -> int:
-        """Elements in one slot."""
-        return prod(self.shape)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundStage:
-    """A stage with its tile sizes and its order.
-
-    `tiles`, `extents` and `counts` cover loop indices too; `order` gives each domain index from the tile number `t`.
-    """
-
-    number: int
-    stage: Stage
-    resource: Resource
-    scalar_indices: frozenset[str]
-    tiles: Mapping[str, int]
-    extents: Mapping[str, int]
-    order: Mapping[str, Scalar]
-    block: int
-    """Elements of a whole axis handled at once inside a contraction or reduction."""
-    warps: int
-    stages: int
-
-    @property
-    def name(self) -> str:
-        return self.stage.name
-
-    def count(self, index: str) -> int:
-        """How many tiles an index has."""
-        return -(-self.extents[index] // self.tiles[index])
-
-    @cached_property
-    def total(self) -> int:
-        """How many tiles the domain has."""
-        return prod(self.count(d.name) for d in self.stage.indices)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loop:
-    """A loop of a kernel over the tiles of its first stage; further stages do the same tile after it."""
-
-    stages: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kernel:
-    """Stages that run in the same programs: `loops` one after the other, `programs` executors of a stream."""
-
-    name: str
-    stream: str
-    position: int
-    programs: int
-    loops: tuple[Loop, ...]
-    warps: int
-    stages: int
-    reuse_lag: int
-    """Waits that every peer has finished launch e - reuse_lag; 0 waits for nothing."""
-    needs_entry: bool
-    """Waits that every peer has entered launch e (it reads their inputs)."""
-
-    @property
-    def on_copy_engine(self) -> bool:
-        return self.stream == "copy"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bound:
-    """A scheduled program with all numbers in place; `program` is concrete (see transform.concretize)."""
-
-    source: Program
-    program: Program
-    schedule: Schedule
-    numbers: Mapping[str, int | float | bool]
-    ranks: int
-    dtype: str
-    target: Target
-    tensors: Mapping[str, BoundTensor]
-    stages: Mapping[str, BoundStage]
-    kernels: tuple[Kernel, ...]
-    channels: Mapping[tuple[str, str], ChannelGrid]
-    """(tensor, signal kind) -> its counters."""
-    entered_base: int
-    finished_base: int
-    pad_size: int
-    """int32 counters in one rank's signal pad."""
-
-    def tile_map(self, stage: str, region: Region) -> TileMap:
-        """f_S, f_R and f_C of an access made by a stage."""
-        bound = self.stages[stage]
-        return map_region(region, self.tensors[region.tensor].shape, bound.tiles, bound.scalar_indices)
-
-    def tensor_numbered(self, number: int) -> BoundTensor:
-        return next(t for t in self.tensors.values() if t.number == number)
 
 
 def bind(
@@ -176,7 +63,7 @@ def bind(
         finished_base=used + ranks,
         pad_size=used + 2 * ranks,
     )
-    return replace(bound, kernels=_kernels(bound))
+    return replace(bound, kernels=kernels_of(bound))
 
 
 def _check_names(program: Program, schedule: Schedule) -> None:
@@ -301,16 +188,6 @@ def _match_fused(stages: dict[str, BoundStage]) -> dict[str, BoundStage]:
     return result
 
 
-def same_domain(left: BoundStage, right: BoundStage) -> bool:
-    """Whether two stages have as many indices with the same extents and the same use as numbers."""
-    a, b = left.stage.indices, right.stage.indices
-    return len(a) == len(b) and all(
-        left.extents[x.name] == right.extents[y.name]
-        and (x.name in left.scalar_indices) == (y.name in right.scalar_indices)
-        for x, y in zip(a, b, strict=True)
-    )
-
-
 def _bind_tensors(
     program: Program, schedule: Schedule, numbers: Numbers, ranks: int, dtype: str
 ) -> dict[str, BoundTensor]:
@@ -374,82 +251,3 @@ def dims_called(program: Program, tensor: Tensor, key: str) -> list[int]:
                     if isinstance(coord, Index) and coord.name == key:
                         return [d]
     return []
-
-
-def _kernels(bound: Bound) -> tuple[Kernel, ...]:
-    hosts = [s for s in bound.stages.values() if not isinstance(s.resource, Fused)]
-    kernels: list[Kernel] = []
-    positions: dict[str, int] = {}
-    for host in hosts:
-        stream = _stream(host)
-        loops = _loops(bound, host)
-        names = [n for loop in loops for n in loop.stages]
-        position = positions.get(stream, 0)
-        positions[stream] = position + 1
-        total = max(bound.stages[n].total for n in names)
-        remote = [t for n in names for t in _remote_tensors(bound, bound.stages[n])]
-        entry = any(
-            bound.tensors[r.tensor].decl.space == "in" for n in names for r in remote_reads(bound.stages[n].stage)
-        )
-        lag = min((bound.tensors[t].slots for t in remote), default=0)
-        kernels.append(
-            Kernel(
-                name=host.name,
-                stream=stream,
-                position=position,
-                programs=_programs(bound, host, total),
-                loops=loops,
-                warps=host.warps,
-                stages=host.stages,
-                reuse_lag=lag if bound.schedule.reuse_wait else 0,
-                needs_entry=entry,
-            )
-        )
-    return tuple(kernels)
-
-
-def _stream(stage: BoundStage) -> str:
-    if isinstance(stage.resource, CopyEngine):
-        return "copy"
-    own = isinstance(stage.resource, Sm) and stage.resource.programs is not None
-    return stage.name if own else "main"
-
-
-def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
-    """Prologue stages, the host with the epilogues that share its domain, then the other epilogues."""
-    before: list[Loop] = []
-    same: list[str] = [host.name]
-    after: list[Loop] = []
-    for stage in bound.stages.values():
-        if not isinstance(stage.resource, Fused) or stage.resource.stage != host.name:
-            continue
-        if stage.resource.place == "prologue":
-            before.append(Loop(stages=(stage.name,)))
-        elif same_domain(stage, host):
-            same.append(stage.name)
-        else:
-            after.append(Loop(stages=(stage.name,)))
-    return (*before, Loop(stages=tuple(same)), *after)
-
-
-def _programs(bound: Bound, host: BoundStage, total: int) -> int:
-    """Programs of a kernel: what the schedule says, else what others leave free; capped by tiles and target."""
-    if isinstance(host.resource, CopyEngine):
-        return 1
-    own = [
-        s.resource.programs or 0
-        for s in bound.stages.values()
-        if isinstance(s.resource, Sm) and s.resource.programs is not None
-    ]
-    wanted = host.resource.programs if isinstance(host.resource, Sm) else None
-    programs = wanted or max(1, bound.target.slots - sum(own))
-    cap = bound.target.max_programs
-    return max(1, min(programs, total, cap or programs))
-
-
-def _remote_tensors(bound: Bound, stage: BoundStage) -> list[str]:
-    """Symmetric tensors that the stage shares with peers: it touches a peer's copy (data or signals), or it writes
-    the own copy of one that peers read."""
-    pulled = {r.tensor for s in bound.program.stages for r in remote_reads(s)}
-    written = [r.tensor for r in stage_writes(stage.stage) if r.rank is None and r.tensor in pulled]
-    return [r.tensor for r in stage_regions(stage.stage) if r.rank is not None] + written

@@ -15,7 +15,7 @@ from tilelink.ir.mapping import TileMap
 from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.ir.visitor import reads, value_of
-from tilelink.schedule.bind import Bound, BoundStage, Kernel
+from tilelink.schedule.bound import Bound, BoundStage, Kernel
 
 Ints = NDArray[np.int64]
 READ, WRITE, WAIT, NOTIFY = range(4)

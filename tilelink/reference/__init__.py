@@ -1,0 +1,1 @@
+"""The meaning of a program without any schedule: the oracle of every numerical check."""

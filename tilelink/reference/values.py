@@ -1,0 +1,174 @@
+"""Tile values on torch tensors, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tilelink.errors import BindingError
+from tilelink.ir.program import (
+    Apply,
+    Attend,
+    Cast,
+    Dot,
+    Expand,
+    Finish,
+    FromScalar,
+    Full,
+    Literal,
+    Local,
+    Positions,
+    Read,
+    Reduce,
+    Region,
+    SoftmaxInit,
+    Transpose,
+    UserCall,
+    Value,
+)
+from tilelink.ir.scalar import Scalar
+
+DTYPES: dict[str, torch.dtype] = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "i32": torch.int32,
+    "bool": torch.bool,
+}
+ORACLES: dict[str, Callable[..., torch.Tensor]] = {}
+"""What users' functions mean, on torch tensors."""
+
+_UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "neg": torch.neg,
+    "not": torch.logical_not,
+    "exp": torch.exp,
+    "log": torch.log,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "abs": torch.abs,
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+_BINARY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "eq": torch.eq,
+    "ne": torch.ne,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "and": torch.logical_and,
+    "or": torch.logical_or,
+}
+
+
+def oracle(name: str, function: Callable[..., torch.Tensor]) -> None:
+    """Say what `call name(...)` means: a function of torch tensors."""
+    ORACLES[name] = function
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax:
+    """Running maximum [m, 1], sum [m, 1] and weighted values [m, e]; None before the first keys."""
+
+    parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+
+
+@dataclass(kw_only=True)
+class Evaluator:
+    """Evaluates the values of one task. `number` evaluates scalars, `read` fetches regions, `tile` gives positions."""
+
+    number: Callable[[Scalar], Any]
+    read: Callable[[Region], torch.Tensor]
+    positions: Callable[[str], torch.Tensor]
+    params: Mapping[str, int | float | bool]
+    locals: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __call__(self, value: Value) -> Any:
+        """A float64, int or bool tensor, or a softmax state."""
+        match value:
+            case Read(region=region):
+                return _wide(self.read(region))
+            case Local(name=name):
+                return self.locals[name]
+            case Literal(value=number):
+                return torch.tensor(number) if isinstance(number, bool | int) else _wide(torch.tensor(number))
+            case FromScalar(scalar=scalar):
+                return _wide(torch.as_tensor(self.number(scalar)))
+            case Full(value=number):
+                return _wide(torch.tensor(number))
+            case Apply(op=op, args=args):
+                return _apply(op, [self(a) for a in args])
+            case Cast(value=inner, dtype=dtype):
+                return _wide(self(inner).to(DTYPES[dtype]))
+            case Positions(index=index):
+                return self.positions(index)
+            case _:
+                return self._shaped(value)
+
+    def _shaped(self, value: Value) -> Any:
+        match value:
+            case Dot(left=left, right=right):
+                return torch.matmul(self(left).double(), self(right).double())
+            case Transpose(value=inner):
+                return self(inner).transpose(-1, -2)
+            case Reduce(op=op, value=inner, axis=axis):
+                tile = self(inner)
+                return tile.sum(axis) if op == "sum" else getattr(tile, f"a{op}")(axis)
+            case Expand(value=inner, pattern=pattern):
+                return self(inner)[tuple(slice(None) if kept else None for kept in pattern)]
+            case SoftmaxInit():
+                return Softmax()
+            case Attend():
+                return self._attend(value)
+            case Finish(state=state):
+                found = self(state).parts
+                if found is None:
+                    return torch.zeros((), dtype=torch.float64)
+                return found[2] / torch.where(found[1] > 0, found[1], torch.ones_like(found[1]))
+            case UserCall(function=function, args=args):
+                if function not in ORACLES:
+                    hint = f"tilelink.reference.values.oracle({function!r}, function of torch tensors)"
+                    raise BindingError(f"no meaning for call {function}", location=value.location, hint=hint)
+                return ORACLES[function](*(self(a) for a in args))
+            case _:
+                raise TypeError(f"unknown value {type(value).__name__}")
+
+    def _attend(self, value: Attend) -> Softmax:
+        q, k, v, scale = (self(x) for x in (value.q, value.k, value.v, value.scale))
+        scores = torch.matmul(q, k.transpose(-1, -2)) * scale
+        if value.mask is not None:
+            scores = torch.where(self(value.mask), scores, torch.full_like(scores, -torch.inf))
+        top = scores.amax(-1, keepdim=True)
+        old = self(value.state).parts
+        largest = top if old is None else torch.maximum(top, old[0])
+        shift = torch.where(torch.isinf(largest), torch.zeros_like(largest), largest)
+        weight = torch.exp(scores - shift)
+        total, result = weight.sum(-1, keepdim=True), torch.matmul(weight, v)
+        if old is not None:
+            keep = torch.exp(old[0] - shift)
+            total, result = total + old[1] * keep, result + old[2] * keep
+        return Softmax(parts=(largest, total, result))
+
+
+def _apply(op: str, args: list[torch.Tensor]) -> torch.Tensor:
+    if op == "where":
+        return torch.where(args[0].bool(), args[1], args[2])
+    if len(args) == 1:
+        return _UNARY[op](args[0])
+    return _BINARY[op](args[0], args[1])
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor

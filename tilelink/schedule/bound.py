@@ -1,0 +1,135 @@
+"""What binding makes: a scheduled program with all numbers in place, shared by the plan and the emitter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
+from tilelink.ir.program import Program, Region, Stage, Tensor
+from tilelink.ir.scalar import Scalar
+from tilelink.schedule.values import Resource, Schedule
+from tilelink.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundTensor:
+    """A tensor with its numbers. `slots` buffers of `shape` elements lie behind one another."""
+
+    decl: Tensor
+    number: int
+    shape: tuple[int, ...]
+    dtype: str
+    slots: int
+
+    @property
+    def name(self) -> str:
+        return self.decl.name
+
+    @property
+    def size(self) -> int:
+        """Elements in one slot."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundStage:
+    """A stage with its tile sizes and its order.
+
+    `tiles`, `extents` and `counts` cover loop indices too; `order` gives each domain index from the tile number `t`.
+    """
+
+    number: int
+    stage: Stage
+    resource: Resource
+    scalar_indices: frozenset[str]
+    tiles: Mapping[str, int]
+    extents: Mapping[str, int]
+    order: Mapping[str, Scalar]
+    block: int
+    """Elements of a whole axis handled at once inside a contraction or reduction."""
+    warps: int
+    stages: int
+
+    @property
+    def name(self) -> str:
+        return self.stage.name
+
+    def count(self, index: str) -> int:
+        """How many tiles an index has."""
+        return -(-self.extents[index] // self.tiles[index])
+
+    @cached_property
+    def total(self) -> int:
+        """How many tiles the domain has."""
+        return prod(self.count(d.name) for d in self.stage.indices)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """A loop of a kernel over the tiles of its first stage; further stages do the same tile after it."""
+
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """Stages that run in the same programs: `loops` one after the other, `programs` executors of a stream."""
+
+    name: str
+    stream: str
+    position: int
+    programs: int
+    loops: tuple[Loop, ...]
+    warps: int
+    stages: int
+    reuse_lag: int
+    """Waits that every peer has finished launch e - reuse_lag; 0 waits for nothing."""
+    needs_entry: bool
+    """Waits that every peer has entered launch e (it reads their inputs)."""
+
+    @property
+    def on_copy_engine(self) -> bool:
+        return self.stream == "copy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A scheduled program with all numbers in place; `program` is concrete (see transform.concretize)."""
+
+    source: Program
+    program: Program
+    schedule: Schedule
+    numbers: Mapping[str, int | float | bool]
+    ranks: int
+    dtype: str
+    target: Target
+    tensors: Mapping[str, BoundTensor]
+    stages: Mapping[str, BoundStage]
+    kernels: tuple[Kernel, ...]
+    channels: Mapping[tuple[str, str], ChannelGrid]
+    """(tensor, signal kind) -> its counters."""
+    entered_base: int
+    finished_base: int
+    pad_size: int
+    """int32 counters in one rank's signal pad."""
+
+    def tile_map(self, stage: str, region: Region) -> TileMap:
+        """f_S, f_R and f_C of an access made by a stage."""
+        bound = self.stages[stage]
+        return map_region(region, self.tensors[region.tensor].shape, bound.tiles, bound.scalar_indices)
+
+    def tensor_numbered(self, number: int) -> BoundTensor:
+        return next(t for t in self.tensors.values() if t.number == number)
+
+
+def same_domain(left: BoundStage, right: BoundStage) -> bool:
+    """Whether two stages have as many indices with the same extents and the same use as numbers."""
+    a, b = left.stage.indices, right.stage.indices
+    return len(a) == len(b) and all(
+        left.extents[x.name] == right.extents[y.name]
+        and (x.name in left.scalar_indices) == (y.name in right.scalar_indices)
+        for x, y in zip(a, b, strict=True)
+    )

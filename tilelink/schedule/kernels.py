@@ -1,0 +1,87 @@
+"""Kernels: which stages run in the same programs, on which stream, with how many programs and which waits."""
+
+from __future__ import annotations
+
+from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop, same_domain
+from tilelink.schedule.transform import remote_reads, stage_regions, stage_writes
+from tilelink.schedule.values import CopyEngine, Fused, Sm
+
+
+def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
+    """The kernels of a bound program, in the order of their stages."""
+    hosts = [s for s in bound.stages.values() if not isinstance(s.resource, Fused)]
+    kernels: list[Kernel] = []
+    positions: dict[str, int] = {}
+    for host in hosts:
+        stream = _stream(host)
+        loops = _loops(bound, host)
+        names = [n for loop in loops for n in loop.stages]
+        position = positions.get(stream, 0)
+        positions[stream] = position + 1
+        total = max(bound.stages[n].total for n in names)
+        remote = [t for n in names for t in _remote_tensors(bound, bound.stages[n])]
+        entry = any(
+            bound.tensors[r.tensor].decl.space == "in" for n in names for r in remote_reads(bound.stages[n].stage)
+        )
+        lag = min((bound.tensors[t].slots for t in remote), default=0)
+        kernels.append(
+            Kernel(
+                name=host.name,
+                stream=stream,
+                position=position,
+                programs=_programs(bound, host, total),
+                loops=loops,
+                warps=host.warps,
+                stages=host.stages,
+                reuse_lag=lag if bound.schedule.reuse_wait else 0,
+                needs_entry=entry,
+            )
+        )
+    return tuple(kernels)
+
+
+def _stream(stage: BoundStage) -> str:
+    if isinstance(stage.resource, CopyEngine):
+        return "copy"
+    own = isinstance(stage.resource, Sm) and stage.resource.programs is not None
+    return stage.name if own else "main"
+
+
+def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
+    """Prologue stages, the host with the epilogues that share its domain, then the other epilogues."""
+    before: list[Loop] = []
+    same: list[str] = [host.name]
+    after: list[Loop] = []
+    for stage in bound.stages.values():
+        if not isinstance(stage.resource, Fused) or stage.resource.stage != host.name:
+            continue
+        if stage.resource.place == "prologue":
+            before.append(Loop(stages=(stage.name,)))
+        elif same_domain(stage, host):
+            same.append(stage.name)
+        else:
+            after.append(Loop(stages=(stage.name,)))
+    return (*before, Loop(stages=tuple(same)), *after)
+
+
+def _programs(bound: Bound, host: BoundStage, total: int) -> int:
+    """Programs of a kernel: what the schedule says, else what others leave free; capped by tiles and target."""
+    if isinstance(host.resource, CopyEngine):
+        return 1
+    own = [
+        s.resource.programs or 0
+        for s in bound.stages.values()
+        if isinstance(s.resource, Sm) and s.resource.programs is not None
+    ]
+    wanted = host.resource.programs if isinstance(host.resource, Sm) else None
+    programs = wanted or max(1, bound.target.slots - sum(own))
+    cap = bound.target.max_programs
+    return max(1, min(programs, total, cap or programs))
+
+
+def _remote_tensors(bound: Bound, stage: BoundStage) -> list[str]:
+    """Symmetric tensors that the stage shares with peers: it touches a peer's copy (data or signals), or it writes
+    the own copy of one that peers read."""
+    pulled = {r.tensor for s in bound.program.stages for r in remote_reads(s)}
+    written = [r.tensor for r in stage_writes(stage.stage) if r.rank is None and r.tensor in pulled]
+    return [r.tensor for r in stage_regions(stage.stage) if r.rank is not None] + written
