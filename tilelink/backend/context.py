@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilelink.schedule.bound import Kernel
+from tilelink.schedule.bound import Bound, Kernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,20 @@ class EmittedKernel:
     name: str
     kernel: Kernel
     args: tuple[Arg, ...]
+
+
+_POINTERS = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "i32": "*i32", "bool": "*i1"}
+_TYPES = {
+    "peers": "*i64", "signals": "*i32", "signal_table": "*i64", "thresholds": "*i32", "epoch": "*i64", "rank": "i32",
+    "first_program": "i32", "num_programs": "i32",
+}  # fmt: skip
+
+
+def signature(emitted: EmittedKernel, bound: Bound) -> dict[str, str]:
+    """The type of every run-time parameter as Triton spells it; "watch", None or a pointer, is not among them."""
+    types = {a.parameter: _TYPES.get(a.kind) or _POINTERS[bound.tensors[a.name].dtype]
+             for a in emitted.args if a.kind != "watch"}  # fmt: skip
+    return types
 
 
 @dataclass(frozen=True, kw_only=True)

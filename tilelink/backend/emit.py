@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from tilelink.backend.context import Arg, Emitted, EmittedKernel, KernelContext, LoopContext, ModuleContext
+from tilelink.backend.names import user_names
 from tilelink.backend.queues import QueueStatements
 from tilelink.backend.regions import SMALLEST_DOT, Addresses, strides
 from tilelink.backend.scalars import ScalarPrinter
@@ -143,7 +144,8 @@ def _tile_kernel(
 ) -> KernelContext:
     loops: list[LoopContext] = []
     for loop in kernel.loops:
-        writer = Writer()
+        taken = frozenset[str]().union(*(user_names(bound, bound.stages[name]) for name in loop.stages))
+        writer = Writer(taken=taken)
         for name in loop.stages:
             _tile_body(bound, bound.stages[name], writer, uniform, modules)
         loops.append(LoopContext(total=bound.stages[loop.stages[0]].total, lines=tuple(writer.lines)))
@@ -237,6 +239,7 @@ def _queue_kernel(
         scalar = _printer(bound, triton=False)
         for name in loop.stages:
             stage = bound.stages[name]
+            user_names(bound, stage)
             for decl in stage.stage.indices:
                 writer.line(f"{decl.name} = {scalar(stage.order[decl.name])}")
             writer.line(f"queue.tile_begin({stage.number}, t)")

@@ -210,8 +210,9 @@ class Statements:
         stage = addresses.stage.number
 
         def emit(channel: str, linear: str) -> None:
-            count = str(threshold) if threshold is not None else f"tl.load({grid.tensor}_{kind}_thresholds + {linear})"
-            target = f"{count} * {grid.tensor}_round" if grid.slots > 1 else f"{count} * epoch"
+            rounds = f"{grid.tensor}_round" if grid.slots > 1 else "epoch"
+            table = f"tl.load({grid.tensor}_{kind}_thresholds + {linear})"
+            target = rounds if threshold == 1 else f"{table if threshold is None else threshold} * {rounds}"
             self.writer.line(f"ready += dl.wait(signals, {channel}, {target}, watch, {stage}, t)")
 
         self._channels(tile_map, grid, emit)
@@ -219,7 +220,8 @@ class Statements:
     def _channels(self, tile_map: TileMap, grid: ChannelGrid, emit) -> None:  # type: ignore[no-untyped-def]
         """Call `emit(pad offset, number in the grid)` for every channel of an access, in loops where there are many."""
         scalar = self.values.addresses.scalar
-        base = str(grid.base) if grid.slots == 1 else f"{grid.base} + {grid.tensor}_slot_number * {grid.count}"
+        slot = [f"{grid.tensor}_slot_number * {grid.count}"] if grid.slots > 1 else []
+        base = " + ".join([*([str(grid.base)] if grid.base or not slot else []), *slot])
         coords: list[str] = []
 
         def dimension(d: int, ranges: tuple[tuple[Scalar, Scalar], ...]) -> None:

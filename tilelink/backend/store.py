@@ -19,16 +19,24 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _name(text: str) -> str:
+    return f"tilelink_{digest(text)[:32]}"
+
+
 def save(text: str) -> Path:
     """Write a module into the cache folder; many ranks may do so at once. Returns its file."""
     folder = settings().cache / "sources"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"tilelink_{digest(text)[:32]}.py"
+    path = folder / f"{_name(text)}.py"
     if not _intact(path, text):
         handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
     return path
 
 
@@ -40,8 +48,14 @@ def _intact(path: Path, text: str) -> bool:
 
 
 def load(path: Path) -> ModuleType:
-    """Import a stored module from its file."""
+    """Import a stored module from its file. Raises EmitError for a file that is not what its name says."""
     name = path.stem
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise EmitError(f"cannot read {path}: {error}", hint="compile again") from error
+    if name != _name(text):
+        raise EmitError(f"{path} was changed after it was generated", hint="remove it and compile again")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise EmitError(f"{path} is not a Python file", hint="remove the cache folder and compile again")

@@ -13,6 +13,8 @@ class Writer:
 
     depth: int = 0
     lines: list[str] = field(default_factory=list[str])
+    taken: frozenset[str] = frozenset()
+    """Names that `name` must not give."""
     _used: dict[str, int] = field(default_factory=dict[str, int])
 
     def line(self, text: str) -> None:
@@ -31,7 +33,9 @@ class Writer:
         self.depth -= 1
 
     def name(self, stem: str) -> str:
-        """A name not given before: stem, stem_1, stem_2, ..."""
+        """A name not given before and not taken: stem_0, stem_1, ..."""
         count = self._used.get(stem, 0)
+        while f"{stem}_{count}" in self.taken:
+            count += 1
         self._used[stem] = count + 1
         return f"{stem}_{count}"

@@ -109,7 +109,7 @@ def _unexpected(error: UnexpectedInput, source: Source) -> ParseError:
     column = error.column if isinstance(error.column, int) and error.column > 0 else 1
     found, length = "this character", 1
     if isinstance(error, UnexpectedToken):
-        found = {"_NL": "the end of the line", "_INDENT": "a deeper indent", "_DEDENT": "a shallower indent"}.get(
+        found = {"_NL": "the end of the line", "_INDENT": "a deeper indent", "_DEDENT": "the end of the block"}.get(
             error.token.type, repr(str(error.token)) if str(error.token) else "the end of the file"
         )
         length = len(str(error.token)) if error.token.type not in ("_NL", "_INDENT", "_DEDENT") else 1

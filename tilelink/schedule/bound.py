@@ -121,6 +121,9 @@ class Bound:
         bound = self.stages[stage]
         return map_region(region, self.tensors[region.tensor].shape, bound.tiles, bound.scalar_indices)
 
+    def stage_numbered(self, number: int) -> BoundStage:
+        return next(s for s in self.stages.values() if s.number == number)
+
     def tensor_numbered(self, number: int) -> BoundTensor:
         return next(t for t in self.tensors.values() if t.number == number)
 

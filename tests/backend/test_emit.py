@@ -1,0 +1,150 @@
+"""The text of generated modules: the same every time, readable, and tied to signals where it must be."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.backend import samples
+from tests.backend.samples import Sample, emitted
+from tests.conftest import Golden
+from tilelink.backend.emit import emit
+from tilelink.errors import EmitError
+from tilelink.schedule.plan import make_plan
+
+GOLDEN = [
+    ("ag_gemm", "copy_engine", {"Ms": 100, "N": 136, "K": 200}),
+    ("ag_gemm", "slices", {"Ms": 128, "N": 128, "K": 128}),
+    ("gemm_rs", "ring", {"Ms": 64, "N": 64, "K": 64}),
+]
+
+
+@pytest.mark.parametrize(("file", "schedule", "numbers"), GOLDEN, ids=lambda v: v if isinstance(v, str) else "")
+def test_golden(golden: Golden, file: str, schedule: str, numbers: dict[str, int]) -> None:
+    golden(f"{file}_{schedule}", emitted(samples.library_sample(file, schedule, **numbers)).text)
+
+
+@pytest.mark.parametrize("name", samples.ALL)
+def test_twice_the_same_bytes(name: str) -> None:
+    first, second = (emitted(samples.ALL[name].bound(ranks=2, target="sm_90")).text for _ in range(2))
+    assert first == second
+
+
+def test_where_the_program_lies_is_not_in_the_text() -> None:
+    assert "somewhere" not in emitted(samples.library_sample("ag_gemm", "copy_engine", Ms=8, N=8, K=8)).text
+
+
+def test_divisible_tiles_have_no_masks() -> None:
+    even = samples.library_sample("ag_gemm", "slices", Ms=128, N=128, K=128)
+    assert "mask=" not in emitted(even).text
+    uneven = samples.library_sample("ag_gemm", "slices", Ms=100, N=128, K=128)
+    assert "i_0 < 100" in emitted(uneven).text
+
+
+def test_loads_behind_waits_consume_their_token() -> None:
+    text = emitted(samples.ATTENTION.bound(ranks=2, target="sm_90")).text
+    assert re.search(r"ready \+= dl\.wait\(", text)
+    for tensor in ("ks", "vs"):
+        assert f"{tensor}_tile_0 = tl.load(dl.consume_token({tensor}_here, ready)" in text
+    assert "tl.load(q +" in text  # nobody writes an input
+
+
+RELAY = Sample(
+    text="""
+program relay(M):
+    x : in [M]
+    c : local [M]
+    y : out symmetric [ranks, M]
+    compute make(i: M):
+        c[i] = x[i]
+        producer_tile_notify(c[i])
+    comm send(p: ranks, i: M):
+        consumer_tile_wait(c[i])
+        tile_push_data(y[rank, i] @ p, c[i])
+        producer_tile_notify(y[rank, i] @ p)
+schedule s for relay:
+    make on sm, tile(i=32)
+    send on RESOURCE, tile(i=32)
+""",
+    numbers={"M": 64},
+)
+
+
+@pytest.mark.parametrize(("resource", "remote"), [("copy_engine", "True"), ("sm", "False")])
+def test_signals_that_a_copy_engine_awaits_reach_it(resource: str, remote: str) -> None:
+    sample = Sample(text=RELAY.text.replace("RESOURCE", resource), numbers=RELAY.numbers)
+    make = emitted(sample.bound(ranks=2, target="sm_90")).text.split("def make(")[1].split("\ndef ")[0]
+    assert re.findall(r"dl\.notify\(signals, .*, (True|False), False\)", make.split("@triton")[0]) == [remote]
+
+
+def test_loops_that_write_are_not_pipelined() -> None:
+    text = emitted(samples.library_sample("ag_gemm", "slices", Ms=128, N=128, K=128)).text
+    assert text.count("num_stages=1") == 2  # the tiles of both stages; not the loop over k
+    assert "for k_0 in range(0, 128, 64):" in text
+
+
+def test_integers_stay_integers() -> None:
+    text = emitted(samples.INTEGERS.bound(ranks=1, target="cpu")).text
+    assert "float32" not in text
+    assert "tl.full((32,), -2147483648, tl.int32)" in emitted(samples.INTEGERS.bound(ranks=1, target="cpu")).text
+
+
+def test_uneven_thresholds_become_a_table() -> None:
+    bound = samples.ATTENTION.bound(ranks=2, target="cpu")
+    counts = dict(make_plan(bound).thresholds)
+    key = ("ks", "tile")
+    counts[key] = counts[key].copy()
+    counts[key].flat[0] = 7
+    result = emit(bound, counts)
+    attn = next(k for k in result.kernels if k.name == "attn")
+    assert [(a.kind, a.name) for a in attn.args if a.kind == "thresholds"] == [("thresholds", "ks_tile")]
+    assert re.search(r"dl\.wait\(signals, .*, tl\.load\(ks_tile_thresholds \+ .*\) \* ks_round, watch", result.text)
+    uniform = emit(bound, {**counts, key: np.full_like(counts[key], 3)})
+    assert ", 3 * ks_round, watch" in uniform.text
+
+
+def test_offsets_beyond_32_bits() -> None:
+    text = """
+program huge(B, M, N):
+    x : in [B, M, N]
+    y : out [B, M, N]
+    compute f(s: B, i: M, j: N):
+        if s > 0:
+            y[s, i, j] = x[s - 1, i, j]
+"""
+    bound = Sample(text=text, numbers={"B": 8, "M": 65536, "N": 16384}).bound(ranks=1, target="cpu")
+    source = emit(bound, {}).text
+    assert "tl.cast(s, tl.int64) * 1073741824" in source
+    assert "tl.cast(s - 1, tl.int64) * 1073741824" in source
+
+
+@pytest.mark.parametrize("name", ["t", "tl", "x", "x_peers", "ready"])
+def test_names_of_the_frame_are_refused(name: str) -> None:
+    text = SQUARE_NAMED.replace("NAME", name)
+    with pytest.raises(EmitError, match=f"'{name}'"):
+        emit(Sample(text=text, numbers={"M": 20}).bound(ranks=1, target="cpu"), {})
+
+
+SQUARE_NAMED = """
+program named(M):
+    x : in [M]
+    y : out [M]
+    compute f(i: M):
+        NAME = x[i] * x[i]
+        y[i] = NAME
+"""
+
+
+def test_temporaries_avoid_the_users_names() -> None:
+    text = SQUARE_NAMED.replace("NAME", "x_tile_0")
+    source = emit(Sample(text=text, numbers={"M": 20}).bound(ranks=1, target="cpu"), {}).text
+    assert "x_tile_1 = tl.load(" in source
+    assert source.count("x_tile_0 = ") == 1 + 1  # the statement and the comment above it
+
+
+def test_unknown_dialects_are_refused() -> None:
+    bound = samples.SQUARE.bound(ranks=1, target="cpu")
+    with pytest.raises(EmitError, match="fortran"):
+        emit(bound, {}, dialect="fortran")

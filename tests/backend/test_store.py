@@ -1,0 +1,50 @@
+"""The store of generated modules."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tilelink import settings
+from tilelink.backend import store
+from tilelink.errors import EmitError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path):  # type: ignore[no-untyped-def]
+    with settings.environment(TILELINK_CACHE=str(tmp_path)):
+        yield tmp_path
+
+
+def test_saved_once_and_loaded_from_its_file() -> None:
+    path = store.save("ANSWER = 42\n")
+    assert store.save("ANSWER = 42\n") == path != store.save("ANSWER = 43\n")
+    module = store.load(path)
+    assert (module.ANSWER, module.__file__) == (42, str(path))
+
+
+def test_a_changed_file_is_not_loaded_and_saved_anew() -> None:
+    path = store.save("ANSWER = 1\n")
+    path.write_text("ANSWER = 2\n")
+    with pytest.raises(EmitError, match="changed"):
+        store.load(path)
+    store.save("ANSWER = 1\n")
+    assert store.load(path).ANSWER == 1
+
+
+def test_a_missing_file() -> None:
+    path = store.save("ANSWER = 3\n")
+    path.unlink()
+    with pytest.raises(EmitError, match="cannot read"):
+        store.load(path)
+
+
+def test_many_writers_leave_one_whole_file() -> None:
+    text = "ROWS = [\n" + "    1,\n" * 20000 + "]\n"
+    with ThreadPoolExecutor(8) as pool:
+        paths = set(pool.map(lambda _: store.save(text), range(32)))
+    (path,) = paths
+    assert path.read_text() == text
+    assert list(path.parent.iterdir()) == [path]

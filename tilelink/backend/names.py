@@ -1,0 +1,43 @@
+"""Names in generated source: those of the user, those of the frame, and that they never meet."""
+
+from __future__ import annotations
+
+import keyword
+
+from tilelink.errors import EmitError
+from tilelink.ir.program import Assign, SoftmaxInit
+from tilelink.ir.visitor import statements
+from tilelink.schedule.bound import Bound, BoundStage
+
+FRAME = frozenset(
+    {"t", "pid", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "first_program"}
+    | {"num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tilelink", "slice", "min", "max"}
+)
+"""Names that every kernel uses for itself."""
+DERIVED = ("here", "slot", "slot_number", "round", "peers")
+"""What is put behind a tensor's name; a softmax state's variables end in m, l and acc."""
+
+
+def user_names(bound: Bound, stage: BoundStage) -> frozenset[str]:
+    """The names that a stage's body may use: tensors, indices and values. Raises EmitError where two things share one.
+
+    Generated temporaries must be none of these.
+    """
+    assigned = {s.name: s for s in statements(stage.stage.body) if isinstance(s, Assign)}
+    tensors = set(bound.tensors)
+    kinds = {kind for _, kind in bound.channels}
+    derived = {f"{name}_{end}" for name in tensors for end in DERIVED}
+    derived |= {f"{name}_{kind}_thresholds" for name in tensors for kind in kinds}
+    derived |= {f"{name}_{end}" for name in assigned for end in ("m", "l", "acc")} if _has_state(stage) else set()
+    own = {**dict.fromkeys(stage.tiles), **assigned}
+    for name in (*own, *tensors, stage.name):
+        place = assigned.get(name) or stage.stage
+        reserved = keyword.iskeyword(name) or name in FRAME or (name in derived and name != stage.name)
+        if reserved or (name in own and name in tensors):
+            message = f"the name {name!r} in stage {stage.name} means something else in the generated source"
+            raise EmitError(message, location=place.location, hint="choose another name")
+    return frozenset(own) | tensors | derived | FRAME
+
+
+def _has_state(stage: BoundStage) -> bool:
+    return any(isinstance(s, Assign) and isinstance(s.value, SoftmaxInit) for s in statements(stage.stage.body))

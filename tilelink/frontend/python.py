@@ -1,0 +1,132 @@
+"""The Python front end: a decorator that reads a program from a function's source.
+
+The function is never called; its statements are those of the text language. Declarations are assignments of
+`tilelink.input(...)` and its kin, stages are nested functions whose parameters are annotated with extents, and a loop
+over tiles is written `for s, j in tiles(ranks, S):`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from tilelink.errors import ParseError, StageError
+from tilelink.frontend.build import build_program
+from tilelink.frontend.syntax import IndexSyntax, ParamSyntax, ProgramSyntax, Source, StageSyntax, TensorSyntax
+from tilelink.ir.program import Program
+
+DECLARATIONS = {"input": "in", "output": "out", "local": "local", "symmetric": "symmetric", "table": "table"}
+STAGES = ("comm", "compute")
+
+
+def program(function: Callable[..., Any]) -> Program:
+    """Turn a function into a program: `@tilelink.program`. Raises ParseError and the builder's errors."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+        file = inspect.getsourcefile(function) or "<python>"
+    except OSError:
+        hint = "define the program in a file, or write it as text"
+        raise ParseError(f"the source of {function.__name__} cannot be read", hint=hint) from None
+    text = textwrap.dedent("".join(lines))
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    source = Source(file=file, lines=tuple(text.splitlines()), first_line=first, indent=indent)
+    node = ast.parse(text).body[0]
+    if not isinstance(node, ast.FunctionDef):
+        raise ParseError("a program is a function", location=source.location(node), hint="def name(M, N): ...")
+    return build_program(_program(node, source))
+
+
+def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
+    tensors: list[TensorSyntax] = []
+    stages: list[StageSyntax] = []
+    for statement in node.body:
+        match statement:
+            case ast.Expr(value=ast.Constant(value=str())):
+                continue
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
+                tensors.append(_tensor(name, call, statement, source))
+            case ast.FunctionDef():
+                stages.append(_stage(statement, source))
+            case _:
+                hint = "a program declares tensors and defines stages"
+                raise ParseError("neither a declaration nor a stage", location=source.location(statement), hint=hint)
+    return ProgramSyntax(
+        name=node.name,
+        params=tuple(ParamSyntax(name=a.arg, kind=_kind(a), node=a) for a in node.args.args),
+        tensors=tuple(tensors),
+        stages=tuple(stages),
+        node=node,
+        source=source,
+    )
+
+
+def _kind(arg: ast.arg) -> str:
+    if arg.annotation is None:
+        return "dim"
+    word = ast.unparse(arg.annotation).strip("'\"")
+    return {"float": "f32", "int": "i32"}.get(word, word)
+
+
+def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> TensorSyntax:
+    place = source.location(node)
+    word = _last(call.func)
+    if word not in DECLARATIONS:
+        hint = f"{name} = tilelink.input(M, K); also {', '.join(DECLARATIONS)}"
+        raise ParseError(f"{ast.unparse(call.func)} declares nothing", location=place, hint=hint)
+    options = {k.arg: k.value for k in call.keywords}
+    unknown = set(options) - {"symmetric", "dtype", "bound"}
+    if unknown:
+        hint = "symmetric=True, dtype='f32', bound=M"
+        raise ParseError(f"unknown option {sorted(map(str, unknown))[0]}", location=place, hint=hint)
+    dtype, symmetric = options.get("dtype"), options.get("symmetric")
+    return TensorSyntax(
+        name=name,
+        space=DECLARATIONS[word],
+        symmetric=isinstance(symmetric, ast.Constant) and bool(symmetric.value),
+        shape=tuple(call.args),
+        dtype=ast.unparse(dtype).strip("'\"") if dtype is not None else None,
+        bound=options.get("bound"),
+        node=node,
+    )
+
+
+def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
+    kinds = [_last(d) for d in node.decorator_list]
+    if len(kinds) != 1 or kinds[0] not in STAGES:
+        hint = "put @tilelink.comm or @tilelink.compute above it"
+        raise StageError(f"{node.name} is no stage", location=source.location(node), hint=hint)
+    indices: list[IndexSyntax] = []
+    for arg in node.args.args:
+        if arg.annotation is None:
+            hint = f"{arg.arg}: ranks, or {arg.arg}: M"
+            raise ParseError(f"index {arg.arg} has no extent", location=source.location(arg), hint=hint)
+        indices.append(IndexSyntax(name=arg.arg, extent=arg.annotation, node=arg))
+    return StageSyntax(kind=kinds[0], name=node.name, indices=tuple(indices), body=tuple(node.body), node=node)
+
+
+def _last(node: ast.expr) -> str:
+    """The last word of a dotted name."""
+    return ast.unparse(node).rpartition(".")[2]
+
+
+def _only_in_a_program(name: str) -> Callable[..., Any]:
+    def word(*_: Any, **__: Any) -> NoReturn:
+        hint = "write it inside a function decorated with @tilelink.program"
+        raise StageError(f"tilelink.{name} is a word of programs", hint=hint)
+
+    word.__name__ = name
+    word.__doc__ = f"`{name}` inside a function decorated with `@tilelink.program`; it has no meaning elsewhere."
+    return word
+
+
+input = _only_in_a_program("input")
+output = _only_in_a_program("output")
+local = _only_in_a_program("local")
+symmetric = _only_in_a_program("symmetric")
+table = _only_in_a_program("table")
+comm = _only_in_a_program("comm")
+compute = _only_in_a_program("compute")
+tiles = _only_in_a_program("tiles")
