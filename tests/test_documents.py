@@ -1,0 +1,53 @@
+"""README and examples do what they say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilelink.frontend.parser import parse_text
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(path: Path) -> str:
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=200, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_code_of_the_readme_runs(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert len(code.strip().splitlines()) <= 35
+    script = tmp_path / "readme.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{code}")
+    assert "@triton.jit" in run(script)
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^make (\w+)", text, re.M)
+    assert targets
+    assert all(re.search(rf"^{t}:", makefile, re.M) for t in targets)
+
+
+def test_the_programs_of_the_language_page_parse() -> None:
+    text = (ROOT / "docs" / "language.md").read_text()
+    blocks = re.findall(r"```tilelink\n(.*?)```", text, re.S)
+    programs = [b for b in blocks if b.startswith("program")]
+    schedules = [b for b in blocks if b.startswith("schedule")]
+    assert programs
+    assert schedules
+    for block in programs + schedules:
+        module = parse_text(block)
+        assert module.programs or module.schedules
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+def test_examples_run(path: Path) -> None:
+    assert run(path)
