@@ -25,8 +25,10 @@ def compile_all(bound: Bound, result: Emitted) -> list[str]:
         if kernel.kernel.on_copy_engine:
             continue
         function = getattr(module, kernel.name)
-        options = {"num_warps": kernel.kernel.warps, "num_stages": kernel.kernel.stages}
-        compiled = compile_source(function, signature(kernel, bound), {"watch": None}, bound.target, **options)
+        types, warps, stages = signature(kernel, bound), kernel.kernel.warps, kernel.kernel.stages
+        compiled = compile_source(
+            function, types, {"watch": None}, bound.target, num_warps=warps, num_stages=stages
+        )
         texts.append(compiled.asm["amdgcn" if bound.target.kind == "hip" else "ptx"])
     return texts
 

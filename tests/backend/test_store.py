@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from tilelink.errors import EmitError
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path):  # type: ignore[no-untyped-def]
+def folder(tmp_path: Path) -> Generator[None]:
     with settings.environment(TILELINK_CACHE=str(tmp_path)):
-        yield tmp_path
+        yield
 
 
 def test_saved_once_and_loaded_from_its_file() -> None:

@@ -166,8 +166,7 @@ class Addresses:
         return ".to(tl.int64)" if tensor.size >= 2**31 else ""
 
     def _divides(self, span: Span) -> bool:
-        plain = isinstance(span.start, Scalar) and span.index is not None
-        counted = plain and span.extent % span.size == 0
+        counted = span.index is not None and span.extent % span.size == 0
         return counted and self.stage.extents[str(span.index)] == span.extent and not _shifted(span)
 
     def _gathered(self, span: Span, axis: Axis, block: int, within: str) -> tuple[str, str | None]:

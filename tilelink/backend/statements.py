@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
 from tilelink.backend.values import TRITON, Tile, Values
+from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
 from tilelink.ir.mapping import ChannelGrid, TileMap, single
 from tilelink.ir.printer import print_statement
@@ -49,7 +50,7 @@ class Statements:
     """Signals that copy engines wait for: seen from outside the processor, like those of peers."""
 
     @property
-    def writer(self):  # type: ignore[no-untyped-def]
+    def writer(self) -> Writer:
         return self.values.addresses.writer
 
     def body(self, body: tuple[Statement, ...]) -> None:
@@ -92,9 +93,10 @@ class Statements:
             return
         index = loop.indices[depth].name
         count = self.values.addresses.stage.count(index)
-        # A loop that also writes or signals must not be software-pipelined: loads of the next round would pass those.
-        writes = any(isinstance(s, Store | Transfer | Notify) for s in statements(loop.body))
-        head = f"tl.range(0, {count}, num_stages=1)" if writes else f"range(0, {count})"
+        # Loads of the next round must not pass this round's stores and notifies, and Triton's pipeliner does not take
+        # waits that loads depend on: only loops inside such a loop, or without any of these, are software-pipelined.
+        ordered = any(isinstance(s, Store | Transfer | Notify | Wait) for s in statements(loop.body))
+        head = f"tl.range(0, {count}, num_stages=1)" if ordered else f"range(0, {count})"
         with self.writer.block(f"for {index} in {head}:"):
             self._loop(loop, depth + 1)
 
@@ -217,7 +219,7 @@ class Statements:
 
         self._channels(tile_map, grid, emit)
 
-    def _channels(self, tile_map: TileMap, grid: ChannelGrid, emit) -> None:  # type: ignore[no-untyped-def]
+    def _channels(self, tile_map: TileMap, grid: ChannelGrid, emit: Callable[[str, str], None]) -> None:
         """Call `emit(pad offset, number in the grid)` for every channel of an access, in loops where there are many."""
         scalar = self.values.addresses.scalar
         slot = [f"{grid.tensor}_slot_number * {grid.count}"] if grid.slots > 1 else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -22,7 +22,7 @@ class Writer:
         self.lines.append("    " * self.depth + text if text else "")
 
     @contextmanager
-    def block(self, head: str) -> Iterator[None]:
+    def block(self, head: str) -> Generator[None]:
         """A line ending in a colon and the lines under it; an empty block gets a `pass`."""
         self.line(head)
         self.depth += 1
