@@ -74,12 +74,31 @@ def _schedule_blocks(lines: list[str]) -> list[tuple[int, int]]:
 
 
 class _Indenter(Indenter):
-    NL_type = "_NL"
-    OPEN_PAREN_types = ["LPAR", "LSQB"]  # noqa: RUF012 - lark's own protocol
-    CLOSE_PAREN_types = ["RPAR", "RSQB"]  # noqa: RUF012
-    INDENT_type = "_INDENT"
-    DEDENT_type = "_DEDENT"
-    tab_len = 8
+    """How lark's indenter finds blocks: brackets suspend them."""
+
+    @property
+    def NL_type(self) -> str:
+        return "_NL"
+
+    @property
+    def OPEN_PAREN_types(self) -> list[str]:
+        return ["LPAR", "LSQB"]
+
+    @property
+    def CLOSE_PAREN_types(self) -> list[str]:
+        return ["RPAR", "RSQB"]
+
+    @property
+    def INDENT_type(self) -> str:
+        return "_INDENT"
+
+    @property
+    def DEDENT_type(self) -> str:
+        return "_DEDENT"
+
+    @property
+    def tab_len(self) -> int:
+        return 8
 
 
 @cache
@@ -104,9 +123,9 @@ def _parse_programs(text: str, source: Source) -> list[ProgramSyntax]:
 
 
 def _unexpected(error: UnexpectedInput, source: Source) -> ParseError:
-    line = min(max(error.line if isinstance(error.line, int) else 1, 1), max(1, len(source.lines)))
+    line = min(max(error.line or 1, 1), max(1, len(source.lines)))
     text = source.lines[line - 1] if source.lines else ""
-    column = error.column if isinstance(error.column, int) and error.column > 0 else 1
+    column = max(error.column or 1, 1)
     found, length = "this character", 1
     if isinstance(error, UnexpectedToken):
         found = {"_NL": "the end of the line", "_INDENT": "a deeper indent", "_DEDENT": "the end of the block"}.get(

@@ -370,9 +370,9 @@ class _Collector:
 def _join(parts: list[tuple[Ints, ...]], columns: int, dims: int) -> list[Ints]:
     if parts:
         return [np.concatenate([p[c] for p in parts]) for c in range(columns)]
-    empty = [np.zeros(0, np.int64) for _ in range(columns)]
+    empty: list[Ints] = [np.zeros(0, np.int64) for _ in range(columns)]
     if dims:
-        empty[-2:] = [np.zeros((0, dims), np.int64), np.zeros((0, dims), np.int64)]
+        return [*empty[:-2], np.zeros((0, dims), np.int64), np.zeros((0, dims), np.int64)]
     return empty
 
 
