@@ -186,3 +186,21 @@ ALL = {
     "ranks_last": RANKS_LAST,
     "attention": ATTENTION,
 }
+
+CASTS = Sample(
+    text="""
+program casts(M, K, N):
+    x : in [M, K]
+    w : in [N, K]
+    y : out [M, N]
+    z : out [M, K] f32
+    compute f(i: M, j: N):
+        v = x[i, :]
+        y[i, j] = dot(v, (w[j, :] + w[j, :]).T)
+    compute g(i: M):
+        b = x[i, :].to(bf16)
+        z[i, :] = b * 3.0 + (x[i, :] + 1.0).to(bf16) * f32(rank)
+""",
+    numbers={"M": 20, "K": 24, "N": 40},
+)
+ALL["casts"] = CASTS

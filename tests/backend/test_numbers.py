@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +27,12 @@ def _attention(inputs: Sequence[Tensors], rank: int) -> Tensors:
     return {"o": torch.softmax(scores.masked_fill(~allowed, float("-inf")), dim=-1) @ v}
 
 
+def _casts(inputs: Sequence[Tensors], rank: int) -> Tensors:
+    x, w = inputs[rank]["x"], inputs[rank]["w"]
+    rounded, moved = (t.float().bfloat16().double() for t in (x, x.float() + 1.0))
+    return {"y": x @ (2 * w).T, "z": rounded * 3.0 + moved * rank}
+
+
 FORMULAS: dict[str, Formula] = {
     "square": lambda xs, r: {"y": xs[r]["x"] @ xs[r]["w"]},
     "transposed": lambda xs, r: {"y": (xs[r]["x"] + xs[r]["w"]) @ xs[r]["w"].T},
@@ -35,6 +42,7 @@ FORMULAS: dict[str, Formula] = {
     "integers": lambda xs, r: {"y": xs[r]["x"].sum(1), "z": xs[r]["x"].amax(1)},
     "ranks_last": lambda xs, r: {"y": (xs[r]["x"] * xs[r]["b"][:, None]).sum(1)},
     "attention": _attention,
+    "casts": _casts,
 }
 
 
@@ -60,6 +68,17 @@ def test_f32(name: str) -> None:
     assert run(samples.ALL[name], 2, "f32", FORMULAS[name]) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["transposed", "sliced", "attention"])
+@pytest.mark.parametrize("name", ["transposed", "sliced", "attention", "casts"])
 def test_bf16(name: str) -> None:
     assert run(samples.ALL[name], 2, "bf16", FORMULAS[name]) < 2e-2
+
+
+def test_rows_picked_by_a_table() -> None:
+    program = samples.PICKED.module().programs[0]
+    numbers = samples.PICKED.numbers
+    rows = np.random.default_rng(0).integers(0, 30, (2, 20))
+    kernel = compiler.compile(program, None, ranks=2, dims=numbers, tables={"rows": rows})
+    (inputs,) = random_inputs(program, ranks=2, dims=numbers, dtype="f32", launches=1)
+    outputs = [own["y"] for own in kernel(inputs)]
+    expected = [own["x"][rows[rank]] @ own["w"].T for rank, own in enumerate(inputs)]
+    assert relative_error(outputs, expected) < 1e-5

@@ -45,7 +45,7 @@ def test_a_missing_file() -> None:
 def test_many_writers_leave_one_whole_file() -> None:
     text = "ROWS = [\n" + "    1,\n" * 20000 + "]\n"
     with ThreadPoolExecutor(8) as pool:
-        paths = set(pool.map(lambda _: store.save(text), range(32)))
+        paths = set(pool.map(store.save, [text] * 32))
     (path,) = paths
     assert path.read_text() == text
     assert list(path.parent.iterdir()) == [path]

@@ -23,9 +23,8 @@ from tilelink.ir.printer import print_program
 from tilelink.ir.program import Attend, Dot, Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.typing import infer
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.visitor import stage_regions, stage_scalars, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
-from tilelink.schedule.transform import stage_regions, stage_scalars
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
 DIALECTS = ("triton",)

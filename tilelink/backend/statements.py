@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
-from tilelink.backend.values import TRITON, Tile, Values
+from tilelink.backend.values import LOW, TRITON, Tile, Values
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
 from tilelink.ir.mapping import ChannelGrid, TileMap, single
@@ -120,7 +120,8 @@ class Statements:
                 return tile.text
             dims = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
             full = tile.text if constant else "0.0"
-            text = f"tl.full(({dims}), {full}, {TRITON[kind.dtype]})"
+            dtype = self.values.dtype(kind.dtype)
+            text = f"tl.full(({dims}), {full}, {TRITON['f32' if dtype in LOW else dtype]})"
             return text if constant else f"{text} + {tile.text}"
         if tile.dtype == "i32" and kind.dtype == "f32":
             return f"({tile.text}).to(tl.float32)"

@@ -27,9 +27,11 @@ from tilelink.ir.program import (
     Value,
 )
 from tilelink.ir.scalar import Ranks
-from tilelink.ir.typing import ONE, Axis
+from tilelink.ir.typing import ELEMENT, ONE, Axis
 
 TRITON = {"f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "i32": "tl.int32", "bool": "tl.int1"}
+LOW = ("f16", "bf16")
+"""Types that are computed with in f32."""
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
     "ge": ">=", "and": "&", "or": "|",
@@ -87,7 +89,7 @@ class Values:
                 return self._read(value, slices, raw)
             case Local(name=name):
                 kind = self.addresses.typing.type_of(value)
-                return self._whole(name, kind.dtype, kind.axes)
+                return self._named_value(name, self.dtype(kind.dtype), kind.axes, raw)
             case Literal(value=number):
                 return Tile(text=repr(number), dtype="f32" if isinstance(number, float) else "i32")
             case FromScalar(scalar=scalar):
@@ -103,9 +105,16 @@ class Values:
             case _:
                 return self._shaped(value, slices, raw)
 
-    def _whole(self, name: str, dtype: str, axes: tuple[Axis, ...]) -> Tile:
-        """A name's tile; `_divisible` keeps it out of loops that cut its axes."""
-        return Tile(text=name, dtype=dtype, axes=axes)
+    def dtype(self, dtype: str) -> str:
+        """The concrete element type of a type."""
+        return self.addresses.bound.dtype if dtype == ELEMENT else dtype
+
+    def _named_value(self, name: str, dtype: str, axes: tuple[Axis, ...], raw: bool) -> Tile:
+        """A name's tile, which is f32 where its type is lower; `_divisible` keeps it out of loops that cut its axes."""
+        if dtype not in LOW:
+            return Tile(text=name, dtype=dtype, axes=axes)
+        tile = Tile(text=name, dtype="f32", axes=axes)
+        return self._cast(tile, dtype) if raw and axes else tile
 
     def _shaped(self, value: Value, slices: Slices, raw: bool) -> Tile:
         match value:
@@ -121,8 +130,11 @@ class Values:
                 axes = tuple(next(rest) if kept else ONE for kept in pattern)
                 return Tile(text=f"({tile.text})[{view}]" if tile.axes else tile.text, dtype=tile.dtype, axes=axes)
             case Cast(value=inner, dtype=dtype):
-                tile = self.named(self.lower(inner, slices))
-                return Tile(text=f"dl.cast({tile.text}, {TRITON[dtype]})", dtype=dtype, axes=tile.axes)
+                tile = self.lower(inner, slices)
+                if not tile.axes:
+                    return Tile(text=f"tl.cast({tile.text}, {TRITON[dtype]})", dtype=dtype)
+                tile = self._cast(tile, dtype)
+                return tile if raw or dtype not in LOW else self._cast(tile, "f32")
             case Positions(index=index):
                 axis = Axis(kind="tile", index=index)
                 part = slices.get(-1)
@@ -170,7 +182,8 @@ class Values:
             padded = (ONE,) * (size - len(tile.axes)) + tile.axes
             axes = tuple(p if a == ONE else a for a, p in zip(axes, padded, strict=True))
         texts = [self._aligned(t, size) for t in tiles]
-        dtype = self.addresses.typing.type_of(value).dtype
+        dtype = self.dtype(self.addresses.typing.type_of(value).dtype)
+        dtype = "f32" if dtype in LOW else dtype
         if op == "neg":
             return Tile(text=f"(-{texts[0]})", dtype=dtype, axes=axes)
         if op == "not":

@@ -227,3 +227,6 @@ def _call(value: Value) -> str:
 
 def _list(args: tuple[Value, ...]) -> str:
     return ", ".join(print_value(a) for a in args)
+
+
+Program.__str__ = print_program  # pyright: ignore[reportAttributeAccessIssue]

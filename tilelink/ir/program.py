@@ -283,8 +283,3 @@ class Program(Node):
 
     def stage(self, name: str) -> Stage:
         return next(s for s in self.stages if s.name == name)
-
-    def __str__(self) -> str:
-        from tilelink.ir.printer import print_program
-
-        return print_program(self)

@@ -14,6 +14,7 @@ from tilelink.ir.program import (
     Notify,
     Read,
     Region,
+    Stage,
     Statement,
     Store,
     Transfer,
@@ -188,3 +189,27 @@ def _map_inner(statement: Statement, change: Callable[[Statement], Statement]) -
             return replace(statement, body=map_statements(body, change))
         case _:
             return statement
+
+
+def stage_regions(stage: Stage) -> list[Region]:
+    """Every region a stage names."""
+    found: list[Region] = []
+
+    def keep(region: Region) -> Region:
+        found.append(region)
+        return region
+
+    map_regions(stage.body, keep)
+    return found
+
+
+def stage_scalars(stage: Stage) -> list[Scalar]:
+    """Every integer expression of a stage's body."""
+    found: list[Scalar] = []
+
+    def keep(expr: Scalar) -> Scalar:
+        found.append(expr)
+        return expr
+
+    map_scalars(stage.body, keep)
+    return found

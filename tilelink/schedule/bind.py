@@ -10,7 +10,7 @@ from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.program import Notify, Program, Region, Stage, Tensor, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
 from tilelink.ir.typing import infer
-from tilelink.ir.visitor import statements
+from tilelink.ir.visitor import stage_regions, statements
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
 from tilelink.schedule.kernels import kernels_of
 from tilelink.schedule.orders import decode
@@ -23,7 +23,6 @@ from tilelink.schedule.transform import (
     number_of,
     shape_of,
     split_whole,
-    stage_regions,
     whole_dim,
 )
 from tilelink.schedule.values import CopyEngine, Fused, Order, Resource, Schedule, Sm, StageSchedule

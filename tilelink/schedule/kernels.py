@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tilelink.ir.visitor import stage_regions
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop, same_domain
-from tilelink.schedule.transform import remote_reads, stage_regions, stage_writes
+from tilelink.schedule.transform import remote_reads, stage_writes
 from tilelink.schedule.values import CopyEngine, Fused, Sm
 
 

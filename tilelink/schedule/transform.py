@@ -39,7 +39,16 @@ from tilelink.ir.scalar import (
     mentions_rank,
     rewrite,
 )
-from tilelink.ir.visitor import map_loops, map_regions, map_scalars, map_values, reads, statements, value_of
+from tilelink.ir.visitor import (
+    map_loops,
+    map_regions,
+    map_scalars,
+    map_values,
+    reads,
+    stage_regions,
+    statements,
+    value_of,
+)
 
 Numbers = Mapping[str, int | float | bool]
 
@@ -74,30 +83,6 @@ def whole_dim(program: Program, stage: Stage, key: str) -> Scalar | None:
             if isinstance(coord, Whole) and isinstance(dim, Param) and dim.name.lower() == key.lower():
                 return dim
     return None
-
-
-def stage_regions(stage: Stage) -> list[Region]:
-    """Every region a stage names."""
-    found: list[Region] = []
-
-    def keep(region: Region) -> Region:
-        found.append(region)
-        return region
-
-    map_regions(stage.body, keep)
-    return found
-
-
-def stage_scalars(stage: Stage) -> list[Scalar]:
-    """Every integer expression of a stage's body."""
-    found: list[Scalar] = []
-
-    def keep(expr: Scalar) -> Scalar:
-        found.append(expr)
-        return expr
-
-    map_scalars(stage.body, keep)
-    return found
 
 
 def remote_reads(stage: Stage) -> list[Region]:

@@ -1,0 +1,183 @@
+"""The six rules: each refuses what breaks it, and safe programs pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tilelink.compiler import library
+from tilelink.errors import (
+    AccountingError,
+    CoverageError,
+    ExclusiveWriteError,
+    OrderingError,
+    ProgressError,
+    ReuseError,
+    VerificationError,
+)
+from tilelink.frontend.parser import parse_text
+from tilelink.ir.link import link, strip
+from tilelink.schedule.bind import bind
+from tilelink.schedule.plan import NOTIFY, Plan, make_plan
+from tilelink.schedule.verify import refusals, verify
+from tilelink.target import CPU
+
+DIMS = {"M": 50, "Ms": 50, "N": 36, "K": 40}
+HEAD = "program p(M, N):\n    x : in [M, N]\n    h : symmetric [M, N]\n    y : out [M, N]\n"
+SEND = "    comm send(i: M):\n        tile_push_data(h[i, :] @ (rank + 1), x[i, :])\n"
+NOTICE = "        producer_tile_notify(h[i, :] @ (rank + 1))\n"
+ADD = "    compute add(i: M, j: N):\n        consumer_tile_wait(h[i, j])\n        y[i, j] = x[i, j] + h[i, j]\n"
+
+
+def planned(text: str, ranks: int = 3, numbers: dict[str, int] | None = None) -> Plan:
+    """The plan of the first program and (if there is one) the first schedule of a text."""
+    module = parse_text(text, "test.tl")
+    program = module.programs[0]
+    dims = {p.name: (numbers or DIMS)[p.name] for p in program.params}
+    return make_plan(bind(program, module.schedules[0] if module.schedules else None, dims, ranks, CPU))
+
+
+def library_cases() -> list[tuple[object, object]]:
+    return [(p, s) for m in library() for p in m.programs for s in (None, *m.schedules_of(p))]
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 5])
+@pytest.mark.parametrize(("program", "schedule"), library_cases(), ids=str)
+def test_the_library_is_safe(program, schedule, ranks: int) -> None:  # pyright: ignore
+    dims = {p.name: DIMS[p.name] for p in program.params}
+    assert refusals(make_plan(bind(program, schedule, dims, ranks, CPU))) == []
+
+
+@pytest.mark.parametrize("program", [p for m in library() for p in m.programs], ids=lambda p: p.name)
+def test_linking_a_stripped_program_makes_it_safe_again(program) -> None:  # pyright: ignore
+    linked = link(strip(program))
+    assert link(linked) == linked
+    dims = {p.name: DIMS[p.name] for p in program.params}
+    assert refusals(make_plan(bind(linked, None, dims, 3, CPU))) == []
+
+
+BROKEN = {
+    "an output nobody writes": (CoverageError, HEAD + SEND + NOTICE, "output y of rank 0 is never written"),
+    "an output written twice": (
+        CoverageError,
+        HEAD + "    compute a(i: M):\n        y[i, :] = x[i, :]\n    compute b(i: M):\n        y[i, :] = x[i, :]\n",
+        "which is written 2 times",
+    ),
+    "a read of what nobody writes": (
+        CoverageError,
+        HEAD + "    compute a(i: M, j: N):\n        y[i, j] = h[i, j]\n",
+        "parts of which nobody writes",
+    ),
+    "an access outside": (
+        CoverageError,
+        HEAD + "    compute a(i: M):\n        y[i, :] = x[0 - 1 + i, :]\n",
+        "reaches outside x",
+    ),
+    "a missing wait": (
+        OrderingError,
+        HEAD + SEND + NOTICE + ADD.replace("        consumer_tile_wait(h[i, j])\n", ""),
+        "nothing orders the two",
+    ),
+    "a notify before the data": (
+        OrderingError,
+        HEAD + "    comm send(i: M):\n" + NOTICE + SEND.splitlines(keepends=True)[1] + ADD,
+        "nothing orders the two",
+    ),
+    "a missing notify": (AccountingError, HEAD + SEND + ADD, "which nobody notifies"),
+    "a notify of the wrong kind": (
+        AccountingError,
+        HEAD + SEND + NOTICE.replace("producer", "peer") + ADD,
+        "which nobody notifies",
+    ),
+    "a circle of waits": (
+        ProgressError,
+        HEAD
+        + "    compute a(i: M):\n        peer_tile_wait(h[i, :])\n        y[i, :] = h[i, :]\n"
+        + "        tile_push_data(h[i, :] @ (rank + 1), x[i, :])\n"
+        + "        peer_tile_notify(h[i, :] @ (rank + 1))\n",
+        "waits for ever",
+    ),
+    "two writers": (
+        ExclusiveWriteError,
+        HEAD.replace("h : symmetric", "h : symmetric")
+        + "    comm a(p: ranks, i: M):\n        tile_push_data(h[i, :] @ p, x[i, :])\n"
+        + "        producer_tile_notify(h[i, :] @ p)\n"
+        + ADD,
+        "nothing orders the two",
+    ),
+    "an output its owner cannot wait for": (
+        OrderingError,
+        "program p(M, N):\n    x : in [M, N]\n    y : out symmetric [M, N]\n"
+        "    comm a(i: M):\n        tile_push_data(y[i, :] @ (rank + 1), x[i, :])\n",
+        "cannot know when its output is complete",
+    ),
+    "no wait for peers' launches": (
+        ReuseError,
+        HEAD + SEND + NOTICE + ADD + "schedule s for p:\n    h buffers 2\n    reuse_wait off\n",
+        "may still be 2 launches behind",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN, ids=str)
+def test_each_rule_refuses_with_place_and_hint(case: str) -> None:
+    kind, text, words = BROKEN[case]
+    found = refusals(planned(text))
+    assert found, "accepted"
+    assert type(found[0]) is kind
+    assert words in found[0].message
+    assert found[0].location is not None
+    assert found[0].location.file == "test.tl"
+    assert found[0].hint
+    with pytest.raises(kind):
+        verify(planned(text))
+
+
+def test_an_order_whose_first_tiles_wait_for_the_last_is_refused() -> None:
+    (module,) = (m for m in library() if any(p.name == "gemm_rs_ring" for p in m.programs))
+    program = module.program("gemm_rs_ring")
+    backwards = module.schedule("ring", program).order("gemm")
+    text = str(backwards).replace("order()", "order(s = rank step +1)")
+    from tilelink.frontend.schedule_parser import parse_schedule
+
+    plan = make_plan(bind(program, parse_schedule(text), {"Ms": 200, "N": 64, "K": 32}, 4, CPU))
+    found = refusals(plan)
+    assert found
+    assert isinstance(found[0], ProgressError)
+
+
+def test_too_few_resident_programs_are_refused() -> None:
+    text = HEAD + SEND + NOTICE + ADD + "schedule s for p:\n    add on sm, tile(i=8)\n    send on sm(1), tile(i=8)\n"
+    module = parse_text(text)
+    small = replace(CPU, sms=2)
+    assert refusals(make_plan(bind(module.programs[0], module.schedules[0], {"M": 50, "N": 36}, 3, small))) == []
+    tiny = replace(CPU, sms=1)
+    found = refusals(make_plan(bind(module.programs[0], module.schedules[0], {"M": 50, "N": 36}, 3, tiny)))
+    assert found
+    assert isinstance(found[0], ProgressError)
+
+
+def test_reuse_without_waiting_is_safe_where_the_program_keeps_ranks_together() -> None:
+    text = "\n".join(str(p) for m in library() for p in m.programs if p.name == "ag_gemm")
+    for buffers, safe in ((1, False), (2, True), (3, True)):
+        schedule = f"schedule s for ag_gemm:\n    xs buffers {buffers}\n    reuse_wait off\n"
+        assert (refusals(planned(text + "\n" + schedule)) == []) is safe
+
+
+@pytest.mark.parametrize(("program", "schedule"), library_cases(), ids=str)
+def test_a_lost_notify_is_always_refused(program, schedule) -> None:  # pyright: ignore
+    """Plan mutation: any one notify that is not sent leaves its channel short."""
+    dims = {p.name: DIMS[p.name] for p in program.params}
+    plan = make_plan(bind(program, schedule, dims, 3, CPU))
+    waits = plan.signals.kind != NOTIFY
+    awaited = set(zip(plan.signals.peer[waits], plan.signals.channel[waits], strict=True))
+    rows = [r for r in np.flatnonzero(plan.signals.kind == NOTIFY)
+            if (plan.signals.peer[r], plan.signals.channel[r]) in awaited]  # fmt: skip
+    for row in rows[:: max(1, len(rows) // 5)]:
+        columns = {f: np.delete(getattr(plan.signals, f), row) for f in plan.signals.__dataclass_fields__}
+        mutant = replace(plan, signals=replace(plan.signals, **columns))
+        found: list[VerificationError] = refusals(mutant)
+        assert found
+        assert isinstance(found[0], AccountingError)

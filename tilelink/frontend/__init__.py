@@ -1,0 +1,1 @@
+"""The text languages and the Python decorator: from source to IR."""
