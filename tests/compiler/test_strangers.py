@@ -1,0 +1,27 @@
+"""Programs that the library does not have run as they are: exchanges, pulls, attention, rows chosen by tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tilelink.cli import app
+
+FOLDER = Path(__file__).with_name("strangers")
+SIZES = {
+    "a2a": ("M=37", "N=20"),
+    "halo": ("M=33", "N=20"),
+    "attn": ("S=40", "H=2", "D=24", "scale=0.3", "causal=true"),
+    "moe": ("M=40", "B=6", "T=20", "K=48", "E=3", "N=36"),
+}
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 5])
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_matches_the_reference(name: str, ranks: int) -> None:
+    sets = [word for size in SIZES[name] for word in ("--set", size)]
+    done = CliRunner().invoke(app, ["run", str(FOLDER / f"{name}.tl"), "--ranks", str(ranks), "--repeat", "2", *sets])
+    assert done.exit_code == 0, done.output
+    assert " ok " in done.output
