@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
-from tilelink.errors import AccountingError, ProgressError
+from tilelink.errors import AccountingError, BindingError, CoverageError, ProgressError
 from tilelink.ir.mapping import tile_index
 from tilelink.ir.printer import print_region
 from tilelink.ir.program import (
@@ -24,27 +24,72 @@ from tilelink.ir.program import (
     Stage,
     Statement,
     Store,
+    Tensor,
     Transfer,
     Wait,
 )
-from tilelink.ir.scalar import Compare, Env, Lookup, Ranks, Scalar, Whole, children, evaluate, mentions_rank
-from tilelink.ir.typing import StageTyping, infer
-from tilelink.reference.values import DTYPES, Evaluator
+from tilelink.ir.scalar import (
+    RANKS,
+    Compare,
+    Env,
+    Lookup,
+    Ranks,
+    Scalar,
+    Whole,
+    binary,
+    evaluate,
+    mentions_rank,
+    rewrite,
+)
+from tilelink.ir.typing import StageTyping, Typing, infer
+from tilelink.reference import boxes
+from tilelink.reference.values import DTYPES, Evaluator, named_dtype
 
-Task = Generator[tuple[int, Wait, np.ndarray, tuple[Any, ...]], None, None]
 Numbers = Mapping[str, int | float | bool]
+Counters = dict[tuple[int, str, str], np.ndarray]
+"""(rank, tensor, signal kind) -> how many notifies each element has got, int64 of the tensor's shape."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Need:
+    """What a task waits for: the elements `where` of a counter array."""
+
+    rank: int
+    wait: Wait
+    where: tuple[Any, ...]
+
+
+Task = Generator[_Need, None, None]
+LISTED = 8
+"""How many blocked tasks an error lists."""
 
 
 def run(
-    program: Program, inputs: Sequence[Mapping[str, torch.Tensor]], dims: Numbers, *, dtype: str = "f32"
+    program: Program,
+    inputs: Sequence[Mapping[str, torch.Tensor]],
+    dims: Numbers,
+    *,
+    ranks: int | None = None,
+    dtype: str | torch.dtype = "f32",
 ) -> list[dict[str, torch.Tensor]]:
     """The outputs of every rank.
 
-    inputs[rank][name]: tensors and tables of the declared shapes. dims: the program's parameters. Arithmetic is in
-    float64; stores round to the tensor's dtype. Raises AccountingError for a wait that nobody ends, ProgressError
-    when tasks wait for each other.
+    inputs[rank][name]: tensors and tables of the declared shapes. dims: the program's parameters. ranks: as many as
+    there are inputs. dtype: of the tensors that declare none. Arithmetic is in float64; stores round to the tensor's
+    dtype. Writes outside a tensor are dropped; elements that nobody writes are NaN (zero where they are integers).
+
+    Raises BindingError for inputs and parameters that are missing or do not fit, CoverageError for a read outside a
+    tensor, AccountingError for a wait that nobody ends, ProgressError when tasks wait for each other.
     """
-    machine = _Machine(program=program, numbers=dims, ranks=len(inputs), dtype=dtype)
+    if ranks is not None and ranks != len(inputs):
+        raise BindingError(f"inputs of {len(inputs)} ranks for {ranks} ranks", hint="one mapping for each rank")
+    for param in program.params:
+        if param.name not in dims:
+            hint = f"give {param.name} among the dims"
+            raise BindingError(f"{program.name} needs {param.name}", location=param.location, hint=hint)
+    machine = _Machine(
+        program=program, numbers=dims, ranks=len(inputs), dtype=named_dtype(dtype), typing=infer(program)
+    )
     machine.fill(inputs)
     machine.count_notifies()
     machine.go()
@@ -58,10 +103,11 @@ class _Machine:
     numbers: Numbers
     ranks: int
     dtype: str
+    typing: Typing
     memory: list[dict[str, torch.Tensor]] = field(default_factory=list[dict[str, torch.Tensor]])
     tables: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
-    arrived: dict[tuple[int, str, str], np.ndarray] = field(default_factory=dict[tuple[int, str, str], np.ndarray])
-    expected: dict[tuple[int, str, str], np.ndarray] = field(default_factory=dict[tuple[int, str, str], np.ndarray])
+    arrived: Counters = field(default_factory=dict[tuple[int, str, str], np.ndarray])
+    expected: Counters = field(default_factory=dict[tuple[int, str, str], np.ndarray])
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.number(n) for n in self.program.tensor(name).shape)
@@ -70,30 +116,45 @@ class _Machine:
         return int(evaluate(expr, Env(rank=0, ranks=self.ranks, params=self.numbers, indices={})))
 
     def fill(self, inputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        for own in inputs:
-            cells: dict[str, torch.Tensor] = {}
-            for tensor in self.program.tensors:
-                kind = "i32" if tensor.space == "table" else (tensor.dtype or self.dtype)
-                given = own.get(tensor.name)
-                cells[tensor.name] = given.clone() if given is not None else self._blank(tensor.name, kind)
-            self.memory.append(cells)
+        """Give every rank its inputs and blank memory for the rest."""
+        self.memory = [
+            {t.name: self._cells(t, own.get(t.name), rank) for t in self.program.tensors}
+            for rank, own in enumerate(inputs)
+        ]
         for tensor in self.program.tensors:
             if tensor.space == "table":
                 self.tables[tensor.name] = np.stack([own[tensor.name].numpy() for own in self.memory])
+                self._check_bound(tensor)
 
-    def _blank(self, name: str, kind: str) -> torch.Tensor:
-        blank = torch.zeros(self.shape(name), dtype=DTYPES[kind])
-        return blank.fill_(torch.nan) if blank.is_floating_point() else blank
+    def _cells(self, tensor: Tensor, given: torch.Tensor | None, rank: int) -> torch.Tensor:
+        shape = self.shape(tensor.name)
+        kind = DTYPES["i32" if tensor.space == "table" else (tensor.dtype or self.dtype)]
+        if given is None and tensor.space in ("in", "table"):
+            hint = f"give it as inputs[{rank}][{tensor.name!r}], of shape {list(shape)}"
+            raise BindingError(f"rank {rank} has no {tensor.name}", location=tensor.location, hint=hint)
+        if given is None:
+            return torch.full(shape, torch.nan if kind.is_floating_point else 0, dtype=kind)
+        if tuple(given.shape) != shape:
+            message = f"{tensor.name} of rank {rank} has shape {list(given.shape)}, not {list(shape)}"
+            raise BindingError(message, location=tensor.location, hint="shapes are those of one rank")
+        return given.detach().cpu().to(kind, copy=True)
+
+    def _check_bound(self, tensor: Tensor) -> None:
+        table = self.tables[tensor.name]
+        bound = self.number(tensor.bound) if tensor.bound is not None else None
+        if bound is not None and table.size and not 0 <= table.min() <= table.max() < bound:
+            message = f"table {tensor.name} holds {table.min()} to {table.max()}"
+            hint = f"its entries lie in [0, {bound})"
+            raise BindingError(message, location=tensor.location, hint=hint)
 
     def walkers(self) -> Iterator[_Walker]:
         """One for each task of each rank."""
-        typing = infer(self.program)
         for rank in range(self.ranks):
             for stage in self.program.stages:
-                walker = _Walker(machine=self, stage=stage, typing=typing.stage(stage.name), rank=rank)
+                walker = _Walker(machine=self, stage=stage, typing=self.typing.stage(stage.name), rank=rank)
                 yield from walker.over(stage.indices)
 
-    def counters(self, table: dict[tuple[int, str, str], np.ndarray], rank: int, name: str, kind: str) -> np.ndarray:
+    def counters(self, table: Counters, rank: int, name: str, kind: str) -> np.ndarray:
         key = (rank, name, kind)
         if key not in table:
             table[key] = np.zeros(self.shape(name), np.int64)
@@ -105,39 +166,62 @@ class _Machine:
             walker.count(walker.stage.body)
 
     def go(self) -> None:
-        waiting = [(walker, walker.task(walker.stage.body)) for walker in self.walkers()]
-        blocked: list[tuple[_Walker, Task, tuple[int, Wait, np.ndarray, tuple[Any, ...]]]] = []
-        for walker, task in waiting:
-            self._advance(walker, task, blocked)
+        """Run every task as far as it goes, again and again; raises ProgressError when none can go on."""
+        pending = [(walker, walker.task(walker.stage.body)) for walker in self.walkers()]
+        blocked = self._advance(pending)
         while blocked:
-            before, blocked = blocked, []
-            moved = False
-            for walker, task, need in before:
-                if self._satisfied(need):
-                    moved = True
-                    self._advance(walker, task, blocked)
-                else:
-                    blocked.append((walker, task, need))
-            if not moved:
-                _deadlock(blocked)
+            ready = [(w, task) for w, task, need in blocked if self._satisfied(need)]
+            if not ready:
+                _deadlock([(w, need) for w, _, need in blocked])
+            waiting = [entry for entry in blocked if not self._satisfied(entry[2])]
+            blocked = waiting + self._advance(ready)
 
-    def _satisfied(self, need: tuple[int, Wait, np.ndarray, tuple[Any, ...]]) -> bool:
-        rank, wait, expected, where = need
-        arrived = self.counters(self.arrived, rank, wait.region.tensor, wait.kind)
-        return bool((arrived[where] >= expected[where]).all())
+    def _satisfied(self, need: _Need) -> bool:
+        name, kind = need.wait.region.tensor, need.wait.kind
+        arrived = self.counters(self.arrived, need.rank, name, kind)
+        expected = self.counters(self.expected, need.rank, name, kind)
+        return bool((arrived[need.where] >= expected[need.where]).all())
 
-    def _advance(self, walker: _Walker, task: Task, blocked: list[Any]) -> None:
-        for need in task:
-            if not self._satisfied(need):
+    def _advance(self, tasks: list[tuple[_Walker, Task]]) -> list[tuple[_Walker, Task, _Need]]:
+        """Run tasks until each ends or waits; returns those that wait."""
+        blocked: list[tuple[_Walker, Task, _Need]] = []
+        for walker, task in tasks:
+            need = next((need for need in task if not self._satisfied(need)), None)
+            if need is not None:
                 blocked.append((walker, task, need))
-                return
+        return blocked
 
 
-def _deadlock(blocked: list[Any]) -> None:
-    lines = [f"rank {w.rank}, {w.stage.name} {w.values} waits for {print_region(n[1].region)}" for w, _, n in blocked]
-    first = blocked[0][2][1]
-    hint = "a notify comes too late, or never: " + "; ".join(lines[1:4])
-    raise ProgressError(f"deadlock: {lines[0]}", location=first.location, hint=hint)
+def _deadlock(blocked: list[tuple[_Walker, _Need]]) -> NoReturn:
+    lines = [f"{w} waits for {print_region(need.wait.region)}" for w, need in blocked]
+    rest = [f"and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
+    message = "no task can go on:\n    " + "\n    ".join(lines[:LISTED] + rest)
+    hint = "each waits for a notify that another of them would give only later"
+    raise ProgressError(message, location=blocked[0][1].wait.location, hint=hint)
+
+
+def _modular(expr: Scalar, over_ranks: frozenset[str], tables: Mapping[str, Tensor]) -> Scalar:
+    """The expression with the arithmetic modulo ranks made explicit: == and != of ranks, ranks as table coordinates."""
+
+    def change(e: Scalar) -> Scalar | None:
+        if isinstance(e, Compare) and e.op in ("==", "!="):
+            if mentions_rank(e.left, over_ranks) or mentions_rank(e.right, over_ranks):
+                left, right = (binary("%", rewrite(side, change), RANKS) for side in (e.left, e.right))
+                return Compare(op=e.op, left=left, right=right, location=e.location)
+        elif isinstance(e, Lookup):
+            pairs = zip(e.coords, tables[e.table].shape, strict=True)
+            coords = tuple(_table_coordinate(c, n, change) for c, n in pairs)
+            return Lookup(table=e.table, coords=coords, location=e.location)
+        return None
+
+    return rewrite(expr, change)
+
+
+def _table_coordinate(coord: Scalar | Whole, dim: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar | Whole:
+    if isinstance(coord, Whole):
+        return coord
+    inner = rewrite(coord, change)
+    return binary("%", inner, RANKS) if isinstance(dim, Ranks) else inner
 
 
 @dataclass(kw_only=True)
@@ -162,67 +246,52 @@ class _Walker:
     # Scalars and regions -------------------------------------------------------------------------------------
 
     def number(self, expr: Scalar) -> Any:
-        """The value of an expression; == and != between ranks are modulo ranks."""
+        """The value of an expression."""
         machine = self.machine
         over_ranks = frozenset(n for n, d in self.typing.indices.items() if isinstance(d.extent, Ranks))
-        if isinstance(expr, Compare) and expr.op in ("==", "!="):
-            left, right = self.number(expr.left), self.number(expr.right)
-            if mentions_rank(expr.left, over_ranks) or mentions_rank(expr.right, over_ranks):
-                left, right = left % machine.ranks, right % machine.ranks
-            return left == right if expr.op == "==" else left != right
-        if any(isinstance(c, Compare) for c in children(expr)):
-            values = [self.number(c) for c in children(expr)]
-            return {"and": all(values), "or": any(values)}.get(getattr(expr, "op", ""), not values[0])
+        tables = {t.name: t for t in machine.program.tensors if t.space == "table"}
         env = Env(
             rank=self.rank, ranks=machine.ranks, params=machine.numbers, indices=self.values, tables=machine.tables
         )
-        return evaluate(expr, env)
+        return evaluate(_modular(expr, over_ranks, tables), env)
 
     def owner(self, region: Region) -> int:
         return self.rank if region.rank is None else int(self.number(region.rank)) % self.machine.ranks
 
-    def where(self, region: Region) -> tuple[Any, ...]:
-        """The region as an index of its tensor: slices, and rows of a table as an array (see numpy.ix_)."""
-        shape = self.machine.shape(region.tensor)
+    def box(self, region: Region) -> boxes.Parts:
+        """The elements a region names, whether they exist or not."""
         dims = self.machine.program.tensor(region.tensor).shape
         return tuple(
-            self._coordinate(c, n, isinstance(d, Ranks)) for c, n, d in zip(region.coords, shape, dims, strict=True)
+            self._coordinate(c, n, isinstance(d, Ranks))
+            for c, n, d in zip(region.coords, self.machine.shape(region.tensor), dims, strict=True)
         )
 
-    def _coordinate(self, coord: Scalar | Whole, extent: int, over_ranks: bool) -> Any:
+    def _coordinate(self, coord: Scalar | Whole, extent: int, over_ranks: bool) -> boxes.Part:
         if isinstance(coord, Whole):
             return slice(0, extent)
         if isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords):
-            return np.asarray(self.number(coord))
+            rows = np.asarray(self.number(coord)).ravel()
+            return rows % self.machine.ranks if over_ranks else rows
         tile = tile_index(coord, self.typing.scalar_indices)
         if tile is not None:
             start = int(self.number(tile[0]))
-            size = self.machine.number(self.typing.indices[tile[1]].extent)
-            return slice(start, min(start + size, extent))
+            return slice(start, start + self.machine.number(self.typing.indices[tile[1]].extent))
         value = int(self.number(coord))
         return value % self.machine.ranks if over_ranks else value
 
     def read(self, region: Region) -> torch.Tensor:
-        tile = self.machine.memory[self.owner(region)][region.tensor]
-        for d, part in reversed(list(enumerate(self.where(region)))):
-            if isinstance(part, np.ndarray):
-                tile = tile.index_select(d, torch.as_tensor(part.ravel()).long())
-            else:
-                tile = tile[(*(slice(None),) * d, part)]
-        return tile
+        tensor, parts = self.machine.memory[self.owner(region)][region.tensor], self.box(region)
+        if not boxes.inside(parts, tuple(tensor.shape)):
+            message = f"{self} reads {print_region(region)} outside {region.tensor}, of shape {list(tensor.shape)}"
+            raise CoverageError(message, location=region.location, hint="guard the access with an if, or shift it")
+        return boxes.read(tensor, parts)
 
     def write(self, region: Region, value: torch.Tensor) -> None:
-        target = self.machine.memory[self.owner(region)][region.tensor]
-        parts = self.where(region)
-        box = target[tuple(p if not isinstance(p, np.ndarray) else slice(None) for p in parts)]
-        rows = [p for p in parts if isinstance(p, np.ndarray)]
-        if not rows:
-            box.copy_(value.to(target.dtype).expand(box.shape))
-            return
-        kept = [p for p in parts if not isinstance(p, int)]
-        axis = next(d for d, p in enumerate(kept) if isinstance(p, np.ndarray))
-        shape = (*box.shape[:axis], rows[0].size, *box.shape[axis + 1 :])
-        box.index_copy_(axis, torch.as_tensor(rows[0].ravel()).long(), value.to(target.dtype).expand(shape))
+        boxes.write(self.machine.memory[self.owner(region)][region.tensor], self.box(region), value)
+
+    def __str__(self) -> str:
+        point = ", ".join(f"{n} = {v}" for n, v in self.values.items() if n in self.typing.scalar_indices)
+        return f"rank {self.rank}, {self.stage.name}" + (f" at {point}" if point else "")
 
     # Statements ----------------------------------------------------------------------------------------------
 
@@ -240,9 +309,9 @@ class _Walker:
                 case _:
                     pass
 
-    def _notify(self, table: dict[tuple[int, str, str], np.ndarray], kind: str, region: Region) -> None:
+    def _notify(self, table: Counters, kind: str, region: Region) -> None:
         counters = self.machine.counters(table, self.owner(region), region.tensor, kind)
-        counters[self.where(region)] += 1
+        counters[boxes.clipped(self.box(region), counters.shape)] += 1
 
     def task(self, body: tuple[Statement, ...]) -> Task:
         """Run a body; yields what it waits for."""
@@ -259,22 +328,21 @@ class _Walker:
                 case _:
                     self._do(statement)
 
-    def _need(self, wait: Wait) -> tuple[int, Wait, np.ndarray, tuple[Any, ...]]:
+    def _need(self, wait: Wait) -> _Need:
         region = wait.region
         expected = self.machine.counters(self.machine.expected, self.rank, region.tensor, wait.kind)
-        where = self.where(region)
+        where = boxes.clipped(self.box(region), expected.shape)
         if not (expected[where] > 0).all():
-            message = f"rank {self.rank}, {self.stage.name} waits for {print_region(region)}, which nobody notifies"
+            message = f"{self} waits for {print_region(region)}, which nobody notifies"
             hint = "notify every part of the region, with the primitive that matches the wait"
             raise AccountingError(message, location=wait.location, hint=hint)
-        return self.rank, wait, expected, where
+        return _Need(rank=self.rank, wait=wait, where=where)
 
     def _do(self, statement: Statement) -> None:
         evaluator = Evaluator(
             number=self.number,
             read=self.read,
             positions=self._positions,
-            params=self.machine.numbers,
             locals=self.locals,
         )
         match statement:
@@ -288,4 +356,6 @@ class _Walker:
                 raise TypeError(f"unknown statement {type(statement).__name__}")
 
     def _positions(self, index: str) -> torch.Tensor:
+        if index in self.typing.scalar_indices:
+            return torch.tensor([self.values[index]])
         return torch.arange(self.machine.number(self.typing.indices[index].extent))

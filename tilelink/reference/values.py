@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from tilelink.errors import BindingError
+from tilelink.errors import BindingError, DtypeError
 from tilelink.ir.program import (
     Apply,
     Attend,
@@ -73,8 +73,19 @@ _BINARY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
+def named_dtype(dtype: str | torch.dtype) -> str:
+    """The language's name of an element type. Raises DtypeError for one it does not have."""
+    names = [n for n, d in DTYPES.items() if dtype in (n, d)]
+    if not names:
+        raise DtypeError(f"no element type {dtype}", hint="one of " + ", ".join(DTYPES))
+    return names[0]
+
+
 def oracle(name: str, function: Callable[..., torch.Tensor]) -> None:
-    """Say what `call name(...)` means: a function of torch tensors."""
+    """Say what `call name(...)` means: a function of torch tensors, which are float64, i32 or bool.
+
+    The kernel's own function cannot run here: it is Triton code, and works on pieces of what the oracle sees whole.
+    """
     ORACLES[name] = function
 
 
@@ -87,12 +98,11 @@ class Softmax:
 
 @dataclass(kw_only=True)
 class Evaluator:
-    """Evaluates the values of one task. `number` evaluates scalars, `read` fetches regions, `tile` gives positions."""
+    """Evaluates the values of one task. `number` evaluates scalars, `read` fetches regions."""
 
     number: Callable[[Scalar], Any]
     read: Callable[[Region], torch.Tensor]
     positions: Callable[[str], torch.Tensor]
-    params: Mapping[str, int | float | bool]
     locals: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __call__(self, value: Value) -> Any:
@@ -139,9 +149,9 @@ class Evaluator:
                 return found[2] / torch.where(found[1] > 0, found[1], torch.ones_like(found[1]))
             case UserCall(function=function, args=args):
                 if function not in ORACLES:
-                    hint = f"tilelink.reference.values.oracle({function!r}, function of torch tensors)"
+                    hint = f"tilelink.reference.oracle({function!r}, function of torch tensors)"
                     raise BindingError(f"no meaning for call {function}", location=value.location, hint=hint)
-                return ORACLES[function](*(self(a) for a in args))
+                return _wide(ORACLES[function](*(self(a) for a in args)))
             case _:
                 raise TypeError(f"unknown value {type(value).__name__}")
 
@@ -165,6 +175,8 @@ class Evaluator:
 def _apply(op: str, args: list[torch.Tensor]) -> torch.Tensor:
     if op == "where":
         return torch.where(args[0].bool(), args[1], args[2])
+    if op == "div" or (op in _UNARY and op not in ("neg", "not", "abs")):
+        args = [a.double() for a in args]
     if len(args) == 1:
         return _UNARY[op](args[0])
     return _BINARY[op](args[0], args[1])

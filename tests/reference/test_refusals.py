@@ -1,0 +1,89 @@
+"""Waits that never end, and inputs that do not fit."""
+
+import pytest
+import torch
+
+from tests.reference import texts
+from tilelink.errors import AccountingError, BindingError, DtypeError, ProgressError
+
+HEAD = "program p(M):\n    x : in [M]\n    h : symmetric [M]\n    y : out [M]\n"
+CIRCLE = HEAD + (
+    "    compute f(i: M):\n        peer_tile_wait(h[i])\n        y[i] = h[i]\n"
+    "        tile_push_data(h[i] @ (rank + 1), x[i])\n        peer_tile_notify(h[i] @ (rank + 1))\n"
+)
+
+
+def test_a_circle_of_waits() -> None:
+    with pytest.raises(ProgressError) as caught:
+        texts.outputs(CIRCLE, 3, {"M": 4})
+    for rank in range(3):
+        assert f"rank {rank}, f waits for h[i]" in caught.value.message
+    assert caught.value.location is not None
+    assert caught.value.location.line == 6
+
+
+def test_the_circle_is_no_circle_when_the_wait_comes_last() -> None:
+    lines = CIRCLE.splitlines()
+    given, out = texts.outputs("\n".join([*lines[:5], *lines[7:], *lines[5:7]]) + "\n", 3, {"M": 4})
+    assert all(torch.equal(out[r]["y"], given[r - 1]["x"]) for r in range(3))
+
+
+@pytest.mark.parametrize(
+    "notify",
+    ["", "        producer_tile_notify(h[i])\n", "        if rank == 0:\n            peer_tile_notify(h[i])\n"],
+    ids=["none", "another kind", "one rank only"],
+)
+def test_a_wait_that_nobody_ends(notify: str) -> None:
+    text = HEAD + "    compute f(i: M):\n" + notify + "        peer_tile_wait(h[i])\n        y[i] = x[i]\n"
+    with pytest.raises(AccountingError, match=r"f waits for h\[i\], which nobody notifies"):
+        texts.outputs(text, 2, {"M": 4})
+
+
+def test_a_wait_for_more_than_is_notified() -> None:
+    text = HEAD + "    compute f(j: 1):\n        peer_tile_notify(h[0])\n"
+    text += "        peer_tile_wait(h[:])\n        y[:] = x[:]\n"
+    with pytest.raises(AccountingError, match="nobody notifies"):
+        texts.outputs(text, 2, {"M": 4})
+
+
+def test_a_wait_needs_all_notifies_it_will_ever_get() -> None:
+    """Rank 0's second notify comes after a wait of its own that only rank 1 can end, which it does after its wait."""
+    text = HEAD + (
+        "    compute f(i: M):\n        peer_tile_notify(h[i] @ 1)\n        if rank == 1:\n"
+        "            peer_tile_wait(h[i])\n        peer_tile_notify(h[i] @ 0)\n"
+        "        if rank == 0:\n            peer_tile_wait(h[i])\n            peer_tile_notify(h[i] @ 1)\n"
+        "        y[i] = x[i]\n"
+    )
+    with pytest.raises(ProgressError, match="rank 0, f waits"):
+        texts.outputs(text, 2, {"M": 4})
+
+
+TABLE = "program p(M):\n    t : table [M] < M\n    x : in [M]\n    y : out [M]\n"
+TABLE += "    compute f(b: M):\n        y[b] = x[t[b]]\n"
+ROWS, X = torch.tensor([0, 1, 1]), torch.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"t": ROWS}, "rank 0 has no x"),
+        ({"x": X}, "rank 0 has no t"),
+        ({"t": ROWS, "x": torch.zeros(4)}, r"x of rank 0 has shape \[4\], not \[3\]"),
+        ({"t": torch.tensor([0, 3, 1]), "x": X}, "table t holds 0 to 3"),
+        ({"t": torch.tensor([0, -1, 1]), "x": X}, "table t holds -1 to 1"),
+    ],
+)
+def test_inputs_that_do_not_fit(given: dict[str, torch.Tensor], message: str) -> None:
+    with pytest.raises(BindingError, match=message):
+        texts.one(TABLE, {"M": 3}, **given)
+    assert torch.equal(texts.one(TABLE, {"M": 3}, t=ROWS, x=X)["y"], X)
+
+
+def test_parameters_ranks_and_element_types_that_do_not_fit() -> None:
+    program, given = texts.program(TABLE), [{"t": ROWS, "x": X}]
+    with pytest.raises(BindingError, match="p needs M"):
+        texts.run(program, given, {})
+    with pytest.raises(BindingError, match="inputs of 1 ranks for 2 ranks"):
+        texts.run(program, given, {"M": 3}, ranks=2)
+    with pytest.raises(DtypeError, match="no element type f8"):
+        texts.run(program, given, {"M": 3}, dtype="f8")

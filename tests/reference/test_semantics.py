@@ -1,0 +1,120 @@
+"""Regions, ranks, tile values and user calls."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.reference import texts
+from tilelink import reference
+from tilelink.errors import BindingError, CoverageError
+from tilelink.reference.values import ORACLES
+
+
+def test_a_write_beyond_the_end_is_clipped() -> None:
+    text = "program p(M, N):\n    x : in [M, N]\n    y : out [M, N]\n"
+    text += "    compute f(i: M):\n        y[2 + i, :] = x[i, :]\n"
+    x = torch.arange(10.0).reshape(5, 2)
+    y = texts.one(text, {"M": 5, "N": 2}, x=x)["y"]
+    assert torch.equal(y[2:], x[:3])
+    assert bool(y[:2].isnan().all())
+
+
+def test_a_read_beyond_the_end_is_an_error() -> None:
+    text = "program p(M, N):\n    x : in [M, N]\n    y : out [M, N]\n"
+    text += "    compute f(i: M):\n        y[i, :] = x[2 + i, :]\n"
+    with pytest.raises(CoverageError, match=r"rank 0, f reads x\[2 \+ i, :\] outside x, of shape \[5, 2\]"):
+        texts.one(text, {"M": 5, "N": 2}, x=torch.zeros(5, 2))
+
+
+def test_a_negative_point_is_not_the_last_element() -> None:
+    text = "program p(M, N):\n    x : in [M, N]\n    y : out [M, N]\n"
+    text += "    compute f(i: M):\n        y[i, :] = x[i - 1, :]\n"
+    with pytest.raises(CoverageError, match="outside x"):
+        texts.one(text, {"M": 5, "N": 2}, x=torch.zeros(5, 2))
+
+
+def test_rows_of_a_table_are_read_and_written() -> None:
+    text = "program p(M, N):\n    a : table [M] < M\n    b : table [M] < M\n    x : in [M, N]\n    y : out [M, N]\n"
+    text += "    compute f(j: N):\n        y[b[:], j] = x[a[:], j]\n"
+    a, b = torch.tensor([3, 0, 0, 1]), torch.tensor([1, 3, 0, 2])
+    x = torch.randn(4, 3)
+    y = texts.one(text, {"M": 4, "N": 3}, a=a, b=b, x=x)["y"]
+    assert torch.equal(y[b], x[a])
+
+
+def test_a_table_chooses_weights_tile_by_tile() -> None:
+    text = "program p(B, E, N):\n    e : table [B] < E\n    w : in [E, N]\n    y : out [B, N]\n"
+    text += "    compute f(b: B, j: N):\n        y[b, j] = w[e[b], j]\n"
+    e, w = torch.tensor([2, 0, 2]), torch.randn(3, 4)
+    assert torch.equal(texts.one(text, {"B": 3, "E": 3, "N": 4}, e=e, w=w)["y"], w[e])
+
+
+RANK_TEXT = """
+program p(M):
+    x : in symmetric [ranks, M]
+    y : out [ranks, M]
+    z : out [M]
+    compute f(s: ranks, i: M):
+        y[s + rank, i] = x[s + 1, i] @ (rank - 1)
+        if CONDITION:
+            z[i] = full(1, f32)
+"""
+
+
+@pytest.mark.parametrize("condition", ["s == rank + 1", "not (s != rank + 1 or rank != rank)"])
+def test_ranks_are_modulo_ranks(condition: str) -> None:
+    """Also where a comparison lies deep in a condition."""
+    given, out = texts.outputs(RANK_TEXT.replace("CONDITION", condition), 3, {"M": 2})
+    for rank, own in enumerate(out):
+        for s in range(3):
+            assert torch.equal(own["y"][(s + rank) % 3], given[(rank - 1) % 3]["x"][(s + 1) % 3])
+        assert bool((own["z"] == 1).all())
+
+
+def test_comparisons_by_size_are_not_modulo_ranks() -> None:
+    _, out = texts.outputs(RANK_TEXT.replace("CONDITION", "rank + 1 > 2"), 3, {"M": 2})
+    assert [bool(own["z"].isnan().any()) for own in out] == [True, True, False]
+
+
+def test_a_value_is_what_was_read_even_if_the_tensor_changes() -> None:
+    text = "program p(M):\n    x : in [M] i32\n    h : local [M] i32\n    y : out [M] i32\n"
+    text += "    compute f(i: M):\n        h[i] = x[i]\n        v = h[i]\n        h[i] = v + 1\n        y[i] = v\n"
+    x = torch.tensor([4, 5], dtype=torch.int32)
+    assert torch.equal(texts.one(text, {"M": 2}, x=x)["y"], x)
+
+
+def test_tile_values() -> None:
+    text = "program p(M, N, c: f32):\n    x : in [M, N]\n    y : out [M, N]\n    z : out [M]\n"
+    text += "    compute f(i: M):\n        v = where(pos(i)[:, None] >= 2, exp(x[i, :]), x[i, :] * c)\n"
+    text += "        y[i, :] = f32(bf16(v)) - max(v, axis=1)[:, None]\n"
+    text += "        z[i] = sum(silu(v), axis=1) + pos(i) / 4\n"
+    x = torch.randn(5, 3)
+    out = texts.one(text, {"M": 5, "N": 3, "c": 0.5}, x=x)
+    v = torch.where(torch.arange(5)[:, None] >= 2, x.double().exp(), x.double() * 0.5)
+    assert torch.equal(out["y"], (v.bfloat16().double() - v.amax(1, keepdim=True)).float())
+    assert torch.equal(out["z"], (torch.nn.functional.silu(v).sum(1) + torch.arange(5) / 4).float())
+
+
+CALL = "program p(M, N):\n    x : in [M, N]\n    y : out [M, N]\n"
+CALL += "    compute f(i: M):\n        y[i, :] = call mine.twice(x[i, :])\n"
+
+
+@pytest.fixture
+def oracles() -> Iterator[None]:
+    before = dict(ORACLES)
+    yield
+    ORACLES.clear()
+    ORACLES.update(before)
+
+
+@pytest.mark.usefixtures("oracles")
+def test_a_call_means_its_oracle() -> None:
+    reference.oracle("mine.twice", lambda tile: tile * 2)
+    x = torch.randn(3, 2)
+    assert torch.equal(texts.one(CALL, {"M": 3, "N": 2}, x=x)["y"], x * 2)
+
+
+def test_a_call_without_an_oracle_is_an_error() -> None:
+    with pytest.raises(BindingError, match=r"no meaning for call mine\.twice"):
+        texts.one(CALL, {"M": 3, "N": 2}, x=torch.zeros(3, 2))

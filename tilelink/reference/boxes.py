@@ -1,0 +1,58 @@
+"""Boxes of tensors: per dimension a slice, a point (whose axis is dropped), or rows in any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+Part = slice | int | np.ndarray
+Parts = tuple[Part, ...]
+
+
+def inside(parts: Parts, shape: tuple[int, ...]) -> bool:
+    """Whether every element of a box lies in a tensor of that shape."""
+    return all(bool(((p >= 0) & (p < n)).all()) for p, n in zip(map(_positions, parts), shape, strict=True))
+
+
+def clipped(parts: Parts, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """The elements that exist, as an index (of arrays and tensors alike) that keeps every axis."""
+    if not any(isinstance(p, np.ndarray) for p in parts):
+        ends = (_ends(p) for p in parts if not isinstance(p, np.ndarray))
+        return tuple(slice(min(max(a, 0), n), min(max(b, 0), n)) for (a, b), n in zip(ends, shape, strict=True))
+    positions = map(_positions, parts)
+    return np.ix_(*(p[(p >= 0) & (p < n)] for p, n in zip(positions, shape, strict=True)))
+
+
+def read(tensor: torch.Tensor, parts: Parts) -> torch.Tensor:
+    """A copy of a box that lies inside; points have no axis in it."""
+    return tensor[_index(clipped(parts, tuple(tensor.shape)))].clone().reshape(_extents(parts))
+
+
+def write(tensor: torch.Tensor, parts: Parts, value: torch.Tensor) -> None:
+    """Broadcast a value to a box and write what of it lies inside, rounded to the tensor's dtype."""
+    tile = value.to(tensor.dtype).expand(_extents(parts))
+    tile = tile.reshape([len(_positions(p)) for p in parts])
+    for axis, (part, extent) in enumerate(zip(parts, tensor.shape, strict=True)):
+        positions = _positions(part)
+        kept = np.flatnonzero((positions >= 0) & (positions < extent))
+        if len(kept) < len(positions):
+            tile = tile.index_select(axis, torch.as_tensor(kept))
+    tensor[_index(clipped(parts, tuple(tensor.shape)))] = tile
+
+
+def _ends(part: slice | int) -> tuple[int, int]:
+    return (part.start, part.stop) if isinstance(part, slice) else (part, part + 1)
+
+
+def _positions(part: Part) -> np.ndarray:
+    return part if isinstance(part, np.ndarray) else np.arange(*_ends(part))
+
+
+def _extents(parts: Parts) -> list[int]:
+    return [len(_positions(p)) for p in parts if not isinstance(p, int)]
+
+
+def _index(index: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(torch.as_tensor(p).long() if isinstance(p, np.ndarray) else p for p in index)

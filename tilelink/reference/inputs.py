@@ -1,0 +1,29 @@
+"""Inputs of one launch, tables included, scaled so that matrix products of them are of order one."""
+
+from __future__ import annotations
+
+import torch
+
+from tilelink.ir.program import Program
+from tilelink.reference import trial
+from tilelink.reference.values import named_dtype
+
+
+def random_inputs(
+    program: Program, dims: trial.Dims, ranks: int, dtype: str | torch.dtype, seed: int = 0
+) -> list[dict[str, torch.Tensor]]:
+    """[rank][name]: every `in` tensor and every table, independent from rank to rank.
+
+    Tensors of two or more dimensions are normal numbers times (last extent) ** -1/4, so that a sum of products along
+    that dimension has deviation one. Table entries are uniform below their bound.
+    """
+    (launch,) = trial.random_inputs(program, ranks=ranks, dims=dims, dtype=named_dtype(dtype), launches=1, seed=seed)
+    tables = trial.random_tables(program, ranks=ranks, dims=dims, seed=seed)
+    return [
+        {name: _scaled(tensor) for name, tensor in own.items()} | {name: table[rank] for name, table in tables.items()}
+        for rank, own in enumerate(launch)
+    ]
+
+
+def _scaled(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor * tensor.shape[-1] ** -0.25 if tensor.is_floating_point() and tensor.ndim > 1 else tensor
