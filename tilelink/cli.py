@@ -169,10 +169,11 @@ def run(
         scheduled = _schedules(module, chosen, schedule or DEFAULT)[0]
         dims, kind = _dims(chosen, sets), dtype.value
         with _progress(2 + repeat, quiet=as_json) as advance:
-            kernel = compiler.compile(
-                chosen, scheduled, ranks=ranks, dims=dims, dtype=kind, device=device.value,
-                tables=_tables(chosen, dims, ranks, seed or 0),
-            )  # fmt: skip
+            if device is not Device.cpu:
+                hint = "use --device cpu, or tilelink.compile(..., device='cuda') in a script that torchrun starts"
+                raise BindingError("the command line runs on CPU ranks", hint=hint)
+            tables = _tables(chosen, dims, ranks, seed or 0)
+            kernel = compiler.compile(chosen, scheduled, ranks=ranks, dims=dims, dtype=kind, tables=tables)
             advance("running")
             inputs = trial.random_inputs(chosen, ranks=ranks, dims=dims, dtype=kind, launches=repeat, seed=seed or 0)
             result = kernel.run(inputs, seed=seed, max_delay_s=delay if seed is not None else 0.0, deadline_s=deadline)

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tilelink.backend import store
-from tilelink.backend.emit import Emitted, emit
-from tilelink.errors import BindingError, ShapeError, UnknownNameError, UnknownTargetError
+from tilelink.backend.emit import emit
+from tilelink.compiler_cpu import Kernel, Tensors, layout
+from tilelink.errors import BindingError, UnknownNameError, UnknownTargetError
 from tilelink.frontend.parser import parse_text
-from tilelink.ir.program import Program, Statement, Transfer
+from tilelink.ir.program import Program
 from tilelink.ir.typing import infer
-from tilelink.ir.visitor import statements
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.plan import Plan, make_plan
@@ -31,15 +28,14 @@ from tilelink.target import target as named_target
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import ProcessGroup
 
-    from tilelink.runtime.job import Job, RunResult
+    from tilelink.runtime.cuda.kernel import GpuKernel
 
 PROGRAMS = Path(__file__).with_name("programs")
-DEADLINE_S = 60.0
 
 Dims = Mapping[str, int | float | bool]
 Tables = Mapping[str, Any]
-Tensors = Mapping[str, "torch.Tensor"]
 
 
 # Programs ----------------------------------------------------------------------------------------------------
@@ -180,6 +176,7 @@ def source(
     return emit(verified.bound, verified.thresholds, dialect=dialect).text
 
 
+@overload
 def compile(
     program: Program,
     schedule: Schedule | None = None,
@@ -187,18 +184,60 @@ def compile(
     ranks: int,
     dims: Dims,
     dtype: str = "f32",
+    device: Literal["cpu"] = "cpu",
+    target: str | Target | None = None,
+    tables: Tables | None = None,
+) -> Kernel: ...
+
+
+@overload
+def compile(
+    program: Program,
+    schedule: Schedule | None = None,
+    *,
+    dims: Dims,
+    dtype: str = "f32",
+    device: Literal["cuda"],
+    group: ProcessGroup | None = None,
+    ranks: int | None = None,
+    target: str | Target | None = None,
+    tables: Tables | None = None,
+    deadline_s: float | None = None,
+) -> GpuKernel: ...
+
+
+def compile(
+    program: Program,
+    schedule: Schedule | None = None,
+    *,
+    dims: Dims,
+    ranks: int | None = None,
+    dtype: str = "f32",
     device: str = "cpu",
     target: str | Target | None = None,
     tables: Tables | None = None,
-) -> Kernel:
-    """A verified program that runs: on `ranks` processes of this machine's CPU.
+    group: ProcessGroup | None = None,
+    deadline_s: float | None = None,
+) -> Kernel | GpuKernel:
+    """A verified program that runs. cpu: on `ranks` processes of this machine. cuda: on this rank of a group of GPUs.
 
     tables: the values of the program's tables, int [ranks, *shape]; they hold for every launch of the kernel, whose
-    counters are laid out by them. Raises what `plan` raises, and BindingError for a device that there is not.
+    counters are laid out by them. group: of torch.distributed, None for all ranks; every rank of it calls this, in the
+    same order. deadline_s, on GPUs: seconds that one wait may take (None: TILELINK_DEADLINE, or for ever); with a
+    deadline each launch is waited for.
+    Raises what `plan` raises, BindingError for a device that there is not, RankError for ranks that differ.
     """
-    if device != "cpu":
-        hint = "device cpu runs the same generated kernels, in Triton's interpreter"
-        raise BindingError(f"there is no runtime for device {device!r} yet", hint=hint)
+    if device == "cuda":
+        from tilelink.compiler_gpu import gpu_kernel
+        from tilelink.runtime.cuda.device import current_target, group_of
+
+        members = group_of(group, ranks)
+        gpu = target or current_target()
+        verified = plan(program, schedule, ranks=members.size(), dims=dims, dtype=dtype, target=gpu, tables=tables)
+        return gpu_kernel(verified, layout(verified), members, tables or {}, deadline_s or settings().deadline)
+    if device != "cpu" or ranks is None:
+        hint = "device cpu needs ranks, and runs the same generated kernels in Triton's interpreter; the other is cuda"
+        raise BindingError(f"there is no runtime for device {device!r} with {ranks} ranks", hint=hint)
     verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target or "cpu", tables=tables)
     return Kernel(plan=verified, emitted=emit(verified.bound, verified.thresholds), tables=dict(tables or {}))
 
@@ -236,151 +275,3 @@ def assembly(
         if not one.kernel.on_copy_engine
     ]
     return assemble(store.save(emitted.text), kernels, machine)
-
-
-# Running -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kernel:
-    """A compiled program: `kernel([{"x": ...}, ...])` takes and returns a dict of tensors for each rank."""
-
-    plan: Plan
-    emitted: Emitted
-    tables: Mapping[str, Any]
-
-    @property
-    def bound(self) -> Bound:
-        return self.plan.bound
-
-    @property
-    def source(self) -> str:
-        """The generated module."""
-        return self.emitted.text
-
-    @cached_property
-    def path(self) -> Path:
-        """The file of the generated module, in the store."""
-        return store.save(self.emitted.text)
-
-    def __call__(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
-        """One launch: inputs[rank][name] -> outputs[rank][name]. Raises as `run` does."""
-        return [dict(own) for own in self.run([inputs]).outputs[0]]
-
-    def reference(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
-        """What one launch means: inputs[rank][name] -> outputs[rank][name]. Tables may be left out."""
-        complete = [self._inputs(rank, own) for rank, own in enumerate(inputs)]
-        return reference(self.bound.source, complete, dims=self.bound.numbers, dtype=self.bound.dtype)
-
-    def run(
-        self,
-        launches: Sequence[Sequence[Tensors]],
-        *,
-        seed: int | None = None,
-        max_delay_s: float = 0.0,
-        trace: bool = False,
-        deadline_s: float | None = None,
-    ) -> RunResult:
-        """Launches back to back, without resets between them: launches[k][rank][name] -> outputs[k][rank][name].
-
-        seed, max_delay_s: random delays before waits, notifies and transfers, to provoke other interleavings.
-        trace: keep the events of every lane. deadline_s: seconds that one wait may take.
-        Raises BindingError, ShapeError or DtypeError for inputs that do not fit, RankError for a rank that failed,
-        DeadlineError for a wait that outlived its deadline.
-        """
-        from tilelink.runtime.cpu import run_cpu
-
-        inputs = tuple(tuple(self._inputs(rank, own) for rank, own in enumerate(one)) for one in launches)
-        for one in inputs:
-            if len(one) != self.bound.ranks:
-                raise BindingError(f"inputs of {len(one)} ranks for a kernel of {self.bound.ranks}")
-        deadline = deadline_s or settings().deadline or DEADLINE_S
-        return run_cpu(self._job(inputs, deadline_s=deadline, seed=seed, max_delay_s=max_delay_s, trace=trace))
-
-    def _job(self, inputs: tuple[tuple[Tensors, ...], ...], **options: Any) -> Job:
-        from tilelink.runtime.job import CpuKernel, Job
-
-        kernels = tuple(
-            CpuKernel(
-                name=one.name,
-                stream=one.kernel.stream,
-                position=one.kernel.position,
-                programs=one.kernel.programs,
-                copy_engine=one.kernel.on_copy_engine,
-                args=tuple((arg.kind, arg.name) for arg in one.args),
-            )
-            for one in self.emitted.kernels
-        )
-        return Job(source=self.path, kernels=kernels, layout=layout(self.plan), inputs=inputs, **options)
-
-    def _inputs(self, rank: int, given: Tensors) -> dict[str, torch.Tensor]:
-        """The inputs of one rank, checked, with the tables of the kernel."""
-        import torch
-
-        from tilelink.runtime.job import TORCH_DTYPES
-
-        tables = {name: torch.as_tensor(np.asarray(value)[rank]).int() for name, value in self.tables.items()}
-        wanted = [t for t in self.bound.tensors.values() if t.decl.space in ("in", "table")]
-        if unknown := sorted(given.keys() - {t.name for t in wanted}):
-            hint = f"the inputs are {', '.join(t.name for t in wanted)}"
-            raise BindingError(f"there is no input {unknown[0]!r}", hint=hint)
-        result: dict[str, torch.Tensor] = {}
-        for tensor in wanted:
-            value = given.get(tensor.name, tables.get(tensor.name))
-            if value is None:
-                raise BindingError(f"rank {rank} has no input {tensor.name!r}", location=tensor.decl.location)
-            if tuple(value.shape) != tensor.shape or value.dtype != TORCH_DTYPES[tensor.dtype]:
-                got = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
-                message = f"input {tensor.name!r} of rank {rank} is {got}"
-                hint = f"it takes {list(tensor.shape)} {tensor.dtype}"
-                raise ShapeError(message, location=tensor.decl.location, hint=hint)
-            if tensor.name in tables and not torch.equal(value, tables[tensor.name]):
-                hint = "compile with the tables of the launch: its counters are laid out by them"
-                raise BindingError(f"table {tensor.name!r} of rank {rank} is not what was compiled", hint=hint)
-            result[tensor.name] = value.detach().cpu().contiguous()
-        return result
-
-
-def layout(plan: Plan) -> Any:
-    """The memory of a plan's ranks, as the CPU runtime takes it."""
-    from tilelink.runtime.job import GridLayout, Layout, TensorLayout
-
-    bound = plan.bound
-    tensors = tuple(
-        TensorLayout(
-            name=t.name,
-            number=t.number,
-            space=t.decl.space,
-            symmetric=t.decl.symmetric,
-            shape=t.shape,
-            dtype=t.dtype,
-            slots=t.slots,
-        )
-        for t in bound.tensors.values()
-    )
-    grids = tuple(
-        GridLayout(
-            tensor=g.tensor,
-            kind=g.kind,
-            base=g.base,
-            counts=g.counts,
-            slots=g.slots,
-            thresholds=plan.thresholds[key].reshape(bound.ranks, -1),
-        )
-        for key, g in bound.channels.items()
-    )
-    return Layout(
-        ranks=bound.ranks,
-        tensors=tensors,
-        grids=grids,
-        pad_size=bound.pad_size,
-        entered_base=bound.entered_base,
-        finished_base=bound.finished_base,
-        stages=tuple(bound.stages),
-        pulls=frozenset(s.number for s in bound.stages.values() if any(map(_pulls, statements(s.stage.body)))),
-    )
-
-
-def _pulls(statement: Statement) -> bool:
-    """Whether a statement fetches a region to the own rank."""
-    return isinstance(statement, Transfer) and statement.mode != "push" and statement.target.rank is None

@@ -68,7 +68,7 @@ def test_check_refuses_what_is_unsafe(tmp_path: Path) -> None:
         (("check", "FILE", "--program", "thrice"), "no program 'thrice'"),
         (("check", "FILE", "--target", "sm_1"), "UnknownTargetError"),
         (("run", "FILE", "--schedule", "large"), "no schedule 'large'"),
-        (("run", "FILE", "--device", "cuda"), "no runtime for device 'cuda' yet"),
+        (("run", "FILE", "--device", "cuda"), "the command line runs on CPU ranks"),
         (("show", "FILE", "--stage", "ptx", "--target", "cpu"), "interpreted on the CPU"),
     ],
 )

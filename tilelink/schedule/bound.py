@@ -94,6 +94,11 @@ class Kernel:
     def on_copy_engine(self) -> bool:
         return self.stream == "copy"
 
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """Its stages, in the order in which a program runs them."""
+        return tuple(name for loop in self.loops for name in loop.stages)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:

@@ -1,0 +1,73 @@
+"""The end of the pipeline on GPUs: a verified program as a callable on this rank's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tilelink.backend import store
+from tilelink.backend.emit import emit
+from tilelink.ir.program import Wait
+from tilelink.ir.visitor import statements
+from tilelink.schedule.bound import Bound
+from tilelink.schedule.plan import Plan
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from tilelink.runtime.cuda.kernel import GpuKernel
+    from tilelink.runtime.cuda.spec import GpuProgram
+    from tilelink.runtime.job import Layout
+
+
+def gpu_kernel(
+    verified: Plan, layout: Layout, group: ProcessGroup, tables: Mapping[str, Any], deadline_s: float | None
+) -> GpuKernel:
+    """A verified plan on this rank of a group of GPU ranks. Collective: every rank calls it.
+
+    deadline_s: seconds that one wait may take (None: for ever). With a deadline each launch is waited for.
+    Raises RankError if the ranks of the group compile different programs.
+    """
+    from tilelink.runtime.cuda.kernel import GpuKernel
+
+    return GpuKernel(_gpu_program(verified, layout, tables), group, deadline_s)
+
+
+def _gpu_program(verified: Plan, layout: Layout, tables: Mapping[str, Any]) -> GpuProgram:
+    from tilelink.runtime.cuda.spec import Argument, GpuProgram
+    from tilelink.runtime.cuda.spec import GpuKernel as Spec
+
+    emitted = emit(verified.bound, verified.thresholds)
+    kernels = tuple(
+        Spec(
+            name=one.name,
+            stream=one.kernel.stream,
+            position=one.kernel.position,
+            programs=one.kernel.programs,
+            copy_engine=one.kernel.on_copy_engine,
+            warps=one.kernel.warps,
+            stages=one.kernel.stages,
+            needs_entry=one.kernel.needs_entry,
+            args=tuple(Argument(kind=a.kind, name=a.name, block=getattr(a, "block", ())) for a in one.args),
+        )
+        for one in emitted.kernels
+    )
+    lags = [one.kernel.reuse_lag for one in emitted.kernels if one.kernel.on_copy_engine and one.kernel.reuse_lag]
+    lags += [t.slots for t in verified.bound.tensors.values() if t.decl.symmetric and t.decl.space == "in"]
+    return GpuProgram(
+        source=store.save(emitted.text),
+        kernels=kernels,
+        layout=layout,
+        awaited=frozenset(_awaited(verified.bound)),
+        lag=min(lags, default=0),
+        tables=dict(tables),
+    )
+
+
+def _awaited(bound: Bound) -> Iterator[tuple[str, str]]:
+    """The signals that stages on SMs wait for."""
+    for kernel in bound.kernels:
+        for stage in () if kernel.on_copy_engine else kernel.stage_names:
+            for statement in statements(bound.stages[stage].stage.body):
+                if isinstance(statement, Wait):
+                    yield statement.region.tensor, statement.kind

@@ -1,0 +1,192 @@
+"""Copy-engine stages of a GPU rank: a generated queue function, recorded once for each buffer and then replayed.
+
+Nothing that is recorded depends on the number of the launch, so that a CUDA graph may hold it:
+* a notify is a copy of a four-byte value that the rank's own GPU computed when it prepared the launch (boundary.py).
+  It sets the counter of a peer, where programs would add; so nobody else may notify that counter.
+* a wait is for the threshold of one launch, and the stream puts the counter back to zero; so nobody else may wait for
+  that counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilelink.errors import BindingError
+from tilelink.runtime.job import GridLayout, Layout
+
+Ints = Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A box of a rank's copy of a tensor: `rows` runs of `width` bytes, `pitch` apart, from byte `offset`."""
+
+    tensor: str
+    rank: int
+    offsets: tuple[int, ...]
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """Equally many runs of bytes on both sides."""
+
+    target: Box
+    source: Box
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """The number-th notify of the rank's copy engine in a launch, in the order of issue: counter `channel` of `rank`.
+
+    step: notifies of that counter in a launch; count: how many there were with this one. slots: of the counter.
+    """
+
+    number: int
+    rank: int
+    channel: int
+    step: int
+    count: int
+    slots: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """A wait until the own counter `channel` reached `threshold`; then it is zero again."""
+
+    channel: int
+    threshold: int
+
+
+Operation = Copy | Flag | Gate
+
+
+class Recorder:
+    """Takes the place of a queue, and keeps what a generated function issues in launch `epoch`."""
+
+    def __init__(self, layout: Layout, rank: int, epoch: int, tables: dict[str, Any], flags: int) -> None:
+        self.operations: list[Operation] = []
+        self._layout = layout
+        self._rank = rank
+        self._epoch = epoch
+        self._tables = tables
+        self._flags = flags
+        self._notified: dict[tuple[int, int], int] = {}
+        self._gates: set[int] = set()
+
+    def tile_begin(self, stage: int, t: int) -> None:
+        """Says nothing: streams are not traced."""
+
+    def wait(self, channel: int, target: int, stage: int, t: int) -> None:
+        """Keeps a wait for a counter of the program. The runtime's own counters are seen to before the launch."""
+        if channel >= self._layout.entered_base or channel in self._gates:
+            return
+        grid, linear = _place(self._layout, channel)
+        self._gates.add(channel)
+        self.operations.append(Gate(channel=channel, threshold=int(grid.thresholds[self._rank][linear])))
+
+    def notify(self, rank: int, channel: int, stage: int, t: int) -> None:
+        """Keeps a notify, which must be one of those that this queue alone sends to the counter."""
+        grid, linear = _place(self._layout, channel)
+        count = self._notified[rank, channel] = self._notified.get((rank, channel), 0) + 1
+        step = int(grid.thresholds[rank][linear])
+        flag = Flag(number=self._flags, rank=rank, channel=channel, step=step, count=count, slots=grid.slots)
+        self._flags += 1
+        self.operations.append(flag)
+
+    def check(self) -> None:
+        """Raises BindingError if anybody else notifies a counter that this queue notifies."""
+        for (rank, channel), count in self._notified.items():
+            grid, linear = _place(self._layout, channel)
+            if count != grid.thresholds[rank][linear]:
+                hint = "give every rank a channel of its own, or run the stage on sm"
+                what = f"{grid.tensor} channel {linear} of rank {rank}"
+                raise BindingError(f"the copy engine shares {what} with other notifies, and it cannot add", hint=hint)
+
+    def entry(self, table: str, offset: int) -> int:
+        """The value at a linear offset of one of the own tables."""
+        return int(np.asarray(self._tables[table][self._rank]).reshape(-1)[offset])
+
+    def copy(
+        self, target: str, rank: int, low: Ints, sizes: Ints,
+        source: str, source_rank: int, source_low: Ints, source_sizes: Ints,
+        stage: int, t: int,
+    ) -> None:  # fmt: skip
+        """Keeps a copy of a box of elements. Raises BindingError for boxes of different element types."""
+        here, there = self._layout.tensor(source), self._layout.tensor(target)
+        if here.dtype != there.dtype:
+            hint = "run the stage on sm"
+            raise BindingError(f"the copy engine cannot turn {here.dtype} into {there.dtype}", hint=hint)
+        if not prod(sizes):
+            return
+        width = min(_run(here.shape, source_sizes), _run(there.shape, sizes))
+        self.operations.append(
+            Copy(
+                target=self._box(target, rank, low, sizes, width),
+                source=self._box(source, source_rank, source_low, source_sizes, width),
+            )
+        )
+
+    def _box(self, name: str, rank: int, low: Ints, sizes: Ints, width: int) -> Box:
+        """The box as runs of `width` elements, which its longest contiguous run is a multiple of."""
+        tensor = self._layout.tensor(name)
+        item = tensor.torch_dtype.itemsize
+        positions = np.zeros((1,), dtype=np.int64)
+        for extent, start, size in zip(tensor.shape, low, sizes, strict=True):
+            positions = (positions[:, None] * extent + start + np.arange(size)).reshape(-1)
+        starts = positions[::width] + tensor.slot(self._epoch) * prod(tensor.shape)
+        return Box(tensor=name, rank=rank, offsets=tuple((starts * item).tolist()), width=width * item)
+
+
+def _place(layout: Layout, channel: int) -> tuple[GridLayout, int]:
+    """The grid of a counter and its number there."""
+    for grid in layout.grids:
+        if grid.base <= channel < grid.base + grid.slots * grid.count:
+            return grid, (channel - grid.base) % grid.count
+    raise KeyError(channel)
+
+
+def _run(shape: Ints, sizes: Ints) -> int:
+    """Elements of a box that lie behind one another: its last dimensions as far as they are whole, and one more."""
+    run = 1
+    for extent, size in zip(reversed(shape), reversed(sizes), strict=True):
+        run *= size
+        if size != extent:
+            break
+    return run
+
+
+def record(
+    function: Callable[..., None], layout: Layout, rank: int, epoch: int, tables: dict[str, Any], flags: int = 0
+) -> list[Operation]:
+    """What a generated queue function issues in launch `epoch`; its flags are numbered from `flags`."""
+    recorder = Recorder(layout, rank, epoch, tables, flags)
+    function(recorder, rank, epoch)
+    recorder.check()
+    return recorder.operations
+
+
+def own_first(operations: Sequence[Operation], rank: int) -> tuple[list[Operation], list[Operation]]:
+    """The copies within the own memory, with their notifies, that nothing is waited for, and the rest.
+
+    A copy within one GPU may be done by its SMs. Those are all taken while a kernel waits for that very copy, so it
+    is issued before the kernels.
+    """
+    early: list[Operation] = []
+    late: list[Operation] = []
+    own = True
+    for at, operation in enumerate(operations):
+        match operation:
+            case Gate():
+                return early, [*late, *operations[at:]]
+            case Copy(target=target, source=source):
+                own = target.rank == source.rank == rank
+            case Flag():
+                pass
+        (early if own else late).append(operation)
+    return early, late

@@ -1,0 +1,58 @@
+# pyright: basic
+"""Memory of a GPU rank that its peers reach: one symmetric allocation for all tensors and counters of a program."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import _symmetric_memory as symmetric
+
+from tilelink.runtime.job import Layout, TensorLayout
+
+ALIGNMENT = 1024
+
+
+class Heap:
+    """The symmetric tensors [slots, *shape] and the signal pad (int32 counters, all 0) of one rank.
+
+    Building it is collective: all ranks of the group build equal heaps in the same order. After it everybody's
+    counters are zero. addresses(name)[rank] is where that rank's copy begins, as this process sees it.
+    """
+
+    def __init__(self, layout: Layout, group: dist.ProcessGroup, device: torch.device) -> None:
+        self._offsets: dict[str, int] = {}
+        size = _padded(layout.pad_size * 4)
+        for tensor in layout.tensors:
+            if tensor.symmetric:
+                self._offsets[tensor.name] = size
+                size += _padded(tensor.slots * prod(tensor.shape) * tensor.torch_dtype.itemsize)
+        self._memory = symmetric.empty(size, dtype=torch.uint8, device=device)
+        self._memory.zero_()
+        self._handle: Any = symmetric.rendezvous(self._memory, group)
+        self._bases = [int(base) for base in self._handle.buffer_ptrs]
+        torch.cuda.synchronize(device)
+        dist.barrier(group, device_ids=[device.index])
+        self.pad = self._memory[: layout.pad_size * 4].view(torch.int32)
+        self.tensors = {t.name: self._view(t) for t in layout.tensors if t.symmetric}
+
+    def _view(self, tensor: TensorLayout) -> torch.Tensor:
+        shape = (tensor.slots, *tensor.shape)
+        start = self._offsets[tensor.name]
+        size = prod(shape) * tensor.torch_dtype.itemsize
+        return self._memory[start : start + size].view(tensor.torch_dtype).view(shape)
+
+    def addresses(self, name: str) -> list[int]:
+        """Where each rank's copy of a symmetric tensor begins."""
+        return [base + self._offsets[name] for base in self._bases]
+
+    @property
+    def pads(self) -> list[int]:
+        """Where each rank's signal pad begins."""
+        return list(self._bases)
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,296 @@
+# pyright: basic
+"""A program on one GPU rank: its memory, its compiled kernels, and a launch of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tilelink.errors import BindingError, RankError
+from tilelink.runtime.cuda import tables
+from tilelink.runtime.cuda.boundary import close_launch, open_launch
+from tilelink.runtime.cuda.copies import Flag, Gate, Operation, own_first, record
+from tilelink.runtime.cuda.deadline import Watch
+from tilelink.runtime.cuda.driver import driver
+from tilelink.runtime.cuda.functions import Boundary, Function
+from tilelink.runtime.cuda.heap import Heap
+from tilelink.runtime.cuda.queue import Queue
+from tilelink.runtime.cuda.spec import GpuProgram
+from tilelink.runtime.job import TensorLayout
+from tilelink.runtime.modules import load_module
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+class GpuKernel:
+    """A compiled program of a group of GPU ranks: `kernel({"x": x})` launches it on the current stream.
+
+    Building it is collective. Launches are asynchronous and ordered: one begins after the one before it, also when
+    they are made on different streams. May be captured into a CUDA graph once it was launched eagerly.
+    """
+
+    def __init__(self, program: GpuProgram, group: dist.ProcessGroup, deadline_s: float | None = None) -> None:
+        """deadline_s: seconds that one wait may take; then every launch is waited for, and is slow. None: for ever.
+
+        Raises RankError if the ranks build different programs, BindingError for a stage that its copy engine cannot do.
+        """
+        self._program = program
+        self._rank = dist.get_rank(group)
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        _agree(program, group, self.device)
+        layout = program.layout
+        self._heap = Heap(layout, group, self.device)
+        self._watch = Watch(layout, self._rank, self.device, deadline_s) if deadline_s else None
+        self._own = dict(self._heap.tensors)
+        for tensor in layout.tensors:
+            if tensor.space in ("local", "table"):
+                self._own[tensor.name] = self._local(tensor)
+        self._inputs = [t for t in layout.tensors if t.space == "in"]
+        self._outputs = [t for t in layout.tensors if t.space == "out"]
+        self._epoch = torch.ones(1, dtype=torch.int64, device=self.device)
+        self._slot = 0
+        self._last: torch.cuda.Event | None = None
+        self._record()
+        self._compile()
+        torch.cuda.synchronize(self.device)
+        dist.barrier(group, device_ids=[self.device.index])
+
+    def _local(self, tensor: TensorLayout) -> torch.Tensor:
+        if tensor.space == "table":
+            return torch.as_tensor(self._program.tables[tensor.name][self._rank], dtype=torch.int32).to(self.device)
+        return torch.zeros((tensor.slots, *tensor.shape), dtype=tensor.torch_dtype, device=self.device)
+
+    # Copy engine ---------------------------------------------------------------------------------------------
+
+    def _record(self) -> None:
+        """The queue of every buffer in the cycle, and the tables of the boundary kernels."""
+        module = load_module(self._program.source)
+        queued = sorted((k for k in self._program.kernels if k.copy_engine), key=lambda k: k.position)
+        cycle: list[list[Operation]] = []
+        for epoch in range(1, self._program.cycle + 1):
+            operations: list[Operation] = []
+            for one in queued:
+                flags = sum(isinstance(o, Flag) for o in operations)
+                function = getattr(module, one.name)
+                operations += record(
+                    function, self._program.layout, self._rank, epoch, dict(self._program.tables), flags
+                )
+            cycle.append(operations)
+        flags = tables.flag_rows([o for o in cycle[0] if isinstance(o, Flag)])
+        gated = {o.channel for operations in cycle for o in operations if isinstance(o, Gate)}
+        self._check_gates(gated)
+        layout, device = self._program.layout, self.device
+        rows = tables.exits(self._program, self._rank), tables.counters(self._program, self._rank, gated), flags
+        self._exits, self._counters, self._flags = (tables.int32(r, device) for r in rows)
+        self._sizes = tuple(map(len, rows))
+        self._flag_values = tables.int32([count for _, count, _ in flags], device)
+        self._queues: list[tuple[Queue, Queue]] = []
+        values, pads = self._flag_values.data_ptr(), self._heap.pads
+        for operations in cycle:
+            early, late = own_first(operations, self._rank)
+            first, second = (Queue(part, self._place, pads, self._rank, values) for part in (early, late))
+            self._queues.append((first, second))
+        self._gated = sorted(gated)
+        self._copies = torch.cuda.Stream(device) if any(late for _, late in self._queues) else None
+        self._driver = driver() if queued else None
+        self._thresholds = {(g.tensor, g.kind): tables.thresholds(g, self._rank, device) for g in layout.grids}
+
+    def _check_gates(self, gated: set[int]) -> None:
+        for grid in self._program.layout.grids:
+            inside = any(grid.base <= channel < grid.base + grid.slots * grid.count for channel in gated)
+            if inside and (grid.tensor, grid.kind) in self._program.awaited:
+                hint = "run one of the stages on the other resource"
+                raise BindingError(
+                    f"programs and the copy engine wait for the same counters of {grid.tensor}", hint=hint
+                )
+
+    def _place(self, name: str, rank: int) -> int | None:
+        """Where a rank's copy of a tensor begins; None for what the caller passes."""
+        tensor = self._program.layout.tensor(name)
+        if tensor.symmetric:
+            return self._heap.addresses(name)[rank]
+        return self._own[name].data_ptr() if name in self._own else None
+
+    # Kernels -------------------------------------------------------------------------------------------------
+
+    def _compile(self) -> None:
+        module = load_module(self._program.source)
+        layout, rank = self._program.layout, self._rank
+        pads = torch.tensor(self._heap.pads, dtype=torch.int64, device=self.device)
+        self._signal_table = pads
+        self._peers = {
+            name: torch.tensor(self._heap.addresses(name), dtype=torch.int64, device=self.device)
+            for name in self._heap.tensors
+        }
+        watch = self._watch.words if self._watch else None
+        fixed = {"signals": self._heap.pad, "signal_table": pads, "epoch": self._epoch, "watch": watch, "rank": rank}
+        self._functions: dict[str, list[Function]] = {}
+        streams = sorted((k for k in self._program.kernels if not k.copy_engine), key=lambda k: k.position)
+        for one in streams:
+            function = Function(one, getattr(module, one.name), fixed, self._value, layout)
+            self._functions.setdefault(one.stream, []).append(function)
+        self._streams = {name: torch.cuda.Stream(self.device) for name in self._functions if name != "main"}
+        common: dict[str, Any] = {
+            "RANKS": layout.ranks, "BLOCK": 1 << (layout.ranks - 1).bit_length(), "ENTERED": layout.entered_base,
+            "STAGE": len(layout.stages),
+        }  # fmt: skip
+        exits, counters, flags = self._sizes
+        arguments = (self._heap.pad, pads, self._epoch, watch)
+        entry_first = any(k.copy_engine and k.needs_entry for k in self._program.kernels)
+        self._open = Boundary(open_launch, (*arguments, rank), {**common, "WAIT": entry_first})
+        closing = (*arguments, self._exits, self._counters, self._flags, self._flag_values, rank)
+        options = {
+            **common, "FINISHED": layout.finished_base, "EXITS": exits, "COUNTERS": counters, "FLAGS": flags,
+            "LAG": self._program.lag, "ENTRY": self._program.needs_entry,
+        }  # fmt: skip
+        self._close = Boundary(close_launch, closing, {**options, "SKIP": 1})
+        self._close_captured = self._close
+        if self._program.cycle > 1:
+            self._close_captured = Boundary(close_launch, closing, {**options, "SKIP": self._program.cycle})
+
+    def _value(self, kind: str, name: str) -> torch.Tensor | None:
+        """What a kernel is passed for a tensor or table of the program; None for what changes with every launch."""
+        match kind:
+            case "peers":
+                return self._peers[name]
+            case "thresholds":
+                tensor, _, family = name.rpartition("_")
+                return self._thresholds[tensor, family]
+            case _:
+                return self._own.get(name)
+
+    # Launches ------------------------------------------------------------------------------------------------
+
+    def __call__(self, inputs: Tensors, out: Tensors | None = None) -> dict[str, torch.Tensor]:
+        """One launch on the current stream; every rank of the group makes it.
+
+        inputs: contiguous tensors of this rank, of the shapes and dtypes of the program. out: where outputs go.
+        Returns the outputs. Raises BindingError for tensors that do not fit; with a deadline DeadlineError.
+        """
+        if self._watch:
+            self._watch.check()
+        given = self._checked(inputs, self._inputs)
+        results = self._checked(out, self._outputs, complete=False) if out else {}
+        stream = torch.cuda.current_stream(self.device)
+        capturing = torch.cuda.is_current_stream_capturing()
+        if self._last is not None and not capturing:
+            stream.wait_event(self._last)
+        tensors = {**given, **self._allocate(results)}
+        self._launch(tensors, stream, self._close_captured if capturing else self._close)
+        for tensor in self._outputs:
+            if tensor.symmetric:
+                self._keep(tensor, results)
+        if not capturing:
+            self._slot = (self._slot + 1) % self._program.cycle
+            self._last = self._last or torch.cuda.Event()
+            self._last.record(stream)
+            if self._watch:
+                self._watch.settle(self._last, self._heap, self._gated)
+        return {t.name: results.get(t.name, tensors.get(t.name)) for t in self._outputs}  # type: ignore[misc]
+
+    def _allocate(self, results: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The outputs that are not symmetric: those given, or new ones."""
+        return {
+            t.name: results[t.name] if t.name in results
+            else torch.empty(t.shape, dtype=t.torch_dtype, device=self.device)
+            for t in self._outputs if not t.symmetric
+        }  # fmt: skip
+
+    def _keep(self, tensor: TensorLayout, results: dict[str, torch.Tensor]) -> None:
+        """Copies a symmetric output out of the buffer of this launch, before a later launch of a peer writes there."""
+        there = self._own[tensor.name][self._slot % tensor.slots]
+        if tensor.name in results:
+            results[tensor.name].copy_(there)
+        else:
+            results[tensor.name] = there.clone()
+
+    def _launch(self, tensors: dict[str, torch.Tensor], stream: torch.cuda.Stream, close: Boundary) -> None:
+        for tensor in self._inputs:
+            if tensor.symmetric:
+                there = self._own[tensor.name][self._slot % tensor.slots]
+                if there.data_ptr() != tensors[tensor.name].data_ptr():
+                    there.copy_(tensors[tensor.name])
+        if self._program.needs_entry:
+            self._open(stream.cuda_stream)
+        early, late = self._queues[self._slot]
+        bases = {name: value.data_ptr() for name, value in tensors.items()}
+        if early and self._driver:
+            early.issue(self._driver, stream.cuda_stream, bases)
+        sides = [*self._streams.values(), *([self._copies] if self._copies else [])]
+        if sides:
+            begin = stream.record_event()
+            for side in sides:
+                side.wait_event(begin)
+        if self._copies and self._driver:
+            late.issue(self._driver, self._copies.cuda_stream, bases)
+        for name, side in self._streams.items():
+            for function in self._functions[name]:
+                function(side.cuda_stream, tensors)
+        for function in self._functions.get("main", ()):
+            function(stream.cuda_stream, tensors)
+        for side in sides:
+            stream.wait_event(side.record_event())
+        close(stream.cuda_stream)
+
+    def buffer(self, name: str) -> torch.Tensor:
+        """The symmetric buffer that the next launch takes an input from: what is written there need not be copied."""
+        tensor = self._program.layout.tensor(name)
+        return self._own[name][self._slot % tensor.slots]
+
+    def _checked(self, given: Tensors, wanted: list[TensorLayout], complete: bool = True) -> dict[str, torch.Tensor]:
+        result: dict[str, torch.Tensor] = {}
+        for tensor in wanted:
+            value = given.get(tensor.name)
+            if value is None:
+                if complete:
+                    raise BindingError(f"there is no tensor {tensor.name!r}")
+                continue
+            if value.shape != tensor.shape or value.dtype != tensor.torch_dtype or value.device != self.device:
+                got = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')} on {value.device}"
+                hint = f"it takes {list(tensor.shape)} {tensor.dtype} on {self.device}"
+                raise BindingError(f"tensor {tensor.name!r} is {got}", hint=hint)
+            if not value.is_contiguous() or value.data_ptr() % 16:
+                if tensor.space == "out":
+                    raise BindingError(f"output {tensor.name!r} is not contiguous and aligned to 16 bytes")
+                value = value.clone(memory_format=torch.contiguous_format)
+            result[tensor.name] = value
+        if len(result) < len(given) and (unknown := sorted(given.keys() - result.keys())):
+            hint = f"there are {', '.join(t.name for t in wanted)}"
+            raise BindingError(f"there is no tensor {unknown[0]!r}", hint=hint)
+        return result
+
+    # Measuring -----------------------------------------------------------------------------------------------
+
+    def preset(self, inputs: Tensors) -> dict[str, torch.Tensor]:
+        """The kernels of the main stream alone, with all signals set and nothing moved: what waiting costs nothing.
+
+        The values of the outputs mean nothing. Needs no peer.
+        """
+        tensors = {**self._checked(inputs, self._inputs), **self._allocate({})}
+        stream = torch.cuda.current_stream(self.device)
+        pad, table = self._preset_pads()
+        for function in self._functions.get("main", ()):
+            function(stream.cuda_stream, tensors, {"signals": pad, "signal_table": table})
+        return {t.name: tensors[t.name] for t in self._outputs if t.name in tensors}
+
+    def _preset_pads(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if not hasattr(self, "_presets"):
+            pad = torch.full_like(self._heap.pad, 2**30)
+            table = torch.full_like(self._signal_table, pad.data_ptr())
+            self._presets = (pad, table)
+        return self._presets
+
+
+def _agree(program: GpuProgram, group: dist.ProcessGroup, device: torch.device) -> None:
+    """Raises RankError on every rank if the ranks do not build the same program: they would wait for ever."""
+    number = int(program.source.stem.rpartition("_")[2][:15], 16)
+    own = torch.tensor([number], dtype=torch.int64, device=device)
+    every = torch.zeros(dist.get_world_size(group), dtype=torch.int64, device=device)
+    dist.all_gather_into_tensor(every, own, group=group)
+    different = [rank for rank, one in enumerate(every.tolist()) if one != number]
+    if different:
+        hint = "call compile with the same program, schedule and sizes on all ranks, in the same order"
+        raise RankError(f"rank {dist.get_rank(group)} and rank {different[0]} compile different programs", hint=hint)

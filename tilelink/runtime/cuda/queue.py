@@ -1,0 +1,121 @@
+# pyright: basic
+"""Recorded operations of copy engines, with addresses put in, as they are issued on every launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate, Operation
+from tilelink.runtime.cuda.driver import Driver
+
+Bases = Mapping[str, int]
+"""Where the tensors begin that a caller passes, by name."""
+Places = Callable[[str, int], int | None]
+"""Where a rank's copy of a tensor begins, by name and rank; None for a tensor that the caller passes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """One side of a copy: an address, or an offset from the tensor of that name that the caller passes."""
+
+    address: int
+    name: str | None
+
+    def at(self, bases: Bases) -> int:
+        return self.address if self.name is None else self.address + bases[self.name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """`rows` runs of `width` bytes, which begin a pitch apart on either side."""
+
+    target: End
+    target_pitch: int
+    source: End
+    source_pitch: int
+    width: int
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Word:
+    """A four-byte copy of a flag's value to a counter."""
+
+    target: int
+    source: int
+
+
+Step = Move | Word | Gate
+
+
+class Queue:
+    """The operations of one launch on one stream."""
+
+    def __init__(self, operations: Sequence[Operation], places: Places, pads: Sequence[int], rank: int, values: int):
+        """pads: where each rank's counters begin; values: where the values of the flags are."""
+        self._pad = pads[rank]
+        self._steps: list[Step] = []
+        for operation in operations:
+            match operation:
+                case Copy(target=target, source=source):
+                    self._steps += _moves(target, source, places)
+                case Flag(number=number, rank=peer, channel=channel):
+                    self._steps.append(Word(target=pads[peer] + 4 * channel, source=values + 4 * number))
+                case Gate():
+                    self._steps.append(operation)
+
+    def __bool__(self) -> bool:
+        return bool(self._steps)
+
+    def issue(self, driver: Driver, stream: int, bases: Bases) -> None:
+        """Issues all operations on a stream (its handle)."""
+        for step in self._steps:
+            match step:
+                case Word(target=target, source=source):
+                    driver.copy(stream, target, source, 4)
+                case Gate(channel=channel, threshold=threshold):
+                    driver.wait(stream, self._pad + 4 * channel, threshold)
+                    driver.write(stream, self._pad + 4 * channel, 0)
+                case Move(rows=1):
+                    driver.copy(stream, step.target.at(bases), step.source.at(bases), step.width)
+                case Move():
+                    target, source = step.target.at(bases), step.source.at(bases)
+                    driver.copy_rows(
+                        stream, target, step.target_pitch, source, step.source_pitch, step.width, step.rows
+                    )
+
+
+def _moves(target: Box, source: Box, places: Places) -> list[Move]:
+    """One move where the rows lie evenly on both sides, else one for each row."""
+    rows = len(target.offsets)
+    to, of = _pitch(target.offsets), _pitch(source.offsets)
+    if rows == 1 or (to is not None and of is not None and min(to, of) >= target.width):
+        pitches = (to or target.width, of or target.width)
+        return [_move(target, source, 0, pitches, rows, places)]
+    return [_move(target, source, row, (target.width, target.width), 1, places) for row in range(rows)]
+
+
+def _move(target: Box, source: Box, row: int, pitches: tuple[int, int], rows: int, places: Places) -> Move:
+    return Move(
+        target=_end(target, row, places),
+        target_pitch=pitches[0],
+        source=_end(source, row, places),
+        source_pitch=pitches[1],
+        width=target.width,
+        rows=rows,
+    )
+
+
+def _end(box: Box, row: int, places: Places) -> End:
+    base = places(box.tensor, box.rank)
+    if base is None:
+        return End(address=box.offsets[row], name=box.tensor)
+    return End(address=base + box.offsets[row], name=None)
+
+
+def _pitch(offsets: Sequence[int]) -> int | None:
+    """The even distance between offsets, or None."""
+    steps = {b - a for a, b in pairwise(offsets)}
+    return steps.pop() if len(steps) == 1 else None

@@ -1,0 +1,63 @@
+"""What the GPU runtime is given: the generated module and how its kernels are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import lcm
+from pathlib import Path
+from typing import Any
+
+from tilelink.runtime.job import Layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """A parameter of a kernel, of a kind that `backend.context.Arg` lists; block: of a descriptor, rows and columns."""
+
+    kind: str
+    name: str
+    block: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuKernel:
+    """A generated function. Kernels of one stream run one after the other, by `position`."""
+
+    name: str
+    stream: str
+    position: int
+    programs: int
+    copy_engine: bool
+    warps: int
+    stages: int
+    needs_entry: bool
+    args: tuple[Argument, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuProgram:
+    """A module for all ranks of a group.
+
+    awaited: the signals, (tensor, kind), that kernels on SMs wait for. lag: a rank may prepare launch e once all peers
+    have finished launch e - lag, because its copy engine and its staged inputs then write to them; 0 waits for nobody.
+    tables: int32 values [ranks, *shape] of the dynamic mappings.
+    """
+
+    source: Path
+    kernels: tuple[GpuKernel, ...]
+    layout: Layout
+    awaited: frozenset[tuple[str, str]]
+    lag: int
+    tables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @cached_property
+    def cycle(self) -> int:
+        """Launches after which every tensor is at the same buffer again."""
+        return lcm(*(t.slots for t in self.layout.tensors), *(g.slots for g in self.layout.grids), 1)
+
+    @property
+    def needs_entry(self) -> bool:
+        """Whether peers read this rank's inputs, and so must be told that they are there."""
+        return any(k.needs_entry for k in self.kernels)

@@ -1,0 +1,50 @@
+# pyright: basic
+"""Integer tables in device memory that kernels and boundary kernels read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tilelink.runtime.cuda.copies import Flag
+from tilelink.runtime.cuda.spec import GpuProgram
+from tilelink.runtime.job import GridLayout
+
+
+def int32(rows: Sequence[Sequence[int]] | Sequence[int], device: torch.device) -> torch.Tensor:
+    """The rows on the device; one zero where there are none, since a kernel takes no null pointer."""
+    return torch.tensor(rows if len(rows) else [0], dtype=torch.int32, device=device)
+
+
+def exits(program: GpuProgram, rank: int) -> list[tuple[int, int, int, int]]:
+    """(first counter, buffers, counters of a buffer, threshold) of all that peers notify in symmetric outputs."""
+    outputs = {t.name for t in program.layout.tensors if t.symmetric and t.space == "out"}
+    return [
+        (grid.base + number, grid.slots, grid.count, threshold)
+        for grid in program.layout.grids
+        if grid.tensor in outputs
+        for number, threshold in enumerate(grid.thresholds[rank].tolist())
+        if threshold
+    ]
+
+
+def counters(program: GpuProgram, rank: int, gated: set[int]) -> list[tuple[int, int, int]]:
+    """(threshold, buffer, buffers) of each counter of the pad; 0 notifies for those that are zeroed by a gate."""
+    rows = [(0, 0, 1)] * program.layout.entered_base
+    for grid in program.layout.grids:
+        for slot in range(grid.slots):
+            for number, threshold in enumerate(grid.thresholds[rank].tolist()):
+                channel = grid.base + slot * grid.count + number
+                rows[channel] = (0 if channel in gated else threshold, slot, grid.slots)
+    return rows
+
+
+def flag_rows(flags: Sequence[Flag]) -> list[tuple[int, int, int]]:
+    """(step, count, buffers) of the copy engine's notifies, in the order of their numbers."""
+    return [(f.step, f.count, f.slots) for f in flags]
+
+
+def thresholds(grid: GridLayout, rank: int, device: torch.device) -> torch.Tensor:
+    """The notifies of each counter of one buffer in a launch."""
+    return int32(grid.thresholds[rank].tolist(), device)
