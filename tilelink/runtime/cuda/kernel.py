@@ -83,7 +83,8 @@ class GpuKernel:
         gated = {o.channel for operations in cycle for o in operations if isinstance(o, Gate)}
         self._check_gates(gated)
         layout, device = self._program.layout, self.device
-        rows = tables.exits(self._program, self._rank), tables.counters(self._program, self._rank, gated), flags
+        exits = tables.exits(self._program, self._rank, gated)
+        rows = exits, tables.counters(self._program, self._rank, gated), flags
         self._exits, self._counters, self._flags = (tables.int32(r, device) for r in rows)
         self._sizes = tuple(map(len, rows))
         self._flag_values = tables.int32([count for _, count, _ in flags], device)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -17,15 +17,18 @@ def int32(rows: Sequence[Sequence[int]] | Sequence[int], device: torch.device) -
     return torch.tensor(rows if len(rows) else [0], dtype=torch.int32, device=device)
 
 
-def exits(program: GpuProgram, rank: int) -> list[tuple[int, int, int, int]]:
-    """(first counter, buffers, counters of a buffer, threshold) of all that peers notify in symmetric outputs."""
+def exits(program: GpuProgram, rank: int, gated: Collection[int]) -> list[tuple[int, int, int, int]]:
+    """(first counter, buffers, counters of a buffer, threshold) of all that peers notify in symmetric outputs.
+
+    But for the counters that the copy engine waits for and puts back to zero.
+    """
     outputs = {t.name for t in program.layout.tensors if t.symmetric and t.space == "out"}
     return [
         (grid.base + number, grid.slots, grid.count, threshold)
         for grid in program.layout.grids
         if grid.tensor in outputs
         for number, threshold in enumerate(grid.thresholds[rank].tolist())
-        if threshold
+        if threshold and grid.base + number not in gated
     ]
 
 
