@@ -1,0 +1,168 @@
+"""What tests on GPUs do on every rank. All ranks know all inputs, so each computes what it should get."""
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.compiler.library import cases, name
+from tilelink import compiler
+from tilelink.errors import DeadlineError, RankError
+from tilelink.ir.program import Program
+from tilelink.reference.trial import random_inputs
+from tilelink.schedule.values import Schedule
+
+TOLERANCE = 1e-2  # |out - ref| / |ref| for bf16 (Frobenius)
+EVEN = (512, 768, 640, 384)
+
+Case = tuple[Program, Schedule | None]
+Inputs = list[list[dict[str, torch.Tensor]]]
+
+
+def dims_of(program: Program, sizes: tuple[int, ...]) -> dict[str, Any]:
+    spare = [p.name for p in program.params if p.kind == "dim"]
+    values: dict[str, Any] = {dim: sizes[k % len(sizes)] for k, dim in enumerate(spare)}
+    return values | {p.name: {"f32": 0.5, "bool": True}.get(p.kind, 1) for p in program.params if p.kind != "dim"}
+
+
+def uneven(seed: int) -> tuple[int, ...]:
+    """Sizes that no tile divides; multiples of 8, as rows of bf16 that descriptors take must be."""
+    chance = random.Random(seed)
+    return tuple(8 * chance.randint(3, 80) for _ in range(4))
+
+
+def compiled(case: Case, dims: Mapping[str, Any], deadline_s: float | None = 20.0) -> Any:
+    return compiler.compile(*case, dims=dims, dtype="bf16", device="cuda", deadline_s=deadline_s)
+
+
+def given(inputs: Inputs, launch: int) -> dict[str, torch.Tensor]:
+    return {key: value.cuda() for key, value in inputs[launch][dist.get_rank()].items()}
+
+
+def inputs_of(program: Program, dims: Mapping[str, Any], launches: int, seed: int = 0) -> Inputs:
+    return random_inputs(program, ranks=dist.get_world_size(), dims=dims, dtype="bf16", launches=launches, seed=seed)
+
+
+def verify(case: Case, dims: Mapping[str, Any], inputs: Any, outputs: Mapping[str, torch.Tensor], note: str) -> None:
+    expected = compiler.reference(case[0], inputs, dims=dims, dtype="bf16")[dist.get_rank()]
+    for key, value in outputs.items():
+        error = (value.cpu().float() - expected[key].float()).norm() / expected[key].float().norm()
+        assert error < TOLERANCE, f"{name(case)} {dict(dims)} {note}: {key} is off by {error:.2e}"
+
+
+def chosen() -> Iterator[tuple[Case, dict[str, Any]]]:
+    for number, case in enumerate(cases()):
+        for sizes in (EVEN, uneven(number)):
+            yield case, dims_of(case[0], sizes)
+
+
+def programs() -> None:
+    """Every program and schedule, several launches back to back without synchronisation."""
+    for case, dims in chosen():
+        kernel = compiled(case, dims, deadline_s=None)
+        inputs = inputs_of(case[0], dims, 2)
+        ready = [given(inputs, 0), given(inputs, 1)]
+        outputs = [kernel(ready[launch % 2]) for launch in range(7)]
+        for launch in (0, 4, 5, 6):
+            verify(case, dims, inputs[launch % 2], outputs[launch], f"launch {launch}")
+
+
+def skew() -> None:
+    """Ranks that come at different times, by up to ten milliseconds."""
+    chance = random.Random(dist.get_rank())
+    for case in cases():
+        dims = dims_of(case[0], EVEN)
+        kernel = compiled(case, dims, deadline_s=None)
+        inputs = inputs_of(case[0], dims, 2)
+        ready = [given(inputs, 0), given(inputs, 1)]
+        outputs: list[Any] = []
+        for launch in range(8):
+            torch.cuda._sleep(chance.choice((0, 0, 200_000, 20_000_000)))
+            if chance.random() < 0.3:
+                time.sleep(0.005)
+            outputs.append(kernel(ready[launch % 2]))
+        for launch in range(8):
+            verify(case, dims, inputs[launch % 2], outputs[launch], f"launch {launch}")
+
+
+def streams() -> None:
+    """Launches on other streams than the default one, by turns."""
+    for case in cases():
+        dims = dims_of(case[0], EVEN)
+        kernel = compiled(case, dims, deadline_s=None)
+        inputs = inputs_of(case[0], dims, 1)
+        ready = given(inputs, 0)
+        side = [torch.cuda.Stream(), torch.cuda.Stream()]
+        torch.cuda.synchronize()
+        outputs: list[Any] = []
+        for launch in range(6):
+            with torch.cuda.stream(side[launch % 2]):
+                outputs.append(kernel(ready))
+        torch.cuda.synchronize()
+        for launch, output in enumerate(outputs):
+            verify(case, dims, inputs[0], output, f"launch {launch}")
+
+
+def graphs() -> None:
+    """A captured launch, replayed a thousand times with changing inputs, between eager launches."""
+    for case in cases():
+        dims = dims_of(case[0], EVEN)
+        kernel = compiled(case, dims, deadline_s=None)
+        inputs = inputs_of(case[0], dims, 3)
+        ready = [given(inputs, launch) for launch in range(3)]
+        static = {key: value.clone() for key, value in ready[0].items()}
+        for _ in range(3):
+            kernel(static)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = kernel(static)
+        for replay in range(1000):
+            for key, value in static.items():
+                value.copy_(ready[replay % 3][key])
+            graph.replay()
+            if replay % 199 == 0:
+                kept = {key: value.clone() for key, value in outputs.items()}
+                verify(case, dims, inputs[replay % 3], kept, f"replay {replay}")
+            if replay == 500:
+                verify(case, dims, inputs[1], kernel(ready[1]), "eager launch between replays")
+        for launch in range(4):
+            verify(case, dims, inputs[launch % 3], kernel(ready[launch % 3]), f"eager launch {launch} after replays")
+        dist.barrier(device_ids=[torch.cuda.current_device()])
+
+
+def deadlines() -> None:
+    """A rank that makes no launch: the others raise and say what they waited for. None hangs."""
+    rank = dist.get_rank()
+    for case in cases():
+        dims = dims_of(case[0], EVEN)
+        kernel = compiled(case, dims, deadline_s=0.5)
+        ready = given(inputs_of(case[0], dims, 1), 0)
+        for _ in range(2):
+            kernel(ready)
+        if rank:
+            begin = time.monotonic()
+            with pytest.raises(DeadlineError) as caught:
+                for _ in range(3):
+                    kernel(ready)
+            assert time.monotonic() - begin < 10, f"{name(case)} took {time.monotonic() - begin:.1f} s"
+            assert caught.value.rank == rank
+            assert caught.value.channel_name, name(case)
+            with pytest.raises(DeadlineError):
+                kernel(ready)
+        torch.cuda.synchronize()
+        dist.barrier(device_ids=[torch.cuda.current_device()])
+
+
+def different_programs() -> None:
+    """Ranks that compile different programs are told so, all of them."""
+    case = next(case for case in cases() if case[1] is not None)
+    dims = dims_of(case[0], EVEN)
+    if dist.get_rank() == 0:
+        dims = dims_of(case[0], uneven(3))
+    with pytest.raises(RankError, match="compile different programs"):
+        compiled(case, dims)
