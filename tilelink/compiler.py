@@ -50,9 +50,14 @@ class Module:
     schedules: tuple[Schedule, ...]
 
     def program(self, name: str | None = None) -> Program:
-        """The program of that name; None: the only one. Raises UnknownNameError with the names that there are."""
+        """The program of that name; None: the one that is named like the file, or the only one.
+
+        Raises UnknownNameError with the names that there are.
+        """
         names = ", ".join(p.name for p in self.programs)
         found = [p for p in self.programs if name in (None, p.name)]
+        if name is None and len(found) > 1:
+            found = [p for p in found if p.name == Path(self.file).stem] or found
         if not found:
             what = f"no program {name!r} in {self.file}" if name else f"no program in {self.file}"
             raise UnknownNameError(what, hint=f"its programs are {names}" if names else "program NAME(...):")

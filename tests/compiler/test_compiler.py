@@ -117,6 +117,7 @@ def test_names_that_nothing_declares(shift: Program, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="several programs"):
         compiler.load(path).program()
     assert compiler.load(path).program("other").name == "other"
+    assert compiler.load(path.rename(tmp_path / "other.tl")).program().name == "other"
 
 
 def test_devices_and_targets_that_there_are_not(shift: Program) -> None:
