@@ -110,6 +110,7 @@ def streams() -> None:
 def graphs() -> None:
     """A captured launch, replayed a thousand times with changing inputs, between eager launches."""
     for case in cases():
+        print(name(case), flush=True)
         dims = dims_of(case[0], EVEN)
         kernel = compiled(case, dims, deadline_s=None)
         inputs = inputs_of(case[0], dims, 3)

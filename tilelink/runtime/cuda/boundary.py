@@ -2,8 +2,9 @@
 """What a GPU rank does between launches: one small kernel before, where peers read its inputs, and one after.
 
 The number of the launch lives in device memory and only these kernels change it, so that a launch that was captured
-into a CUDA graph can be replayed. A captured launch always uses the buffers that it was captured with: closing it skips
-the launches in between, as if they had happened, and SKIP is how many launches it counts for.
+into a CUDA graph can be replayed. A captured launch always uses the buffers that it was captured with. So a replay
+first skips launches, as if they had happened, until it is the turn of these buffers, and afterwards as many as it
+takes to leave the turn as it was: for launches outside of the graph nothing has changed.
 """
 
 import triton
@@ -34,17 +35,18 @@ def close_launch(
     signals, signal_table, epoch_at, watch, exits, counters, flags, flag_values, rank,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     EXITS: tl.constexpr, COUNTERS: tl.constexpr, FLAGS: tl.constexpr,
-    LAG: tl.constexpr, SKIP: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
+    LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr, CYCLE: tl.constexpr,
 ):  # fmt: skip
     """Waits for what peers still write into outputs, tells them that the launch is finished, and prepares the next one.
 
+    epoch_at: int64 [2], the number of the launch and how many launches `turn_launch` has skipped before it.
     exits: int32 [EXITS, 4], rows (first counter, buffers, counters of a buffer, threshold) of outputs' counters.
     counters: int32 [COUNTERS, 3], rows (threshold, buffer, buffers) of the pad's counters, for skipped launches.
     flags: int32 [FLAGS, 3], rows (step, count, buffers) of the copy engine's notifies; flag_values: their values in
     the next launch. LAG: the next launch may begin once peers have finished that many launches before it; 0: at once.
+    CYCLE: of a captured launch, launches after which the buffers are the same; 0 if it is not captured.
     """
     epoch = tl.load(epoch_at).to(tl.int32)
-    peers = tl.arange(0, BLOCK)
     for start in range(0, EXITS, 128):
         at = start + tl.arange(0, 128)
         there = at < EXITS
@@ -53,18 +55,56 @@ def close_launch(
         counter = first + (epoch - 1) % slots * tl.load(exits + at * 4 + 2, mask=there, other=0)
         target = tl.load(exits + at * 4 + 3, mask=there, other=0) * ((epoch - 1) // slots + 1)
         _reach(signals, counter, target, there, watch, STAGE)
-    following = epoch + SKIP
-    if SKIP > 1:
+    skipped = 0
+    if CYCLE:
+        skipped = CYCLE - 1 - tl.load(epoch_at + 1).to(tl.int32)
+    _advance(
+        signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, epoch + 1, skipped, 1,
+        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, CYCLE,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rank"])
+def turn_launch(
+    signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank,
+    RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
+    COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
+    CYCLE: tl.constexpr, TURN: tl.constexpr,
+):  # fmt: skip
+    """Skips launches until the next one, counted from 0, is number TURN of its cycle. Parameters as of close_launch."""
+    epoch = tl.load(epoch_at).to(tl.int32)
+    skipped = (TURN + CYCLE - (epoch - 1) % CYCLE) % CYCLE
+    tl.store(epoch_at + 1, tl.cast(skipped, tl.int64))
+    _advance(
+        signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, epoch, skipped, 0,
+        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, CYCLE,
+    )  # fmt: skip
+
+
+@triton.jit
+def _advance(
+    signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, first, skipped, done,
+    RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
+    COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
+    CYCLE: tl.constexpr,
+):  # fmt: skip
+    """Ends `done` launches and `skipped` ones from number `first` on, and prepares the launch after them."""
+    peers = tl.arange(0, BLOCK)
+    if CYCLE:
+        begin = first - 1
         for start in range(0, COUNTERS, 128):
             at = start + tl.arange(0, 128)
             there = at < COUNTERS
+            slot = tl.load(counters + at * 3 + 1, mask=there, other=0)
             slots = tl.load(counters + at * 3 + 2, mask=there, other=1)
-            used = ((epoch - 1) % slots == tl.load(counters + at * 3 + 1, mask=there, other=0)).to(tl.int32)
+            # numbers in [begin, begin + skipped) whose remainder by `slots` is `slot`
+            times = (begin + skipped - 1 - slot + slots) // slots - (begin - 1 - slot + slots) // slots
             step = tl.load(counters + at * 3, mask=there, other=0)
-            tl.atomic_add(signals + at, step * (SKIP // slots - used), mask=there, sem="relaxed", scope="sys")
+            tl.atomic_add(signals + at, step * times, mask=there, sem="relaxed", scope="sys")
         if ENTRY:
-            _tell(signal_table, ENTERED + rank, SKIP - 1, peers < RANKS, peers)
-    _tell(signal_table, FINISHED + rank, SKIP, peers < RANKS, peers)
+            _tell(signal_table, ENTERED + rank, skipped, peers < RANKS, peers)
+    _tell(signal_table, FINISHED + rank, done + skipped, peers < RANKS, peers)
+    following = first + skipped
     if LAG:
         _reach(signals, FINISHED + peers, following - LAG + peers * 0, peers < RANKS, watch, STAGE)
     for start in range(0, FLAGS, 128):

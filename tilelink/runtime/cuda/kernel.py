@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda import tables
-from tilelink.runtime.cuda.boundary import close_launch, open_launch
+from tilelink.runtime.cuda.boundary import close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.copies import Flag, Gate, Operation, own_first, record
 from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.driver import driver
@@ -50,7 +50,7 @@ class GpuKernel:
                 self._own[tensor.name] = self._local(tensor)
         self._inputs = [t for t in layout.tensors if t.space == "in"]
         self._outputs = [t for t in layout.tensors if t.space == "out"]
-        self._epoch = torch.ones(1, dtype=torch.int64, device=self.device)
+        self._epoch = torch.tensor([1, 0], dtype=torch.int64, device=self.device)
         self._slot = 0
         self._last: torch.cuda.Event | None = None
         self._record()
@@ -142,15 +142,20 @@ class GpuKernel:
         arguments = (self._heap.pad, pads, self._epoch, watch)
         entry_first = any(k.copy_engine and k.needs_entry for k in self._program.kernels)
         self._open = Boundary(open_launch, (*arguments, rank), {**common, "WAIT": entry_first})
-        closing = (*arguments, self._exits, self._counters, self._flags, self._flag_values, rank)
+        prepared = (self._counters, self._flags, self._flag_values, rank)
         options = {
-            **common, "FINISHED": layout.finished_base, "EXITS": exits, "COUNTERS": counters, "FLAGS": flags,
-            "LAG": self._program.lag, "ENTRY": self._program.needs_entry,
+            **common, "FINISHED": layout.finished_base, "COUNTERS": counters, "FLAGS": flags, "LAG": self._program.lag,
+            "ENTRY": self._program.needs_entry,
         }  # fmt: skip
-        self._close = Boundary(close_launch, closing, {**options, "SKIP": 1})
-        self._close_captured = self._close
-        if self._program.cycle > 1:
-            self._close_captured = Boundary(close_launch, closing, {**options, "SKIP": self._program.cycle})
+        closing = (*arguments, self._exits, *prepared)
+        self._close = Boundary(close_launch, closing, {**options, "EXITS": exits, "CYCLE": 0})
+        self._close_captured, self._turns = self._close, list[Boundary]()
+        if (cycle := self._program.cycle) > 1:
+            self._close_captured = Boundary(close_launch, closing, {**options, "EXITS": exits, "CYCLE": cycle})
+            turning = (*arguments, *prepared)
+            self._turns = [
+                Boundary(turn_launch, turning, {**options, "CYCLE": cycle, "TURN": turn}) for turn in range(cycle)
+            ]
 
     def _value(self, kind: str, name: str) -> torch.Tensor | None:
         """What a kernel is passed for a tensor or table of the program; None for what changes with every launch."""
@@ -180,6 +185,8 @@ class GpuKernel:
         if self._last is not None and not capturing:
             stream.wait_event(self._last)
         tensors = {**given, **self._allocate(results)}
+        if capturing and self._turns:
+            self._turns[self._slot](stream.cuda_stream)
         self._launch(tensors, stream, self._close_captured if capturing else self._close)
         for tensor in self._outputs:
             if tensor.symmetric:
