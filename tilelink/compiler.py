@@ -272,7 +272,7 @@ def assembly(
     kernels = [
         KernelSource(
             name=one.name,
-            args=tuple((arg.kind, dtypes.get(arg.name, "")) for arg in one.args),
+            args=tuple((a.kind, dtypes.get(a.name, "") + (str(list(a.block)) if a.block else "")) for a in one.args),
             warps=one.kernel.warps,
             stages=one.kernel.stages,
         )

@@ -48,7 +48,7 @@ def _gpu_program(verified: Plan, layout: Layout, tables: Mapping[str, Any]) -> G
             warps=one.kernel.warps,
             stages=one.kernel.stages,
             needs_entry=one.kernel.needs_entry,
-            args=tuple(Argument(kind=a.kind, name=a.name, block=getattr(a, "block", ())) for a in one.args),
+            args=tuple(Argument(kind=a.kind, name=a.name, block=a.block) for a in one.args),
         )
         for one in emitted.kernels
     )

@@ -14,15 +14,19 @@ class Arg:
     kind: "tensor" (pointer to the own copy, all slots), "peers" (int64 table of the base addresses of a symmetric
     tensor on all ranks), "signals" (own int32 pad), "signal_table" (int64 addresses of all pads), "thresholds" (int32
     table of this rank; name is TENSOR_KIND), "epoch" (pointer to the int64 number of the launch), "watch" (debug
-    block or None), "rank", "first_program", "num_programs".
+    block or None), "rank", "first_program", "num_programs", "descriptor" (of the own copy of a tensor, all slots, as
+    rows of its last dimension; `block`: rows and columns of its boxes).
     """
 
     kind: str
     name: str
+    block: tuple[int, ...] = ()
 
     @property
     def parameter(self) -> str:
         """Its name in the source."""
+        if self.kind == "descriptor":
+            return f"{self.name}_boxes_{'x'.join(map(str, self.block))}"
         suffix = {"peers": "_peers", "thresholds": "_thresholds"}.get(self.kind, "")
         return self.name + suffix
 
@@ -68,9 +72,14 @@ _TYPES = {
 
 def signature(emitted: EmittedKernel, bound: Bound) -> dict[str, str]:
     """The type of every run-time parameter as Triton spells it; "watch", None or a pointer, is not among them."""
-    types = {a.parameter: _TYPES.get(a.kind) or _POINTERS[bound.tensors[a.name].dtype]
-             for a in emitted.args if a.kind != "watch"}  # fmt: skip
-    return types
+    return {a.parameter: _type(a, bound) for a in emitted.args if a.kind != "watch"}
+
+
+def _type(arg: Arg, bound: Bound) -> str:
+    if arg.kind in _TYPES:
+        return _TYPES[arg.kind]
+    pointer = _POINTERS[bound.tensors[arg.name].dtype]
+    return f"tensordesc<{pointer[1:]}{list(arg.block)}>" if arg.kind == "descriptor" else pointer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from tilelink.backend.context import Arg, Emitted, EmittedKernel, KernelContext, LoopContext, ModuleContext
+from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.names import user_names
 from tilelink.backend.queues import QueueStatements
 from tilelink.backend.regions import SMALLEST_DOT, Addresses, strides
@@ -42,8 +43,9 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
     for kernel in bound.kernels:
         args = _arguments(bound, kernel, uniform)
         lower = _queue_kernel if kernel.on_copy_engine else _tile_kernel
-        contexts.append(lower(bound, kernel, args, uniform, modules))
-        kernels.append(EmittedKernel(name=kernel.name, kernel=kernel, args=args))
+        context = lower(bound, kernel, args, uniform, modules)
+        contexts.append(context)
+        kernels.append(EmittedKernel(name=kernel.name, kernel=kernel, args=context.args))
     module = ModuleContext(
         header=_header(bound),
         imports=(
@@ -142,14 +144,19 @@ def _tile_kernel(
     modules: set[str],
 ) -> KernelContext:
     loops: list[LoopContext] = []
+    descriptors = Descriptors()
     for loop in kernel.loops:
         taken = frozenset[str]().union(*(user_names(bound, bound.stages[name]) for name in loop.stages))
         writer = Writer(taken=taken)
         for name in loop.stages:
-            _tile_body(bound, bound.stages[name], writer, uniform, modules)
+            _tile_body(bound, bound.stages[name], writer, uniform, modules, descriptors)
         loops.append(LoopContext(total=bound.stages[loop.stages[0]].total, lines=tuple(writer.lines)))
     return KernelContext(
-        name=kernel.name, args=args, setup=_setup(bound, kernel), loops=tuple(loops), copy_engine=False
+        name=kernel.name,
+        args=(*descriptors.args.values(), *args),
+        setup=_setup(bound, kernel),
+        loops=tuple(loops),
+        copy_engine=False,
     )
 
 
@@ -159,6 +166,7 @@ def _tile_body(
     writer: Writer,
     uniform: Mapping[tuple[str, str], int | None],
     modules: set[str],
+    descriptors: Descriptors,
 ) -> None:
     scalar = _printer(bound, triton=True)
     awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
@@ -176,7 +184,7 @@ def _tile_body(
     writer.line(f"dl.tile_begin(watch, {stage.number}, t)")
     if awaits:
         writer.line("ready = 0")
-    lowered = Values(addresses=addresses)
+    lowered = Values(addresses=addresses, descriptors=descriptors)
     Statements(values=lowered, thresholds=uniform, hosted=_hosted(bound)).body(stage.stage.body)
     modules |= lowered.modules
 

@@ -90,10 +90,14 @@ class Addresses:
     def _base(self, region: Region, tile_map: TileMap, load: bool) -> str:
         """The pointer to the slot of the tensor on the region's rank."""
         base = self._copy(region, tile_map)
+        return self.after_waits(region, base) if load else base
+
+    def after_waits(self, region: Region, place: str) -> str:
+        """A pointer or coordinate that a load of the region starts from, tied to the waits before it."""
         decl = self.bound.tensors[region.tensor].decl
-        if not load or self.ready is None or (decl.space in ("in", "table") and region.rank is None):
-            return base
-        return f"dl.consume_token({base}, {self.ready})"
+        if self.ready is None or (decl.space in ("in", "table") and region.rank is None):
+            return place
+        return f"dl.consume_token({place}, {self.ready})"
 
     def _copy(self, region: Region, tile_map: TileMap) -> str:
         if region.rank is None:

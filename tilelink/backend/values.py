@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tilelink.backend.descriptors import Descriptors, load
 from tilelink.backend.regions import Addresses, Slice, Slices, power_of_two
 from tilelink.errors import EmitError
 from tilelink.ir.program import (
@@ -79,6 +80,7 @@ class Values:
     """Lowers the values of one stage; temporaries go to the addresses' writer."""
 
     addresses: Addresses
+    descriptors: Descriptors = field(default_factory=Descriptors)
     modules: set[str] = field(default_factory=set[str])
     """Modules of users' functions that the source must import."""
 
@@ -262,9 +264,27 @@ class Values:
 
     def _operand(self, value: Value, position: int, slices: Slices) -> Tile:
         """An operand of a product; what is computed is made zero beyond the end of the contracted axis."""
+        if (box := self._box(value, position, slices)) is not None:
+            return box
         tile = self.lower(value, slices, raw=True)
         inner = value.value if isinstance(value, Transpose) else value
         return tile if isinstance(inner, Read) else self._masked(tile, position, slices, "0.0")
+
+    def _box(self, value: Value, position: int, slices: Slices) -> Tile | None:
+        """A read operand, transposed or not, that can be loaded through a descriptor."""
+        if isinstance(value, Transpose):
+            swapped = {-3 - p: part for p, part in slices.items()}
+            box = self._box(value.value, -3 - position, swapped)
+            return box and Tile(text=f"tl.trans({box.text})", dtype=box.dtype, axes=box.axes[::-1])
+        if not isinstance(value, Read):
+            return None
+        text = load(self.descriptors, self.addresses, value, position, slices)
+        if text is None:
+            return None
+        name = self.addresses.writer.name(value.region.tensor + "_tile")
+        self.addresses.writer.line(f"{name} = {text}")
+        tensor = self.addresses.bound.tensors[value.region.tensor]
+        return Tile(text=name, dtype=tensor.dtype, axes=self.addresses.typing.region_type(value.region).axes)
 
     def _masked(self, tile: Tile, position: int, slices: Slices, neutral: str) -> Tile:
         """The tile with a neutral number where the block reaches beyond its axis at a position from the last."""

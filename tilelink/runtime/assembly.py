@@ -26,7 +26,10 @@ _TYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSource:
-    """A kernel of a generated module: the kinds of its parameters, with the element type of tensors."""
+    """A kernel of a generated module: the kinds of its parameters, with the element type of tensors.
+
+    The type of a descriptor has its box behind it: "bf16[128, 64]".
+    """
 
     name: str
     args: tuple[tuple[str, str], ...]
@@ -50,9 +53,16 @@ def _compiled(function: Any, kernel: KernelSource, target: Target) -> str:
     signature: dict[str, str] = {}
     for name, (kind, dtype) in zip(function.arg_names, kernel.args, strict=True):
         if kind != "watch":
-            signature[name] = _POINTERS[dtype] if kind == "tensor" else _TYPES[kind]
+            signature[name] = _type(kind, dtype)
     watch = [n for n, (kind, _) in zip(function.arg_names, kernel.args, strict=True) if kind == "watch"]
     compiled = compile_source(
         function, signature, dict.fromkeys(watch), target, num_warps=kernel.warps, num_stages=kernel.stages
     )
     return compiled.asm["amdgcn" if target.kind == "hip" else "ptx"]
+
+
+def _type(kind: str, dtype: str) -> str:
+    if kind == "descriptor":
+        element, _, box = dtype.partition("[")
+        return f"tensordesc<{_POINTERS[element][1:]}[{box}>"
+    return _POINTERS[dtype] if kind == "tensor" else _TYPES[kind]

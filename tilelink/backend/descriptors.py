@@ -1,0 +1,89 @@
+"""Loads through tensor descriptors (the tensor memory accelerator): operands of products as boxes of rows and columns.
+
+A tensor is seen as rows of its last dimension; all other dimensions and the buffer slots are folded into the rows. A
+box may reach beyond its shard's last row into the next one. That is harmless for an axis that the product keeps, since
+what those rows give is masked where it is stored or reduced; a contracted axis must fit exactly or end with the tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from tilelink.backend.context import Arg
+from tilelink.backend.regions import Addresses, Slices, strides
+from tilelink.ir.mapping import Span
+from tilelink.ir.program import Read, Region
+from tilelink.ir.scalar import Int
+from tilelink.ir.typing import Axis
+
+ELEMENT_BYTES = {"f16": 2, "bf16": 2}
+"""Element types that are loaded so."""
+LARGEST_BOX = 256
+"""Elements along an axis of a box (CUDA driver API, cuTensorMapEncodeTiled)."""
+ALIGNMENT = 16
+"""Bytes that rows and boxes are multiples of (ibid.)."""
+
+
+@dataclass(kw_only=True)
+class Descriptors:
+    """The descriptors that the stages of one kernel load through."""
+
+    args: dict[tuple[str, int, int], Arg] = field(default_factory=dict[tuple[str, int, int], Arg])
+
+    def parameter(self, tensor: str, rows: int, columns: int) -> str:
+        """The name of the parameter that holds the descriptor of a tensor with boxes of this size."""
+        key = (tensor, rows, columns)
+        arg = self.args.setdefault(key, Arg(kind="descriptor", name=tensor, block=(rows, columns)))
+        return arg.parameter
+
+
+def load(descriptors: Descriptors, addresses: Addresses, read: Read, contracted: int, slices: Slices) -> str | None:
+    """The source of a load of a product's operand, or None where it takes pointers.
+
+    contracted: the axis that the product sums over, -1 or -2. slices: the parts of the axes at hand.
+    """
+    region = read.region
+    tensor = addresses.bound.tensors[region.tensor]
+    axes = addresses.typing.region_type(region).axes
+    spans = addresses.bound.tile_map(addresses.stage.name, region).spans
+    width = ELEMENT_BYTES.get(tensor.dtype)
+    folded = region.rank is None and len(axes) == 2 and [s.kind != "point" for s in spans[-2:]] == [True, True]
+    if not addresses.bound.target.tma or width is None or not folded or any(s.kind == "gather" for s in spans):
+        return None
+    block = addresses.shape(axes, slices)
+    if tensor.shape[-1] * width % ALIGNMENT or block[1] * width % ALIGNMENT or max(block) > LARGEST_BOX:
+        return None
+    if not _contracts(addresses, axes[contracted], spans[contracted], contracted, slices):
+        return None
+    parameter = descriptors.parameter(region.tensor, *block)
+    row = _row(addresses, region, spans, slices)
+    return f"{parameter}.load([{row}, {_start(addresses, spans[-1], -1, slices)}])"
+
+
+def _contracts(addresses: Addresses, axis: Axis, span: Span, position: int, slices: Slices) -> bool:
+    """Whether a box along the contracted axis holds nothing but what belongs to it, or zeros behind the tensor."""
+    part = slices.get(position)
+    block, extent = addresses.block(axis, part), addresses.extent(axis)
+    exact = extent % block == 0 and (span.kind == "whole" or span.extent % span.size == 0)
+    return exact or (position == -1 and span.kind == "whole")
+
+
+def _row(addresses: Addresses, region: Region, spans: tuple[Span, ...], slices: Slices) -> str:
+    """The first row of the box: leading coordinates and the buffer folded in, after the waits of the task."""
+    tensor = addresses.bound.tensors[region.tensor]
+    terms = [f"{tensor.name}_slot_number * {prod(tensor.shape[:-1])}"] if tensor.slots > 1 else []
+    for span, stride in zip(spans[:-2], strides(tensor.shape[:-1]), strict=False):
+        if span.start != Int(value=0):
+            terms.append(f"{addresses.scalar(span.start, 6)} * {stride}")
+    start = _start(addresses, spans[-2], -2, slices)
+    row = " + ".join([*terms, *([start] if start != "0" or not terms else [])])
+    return addresses.after_waits(region, row)
+
+
+def _start(addresses: Addresses, span: Span, position: int, slices: Slices) -> str:
+    part = slices.get(position)
+    start = addresses.scalar(span.start, 5)
+    if part is None:
+        return start
+    return part.start if start == "0" else f"{start} + {part.start}"
