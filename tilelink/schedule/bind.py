@@ -100,11 +100,19 @@ def _apply(program: Program, schedule: Schedule) -> Program:
     return replace(program, stages=tuple(stages))
 
 
-def _resource(stage: Stage, part: StageSchedule) -> Resource:
+def _resource(program: Program, stage: Stage, part: StageSchedule) -> Resource:
+    """What the schedule says, else: the copy engine for host primitives, programs in the order of the stages.
+
+    A stage that an earlier one waits for cannot come after it: it gets a program of its own.
+    """
     if part.resource is not None:
         return part.resource
-    host = any(isinstance(s, Transfer) and s.mode == "copy" for s in statements(stage.body))
-    return CopyEngine() if host and stage.kind == "comm" else Sm()
+    if stage.kind == "comm" and any(isinstance(s, Transfer) and s.mode == "copy" for s in statements(stage.body)):
+        return CopyEngine()
+    earlier = program.stages[: [s.name for s in program.stages].index(stage.name)]
+    awaited = {s.region.tensor for e in earlier for s in statements(e.body) if isinstance(s, Wait)}
+    notified = {s.region.tensor for s in statements(stage.body) if isinstance(s, Notify)}
+    return Sm(programs=1) if awaited & notified else Sm()
 
 
 def _bind_stages(
@@ -114,7 +122,7 @@ def _bind_stages(
     bound: dict[str, BoundStage] = {}
     for number, stage in enumerate(concrete.stages):
         part = schedule.stage(stage.name)
-        resource = _resource(stage, part)
+        resource = _resource(concrete, stage, part)
         extents = {d.name: number_of(d.extent, numbers, ranks) for d in all_indices(stage)}
         scalars = typing.scalar_indices(stage.name)
         tiles, block = _tiles(shaped, stage, part, scalars, extents)
