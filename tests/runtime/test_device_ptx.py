@@ -10,26 +10,11 @@ import pytest
 import triton
 
 from tests.runtime import device_kernels as kernels
+from tests.runtime.ptx import after_last, events, guarded_loads, text, tokens
 from tilelink.errors import BindingError, UnknownTargetError
 from tilelink.runtime.compile_offline import compile_source
 
 NVIDIA = ("sm_80", "sm_89", "sm_90")
-EVENTS = {
-    "load": r"ld\.global\.(?!b64)|cp\.async\.c[ag]|cp\.async\.bulk\.tensor\.\dd\.shared::\w+\.global",
-    "store": r"st\.global|cp\.async\.bulk\.tensor\.\dd\.global",
-    "poll": r"ld\.acquire\.sys\.global\.b32",
-    "less": r"setp\.lt\.s32\s+%p, %v, 0",
-    "written": r"cp\.async\.bulk\.wait_group\s+0",
-    "proxy": r"fence\.proxy\.async\.global;",
-    "barrier": r"bar\.sync",
-    "thread 0": r"setp\.eq\.u32 %p, %v, 0",
-    "release": r"@%p red\.release\.(sys|gpu)\.global\.add",
-    "clock": r"%globaltimer",
-    "trip": r"atom\.relaxed\.sys\.global\.cas\.b64",
-    "vector store": r"st\.global\.v4\.b32",
-    "vector load": r"ld\.global\.v4\.b32",
-}
-
 pytestmark = pytest.mark.skipif(bool(kernels.dl.INTERPRETED), reason="kernels are interpreted here")
 
 
@@ -65,22 +50,6 @@ def gemm_pointers(target: str, *, debug: bool = False) -> Any:
     types = {"a": "*bf16", "b": "*bf16", "c": "*bf16", "signals": "*i32", "epoch": "i32", "k_tiles": "i32"}
     values = {"K": 4096, "BM": 64, "BN": 64, "BK": 64, "EVERY": 4}
     return compiled(kernels.gemm_pointers, types, target, debug, values, num_warps=4, num_stages=3)
-
-
-def text(kernel: Any) -> str:
-    """Its PTX without blank lines and line numbers, which newer Tritons put between the lines of inline assembly."""
-    lines = kernel.asm["ptx"].splitlines()
-    return "\n".join(line for line in lines if line.strip() and not re.match(r"\s*\.loc\b", line))
-
-
-def events(ptx: str, *kinds: str) -> list[str]:
-    """The kinds of interesting lines, in the order of the text; all kinds if none is named."""
-    wanted = {kind: EVENTS[kind] for kind in kinds or EVENTS}
-    return [kind for line in ptx.splitlines() for kind, pattern in wanted.items() if re.search(pattern, line)]
-
-
-def after_last(sequence: list[str], kind: str) -> list[str]:
-    return sequence[len(sequence) - sequence[::-1].index(kind) :]
 
 
 @pytest.mark.parametrize("target", NVIDIA)
@@ -127,29 +96,6 @@ def test_loads_behind_a_token_and_stores_to_a_peer_stay_vectors(target: str) -> 
     found = events(text(push(target)), "load", "vector load", "store", "vector store")
     assert found.count("load") == found.count("vector load") == 2
     assert found.count("store") == found.count("vector store") == 2
-
-
-def tokens(ptx: str) -> set[str]:
-    """The registers that waits return."""
-    return set(re.findall(r"DONE:\nbar\.sync 0;\n(?:fence[^\n]*\n)?mov\.u32 (%r\d+), 0;", ptx))
-
-
-def depending(ptx: str, sources: set[str]) -> set[str]:
-    """All registers whose values are computed from `sources`."""
-    found, before = set(sources), -1
-    steps = [re.findall(r"%[a-z]+\d+", line) for line in ptx.splitlines() if "[" not in line]
-    while len(found) > before:
-        before = len(found)
-        found |= {step[0] for step in steps if len(step) > 1 and found & set(step[1:])}
-    return found
-
-
-def guarded_loads(ptx: str) -> list[bool]:
-    """For each load of a tile, whether its address or coordinates depend on a wait."""
-    tainted = depending(ptx, tokens(ptx))
-    pattern = re.compile(EVENTS["load"])
-    lines = [line for line in ptx.splitlines() if pattern.search(line)]
-    return [bool(tainted & set(re.findall(r"%[a-z]+\d+", line))) for line in lines]
 
 
 @pytest.mark.parametrize("debug", [False, True])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from tilelink.backend.late_waits import late_wait
 from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
 from tilelink.backend.values import LOW, TRITON, Tile, Values
 from tilelink.backend.writer import Writer
@@ -54,9 +55,27 @@ class Statements:
         return self.values.addresses.writer
 
     def body(self, body: tuple[Statement, ...]) -> None:
-        for statement in body:
+        for number, statement in enumerate(body):
             self._comment(statement)
+            if isinstance(statement, Wait) and self._postpone(statement, body[number + 1 :]):
+                continue
             self._statement(statement)
+
+    def _postpone(self, wait: Wait, behind: tuple[Statement, ...]) -> bool:
+        """Whether a wait is left to the loop of the product behind it."""
+        addresses = self.values.addresses
+        tile_map = addresses.bound.tile_map(addresses.stage.name, wait.region)
+        grid = addresses.bound.channels[wait.region.tensor, wait.kind]
+        late = late_wait(wait, behind, tile_map, grid, self.values.contraction_block)
+        if late is None:
+            return False
+
+        def emit(k: str) -> None:
+            with self.writer.block(f"if {k} % {late.size} == 0:"):
+                self._wait(late.kind, late.region, {late.dim: f"{k} // {late.size}"})
+
+        self.values.late[late.region] = emit
+        return True
 
     def _comment(self, statement: Statement) -> None:
         text = print_statement(statement)[0]
@@ -203,9 +222,10 @@ class Statements:
         def emit(channel: str, linear: str) -> None:
             self.writer.line(f"dl.notify({pad}, {channel}, {rank}, watch, {stage}, t, {remote}, False)")
 
-        self._channels(tile_map, grid, emit)
+        self._channels(tile_map, grid, emit, {})
 
-    def _wait(self, kind: str, region: Region) -> None:
+    def _wait(self, kind: str, region: Region, fixed: Mapping[int, str] | None = None) -> None:
+        """The wait for all channels of a region, or for those with the given coordinates along some dimensions."""
         addresses = self.values.addresses
         tile_map = addresses.bound.tile_map(addresses.stage.name, region)
         grid = addresses.bound.channels[region.tensor, kind]
@@ -218,9 +238,11 @@ class Statements:
             target = rounds if threshold == 1 else f"{table if threshold is None else threshold} * {rounds}"
             self.writer.line(f"ready += dl.wait(signals, {channel}, {target}, watch, {stage}, t)")
 
-        self._channels(tile_map, grid, emit)
+        self._channels(tile_map, grid, emit, fixed or {})
 
-    def _channels(self, tile_map: TileMap, grid: ChannelGrid, emit: Callable[[str, str], None]) -> None:
+    def _channels(
+        self, tile_map: TileMap, grid: ChannelGrid, emit: Callable[[str, str], None], fixed: Mapping[int, str]
+    ) -> None:
         """Call `emit(pad offset, number in the grid)` for every channel of an access, in loops where there are many."""
         scalar = self.values.addresses.scalar
         slot = [f"{grid.tensor}_slot_number * {grid.count}"] if grid.slots > 1 else []
@@ -238,8 +260,8 @@ class Statements:
                 emit(f"{base} + {linear}" if linear != "0" else base, linear)
                 return
             low, high = ranges[d]
-            if single(ranges[d]):
-                coords.append(scalar(low, 6))
+            if d in fixed or single(ranges[d]):
+                coords.append(fixed.get(d) or scalar(low, 6))
                 dimension(d + 1, ranges)
                 coords.pop()
                 return

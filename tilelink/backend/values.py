@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tilelink.backend.descriptors import Descriptors, load
+from tilelink.backend.late_waits import operands
 from tilelink.backend.regions import Addresses, Slice, Slices, power_of_two
 from tilelink.errors import EmitError
 from tilelink.ir.program import (
@@ -22,6 +23,7 @@ from tilelink.ir.program import (
     Positions,
     Read,
     Reduce,
+    Region,
     SoftmaxInit,
     Transpose,
     UserCall,
@@ -81,6 +83,8 @@ class Values:
 
     addresses: Addresses
     descriptors: Descriptors = field(default_factory=Descriptors)
+    late: dict[Region, Callable[[str], None]] = field(default_factory=dict[Region, Callable[[str], None]])
+    """Waits for slices of a region that the next product reads; called with the place in the contracted dimension."""
     modules: set[str] = field(default_factory=set[str])
     """Modules of users' functions that the source must import."""
 
@@ -234,13 +238,18 @@ class Values:
         """Run `body` once, or in a loop over blocks of the axis when it is longer than the stage's block."""
         extent = self.addresses.extent(axis)
         over_ranks = axis.kind == "whole" and isinstance(axis.dim, Ranks)
-        block = 1 if over_ranks else max(power_of_two(self.addresses.stage.block), self.addresses.smallest)
+        block = 1 if over_ranks else self.contraction_block
         if not divisible or extent <= block:
             body(None)
             return
         name = self.addresses.writer.name("k")
         with self.addresses.writer.block(f"for {name} in range(0, {extent}, {block}):"):
             body(Slice(start=name, block=block))
+
+    @property
+    def contraction_block(self) -> int:
+        """Elements of a contracted axis in one step of its loop."""
+        return max(power_of_two(self.addresses.stage.block), self.addresses.smallest)
 
     def _dot(self, value: Dot, slices: Slices) -> Tile:
         typing = self.addresses.typing
@@ -254,6 +263,9 @@ class Values:
         writer.line(f"{acc} = tl.zeros(({shape[0]}, {shape[1]}), dtype=tl.float32)")
 
         def body(part: Slice | None) -> None:
+            for operand in operands(value):
+                if part and isinstance(operand, Read) and operand.region in self.late:
+                    self.late.pop(operand.region)(part.start)
             a = self._operand(value.left, -1, _with(slices, {-2: -2}, -1, part))
             b = self._operand(value.right, -2, _with(slices, {-1: -1}, -2, part))
             a, b = self._same_dtype(a, b)
