@@ -70,11 +70,14 @@ class Statements:
         if late is None:
             return False
 
-        def emit(k: str) -> None:
+        def emit(k: str | None) -> None:
+            if k is None:
+                self._wait(late.kind, late.region)
+                return
             with self.writer.block(f"if {k} % {late.size} == 0:"):
                 self._wait(late.kind, late.region, {late.dim: f"{k} // {late.size}"})
 
-        self.values.late[late.region] = emit
+        self.values.late.setdefault(late.region, []).append(emit)
         return True
 
     def _comment(self, statement: Statement) -> None:

@@ -49,6 +49,10 @@ NEUTRAL_INTEGER = {"sum": "0", "max": "-2147483648", "min": "2147483647"}
 COMBINE = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
 
 
+Late = Callable[[str | None], None]
+"""Renders a wait: for the slice at a place in the contracted dimension, or for all of them (None)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tile:
     """A rendered value: its source, its dtype as rendered, its axes."""
@@ -83,8 +87,8 @@ class Values:
 
     addresses: Addresses
     descriptors: Descriptors = field(default_factory=Descriptors)
-    late: dict[Region, Callable[[str], None]] = field(default_factory=dict[Region, Callable[[str], None]])
-    """Waits for slices of a region that the next product reads; called with the place in the contracted dimension."""
+    late: dict[Region, list[Late]] = field(default_factory=dict[Region, list[Late]])
+    """Waits for slices of a region that the next product reads."""
     modules: set[str] = field(default_factory=set[str])
     """Modules of users' functions that the source must import."""
 
@@ -264,8 +268,8 @@ class Values:
 
         def body(part: Slice | None) -> None:
             for operand in operands(value):
-                if part and isinstance(operand, Read) and operand.region in self.late:
-                    self.late.pop(operand.region)(part.start)
+                for wait in self.late.pop(operand.region, ()) if isinstance(operand, Read) else ():
+                    wait(part and part.start)
             a = self._operand(value.left, -1, _with(slices, {-2: -2}, -1, part))
             b = self._operand(value.right, -2, _with(slices, {-1: -1}, -2, part))
             a, b = self._same_dtype(a, b)
