@@ -47,6 +47,11 @@ class KernelContext:
     loops: tuple[LoopContext, ...]
     copy_engine: bool
 
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The parameters that differ from rank to rank, in quotes: one binary serves them all."""
+        return tuple(f'"{a.parameter}"' for a in self.args if a.kind in ("rank", "first_program", "num_programs"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleContext:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tilelink.backend.context import Arg, Emitted, EmittedKernel, KernelContext, LoopContext, ModuleContext
 from tilelink.backend.descriptors import Descriptors
+from tilelink.backend.dialects import Dialect, dialect_named
 from tilelink.backend.names import user_names
 from tilelink.backend.queues import QueueStatements
 from tilelink.backend.regions import SMALLEST_DOT, Addresses, strides
@@ -19,7 +20,6 @@ from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.statements import Statements
 from tilelink.backend.values import Values
 from tilelink.backend.writer import Writer
-from tilelink.errors import EmitError
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Attend, Dot, Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
@@ -28,22 +28,22 @@ from tilelink.ir.visitor import stage_regions, stage_scalars, statements, value_
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
-DIALECTS = ("triton",)
-COMMON = ("signals", "signal_table", "epoch", "watch", "rank", "first_program", "num_programs")
+MATH = "from tilelink.runtime.device import tiles"
 
 
 def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Emitted:
     """The generated module. `thresholds`: (tensor, kind) -> notifies per channel, int [ranks, *grid counts]."""
-    if dialect not in DIALECTS:
-        raise EmitError(f"unknown dialect {dialect!r}", hint=f"one of {', '.join(DIALECTS)}")
+    chosen = dialect_named(dialect)
+    chosen.check(bound)
     uniform = {key: _uniform(counts) for key, counts in thresholds.items()}
     modules: set[str] = set()
     kernels: list[EmittedKernel] = []
     contexts: list[KernelContext] = []
     for kernel in bound.kernels:
-        args = _arguments(bound, kernel, uniform)
-        lower = _queue_kernel if kernel.on_copy_engine else _tile_kernel
-        context = lower(bound, kernel, args, uniform, modules)
+        if kernel.on_copy_engine:
+            context = _queue_kernel(bound, kernel, uniform)
+        else:
+            context = _tile_kernel(bound, kernel, _arguments(bound, kernel, uniform, chosen), uniform, modules, chosen)
         contexts.append(context)
         kernels.append(EmittedKernel(name=kernel.name, kernel=kernel, args=context.args))
     module = ModuleContext(
@@ -53,7 +53,8 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
             "import triton.language as tl",
             "",
             *(f"import {m}" for m in sorted(modules)),
-            "from tilelink.runtime import device as dl",
+            *chosen.imports,
+            *([MATH] if any("tiles." in line for c in contexts for loop in c.loops for line in loop.lines) else []),
         ),
         constants=_constants(bound, thresholds, uniform),
         kernels=tuple(contexts),
@@ -106,17 +107,17 @@ def _stages(bound: Bound, kernel: Kernel) -> list[BoundStage]:
     return [bound.stages[name] for loop in kernel.loops for name in loop.stages]
 
 
-def _arguments(bound: Bound, kernel: Kernel, uniform: Mapping[tuple[str, str], int | None]) -> tuple[Arg, ...]:
+def _arguments(
+    bound: Bound, kernel: Kernel, uniform: Mapping[tuple[str, str], int | None], dialect: Dialect
+) -> tuple[Arg, ...]:
     """The parameters of a kernel: the tensors its stages touch, in the order of declaration, then the common ones."""
-    if kernel.on_copy_engine:
-        return ()
     own: set[str] = set()
     peers: set[str] = set()
     tables: dict[str, None] = {}
     for stage in _stages(bound, kernel):
         for region in stage_regions(stage.stage):
             own.add(region.tensor)
-            if region.rank is not None:
+            if region.rank is not None and dialect.peer_tables:
                 peers.add(region.tensor)
         own |= {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
         for s in statements(stage.stage.body):
@@ -125,7 +126,7 @@ def _arguments(bound: Bound, kernel: Kernel, uniform: Mapping[tuple[str, str], i
     args = [Arg(kind="tensor", name=name) for name in bound.tensors if name in own]
     args += [Arg(kind="peers", name=name) for name in bound.tensors if name in peers]
     args += [Arg(kind="thresholds", name=name) for name in tables]
-    return (*args, *(Arg(kind=kind, name="epoch_at" if kind == "epoch" else kind) for kind in COMMON))
+    return (*args, *(Arg(kind=kind, name="epoch_at" if kind == "epoch" else kind) for kind in dialect.arguments))
 
 
 def _scalars(stage: BoundStage) -> list[Scalar]:
@@ -142,6 +143,7 @@ def _tile_kernel(
     args: tuple[Arg, ...],
     uniform: Mapping[tuple[str, str], int | None],
     modules: set[str],
+    dialect: Dialect,
 ) -> KernelContext:
     loops: list[LoopContext] = []
     descriptors = Descriptors()
@@ -149,12 +151,12 @@ def _tile_kernel(
         taken = frozenset[str]().union(*(user_names(bound, bound.stages[name]) for name in loop.stages))
         writer = Writer(taken=taken)
         for name in loop.stages:
-            _tile_body(bound, bound.stages[name], writer, uniform, modules, descriptors)
+            _tile_body(bound, bound.stages[name], writer, uniform, modules, descriptors, dialect)
         loops.append(LoopContext(total=bound.stages[loop.stages[0]].total, lines=tuple(writer.lines)))
     return KernelContext(
         name=kernel.name,
         args=(*descriptors.args.values(), *args),
-        setup=_setup(bound, kernel),
+        setup=_setup(bound, kernel, dialect),
         loops=tuple(loops),
         copy_engine=False,
     )
@@ -167,6 +169,7 @@ def _tile_body(
     uniform: Mapping[tuple[str, str], int | None],
     modules: set[str],
     descriptors: Descriptors,
+    dialect: Dialect,
 ) -> None:
     scalar = _printer(bound, triton=True)
     awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
@@ -177,11 +180,13 @@ def _tile_body(
         writer=writer,
         scalar=scalar,
         smallest=SMALLEST_DOT if bound.target.kind != "cpu" and _multiplies(stage) else 1,
+        dialect=dialect,
         ready="ready" if awaits else None,
     )
     for decl in stage.stage.indices:
         writer.line(f"{decl.name} = {scalar(stage.order[decl.name])}")
-    writer.line(f"dl.tile_begin(watch, {stage.number}, t)")
+    if mark := dialect.mark_tile(stage.number):
+        writer.line(mark)
     if awaits:
         writer.line("ready = 0")
     lowered = Values(addresses=addresses, descriptors=descriptors)
@@ -201,9 +206,11 @@ def _multiplies(stage: BoundStage) -> bool:
     return any(isinstance(v, Dot | Attend) for value in found if value is not None for v in values(value))
 
 
-def _setup(bound: Bound, kernel: Kernel) -> tuple[str, ...]:
+def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
     """The epoch, the buffer of every tensor, and the waits for peers' launches."""
     writer = Writer()
+    for line in dialect.setup():
+        writer.line(line)
     writer.line("epoch = tl.load(epoch_at).to(tl.int32)")
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
                  if isinstance(s, Wait | Notify)}  # fmt: skip
@@ -219,20 +226,18 @@ def _setup(bound: Bound, kernel: Kernel) -> tuple[str, ...]:
             writer.line(f"{name}_round = (epoch - 1) // {tensor.slots} + 1")
     if kernel.reuse_lag and bound.ranks > 1:
         with writer.block(f"for peer in range(0, {bound.ranks}):"):
-            base, stage = bound.finished_base, len(bound.stages)
-            writer.line(f"dl.wait(signals, {base} + peer, epoch - {kernel.reuse_lag}, watch, {stage}, 0)")
+            target = f"epoch - {kernel.reuse_lag}"
+            writer.line(dialect.wait_for_runtime(f"{bound.finished_base} + peer", target, len(bound.stages)))
     if kernel.needs_entry and bound.ranks > 1:
         with writer.block(f"for peer in range(0, {bound.ranks}):"):
-            writer.line(f"dl.wait(signals, {bound.entered_base} + peer, epoch, watch, {len(bound.stages)}, 0)")
+            writer.line(dialect.wait_for_runtime(f"{bound.entered_base} + peer", "epoch", len(bound.stages)))
     return tuple(writer.lines)
 
 
 def _queue_kernel(
     bound: Bound,
     kernel: Kernel,
-    args: tuple[Arg, ...],
     uniform: Mapping[tuple[str, str], int | None],
-    modules: set[str],
 ) -> KernelContext:
     setup = Writer()
     waits = [(bound.finished_base, f"epoch - {kernel.reuse_lag}")] if kernel.reuse_lag else []
@@ -253,4 +258,4 @@ def _queue_kernel(
             lowered = QueueStatements(bound=bound, stage=stage, writer=writer, scalar=scalar, thresholds=uniform)
             lowered.body(stage.stage.body)
         loops.append(LoopContext(total=bound.stages[loop.stages[0]].total, lines=tuple(writer.lines)))
-    return KernelContext(name=kernel.name, args=args, setup=tuple(setup.lines), loops=tuple(loops), copy_engine=True)
+    return KernelContext(name=kernel.name, args=(), setup=tuple(setup.lines), loops=tuple(loops), copy_engine=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilelink.backend.dialects import Dialect
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.writer import Writer
 from tilelink.ir.mapping import Span, TileMap
@@ -63,6 +64,7 @@ class Addresses:
     scalar: ScalarPrinter
     smallest: int
     """The smallest block along an axis (tensor cores need 16)."""
+    dialect: Dialect
     ready: str | None = None
     """The name of the token that the stage's waits return; loads of what other tasks write are tied to it."""
 
@@ -105,7 +107,7 @@ class Addresses:
         peer = self.scalar(tile_map.rank)
         name = self.writer.name(f"{region.tensor}_there")
         slot = f" + {region.tensor}_slot" if self.bound.tensors[region.tensor].slots > 1 else ""
-        self.writer.line(f"{name} = dl.symm_at({region.tensor}_peers, {peer}, {region.tensor}){slot}")
+        self.writer.line(f"{name} = {self.dialect.peer(region.tensor, peer)}{slot}")
         return name
 
     def region(self, region: Region, slices: Slices, *, load: bool) -> Block:

@@ -50,7 +50,7 @@ class ScalarPrinter:
 
     def _binary(self, op: str, a: Scalar, b: Scalar, level: int) -> str:
         if self.triton and op in ("%", "//") and not (natural(a) and natural(b)):
-            return f"dl.{'mod' if op == '%' else 'floordiv'}({self(a)}, {self(b)})"
+            return f"tiles.{'mod' if op == '%' else 'floordiv'}({self(a)}, {self(b)})"
         own = _LEVEL[op]
         return _wrap(f"{self(a, own)} {op} {self(b, own + 1)}", own, level)
 

@@ -191,7 +191,7 @@ class Statements:
     def _converted(self, tile: Tile, dtype: str) -> str:
         if tile.dtype == dtype or not tile.axes:
             return tile.text
-        return f"dl.cast({self.values.named(tile).text}, {TRITON[dtype]})"
+        return f"tiles.cast({self.values.named(tile).text}, {TRITON[dtype]})"
 
     def _transfer(self, statement: Transfer, target: Region, source: Value) -> None:
         self._write(target, source)
@@ -206,7 +206,8 @@ class Statements:
         terms = [f"{addresses.scalar(s.start, 6)} * {n}" for s, n in pairs if addresses.scalar(s.start) != "0"]
         rank = addresses.scalar(tile_map.rank)
         offset = " + ".join(terms) or "0"
-        self.writer.line(f"dl.transfer(watch, {stage.number}, t, {tensor.number}, {rank}, {offset})")
+        if mark := addresses.dialect.mark_transfer(stage.number, tensor.number, rank, offset):
+            self.writer.line(mark)
 
     # Signals -------------------------------------------------------------------------------------------------
 
@@ -216,14 +217,14 @@ class Statements:
         grid = addresses.bound.channels[region.tensor, kind]
         remote = region.rank is not None or (region.tensor, kind) in self.hosted
         rank = addresses.scalar(tile_map.rank)
-        pad = "signals"
-        if region.rank is not None:
+        dialect, stage = addresses.dialect, addresses.stage.number
+        pad = None
+        if region.rank is not None and (place := dialect.pad(rank)):
             pad = self.writer.name("pad")
-            self.writer.line(f"{pad} = dl.symm_at(signal_table, {rank}, signals)")
-        stage = addresses.stage.number
+            self.writer.line(f"{pad} = {place}")
 
         def emit(channel: str, linear: str) -> None:
-            self.writer.line(f"dl.notify({pad}, {channel}, {rank}, watch, {stage}, t, {remote}, False)")
+            self.writer.line(dialect.notify(pad, channel, rank, stage, remote))
 
         self._channels(tile_map, grid, emit, {})
 
@@ -239,7 +240,7 @@ class Statements:
             rounds = f"{grid.tensor}_round" if grid.slots > 1 else "epoch"
             table = f"tl.load({grid.tensor}_{kind}_thresholds + {linear})"
             target = rounds if threshold == 1 else f"{table if threshold is None else threshold} * {rounds}"
-            self.writer.line(f"ready += dl.wait(signals, {channel}, {target}, watch, {stage}, t)")
+            self.writer.line(f"ready += {addresses.dialect.wait(channel, target, stage)}")
 
         self._channels(tile_map, grid, emit, fixed or {})
 

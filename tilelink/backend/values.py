@@ -41,8 +41,8 @@ INFIX = {
 }  # fmt: skip
 FUNCTIONS = {
     "maximum": "tl.maximum", "minimum": "tl.minimum", "where": "tl.where", "exp": "tl.exp", "log": "tl.log",
-    "sqrt": "tl.sqrt", "abs": "tl.abs", "rsqrt": "dl.rsqrt", "silu": "dl.silu", "gelu": "dl.gelu", "relu": "dl.relu",
-    "sigmoid": "dl.sigmoid", "tanh": "dl.tanh",
+    "sqrt": "tl.sqrt", "abs": "tl.abs", "rsqrt": "tiles.rsqrt", "silu": "tiles.silu", "gelu": "tiles.gelu",
+    "relu": "tiles.relu", "sigmoid": "tiles.sigmoid", "tanh": "tiles.tanh",
 }  # fmt: skip
 NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
 NEUTRAL_INTEGER = {"sum": "0", "max": "-2147483648", "min": "2147483647"}
@@ -155,7 +155,7 @@ class Values:
             case Finish(state=state):
                 kind = self.addresses.typing.type_of(value)
                 name = self._state(state)
-                return Tile(text=f"dl.attend_finish({name}_m, {name}_l, {name}_acc)", dtype="f32", axes=kind.axes)
+                return Tile(text=f"tiles.attend_finish({name}_m, {name}_l, {name}_acc)", dtype="f32", axes=kind.axes)
             case UserCall(function=function, args=args):
                 return self._user_call(function, args, slices)
             case _:
@@ -174,7 +174,7 @@ class Values:
         tensor = self.addresses.bound.tensors[value.region.tensor]
         if raw or tensor.dtype in ("f32", "i32", "bool"):
             return Tile(text=name, dtype=tensor.dtype, axes=block.axes)
-        return Tile(text=f"dl.cast({name}, tl.float32)", dtype="f32", axes=block.axes)
+        return Tile(text=f"tiles.cast({name}, tl.float32)", dtype="f32", axes=block.axes)
 
     def named(self, tile: Tile, stem: str = "v") -> Tile:
         """The tile under a name of its own, if it has none yet."""
@@ -273,7 +273,7 @@ class Values:
             a = self._operand(value.left, -1, _with(slices, {-2: -2}, -1, part))
             b = self._operand(value.right, -2, _with(slices, {-1: -1}, -2, part))
             a, b = self._same_dtype(a, b)
-            writer.line(f"{acc} = dl.dot({a.text}, {b.text}, {acc})")
+            writer.line(f"{acc} = tiles.dot({a.text}, {b.text}, {acc})")
 
         self._loop(axis, self._divisible(value.left, -1) and self._divisible(value.right, -2), body)
         return Tile(text=acc, dtype="f32", axes=kind.axes)
@@ -328,7 +328,7 @@ class Values:
 
     def _cast(self, tile: Tile, dtype: str) -> Tile:
         named = self.named(tile)
-        return Tile(text=f"dl.cast({named.text}, {TRITON[dtype]})", dtype=dtype, axes=tile.axes)
+        return Tile(text=f"tiles.cast({named.text}, {TRITON[dtype]})", dtype=dtype, axes=tile.axes)
 
     def _reduce(self, value: Reduce, slices: Slices) -> Tile:
         typing = self.addresses.typing
@@ -360,7 +360,7 @@ class Values:
         """`name = online_softmax(f32)`: three variables."""
         axes = self.addresses.typing.locals[name].axes
         rows, columns = self.addresses.shape(axes, {})
-        self.addresses.writer.line(f"{name}_m, {name}_l, {name}_acc = dl.attend_begin({rows}, {columns})")
+        self.addresses.writer.line(f"{name}_m, {name}_l, {name}_acc = tiles.attend_begin({rows}, {columns})")
 
     def attend(self, name: str, value: Attend) -> None:
         """`name = attend(state, q, k, v, scale, mask)`."""
@@ -377,7 +377,7 @@ class Values:
         v = self.named(self.lower(value.v, {}, raw=True))
         old = self._state(value.state)
         before = f"{old}_m, {old}_l, {old}_acc"
-        writer.line(f"{name}_m, {name}_l, {name}_acc = dl.attend_step({before}, {scores.text}, {v.text})")
+        writer.line(f"{name}_m, {name}_l, {name}_acc = tiles.attend_step({before}, {scores.text}, {v.text})")
 
     def _user_call(self, function: str, args: tuple[Value, ...], slices: Slices) -> Tile:
         if "." in function:

@@ -1,0 +1,1 @@
+"""Stands in for Triton-distributed: its language, over the interpreter of CPU ranks."""

@@ -1,0 +1,125 @@
+"""The two libraries that generated kernels may be written against, and how each says what the other says too.
+
+`triton` is stock Triton with this package's device library. `triton_dist` is Triton-distributed's compiler and its
+`triton_dist.language` (ByteDance-Seed/Triton-distributed): ranks and peers' addresses come from the compiler instead of
+arguments, signals have 64 bits, and its wait is for equality. Equality is enough for the counters of a program, since
+the next launch notifies them only after this one has finished; the runtime's own counters may run ahead, so those are
+waited for with the comparison of OpenSHMEM. Tile mathematics is this package's in both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilelink.errors import EmitError
+from tilelink.schedule.bound import Bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How device primitives are written on stock Triton. Texts in, texts out."""
+
+    name: str = "triton"
+    imports: tuple[str, ...] = ("from tilelink.runtime import device as dl",)
+    arguments: tuple[str, ...] = ("signals", "signal_table", "epoch", "watch", "rank", "first_program", "num_programs")
+    """Kinds of the parameters that every kernel has."""
+    peer_tables: bool = True
+    """Kernels are passed the addresses of peers' tensors."""
+    signal_type: str = "i32"
+    deadline: bool = True
+    """Waits take the debug block and note what they wait for; tiles and transfers are marked for traces."""
+
+    def check(self, bound: Bound) -> None:
+        """Raises EmitError for a bound program that the dialect cannot express."""
+
+    def setup(self) -> tuple[str, ...]:
+        """Lines at the begin of a kernel."""
+        return ()
+
+    def wait(self, channel: str, target: str, stage: int) -> str:
+        """A wait for a counter of the program; its value is a token."""
+        return f"dl.wait(signals, {channel}, {target}, watch, {stage}, t)"
+
+    def wait_for_runtime(self, channel: str, target: str, stage: int) -> str:
+        """A wait for a counter of the runtime, which may be beyond the target already."""
+        return f"dl.wait(signals, {channel}, {target}, watch, {stage}, 0)"
+
+    def peer(self, tensor: str, rank: str) -> str:
+        """The address of a rank's copy of a tensor."""
+        return f"dl.symm_at({tensor}_peers, {rank}, {tensor})"
+
+    def notify(self, pad: str | None, channel: str, rank: str, stage: int, remote: bool) -> str:
+        """A notify; pad: the name of the peer's pad, None for the own one."""
+        return f"dl.notify({pad or 'signals'}, {channel}, {rank}, watch, {stage}, t, {remote}, False)"
+
+    def pad(self, rank: str) -> str | None:
+        """The address of a rank's counters, where a notify needs it."""
+        return f"dl.symm_at(signal_table, {rank}, signals)"
+
+    def mark_tile(self, stage: int) -> str | None:
+        """A line that marks the begin of a tile for traces."""
+        return f"dl.tile_begin(watch, {stage}, t)"
+
+    def mark_transfer(self, stage: int, tensor: int, rank: str, offset: str) -> str | None:
+        """A line that marks a transfer for traces."""
+        return f"dl.transfer(watch, {stage}, t, {tensor}, {rank}, {offset})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TritonDistributed(Dialect):
+    """How Triton-distributed says it."""
+
+    name: str = "triton_dist"
+    imports: tuple[str, ...] = (
+        "import triton_dist.language as dl",
+        "from triton_dist.language.extra import libshmem_device",
+    )
+    arguments: tuple[str, ...] = ("signals", "epoch", "first_program", "num_programs")
+    peer_tables: bool = False
+    signal_type: str = "i64"
+    deadline: bool = False
+
+    def check(self, bound: Bound) -> None:
+        if not bound.schedule.reuse_wait:
+            hint = "leave `reuse_wait off` out of the schedule, or emit dialect triton"
+            raise EmitError("waits for equality need the reuse wait: counters could run ahead", hint=hint)
+
+    def setup(self) -> tuple[str, ...]:
+        return ("rank = dl.rank()",)
+
+    def wait(self, channel: str, target: str, stage: int) -> str:
+        return f'dl.wait(signals + {_factor(channel)}, 1, "sys", "acquire", waitValue={target})'
+
+    def wait_for_runtime(self, channel: str, target: str, stage: int) -> str:
+        place = f"signals + {_factor(channel)}"
+        return f"libshmem_device.signal_wait_until({place}, libshmem_device.NVSHMEM_CMP_GE, {target})"
+
+    def peer(self, tensor: str, rank: str) -> str:
+        return f"dl.symm_at({tensor}, {rank})"
+
+    def notify(self, pad: str | None, channel: str, rank: str, stage: int, remote: bool) -> str:
+        place = f"signals + {_factor(channel)}"
+        return f'dl.notify({place}, {rank}, signal=1, sig_op="add", comm_scope="intra_node")'
+
+    def pad(self, rank: str) -> str | None:
+        return None
+
+    def mark_tile(self, stage: int) -> str | None:
+        return None
+
+    def mark_transfer(self, stage: int, tensor: int, rank: str, offset: str) -> str | None:
+        return None
+
+
+def _factor(text: str) -> str:
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
+DIALECTS: dict[str, Dialect] = {d.name: d for d in (Dialect(), TritonDistributed())}
+
+
+def dialect_named(name: str) -> Dialect:
+    """The dialect of that name. Raises EmitError with the names that there are."""
+    if name not in DIALECTS:
+        raise EmitError(f"unknown dialect {name!r}", hint=f"one of {', '.join(DIALECTS)}")
+    return DIALECTS[name]

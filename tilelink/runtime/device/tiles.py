@@ -1,0 +1,34 @@
+# pyright: basic
+"""Tile mathematics for generated kernels: what the language has and Triton has not, or not with the same meaning."""
+
+from tilelink.runtime.device.attention import attend_begin, attend_finish, attend_step
+from tilelink.runtime.device.numeric import (
+    cast,
+    dot,
+    floordiv,
+    gelu,
+    gelu_tanh,
+    mod,
+    relu,
+    rsqrt,
+    sigmoid,
+    silu,
+    tanh,
+)
+
+__all__ = [
+    "attend_begin",
+    "attend_finish",
+    "attend_step",
+    "cast",
+    "dot",
+    "floordiv",
+    "gelu",
+    "gelu_tanh",
+    "mod",
+    "relu",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "tanh",
+]
