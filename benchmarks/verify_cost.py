@@ -1,6 +1,6 @@
 """What planning and proving cost: seconds against tasks, on this machine.
 
-    python benchmarks/verify_cost.py [OUT.json]
+python benchmarks/verify_cost.py [OUT.json]
 """
 
 from __future__ import annotations

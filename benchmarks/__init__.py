@@ -1,0 +1,1 @@
+"""Measurements on GPUs and what they cost to make."""
