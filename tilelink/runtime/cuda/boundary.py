@@ -42,8 +42,10 @@ def close_launch(
     epoch_at: int64 [2], the number of the launch and how many launches `turn_launch` has skipped before it.
     exits: int32 [EXITS, 4], rows (first counter, buffers, counters of a buffer, threshold) of outputs' counters.
     counters: int32 [COUNTERS, 3], rows (threshold, buffer, buffers) of the pad's counters, for skipped launches.
-    flags: int32 [FLAGS, 3], rows (step, count, buffers) of the copy engine's notifies; flag_values: their values in
-    the next launch. LAG: the next launch may begin once peers have finished that many launches before it; 0: at once.
+    flags: int32 [FLAGS, 5], rows (step, count, buffers, counter, counters of a buffer) of the copy engine's notifies;
+    flag_values: their values in the next launch. A counter (of the first buffer) is named where it is the rank's own
+    and its copy comes before the kernels: then it is set here, else it is -1.
+    LAG: the next launch may begin once peers have finished that many launches before it; 0: at once.
     CYCLE: of a captured launch, launches after which the buffers are the same; 0 if it is not captured.
     """
     epoch = tl.load(epoch_at).to(tl.int32)
@@ -110,9 +112,13 @@ def _advance(
     for start in range(0, FLAGS, 128):
         at = start + tl.arange(0, 128)
         there = at < FLAGS
-        rounds = (following - 1) // tl.load(flags + at * 3 + 2, mask=there, other=1)
-        step = tl.load(flags + at * 3, mask=there, other=0)
-        tl.store(flag_values + at, rounds * step + tl.load(flags + at * 3 + 1, mask=there, other=0), mask=there)
+        slots = tl.load(flags + at * 5 + 2, mask=there, other=1)
+        step = tl.load(flags + at * 5, mask=there, other=0)
+        value = (following - 1) // slots * step + tl.load(flags + at * 5 + 1, mask=there, other=0)
+        tl.store(flag_values + at, value, mask=there)
+        counter = tl.load(flags + at * 5 + 3, mask=there, other=-1)
+        own = counter + (following - 1) % slots * tl.load(flags + at * 5 + 4, mask=there, other=0)
+        tl.store(signals + own, value, mask=counter >= 0)
     dl.fence()
     tl.debug_barrier()
     tl.store(epoch_at, tl.cast(following, tl.int64))

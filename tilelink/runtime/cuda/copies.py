@@ -172,7 +172,7 @@ def record(
 
 
 def own_first(operations: Sequence[Operation], rank: int) -> tuple[list[Operation], list[Operation]]:
-    """The copies within the own memory, with their notifies, that nothing is waited for, and the rest.
+    """The copies within the own memory, with their notifies, for which nothing is waited, and the rest.
 
     A copy within one GPU may be done by its SMs. Those are all taken while a kernel waits for that very copy, so it
     is issued before the kernels.

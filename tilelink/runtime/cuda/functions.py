@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from triton import knobs
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.runtime.cuda.spec import Argument, GpuKernel
@@ -15,16 +16,30 @@ from tilelink.runtime.job import Layout
 Values = Callable[[str, str], Any]
 
 
+def launcher(compiled: Any, programs: int) -> Callable[..., None]:
+    """A function of (stream, *arguments) that launches a compiled kernel.
+
+    It calls Triton's own launcher directly, without the look-up of its caller's stream and of hooks, which costs more
+    than the launch; profilers that set hooks before a program is compiled get the longer way.
+    """
+    compiled._init_handles()
+    if knobs.runtime.launch_enter_hook is not None or knobs.runtime.launch_exit_hook is not None:
+        run = compiled[(programs, 1, 1)]
+        return lambda stream, *arguments: run(*arguments, stream=stream)
+    run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+    return lambda stream, *arguments: run(programs, 1, 1, stream, function, metadata, None, None, None, *arguments)
+
+
 class Boundary:
     """A boundary kernel of one program, all of whose arguments are fixed."""
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         compiled = function.warmup(*arguments, **options, grid=(1,), num_warps=4)
-        self._run = compiled[(1, 1, 1)]
+        self._run = launcher(compiled, 1)
         self._arguments = (*arguments, *(options[n] for n in function.arg_names[len(arguments) :]))
 
     def __call__(self, stream: int) -> None:
-        self._run(*self._arguments, stream=stream)
+        self._run(stream, *self._arguments)
 
 
 class Function:
@@ -47,7 +62,7 @@ class Function:
             self._arguments.append(descriptor(given, argument.block) if argument.kind == "descriptor" else given)
         grid = (kernel.programs, 1, 1)
         compiled = function.warmup(*self._arguments, grid=grid, num_warps=kernel.warps, num_stages=kernel.stages)
-        self._run = compiled[grid]
+        self._run = launcher(compiled, kernel.programs)
         self.compiled = compiled
         for position, _ in self._changing:
             self._arguments[position] = None
@@ -64,7 +79,7 @@ class Function:
             arguments[position] = self._described(position, tensor, argument.block) if is_descriptor else tensor
         if instead:
             arguments = [instead.get(kind, a) for kind, a in zip(self._kinds, arguments, strict=True)]
-        self._run(*arguments, stream=stream)
+        self._run(stream, *arguments)
 
     def _described(self, position: int, tensor: torch.Tensor, block: tuple[int, ...]) -> Any:
         """The descriptor of a tensor; that of the last launch if it begins at the same address."""

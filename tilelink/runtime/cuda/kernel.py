@@ -79,7 +79,9 @@ class GpuKernel:
                     function, self._program.layout, self._rank, epoch, dict(self._program.tables), flags
                 )
             cycle.append(operations)
-        flags = tables.flag_rows([o for o in cycle[0] if isinstance(o, Flag)])
+        parts = [own_first(operations, self._rank) for operations in cycle]
+        own = {o.number for o in parts[0][0] if isinstance(o, Flag) and o.rank == self._rank}
+        flags = tables.flag_rows([o for o in cycle[0] if isinstance(o, Flag)], own, self._program.layout)
         gated = {o.channel for operations in cycle for o in operations if isinstance(o, Gate)}
         self._check_gates(gated)
         layout, device = self._program.layout, self.device
@@ -87,12 +89,15 @@ class GpuKernel:
         rows = exits, tables.counters(self._program, self._rank, gated), flags
         self._exits, self._counters, self._flags = (tables.int32(r, device) for r in rows)
         self._sizes = tuple(map(len, rows))
-        self._flag_values = tables.int32([count for _, count, _ in flags], device)
+        self._flag_values = tables.int32([row[1] for row in flags], device)
+        for _, count, _, counter, _ in flags:
+            if counter >= 0:
+                self._heap.pad[counter] = count
         self._queues: list[tuple[Queue, Queue]] = []
         values, pads = self._flag_values.data_ptr(), self._heap.pads
-        for operations in cycle:
-            early, late = own_first(operations, self._rank)
-            first, second = (Queue(part, self._place, pads, self._rank, values) for part in (early, late))
+        for early, late in parts:
+            rest = [o for o in early if not (isinstance(o, Flag) and o.rank == self._rank)]
+            first, second = (Queue(part, self._place, pads, self._rank, values) for part in (rest, late))
             self._queues.append((first, second))
         self._gated = sorted(gated)
         self._copies = torch.cuda.Stream(device) if any(late for _, late in self._queues) else None

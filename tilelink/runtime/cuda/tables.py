@@ -9,7 +9,7 @@ import torch
 
 from tilelink.runtime.cuda.copies import Flag
 from tilelink.runtime.cuda.spec import GpuProgram
-from tilelink.runtime.job import GridLayout
+from tilelink.runtime.job import GridLayout, Layout
 
 
 def int32(rows: Sequence[Sequence[int]] | Sequence[int], device: torch.device) -> torch.Tensor:
@@ -43,9 +43,20 @@ def counters(program: GpuProgram, rank: int, gated: set[int]) -> list[tuple[int,
     return rows
 
 
-def flag_rows(flags: Sequence[Flag]) -> list[tuple[int, int, int]]:
-    """(step, count, buffers) of the copy engine's notifies, in the order of their numbers."""
-    return [(f.step, f.count, f.slots) for f in flags]
+def flag_rows(flags: Sequence[Flag], own: Collection[int], layout: Layout) -> list[tuple[int, int, int, int, int]]:
+    """(step, count, buffers, counter, counters of a buffer) of the copy engine's notifies, by their numbers.
+
+    own: the numbers of those that the rank sends itself before its kernels start; of others the counter is -1. The
+    last of several notifies of a counter is the one that counts.
+    """
+    last = {(f.rank, f.channel): f.number for f in flags}
+    rows: list[tuple[int, int, int, int, int]] = []
+    for flag in flags:
+        grid = next(g for g in layout.grids if g.base <= flag.channel < g.base + g.slots * g.count)
+        mine = flag.number in own and last[flag.rank, flag.channel] == flag.number
+        counter = grid.base + (flag.channel - grid.base) % grid.count if mine else -1
+        rows.append((flag.step, flag.count, flag.slots, counter, grid.count))
+    return rows
 
 
 def thresholds(grid: GridLayout, rank: int, device: torch.device) -> torch.Tensor:
