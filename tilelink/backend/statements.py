@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from tilelink.backend.late_waits import late_wait
 from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
-from tilelink.backend.values import LOW, TRITON, Tile, Values
+from tilelink.backend.scopes import undeclared
+from tilelink.backend.values import LOW, TRITON, Tile, Values, aligned
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
 from tilelink.ir.mapping import ChannelGrid, TileMap, single
@@ -55,11 +56,29 @@ class Statements:
         return self.values.addresses.writer
 
     def body(self, body: tuple[Statement, ...]) -> None:
+        """The body of the stage."""
+        names = undeclared(body)
         for number, statement in enumerate(body):
-            self._comment(statement)
-            if isinstance(statement, Wait) and self._postpone(statement, body[number + 1 :]):
-                continue
+            for name in names[number]:
+                self._declare(name)
+            self._ordered(statement, body[number + 1 :])
+
+    def _body(self, body: tuple[Statement, ...]) -> None:
+        for number, statement in enumerate(body):
+            self._ordered(statement, body[number + 1 :])
+
+    def _ordered(self, statement: Statement, behind: tuple[Statement, ...]) -> None:
+        self._comment(statement)
+        if not isinstance(statement, Wait) or not self._postpone(statement, behind):
             self._statement(statement)
+
+    def _declare(self, name: str) -> None:
+        """A name before the first statement that may assign it."""
+        if self.values.addresses.typing.locals[name].dtype == "state":
+            self.values.begin_state(name)
+            return
+        zero = Tile(text="0.0", dtype="f32")
+        self.writer.line(f"{name} = {self._final(name, zero, constant=True)}")
 
     def _postpone(self, wait: Wait, behind: tuple[Statement, ...]) -> bool:
         """Whether a wait is left to the loop of the product behind it."""
@@ -100,10 +119,10 @@ class Statements:
                 self._wait(kind, region)
             case If(condition=condition, then=then, orelse=orelse):
                 with self.writer.block(f"if {self.values.addresses.scalar(condition)}:"):
-                    self.body(then)
+                    self._body(then)
                 if orelse:
                     with self.writer.block("else:"):
-                        self.body(orelse)
+                        self._body(orelse)
             case For():
                 self._loop(statement, 0)
             case _:
@@ -111,7 +130,7 @@ class Statements:
 
     def _loop(self, loop: For, depth: int) -> None:
         if depth == len(loop.indices):
-            self.body(loop.body)
+            self._body(loop.body)
             return
         index = loop.indices[depth].name
         count = self.values.addresses.stage.count(index)
@@ -125,7 +144,7 @@ class Statements:
     def _assign(self, name: str, value: Value) -> None:
         match value:
             case SoftmaxInit():
-                self.values.begin_state(name, value)
+                self.values.begin_state(name)
             case Attend():
                 self.values.attend(name, value)
             case _:
@@ -133,21 +152,19 @@ class Statements:
                 self.writer.line(f"{name} = {self._final(name, tile, isinstance(value, Full))}")
 
     def _final(self, name: str, tile: Tile, constant: bool) -> str:
-        """The value in the final shape and dtype of the name it goes to (loops carry one type)."""
+        """The value in the final shape and dtype of the name it goes to (branches and loops carry one type)."""
         addresses = self.values.addresses
         kind = addresses.typing.locals[name]
         shape = addresses.shape(kind.axes, {})
-        if constant or not tile.axes:
-            if not shape:
-                return tile.text
-            dims = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-            full = tile.text if constant else "0.0"
-            dtype = self.values.dtype(kind.dtype)
-            text = f"tl.full(({dims}), {full}, {TRITON['f32' if dtype in LOW else dtype]})"
-            return text if constant else f"{text} + {tile.text}"
-        if tile.dtype == "i32" and kind.dtype == "f32":
-            return f"({tile.text}).to(tl.float32)"
-        return tile.text
+        dims = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+        dtype = self.values.dtype(kind.dtype)
+        dtype = TRITON["f32" if dtype in LOW else dtype]
+        if constant:
+            return f"tl.full(({dims}), {tile.text}, {dtype})" if shape else f"tl.cast({tile.text}, {dtype})"
+        text = tile.text if TRITON[tile.dtype] == dtype else f"tl.cast({tile.text}, {dtype})"
+        if tile.axes == kind.axes:
+            return text
+        return f"tl.full(({dims}), 0.0, {dtype}) + {aligned(replace(tile, text=text), len(shape))}"
 
     # Data ----------------------------------------------------------------------------------------------------
 
@@ -182,9 +199,8 @@ class Statements:
         if not tile.axes and block.axes:
             dims = ", ".join(map(str, addresses.shape(block.axes, slices))) + ("," if len(block.axes) == 1 else "")
             text = f"tl.full(({dims}), 0, {TRITON[dtype]}) + {text}"
-        elif len(tile.axes) < len(block.axes):
-            view = ", ".join(["None"] * (len(block.axes) - len(tile.axes)) + [":"] * len(tile.axes))
-            text = f"({text})[{view}]"
+        else:
+            text = aligned(replace(tile, text=text), len(block.axes))
         mask = f", mask={block.mask}" if block.mask else ""
         self.writer.line(f"tl.store({block.pointers}, {text}{mask})")
 

@@ -24,7 +24,6 @@ from tilelink.ir.program import (
     Read,
     Reduce,
     Region,
-    SoftmaxInit,
     Transpose,
     UserCall,
     Value,
@@ -60,6 +59,15 @@ class Tile:
     text: str
     dtype: str
     axes: tuple[Axis, ...] = ()
+
+
+def aligned(tile: Tile, size: int) -> str:
+    """The tile as one of `size` axes, for broadcasting; a scalar stays one."""
+    missing = size - len(tile.axes)
+    if not tile.axes or not missing:
+        return tile.text
+    view = ", ".join(["None"] * missing + [":"] * len(tile.axes))
+    return f"({tile.text})[{view}]"
 
 
 def _kept(slices: Slices, pattern: tuple[bool, ...]) -> Slices:
@@ -191,7 +199,7 @@ class Values:
         for tile in tiles:
             padded = (ONE,) * (size - len(tile.axes)) + tile.axes
             axes = tuple(p if a == ONE else a for a, p in zip(axes, padded, strict=True))
-        texts = [self._aligned(t, size) for t in tiles]
+        texts = [aligned(t, size) for t in tiles]
         dtype = self.dtype(self.addresses.typing.type_of(value).dtype)
         dtype = "f32" if dtype in LOW else dtype
         if op == "neg":
@@ -228,13 +236,6 @@ class Values:
                 return self._divisible(inner, _outside(position, axis, len(axes)))
             case _:
                 return isinstance(value, Read | Positions)
-
-    def _aligned(self, tile: Tile, size: int) -> str:
-        missing = size - len(tile.axes)
-        if not tile.axes or not missing:
-            return tile.text
-        view = ", ".join(["None"] * missing + [":"] * len(tile.axes))
-        return f"({tile.text})[{view}]"
 
     # Contractions and reductions -----------------------------------------------------------------------------
 
@@ -356,7 +357,7 @@ class Values:
 
     # Attention and users' functions --------------------------------------------------------------------------
 
-    def begin_state(self, name: str, value: SoftmaxInit) -> None:
+    def begin_state(self, name: str) -> None:
         """`name = online_softmax(f32)`: three variables."""
         axes = self.addresses.typing.locals[name].axes
         rows, columns = self.addresses.shape(axes, {})
@@ -370,7 +371,7 @@ class Values:
         writer.line(f"{scores.text} = {scores.text} * {scale.text}")
         if value.mask is not None:
             mask = self.lower(value.mask, {})
-            writer.line(f'{scores.text} = tl.where({self._aligned(mask, 2)}, {scores.text}, float("-inf"))')
+            writer.line(f'{scores.text} = tl.where({aligned(mask, 2)}, {scores.text}, float("-inf"))')
         masked = self._masked(scores, -1, {}, 'float("-inf")')
         if masked.text != scores.text:
             writer.line(f"{scores.text} = {masked.text}")

@@ -1,0 +1,23 @@
+# pyright: basic
+"""Generated modules compiled for processors that need not be there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilelink.backend import store
+from tilelink.backend.context import Emitted, signature
+from tilelink.runtime.compile_offline import compile_source
+from tilelink.schedule.bind import Bound
+
+
+def compile_all(bound: Bound, result: Emitted) -> list[Any]:
+    """Each tile kernel as Triton's CompiledKernel."""
+    module = store.load(store.save(result.text))
+    return [
+        compile_source(
+            getattr(module, kernel.name), signature(kernel, bound), {"watch": None}, bound.target,
+            num_warps=kernel.kernel.warps, num_stages=kernel.kernel.stages,
+        )
+        for kernel in result.kernels if not kernel.kernel.on_copy_engine
+    ]  # fmt: skip

@@ -1,0 +1,43 @@
+"""Names that a body reads where Triton's scopes would hide them.
+
+Triton knows a name behind an `if` that assigns it in both branches, and behind a loop only if it was there before. The
+language is Python's: such a name keeps its value. It is declared before the outermost statement that first assigns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilelink.ir.program import Assign, For, If, Local, Statement
+from tilelink.ir.visitor import statements, value_of, values
+
+
+def undeclared(body: tuple[Statement, ...]) -> Mapping[int, tuple[str, ...]]:
+    """The names to declare before a statement of the body, by its number."""
+    hidden: dict[str, None] = {}
+    _visible(body, frozenset(), hidden)
+    found: dict[int, tuple[str, ...]] = {}
+    for number, statement in enumerate(body):
+        assigned = {s.name for s in statements((statement,)) if isinstance(s, Assign)}
+        found[number] = tuple(name for name in hidden if name in assigned)
+        hidden = {name: None for name in hidden if name not in assigned}
+    return found
+
+
+def _visible(body: tuple[Statement, ...], known: frozenset[str], hidden: dict[str, None]) -> frozenset[str]:
+    """The names known behind a body, whose hidden reads are noted."""
+    for statement in body:
+        value = value_of(statement)
+        for part in values(value) if value is not None else ():
+            if isinstance(part, Local) and part.name not in known:
+                hidden[part.name] = None
+        match statement:
+            case Assign(name=name):
+                known |= {name}
+            case If(then=then, orelse=orelse):
+                known = _visible(then, known, hidden) & _visible(orelse, known, hidden)
+            case For(body=inner):
+                _visible(inner, known, hidden)
+            case _:
+                pass
+    return known
