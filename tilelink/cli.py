@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tilelink import compiler
+from tilelink import cli_gpu, compiler, doctor
 from tilelink.errors import BindingError, TileLinkError, UnknownNameError
 from tilelink.ir.program import Program
 from tilelink.reference import trial
@@ -168,10 +168,16 @@ def run(
         chosen = module.program(program)
         scheduled = _schedules(module, chosen, schedule or DEFAULT)[0]
         dims, kind = _dims(chosen, sets), dtype.value
+        report: dict[str, Any] = {
+            "program": chosen.name, "schedule": _name(scheduled), "ranks": ranks, "dims": dims, "dtype": kind,
+            "launches": repeat, "device": device.value,
+        }  # fmt: skip
+        if device is Device.cuda:
+            errors = _run_on_gpus(file, report, scheduled is not None, seed or 0, deadline)
+            if not _print_errors(report, errors, TOLERANCE[kind], as_json):
+                raise typer.Exit(1)
+            return
         with _progress(2 + repeat, quiet=as_json) as advance:
-            if device is not Device.cpu:
-                hint = "use --device cpu, or tilelink.compile(..., device='cuda') in a script that torchrun starts"
-                raise BindingError("the command line runs on CPU ranks", hint=hint)
             tables = _tables(chosen, dims, ranks, seed or 0)
             kernel = compiler.compile(chosen, scheduled, ranks=ranks, dims=dims, dtype=kind, tables=tables)
             advance("running")
@@ -183,17 +189,29 @@ def run(
                 for name, error in _errors(kernel, given, outputs).items():
                     errors[name] = max(errors.get(name, 0.0), error)
                 advance("comparing")
-        report = {
-            "program": chosen.name,
-            "schedule": _name(scheduled),
-            "ranks": ranks,
-            "dims": dims,
-            "dtype": kind,
-            "launches": repeat,
-            "seconds": round(result.seconds, 3),
-        }
+        report["seconds"] = round(result.seconds, 3)
         good = _print_errors(report, errors, TOLERANCE[kind], as_json)
     if not good:
+        raise typer.Exit(1)
+
+
+def _run_on_gpus(
+    file: str, report: dict[str, Any], scheduled: bool, seed: int, deadline: float | None
+) -> dict[str, float]:
+    """Runs what the report says on GPUs, notes the seconds in it, and returns the error of every output."""
+    request = {
+        **report, "what": "run", "file": file, "schedule": report["schedule"] if scheduled else None, "seed": seed,
+        "deadline": deadline,
+    }  # fmt: skip
+    answer = cli_gpu.on_gpus(request, report["ranks"], deadline or 0.0)
+    report["seconds"] = round(answer["seconds"], 6)
+    return answer["errors"]
+
+
+@app.command("doctor")
+def examine(as_json: AsJson = False) -> None:
+    """Look at what of this machine can be used, and say what to do about the rest."""
+    if not doctor.report(_write, as_json=as_json):
         raise typer.Exit(1)
 
 

@@ -102,6 +102,11 @@ def environment(**variables: str | None) -> Generator[None]:
         _current = saved
 
 
+def variable(name: str) -> str | None:
+    """A variable that others have set for this process, such as the launcher of its rank."""
+    return os.environ.get(name)
+
+
 def _apply(variables: Mapping[str, str | None]) -> None:
     for name, value in variables.items():
         if value is None:

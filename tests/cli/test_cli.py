@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tilelink import compiler
+from tilelink import compiler, doctor
 from tilelink.cli import app
 from tilelink.reference import trial
 
@@ -68,7 +69,7 @@ def test_check_refuses_what_is_unsafe(tmp_path: Path) -> None:
         (("check", "FILE", "--program", "thrice"), "no program 'thrice'"),
         (("check", "FILE", "--target", "sm_1"), "UnknownTargetError"),
         (("run", "FILE", "--schedule", "large"), "no schedule 'large'"),
-        (("run", "FILE", "--device", "cuda"), "the command line runs on CPU ranks"),
+        (("run", "FILE", "--device", "cuda", "--ranks", "99"), "99 ranks need 99 GPUs"),
         (("show", "FILE", "--stage", "ptx", "--target", "cpu"), "interpreted on the CPU"),
     ],
 )
@@ -157,3 +158,19 @@ def test_a_library_program_by_its_name() -> None:
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("ag_gemm: safe on 4 ranks")
     assert done.stdout.count("\n") == 1
+
+
+def test_doctor_says_what_works() -> None:
+    done = tilelink("doctor")
+    assert done.exit_code == 0, done.output
+    assert "works  CPU ranks: two ranks exchanged data" in done.stdout
+    assert re.search(r"GPUs?( \d+)?: ", done.stdout)
+    found = {one["name"]: one["good"] for one in json.loads(tilelink("doctor", "--json").stdout)}
+    assert found["CPU ranks"] is True and found["torch"] is True
+
+
+def test_doctor_says_what_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PACKAGES", ("no_such_package",))
+    done = tilelink("doctor")
+    assert done.exit_code == 1
+    assert "FAILS  no_such_package: is not installed\n         pip install no_such_package" in done.stdout

@@ -10,7 +10,7 @@ import pytest
 
 from tests.house import sources
 
-EVERY_LAYER = frozenset({"compiler", "compiler_cpu", "compiler_gpu", "ops", "cli", "__main__"})
+EVERY_LAYER = frozenset({"compiler", "compiler_cpu", "compiler_gpu", "ops", "cli", "cli_gpu", "doctor", "__main__"})
 SCHEDULE_VALUES = ("schedule.values", "schedule.orders", "schedule.bind", "schedule.bound")
 
 # Layer -> what it may import besides itself: layers or single modules. The layers of EVERY_LAYER may import all.
@@ -31,7 +31,9 @@ TABLE: dict[str, tuple[str, ...]] = {
 THIRD_PARTY: dict[str, frozenset[str]] = {
     "lark": frozenset({"frontend"}),
     "jinja2": frozenset({"backend"}),
-    "torch": frozenset({"runtime", "reference", "compiler", "compiler_cpu", "compiler_gpu", "ops", "cli"}),
+    "torch": frozenset(
+        {"runtime", "reference", "compiler", "compiler_cpu", "compiler_gpu", "ops", "cli", "cli_gpu", "doctor"}
+    ),
     "triton": frozenset({"runtime"}),
     "cuda": frozenset({"runtime"}),
     "nvshmem": frozenset({"runtime"}),

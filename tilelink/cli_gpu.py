@@ -1,0 +1,192 @@
+# pyright: basic
+"""What the command line does on GPUs: a process for each rank, started as torchrun starts them.
+
+`python -m tilelink.cli_gpu REQUEST ANSWER` is such a process: it reads a JSON file and rank 0 writes another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tilelink import compiler
+from tilelink.errors import RankError, TileLinkError
+from tilelink.reference import trial
+from tilelink.settings import environment, variable
+
+PATIENCE_S = 120.0
+"""Seconds beyond its deadlines after which a run is ended: processes start, and kernels are compiled."""
+NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+"""No launch uses NVLink multicast."""
+
+PROBE = """
+program probe(M, d: i32):
+    x : in [M]
+    y : out symmetric [M]
+
+    comm send(i: M):
+        tile_push_data(y[i] @ (rank + d), x[i])
+        producer_tile_notify(y[i] @ (rank + d))
+
+schedule copy_engine for probe:
+    send on copy_engine, tile(i=1048576)
+    y channel(i=1048576)
+
+schedule sm for probe:
+    send on sm(8), tile(i=4096)
+    y channel(i=1048576)
+"""
+PROBE_ELEMENTS = 2**19
+"""Of bf16: 1 MiB to each peer."""
+
+
+def on_gpus(request: Mapping[str, Any], ranks: int, deadline_s: float = 0.0) -> dict[str, Any]:
+    """Runs a request on `ranks` GPUs of this machine and returns rank 0's answer.
+
+    Raises RankError if there are fewer GPUs, or with the traceback of a rank that failed, or if it takes too long.
+    """
+    import torch
+
+    if (found := torch.cuda.device_count()) < ranks:
+        hint = f"use --ranks {found}" if found else "use --device cpu: the same kernels run in Triton's interpreter"
+        raise RankError(f"{ranks} ranks need {ranks} GPUs, and there are {found}", hint=hint)
+    with tempfile.TemporaryDirectory() as folder:
+        question, answer = Path(folder, "request.json"), Path(folder, "answer.json")
+        question.write_text(json.dumps(dict(request)), encoding="utf-8")
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command += ["-m", "tilelink.cli_gpu", str(question), str(answer)]
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        try:
+            with environment(**NO_MULTICAST, PYTHONPATH=path):
+                done = subprocess.run(
+                    command, capture_output=True, text=True, check=False, timeout=PATIENCE_S + 3 * deadline_s
+                )
+        except subprocess.TimeoutExpired as error:
+            hint = "give it a --deadline: then the wait that is stuck is named"
+            raise RankError(f"the ranks did not end within {error.timeout:g} s", hint=hint) from error
+        if done.returncode or not answer.exists():
+            raise RankError("a rank failed", details=_first_failure(done.stderr))
+        return json.loads(answer.read_text(encoding="utf-8"))
+
+
+def _first_failure(text: str) -> str:
+    """What the first rank that failed said, of all that the ranks and their launcher said."""
+    begin = text.find(_MARK)
+    return text[begin + len(_MARK) :].split(_MARK)[0].strip() if begin >= 0 else text[-2000:]
+
+
+_MARK = "=== rank failed ===\n"
+
+
+# A rank ------------------------------------------------------------------------------------------------------
+
+
+def main(question: str, answer: str) -> int:
+    """A rank: does what the request says. Returns its exit status."""
+    import torch
+    import torch.distributed as dist
+
+    rank = int(variable("LOCAL_RANK") or 0)
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    request = json.loads(Path(question).read_text(encoding="utf-8"))
+    try:
+        result = {"run": _run, "probe": _probe}[request["what"]](request)
+        torch.cuda.synchronize()
+        dist.barrier(device_ids=[rank])
+        if rank == 0:
+            Path(answer).write_text(json.dumps(result), encoding="utf-8")
+    except Exception as error:
+        said = f"rank {rank}: {error}" if isinstance(error, TileLinkError) else traceback.format_exc()
+        print(f"{_MARK}{said}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _run(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Launches on random inputs, back to back: the largest error of every output, over ranks and launches."""
+    import torch
+    import torch.distributed as dist
+
+    module = compiler.load(request["file"])
+    program = module.program(request["program"])
+    schedule = module.schedule(request["schedule"], program) if request["schedule"] else None
+    ranks, rank, dims, dtype = dist.get_world_size(), dist.get_rank(), request["dims"], request["dtype"]
+    tables = trial.random_tables(program, ranks=ranks, dims=dims, seed=request["seed"])
+    kernel = compiler.compile(
+        program, schedule, dims=dims, dtype=dtype, device="cuda", tables=tables, deadline_s=request["deadline"]
+    )
+    inputs = trial.random_inputs(
+        program, ranks=ranks, dims=dims, dtype=dtype, launches=request["launches"], seed=request["seed"]
+    )
+    given = [{name: value.cuda() for name, value in launch[rank].items()} for launch in inputs]
+    torch.cuda.synchronize()
+    dist.barrier(device_ids=[rank])
+    begin = time.perf_counter()
+    outputs = [kernel(one) for one in given]
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - begin
+    worst: dict[str, float] = {}
+    for launch, output in zip(inputs, outputs, strict=True):
+        complete = [{**own, **{name: table[r] for name, table in tables.items()}} for r, own in enumerate(launch)]
+        expected = compiler.reference(program, complete, dims=dims, dtype=dtype)
+        for name, value in output.items():
+            error = _error(value, [own[name] for own in expected], rank)
+            worst[name] = max(worst.get(name, 0.0), error)
+    return {"errors": worst, "seconds": seconds}
+
+
+def _error(value: Any, expected: list[Any], rank: int) -> float:
+    """max |out - ref| / max |ref| over all ranks; each rank has its own output."""
+    import torch
+    import torch.distributed as dist
+
+    difference = (value.double().cpu() - expected[rank].double()).abs().max()
+    own = torch.tensor([float(difference) if bool(difference.isfinite()) else float("inf")], device="cuda")
+    every = torch.zeros(dist.get_world_size(), device="cuda")
+    dist.all_gather_into_tensor(every, own)
+    largest = max(float(one.double().abs().max()) for one in expected)
+    return float(every.max()) / largest if largest else float(every.max())
+
+
+def _probe(request: Mapping[str, Any]) -> dict[str, Any]:
+    """A signal and 1 MiB from every rank to every other, by copy engine and by programs."""
+    import torch
+    import torch.distributed as dist
+
+    module = compiler.parse(PROBE, "<probe>")
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    pairs: list[dict[str, Any]] = []
+    for schedule in module.schedules:
+        for distance in range(1, ranks):
+            dims = {"M": PROBE_ELEMENTS, "d": distance}
+            kernel = compiler.compile(
+                module.program(), schedule, dims=dims, dtype="bf16", device="cuda", deadline_s=request["deadline"]
+            )
+            x = torch.full((PROBE_ELEMENTS,), float(rank), dtype=torch.bfloat16, device="cuda")
+            for _ in range(3):
+                begin = time.perf_counter()
+                y = kernel({"x": x})["y"]
+                micros = (time.perf_counter() - begin) * 1e6
+            right = bool(torch.eq(y, (rank - distance) % ranks).all())
+            found = torch.tensor([micros, float(right)], device="cuda")
+            every = torch.zeros(ranks, 2, device="cuda")
+            dist.all_gather_into_tensor(every, found)
+            for receiver, (took, good) in enumerate(every.tolist()):
+                sender = (receiver - distance) % ranks
+                pairs.append({"from": sender, "to": receiver, "by": schedule.name, "us": took, "right": bool(good)})
+    return {"pairs": pairs}
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1], sys.argv[2])
+    sys.stderr.flush()
+    os._exit(status)  # a rank that failed must not wait for the others in an orderly shutdown

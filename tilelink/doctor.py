@@ -1,0 +1,156 @@
+# pyright: basic
+"""`tilelink doctor`: what of this machine TileLink can use, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import permutations
+
+from tilelink import cli_gpu, compiler
+from tilelink.errors import TileLinkError
+from tilelink.reference import trial
+from tilelink.settings import variable
+
+PACKAGES = ("torch", "triton", "numpy", "lark", "jinja2")
+PROBE_DEADLINE_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at. good: True, False, or None for what is merely not there. advice: what to do."""
+
+    name: str
+    good: bool | None
+    detail: str
+    advice: str = ""
+
+
+def examine() -> Iterator[Finding]:
+    """Everything that is looked at, in the order of dependence; what needs GPUs is left out where there are none."""
+    yield from _versions()
+    yield _cpu_ranks()
+    gpus = list(_gpus())
+    yield from gpus
+    count = sum(1 for one in gpus if one.good)
+    if count:
+        yield from _links(count)
+        yield _multicast()
+        yield _nvshmem()
+    if count > 1:
+        yield from _pairs(count)
+
+
+def report(write: Callable[[str], None], *, as_json: bool) -> bool:
+    """Writes every finding as soon as it is there, or all of them as JSON. Returns whether nothing failed."""
+    findings: list[Finding] = []
+    for finding in examine():
+        findings.append(finding)
+        if not as_json:
+            mark = {True: "works", False: "FAILS", None: "-"}[finding.good]
+            lines = [f"{mark:5}  {finding.name}: {finding.detail}", *([finding.advice] if finding.advice else [])]
+            write("\n         ".join(lines))
+    if as_json:
+        write(json.dumps([asdict(finding) for finding in findings], indent=2))
+    return not any(finding.good is False for finding in findings)
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding(name="Python", good=True, detail=platform.python_version())
+    for name in PACKAGES:
+        try:
+            yield Finding(name=name, good=True, detail=importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name=name, good=False, detail="is not installed", advice=f"pip install {name}")
+    numpy = importlib.metadata.version("numpy").split(".")
+    if (int(numpy[0]), int(numpy[1])) >= (2, 4):
+        advice = 'pip install "numpy<2.4" to run CPU ranks; GPUs do not need it'
+        detail = "Triton's interpreter does not work with NumPy 2.4 and later"
+        yield Finding(name="numpy for the interpreter", good=None, detail=detail, advice=advice)
+
+
+def _cpu_ranks() -> Finding:
+    """Two ranks of this machine's processor run a small program."""
+    module = compiler.parse(cli_gpu.PROBE, "<probe>")
+    program = module.program()
+    dims = {"M": 1000, "d": 1}
+    try:
+        kernel = compiler.compile(program, module.schedules[0], ranks=2, dims=dims)
+        inputs = trial.random_inputs(program, ranks=2, dims=dims, dtype="f32", launches=1)[0]
+        outputs = kernel.run([inputs], deadline_s=PROBE_DEADLINE_S).outputs[0]
+    except TileLinkError as error:
+        return Finding(name="CPU ranks", good=False, detail=str(error).splitlines()[0], advice=error.hint or "")
+    right = all(bool((outputs[r]["y"] == inputs[1 - r]["x"]).all()) for r in range(2))
+    return Finding(name="CPU ranks", good=right, detail="two ranks exchanged data" if right else "gave wrong data")
+
+
+def _gpus() -> Iterator[Finding]:
+    import torch
+
+    if not torch.cuda.is_available():
+        advice = "programs run on CPU ranks; for GPUs install a driver and a CUDA build of torch"
+        yield Finding(name="GPUs", good=None, detail="there is none", advice=advice)
+        return
+    for number in range(torch.cuda.device_count()):
+        found = torch.cuda.get_device_properties(number)
+        capability = f"sm_{found.major}{found.minor}"
+        detail = f"{found.name}, {capability}, {found.multi_processor_count} SMs, {found.total_memory / 2**30:.0f} GiB"
+        known = found.major >= 8
+        advice = "" if known else "generated kernels need sm_80 or later"
+        yield Finding(name=f"GPU {number}", good=known, detail=detail, advice=advice)
+
+
+def _links(count: int) -> Iterator[Finding]:
+    import torch
+
+    apart = [(a, b) for a, b in permutations(range(count), 2) if not torch.cuda.can_device_access_peer(a, b)]
+    if apart:
+        detail = ", ".join(f"{a} cannot reach {b}" for a, b in apart)
+        advice = "ranks on these GPUs cannot share memory: look at ACS and IOMMU settings, or use fewer GPUs"
+        yield Finding(name="peer access", good=False, detail=detail, advice=advice)
+    elif count > 1:
+        yield Finding(name="peer access", good=True, detail=f"each of {count} GPUs reaches every other")
+    if (tool := shutil.which("nvidia-smi")) and count > 1:
+        text = subprocess.run([tool, "topo", "-m"], capture_output=True, text=True, check=False, timeout=30).stdout
+        kinds = sorted({w for line in text.splitlines() if line.lstrip().startswith("GPU") for w in line.split()
+                        if w.startswith(("NV", "PIX", "PXB", "PHB", "NODE", "SYS")) and w[2:3] != "I"})  # fmt: skip
+        yield Finding(name="links", good=True, detail=", ".join(kinds) or "unknown")
+
+
+def _multicast() -> Finding:
+    off = variable("TORCH_SYMM_MEM_DISABLE_MULTICAST") == "1"
+    return Finding(name="NVLink multicast", good=None, detail="switched off" if off else "not used")
+
+
+def _nvshmem() -> Finding:
+    if importlib.util.find_spec("nvshmem") is None:
+        advice = "only several nodes need it: pip install nvshmem4py-cu13"
+        return Finding(name="NVSHMEM", good=None, detail="nvshmem4py is not installed", advice=advice)
+    return Finding(name="NVSHMEM", good=True, detail="nvshmem4py is installed")
+
+
+def _pairs(count: int) -> Iterator[Finding]:
+    """Symmetric memory, and a signal with 1 MiB between every pair."""
+    try:
+        answer = cli_gpu.on_gpus({"what": "probe", "deadline": PROBE_DEADLINE_S}, count, PROBE_DEADLINE_S)
+    except TileLinkError as error:
+        advice = "is another program using these GPUs? Try CUDA_VISIBLE_DEVICES with fewer of them"
+        yield Finding(name="symmetric memory", good=False, detail=str(error), advice=advice)
+        return
+    yield Finding(name="symmetric memory", good=True, detail=f"{count} ranks met")
+    for by in sorted({str(pair["by"]) for pair in answer["pairs"]}):
+        pairs = [pair for pair in answer["pairs"] if pair["by"] == by]
+        wrong = [f"{pair['from']} -> {pair['to']}" for pair in pairs if not pair["right"]]
+        times = sorted(pair["us"] for pair in pairs)
+        detail = f"{len(pairs)} pairs, 1 MiB each, {times[0]:.0f} to {times[-1]:.0f} us with launch and check"
+        name = {"copy_engine": "copies by copy engine", "sm": "copies by programs"}[by]
+        if wrong:
+            yield Finding(name=name, good=False, detail=f"wrong data: {', '.join(wrong)}", advice="report this")
+        else:
+            yield Finding(name=name, good=True, detail=detail)
