@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 
 import torch
@@ -66,5 +67,7 @@ class Watch:
             words = [*armed(self._seconds)[:1], 1, len(self._layout.stages), 0, late, int(seen[late]), 1, 0]
             with torch.cuda.stream(self._side):
                 self.words.copy_(torch.tensor(words, dtype=torch.int64))
+        stream = ctypes.c_void_p(self._side.cuda_stream)
         for channel in gated:
-            driver().write(self._side.cuda_stream, pad + 4 * channel, 2**30)
+            write, arguments = driver().write(stream, ctypes.c_uint64(pad + 4 * channel), 2**30)
+            write(*arguments)

@@ -7,6 +7,7 @@ cost. Signatures: CUDA driver API reference, "Memory Management" and "Stream Mem
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -31,8 +32,14 @@ class _Copy2D(ctypes.Structure):
     )  # fmt: skip
 
 
+Handle = ctypes.c_void_p
+Address = ctypes.c_uint64
+Call = tuple[Callable[..., int], tuple[Any, ...]]
+"""A function of the driver and its arguments; the result is the driver's error number, 0 for none."""
+
+
 class Driver:
-    """Calls on streams (their handles) and device addresses. Each raises RankError when the driver refuses."""
+    """Prepared calls. Streams and addresses are cells, whose values a call takes when it is made."""
 
     def __init__(self, library: Any) -> None:
         address, size, handle, word = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint32
@@ -41,27 +48,33 @@ class Driver:
         self._wait = _function(library, "cuStreamWaitValue32_v2", handle, address, word, ctypes.c_uint)
         self._write = _function(library, "cuStreamWriteValue32_v2", handle, address, word, ctypes.c_uint)
 
-    def copy(self, stream: int, target: int, source: int, size: int) -> None:
+    def copy(self, stream: Handle, target: Address, source: Address, size: int) -> Call:
         """Copies `size` bytes."""
-        _checked(self._copy(target, source, size, stream), "a copy")
+        return self._copy, (target, source, ctypes.c_size_t(size), stream)
 
     def copy_rows(
-        self, stream: int, target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int
-    ) -> None:
-        """Copies `rows` rows of `width` bytes, which begin a pitch apart."""
+        self, stream: Handle, target: Address, source: Address, pitches: tuple[int, int], width: int, rows: int
+    ) -> Call:
+        """Copies `rows` rows of `width` bytes, which begin a pitch apart: that of the target, that of the source."""
         one = _Copy2D(
-            srcMemoryType=_DEVICE_MEMORY, srcDevice=source, srcPitch=source_pitch,
-            dstMemoryType=_DEVICE_MEMORY, dstDevice=target, dstPitch=target_pitch, WidthInBytes=width, Height=rows,
+            srcMemoryType=_DEVICE_MEMORY, srcPitch=pitches[1], dstMemoryType=_DEVICE_MEMORY, dstPitch=pitches[0],
+            WidthInBytes=width, Height=rows,
         )  # fmt: skip
-        _checked(self._copy_2d(ctypes.byref(one), stream), "a copy of rows")
+        call = self._copy_2d
 
-    def wait(self, stream: int, counter: int, value: int) -> None:
+        def copy(to: Address, of: Address, handle: Handle) -> int:
+            one.dstDevice, one.srcDevice = to.value, of.value
+            return call(ctypes.byref(one), handle)
+
+        return copy, (target, source, stream)
+
+    def wait(self, stream: Handle, counter: Address, value: int) -> Call:
         """The stream goes on once the int32 at `counter` has reached `value`."""
-        _checked(self._wait(stream, counter, value, _WAIT_GEQ), "a wait")
+        return self._wait, (stream, counter, ctypes.c_uint32(value), ctypes.c_uint(_WAIT_GEQ))
 
-    def write(self, stream: int, counter: int, value: int) -> None:
+    def write(self, stream: Handle, counter: Address, value: int) -> Call:
         """Writes an int32, after all that the stream did before."""
-        _checked(self._write(stream, counter, value, _WRITE_DEFAULT), "a write")
+        return self._write, (stream, counter, ctypes.c_uint32(value), ctypes.c_uint(_WRITE_DEFAULT))
 
 
 @cache
@@ -78,8 +91,3 @@ def _function(library: Any, name: str, *types: Any) -> Any:
     function.argtypes = types
     function.restype = ctypes.c_int
     return function
-
-
-def _checked(status: int, what: str) -> None:
-    if status:
-        raise RankError(f"the CUDA driver refused {what} on a stream: error {status}")

@@ -14,7 +14,6 @@ from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.boundary import close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.copies import Flag, Gate, Operation, own_first, record
 from tilelink.runtime.cuda.deadline import Watch
-from tilelink.runtime.cuda.driver import driver
 from tilelink.runtime.cuda.functions import Boundary, Function
 from tilelink.runtime.cuda.heap import Heap
 from tilelink.runtime.cuda.queue import Queue
@@ -52,7 +51,8 @@ class GpuKernel:
         self._outputs = [t for t in layout.tensors if t.space == "out"]
         self._epoch = torch.tensor([1, 0], dtype=torch.int64, device=self.device)
         self._slot = 0
-        self._last: torch.cuda.Event | None = None
+        self._last: torch.cuda.Stream | None = None
+        self._end = torch.cuda.Event()
         self._record()
         self._compile()
         torch.cuda.synchronize(self.device)
@@ -101,7 +101,6 @@ class GpuKernel:
             self._queues.append((first, second))
         self._gated = sorted(gated)
         self._copies = torch.cuda.Stream(device) if any(late for _, late in self._queues) else None
-        self._driver = driver() if queued else None
         self._thresholds = {(g.tensor, g.kind): tables.thresholds(g, self._rank, device) for g in layout.grids}
 
     def _check_gates(self, gated: set[int]) -> None:
@@ -139,6 +138,9 @@ class GpuKernel:
             function = Function(one, getattr(module, one.name), fixed, self._value, layout)
             self._functions.setdefault(one.stream, []).append(function)
         self._streams = {name: torch.cuda.Stream(self.device) for name in self._functions if name != "main"}
+        sides = [*self._streams.values(), *([self._copies] if self._copies else [])]
+        self._sides = [(side, torch.cuda.Event()) for side in sides]
+        self._begin = torch.cuda.Event()
         common: dict[str, Any] = {
             "RANKS": layout.ranks, "BLOCK": 1 << (layout.ranks - 1).bit_length(), "ENTERED": layout.entered_base,
             "STAGE": len(layout.stages),
@@ -187,8 +189,8 @@ class GpuKernel:
         results = self._checked(out, self._outputs, complete=False) if out else {}
         stream = torch.cuda.current_stream(self.device)
         capturing = torch.cuda.is_current_stream_capturing()
-        if self._last is not None and not capturing:
-            stream.wait_event(self._last)
+        if not capturing and stream != self._last:
+            self._follow(stream)
         tensors = {**given, **self._allocate(results)}
         if capturing and self._turns:
             self._turns[self._slot](stream.cuda_stream)
@@ -198,11 +200,17 @@ class GpuKernel:
                 self._keep(tensor, results)
         if not capturing:
             self._slot = (self._slot + 1) % self._program.cycle
-            self._last = self._last or torch.cuda.Event()
-            self._last.record(stream)
             if self._watch:
-                self._watch.settle(self._last, self._heap, self._gated)
+                self._end.record(stream)
+                self._watch.settle(self._end, self._heap, self._gated)
         return {t.name: results.get(t.name, tensors.get(t.name)) for t in self._outputs}  # type: ignore[misc]
+
+    def _follow(self, stream: torch.cuda.Stream) -> None:
+        """Lets a stream wait for the launches made on another one."""
+        if self._last is not None:
+            self._end.record(self._last)
+            stream.wait_event(self._end)
+        self._last = stream
 
     def _allocate(self, results: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The outputs that are not symmetric: those given, or new ones."""
@@ -230,22 +238,22 @@ class GpuKernel:
             self._open(stream.cuda_stream)
         early, late = self._queues[self._slot]
         bases = {name: value.data_ptr() for name, value in tensors.items()}
-        if early and self._driver:
-            early.issue(self._driver, stream.cuda_stream, bases)
-        sides = [*self._streams.values(), *([self._copies] if self._copies else [])]
-        if sides:
-            begin = stream.record_event()
-            for side in sides:
-                side.wait_event(begin)
-        if self._copies and self._driver:
-            late.issue(self._driver, self._copies.cuda_stream, bases)
+        if early:
+            early.issue(stream.cuda_stream, bases)
+        if self._sides:
+            self._begin.record(stream)
+            for side, _ in self._sides:
+                side.wait_event(self._begin)
+        if self._copies:
+            late.issue(self._copies.cuda_stream, bases)
         for name, side in self._streams.items():
             for function in self._functions[name]:
                 function(side.cuda_stream, tensors)
         for function in self._functions.get("main", ()):
             function(stream.cuda_stream, tensors)
-        for side in sides:
-            stream.wait_event(side.record_event())
+        for side, end in self._sides:
+            end.record(side)
+            stream.wait_event(end)
         close(stream.cuda_stream)
 
     def buffer(self, name: str) -> torch.Tensor:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tilelink.errors import RankError
 from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate, Operation
-from tilelink.runtime.cuda.driver import Driver
+from tilelink.runtime.cuda.driver import Call, Driver, driver
 
 Bases = Mapping[str, int]
 """Where the tensors begin that a caller passes, by name."""
@@ -51,40 +53,61 @@ Step = Move | Word | Gate
 
 
 class Queue:
-    """The operations of one launch on one stream."""
+    """The operations of one launch on one stream, as driver calls whose arguments are in place.
+
+    What changes are the stream and the addresses of the tensors that a caller passes: cells that all calls share.
+    """
 
     def __init__(self, operations: Sequence[Operation], places: Places, pads: Sequence[int], rank: int, values: int):
         """pads: where each rank's counters begin; values: where the values of the flags are."""
         self._pad = pads[rank]
-        self._steps: list[Step] = []
+        self._stream = ctypes.c_void_p()
+        self._cells: list[tuple[ctypes.c_uint64, End]] = []
+        self._calls: list[Call] = []
+        steps: list[Step] = []
         for operation in operations:
             match operation:
                 case Copy(target=target, source=source):
-                    self._steps += _moves(target, source, places)
+                    steps += _moves(target, source, places)
                 case Flag(number=number, rank=peer, channel=channel):
-                    self._steps.append(Word(target=pads[peer] + 4 * channel, source=values + 4 * number))
+                    steps.append(Word(target=pads[peer] + 4 * channel, source=values + 4 * number))
                 case Gate():
-                    self._steps.append(operation)
+                    steps.append(operation)
+        if steps:
+            calls = driver()
+            self._calls = [call for step in steps for call in self._prepared(calls, step)]
 
     def __bool__(self) -> bool:
-        return bool(self._steps)
+        return bool(self._calls)
 
-    def issue(self, driver: Driver, stream: int, bases: Bases) -> None:
-        """Issues all operations on a stream (its handle)."""
-        for step in self._steps:
-            match step:
-                case Word(target=target, source=source):
-                    driver.copy(stream, target, source, 4)
-                case Gate(channel=channel, threshold=threshold):
-                    driver.wait(stream, self._pad + 4 * channel, threshold)
-                    driver.write(stream, self._pad + 4 * channel, 0)
-                case Move(rows=1):
-                    driver.copy(stream, step.target.at(bases), step.source.at(bases), step.width)
-                case Move():
-                    target, source = step.target.at(bases), step.source.at(bases)
-                    driver.copy_rows(
-                        stream, target, step.target_pitch, source, step.source_pitch, step.width, step.rows
-                    )
+    def issue(self, stream: int, bases: Bases) -> None:
+        """Issues all operations on a stream (its handle). Raises RankError when the driver refuses one."""
+        self._stream.value = stream
+        for cell, end in self._cells:
+            cell.value = end.at(bases)
+        for function, arguments in self._calls:
+            if status := function(*arguments):
+                raise RankError(f"the CUDA driver refused an operation of a copy engine: error {status}")
+
+    def _prepared(self, calls: Driver, step: Step) -> list[Call]:
+        match step:
+            case Word(target=target, source=source):
+                return [calls.copy(self._stream, ctypes.c_uint64(target), ctypes.c_uint64(source), 4)]
+            case Gate(channel=channel, threshold=threshold):
+                counter = ctypes.c_uint64(self._pad + 4 * channel)
+                return [calls.wait(self._stream, counter, threshold), calls.write(self._stream, counter, 0)]
+            case Move(target=target, source=source, width=width, rows=rows):
+                to, of = self._cell(target), self._cell(source)
+                if rows == 1:
+                    return [calls.copy(self._stream, to, of, width)]
+                pitches = step.target_pitch, step.source_pitch
+                return [calls.copy_rows(self._stream, to, of, pitches, width, rows)]
+
+    def _cell(self, end: End) -> ctypes.c_uint64:
+        cell = ctypes.c_uint64(end.address)
+        if end.name is not None:
+            self._cells.append((cell, end))
+        return cell
 
 
 def _moves(target: Box, source: Box, places: Places) -> list[Move]:

@@ -1,0 +1,154 @@
+"""Copy-engine stages of GPU ranks, without GPUs: what is recorded, and that its moves are the copies that are meant."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilelink import compiler
+from tilelink.compiler_cpu import layout
+from tilelink.errors import BindingError
+from tilelink.runtime.cuda.copies import Copy, Flag, Gate, own_first, record
+from tilelink.runtime.cuda.queue import Move, _moves
+from tilelink.runtime.modules import load_module
+
+RANKS = 3
+TEXT = """
+program parts(M, N):
+    x : in [ranks, M, N]
+    c : local [ranks, M, N]
+    y : symmetric [ranks, M, N]
+    z : out [M, N]
+
+    compute make(s: ranks, i: M, j: N):
+        c[s, i, j] = x[s, i, j] + 1
+        producer_tile_notify(c[s, i, j])
+    comm send(s: ranks, i: M, j: N):
+        consumer_tile_wait(c[s, i, j])
+        tile_push_data(y[rank, i, j] @ s, c[s, i, j])
+        producer_tile_notify(y[rank, i, j] @ s)
+    compute total(i: M, j: N):
+        consumer_tile_wait(y[:, i, j])
+        z[i, j] = sum(y[:, i, j], axis=0)
+
+schedule rows for parts:
+    make on sm, tile(i=8, j=16)
+    send on copy_engine, tile(i=8, j=16)
+    total on sm, tile(i=8, j=16)
+    c channel(i=8, j=16)
+    y channel(i=8, j=16), buffers 2
+
+schedule shared for parts:
+    make on sm, tile(i=8, j=16)
+    send on copy_engine, tile(i=8, j=16)
+    total on sm, tile(i=8, j=16)
+    c channel(i=64, j=64)
+    y channel(i=64, j=64), buffers 1
+"""
+GATHER = """
+program gather(M, N):
+    x : in [M, N]
+    y : out symmetric [ranks, M, N]
+    comm send(s: ranks, i: M):
+        tile_push_data(y[rank, i, :] @ s, x[i, :])
+        producer_tile_notify(y[rank, i, :] @ s)
+schedule engine for gather:
+    send on copy_engine, tile(i=8), order(s = rank + 1 step +1)
+    y channel(i=64)
+"""
+DIMS = {"M": 20, "N": 40}
+
+
+def recorded(text: str, schedule: str, rank: int, epoch: int = 1) -> tuple[Any, list[Any]]:
+    module = compiler.parse(text)
+    program = module.program()
+    kernel = compiler.compile(program, module.schedule(schedule, program), ranks=RANKS, dims=DIMS)
+    memory = layout(kernel.plan)
+    function = load_module(Path(kernel.path)).send
+    return memory, record(function, memory, rank, epoch, {})
+
+
+def test_waits_of_one_counter_become_one_gate_with_its_threshold() -> None:
+    _, operations = recorded(TEXT, "rows", 1)
+    gates = [o for o in operations if isinstance(o, Gate)]
+    assert len(gates) == len({g.channel for g in gates}) == RANKS * 3 * 3
+    assert {g.threshold for g in gates} == {1}
+    _, operations = recorded(TEXT, "shared", 1)
+    gates = [o for o in operations if isinstance(o, Gate)]
+    assert len(gates) == RANKS and {g.threshold for g in gates} == {9}
+
+
+def test_notifies_count_up_to_the_threshold() -> None:
+    _, operations = recorded(TEXT, "shared", 1)
+    flags = [o for o in operations if isinstance(o, Flag)]
+    assert [f.number for f in flags] == list(range(RANKS * 9))
+    to_first = [f.count for f in flags if f.rank == 0]
+    assert to_first == list(range(1, 10)) and {f.step for f in flags} == {9}
+
+
+def test_the_second_launch_uses_the_second_buffer() -> None:
+    memory, first = recorded(TEXT, "rows", 0, epoch=1)
+    _, second = recorded(TEXT, "rows", 0, epoch=2)
+    size = 4 * DIMS["M"] * DIMS["N"] * RANKS
+    offsets = [[o.target.offsets[0] for o in one if isinstance(o, Copy)] for one in (first, second)]
+    assert [b - a for a, b in zip(*offsets, strict=True)] == [size] * len(offsets[0])
+    grid = next(g for g in memory.grids if g.tensor == "y")
+    channels = [[o.channel for o in one if isinstance(o, Flag)] for one in (first, second)]
+    assert [b - a for a, b in zip(*channels, strict=True)] == [grid.count] * len(channels[0])
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_moves_are_the_copies_that_are_meant(rank: int) -> None:
+    memory, operations = recorded(TEXT, "rows", rank)
+    sizes = {t.name: 4 * int(np.prod(t.shape)) * t.slots for t in memory.tensors}
+    bytes_of = {(name, r): np.zeros(size, np.uint8) for name, size in sizes.items() for r in range(RANKS)}
+    source = np.random.default_rng(0).random((RANKS, DIMS["M"], DIMS["N"]), np.float32)
+    bytes_of["c", rank][:] = source.view(np.uint8).reshape(-1)
+    starts = {key: 10**6 * number for number, key in enumerate(bytes_of)}
+    for operation in operations:
+        if isinstance(operation, Copy):
+            for move in _moves(operation.target, operation.source, lambda name, r: starts[name, r]):
+                apply(move, bytes_of, starts)
+    for peer in range(RANKS):
+        got = bytes_of["y", peer][: sizes["c"]].view(np.float32).reshape(source.shape)
+        assert np.array_equal(got[rank], source[peer])
+        assert not got[[r for r in range(RANKS) if r != rank]].any()
+
+
+def apply(move: Move, bytes_of: dict[Any, Any], starts: dict[Any, int]) -> None:
+    def place(address: int) -> tuple[Any, int]:
+        key = max((k for k in starts if starts[k] <= address), key=lambda k: starts[k])
+        return bytes_of[key], address - starts[key]
+
+    for row in range(move.rows):
+        to, at = place(move.target.address + row * move.target_pitch)
+        of, from_ = place(move.source.address + row * move.source_pitch)
+        to[at : at + move.width] = of[from_ : from_ + move.width]
+
+
+def test_rows_become_one_copy_and_whole_rows_one_run() -> None:
+    _, operations = recorded(TEXT, "rows", 0)
+    first = next(o for o in operations if isinstance(o, Copy))
+    (move,) = _moves(first.target, first.source, lambda *_: 0)
+    assert (move.rows, move.width, move.target_pitch, move.source_pitch) == (8, 64, 160, 160)
+    _, operations = recorded(GATHER, "engine", 0)
+    first = next(o for o in operations if isinstance(o, Copy))
+    (move,) = _moves(first.target, first.source, lambda *_: 0)
+    assert (move.rows, move.width) == (1, 8 * 40 * 4)
+
+
+def test_own_copies_for_which_nothing_is_waited_come_first() -> None:
+    _, operations = recorded(GATHER, "engine", 1)
+    early, late = own_first(operations, 1)
+    assert early and all(o.rank == 1 if isinstance(o, Flag) else o.target.rank == 1 for o in early)  # type: ignore[union-attr]
+    assert all(o.rank != 1 if isinstance(o, Flag) else o.target.rank != 1 for o in late)  # type: ignore[union-attr]
+    early, late = own_first(recorded(TEXT, "rows", 1)[1], 1)
+    assert not early and late
+
+
+def test_a_counter_that_others_notify_too_is_refused() -> None:
+    text = GATHER.replace("producer_tile_notify(y[rank, i, :] @ s)", "producer_tile_notify(y[:, i, :] @ s)")
+    with pytest.raises(BindingError, match="shares y channel 0 of rank") as caught:
+        recorded(text, "engine", 0)
+    assert "a channel of its own" in str(caught.value)
