@@ -17,9 +17,11 @@ program shifted(M, N, K):
     x  : in        [M, K]
     w  : in        [N, K]
     ws : symmetric [N, K]
+    zs : symmetric [N, K]                  # has no signals of its own
     y  : out       [M, N]
     comm send(i: N, k: K):
         tile_push_data(ws[i, k] @ (rank + 1), w[i, k])
+        tile_push_data(zs[i, k] @ (rank + 1), w[i, k])
         producer_tile_notify(ws[i, k] @ (rank + 1))
         peer_tile_notify(ws[i, k] @ (rank + 1))
     compute gemm(i: M, j: N):
@@ -38,6 +40,8 @@ BODIES = {
     "two kinds": [WAIT, "peer_tile_wait(ws[j, :])", PRODUCT],
     "not in slices": ["v = x[i, :] * 2.0", WAIT, "y[i, j] = dot(v, ws[j, :].T)"],
     "read twice": [WAIT, "y[i, j] = dot(x[i, :], ws[j, :].T) + ws[j, 0]"],
+    "a load before": [WAIT, "y[i, j] = sum(zs[j, :], axis=1) + dot(x[i, :], ws[j, :].T)"],
+    "beside it": [WAIT, "y[i, j] = dot(x[i, :], (ws[j, :] + zs[j, :]).T)"],
     "something between": [WAIT, "v = x[i, :] * 2.0", "y[i, j] = dot(v, ws[j, :].T)"],
 }  # fmt: skip
 IN_LOOP = {"sliced", "summed", "on the left", "two kinds"}
@@ -67,7 +71,7 @@ def test_every_wait_is_made(body: str) -> None:
 @pytest.mark.parametrize("body", BODIES)
 def test_a_wait_is_before_what_it_guards(body: str, target: str) -> None:
     gemm = emitted(sample(body).bound(ranks=2, target=target, dtype="bf16")).text.partition("\ndef gemm(")[2]
-    loads = [at.start() for at in re.finditer(r"consume_token\(ws_\w+.*, ready\)", gemm)]
+    loads = [at.start() for at in re.finditer(r"consume_token\([wz]s_\w+.*, ready\)", gemm)]
     waits = [at.start() for at in re.finditer(r"ready \+= dl\.wait\(", gemm)]
     assert len(waits) == (2 if body == "two kinds" else 1)
     assert loads and max(waits) < min(loads)

@@ -2,12 +2,13 @@
 
 A schedule may give every slice of a contracted dimension a channel of its own. Where the product stands directly
 behind the wait for all of them, it need not wait for the last slice before it multiplies the first: the loop waits for
-each slice when it comes to it. The wait only moves later, past nothing but other waits, and stays before every load of
-what it guards; so what was proved for the task holds.
+each slice when it comes to it. The wait only moves later, past nothing but other waits and loads of what nobody writes,
+and stays before every load of what it guards; so what was proved for the task holds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from tilelink.ir.mapping import ChannelGrid, TileMap, single
@@ -26,15 +27,21 @@ class LateWait:
 
 
 def late_wait(
-    wait: Wait, behind: tuple[Statement, ...], tile_map: TileMap, grid: ChannelGrid, block: int
+    wait: Wait, behind: tuple[Statement, ...], tile_map: TileMap, grid: ChannelGrid, block: int, constant: Set[str]
 ) -> LateWait | None:
-    """The wait as it moves into the loop of the product behind it, in steps of `block` elements; None if it stays."""
+    """The wait as it moves into the loop of the product behind it, in steps of `block` elements; None if it stays.
+
+    constant: tensors that nobody writes. Whatever else the product reads may be guarded by the same wait.
+    """
     product = next((s for s in behind if not isinstance(s, Wait)), None)
     if not isinstance(product, Assign | Store):
         return None
     value = value_of(product)
     dots = [v for v in values(value) if isinstance(v, Dot)] if value is not None else []
-    if value is None or len(dots) != 1 or sum(r.tensor == wait.region.tensor for r in reads(value)) != 1:
+    if value is None or len(dots) != 1:
+        return None
+    guarded = [r for r in reads(value) if r.tensor not in constant or r.rank is not None]
+    if guarded != [wait.region]:
         return None
     dim = _contracted(dots[0], wait.region)
     if dim is None:

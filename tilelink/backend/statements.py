@@ -85,7 +85,8 @@ class Statements:
         addresses = self.values.addresses
         tile_map = addresses.bound.tile_map(addresses.stage.name, wait.region)
         grid = addresses.bound.channels[wait.region.tensor, wait.kind]
-        late = late_wait(wait, behind, tile_map, grid, self.values.contraction_block)
+        constant = {t.name for t in addresses.bound.tensors.values() if t.decl.space in ("in", "table")}
+        late = late_wait(wait, behind, tile_map, grid, self.values.contraction_block, constant)
         if late is None:
             return False
 
