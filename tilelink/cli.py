@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich import box as rich_box
@@ -15,17 +15,31 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tilelink import cli_gpu, compiler, doctor
-from tilelink.errors import BindingError, TileLinkError, UnknownNameError
-from tilelink.ir.program import Program
+from tilelink import cli_gpu, cli_simulate, compiler, doctor
+from tilelink.cli_common import (
+    DEFAULT,
+    DEFAULT_DIMS,
+    AsJson,
+    Dtype,
+    Element,
+    File,
+    ProgramName,
+    Ranks,
+    ScheduleName,
+    Sets,
+    designed_errors,
+    dims_of,
+    random_tables,
+    schedule_name,
+    schedules_named,
+    values_text,
+    write,
+)
+from tilelink.errors import TileLinkError, UnknownNameError
 from tilelink.reference import trial
 from tilelink.schedule.plan import NOTIFY, Plan
 from tilelink.schedule.values import Schedule
 
-DEFAULT = "default"
-DEFAULT_DIMS = (80, 96, 48, 40, 56, 24)
-"""Sizes of dimensions that nobody set: small, and no multiple of the usual tiles."""
-DEFAULT_VALUES: dict[str, float | bool] = {"f32": 0.5, "i32": 1, "bool": True}
 TOLERANCE = {"f32": 1e-4, "f16": 1e-2, "bf16": 3e-2}
 
 app = typer.Typer(
@@ -56,19 +70,6 @@ class Dialect(StrEnum):
     triton_dist = "triton_dist"
 
 
-class Dtype(StrEnum):
-    f32 = "f32"
-    f16 = "f16"
-    bf16 = "bf16"
-
-
-File = Annotated[str, typer.Argument(metavar="FILE", help="a .tl file, or a name of the operator library")]
-ProgramName = Annotated[str | None, typer.Option("--program", "-p", help="which program of the file")]
-ScheduleName = Annotated[str | None, typer.Option("--schedule", "-s", help='which schedule; "default" is the built-in')]
-Ranks = Annotated[int, typer.Option("--ranks", "-n", min=1, help="how many ranks")]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="a dimension or parameter, as in Ms=256; repeatable")]
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON object instead of text")]
-Element = Annotated[Dtype, typer.Option("--dtype", help="the element type of tensors that have none of their own")]
 Machine = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")]
 
 
@@ -84,7 +85,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Prove programs safe with each of their schedules; exit 1 with the first error of each otherwise."""
-    with _designed_errors(as_json):
+    with designed_errors(as_json):
         module = compiler.load(file)
         programs = module.programs if program is None else (module.program(program),)
         if not programs:
@@ -92,15 +93,15 @@ def check(
         wrong: list[TileLinkError] = []
         report: list[dict[str, Any]] = []
         for one in programs:
-            dims = _dims(one, sets)
+            dims = dims_of(one, sets)
             tasks: dict[str, int] = {}
-            for scheduled in _schedules(module, one, schedule):
+            for scheduled in schedules_named(module, one, schedule):
                 try:
                     plan = compiler.plan(
                         one, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=target,
-                        tables=_tables(one, dims, ranks),
+                        tables=random_tables(one, dims, ranks),
                     )  # fmt: skip
-                    tasks[_name(scheduled)] = plan.tasks
+                    tasks[schedule_name(scheduled)] = plan.tasks
                 except TileLinkError as error:
                     wrong.append(error)
             report.append({"program": one.name, "ranks": ranks, "dims": dims, "tasks": tasks})
@@ -122,29 +123,29 @@ def show(
     dtype: Annotated[Dtype | None, typer.Option("--dtype", help="the element type")] = None,
 ) -> None:
     """Print a program, its schedule, its plan, the generated source or the compiled PTX."""
-    with _designed_errors():
+    with designed_errors():
         module = compiler.load(file)
         chosen = module.program(program)
-        scheduled = _schedules(module, chosen, schedule or DEFAULT)[0]
+        scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
         gpu = stage is Stage.ptx
         options: dict[str, Any] = {
             "ranks": ranks,
-            "dims": _dims(chosen, sets, DIMS_ON_GPU if gpu else DEFAULT_DIMS),
+            "dims": dims_of(chosen, sets, DIMS_ON_GPU if gpu else DEFAULT_DIMS),
             "dtype": (dtype or (Dtype.bf16 if gpu else Dtype.f32)).value,
             "target": target or ("sm_90" if gpu else "cpu"),
         }
-        options["tables"] = _tables(chosen, options["dims"], ranks)
+        options["tables"] = random_tables(chosen, options["dims"], ranks)
         match stage:
             case Stage.program:
-                _write(str(chosen))
+                write(str(chosen))
             case Stage.schedule:
-                _write(str(scheduled or Schedule(name=DEFAULT, program=chosen.name)))
+                write(str(scheduled or Schedule(name=DEFAULT, program=chosen.name)))
             case Stage.plan:
                 _show_plan(compiler.plan(chosen, scheduled, **options))
             case Stage.source:
-                _write(compiler.source(chosen, scheduled, dialect=dialect.value, **options))
+                write(compiler.source(chosen, scheduled, dialect=dialect.value, **options))
             case Stage.ptx:
-                _write(compiler.assembly(chosen, scheduled, **options))
+                write(compiler.assembly(chosen, scheduled, **options))
 
 
 @app.command()
@@ -163,13 +164,13 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a program on random inputs, fresh for every launch, and compare all outputs with what it means."""
-    with _designed_errors(as_json):
+    with designed_errors(as_json):
         module = compiler.load(file)
         chosen = module.program(program)
-        scheduled = _schedules(module, chosen, schedule or DEFAULT)[0]
-        dims, kind = _dims(chosen, sets), dtype.value
+        scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
+        dims, kind = dims_of(chosen, sets), dtype.value
         report: dict[str, Any] = {
-            "program": chosen.name, "schedule": _name(scheduled), "ranks": ranks, "dims": dims, "dtype": kind,
+            "program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks, "dims": dims, "dtype": kind,
             "launches": repeat, "device": device.value,
         }  # fmt: skip
         if device is Device.cuda:
@@ -178,7 +179,7 @@ def run(
                 raise typer.Exit(1)
             return
         with _progress(2 + repeat, quiet=as_json) as advance:
-            tables = _tables(chosen, dims, ranks, seed or 0)
+            tables = random_tables(chosen, dims, ranks, seed or 0)
             kernel = compiler.compile(chosen, scheduled, ranks=ranks, dims=dims, dtype=kind, tables=tables)
             advance("running")
             inputs = trial.random_inputs(chosen, ranks=ranks, dims=dims, dtype=kind, launches=repeat, seed=seed or 0)
@@ -208,10 +209,13 @@ def _run_on_gpus(
     return answer["errors"]
 
 
+app.command("simulate")(cli_simulate.simulate)
+
+
 @app.command("doctor")
 def examine(as_json: AsJson = False) -> None:
     """Look at what of this machine can be used, and say what to do about the rest."""
-    if not doctor.report(_write, as_json=as_json):
+    if not doctor.report(write, as_json=as_json):
         raise typer.Exit(1)
 
 
@@ -219,49 +223,6 @@ def examine(as_json: AsJson = False) -> None:
 
 DIMS_ON_GPU = (1024, 2048, 512, 256, 128, 64)
 """Sizes of dimensions that nobody set, where kernels are compiled for a GPU."""
-
-
-def _schedules(module: compiler.Module, program: Program, name: str | None) -> list[Schedule | None]:
-    """The schedule of that name (None: the built-in defaults), or without a name all that there are."""
-    declared = module.schedules_of(program)
-    if name is None:
-        return [None, *declared]
-    if name == DEFAULT and not any(s.name == DEFAULT for s in declared):
-        return [None]
-    return [module.schedule(name, program)]
-
-
-def _name(schedule: Schedule | None) -> str:
-    return schedule.name if schedule else DEFAULT
-
-
-def _dims(program: Program, sets: list[str] | None, sizes: tuple[int, ...] = DEFAULT_DIMS) -> dict[str, Any]:
-    """A value for every parameter of the program: what was set, else a default."""
-    given = dict(_setting(text) for text in sets or [])
-    names = {p.name: p.kind for p in program.params}
-    if unknown := sorted(given.keys() - names.keys()):
-        raise BindingError(f"{program.name} has no parameter {unknown[0]!r}", hint=f"it has {', '.join(names)}")
-    spare = [name for name, kind in names.items() if kind == "dim"]
-    defaults = {name: sizes[k % len(sizes)] for k, name in enumerate(spare)}
-    return {name: given.get(name, defaults.get(name, DEFAULT_VALUES.get(kind, 1))) for name, kind in names.items()}
-
-
-def _setting(text: str) -> tuple[str, int | float | bool]:
-    name, equals, value = text.partition("=")
-    words = {"true": True, "false": False}
-    if equals and value.lower() in words:
-        return name.strip(), words[value.lower()]
-    for kind in (int, float):
-        try:
-            return name.strip(), kind(value)
-        except ValueError:
-            continue
-    raise BindingError(f"--set {text} sets nothing", hint="write NAME=NUMBER, as in --set Ms=256")
-
-
-def _tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: int = 0) -> dict[str, Any]:
-    tables = trial.random_tables(program, ranks=ranks, dims=dims, seed=seed)
-    return {name: values.numpy() for name, values in tables.items()}
 
 
 def _errors(kernel: compiler.Kernel, inputs: Sequence[Any], outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -276,46 +237,14 @@ def _errors(kernel: compiler.Kernel, inputs: Sequence[Any], outputs: Sequence[Ma
 # Output ------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _designed_errors(as_json: bool = False) -> Generator[None]:
-    """Turns an error into its text and exit status 1."""
-    try:
-        yield
-    except TileLinkError as error:
-        _fail(error, as_json)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except BrokenPipeError:
-        # Whoever read the output has seen enough; nothing may be flushed to it at exit.
-        sys.stdout = None
-        raise typer.Exit(0) from None
-
-
-def _fail(error: TileLinkError, as_json: bool) -> NoReturn:
-    if as_json:
-        _write(json.dumps({"error": type(error).__name__, "message": str(error)}))
-    else:
-        typer.echo(str(error), err=True)
-    raise typer.Exit(1) from None
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
-    sys.stdout.flush()
-
-
-def _values(dims: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in dims.items())
-
-
 def _print_checked(report: list[dict[str, Any]], wrong: list[TileLinkError], as_json: bool) -> None:
     if as_json:
         errors = [{"error": type(e).__name__, "message": str(e)} for e in wrong]
-        return _write(json.dumps({"ok": not wrong, "programs": report, "errors": errors}))
+        return write(json.dumps({"ok": not wrong, "programs": report, "errors": errors}))
     for one in report:
         if one["tasks"]:
             schedules = ", ".join(f"{name} ({tasks} tiles)" for name, tasks in one["tasks"].items())
-            _write(f"{one['program']}: safe on {one['ranks']} ranks, {_values(one['dims'])}: {schedules}")
+            write(f"{one['program']}: safe on {one['ranks']} ranks, {values_text(one['dims'])}: {schedules}")
     for error in wrong:
         typer.echo(str(error), err=True)
 
@@ -326,12 +255,12 @@ def _print_errors(report: dict[str, Any], errors: dict[str, float], tolerance: f
     good = all(right.values())
     if as_json:
         finite = {name: error if error < float("inf") else None for name, error in errors.items()}
-        _write(json.dumps({**report, "ok": good, "tolerance": tolerance, "errors": finite}))
+        write(json.dumps({**report, "ok": good, "tolerance": tolerance, "errors": finite}))
         return good
     title = "{program} with {schedule} on {ranks} ranks, {launches} launches, {dtype}".format_map(report)
     console = Console()
     if console.is_terminal:
-        table = Table("output", "max |out-ref|/|ref|", "allowed", "", title=f"{title}, {_values(report['dims'])}")
+        table = Table("output", "max |out-ref|/|ref|", "allowed", "", title=f"{title}, {values_text(report['dims'])}")
         for name, error in errors.items():
             verdict = "[green]ok[/]" if right[name] else "[red]wrong[/]"
             table.add_row(name, f"{error:.2e}", f"{tolerance:.0e}", verdict)
@@ -339,7 +268,7 @@ def _print_errors(report: dict[str, Any], errors: dict[str, float], tolerance: f
         return good
     for name, error in errors.items():
         verdict = "ok" if right[name] else f"wrong, {tolerance:.0e} allowed"
-        _write(f"{name}: max |out-ref|/|ref| {error:.2e} {verdict} ({title})")
+        write(f"{name}: max |out-ref|/|ref| {error:.2e} {verdict} ({title})")
     return good
 
 

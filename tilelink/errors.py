@@ -81,6 +81,10 @@ class UnknownTargetError(TileLinkError):
     """No such compilation target."""
 
 
+class MachineError(TileLinkError):
+    """A description of a machine is missing or not one."""
+
+
 class ParseError(TileLinkError):
     """The text is not in the language."""
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.house import sources
 
-EVERY_LAYER = frozenset({"compiler", "compiler_cpu", "compiler_gpu", "ops", "cli", "cli_gpu", "doctor", "__main__"})
+CLI = frozenset({"cli", "cli_common", "cli_gpu", "cli_simulate", "doctor", "__main__"})
+EVERY_LAYER = frozenset({"compiler", "compiler_cpu", "compiler_gpu", "ops"}) | CLI
 SCHEDULE_VALUES = ("schedule.values", "schedule.orders", "schedule.bind", "schedule.bound")
 
 # Layer -> what it may import besides itself: layers or single modules. The layers of EVERY_LAYER may import all.
@@ -38,8 +39,9 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "cuda": frozenset({"runtime"}),
     "nvshmem": frozenset({"runtime"}),
     "numpy": frozenset({"ir", "schedule", "backend", "runtime", "reference", "compiler", "compiler_cpu", "ops", "cli"}),
-    "rich": frozenset({"cli"}),
-    "typer": frozenset({"cli"}),
+    "rich": frozenset({"cli", "cli_simulate"}),
+    "typer": frozenset({"cli", "cli_common", "cli_simulate"}),
+    "matplotlib": frozenset({"schedule"}),
 }
 
 

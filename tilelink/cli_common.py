@@ -1,0 +1,119 @@
+"""What the commands share: their options, what is chosen where nothing is said, errors and output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from tilelink import compiler
+from tilelink.errors import BindingError, TileLinkError
+from tilelink.ir.program import Program
+from tilelink.reference import trial
+from tilelink.schedule.values import Schedule
+
+DEFAULT = "default"
+DEFAULT_DIMS = (80, 96, 48, 40, 56, 24)
+"""Sizes of dimensions that nobody set: small, and no multiple of the usual tiles."""
+DEFAULT_VALUES: dict[str, float | bool] = {"f32": 0.5, "i32": 1, "bool": True}
+
+
+class Dtype(StrEnum):
+    f32 = "f32"
+    f16 = "f16"
+    bf16 = "bf16"
+
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="a .tl file, or a name of the operator library")]
+ProgramName = Annotated[str | None, typer.Option("--program", "-p", help="which program of the file")]
+ScheduleName = Annotated[str | None, typer.Option("--schedule", "-s", help='which schedule; "default" is the built-in')]
+Ranks = Annotated[int, typer.Option("--ranks", "-n", min=1, help="how many ranks")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="a dimension or parameter, as in Ms=256; repeatable")]
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON object instead of text")]
+Element = Annotated[Dtype, typer.Option("--dtype", help="the element type of tensors that have none of their own")]
+
+
+# Choices -----------------------------------------------------------------------------------------------------
+
+
+def schedules_named(module: compiler.Module, program: Program, name: str | None) -> list[Schedule | None]:
+    """The schedule of that name (None: the built-in defaults), or without a name all that there are."""
+    declared = module.schedules_of(program)
+    if name is None:
+        return [None, *declared]
+    if name == DEFAULT and not any(s.name == DEFAULT for s in declared):
+        return [None]
+    return [module.schedule(name, program)]
+
+
+def schedule_name(schedule: Schedule | None) -> str:
+    return schedule.name if schedule else DEFAULT
+
+
+def dims_of(program: Program, sets: list[str] | None, sizes: tuple[int, ...] = DEFAULT_DIMS) -> dict[str, Any]:
+    """A value for every parameter of the program: what was set, else a default."""
+    given = dict(setting(text) for text in sets or [])
+    names = {p.name: p.kind for p in program.params}
+    if unknown := sorted(given.keys() - names.keys()):
+        raise BindingError(f"{program.name} has no parameter {unknown[0]!r}", hint=f"it has {', '.join(names)}")
+    spare = [name for name, kind in names.items() if kind == "dim"]
+    defaults = {name: sizes[k % len(sizes)] for k, name in enumerate(spare)}
+    return {name: given.get(name, defaults.get(name, DEFAULT_VALUES.get(kind, 1))) for name, kind in names.items()}
+
+
+def setting(text: str) -> tuple[str, int | float | bool]:
+    name, equals, value = text.partition("=")
+    words = {"true": True, "false": False}
+    if equals and value.lower() in words:
+        return name.strip(), words[value.lower()]
+    for kind in (int, float):
+        try:
+            return name.strip(), kind(value)
+        except ValueError:
+            continue
+    raise BindingError(f"--set {text} sets nothing", hint="write NAME=NUMBER, as in --set Ms=256")
+
+
+def random_tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: int = 0) -> dict[str, Any]:
+    tables = trial.random_tables(program, ranks=ranks, dims=dims, seed=seed)
+    return {name: values.numpy() for name, values in tables.items()}
+
+
+# Output ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def designed_errors(as_json: bool = False) -> Generator[None]:
+    """Turns an error into its text and exit status 1."""
+    try:
+        yield
+    except TileLinkError as error:
+        fail(error, as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; nothing may be flushed to it at exit.
+        sys.stdout = None
+        raise typer.Exit(0) from None
+
+
+def fail(error: TileLinkError, as_json: bool) -> NoReturn:
+    if as_json:
+        write(json.dumps({"error": type(error).__name__, "message": str(error)}))
+    else:
+        typer.echo(str(error), err=True)
+    raise typer.Exit(1) from None
+
+
+def write(text: str) -> None:
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def values_text(dims: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in dims.items())

@@ -1,0 +1,116 @@
+"""`tilelink simulate FILE`: what a launch would take on a machine that need not be there, and where the time goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tilelink import compiler
+from tilelink.cli_common import (
+    DEFAULT,
+    AsJson,
+    Dtype,
+    Element,
+    File,
+    ProgramName,
+    Ranks,
+    ScheduleName,
+    Sets,
+    designed_errors,
+    dims_of,
+    random_tables,
+    schedule_name,
+    schedules_named,
+    values_text,
+    write,
+)
+from tilelink.schedule.machine import load_machine
+from tilelink.schedule.simulate import Simulated
+from tilelink.schedule.simulate import simulate as simulated
+from tilelink.schedule.simulate.trace import trace_text
+
+SIZES = (1024, 1024, 4096, 1024, 128, 64)
+"""Sizes of dimensions that nobody set."""
+US = 1e6
+
+
+def simulate(
+    file: File,
+    program: ProgramName = None,
+    schedule: ScheduleName = None,
+    ranks: Ranks = 8,
+    sets: Sets = None,
+    machine: Annotated[str, typer.Option("--machine", "-m", help="a shipped machine or a JSON file")] = "8xH200",
+    dtype: Element = Dtype.bf16,
+    trace: Annotated[Path | None, typer.Option("--trace", help="write a timeline that Perfetto opens")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="draw the timeline as PNG, SVG or PDF")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the time of a launch on a machine, its bound, and where the difference goes."""
+    with designed_errors(as_json):
+        module = compiler.load(file)
+        chosen = module.program(program)
+        scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
+        described = load_machine(machine)
+        dims = dims_of(chosen, sets, SIZES)
+        tables = random_tables(chosen, dims, ranks)
+        plan = compiler.plan(
+            chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=described.target, tables=tables
+        )
+        result = simulated(plan, described, tables=tables)
+        if trace is not None:
+            trace.write_text(trace_text(result), encoding="utf-8")
+        if plot is not None:
+            from tilelink.schedule.simulate.plot import save_plot
+
+            save_plot(result, plot)
+        head = {"program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks, "dims": dims}
+        _print(result, {**head, "dtype": dtype.value, "machine": described.name, "tiles": plan.tasks}, as_json)
+
+
+def _print(result: Simulated, head: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        return write(json.dumps({**head, **_values(result)}))
+    bound = result.bound
+    title = f"{head['program']} with {head['schedule']} on {head['ranks']} ranks of {head['machine']}"
+    write(f"{title}, {head['dtype']}, {values_text(head['dims'])}: {head['tiles']} tiles")
+    ratio = f", {result.seconds / bound.seconds:.2f} times the bound" if bound.seconds else ""
+    write(f"predicted {result.seconds * US:.1f} us (rank {result.slowest}){ratio}")
+    write(f"bound {bound.seconds * US:.1f} us (compute {bound.compute * US:.1f}, transfer {bound.transfer * US:.1f})")
+    _print_ranks(result)
+
+
+def _print_ranks(result: Simulated) -> None:
+    """A row for every rank that differs from the one before it."""
+    names = list(result.breakdowns[0].parts())
+    rows = [
+        (f"{rank}", f"{seconds * US:.1f}", *(f"{part * US:.1f}" for part in breakdown.parts().values()))
+        for rank, (seconds, breakdown) in enumerate(zip(result.rank_seconds, result.breakdowns, strict=True))
+    ]
+    console = Console()
+    headings = ("rank", "us", *(name.replace("_", "-") for name in names))
+    if console.is_terminal:
+        table = Table(*headings)
+        for row in rows:
+            table.add_row(*row)
+        return console.print(table)
+    for row in (headings, *rows):
+        write(" ".join(f"{cell:>9}" for cell in row))
+
+
+def _values(result: Simulated) -> dict[str, Any]:
+    return {
+        "seconds": result.seconds,
+        "rank_seconds": list(result.rank_seconds),
+        "bound": {
+            "seconds": result.bound.seconds,
+            "compute": result.bound.compute,
+            "transfer": result.bound.transfer,
+        },
+        "breakdown": [breakdown.parts() for breakdown in result.breakdowns],
+    }

@@ -1,0 +1,170 @@
+"""Machines: what the ranks of a simulated run are made of, in units, and where each number comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tilelink.errors import MachineError
+
+SHIPPED = Path(__file__).parents[1] / "machines"
+KINDS = ("measured", "data sheet", "derived", "assumed")
+"""How a source begins: read off this machine, off its data sheet, computed from others of its fields, or guessed."""
+
+
+def _number(unit: str, default: float | None = None) -> Any:
+    return field(metadata={"unit": unit}, default=MISSING if default is None else default)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One kind of rank and what joins the ranks. Rates are of one rank and of one direction.
+
+    `sources`: field -> "measured: ...", "data sheet: ...", "derived: ..." or "assumed: ...".
+    """
+
+    name: str
+    target: str
+    """The target that kernels are compiled for, as `tilelink.target` names it."""
+    node_ranks: int = _number("ranks")
+    """Ranks of one node; further ones are reached through the network."""
+    sms: int = _number("SMs")
+
+    matmul_flops: float = _number("flop/s")
+    """Products of 16-bit floats inside the main loop of a large tile, all SMs together."""
+    vector_flops: float = _number("flop/s")
+    """Elementwise f32 operations, all SMs together."""
+    special_rate: float = _number("op/s")
+    """Exponentials and their kin, all SMs together."""
+    cache_bandwidth: float = _number("B/s")
+    """Operands from the L2 cache into all SMs."""
+    memory_bandwidth: float = _number("B/s")
+    sm_bandwidth: float = _number("B/s")
+    """Most that one SM moves from or to memory."""
+    load_latency: float = _number("s")
+    """Of one load in the main loop, hidden by its pipeline."""
+    tile_overhead: float = _number("s")
+    """Filling the pipeline of a tile and turning to the next one."""
+
+    link_bandwidth: float = _number("B/s")
+    """Out of one rank, and into one rank, inside a node."""
+    sm_push_efficiency: float = _number("1")
+    """Share of the link that stores by many programs reach."""
+    sm_pull_efficiency: float = _number("1")
+    sm_push_rate: float = _number("B/s")
+    """Stores of one program to a peer."""
+    sm_pull_rate: float = _number("B/s")
+    """Loads of one program from a peer."""
+    link_latency: float = _number("s")
+    """One way, of a load that waits for its data."""
+    signal_latency: float = _number("s")
+    """From a notify on one rank to the end of the wait on another."""
+    local_signal_latency: float = _number("s")
+    fence: float = _number("s")
+    """What a notify costs the program that gives it: its stores to a peer must have arrived."""
+    copies_slow_compute: float = _number("1")
+    """How much longer a tile's computation takes on a rank whose SMs copy at the same time."""
+
+    copy_start: float = _number("s")
+    """First copy of the copy engine, and one behind a wait."""
+    copy_call: float = _number("s")
+    """Each further copy."""
+    copy_signal: float = _number("s")
+    """A flag written or awaited by the copy engine's stream."""
+
+    kernel_start: float = _number("s")
+    """From the launch to the first tile."""
+    kernel_gap: float = _number("s")
+    """Between two kernels of a stream."""
+
+    network_bandwidth: float = _number("B/s")
+    """Out of one rank, and into one rank, between nodes."""
+    network_latency: float = _number("s")
+    """What a transfer or a signal takes longer between nodes."""
+
+    tile_flops: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), metadata={"unit": "flop/s"})
+    """"128x256" -> measured main loop of such tiles, all SMs together, where the estimate is not good enough."""
+    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in NUMBERS:
+            value = getattr(self, name)
+            least = 0 if UNITS[name] == "s" else 1e-12
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
+                raise MachineError(f"{self.name}: {name} is {value!r}", hint=f"a positive number of {UNITS[name]}")
+
+    def node(self, rank: int) -> int:
+        """The node that a rank belongs to; ranks fill nodes one after the other."""
+        return rank // self.node_ranks
+
+
+UNITS: Mapping[str, str] = {f.name: f.metadata["unit"] for f in fields(Machine) if "unit" in f.metadata}
+NUMBERS = tuple(name for name in UNITS if name != "tile_flops")
+
+
+def load_machine(name: str | Path) -> Machine:
+    """A machine by the name of a description that comes with the package ("8xH200"), or from a JSON file.
+
+    Raises MachineError for neither, and for a description that is not one.
+    """
+    path = Path(name)
+    if not path.is_file():
+        path = SHIPPED / f"{name}.json"
+    if not path.is_file():
+        raise MachineError(f"no machine {str(name)!r}", hint=f"a JSON file, or one of {', '.join(shipped_machines())}")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MachineError(f"{path} cannot be read: {error}", hint="write it with save_machine") from None
+    return machine_of(raw, str(path))
+
+
+def shipped_machines() -> tuple[str, ...]:
+    """The descriptions that come with the package."""
+    return tuple(sorted(p.stem for p in SHIPPED.glob("*.json")))
+
+
+def save_machine(machine: Machine, path: str | Path) -> None:
+    """Writes a description that `load_machine` reads back as an equal machine."""
+    Path(path).write_text(json.dumps(description(machine), indent=1) + "\n", encoding="utf-8")
+
+
+def description(machine: Machine) -> dict[str, Any]:
+    """A machine as JSON values: every field with its unit and its source."""
+    result: dict[str, Any] = {"name": machine.name, "target": machine.target}
+    for name, unit in UNITS.items():
+        value = getattr(machine, name)
+        value = dict(value) if name == "tile_flops" else value
+        result[name] = {"value": value, "unit": unit, "source": machine.sources.get(name, "assumed")}
+    return result
+
+
+def machine_of(raw: Any, where: str = "<json>") -> Machine:
+    """A machine from what `description` gives. Raises MachineError that names the field and `where`."""
+    if not isinstance(raw, dict) or not {"name", "target"} <= raw.keys():
+        raise MachineError(f"{where} describes no machine", hint='{"name": ..., "target": ..., "sms": {"value": ...}}')
+    if unknown := sorted(raw.keys() - {"name", "target", *UNITS}):
+        raise MachineError(f"{where}: a machine has no {unknown[0]!r}", hint=f"it has {', '.join(UNITS)}")
+    if missing := [name for name in NUMBERS if name not in raw]:
+        raise MachineError(f"{where}: {missing[0]} is missing", hint=f'"{missing[0]}": {{"value": ...}}')
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name in UNITS.keys() & raw.keys():
+        entry = raw[name]
+        if not isinstance(entry, dict) or "value" not in entry:
+            raise MachineError(f"{where}: {name} has no value", hint='{"value": 1.0, "unit": ..., "source": ...}')
+        if entry.get("unit", UNITS[name]) != UNITS[name]:
+            raise MachineError(f"{where}: {name} is in {entry['unit']}", hint=f"give it in {UNITS[name]}")
+        values[name] = entry["value"]
+        sources[name] = _source(entry.get("source", "assumed"), f"{where}: {name}")
+    return Machine(name=raw["name"], target=raw["target"], sources=sources, **values)
+
+
+def _source(text: Any, where: str) -> str:
+    if not isinstance(text, str) or not text.startswith(KINDS):
+        raise MachineError(f"{where} comes from {text!r}", hint=f"a source begins with {', '.join(KINDS)}")
+    return text

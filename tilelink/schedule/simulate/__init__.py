@@ -1,0 +1,43 @@
+"""Predicting a launch: the plan as discrete events on a machine.
+
+result = simulate(plan, load_machine("8xH200"))
+result.seconds, result.bound.seconds, result.breakdowns[0].parts()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tilelink.errors import MachineError
+from tilelink.schedule.machine import Machine
+from tilelink.schedule.plan import Plan
+from tilelink.schedule.simulate.cost import CostModel, Roofline
+from tilelink.schedule.simulate.engine import simulate_script
+from tilelink.schedule.simulate.result import Simulated, summarize
+from tilelink.schedule.simulate.script import make_script
+
+__all__ = ["CostModel", "Roofline", "Simulated", "simulate"]
+
+
+def simulate(
+    plan: Plan,
+    machine: Machine,
+    *,
+    cost: CostModel | None = None,
+    tables: Mapping[str, NDArray[Any]] | None = None,
+    offsets: Sequence[float] | None = None,
+) -> Simulated:
+    """One launch of a verified plan, with all inputs in place.
+
+    cost: what work takes (None: Roofline). tables: those that the plan was made with. offsets: seconds after the first
+    rank's launch that each rank launches (None: all at once). The same arguments give the same result, always.
+    Raises ProgressError for a plan that deadlocks, MachineError for offsets that do not fit the ranks.
+    """
+    offsets = [0.0] * plan.bound.ranks if offsets is None else [float(o) for o in offsets]
+    if len(offsets) != plan.bound.ranks or min(offsets) < 0:
+        raise MachineError(f"{len(offsets)} launch offsets for {plan.bound.ranks} ranks", hint="one each, from 0 on")
+    script = make_script(plan, machine, cost or Roofline(), tables)
+    return summarize(simulate_script(script, offsets))

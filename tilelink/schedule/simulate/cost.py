@@ -1,0 +1,104 @@
+"""What work costs on a machine: the one place to change for another idea of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, Protocol
+
+from tilelink.schedule.machine import Machine
+from tilelink.schedule.simulate.work import Product, TileWork
+
+REGISTERS = 160
+"""f32 values of accumulators that a thread holds without spilling."""
+SPILLED = 0.3
+"""Speed that is left where accumulators spill."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileTime:
+    """Seconds of one execution: the computation itself, and what comes before and after it."""
+
+    main: float
+    overhead: float = 0.0
+
+    def __add__(self, other: TileTime) -> TileTime:
+        return TileTime(main=self.main + other.main, overhead=self.overhead + other.overhead)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """A transfer: what moves it, how far, and how many programs do such transfers on a rank."""
+
+    engine: Literal["copy", "push", "pull"]
+    reach: Literal["local", "node", "network"]
+    programs: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveTime:
+    """setup: seconds before the first byte (the copy engine's calls come on top). latency: seconds after the last.
+
+    rate: most bytes a second that this one transfer reaches. efficiency: share of the link's bandwidth that such
+    transfers reach together.
+    """
+
+    setup: float = 0.0
+    latency: float = 0.0
+    rate: float = inf
+    efficiency: float = 1.0
+
+
+class CostModel(Protocol):
+    """Times of the pieces of work; how they wait for each other and share links is the simulator's part."""
+
+    def tile(self, work: TileWork, machine: Machine) -> TileTime:
+        """Seconds of one execution of a statement."""
+        ...
+
+    def move(self, move: Move, machine: Machine) -> MoveTime:
+        """What bounds a transfer besides the links it shares with others."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """A tile takes as long as the slowest of its tensor cores, its operands and its memory traffic (Williams 2009)."""
+
+    def tile(self, work: TileWork, machine: Machine) -> TileTime:
+        """Products one after the other, elementwise work beside neither; a product's memory traffic is hidden."""
+        main = sum(self._product(p, work, machine) for p in work.products)
+        share = min(machine.memory_bandwidth / work.programs, machine.sm_bandwidth)
+        main = max(main, work.traffic / share)
+        main += work.elementwise * machine.sms / machine.vector_flops
+        main += work.special * machine.sms / machine.special_rate
+        return TileTime(main=main, overhead=machine.tile_overhead if work.products else 0.0)
+
+    def _product(self, product: Product, work: TileWork, machine: Machine) -> float:
+        """Main loop: tensor cores, operands from the cache, or the latency that too few stages leave visible."""
+        measured = machine.tile_flops.get(f"{product.rows}x{product.columns}")
+        flops = product.flops / product.count
+        if measured is not None:
+            return product.count * flops * machine.sms / measured
+        cores = flops * machine.sms / machine.matmul_flops * (work.item / 2)
+        cores *= max(1.0, 64 / product.rows, 16 / product.columns)
+        if product.rows * product.columns > REGISTERS * 32 * work.warps:
+            cores /= SPILLED
+        operands = (product.rows + product.columns) * product.inner * work.item
+        cache = operands * machine.sms / machine.cache_bandwidth
+        steps = -(-product.inner // work.block)
+        latency = steps * machine.load_latency / max(1, work.stages - 1)
+        return product.count * max(cores, cache, latency)
+
+    def move(self, move: Move, machine: Machine) -> MoveTime:
+        """Local copies read and write memory; the network adds its latency to that of the link."""
+        if move.reach == "local":
+            share = machine.memory_bandwidth / 2 / move.programs
+            return MoveTime(rate=share if move.engine == "copy" else min(share, machine.sm_bandwidth / 2))
+        far = machine.network_latency if move.reach == "network" else 0.0
+        if move.engine == "copy":
+            return MoveTime(latency=far)
+        if move.engine == "push":  # that stores have arrived is the business of the fence before a notify
+            return MoveTime(latency=far, rate=machine.sm_push_rate, efficiency=machine.sm_push_efficiency)
+        latency = 2 * (machine.link_latency + far)
+        return MoveTime(latency=latency, rate=machine.sm_pull_rate, efficiency=machine.sm_pull_efficiency)

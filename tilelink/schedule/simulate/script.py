@@ -1,0 +1,292 @@
+"""A plan as the operations of its lanes, in order: compute, wait, notify, move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.ir.program import Dot, Read, Region, Transfer, Transpose, Value, Wait
+from tilelink.ir.visitor import reads, value_of, values
+from tilelink.schedule.machine import Machine
+from tilelink.schedule.plan import NOTIFY, READ, SUBSTEPS, WAIT, Ints, Plan
+from tilelink.schedule.simulate.cost import CostModel, Move, TileTime
+from tilelink.schedule.simulate.work import Executions, WorkOf, executions
+
+Floats = NDArray[np.float64]
+COMPUTE, AWAIT, SIGNAL, MOVE = range(4)
+"""What an operation is."""
+REACHES = ("local", "node", "network")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moves:
+    """Transfers, one row each. latency, rate, efficiency, setup as in cost.MoveTime; `size` in bytes."""
+
+    source: Ints
+    target: Ints
+    size: Ints
+    reach: Ints
+    by_copy_engine: NDArray[np.bool_]
+    setup: Floats
+    latency: Floats
+    rate: Floats
+    efficiency: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """Operations sorted by lane and, inside a lane, in the order it does them; lane n has rows first[n]:first[n+1].
+
+    `what`: a wait's or notify's counter (rank * channels + channel), a move's row of `moves`, else -1.
+    main, overhead: seconds of a computation, as the cost model has them.
+    """
+
+    plan: Plan = field(repr=False)
+    machine: Machine
+    lane: Ints
+    task: Ints
+    kind: Ints
+    what: Ints
+    main: Floats
+    overhead: Floats
+    first: Ints
+    moves: Moves
+    need: Ints
+    """Counter -> notifies that fill it."""
+
+    @cached_property
+    def lane_rank(self) -> Ints:
+        """lane -> its rank."""
+        return np.array([rank for _, rank, _ in self.plan.lanes], dtype=np.int64)
+
+    @cached_property
+    def rank(self) -> Ints:
+        """operation -> its rank."""
+        return self.lane_rank[self.lane]
+
+
+class _Columns:
+    """Operations as they are found, stage by stage."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[NDArray[Any], ...]] = []
+
+    def add(
+        self, kind: int, task: Ints, position: Ints, *, sub: Any = 0, what: Any = -1, time: TileTime | None = None
+    ) -> None:
+        n = len(task)
+        time = time or TileTime(main=0.0)
+        row = (
+            task,
+            position,
+            np.broadcast_to(np.asarray(sub, np.int64), (n,)),
+            np.full(n, kind, np.int64),
+            np.broadcast_to(np.asarray(what, np.int64), (n,)),
+            np.full(n, time.main),
+            np.full(n, time.overhead),
+        )
+        self.parts.append(row)
+
+    def joined(self) -> list[NDArray[Any]]:
+        if not self.parts:
+            return [*(np.zeros(0, np.int64) for _ in range(5)), np.zeros(0), np.zeros(0)]
+        return [np.concatenate([p[c] for p in self.parts]) for c in range(7)]
+
+
+def make_script(
+    plan: Plan, machine: Machine, cost: CostModel, tables: Mapping[str, NDArray[Any]] | None = None
+) -> Script:
+    """What every lane does, priced. tables: those that the plan was made with."""
+    builder = _Builder(plan, machine, cost)
+    previous: list[Executions] = []
+    for one in executions(plan, tables):
+        builder.statement(one, previous)
+        previous.append(one)
+    builder.signals()
+    task, position, sub, kind, what, main, overhead = builder.columns.joined()
+    lane = plan.lane[task]
+    order = np.lexsort((sub, position, plan.sequence[task], lane))
+    task, kind, what, main, overhead = (c[order] for c in (task, kind, what, main, overhead))
+    keep, main, overhead = _merged(task, kind, main, overhead)
+    lane = lane[order][keep]
+    return Script(
+        plan=plan,
+        machine=machine,
+        lane=lane,
+        task=task[keep],
+        kind=kind[keep],
+        what=what[keep],
+        main=main,
+        overhead=overhead,
+        first=np.searchsorted(lane, np.arange(len(plan.lanes) + 1)),
+        moves=builder.moves(),
+        need=_needs(plan),
+    )
+
+
+def _merged(task: Ints, kind: Ints, main: Floats, overhead: Floats) -> tuple[Ints, Floats, Floats]:
+    """Neighbouring computations of a task become one: (rows that stay, their main, their overhead)."""
+    if not len(task):
+        return np.zeros(0, np.int64), main, overhead
+    same = (task[1:] == task[:-1]) & (kind[1:] == COMPUTE) & (kind[:-1] == COMPUTE)
+    keep = np.flatnonzero(np.concatenate([[True], ~same]))
+    return keep, np.add.reduceat(main, keep), np.add.reduceat(overhead, keep)
+
+
+def _needs(plan: Plan) -> Ints:
+    grids = [plan.thresholds[key].reshape(plan.bound.ranks, -1) for key in plan.bound.channels]
+    return np.concatenate(grids, axis=1).ravel() if grids else np.zeros(0, np.int64)
+
+
+class _Builder:
+    """Prices statements one after the other."""
+
+    def __init__(self, plan: Plan, machine: Machine, cost: CostModel) -> None:
+        self.plan = plan
+        self.machine = machine
+        self.cost = cost
+        self.columns = _Columns()
+        self.work_of = WorkOf(plan)
+        self.kernel_of = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
+        self.items = self.work_of.items
+        self.transfers_seen = 0
+        self.moves_made = 0
+        self.move_parts: list[tuple[NDArray[Any], ...]] = []
+        self.late: dict[int, tuple[int, int]] = {}
+        """Wait statement -> (places that it moves back, slices that it waits for one by one)."""
+
+    def statement(self, one: Executions, previous: list[Executions]) -> None:
+        """A statement that computes or moves; its signals come later, all together."""
+        moves = isinstance(one.statement, Transfer)
+        if not moves:
+            self._remote_reads(one)
+        work = self.work_of.work(one)
+        if work is not None and (not moves or work.products or work.elementwise or work.special):
+            time = self.cost.tile(work, self.machine)
+            slices = self._slices(one, previous)
+            part = TileTime(main=time.main / slices, overhead=time.overhead / slices)
+            for k in range(slices):
+                self.columns.add(COMPUTE, one.task, one.position, sub=2 * k + 1, time=part)
+        if moves:
+            self._transfer(one)
+
+    def _slices(self, one: Executions, previous: list[Executions]) -> int:
+        """How many slices of its contracted dimension the product waits for, one by one."""
+        product = _only_product(value_of(one.statement))
+        for back, wait in enumerate(reversed(previous), start=1):
+            if product is None or not isinstance(wait.statement, Wait) or not _stands_before(wait, one, back):
+                return 1
+            count = self._contracted_channels(wait, product, one)
+            if count > 1:
+                self.late[wait.number] = (back * SUBSTEPS, count)
+                return count
+        return 1
+
+    def _contracted_channels(self, wait: Executions, product: Dot, one: Executions) -> int:
+        """Channels along the contracted dimension of the region waited for; 1 if the wait cannot move."""
+        assert isinstance(wait.statement, Wait)
+        region = wait.statement.region
+        value = value_of(one.statement)
+        dim = _contracted(product, region)
+        if dim is None or value is None or sum(r.tensor == region.tensor for r in reads(value)) != 1:
+            return 1
+        grid = self.plan.bound.channels[region.tensor, wait.statement.kind]
+        rows = int((self.plan.signals.statement == wait.number).sum())
+        fits = grid.sizes[dim] % one.stage.block == 0 and rows == grid.counts[dim] * len(one.task)
+        return grid.counts[dim] if fits else 1
+
+    def _remote_reads(self, one: Executions) -> None:
+        """Operands on other ranks are fetched before the computation."""
+        rows = self.work_of.accesses(one.number)
+        a = self.plan.accesses
+        rows = rows[a.kind[rows] == READ]
+        own = self._ranks(one, a.task[rows])
+        rows, own = rows[a.peer[rows] != own], own[a.peer[rows] != own]
+        if len(rows):
+            elements = np.prod(a.hi[rows] - a.lo[rows], axis=1)
+            what = self._move(one, "pull", a.peer[rows], own, elements * self.items[a.tensor[rows]])
+            self.columns.add(MOVE, a.task[rows], a.position[rows], sub=-1, what=what)
+
+    def _ranks(self, one: Executions, task: Ints) -> Ints:
+        return (task - self.plan.first_task[one.stage.name]) // one.stage.total
+
+    def _transfer(self, one: Executions) -> None:
+        assert isinstance(one.statement, Transfer)
+        t = self.plan.transfers
+        rows = np.arange(self.transfers_seen, self.transfers_seen + len(one.task))
+        self.transfers_seen += len(one.task)
+        own = self._ranks(one, one.task)
+        source, target = own, t.peer[rows]
+        fetched = isinstance(one.statement.source, Read) and one.statement.target.rank is None
+        engine = "push"
+        if fetched and one.statement.mode != "push":
+            source, target, engine = target, own, "pull"
+        what = self._move(one, engine, source, target, t.elements[rows] * self.items[t.tensor[rows]])
+        self.columns.add(MOVE, one.task, t.position[rows], what=what)
+
+    def _move(self, one: Executions, engine: str, source: Ints, target: Ints, size: Ints) -> Ints:
+        """Rows of moves, priced by how they are done and how far they go."""
+        kernel = self.kernel_of[one.stage.name]
+        node = self.machine.node_ranks
+        reach = np.where(source == target, 0, np.where(source // node == target // node, 1, 2))
+        by_copy = kernel.on_copy_engine
+        times = [
+            self.cost.move(
+                Move(engine="copy" if by_copy else "pull" if engine == "pull" else "push", reach=far,
+                     programs=kernel.programs), self.machine,
+            )
+            for far in REACHES
+        ]  # fmt: skip
+        table = np.array([(t.setup, t.latency, t.rate, t.efficiency) for t in times])[reach]
+        self.move_parts.append((source, target, size, reach, np.full(len(size), by_copy), *table.T))
+        what = np.arange(self.moves_made, self.moves_made + len(size))
+        self.moves_made += len(size)
+        return what
+
+    def moves(self) -> Moves:
+        names = ("source", "target", "size", "reach", "by_copy_engine", "setup", "latency", "rate", "efficiency")
+        if not self.move_parts:
+            empty = np.zeros(0, np.int64)
+            self.move_parts.append((empty, empty, empty, empty, empty.astype(bool), *(np.zeros(0),) * 4))
+        columns = [np.concatenate([p[c] for p in self.move_parts]) for c in range(len(names))]
+        return Moves(**dict(zip(names, columns, strict=True)))
+
+    def signals(self) -> None:
+        """All waits and notifies; waits for slices of a product stand between its parts."""
+        s = self.plan.signals
+        what = s.peer * max(self.plan.channels, 1) + s.channel
+        position, sub = s.position.copy(), np.zeros(len(s.task), np.int64)
+        for number, (back, count) in self.late.items():
+            rows = np.flatnonzero(s.statement == number)
+            position[rows] += back - (SUBSTEPS - 1)
+            sub[rows] = 2 * (np.arange(len(rows)) % count)
+        for kind, signal in ((AWAIT, WAIT), (SIGNAL, NOTIFY)):
+            rows = np.flatnonzero(s.kind == signal)
+            self.columns.add(kind, s.task[rows], position[rows], sub=sub[rows], what=what[rows])
+
+
+def _only_product(value: Value | None) -> Dot | None:
+    dots = [v for v in values(value) if isinstance(v, Dot)] if value is not None else []
+    return dots[0] if len(dots) == 1 else None
+
+
+def _stands_before(wait: Executions, one: Executions, back: int) -> bool:
+    """Whether the wait stands directly before the statement, but for `back` - 1 other waits."""
+    return wait.stage is one.stage and np.array_equal(wait.task, one.task) and np.array_equal(
+        wait.position + back * SUBSTEPS, one.position
+    )  # fmt: skip
+
+
+def _contracted(product: Dot, region: Region) -> int | None:
+    """The dimension of the region that the product sums over, if the region is one of its operands."""
+    for operand, axis in ((product.left, -1), (product.right, -2)):
+        while isinstance(operand, Transpose):
+            operand, axis = operand.value, -3 - axis
+        if isinstance(operand, Read) and operand.region == region and len(region.coords) >= 2:
+            return len(region.coords) + axis
+    return None
