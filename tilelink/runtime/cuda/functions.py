@@ -23,11 +23,16 @@ def launcher(compiled: Any, programs: int) -> Callable[..., None]:
     than the launch; profilers that set hooks before a program is compiled get the longer way.
     """
     compiled._init_handles()
-    if knobs.runtime.launch_enter_hook is not None or knobs.runtime.launch_exit_hook is not None:
+    if _hooked(knobs.runtime.launch_enter_hook) or _hooked(knobs.runtime.launch_exit_hook):
         run = compiled[(programs, 1, 1)]
         return lambda stream, *arguments: run(*arguments, stream=stream)
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     return lambda stream, *arguments: run(programs, 1, 1, stream, function, metadata, None, None, None, *arguments)
+
+
+def _hooked(hook: Any) -> bool:
+    """Whether a profiler listens: newer Tritons have a chain of hooks, which may be empty."""
+    return hook is not None and bool(getattr(hook, "calls", True))
 
 
 class Boundary:
