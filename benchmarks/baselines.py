@@ -12,6 +12,9 @@ import torch.distributed as dist
 
 from benchmarks.measure import Session, Variant
 
+all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # of newer torch
+
 Builder = tuple[str, str, Callable[[], Variant]]
 """Name, kind, and what builds the variant (it may fail)."""
 
@@ -112,10 +115,10 @@ class Case:
         self.w.normal_(0, 0.02, generator=self._generator)
         group = self.session.group
         if self.problem.op == "ag_gemm":
-            dist.all_gather_into_tensor(self.gathered, self.x, group=group)
+            all_gather(self.gathered, self.x, group=group)
         torch.mm(self.gathered, self.w.t(), out=self.product)
         if self.problem.op == "gemm_rs":
-            dist.reduce_scatter_tensor(self.result, self.product, group=group)
+            reduce_scatter(self.result, self.product, group=group)
         if self.problem.op == "gemm_ar":
             self.result.copy_(self.product)
             dist.all_reduce(self.result, group=group)
@@ -174,7 +177,7 @@ def _ag_gemm(case: Case) -> Iterator[Builder]:
     y = case.scratch("product", *case.product.shape)
 
     def gather() -> torch.Tensor:
-        dist.all_gather_into_tensor(full, x, group=group)
+        all_gather(full, x, group=group)
         return full
 
     def pair() -> torch.Tensor:
@@ -203,11 +206,11 @@ def _gemm_rs(case: Case) -> Iterator[Builder]:
 
     def pair() -> torch.Tensor:
         torch.mm(x, wt, out=part)
-        dist.reduce_scatter_tensor(y, part, group=group)
+        reduce_scatter(y, part, group=group)
         return y
 
     def scatter() -> torch.Tensor:
-        dist.reduce_scatter_tensor(y, case.product, group=group)
+        reduce_scatter(y, case.product, group=group)
         return y
 
     def fused() -> Variant:

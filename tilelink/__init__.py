@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilelink import reference
+    from tilelink import ops, reference
     from tilelink.compiler import Kernel, Module, check, compile, load, parse, plan, source
     from tilelink.errors import TileLinkError
     from tilelink.frontend.python import (
@@ -42,7 +42,7 @@ _HOMES = {
     "tilelink.ir.program": ("Program",),
     "tilelink.schedule.values": ("Schedule",),
 }  # fmt: skip
-_PACKAGES = frozenset({"reference", "schedule"})
+_PACKAGES = frozenset({"ops", "reference", "schedule"})
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "link",
     "load",
     "local",
+    "ops",
     "output",
     "parse",
     "plan",

@@ -1,0 +1,273 @@
+# pyright: basic
+"""What tests of the operators do on every CPU rank: `python -m tests.unit.ops_scenarios NAME`, with torch's variables.
+
+Generated kernels need GPUs; here the meaning of their programs stands in for them, so that all that lies between an
+operator and its kernel is tested: which program and schedule, shapes, caching, gradients, tracing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.functional import gelu, silu
+
+import tilelink
+from tilelink import compiler, ops
+from tilelink.errors import DtypeError, ShapeError, UnknownNameError
+from tilelink.ops import calls
+from tilelink.ops.choice import PROGRAMS
+
+MS, N, K = 6, 10, 8
+ALLOWED = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
+
+Tensor = torch.Tensor
+
+
+class Meaning:
+    """Stands in for a compiled kernel: gathers all ranks' inputs and takes what the program means."""
+
+    made: list[tuple[str, str]] = []  # noqa: RUF012  (counted over the whole scenario)
+
+    def __init__(self, program: Any, schedule: Any, *, ranks: int, dims: Any, dtype: str, device: str, group: Any):
+        self._program, self._dims, self._dtype, self._group = program, dims, dtype, group
+        Meaning.made.append((program.name, schedule.name))
+        assert device == "cuda"
+        assert ranks == group.size()
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        every: list[Any] = [None] * self._group.size()
+        dist.all_gather_object(every, dict(inputs), group=self._group)
+        made = compiler.reference(self._program, every, dims=self._dims, dtype=self._dtype)
+        return made[self._group.rank()]
+
+
+def every(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """A tensor of each rank."""
+    chance = torch.Generator().manual_seed(seed)
+    return [torch.randn(*shape, generator=chance).to(dtype) for _ in range(dist.get_world_size())]
+
+
+def near(result: Tensor, expected: Tensor, note: str = "") -> None:
+    error = (result.float() - expected.float()).norm() / expected.float().norm()
+    assert result.shape == expected.shape, note
+    assert error < ALLOWED[result.dtype], f"{note}: off by {error:.2e}"
+
+
+def results(dtype: torch.dtype, way: str | None) -> None:
+    """All operators against plain torch, on all ranks' tensors."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    xs, ws, us = every(MS, K, seed=1, dtype=dtype), every(N, K, seed=2, dtype=dtype), every(N, K, seed=3, dtype=dtype)
+    bs = every(N, seed=4, dtype=dtype)
+    x, w, u, b, wide = xs[rank], ws[rank], us[rank], bs[rank], [t.float() for t in (ws[rank], us[rank], bs[rank])]
+    z = torch.cat(xs).float() @ wide[0].T
+    for bias, activation in ((None, None), (b, None), (None, "silu"), (None, "gelu"), (b, "silu"), (b, "gelu")):
+        expected = z + (wide[2] if bias is not None else 0)
+        expected = {"silu": silu, "gelu": gelu}.get(activation or "", lambda t: t)(expected)
+        y = ops.ag_gemm(x, w, bias=bias, activation=activation, schedule=way)
+        near(y, expected, f"ag_gemm {activation}")
+    near(ops.ag_gemm_gated(x, w, u, schedule=way), silu(z) * (torch.cat(xs).float() @ wide[1].T), "gated")
+    long = every(ranks * MS, K, seed=5, dtype=dtype)
+    total = torch.stack([a.float() @ c.float().T for a, c in zip(long, ws, strict=True)]).sum(0)
+    own = total[rank * MS :][:MS]
+    for bias, activation in ((None, None), (b, None), (None, "silu"), (b, "gelu")):
+        follow = {"silu": silu, "gelu": gelu}.get(activation or "", lambda t: t)
+        added = wide[2] if bias is not None else torch.zeros(N)
+        given: Any = {"bias": bias, "activation": activation, "schedule": way}
+        near(ops.gemm_rs(long[rank], w, **given), follow(own + added), f"gemm_rs {activation}")
+        given["bias"] = bs[0] if bias is not None else None  # the same on all ranks
+        near(ops.gemm_ar(long[rank], w, **given), follow(total + (bs[0].float() if bias is not None else 0)), "gemm_ar")
+    near(ops.all_gather(x, schedule=way), torch.cat(xs), "all_gather")
+    near(ops.reduce_scatter(long[rank], schedule=way), torch.stack(long).float().sum(0)[rank * MS :][:MS], "scatter")
+    near(ops.all_reduce(long[rank], schedule=way), torch.stack(long).float().sum(0), "all_reduce")
+
+
+def unfused() -> None:
+    results(torch.float32, "unfused")
+    results(torch.bfloat16, "unfused")
+    results(torch.float32, None)
+    rank = dist.get_rank()
+    odd = every(5, 2, 3, seed=7)
+    assert torch.equal(ops.all_gather(odd[rank]), torch.cat(odd))
+    near(ops.all_reduce(odd[rank]), torch.stack(odd).sum(0))
+    assert ops.gemm_ar(torch.ones(3, 4), torch.ones(2, 4)).tolist() == [[8.0, 8.0]] * 3  # rows that ranks do not divide
+
+
+def fused() -> None:
+    """Every operator by the program that the library has for it; nothing is compiled twice."""
+    results(torch.bfloat16, "h200")
+    found = list(Meaning.made)
+    asked = {name for (_, follows), name in PROGRAMS.items() if follows != "gathered"}  # gradients ask for that one
+    assert {name for name, _ in found} == asked
+    assert {schedule for _, schedule in found} == {"h200"}
+    results(torch.bfloat16, "h200")
+    assert Meaning.made == found
+    x, w = every(MS, K, seed=1, dtype=torch.bfloat16)[dist.get_rank()], torch.ones(N, K).bfloat16()
+    module = tilelink.load("ag_gemm")
+    own = module.schedule("movers", module.program("ag_gemm"))
+    for way in (own, str(own), "ag_gemm:movers", own):
+        ops.ag_gemm(x, w, schedule=way)
+    assert Meaning.made[len(found) :] == [("ag_gemm", "movers")] * 3
+    long = torch.ones(2 * MS, K).bfloat16()
+    ops.gemm_rs(long, w, schedule="gemm_rs_ring:ring")
+    assert Meaning.made[-1] == ("gemm_rs_ring", "ring")
+    assert ops.gemm_ar(torch.ones(3, K).bfloat16(), w, schedule="gemm_ar_one_shot:h200").tolist() == [[16.0] * N] * 3
+    ops.all_gather(torch.ones(4, 2, 3).bfloat16(), schedule="h200")
+    assert ops.all_gather(torch.ones(4, 2, 3).bfloat16(), schedule="h200").shape == (8, 2, 3)
+    ops.clear()
+    ops.ag_gemm(x, w, schedule=own)
+    assert Meaning.made[-1] == ("ag_gemm", "movers")
+    with pytest.raises(ShapeError, match="3 rows for 2 ranks"):
+        ops.gemm_ar(torch.ones(3, K).bfloat16(), w, schedule="h200")
+    with pytest.raises(DtypeError, match="bf16 and f16"):
+        ops.ag_gemm(x.float(), w.float(), schedule="h200")
+    with pytest.raises(UnknownNameError, match="movers"):
+        ops.ag_gemm(x, w, schedule="nothing")
+
+
+def mistakes() -> None:
+    x, w = torch.ones(MS, K), torch.ones(N, K)
+    with pytest.raises(ShapeError, match=r"w of ag_gemm is \[10, 7\]"):
+        ops.ag_gemm(x, torch.ones(N, 7))
+    with pytest.raises(ShapeError, match=r"bias of gemm_ar is \[9\]"):
+        ops.gemm_ar(x, w, bias=torch.ones(9))
+    with pytest.raises(ShapeError, match="w_up of ag_gemm_gated"):
+        ops.ag_gemm_gated(x, w, torch.ones(N + 1, K))
+    with pytest.raises(ShapeError, match="products take x as"):
+        ops.gemm_rs(torch.ones(2, MS, K), w)
+    with pytest.raises(ShapeError, match="7 rows for 2 ranks"):
+        ops.gemm_rs(torch.ones(7, K), w)
+    with pytest.raises(ShapeError, match="empty"):
+        ops.ag_gemm(torch.ones(0, K), w)
+    with pytest.raises(DtypeError, match=r"w of ag_gemm is torch\.float16"):
+        ops.ag_gemm(x, w.half())
+    with pytest.raises(UnknownNameError, match="silu, gelu"):
+        ops.ag_gemm(x, w, activation="tanh")
+
+
+def _whole(op: str, xs: list[Tensor], ws: list[Tensor], bs: list[Tensor]) -> list[Tensor]:
+    """All ranks' results by plain torch."""
+    if op.startswith("ag_gemm"):
+        full = torch.cat(xs)
+        if op == "ag_gemm_gated":
+            return [silu(full @ w.T) * (full @ (w * 2 + 1).T) for w in ws]
+        return [silu(full @ w.T + b) for w, b in zip(ws, bs, strict=True)]
+    if op == "all_gather":
+        return [torch.cat(xs)] * len(xs)
+    total = torch.stack([x @ w.T for x, w in zip(xs, ws, strict=True)]).sum(0)
+    shares = list(total.chunk(len(xs)))
+    if op in ("all_reduce", "reduce_scatter"):
+        total = torch.stack(xs).sum(0)
+        return [total] * len(xs) if op == "all_reduce" else list(total.chunk(len(xs)))
+    return [(share if op == "gemm_rs" else total) + b for share, b in zip(shares, bs, strict=True)]
+
+
+def _ours(op: str, x: Tensor, w: Tensor, b: Tensor, way: str | None) -> Tensor:
+    match op:
+        case "ag_gemm":
+            return ops.ag_gemm(x, w, bias=b, activation="silu", schedule=way)
+        case "ag_gemm_gated":
+            return ops.ag_gemm_gated(x, w, w * 2 + 1, schedule=way)
+        case "gemm_rs" | "gemm_ar":
+            return getattr(ops, op)(x, w, bias=b, schedule=way)
+        case _:
+            return getattr(ops, op)(x, schedule=way)
+
+
+NAMES = ("ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce")
+
+
+def gradients(traced: bool = False, way: str | None = None) -> None:
+    """The gradients of the sum of all ranks' losses, against autograd over all ranks' tensors at once."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for op in NAMES:
+        gathers = op.startswith(("ag_", "all_gather"))
+        rows = MS if gathers else MS * ranks
+        xs, ws, bs = every(rows, K, seed=1), every(N, K, seed=2), every(N, seed=3)
+        for one in (xs, ws, bs):
+            for t in one:
+                t.requires_grad_(True)
+        wholes = _whole(op, xs, ws, bs)
+        weights = [torch.randn(y.shape, generator=torch.Generator().manual_seed(9 + r)) for r, y in enumerate(wholes)]
+        torch.stack([(y * c).sum() for y, c in zip(wholes, weights, strict=True)]).sum().backward()
+        own = [t[rank].detach().clone().requires_grad_(True) for t in (xs, ws, bs)]
+
+        def loss(x: Tensor, w: Tensor, b: Tensor, op: str = op, c: Tensor = weights[rank]) -> tuple[Tensor, Tensor]:
+            y = _ours(op, x, w, b, way)
+            return y, (y * c).sum()
+
+        function: Any = torch.compile(loss, backend="aot_eager", fullgraph=True) if traced else loss
+        y, value = function(*own)
+        near(y.detach(), wholes[rank].detach(), op)
+        value.backward()
+        for name, mine, reference in zip("xwb", own, (xs, ws, bs), strict=True):
+            expected = reference[rank].grad
+            assert (mine.grad is None) == (expected is None), f"{op} {name}"
+            if expected is not None:
+                near(mine.grad, expected, f"gradient of {op} for {name}")  # type: ignore[arg-type]
+
+
+def compiled() -> None:
+    """torch.compile sees whole graphs, with gradients and without, for groups given in each way."""
+    gradients(traced=True)
+    x, w = torch.randn(MS, K), torch.randn(N, K)
+    world = dist.group.WORLD
+    assert world is not None
+    for group in (None, world.group_name, world):
+        function = torch.compile(lambda x, w, group=group: ops.ag_gemm(x, w, group=group) * 2, fullgraph=True,
+                                 backend="aot_eager")  # fmt: skip
+        near(function(x, w), ops.ag_gemm(x, w) * 2)
+    torch._dynamo.reset()
+    shapes = torch.compile(lambda x, w: ops.gemm_rs(x, w), fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (4, 6, 10):
+        near(shapes(torch.ones(rows, K), w), ops.gemm_rs(torch.ones(rows, K), w))
+
+
+def partial_gradients() -> None:
+    """Only what needs a gradient gets one."""
+    ranks = dist.get_world_size()
+    for op in ("ag_gemm", "gemm_rs", "gemm_ar"):
+        for needs in ((True, False), (False, True)):
+            x = torch.randn(MS if op == "ag_gemm" else MS * ranks, K, requires_grad=needs[0])
+            w = torch.randn(N, K, requires_grad=needs[1])
+            getattr(ops, op)(x, w).sum().backward()
+            assert (x.grad is not None, w.grad is not None) == needs
+
+
+def checks() -> None:
+    """torch's own tests of custom operators: schemas, shapes, registration of gradients."""
+    name, x, w, b = dist.group.WORLD.group_name, torch.randn(MS, K), torch.randn(N, K), torch.randn(N)  # type: ignore[union-attr]
+    long = torch.randn(2 * MS, K)
+    for op, arguments in {
+        "ag_gemm": (x, w, b, "", name, ""), "gemm_rs": (long, w, None, "", name, ""),
+        "gemm_ar": (x, w, b, "", name, ""),
+        "ag_gemm_gated": (x, w, w, name, ""), "ag_gemm_gathered": (x, w, name, "unfused"), "all_gather": (x, name, ""),
+        "reduce_scatter": (long, name, ""), "all_reduce": (x, name, ""),
+    }.items():  # fmt: skip
+        tests = ("test_schema", "test_faketensor", "test_autograd_registration")
+        torch.library.opcheck(getattr(torch.ops.tilelink, op).default, arguments, test_utils=tests)
+
+
+def main(name: str) -> None:
+    dist.init_process_group("gloo")
+    if name == "fused":
+        calls.compiler.compile = Meaning  # type: ignore[assignment]
+    status = 0
+    try:
+        globals()[name]()
+        dist.barrier()
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,86 @@
+# pyright: basic
+"""Operators on torch tensors, on CPU ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilelink.errors import RankError, UnknownNameError
+from tilelink.ops import choice
+
+ROOT = Path(__file__).parents[2]
+RANKS = 2
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "scenario", ["unfused", "fused", "mistakes", "gradients", "partial_gradients", "compiled", "checks"]
+)
+def test_on_two_ranks(scenario: str) -> None:
+    variables = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-W", "error::DeprecationWarning:tilelink", "-m", "tests.unit.ops_scenarios", scenario]
+    ranks = [
+        subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **variables, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(RANKS)
+    ]
+    try:
+        said = [rank.communicate(timeout=150)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * RANKS, "\n".join(said)[-6000:]
+
+
+def test_few_rows_stay_unfused() -> None:
+    assert choice.choose("ag_gemm", 8192, 1376, 4096, 8) == "h200"
+    assert choice.choose("gemm_rs", 2048, 4096, 1376, 8) == "h200"
+    assert choice.choose("ag_gemm", 2047, 1376, 4096, 8) == "unfused"
+
+
+@pytest.mark.parametrize(
+    ("op", "sizes"),
+    [
+        ("ag_gemm", (8192, 1376, 4096, 1)),
+        ("ag_gemm", (8192, 1377, 4096, 8)),
+        ("ag_gemm", (8192, 1376, 4097, 8)),
+        ("gemm_ar", (8192, 4096, 1376, 8)),
+        ("all_reduce", (8192, 4096, 4096, 8)),
+    ],
+)
+def test_what_kernels_do_not_do_well_stays_unfused(op: str, sizes: tuple[int, int, int, int]) -> None:
+    assert choice.choose(op, *sizes) == "unfused"
+
+
+def test_every_program_of_an_operator_has_the_schedule_that_is_chosen() -> None:
+    from tilelink import compiler
+
+    for name in choice.PROGRAMS.values():
+        module = compiler.load(name)
+        assert module.schedule(choice.SCHEDULE, module.program(name)).name == choice.SCHEDULE
+
+
+def test_a_program_that_there_is_not() -> None:
+    with pytest.raises(UnknownNameError, match="gemm_rs with gated"):
+        choice.program_of("gemm_rs", "gated")
+
+
+def test_a_process_that_is_no_rank_is_told_so() -> None:
+    import torch
+
+    from tilelink import ops
+
+    with pytest.raises(RankError, match="no rank"):
+        ops.all_gather(torch.ones(2))

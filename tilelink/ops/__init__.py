@@ -1,0 +1,153 @@
+# pyright: basic
+"""Products that communicate, as functions on torch tensors: every rank of a group calls them on its own tensors.
+
+    y = tilelink.ops.ag_gemm(x, w)              # [Ms, K], [N, K] -> [ranks * Ms, N]
+
+x, w and the result are 2-D, weights lie as torch.nn.Linear has them ([N, K]). bf16 and f16 run by generated kernels or
+unfused, other dtypes unfused. Calls are asynchronous on the current stream, ordered, and differentiable: gradients are
+those of the sum of all ranks' losses. torch.compile sees one operator without a break in the graph.
+
+group: a process group of torch.distributed, its name, or None for all ranks.
+schedule: None: `choose` says; "unfused": the group's collective and torch's product; else the name of a schedule of the
+library's program ("h200"), "program:name", or a Schedule. The first call with new shapes, dtype, group or schedule
+compiles a kernel and allocates symmetric memory, so all ranks must make their first calls in the same order, and before
+a CUDA graph is captured; `clear` gives the memory back.
+activation: None, "silu" or "gelu" (the exact one). Where a gradient is needed it is taken outside of the kernel.
+
+All raise ShapeError and DtypeError for tensors that do not fit and UnknownNameError for a schedule that there is not.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from tilelink.errors import RankError
+from tilelink.ops import registered, unfused
+from tilelink.ops.calls import Way, clear, run
+from tilelink.ops.choice import UNFUSED, choose
+from tilelink.schedule.values import Schedule
+
+__all__ = [
+    "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "choose", "clear",
+    "UNFUSED",
+]  # fmt: skip
+
+Group = dist.ProcessGroup | str | None
+
+
+def ag_gemm(
+    x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
+    group: Group = None, schedule: Way = None,
+) -> torch.Tensor:  # fmt: skip
+    """All ranks' rows times the own weight: x [Ms, K], w [N, K] -> activation(x w^T + bias) [ranks Ms, N]; bias [N]."""
+    return _product("ag_gemm", x, w, bias, activation, group, schedule)
+
+
+def gemm_rs(
+    x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
+    group: Group = None, schedule: Way = None,
+) -> torch.Tensor:  # fmt: skip
+    """The own rows of the ranks' summed products: x [ranks Ms, K], w [N, K] -> activation(sum of x w^T + bias) [Ms, N].
+
+    bias [N] is added once, to the sum. An activation runs after the kernel.
+    """
+    return _product("gemm_rs", x, w, bias, activation, group, schedule)
+
+
+def gemm_ar(
+    x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
+    group: Group = None, schedule: Way = None,
+) -> torch.Tensor:  # fmt: skip
+    """The ranks' summed products, on every rank: x [M, K], w [N, K] -> activation(sum of x w^T + bias) [M, N].
+
+    bias [N], the same on all ranks, is added once, to the sum. An activation runs after the kernel.
+    """
+    return _product("gemm_ar", x, w, bias, activation, group, schedule)
+
+
+def ag_gemm_gated(
+    x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, *, group: Group = None, schedule: Way = None
+) -> torch.Tensor:
+    """The up-projection of a gated MLP: x [Ms, K], weights [N, K] -> silu(x w_gate^T) * (x w_up^T) [ranks Ms, N].
+
+    Where a gradient is needed it is one product with both weights, and the gate outside.
+    """
+    name, operands = _name(group), (x, w_gate, w_up)
+    if _direct(operands):
+        return run("ag_gemm_gated", operands, "", name, schedule)
+    if _differentiable(operands):
+        both = registered.ag_gemm(x, torch.cat((w_gate, w_up)), None, "", name, _plain_text(schedule))
+        gate, up = both.split(w_gate.shape[0], 1)
+        return torch.nn.functional.silu(gate) * up
+    return registered.ag_gemm_gated(x, w_gate, w_up, name, _text(schedule))
+
+
+def all_gather(x: torch.Tensor, *, group: Group = None, schedule: Way = None) -> torch.Tensor:
+    """Everybody's x, one after the other: [n, ...] -> [ranks n, ...]."""
+    return _collective("all_gather", x, group, schedule)
+
+
+def reduce_scatter(x: torch.Tensor, *, group: Group = None, schedule: Way = None) -> torch.Tensor:
+    """The own part of the sum over ranks: [ranks n, ...] -> [n, ...]."""
+    return _collective("reduce_scatter", x, group, schedule)
+
+
+def all_reduce(x: torch.Tensor, *, group: Group = None, schedule: Way = None) -> torch.Tensor:
+    """The sum over ranks, as a new tensor of x's shape."""
+    return _collective("all_reduce", x, group, schedule)
+
+
+# How a call gets to its kernel -------------------------------------------------------------------------------
+
+
+def _product(
+    op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
+    group: Group, schedule: Way,
+) -> torch.Tensor:  # fmt: skip
+    name, operands = _name(group), (x, w, bias)
+    if _direct(operands):
+        return run(op, operands, activation or "", name, schedule)
+    outside = activation if activation and _differentiable(operands) else ""
+    inside = "" if outside else activation or ""
+    y = getattr(registered, op)(x, w, bias, inside, name, _text(schedule))
+    return unfused.follow(y, None, outside) if outside else y
+
+
+def _collective(op: str, x: torch.Tensor, group: Group, schedule: Way) -> torch.Tensor:
+    name = _name(group)
+    if _direct((x,)):
+        return run(op, (x,), "", name, schedule)
+    return getattr(registered, op)(x, name, _text(schedule))
+
+
+def _direct(operands: tuple[torch.Tensor | None, ...]) -> bool:
+    """Whether nobody but the kernel need see the call: no tracing, no gradients; it saves torch's dispatch."""
+    if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None or _differentiable(operands):
+        return False
+    return all(t is None or type(t) in (torch.Tensor, torch.nn.Parameter) for t in operands)
+
+
+def _differentiable(operands: tuple[torch.Tensor | None, ...]) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+
+
+def _name(group: Group) -> str:
+    if isinstance(group, str):
+        return group
+    members = group if group is not None else dist.group.WORLD
+    if members is None:
+        hint = 'start with torchrun and call torch.distributed.init_process_group("nccl", device_id=...) first'
+        raise RankError("this process is no rank of torch.distributed", hint=hint)
+    return members.group_name
+
+
+def _text(schedule: Way) -> str:
+    """A way as the custom operators take it; calls with equal texts share a kernel."""
+    return str(schedule) if isinstance(schedule, Schedule) else schedule or ""
+
+
+def _plain_text(schedule: Way) -> str:
+    """A way for the product without what follows it: schedules of another program do not fit it."""
+    return schedule if isinstance(schedule, str) and ":" not in schedule else ""

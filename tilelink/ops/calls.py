@@ -1,0 +1,215 @@
+"""What an operator does for tensors of certain shapes: found once, then a look-up.
+
+A call is cached by the operator, what follows it, the shapes and dtypes, the group and the schedule. The first call of
+its kind checks everything, and for a fused way compiles a kernel; that is collective, so all ranks of the group must
+make their first calls in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore
+
+from tilelink import compiler
+from tilelink.errors import DtypeError, ShapeError, UnknownNameError
+from tilelink.ops import unfused
+from tilelink.ops.choice import UNFUSED, choose, program_of
+from tilelink.schedule.values import Schedule
+
+if TYPE_CHECKING:
+    from tilelink.ir.program import Program
+
+Way = Schedule | str | None
+"""A schedule, its name, `program:name`, its text, or UNFUSED; None: the operator chooses."""
+
+Operands = tuple[torch.Tensor | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """operands: by the names that programs give them. base, follows: the operator that chooses, and what it is with.
+
+    gathers, scatters: whether the result has more rows than x, or fewer.
+    """
+
+    operands: tuple[str, ...]
+    base: str
+    follows: str = ""
+    gathers: bool = False
+    scatters: bool = False
+    outputs: tuple[str, ...] = ("y",)
+
+    @property
+    def is_product(self) -> bool:
+        return len(self.operands) > 1
+
+
+_PRODUCT = ("x", "w", "bias")
+OPERATORS: dict[str, Operator] = {
+    "ag_gemm": Operator(operands=_PRODUCT, base="ag_gemm", gathers=True),
+    "ag_gemm_gated": Operator(operands=("x", "w_gate", "w_up"), base="ag_gemm", follows="gated", gathers=True),
+    "ag_gemm_gathered": Operator(
+        operands=("x", "w"), base="ag_gemm", follows="gathered", gathers=True, outputs=("y", "xs")
+    ),
+    "gemm_rs": Operator(operands=_PRODUCT, base="gemm_rs", scatters=True),
+    "gemm_ar": Operator(operands=_PRODUCT, base="gemm_ar"),
+    "all_gather": Operator(operands=("x",), base="all_gather", gathers=True),
+    "reduce_scatter": Operator(operands=("x",), base="reduce_scatter", scatters=True),
+    "all_reduce": Operator(operands=("x",), base="all_reduce"),
+}
+
+_DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
+_calls: dict[Any, tuple[Callable[..., Any], Way]] = {}
+
+
+def run(op: str, operands: Operands, activation: str, group: str, way: Way) -> Any:
+    """Runs an operator; its kernel is compiled at the first call of its kind.
+
+    Raises ShapeError or DtypeError for operands that do not fit, UnknownNameError for a schedule that there is not, and
+    what `compile` raises.
+    """
+    key = (
+        op, activation, group, way if way is None or type(way) is str else id(way),
+        *[None if t is None else (t.shape, t.dtype) for t in operands],
+    )  # fmt: skip
+    found = _calls.get(key)
+    if found is None:
+        found = _calls[key] = (_prepared(op, operands, activation, group, way), way)  # keeps the way's id its own
+    return found[0](*operands)
+
+
+def clear() -> None:
+    """Forgets all kernels and frees their memory. All ranks call it, when no operator is running any more."""
+    _calls.clear()
+
+
+# Building a call ---------------------------------------------------------------------------------------------
+
+
+def _prepared(op: str, operands: Operands, activation: str, group: str, way: Way) -> Callable[..., Any]:
+    members: ProcessGroup = _resolve_process_group(group)  # type: ignore[arg-type]
+    if activation not in ("", *unfused.ACTIVATIONS):
+        there = ", ".join(unfused.ACTIVATIONS)
+        raise UnknownNameError(f"no activation {activation!r}", hint=f"there are {there}")
+    operator, given = OPERATORS[op], _given(op, operands)
+    _check(op, given, members.size())
+    x = given["x"]
+    columns = x.shape[1:].numel()
+    M = x.shape[0] * (members.size() if operator.gathers else 1)
+    N = given[operator.operands[1]].shape[0] if operator.is_product else columns
+    if way is None:
+        able = x.dtype in _DTYPES and x.is_cuda
+        way = choose(operator.base, M, N, columns, members.size()) if able else UNFUSED
+    if way == UNFUSED:
+        return partial(_unfused, getattr(unfused, op), activation if "bias" in operator.operands else None, members)
+    in_kernel = activation if operator.base == "ag_gemm" else ""
+    follows = operator.follows or "_".join(part for part in ("bias" if "bias" in given else "", in_kernel) if part)
+    program, schedule = _resolve(way, operator.base, follows)
+    kernel = _compiled(program, schedule, x, {"M": M, "N": N, "K": columns}, members)
+    return Launch(kernel, program, operator, given, members.size(), "" if in_kernel else activation)
+
+
+def _given(op: str, operands: Operands) -> dict[str, torch.Tensor]:
+    return {n: t for n, t in zip(OPERATORS[op].operands, operands, strict=True) if t is not None}
+
+
+def _check(op: str, given: dict[str, torch.Tensor], ranks: int) -> None:
+    """Raises ShapeError or DtypeError for operands that do not fit each other or the group."""
+    operator, x = OPERATORS[op], given["x"]
+    if x.dim() != 2 if operator.is_product else x.dim() < 1:
+        raise ShapeError(f"x of {op} is {list(x.shape)}", hint="products take x as [rows, K]")
+    for name, tensor in given.items():
+        if tensor.dtype != x.dtype or tensor.device != x.device:
+            message = f"{name} of {op} is {tensor.dtype} on {tensor.device}, x {x.dtype} on {x.device}"
+            raise DtypeError(message, hint="operands have one dtype and lie on one device")
+        if not tensor.numel():
+            raise ShapeError(f"{name} of {op} is empty: {list(tensor.shape)}")
+    if operator.is_product:
+        N = given[operator.operands[1]].shape[0]
+        wanted = {"x": list(x.shape), "bias": [N]}
+        for name, tensor in given.items():
+            if list(tensor.shape) != (fitting := wanted.get(name, [N, x.shape[1]])):
+                raise ShapeError(f"{name} of {op} is {list(tensor.shape)}", hint=f"beside the others it is {fitting}")
+    if operator.scatters and x.shape[0] % ranks:
+        raise ShapeError(f"x of {op} has {x.shape[0]} rows for {ranks} ranks", hint="every rank gets as many rows")
+
+
+def _unfused(function: Callable[..., Any], activation: str | None, group: ProcessGroup, *operands: Any) -> Any:
+    return function(*operands, group) if activation is None else function(*operands, activation, group)
+
+
+# Fused -------------------------------------------------------------------------------------------------------
+
+
+def _resolve(way: Schedule | str, op: str, follows: str) -> tuple[Program, Schedule]:
+    """The program and the schedule that a way means for an operator."""
+    if isinstance(way, str) and "\n" in way:
+        way = compiler.parse(way).schedules[0]
+    if isinstance(way, Schedule):
+        return compiler.load(way.program).program(way.program), way
+    name, _, schedule = way.rpartition(":")
+    name = name or program_of(op, follows)
+    module = compiler.load(name)
+    program = module.program(name)
+    return program, module.schedule(schedule, program)
+
+
+def _compiled(
+    program: Program, schedule: Schedule, x: torch.Tensor, sizes: dict[str, int], group: ProcessGroup
+) -> Callable[..., dict[str, torch.Tensor]]:
+    if x.dtype not in _DTYPES:
+        raise DtypeError(f"{program.name} of {x.dtype}", hint=f"generated kernels take bf16 and f16; or {UNFUSED!r}")
+    ranks, names = group.size(), [p.name for p in program.params]
+    if "Ms" in names and sizes["M"] % ranks:
+        hint = f"every rank has as many; use schedule={UNFUSED!r}"
+        raise ShapeError(f"{program.name} of {sizes['M']} rows for {ranks} ranks", hint=hint)
+    dims = {**sizes, "Ms": sizes["M"] // ranks}
+    return compiler.compile(
+        program, schedule, ranks=ranks, dims={name: dims[name] for name in names}, dtype=_DTYPES[x.dtype],
+        device="cuda", group=group,
+    )  # fmt: skip
+
+
+class Launch:
+    """A kernel that is called with an operator's tensors and returns its results as the operator has them."""
+
+    def __init__(
+        self, kernel: Callable[..., dict[str, torch.Tensor]], program: Program, operator: Operator,
+        given: dict[str, torch.Tensor], ranks: int, activation: str,
+    ) -> None:  # fmt: skip
+        """activation: what is left to do after the kernel."""
+        self._kernel, self._activation = kernel, activation
+        self._inputs = [
+            (place, name, _declared(program, name, given[name], ranks))
+            for place, name in enumerate(operator.operands)
+            if name in given
+        ]
+        shape = None if operator.is_product else (-1, *given["x"].shape[1:])
+        self._outputs: list[tuple[str, tuple[int, ...] | None]] = [(name, shape) for name in operator.outputs]
+
+    def __call__(self, *operands: Any) -> Any:
+        inputs = {n: operands[at] if shape is None else operands[at].reshape(shape) for at, n, shape in self._inputs}
+        made = self._kernel(inputs)
+        results = [self._result(made[name], shape) for name, shape in self._outputs]
+        return tuple(results) if len(results) > 1 else results[0]
+
+    def _result(self, made: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor:
+        y = made.flatten(0, -2) if shape is None else made.view(shape)
+        return unfused.follow(y, None, self._activation) if self._activation else y
+
+
+def _declared(program: Program, name: str, tensor: torch.Tensor, ranks: int) -> tuple[int, ...] | None:
+    """The shape that a program declares an operand with, ranks first or rows; None where it has it already."""
+    shape, dimensions = list(tensor.shape), len(program.tensor(name).shape)
+    if dimensions == 1:
+        return None
+    rows = (ranks, shape[0] // ranks) if dimensions == 3 else (shape[0],)
+    wanted = (*rows, prod(shape[1:]))
+    return None if list(wanted) == shape else wanted

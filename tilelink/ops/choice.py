@@ -1,0 +1,57 @@
+"""Which way an operator goes where its caller does not say, and which program of the library stands for it."""
+
+from __future__ import annotations
+
+from tilelink.errors import UnknownNameError
+
+UNFUSED = "unfused"
+"""The way without a generated kernel: the collective of torch.distributed and torch's own product."""
+
+FEW_ROWS = 2048
+"""Below so many rows (of all ranks together) an unfused pair is taken."""
+
+SCHEDULE = "h200"
+"""The schedule that fused programs of the library have for GPUs."""
+
+ROW_ALIGNMENT = 8
+"""Elements of 16 bit to which rows must be aligned so that descriptors can address them."""
+
+PROGRAMS: dict[tuple[str, str], str] = {
+    ("ag_gemm", ""): "ag_gemm",
+    ("ag_gemm", "bias"): "ag_gemm_bias",
+    ("ag_gemm", "silu"): "ag_gemm_silu",
+    ("ag_gemm", "gelu"): "ag_gemm_gelu",
+    ("ag_gemm", "bias_silu"): "ag_gemm_bias_silu",
+    ("ag_gemm", "bias_gelu"): "ag_gemm_bias_gelu",
+    ("ag_gemm", "gated"): "ag_gemm_gated",
+    ("ag_gemm", "gathered"): "ag_gemm_gathered",
+    ("gemm_rs", ""): "gemm_rs_slots",
+    ("gemm_rs", "bias"): "gemm_rs_bias",
+    ("gemm_ar", ""): "gemm_ar",
+    ("gemm_ar", "bias"): "gemm_ar_bias",
+    ("all_gather", ""): "all_gather",
+    ("reduce_scatter", ""): "reduce_scatter",
+    ("all_reduce", ""): "all_reduce_two_shot",
+}
+"""(operator, what follows the product) -> the program that a schedule's name alone belongs to."""
+
+
+def choose(op: str, M: int, N: int, K: int, ranks: int) -> str:
+    """The way that an operator takes by default: UNFUSED, or the name of a schedule.
+
+    M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. A plain rule: unfused for
+    few rows (FEW_ROWS), where starting is all that costs; for rows that descriptors cannot address; for products that
+    are all-reduced and for collectives without a product, where the library of the machine's vendor is hard to beat;
+    and on one rank.
+    """
+    aligned = N % ROW_ALIGNMENT == 0 and K % ROW_ALIGNMENT == 0
+    fused = op in ("ag_gemm", "gemm_rs") and ranks > 1 and aligned and M >= FEW_ROWS
+    return SCHEDULE if fused else UNFUSED
+
+
+def program_of(op: str, variant: str) -> str:
+    """The library's program for an operator and what follows its product. Raises UnknownNameError if there is none."""
+    if (op, variant) not in PROGRAMS:
+        there = ", ".join(v or "plain" for o, v in PROGRAMS if o == op)
+        raise UnknownNameError(f"no fused program for {op} with {variant}", hint=f"there are {there}; or {UNFUSED!r}")
+    return PROGRAMS[op, variant]

@@ -1,0 +1,76 @@
+"""The operators as the collectives of torch.distributed and torch's own products, one after the other.
+
+Every function takes the operator's tensors and a process group and returns a new tensor. Works on any device and
+dtype that the group and torch support.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+# Newer torch renames both, and warns at each call by the old name.
+_gather: Any = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor")  # noqa: B009
+_scatter: Any = getattr(dist, "reduce_scatter_single", None) or getattr(dist, "reduce_scatter_tensor")  # noqa: B009
+
+ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu}
+"""gelu is the exact one."""
+
+
+def follow(y: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
+    """What follows a product: the bias is added, the activation taken."""
+    y = y if bias is None else y + bias
+    return ACTIVATIONS[activation](y) if activation else y
+
+
+def all_gather(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    y = x.new_empty((group.size() * x.shape[0], *x.shape[1:]))
+    _gather(y, x.contiguous(), group=group)
+    return y
+
+
+def reduce_scatter(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    y = x.new_empty((x.shape[0] // group.size(), *x.shape[1:]))
+    _scatter(y, x.contiguous(), group=group)
+    return y
+
+
+def all_reduce(x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    y = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(y, group=group)
+    return y
+
+
+def ag_gemm(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str, group: ProcessGroup
+) -> torch.Tensor:
+    if bias is not None:
+        return follow(torch.addmm(bias, all_gather(x, group), w.t()), None, activation)
+    return follow(torch.mm(all_gather(x, group), w.t()), None, activation)
+
+
+def ag_gemm_gated(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    full = all_gather(x, group)
+    return torch.nn.functional.silu(torch.mm(full, w_gate.t())).mul_(torch.mm(full, w_up.t()))
+
+
+def ag_gemm_gathered(x: torch.Tensor, w: torch.Tensor, group: ProcessGroup) -> tuple[torch.Tensor, torch.Tensor]:
+    full = all_gather(x, group)
+    return torch.mm(full, w.t()), full
+
+
+def gemm_rs(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str, group: ProcessGroup
+) -> torch.Tensor:
+    return follow(reduce_scatter(torch.mm(x, w.t()), group), bias, activation)
+
+
+def gemm_ar(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str, group: ProcessGroup
+) -> torch.Tensor:
+    y = torch.mm(x, w.t())
+    dist.all_reduce(y, group=group)
+    return follow(y, bias, activation)
