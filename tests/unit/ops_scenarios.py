@@ -7,10 +7,12 @@ operator and its kernel is tested: which program and schedule, shapes, caching, 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -252,6 +254,25 @@ def checks() -> None:
     }.items():  # fmt: skip
         tests = ("test_schema", "test_faketensor", "test_autograd_registration")
         torch.library.opcheck(getattr(torch.ops.tilelink, op).default, arguments, test_utils=tests)
+
+
+def layers() -> None:
+    """The layers of the example train as plain ones do."""
+    path = Path(__file__).parents[2] / "examples" / "03_tensor_parallel_mlp.py"
+    spec = importlib.util.spec_from_file_location("layers", path)
+    assert spec
+    assert spec.loader
+    example: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    example.ROWS, example.HIDDEN, example.INNER = 64, 16, 32
+    x, target, up, down = example.data(torch.device("cpu"), torch.float32)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    first, second = example.ColumnParallelLinear(up), example.RowParallelLinear(down)
+    spread = torch.nn.Sequential(first, torch.nn.GELU(), second)
+    ours = example.train(spread, x.chunk(ranks)[rank], target.chunk(ranks)[rank], rows_spread=True)
+    theirs = example.train(example.plain(up, down), x, target, rows_spread=False)
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert ours[1] < ours[0]
 
 
 def main(name: str) -> None:
