@@ -14,9 +14,9 @@ from tilelink.backend import store
 from tilelink.backend.emit import emit
 from tilelink.compiler_cpu import Kernel, Tensors, layout
 from tilelink.errors import BindingError, UnknownNameError, UnknownTargetError
+from tilelink.frontend.checker import check
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program
-from tilelink.ir.typing import infer
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.plan import Plan, make_plan
@@ -109,12 +109,6 @@ def parse(text: str, file: str = "<text>") -> Module:
     """The programs and schedules of a text; `file` names it in errors."""
     found = parse_text(text, file)
     return Module(file=file, programs=tuple(found.programs), schedules=tuple(found.schedules))
-
-
-def check(program: Program) -> Program:
-    """Checks names, shapes and types, and returns the program. Raises the error of the first mistake."""
-    infer(program)
-    return program
 
 
 def reference(

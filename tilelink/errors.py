@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +34,8 @@ class Location:
         line = self.source_line()
         if line is None:
             return head
-        return f"{head}\n    {line.rstrip()}\n    {' ' * (self.column - 1)}{'^' * max(1, self.length)}"
+        before = "".join("\t" if c == "\t" else " " for c in line[: self.column - 1]).ljust(self.column - 1)
+        return f"{head}\n    {line.rstrip()}\n    {before}{'^' * max(1, self.length)}"
 
 
 class TileLinkError(Exception):
@@ -73,6 +76,56 @@ def _rebuild(cls: type[TileLinkError], message: str) -> TileLinkError:
     return error
 
 
+class SeveralErrors(TileLinkError):
+    """Several mistakes of one file or program: `errors` has each of them, in the order of their places."""
+
+    def __init__(self, errors: Sequence[TileLinkError]) -> None:
+        ordered = sorted(errors, key=lambda e: (e.location.line, e.location.column) if e.location else (0, 0))
+        super().__init__(f"{len(ordered)} mistakes", location=ordered[0].location, hint=ordered[0].hint)
+        self.errors = tuple(ordered)
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.errors)) + f"\n\n{self.message}"
+
+
+class ConsequenceError(TileLinkError):
+    """What another mistake leads to: `Mistakes` drops it, so no user sees it."""
+
+
+class Mistakes:
+    """Collects errors, so that a user sees all of them at once."""
+
+    def __init__(self) -> None:
+        self.errors: list[TileLinkError] = []
+        self._seen: set[tuple[type[TileLinkError], str, Location | None]] = set()
+
+    @contextmanager
+    def noted(self) -> Generator[None]:
+        """Notes the error that the block raises; what comes after the block goes on."""
+        try:
+            yield
+        except TileLinkError as error:
+            self.add(error)
+
+    def add(self, error: TileLinkError) -> None:
+        """Note an error; one that was noted already, or that only follows from another, is dropped."""
+        if isinstance(error, SeveralErrors):
+            for one in error.errors:
+                self.add(one)
+            return
+        key = (type(error), error.message, error.location)
+        if key not in self._seen and not isinstance(error, ConsequenceError):
+            self._seen.add(key)
+            self.errors.append(error)
+
+    def raise_any(self) -> None:
+        """Raise the error if there is one, SeveralErrors if there are more."""
+        if len(self.errors) > 1:
+            raise SeveralErrors(self.errors)
+        if self.errors:
+            raise self.errors[0]
+
+
 class SettingsError(TileLinkError):
     """An environment variable or setting has a value that means nothing."""
 
@@ -90,7 +143,7 @@ class ParseError(TileLinkError):
 
 
 class UnknownNameError(TileLinkError):
-    """A name that nothing declares."""
+    """A name that nothing declares, or that has no value yet."""
 
 
 class DuplicateNameError(TileLinkError):
@@ -106,7 +159,7 @@ class DtypeError(TileLinkError):
 
 
 class RemoteAccessError(TileLinkError):
-    """A remote access to a tensor that peers cannot reach."""
+    """An access on another rank to what cannot be reached there, or in the wrong direction."""
 
 
 class WriteError(TileLinkError):

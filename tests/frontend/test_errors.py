@@ -36,7 +36,7 @@ CASES = [
     ("y[i, j] = sum(x[i, j])", ParseError, "sum of which axis?", 19),
     ("y[i, j] = online_softmax(f32)", DtypeError, "a softmax state cannot be stored", 9),
     ("y[i, j] @ s = x[i, j]", ParseError, "did not expect '=' here", 21),
-    ("y[i, j] = x[i, j", ParseError, "did not expect the end of the block here", None),
+    ("y[i, j] = x[i, j", ParseError, "'[' is never closed", 20),
     ("i = 3", DuplicateNameError, "i cannot be assigned", 9),
     ("tile_pull_data(y[i, j], x[i, j] + 1)", StageError, "tile_pull_data copies a region", 9),
     ("tile_push_data(y[i, j])", ParseError, "tile_push_data takes 2 arguments, not 1", 9),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from tilelink.errors import DtypeError, DuplicateNameError, ParseError, StageError
@@ -27,32 +29,40 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
+from tilelink.ir.scalar import Int, Scalar
 
 NOTIFIES = {"producer_tile_notify": "tile", "peer_tile_notify": "peer", "rank_notify": "rank"}
 WAITS = {"consumer_tile_wait": "tile", "peer_tile_wait": "peer", "rank_wait": "rank"}
 MOVES = {"tile_push_data": "push", "tile_pull_data": "pull", "rank_copy_data": "copy"}
 PRIMITIVES = [*NOTIFIES, *WAITS, *MOVES]
 KINDS = ("dim", "i32", "f32", "bool")
-RESERVED = {"rank", "ranks", "call", *PRIMITIVES}
+WORDS = ("program", "comm", "compute", "if", "else", "for", "not", "and", "or", "None", "True", "False")
+RESERVED = {"rank", "ranks", "call", *WORDS, *PRIMITIVES}
 
 
 def build_program(syntax: ProgramSyntax) -> Program:
-    """Resolve names and build the IR; raises the first designed error."""
+    """Resolve names and build the IR; raises the designed error of a mistake, or SeveralErrors."""
     scope = Scope(source=syntax.source, params={}, tensors={})
+    scope.broken |= set(syntax.broken)
     for param in syntax.params:
-        _declare(scope, param.name, param.node)
-        if param.kind not in KINDS:
-            raise scope.unknown(param.node, param.kind, "kind of parameter", list(KINDS))
-        scope.params[param.name] = Param(name=param.name, kind=param.kind, location=scope.location(param.node))
+        with _declaring(scope, param.name):
+            _declare(scope, param.name, param.node)
+            if param.kind not in KINDS:
+                raise scope.unknown(param.node, param.kind, "kind of parameter", list(KINDS))
+            scope.params[param.name] = Param(name=param.name, kind=param.kind, location=scope.location(param.node))
     for tensor in syntax.tensors:
-        _declare(scope, tensor.name, tensor.node)
-        scope.tensors[tensor.name] = _tensor(scope, tensor)
+        with _declaring(scope, tensor.name):
+            _declare(scope, tensor.name, tensor.node)
+            scope.tensors[tensor.name] = _tensor(scope, tensor)
     stages: list[Stage] = []
     for stage in syntax.stages:
         if any(s.name == stage.name for s in stages):
-            hint = "give each stage its own name"
-            raise DuplicateNameError(f"stage {stage.name} twice", location=scope.location(stage.node), hint=hint)
+            error = DuplicateNameError(
+                f"stage {stage.name} twice", location=scope.location(stage.node), hint="give each stage its own name"
+            )
+            scope.mistakes.add(error)
         stages.append(_stage(scope, stage))
+    scope.mistakes.raise_any()
     return Program(
         name=syntax.name,
         params=tuple(scope.params.values()),
@@ -62,10 +72,20 @@ def build_program(syntax: ProgramSyntax) -> Program:
     )
 
 
+@contextmanager
+def _declaring(scope: Scope, name: str) -> Generator[None]:
+    """Notes what is wrong with a declaration; then uses of its name are no mistakes of their own."""
+    count = len(scope.mistakes.errors)
+    with scope.mistakes.noted():
+        yield
+    if len(scope.mistakes.errors) > count:
+        scope.broken.add(name)
+
+
 def _declare(scope: Scope, name: str, node: ast.AST) -> None:
     if name in RESERVED:
         raise DuplicateNameError(f"{name} is a word of the language", location=scope.location(node), hint="rename it")
-    if name in scope.params or name in scope.tensors or name in scope.indices:
+    if name in scope.params or name in scope.tensors or name in scope.indices or name in scope.locals:
         raise DuplicateNameError(f"{name} is declared twice", location=scope.location(node), hint="rename one of them")
 
 
@@ -75,19 +95,28 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
         raise DtypeError(f"unknown dtype {syntax.dtype!r}", location=place, hint=f"one of {', '.join(DTYPES)}")
     if syntax.space == "table" and syntax.bound is None:
         raise ParseError(f"table {syntax.name} has no bound", location=place, hint="rows : table [B] < M")
+    if syntax.space == "table" and syntax.dtype not in (None, "i32"):
+        hint = "leave the dtype out: a table holds i32 values"
+        raise DtypeError(f"a table of {syntax.dtype}", location=place, hint=hint)
+    if syntax.space != "table" and syntax.bound is not None:
+        hint = f"{syntax.name} : table [...] < bound, or leave the bound out"
+        raise ParseError(f"{syntax.name} has a bound but is no table", location=place, hint=hint)
+    if syntax.symmetric and syntax.space in ("local", "table"):
+        hint = f"{syntax.name} : symmetric [...] is scratch that peers reach; in and out may be symmetric too"
+        raise ParseError(f"a {syntax.space} tensor is never symmetric", location=place, hint=hint)
     return Tensor(
         name=syntax.name,
         space=syntax.space,
         symmetric=syntax.symmetric or syntax.space == "symmetric",
         shape=tuple(scope.scalar(n) for n in syntax.shape),
-        dtype=syntax.dtype,
+        dtype=syntax.dtype if syntax.space != "table" else None,
         bound=scope.scalar(syntax.bound) if syntax.bound is not None else None,
         location=place,
     )
 
 
 def _stage(scope: Scope, syntax: StageSyntax) -> Stage:
-    inner = Scope(source=scope.source, params=scope.params, tensors=scope.tensors)
+    inner = replace(scope, indices={}, locals=set(), broken=set(scope.broken))
     indices = _indices(inner, syntax.indices)
     return Stage(
         kind=syntax.kind,
@@ -101,15 +130,29 @@ def _stage(scope: Scope, syntax: StageSyntax) -> Stage:
 def _indices(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, ...]:
     found: list[IndexDecl] = []
     for index in syntax:
-        _declare(scope, index.name, index.node)
-        decl = IndexDecl(name=index.name, extent=scope.scalar(index.extent), location=scope.location(index.node))
-        scope.indices[index.name] = decl
-        found.append(decl)
+        with _declaring(scope, index.name):
+            _declare(scope, index.name, index.node)
+            decl = IndexDecl(name=index.name, extent=scope.scalar(index.extent), location=scope.location(index.node))
+            scope.indices[index.name] = decl
+            found.append(decl)
     return tuple(found)
 
 
 def _body(scope: Scope, body: tuple[ast.stmt, ...] | list[ast.stmt]) -> tuple[Statement, ...]:
-    return tuple(_statement(scope, s) for s in body)
+    found: list[Statement] = []
+    for node in body:
+        with scope.mistakes.noted():
+            found.append(_statement(scope, node))
+        if isinstance(node, ast.Assign | ast.AugAssign):
+            _assigned(scope, node.targets[0] if isinstance(node, ast.Assign) else node.target)
+    return tuple(found)
+
+
+def _assigned(scope: Scope, target: ast.expr) -> None:
+    """After a wrong assignment too, the name stands for a value."""
+    if isinstance(target, ast.Name) and target.id.isidentifier():
+        known = (*scope.tensors, *scope.indices, *scope.params, *RESERVED)
+        scope.locals |= {target.id} - set(known)
 
 
 def _statement(scope: Scope, node: ast.stmt) -> Statement:
@@ -126,7 +169,9 @@ def _statement(scope: Scope, node: ast.stmt) -> Statement:
                 new = replace(new, args=(current, *new.args[1:]))
             return _assign(scope, node, target, new)
         case ast.If(test=test, body=then, orelse=orelse):
-            condition = scope.scalar(test)
+            condition: Scalar = Int(value=1)
+            with scope.mistakes.noted():
+                condition = scope.scalar(test)
             return If(condition=condition, then=_body(scope, then), orelse=_body(scope, orelse), location=place)
         case ast.For():
             return _loop(scope, node)
@@ -172,10 +217,15 @@ def _loop(scope: Scope, node: ast.For) -> Statement:
             raise ParseError("not a loop over tiles", location=scope.location(node), hint=hint)
     pairs = zip(names, extents, strict=True)
     syntax = tuple(IndexSyntax(name=ast.unparse(n), extent=e, node=n) for n, e in pairs)
+    if node.orelse:
+        hint = "what comes after the loop stands behind it, without an else"
+        raise ParseError("a loop has no else", location=scope.location(node.orelse[0]), hint=hint)
+    outside = set(scope.broken)
     indices = _indices(scope, syntax)
     body = _body(scope, node.body)
     for decl in indices:
         del scope.indices[decl.name]
+    scope.broken -= {i.name for i in syntax} - outside
     return For(indices=indices, body=body, location=scope.location(node))
 
 

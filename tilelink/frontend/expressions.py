@@ -6,7 +6,7 @@ import ast
 import difflib
 from dataclasses import dataclass, field, replace
 
-from tilelink.errors import Location, ParseError, ShapeError, TileLinkError, UnknownNameError
+from tilelink.errors import ConsequenceError, Location, Mistakes, ParseError, ShapeError, UnknownNameError
 from tilelink.frontend.syntax import Source
 from tilelink.ir.program import (
     DTYPES,
@@ -69,13 +69,15 @@ REDUCTIONS = ("sum", "max", "min")
 
 @dataclass(kw_only=True)
 class Scope:
-    """The names that an expression may use."""
+    """The names that an expression may use; `broken` ones are those whose own declaration is wrong."""
 
     source: Source
     params: dict[str, Param]
     tensors: dict[str, Tensor]
     indices: dict[str, IndexDecl] = field(default_factory=dict[str, IndexDecl])
     locals: set[str] = field(default_factory=set[str])
+    broken: set[str] = field(default_factory=set[str])
+    mistakes: Mistakes = field(default_factory=Mistakes)
 
     def location(self, node: ast.AST) -> Location:
         return self.source.location(node)
@@ -83,8 +85,12 @@ class Scope:
     def names(self) -> list[str]:
         return [*self.params, *self.tensors, *self.indices, *self.locals, "rank", "ranks"]
 
-    def unknown(self, node: ast.AST, name: str, what: str = "name", known: list[str] | None = None) -> TileLinkError:
+    def unknown(
+        self, node: ast.AST, name: str, what: str = "name", known: list[str] | None = None
+    ) -> UnknownNameError | ConsequenceError:
         """The error for a name that nothing declares, with the nearest one that exists."""
+        if name in self.broken:
+            return ConsequenceError(f"{name} is not declared as it should be", location=self.location(node))
         near = difflib.get_close_matches(name, known or self.names(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known or self.names())}"
         return UnknownNameError(f"unknown {what} {name!r}", location=self.location(node), hint=hint)

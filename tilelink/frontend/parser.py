@@ -14,8 +14,9 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 from lark.indenter import DedentError, Indenter
 from lark.tree import Meta
 
-from tilelink.errors import DuplicateNameError, Location, ParseError, TileLinkError
+from tilelink.errors import DuplicateNameError, Location, Mistakes, ParseError, TileLinkError
 from tilelink.frontend.build import build_program
+from tilelink.frontend.recovery import parse_all
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.frontend.syntax import IndexSyntax, ParamSyntax, ProgramSyntax, Source, StageSyntax, TensorSyntax
 from tilelink.ir.program import Program
@@ -46,19 +47,33 @@ def parse_file(path: Path) -> Module:
 
 
 def parse_text(text: str, file: str = "<text>") -> Module:
-    """Parse programs and schedules; raises ParseError and the builder's errors, each with its place."""
+    """Parse programs and schedules; raises ParseError and the builder's errors, SeveralErrors where there are more."""
     lines = text.splitlines()
-    schedules = [parse_schedule("\n".join(lines[a:b]), file, a + 1) for a, b in _schedule_blocks(lines)]
+    mistakes = Mistakes()
+    schedules: list[Schedule] = []
+    for a, b in _schedule_blocks(lines):
+        with mistakes.noted():
+            schedules.append(parse_schedule("\n".join(lines[a:b]), file, a + 1))
     hidden = {n for a, b in _schedule_blocks(lines) for n in range(a, b)}
     kept = "\n".join("" if n in hidden else line for n, line in enumerate(lines)) + "\n"
     source = Source(file=file, lines=tuple(lines))
-    programs = tuple(build_program(syntax) for syntax in _parse_programs(kept, source))
+    programs: list[Program] = []
+    for syntax in parse_all(kept, source, _parse_programs, mistakes):
+        with mistakes.noted():
+            programs.append(build_program(syntax))
+    _check_named_once(programs, schedules, mistakes)
+    mistakes.raise_any()
+    return Module(programs=tuple(programs), schedules=tuple(schedules))
+
+
+def _check_named_once(programs: list[Program], schedules: list[Schedule], mistakes: Mistakes) -> None:
     for kind, named in (("program", programs), ("schedule", schedules)):
         names = [(n.name, getattr(n, "program", "")) for n in named]
-        for node in named:
-            if names.count((node.name, getattr(node, "program", ""))) > 1:
-                raise DuplicateNameError(f"{kind} {node.name} twice", location=node.location, hint="rename one")
-    return Module(programs=programs, schedules=tuple(schedules))
+        for number, node in enumerate(named):
+            if names[number] in names[:number]:
+                first = named[names.index(names[number])].location
+                message = f"{kind} {node.name} twice"
+                mistakes.add(DuplicateNameError(message, location=node.location, related=first, hint="rename one"))
 
 
 def _schedule_blocks(lines: list[str]) -> list[tuple[int, int]]:

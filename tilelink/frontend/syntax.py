@@ -70,9 +70,12 @@ class StageSyntax:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramSyntax:
+    """`broken`: names whose declarations are not in the language, so that their uses are no second mistakes."""
+
     name: str
     params: tuple[ParamSyntax, ...]
     tensors: tuple[TensorSyntax, ...]
     stages: tuple[StageSyntax, ...]
     node: ast.AST
     source: Source
+    broken: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tilelink.errors import DtypeError, ShapeError
+from tilelink.errors import ConsequenceError, DtypeError, Mistakes, ShapeError
 from tilelink.ir.mapping import tile_index
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import (
@@ -85,6 +85,7 @@ class StageTyping:
     indices: Mapping[str, IndexDecl]
     scalar_indices: frozenset[str]
     locals: dict[str, Type] = field(default_factory=dict[str, Type])
+    mistyped: set[str] = field(default_factory=set[str])
 
     def region_type(self, region: Region) -> Type:
         """The type of a region: its tensor's dtype and an axis per coordinate that is not a number."""
@@ -123,6 +124,8 @@ class StageTyping:
         match value:
             case Read(region=region):
                 return self.region_type(region)
+            case Local(name=name) if name in self.mistyped:
+                raise ConsequenceError(f"{name} has no type", location=value.location)
             case Local(name=name):
                 return self.locals.get(name, Type(dtype="f32"))
             case Literal(value=number):
@@ -244,22 +247,31 @@ class Typing:
         return self.stages[name]
 
 
-def infer(program: Program) -> Typing:
-    """Type every stage; raises ShapeError or DtypeError at the first mistake."""
-    return Typing(stages={stage.name: _infer_stage(program, stage) for stage in program.stages})
+def infer(program: Program, mistakes: Mistakes | None = None) -> Typing:
+    """Type every stage. Notes ShapeError and DtypeError in `mistakes`; without it, raises the first of them."""
+    found = Mistakes()
+    typing = Typing(stages={stage.name: _infer_stage(program, stage, found) for stage in program.stages})
+    for error in found.errors:
+        if mistakes is None:
+            raise error
+        mistakes.add(error)
+    return typing
 
 
-def _infer_stage(program: Program, stage: Stage) -> StageTyping:
+def _infer_stage(program: Program, stage: Stage, mistakes: Mistakes) -> StageTyping:
     loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
     indices = {d.name: d for d in (*stage.indices, *loops)}
     scalars = frozenset(d.name for d in indices.values() if d.over_ranks)
     while True:
         grown = scalars | _used_as_numbers(program, stage, scalars)
         typing = StageTyping(program=program, stage=stage, indices=indices, scalar_indices=grown)
-        _settle_locals(typing)
+        found = _settle_locals(typing)
         grown |= _batch_indices(typing)
         if grown == scalars:
-            _check_statements(typing)
+            # What is wrong while the types still grow may be right in the end.
+            _check_statements(typing, found)
+            for error in found.errors:
+                mistakes.add(error)
             return typing
         scalars = grown
 
@@ -304,17 +316,35 @@ def _names(expr: Scalar) -> set[str]:
     return {e.name for e in walk(expr) if isinstance(e, Index)}
 
 
-def _settle_locals(typing: StageTyping) -> None:
-    """Grow the types of names until nothing changes: a constant takes the shape of what is added to it."""
+def _settle_locals(typing: StageTyping) -> Mistakes:
+    """Grow the types of names until nothing changes: a constant takes the shape of what is added to it.
+
+    Returns the mistakes in the values that names get, of the last round.
+    """
+    found = Mistakes()
     for _ in range(len(typing.stage.body) + 8):
-        before = dict(typing.locals)
+        before, found = dict(typing.locals), Mistakes()
+        typing.mistyped.clear()
         for statement in statements(typing.stage.body):
             if isinstance(statement, Assign):
-                new = typing.type_of(statement.value)
-                old = typing.locals.get(statement.name)
-                typing.locals[statement.name] = _merge(old, new, statement) if old else new
+                count = len(found.errors)
+                with found.noted():
+                    _settle(typing, statement)
+                if len(found.errors) > count:
+                    typing.mistyped.add(statement.name)
         if before == typing.locals:
-            return
+            break
+    return found
+
+
+def _settle(typing: StageTyping, statement: Assign) -> None:
+    old = typing.locals.get(statement.name)
+    try:
+        new = typing.type_of(statement.value)
+    except ConsequenceError:
+        typing.mistyped.add(statement.name)
+        return
+    typing.locals[statement.name] = _merge(old, new, statement) if old else new
 
 
 def _merge(old: Type, new: Type, statement: Assign) -> Type:
@@ -341,21 +371,23 @@ def _batch_indices(typing: StageTyping) -> set[str]:
             elif isinstance(part, Attend):
                 operands = (part.q, part.k, part.v)
             for operand in operands:
-                leading = typing.type_of(operand).axes[:-2]
-                found |= {a.index for a in leading if a.index is not None}
+                with Mistakes().noted():  # a wrong operand is reported with its statement
+                    leading = typing.type_of(operand).axes[:-2]
+                    found |= {a.index for a in leading if a.index is not None}
     return found
 
 
-def _check_statements(typing: StageTyping) -> None:
+def _check_statements(typing: StageTyping, mistakes: Mistakes) -> None:
     """Values fit the regions they are written to."""
     for statement in statements(typing.stage.body):
-        match statement:
-            case Store(region=region, value=value) | Transfer(target=region, source=value):
-                _check_fit(typing, statement, region, value)
-            case Notify(region=region) | Wait(region=region):
-                typing.region_type(region)
-            case _:
-                pass
+        with mistakes.noted():
+            match statement:
+                case Store(region=region, value=value) | Transfer(target=region, source=value):
+                    _check_fit(typing, statement, region, value)
+                case Notify(region=region) | Wait(region=region):
+                    typing.region_type(region)
+                case _:
+                    pass
 
 
 def _check_fit(typing: StageTyping, statement: Statement, region: Region, value: Value) -> None:

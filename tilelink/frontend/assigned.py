@@ -1,0 +1,122 @@
+"""Names that are read where they may have no value: assigned in one branch only, or of a loop that has ended.
+
+A loop runs at least once. Within it and behind it a name may have its value from an earlier round, which only a run
+can tell: that is accepted. A condition that was seen before, or its opposite, brings the names of its branch back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tilelink.errors import Mistakes, ShapeError, UnknownNameError
+from tilelink.ir.printer import print_scalar
+from tilelink.ir.program import Assign, For, If, IndexDecl, Local, Stage, Statement
+from tilelink.ir.scalar import Compare, Logic, Scalar
+from tilelink.ir.typing import StageTyping
+from tilelink.ir.visitor import statements, value_of, values
+
+OPPOSITE = {"!=": "==", ">=": "<", ">": "<="}
+Branch = tuple[Scalar, bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """Names that surely have a value; those that branches gave; the ended loop's index of those that lost theirs."""
+
+    names: frozenset[str] = frozenset()
+    branches: Mapping[Branch, frozenset[str]] = field(default_factory=dict[Branch, frozenset[str]])
+    ended: Mapping[str, IndexDecl] = field(default_factory=dict[str, IndexDecl])
+
+
+def check_assigned(stage: Stage, typing: StageTyping, mistakes: Mistakes) -> None:
+    """Notes UnknownNameError and ShapeError."""
+    _Walk(stage=stage, typing=typing, mistakes=mistakes).body(stage.body, _Known(), frozenset())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Walk:
+    stage: Stage
+    typing: StageTyping
+    mistakes: Mistakes
+
+    def body(self, body: tuple[Statement, ...], known: _Known, earlier: frozenset[str]) -> _Known:
+        """What is known behind a body; `earlier` are names that an earlier round of a loop may have assigned."""
+        for statement in body:
+            self._reads(statement, known, earlier)
+            match statement:
+                case Assign(name=name):
+                    ended = {n: d for n, d in known.ended.items() if n != name}
+                    known = _Known(names=known.names | {name}, branches=known.branches, ended=ended)
+                case If():
+                    known = self._branches(statement, known, earlier)
+                case For():
+                    known = self._loop(statement, known, earlier)
+                case _:
+                    pass
+        return known
+
+    def _branches(self, statement: If, known: _Known, earlier: frozenset[str]) -> _Known:
+        condition, positive = _normal(statement.condition)
+        after: dict[bool, _Known] = {}
+        for branch, body in ((positive, statement.then), (not positive, statement.orelse)):
+            names = known.names | known.branches.get((condition, branch), frozenset())
+            inside = _Known(names=names, branches=known.branches, ended=known.ended)
+            after[branch] = self.body(body, inside, earlier)
+        return _Known(
+            names=after[True].names & after[False].names,
+            branches={**known.branches, **{(condition, b): k.names for b, k in after.items()}},
+            ended={**after[True].ended, **after[False].ended},
+        )
+
+    def _loop(self, loop: For, known: _Known, earlier: frozenset[str]) -> _Known:
+        inside = frozenset(s.name for s in statements(loop.body) if isinstance(s, Assign))
+        after = self.body(loop.body, known, earlier | inside)
+        indices = {d.name: d for d in loop.indices}
+        ended = dict(after.ended)
+        for name in inside:
+            kind = self.typing.locals.get(name)
+            for axis in kind.axes if kind is not None else ():
+                if axis.index in indices:
+                    ended[name] = indices[axis.index]
+        return _Known(names=(after.names | inside) - ended.keys(), branches=known.branches, ended=ended)
+
+    def _reads(self, statement: Statement, known: _Known, earlier: frozenset[str]) -> None:
+        value = value_of(statement)
+        for part in values(value) if value is not None else ():
+            if not isinstance(part, Local) or part.name in known.names:
+                continue
+            if part.name in known.ended:
+                self._lost(part, known.ended[part.name])
+            elif part.name not in earlier:
+                self._unassigned(part)
+
+    def _lost(self, value: Local, index: IndexDecl) -> None:
+        message = f"{value.name} is a tile of {index.name}, whose loop has ended"
+        hint = "use it in the loop, or reduce or accumulate it there"
+        self.mistakes.add(ShapeError(message, location=value.location, related=index.location, hint=hint))
+
+    def _unassigned(self, value: Local) -> None:
+        within = [s for s in statements(self.stage.body) if isinstance(s, If) and _assigns(s, value.name)]
+        where = f" where {print_scalar(within[-1].condition)} says so" if within else ""
+        places = [s.location for s in statements(self.stage.body) if isinstance(s, Assign) and s.name == value.name]
+        hint = f"assign {value.name} before the if, or in both of its branches"
+        message = f"{value.name} has a value only{where}" if where else f"{value.name} has no value yet"
+        error = UnknownNameError(message, location=value.location, related=places[0] if places else None, hint=hint)
+        self.mistakes.add(error)
+
+
+def _assigns(statement: Statement, name: str) -> bool:
+    return any(isinstance(s, Assign) and s.name == name for s in statements((statement,)))
+
+
+def _normal(condition: Scalar) -> Branch:
+    """A condition and whether it holds, the same for a condition and its opposite."""
+    match condition:
+        case Logic(op="not", args=(inner,)):
+            expr, holds = _normal(inner)
+            return expr, not holds
+        case Compare(op=op, left=left, right=right) if op in OPPOSITE:
+            return Compare(op=OPPOSITE[op], left=left, right=right), False
+        case _:
+            return condition, True

@@ -1,0 +1,265 @@
+"""The checker: what is wrong with a program whatever its schedule, shapes and ranks; all of it at once.
+
+Names and syntax were settled when the IR was built, shapes are `ir.typing`'s. Here are the rules about accesses,
+signals, sizes and outputs; `assigned` looks at names, `kinds` at dtypes. What depends on sizes, orders or ranks is the
+verifier's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilelink.errors import (
+    AccountingError,
+    CoverageError,
+    DtypeError,
+    DuplicateNameError,
+    Mistakes,
+    RemoteAccessError,
+    ShapeError,
+    TileLinkError,
+    WriteError,
+)
+from tilelink.frontend.assigned import check_assigned
+from tilelink.frontend.kinds import check_kinds
+from tilelink.ir.printer import MOVE, NOTIFY, WAIT, print_region, print_scalar
+from tilelink.ir.program import (
+    For,
+    If,
+    IndexDecl,
+    Notify,
+    Program,
+    Read,
+    Region,
+    Stage,
+    Statement,
+    Store,
+    Tensor,
+    Transfer,
+    Wait,
+)
+from tilelink.ir.scalar import RANK, Compare, Index, Int, Logic, Lookup, Rank, Scalar, walk
+from tilelink.ir.scalar import Param as ParamRef
+from tilelink.ir.typing import infer
+from tilelink.ir.visitor import reads, statements, value_of
+
+DECLARED = {"in": "in symmetric", "out": "out symmetric", "local": "symmetric"}
+
+
+def check(program: Program) -> Program:
+    """Returns the program. Raises the designed error of its one mistake, or SeveralErrors with all of them."""
+    mistakes = Mistakes()
+    typing = infer(program, mistakes)
+    for tensor in program.tensors:
+        for size in (*tensor.shape, *([tensor.bound] if tensor.bound is not None else [])):
+            _check_size(program, size, f"a dimension of {tensor.name}", tensor, mistakes)
+    for stage in program.stages:
+        _check_indices(program, stage, mistakes)
+        for statement in statements(stage.body):
+            for error in (*_access_errors(program, statement), *_number_errors(program, statement)):
+                mistakes.add(error)
+        check_assigned(stage, typing.stage(stage.name), mistakes)
+        check_kinds(stage, typing.stage(stage.name), mistakes)
+        _check_repeats(program, stage, mistakes)
+    _check_signals(program, mistakes)
+    _check_coverage(program, mistakes)
+    mistakes.raise_any()
+    return program
+
+
+# Sizes and indices -------------------------------------------------------------------------------------------
+
+
+def _check_size(program: Program, size: Scalar, what: str, node: Tensor | IndexDecl, mistakes: Mistakes) -> None:
+    place, known = size.location or node.location, "numbers, dimensions and ranks"
+    kinds = {p.name: p.kind for p in program.params}
+    for part in walk(size):
+        if isinstance(part, Rank | Index | Lookup):
+            message = f"{what} cannot depend on {print_scalar(part)}"
+            hint = f"sizes are the same on every rank and for every tile: they are made of {known}"
+            mistakes.add(ShapeError(message, location=part.location or place, hint=hint))
+        elif isinstance(part, ParamRef) and kinds.get(part.name) in ("f32", "bool"):
+            message = f"{what} cannot be {part.name}, which is {kinds[part.name]}"
+            hint = f"declare {part.name} without a kind: it is then a dimension"
+            mistakes.add(DtypeError(message, location=part.location or place, hint=hint))
+        elif isinstance(part, Compare | Logic):
+            message = f"{what} cannot be the truth value {print_scalar(part)}"
+            mistakes.add(DtypeError(message, location=place, hint=f"sizes are made of {known}"))
+    if isinstance(size, Int) and size.value < 1:
+        mistakes.add(ShapeError(f"{what} is {size.value}", location=place, hint="sizes are positive"))
+
+
+def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
+    loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
+    seen: dict[str, IndexDecl] = {}
+    for decl in (*stage.indices, *loops):
+        _check_size(program, decl.extent, f"the extent of {decl.name}", decl, mistakes)
+        first = seen.setdefault(decl.name, decl)
+        if first.extent != decl.extent:
+            message = f"{decl.name} runs over {print_scalar(first.extent)} and over {print_scalar(decl.extent)}"
+            hint = "an index has one tile size in a stage: give the second loop's index a name of its own"
+            mistakes.add(DuplicateNameError(message, location=decl.location, related=first.location, hint=hint))
+
+
+# Accesses ----------------------------------------------------------------------------------------------------
+
+
+def _regions(statement: Statement) -> list[Region]:
+    value = value_of(statement)
+    found = reads(value) if value is not None else []
+    match statement:
+        case Store(region=region) | Transfer(target=region) | Notify(region=region) | Wait(region=region):
+            return [region, *found]
+        case _:
+            return found
+
+
+def _away(region: Region) -> bool:
+    return region.rank is not None and region.rank != RANK
+
+
+def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkError]:
+    match statement:
+        case Wait(kind=kind, region=region) if _away(region):
+            own = print_region(region).partition(" @ ")[0]
+            hint = f"{WAIT[kind]}({own}) here, and {NOTIFY[kind]} @ the waiting rank there"
+            yield RemoteAccessError("a wait is on the own rank", location=region.location, hint=hint)
+            return
+        case Transfer():
+            yield from _direction_errors(statement)
+        case _:
+            pass
+    for region in _regions(statement):
+        tensor = program.tensor(region.tensor)
+        if _away(region) and not tensor.symmetric:
+            hint = f"declare it as {tensor.name} : {DECLARED[tensor.space]} [...]" if tensor.space in DECLARED else ""
+            hint = hint or "read the table on the own rank, and send what it says"
+            message = f"peers cannot reach {tensor.name}, which is {tensor.space} and not symmetric"
+            yield RemoteAccessError(message, location=region.location, related=tensor.location, hint=hint)
+    match statement:
+        case Store(region=region) | Transfer(target=region):
+            yield from _write_errors(program.tensor(region.tensor), region)
+        case _:
+            pass
+
+
+def _write_errors(tensor: Tensor, region: Region) -> Iterator[TileLinkError]:
+    if tensor.space in ("in", "table"):
+        what = "an input" if tensor.space == "in" else "a table, filled before the launch"
+        hint = f"write to an out, local or symmetric tensor instead of {tensor.name}"
+        message = f"{tensor.name} is {what}"
+        yield WriteError(message, location=region.location, related=tensor.location, hint=hint)
+
+
+def _direction_errors(statement: Transfer) -> Iterator[TileLinkError]:
+    source = statement.source.region if isinstance(statement.source, Read) else None
+    target, word = statement.target, MOVE[statement.mode]
+    if statement.mode == "pull" and _away(target):
+        hint = "tile_push_data(target @ r, value) writes to another rank"
+        yield RemoteAccessError(f"{word} writes on the own rank", location=target.location, hint=hint)
+    elif statement.mode == "push" and source is not None and _away(source):
+        hint = "tile_pull_data(target, source @ r) reads from another rank"
+        yield RemoteAccessError(f"{word} sends what the own rank has", location=source.location, hint=hint)
+    elif statement.mode == "copy" and source is not None and _away(source) and _away(target):
+        hint = "leave the @ away on one side: one end of a copy is the own rank"
+        yield RemoteAccessError(f"{word} between two other ranks", location=statement.location, hint=hint)
+
+
+def _number_errors(program: Program, statement: Statement) -> Iterator[TileLinkError]:
+    """Coordinates and ranks are integers."""
+    kinds = {p.name: p.kind for p in program.params}
+    for region in _regions(statement):
+        numbers = [c for c in (*region.coords, region.rank) if isinstance(c, Scalar)]
+        for part in (part for number in numbers for part in walk(number)):
+            place = part.location or region.location
+            if isinstance(part, ParamRef) and kinds.get(part.name) in ("f32", "bool"):
+                hint = f"coordinates and ranks are integers: declare it as {part.name}: i32"
+                yield DtypeError(f"{part.name} is {kinds[part.name]}, no integer", location=place, hint=hint)
+            elif isinstance(part, Compare | Logic):
+                hint = "coordinates and ranks are integers; conditions belong into if or where(c, a, b)"
+                yield DtypeError(f"{print_scalar(part)} is a truth value, no integer", location=place, hint=hint)
+
+
+# Signals and outputs -----------------------------------------------------------------------------------------
+
+
+def _check_signals(program: Program, mistakes: Mistakes) -> None:
+    """A wait that no notify of the program can end. (A notify that nobody waits for does no harm.)"""
+    everything = [s for stage in program.stages for s in statements(stage.body)]
+    notified = {(s.region.tensor, s.kind) for s in everything if isinstance(s, Notify)}
+    for wait in everything:
+        if not isinstance(wait, Wait) or (wait.region.tensor, wait.kind) in notified:
+            continue
+        tensor = program.tensor(wait.region.tensor)
+        others = [kind for name, kind in notified if name == tensor.name]
+        hint = f"{NOTIFY[wait.kind]}({tensor.name}[...]) where the data is complete, or tilelink.link(program)"
+        if others:
+            hint = f"it is notified by {NOTIFY[others[0]]}, which goes with {WAIT[others[0]]}"
+        elif tensor.space in ("in", "table"):
+            hint = "leave it out: inputs need no waits"
+        message = f"{WAIT[wait.kind]} waits for {tensor.name}, which no {NOTIFY[wait.kind]} of the program names"
+        mistakes.add(AccountingError(message, location=wait.location, related=tensor.location, hint=hint))
+
+
+def _written(statement: Statement) -> Region | None:
+    match statement:
+        case Store(region=region) | Transfer(target=region):
+            return region
+        case _:
+            return None
+
+
+def _check_coverage(program: Program, mistakes: Mistakes) -> None:
+    """Outputs that nothing writes, and scratch that is read and never written."""
+    everything = [s for stage in program.stages for s in statements(stage.body)]
+    written = {r.tensor for r in map(_written, everything) if r is not None}
+    for tensor in program.tensors:
+        if tensor.space == "out" and tensor.name not in written:
+            hint = f"{tensor.name}[...] = value in a stage, or take the declaration out"
+            message = f"nothing writes the output {tensor.name}"
+            mistakes.add(CoverageError(message, location=tensor.location, hint=hint))
+    for statement in everything:
+        value = value_of(statement)
+        for region in reads(value) if value is not None else []:
+            tensor = program.tensor(region.tensor)
+            if tensor.space in ("local", "symmetric") and tensor.name not in written:
+                message = f"{tensor.name} is read here, and nothing writes it"
+                hint = f"write it in a stage, or declare {tensor.name} : in [...]"
+                error = CoverageError(message, location=region.location, related=tensor.location, hint=hint)
+                mistakes.add(error)
+
+
+def _check_repeats(program: Program, stage: Stage, mistakes: Mistakes) -> None:
+    """An index that a write to an output ignores: every tile of it writes the same elements."""
+    for region, around in _writes(stage.body, stage.indices, frozenset()):
+        if program.tensor(region.tensor).space != "out":
+            continue
+        used = {n for c in (*region.coords, region.rank) if isinstance(c, Scalar) for n in _names(c)}
+        for decl in around:
+            if decl.name in used or decl.extent == Int(value=1):
+                continue
+            message = f"every tile of {decl.name} writes the same elements of {region.tensor}"
+            hint = f"use {decl.name} in {print_region(region)}, or in a condition around it, or take the index out"
+            error = CoverageError(message, location=region.location, related=decl.location, hint=hint)
+            mistakes.add(error)
+
+
+def _writes(
+    body: tuple[Statement, ...], around: tuple[IndexDecl, ...], conditions: frozenset[str]
+) -> Iterator[tuple[Region, tuple[IndexDecl, ...]]]:
+    """Every region written, with the indices around it that no condition around it names."""
+    for statement in body:
+        region = _written(statement)
+        if region is not None:
+            yield region, tuple(d for d in around if d.name not in conditions)
+        match statement:
+            case If(condition=condition, then=then, orelse=orelse):
+                yield from _writes((*then, *orelse), around, conditions | _names(condition))
+            case For(indices=indices, body=inner):
+                yield from _writes(inner, (*around, *indices), conditions)
+            case _:
+                pass
+
+
+def _names(expr: Scalar) -> frozenset[str]:
+    return frozenset(e.name for e in walk(expr) if isinstance(e, Index))

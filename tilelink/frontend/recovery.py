@@ -1,0 +1,125 @@
+"""Reading on after a syntax error: what cannot be parsed is cut out, so that one run shows every mistake of a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from tilelink.errors import Location, Mistakes, ParseError
+from tilelink.frontend.syntax import ProgramSyntax, Source
+
+CLOSING = {")": "(", "]": "["}
+HEAD = re.compile(r"\s*(program|comm|compute|schedule)\b")
+MOST = 20
+"""Syntax errors of one program that are looked for."""
+
+Parse = Callable[[str, Source], list[ProgramSyntax]]
+
+
+@dataclass(kw_only=True)
+class _Part:
+    """One program of a file: all other lines are empty, so that places stay right."""
+
+    lines: list[str]
+    source: Source
+    broken: list[str] = field(default_factory=list[str])
+
+    def drop(self, line: int) -> bool:
+        """Cut out the stage or the declaration that a line belongs to; whether there was one."""
+        heads = [n for n in range(line, -1, -1) if HEAD.match(self.lines[n])]
+        if not heads or not self.lines[heads[0]].strip():
+            return False
+        head, stop = heads[0], line + 1
+        if re.match(r"\s*(program|schedule)\b", self.lines[head]):
+            if head == line:
+                return False
+            self.broken += re.findall(r"^\s*(\w+)", self.lines[line])
+            head = line
+        else:
+            margin = _indent(self.lines[head])
+            while stop < len(self.lines) and (not self.lines[stop].strip() or _indent(self.lines[stop]) > margin):
+                stop += 1
+        found = any(line.strip() for line in self.lines[head:stop])
+        self.lines[head:stop] = [""] * (stop - head)
+        return found
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing but the program's own head is left."""
+        kept = [line for line in self.lines if line.strip() and not line.strip().startswith("#")]
+        return len(kept) < 2
+
+
+def parse_all(text: str, source: Source, parse: Parse, mistakes: Mistakes) -> list[ProgramSyntax]:
+    """The programs of a text, each without the stages and declarations that are not in the language."""
+    found: list[ProgramSyntax] = []
+    for part in _parts(text.splitlines(), source):
+        found += _parse_part(part, parse, mistakes)
+    return found
+
+
+def _parse_part(part: _Part, parse: Parse, mistakes: Mistakes) -> list[ProgramSyntax]:
+    for _ in range(MOST):
+        try:
+            _brackets(part)
+            _dedents(part)
+            return [replace(p, broken=tuple(part.broken)) for p in parse("\n".join(part.lines) + "\n", part.source)]
+        except ParseError as error:
+            mistakes.add(error)
+            line = (error.location.line if error.location else 1) - 1
+            if not part.drop(min(line, len(part.lines) - 1)) or part.empty:
+                return []
+    return []
+
+
+def _parts(lines: list[str], source: Source) -> list[_Part]:
+    starts = [n for n, line in enumerate(lines) if re.match(r"program\b", line)]
+    bounds = [0, *starts[1:], len(lines)]
+    parts: list[_Part] = []
+    for start, stop in pairwise(bounds):
+        own = [""] * start + lines[start:stop]
+        parts.append(_Part(lines=own, source=source))
+    return parts
+
+
+def _brackets(part: _Part) -> None:
+    """Brackets that nothing closes or opens: the parser would see them only at the end of the file."""
+    opened: list[tuple[str, int, int]] = []
+    for number, line in enumerate(part.lines):
+        if opened and HEAD.match(line):
+            break
+        for column, char in enumerate(line.partition("#")[0]):
+            if char in "([":
+                opened.append((char, number, column))
+            elif char in CLOSING and (not opened or opened.pop()[0] != CLOSING[char]):
+                hint = f"put the {CLOSING[char]!r} before it, or take it out"
+                raise ParseError(f"{char!r} closes nothing", location=_at(part, number, column), hint=hint)
+    if opened:
+        char, number, column = opened[-1]
+        hint = "close it on this line, or in the lines that continue it"
+        raise ParseError(f"{char!r} is never closed", location=_at(part, number, column), hint=hint)
+
+
+def _dedents(part: _Part) -> None:
+    """Lines that stand at no block's margin."""
+    margins, depth = [0], 0
+    for number, line in enumerate(part.lines):
+        code = line.partition("#")[0]
+        if code.strip() and not depth:
+            own = _indent(line)
+            outer = [m for m in margins if m <= own]
+            if len(outer) < len(margins) and own != outer[-1]:
+                place = _at(part, number, len(line) - len(line.lstrip()))
+                raise ParseError("indentation that matches no block", location=place, hint="indent each block alike")
+            margins = outer if own == outer[-1] else [*outer, own]
+        depth += sum(code.count(c) for c in "([") - sum(code.count(c) for c in ")]")
+
+
+def _at(part: _Part, line: int, column: int) -> Location:
+    return Location(file=part.source.file, line=line + 1, column=column + 1, text=part.source.lines[line])
+
+
+def _indent(line: str) -> int:
+    return len(line.expandtabs(8)) - len(line.expandtabs(8).lstrip())
