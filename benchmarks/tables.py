@@ -31,12 +31,12 @@ def best(shape: dict[str, Any], kind: str) -> dict[str, Any] | None:
     return min(rows, key=lambda r: r["us"], default=None)
 
 
-def overview(report: dict[str, Any]) -> list[str]:
-    """One line a shape: the best of each kind and what ours is against them."""
-    head = ("shape", "M x N x K", "cuBLAS", "fastest transfer", "cuBLAS+NCCL", "torch fused", "ours", "schedule",
-            "ours / bound", "ours / floor", "speedup", "overlap", "product alone")  # fmt: skip
+def overview(shapes: Sequence[dict[str, Any]]) -> list[str]:
+    """One line a shape of one operator: the best of each kind and what ours is against them."""
+    head = (shapes[0]["op"], "M x N x K", "cuBLAS", "fastest transfer", "cuBLAS+NCCL", "torch fused", "ours",
+            "schedule", "ours / bound", "ours / floor", "speedup", "overlap", "product alone")  # fmt: skip
     lines: list[tuple[str, ...]] = []
-    for shape in report["shapes"]:
+    for shape in shapes:
         summary, ours = shape["summary"], best(shape, "ours")
         ratios = summary["ratios"].get(ours["name"], {}) if ours else {}
         quality = summary["gemm_quality"].get(f"{ours['name']}, preset") if ours else None
@@ -48,7 +48,7 @@ def overview(report: dict[str, Any]) -> list[str]:
             ratio(ratios.get("bound")), ratio(ratios.get("floor")), ratio(ratios.get("speedup"), "x"),
             percent(ratios.get("overlap")), percent(quality),
         ))  # fmt: skip
-    speedups = [s["summary"]["ratios"][o["name"]].get("speedup") for s in report["shapes"] if (o := best(s, "ours"))]
+    speedups = [s["summary"]["ratios"][o["name"]].get("speedup") for s in shapes if (o := best(s, "ours"))]
     found = table(head, lines)
     if means := geometric_mean([s for s in speedups if s]):
         found += ["", f"Geometric mean of the speedup over cuBLAS+NCCL: {means:.2f}x over {len(speedups)} shapes."]
@@ -87,7 +87,8 @@ def render(report: dict[str, Any], rows: bool) -> str:
     parts = [where, ""]
     if report["ended_early"]:
         parts += [f"The run ended early: {report['ended_early']}", ""]
-    parts += [*overview(report), ""]
+    for op in dict.fromkeys(shape["op"] for shape in report["shapes"]):
+        parts += [*overview([shape for shape in report["shapes"] if shape["op"] == op]), ""]
     for shape in report["shapes"] if rows else ():
         parts += shape_lines(shape)
     return "\n".join(parts)

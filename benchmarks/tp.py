@@ -11,6 +11,7 @@ Schedules: names (`h200`), or `program:name`, of the operator's file in the libr
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -30,6 +31,7 @@ import torch.distributed as dist
 import tilelink
 from benchmarks.baselines import Builder, Case, Problem, baselines, captured
 from benchmarks.measure import Session, Variant, Watchdog, summarize
+from tilelink import ops
 
 ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 """NVLink multicast stays off: it can put the GPUs of a shared node out of service."""
@@ -178,6 +180,16 @@ class Ours:
         return Variant(name=name, kind="preset", run=lambda: kernel.preset(inputs))
 
 
+def _operator(case: Case) -> Variant:
+    """The operator as users call it, which chooses its way itself."""
+    problem, function = case.problem, getattr(ops, case.problem.op)
+    way = ops.choose(problem.op, problem.M, problem.N, problem.K, problem.ranks)
+    return Variant(
+        name="operator", kind="ours", run=lambda: function(case.x, case.w, group=case.session.group),
+        expected=lambda: case.result, notes={"way": way},
+    )  # fmt: skip
+
+
 def _name(choice: Choice) -> str:
     return f"{choice[0].name}:{choice[1].name if choice[1] else 'default'}"
 
@@ -204,6 +216,7 @@ def measure(problem: Problem, session: Session, args: argparse.Namespace) -> dic
     built_s = time.perf_counter() - begin
     rows = session.time(variants, case.refresh, samples=args.samples, warmups=args.warmups) + rows
     session.meet()  # nobody frees what a peer may still reach
+    ops.clear()
     return {
         "shape": problem.shape, "op": problem.op, "ranks": problem.ranks, "dtype": problem.dtype,
         "S": problem.S, "H": problem.H, "I": problem.I, "I_per_rank": f"I/{problem.ranks}",
@@ -223,6 +236,8 @@ def _builders(case: Case, args: argparse.Namespace) -> Iterator[Builder]:
         yield from ours.transfer(choice)
     for choice in choices(op, args.schedules, args.file):
         yield from ours.rows(choice, graph=args.graph)
+    if args.operator:
+        yield "operator", "ours", lambda: _operator(case)
 
 
 def machine() -> dict[str, Any]:
@@ -254,12 +269,13 @@ def _output(*command: str) -> str:
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", choices=OPERATORS, required=True)
+    parser.add_argument("--op", required=True, help=f"one or more of {','.join(OPERATORS)}")
     parser.add_argument("--shapes", default="all")
     parser.add_argument("--schedules", help=f"default: those whose names begin with {CHOSEN}, and those of --file")
     parser.add_argument("--comm-schedules", help="the same for the communication alone")
     parser.add_argument("--file", action="append", default=[], help="a .tl file with more programs and schedules")
     parser.add_argument("--baselines", choices=("all", "few"), default="all")
+    parser.add_argument("--operator", action="store_true", help="time tilelink.ops by its own choice too")
     parser.add_argument("--graph", action="store_true", help="time our operators in CUDA graphs too")
     parser.add_argument("--dtype", choices=("bf16", "f16"), default="bf16")
     parser.add_argument("--samples", type=int, default=20)
@@ -268,7 +284,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that one step may take before all is ended")
     parser.add_argument("--commit", help="what to write for the commit where there is no git")
     parser.add_argument("--out", type=Path)
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if unknown := set(args.op.split(",")) - set(OPERATORS):
+        parser.error(f"no operator {', '.join(sorted(unknown))}")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -305,8 +324,10 @@ def _measure_all(args: argparse.Namespace, report: dict[str, Any], write: Any, w
 
     try:
         session = Session(dist.group.WORLD, watchdog)  # type: ignore[arg-type]
-        for problem in problems(args.op, args.shapes, session.ranks, args.dtype):
+        wanted = [p for op in args.op.split(",") for p in problems(op, args.shapes, session.ranks, args.dtype)]
+        for problem in wanted:
             result = measure(problem, session, args)
+            gc.collect()
             report["shapes"].append(result)
             write()
             if session.rank == 0:

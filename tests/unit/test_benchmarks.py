@@ -91,6 +91,13 @@ def test_groups_of_shapes() -> None:
         tp.problems("ag_gemm", "mlp-9", 8)
 
 
+def test_operators_that_there_are_not_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tp.arguments(["--op", "ag_gemm,gemm_rs"]).op == "ag_gemm,gemm_rs"
+    with pytest.raises(SystemExit):
+        tp.arguments(["--op", "ag_gemm,gemm"])
+    assert "no operator gemm\n" in capsys.readouterr().err
+
+
 def test_schedules_are_chosen_by_name(tmp_path: Path) -> None:
     extra = tmp_path / "more.tl"
     extra.write_text("schedule fresh for gemm_rs_ring:\n    gemm on sm, tile(i=16, j=16, k=16)\n")
@@ -176,7 +183,7 @@ def run_on_cpu(op: str, out: str) -> None:
     measure.FLUSH_BYTES = 1 << 10
     tp.SHAPES["tiny"] = (64, 96)
     dist.init_process_group("gloo")
-    args = tp.arguments(["--op", op, "--samples", "3", "--warmups", "1", "--schedules", "none"])
+    args = tp.arguments(["--op", op, "--samples", "3", "--warmups", "1", "--schedules", "none", "--operator"])
     assert dist.group.WORLD
     session = measure.Session(dist.group.WORLD, measure.Watchdog(60, dist.get_rank()), torch.device("cpu"))
     (problem,) = tp.problems(op, "tiny@32", session.ranks)
@@ -204,7 +211,7 @@ def test_a_run_measures_checks_and_records_failures(op: str, tmp_path: Path) -> 
         assert rank.returncode == 0, error
     result = json.loads(out.read_text())
     rows = {r["name"]: r for r in result["rows"]}
-    for name in ("cuBLAS", "NCCL", "cuBLAS+NCCL"):
+    for name in ("cuBLAS", "NCCL", "cuBLAS+NCCL", "operator"):
         assert rows[name]["us"] > 0, rows[name]
         assert rows[name]["error"] < measure.ALLOWED
         assert len(rows[name]["samples_us"]) == 3
