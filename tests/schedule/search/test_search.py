@@ -1,0 +1,109 @@
+"""The space of a program's schedules, the strategies that walk it, and what a search keeps."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from tilelink import compiler
+from tilelink.errors import ScheduleError, UnknownNameError
+from tilelink.frontend.parser import parse_text
+from tilelink.schedule.plan import Plan
+from tilelink.schedule.search import STRATEGIES, Candidate, Space, Tried, search, strategy
+from tilelink.target import target
+
+DIMS = {"Ms": 64, "N": 64, "K": 48}
+
+
+def space_of(*names: str, dims: dict[str, int] = DIMS, machine: str = "cpu") -> Space:
+    programs = [compiler.load(name).program(name) for name in names]
+    return Space.of(programs, dims=dims, ranks=2, target=target(machine), dtype="bf16")
+
+
+def distance(space: Space) -> Callable[[Plan], float]:
+    """A cost with one best point: how many steps the choices of the schedule are away from the last ones."""
+    costs = {str(space.schedule(c)): float(sum(len(k.labels) - 1 - at for k, at in zip(own, c.choices, strict=True)))
+             for number, own in enumerate(space.knobs) for c in space if c.program == number}  # fmt: skip
+    return lambda plan: 1.0 + costs[str(plan.bound.schedule)]
+
+
+def test_a_space_has_every_combination_once() -> None:
+    space = space_of("ag_gemm", "gemm_rs_ring")
+    points = list(space)
+    assert len(points) == len(set(points)) == space.size > 100
+    assert {p.program for p in points} == {0, 1}
+    assert len({str(space.schedule(p)) for p in points}) == space.size
+
+
+def test_schedules_of_points_are_schedules_of_the_language() -> None:
+    space = space_of("gemm_rs_slots")
+    for point in list(space)[:: space.size // 50]:
+        schedule = space.schedule(point)
+        text = f"{space.programs[0]}\n{schedule}"
+        assert parse_text(text, "<text>").schedules[0] == schedule
+        assert set(space.describe(point)) == {knob.name for knob in space.knobs[0]}
+
+
+def test_plans_are_verified_and_refusals_counted() -> None:
+    space = space_of("gemm_rs_slots")
+    plans = [space.plan(point) for point in list(space)[:: space.size // 60]]
+    assert any(plans) and None in plans
+    assert sum(space.refused.values()) == plans.count(None)
+    assert "ProgressError" in space.refused
+    large = space_of("ag_gemm", dims={"Ms": 512, "N": 512, "K": 512}, machine="sm_89")
+    for point in list(large)[:: large.size // 60]:
+        large.plan(point)
+    assert large.refused["shared memory"]
+
+
+def test_neighbours_differ_in_one_choice() -> None:
+    space, chance = space_of("ag_gemm"), Random(0)
+    here = space.random(chance)
+    for _ in range(50):
+        there = space.neighbour(here, chance)
+        assert sum(a != b for a, b in zip(here.choices, there.choices, strict=True)) == 1
+        child = space.cross(here, there, chance)
+        assert all(c in pair for c, *pair in zip(child.choices, here.choices, there.choices, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "trials", "close"), [("annealing", 150, 1.5), ("evolution", 150, 1.5), ("random", 150, 4.0)]
+)
+def test_strategies_find_cheap_points(name: str, trials: int, close: float) -> None:
+    space = space_of("ag_gemm")
+    found = search(space, distance(space), strategy(name), trials=trials, seed=3)
+    assert found.ranking[0].seconds <= 1.0 + close
+    assert len(found.tried) + sum(found.refused.values()) <= trials < space.size
+
+
+def test_exhaustive_search_finds_the_best() -> None:
+    space = space_of("reduce_scatter", dims={"Ms": 16, "N": 16})
+    found = search(space, distance(space), strategy("exhaustive"))
+    assert found.ranking[0].seconds == 1.0 and len(found.tried) + sum(found.refused.values()) == space.size
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_search_is_the_same_every_time(name: str) -> None:
+    def once() -> list[tuple[Candidate, float]]:
+        space = space_of("ag_gemm")
+        found = search(space, distance(space), strategy(name), trials=40, seed=7)
+        return [(one.candidate, one.seconds) for one in found.tried]
+
+    assert once() == once()
+    assert len({candidate for candidate, _ in once()}) == len(once())
+
+
+def test_budgets_and_progress() -> None:
+    space, seen = space_of("ag_gemm"), list[Tried | None]()
+    found = search(space, lambda _: 1.0, strategy("random"), trials=12, progress=seen.append)
+    assert len(seen) == 12 and [one for one in seen if one] == list(found.tried)
+    assert found.progress() == [(1, 1.0)]
+    spent = search(space, lambda _: 1.0, strategy("random"), budget_s=0.0)
+    assert not spent.tried
+
+
+def test_names_that_there_are_not() -> None:
+    with pytest.raises(UnknownNameError, match="no strategy 'best'"):
+        strategy("best")
+    with pytest.raises(ScheduleError, match="no program to search"):
+        Space.of([], dims={}, ranks=2, target=target("cpu"))

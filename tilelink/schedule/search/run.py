@@ -1,0 +1,94 @@
+"""A search: a strategy proposes, a cost judges, and everything that was tried is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+from tilelink.schedule.plan import Plan
+from tilelink.schedule.search.space import Candidate, Space
+from tilelink.schedule.search.strategies import Strategy
+from tilelink.schedule.values import Schedule
+
+Cost = Callable[[Plan], float]
+"""What a verified plan costs, in seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A point that was judged: its cost in seconds, and when, in seconds from the begin of the search."""
+
+    candidate: Candidate
+    schedule: Schedule
+    seconds: float
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a search has tried, in the order of its trials, and why it refused the rest."""
+
+    tried: tuple[Tried, ...]
+    refused: Mapping[str, int]
+    size: int
+    elapsed: float
+
+    @property
+    def ranking(self) -> tuple[Tried, ...]:
+        """Best first; of equals the one that was tried first."""
+        return tuple(sorted(self.tried, key=lambda one: one.seconds))
+
+    def progress(self) -> list[tuple[int, float]]:
+        """(trials, best cost so far), wherever the best changed."""
+        best, line = float("inf"), list[tuple[int, float]]()
+        for number, one in enumerate(self.tried, 1):
+            if one.seconds < best:
+                best = one.seconds
+                line.append((number, best))
+        return line
+
+
+def search(
+    space: Space,
+    cost: Cost,
+    strategy: Strategy,
+    *,
+    budget_s: float | None = None,
+    trials: int | None = None,
+    seed: int = 0,
+    progress: Callable[[Tried | None], None] | None = None,
+) -> Found:
+    """Tries points until the strategy, the seconds, or the trials (distinct points, refused ones too) are spent.
+
+    A point that comes again costs nothing. The same arguments without budget_s find the same, always. progress is
+    called after every trial, with None for a refused point.
+    """
+    begin = time.monotonic()
+    known: dict[Candidate, float | None] = {}
+    tried: list[Tried] = []
+    proposals = strategy(space, Random(seed))
+    judged: float | None = None
+    try:
+        candidate = next(proposals)
+        while True:
+            if candidate not in known:
+                if trials is not None and len(known) >= trials:
+                    break
+                if budget_s is not None and time.monotonic() - begin > budget_s:
+                    break
+                plan = space.plan(candidate)
+                known[candidate] = None if plan is None else cost(plan)
+                if (seconds := known[candidate]) is not None:
+                    at = time.monotonic() - begin
+                    schedule = space.schedule(candidate)
+                    tried.append(Tried(candidate=candidate, schedule=schedule, seconds=seconds, at=at))
+                if progress is not None:
+                    progress(tried[-1] if known[candidate] is not None else None)
+            judged = known[candidate]
+            candidate = proposals.send(judged)
+    except StopIteration:
+        pass
+    elapsed = time.monotonic() - begin
+    return Found(tried=tuple(tried), refused=dict(space.refused), size=space.size, elapsed=elapsed)

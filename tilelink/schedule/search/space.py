@@ -1,0 +1,134 @@
+"""The points of a search: every combination of knobs, of every program that computes the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from random import Random
+
+from tilelink.errors import ScheduleError, TileLinkError
+from tilelink.ir.program import Dot, Program
+from tilelink.ir.visitor import statements, value_of, values
+from tilelink.schedule.bind import bind
+from tilelink.schedule.bound import Bound
+from tilelink.schedule.plan import Plan, make_plan
+from tilelink.schedule.search.knobs import Knob, knobs
+from tilelink.schedule.values import Schedule
+from tilelink.schedule.verify import verify
+from tilelink.target import Target
+
+ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
+class Candidate:
+    """A point: which program, and which choice of each of its knobs."""
+
+    program: int
+    choices: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The schedules of programs with the same parameters, at given sizes.
+
+    refused counts what was pruned when a plan was asked for: error class or "shared memory" -> points.
+    """
+
+    programs: tuple[Program, ...]
+    knobs: tuple[tuple[Knob, ...], ...]
+    dims: Mapping[str, int | float | bool]
+    ranks: int
+    dtype: str
+    target: Target
+    name: str = "found"
+    refused: Counter[str] = field(default_factory=Counter[str], compare=False)
+
+    @classmethod
+    def of(
+        cls, programs: Sequence[Program], *, dims: Mapping[str, int | float | bool], ranks: int, target: Target,
+        dtype: str = "bf16",
+    ) -> Space:  # fmt: skip
+        """The space of all schedules of these programs. Raises ScheduleError for none."""
+        if not programs:
+            raise ScheduleError("there is no program to search schedules for", hint="name one of the library")
+        found = tuple(knobs(program, dims, ranks, target) for program in programs)
+        return cls(programs=tuple(programs), knobs=found, dims=dims, ranks=ranks, dtype=dtype, target=target)
+
+    @property
+    def size(self) -> int:
+        """How many points there are, those that will be refused among them."""
+        return sum(prod(len(knob.labels) for knob in own) for own in self.knobs)
+
+    def schedule(self, candidate: Candidate) -> Schedule:
+        """The schedule of a point."""
+        program = self.programs[candidate.program]
+        schedule = Schedule(name=self.name, program=program.name)
+        for knob, choice in zip(self.knobs[candidate.program], candidate.choices, strict=True):
+            schedule = knob.changes[choice](schedule)
+        return schedule
+
+    def describe(self, candidate: Candidate) -> dict[str, str]:
+        """Knob -> choice, in words."""
+        own = self.knobs[candidate.program]
+        return {knob.name: knob.labels[choice] for knob, choice in zip(own, candidate.choices, strict=True)}
+
+    def plan(self, candidate: Candidate) -> Plan | None:
+        """The verified plan of a point, or None for one that cannot be: the reason is counted."""
+        program = self.programs[candidate.program]
+        try:
+            bound = bind(program, self.schedule(candidate), self.dims, self.ranks, self.target, self.dtype)
+            if reason := _does_not_fit(bound):
+                self.refused[reason] += 1
+                return None
+            plan = make_plan(bound)
+            verify(plan)
+        except TileLinkError as error:
+            self.refused[type(error).__name__] += 1
+            return None
+        return plan
+
+    # Walking -------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Candidate]:
+        for number, own in enumerate(self.knobs):
+            for choices in product(*(range(len(knob.labels)) for knob in own)):
+                yield Candidate(program=number, choices=choices)
+
+    def random(self, chance: Random) -> Candidate:
+        """A point, every program as likely as any other."""
+        number = chance.randrange(len(self.programs))
+        return Candidate(program=number, choices=tuple(chance.randrange(len(k.labels)) for k in self.knobs[number]))
+
+    def neighbour(self, candidate: Candidate, chance: Random) -> Candidate:
+        """A point that differs in one choice; now and then one of another program."""
+        own = self.knobs[candidate.program]
+        if not own or (len(self.programs) > 1 and chance.random() < 1 / (len(own) + 1)):
+            return self.random(chance)
+        at = chance.randrange(len(own))
+        others = [choice for choice in range(len(own[at].labels)) if choice != candidate.choices[at]]
+        choices = (*candidate.choices[:at], chance.choice(others), *candidate.choices[at + 1 :])
+        return Candidate(program=candidate.program, choices=choices)
+
+    def cross(self, one: Candidate, other: Candidate, chance: Random) -> Candidate:
+        """A point with each choice from one of two points of the same program, else one of the two."""
+        if one.program != other.program:
+            return chance.choice((one, other))
+        mixed = tuple(chance.choice(pair) for pair in zip(one.choices, other.choices, strict=True))
+        return Candidate(program=one.program, choices=mixed)
+
+
+def _does_not_fit(bound: Bound) -> str | None:
+    """Why a processor cannot hold a bound program, judged by the operands of its products."""
+    for stage in bound.stages.values():
+        found = [value_of(s) for s in statements(stage.stage.body)]
+        multiplies = any(isinstance(v, Dot) for one in found if one is not None for v in values(one))
+        if multiplies and bound.target.kind != "cpu":
+            tiles = [stage.tiles[d.name] for d in stage.stage.indices if d.name not in stage.scalar_indices]
+            bytes_needed = stage.stages * sum(tiles) * stage.block * ELEMENT_BYTES[bound.dtype]
+            if bytes_needed > bound.target.shared_memory:
+                return "shared memory"
+    return None

@@ -1,0 +1,44 @@
+"""Regularized evolution (Real, Aggarwal, Huang and Le, AAAI 2019): the oldest dies, not the worst."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tilelink.schedule.search.space import Candidate, Space
+
+POPULATION = 24
+CONTEST = 6
+"""Members drawn, of which the best has a child."""
+CROSSING = 0.3
+"""The share of children with two parents."""
+STARTS = 400
+"""Random points, at most, that are tried for a first population."""
+
+
+def evolution(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
+    """Children of the best of small contests; each takes the place of the oldest."""
+    members: deque[tuple[float, Candidate]] = deque(maxlen=POPULATION)
+    for _ in range(STARTS):
+        if len(members) == POPULATION:
+            break
+        candidate = space.random(chance)
+        cost = yield candidate
+        if cost is not None:
+            members.append((cost, candidate))
+    while members:
+        child = _winner(members, chance)
+        if chance.random() < CROSSING:
+            child = space.cross(child, _winner(members, chance), chance)
+        child = space.neighbour(child, chance)
+        cost = yield child
+        if cost is not None:
+            members.append((cost, child))
+
+
+def _winner(members: deque[tuple[float, Candidate]], chance: Random) -> Candidate:
+    drawn = chance.sample(range(len(members)), min(CONTEST, len(members)))
+    return min((members[at] for at in drawn), key=lambda member: member[0])[1]
