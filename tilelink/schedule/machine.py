@@ -31,7 +31,7 @@ class Machine:
     target: str
     """The target that kernels are compiled for, as `tilelink.target` names it."""
     node_ranks: int = _number("ranks")
-    """Ranks of one node; further ones are reached through the network."""
+    """Ranks of one node, which fill nodes one after the other; further ones are reached through the network."""
     sms: int = _number("SMs")
 
     matmul_flops: float = _number("flop/s")
@@ -96,10 +96,6 @@ class Machine:
             least = 0 if UNITS[name] == "s" else 1e-12
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
                 raise MachineError(f"{self.name}: {name} is {value!r}", hint=f"a positive number of {UNITS[name]}")
-
-    def node(self, rank: int) -> int:
-        """The node that a rank belongs to; ranks fill nodes one after the other."""
-        return rank // self.node_ranks
 
 
 UNITS: Mapping[str, str] = {f.name: f.metadata["unit"] for f in fields(Machine) if "unit" in f.metadata}

@@ -196,7 +196,10 @@ class _Engine:
             now += self.alone[move] + self.latency[move]
             self.moved[move] = self.end[i] = now
             return now
-        self.at(now, BEGIN, move)
+        if now > self.now:
+            self.at(now, BEGIN, move)
+        else:
+            self._begin(move)
         return -1.0
 
     def _begin(self, move: int) -> None:

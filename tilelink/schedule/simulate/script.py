@@ -193,12 +193,16 @@ class _Builder:
         region = wait.statement.region
         value = value_of(one.statement)
         dim = _contracted(product, region)
-        if dim is None or value is None or sum(r.tensor == region.tensor for r in reads(value)) != 1:
+        if dim is None or value is None or [r for r in reads(value) if self._written(r)] != [region]:
             return 1
         grid = self.plan.bound.channels[region.tensor, wait.statement.kind]
         rows = int((self.plan.signals.statement == wait.number).sum())
         fits = grid.sizes[dim] % one.stage.block == 0 and rows == grid.counts[dim] * len(one.task)
         return grid.counts[dim] if fits else 1
+
+    def _written(self, region: Region) -> bool:
+        """Whether a wait may have to stand before every read of it."""
+        return region.rank is not None or self.plan.bound.tensors[region.tensor].decl.space not in ("in", "table")
 
     def _remote_reads(self, one: Executions) -> None:
         """Operands on other ranks are fetched before the computation."""

@@ -1,0 +1,122 @@
+"""What tiles cost, what they are counted to do, and that another model can take the place of the one here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.schedule.simulate.cases import H200S, SCALE, planned
+from tilelink.ir.program import Store
+from tilelink.schedule.machine import Machine
+from tilelink.schedule.plan import Plan
+from tilelink.schedule.simulate import CostModel, Roofline, simulate
+from tilelink.schedule.simulate.cost import Move, MoveTime, TileTime
+from tilelink.schedule.simulate.work import Product, TileWork, WorkOf, executions
+
+PRODUCT = """\
+program product(M, N, K):
+    x : in  [ranks, M, K]
+    w : in  [N, K]
+    y : out [ranks, M, N]
+
+    compute product(p: ranks, i: M, j: N):
+        acc = dot(x[p, i, :], w[j, :].T)
+        if rank != p:
+            y[p, i, j] = exp(acc) + 1.0
+        else:
+            y[p, i, j] = acc
+
+schedule tiles for product:
+    product on sm, tile(i=8, j=256, k=64), warps 8
+"""
+BIG = Product(rows=128, columns=256, inner=4096)
+WORK = TileWork(stage="s", products=(BIG,), warps=8, stages=4, programs=132)
+
+
+def works(plan: Plan) -> list[tuple[str, int, TileWork]]:
+    of = WorkOf(plan)
+    found = [(type(one.statement).__name__, len(one.task), of.work(one)) for one in executions(plan)]
+    return [(name, count, work) for name, count, work in found if work is not None]
+
+
+def test_operations_are_counted_where_they_run() -> None:
+    plan = planned(PRODUCT, ranks=2, dtype="bf16", M=8, N=512, K=1024)
+    (first, runs, product), (_, few, special), (_, many, plain) = works(plan)
+    assert (first, runs, few, many) == ("Assign", 8, 4, 4)
+    assert product.products == (Product(rows=8, columns=256, inner=1024),)
+    assert (special.elementwise, special.special) == (2 * 8 * 256, 8 * 256)
+    assert (plain.elementwise, plain.special, plain.products) == (0, 0, ())
+
+
+def test_traffic_counts_every_byte_once() -> None:
+    plan = planned(PRODUCT, ranks=2, dtype="bf16", M=8, N=512, K=1024)
+    (_, _, product), _, (_, _, plain) = works(plan)
+    assert product.traffic * 4 == pytest.approx(2 * (2 * 8 * 1024 + 512 * 1024))
+    assert plain.traffic * 2 == pytest.approx(2 * 8 * 512)
+
+
+def test_the_executions_are_the_plans_statements() -> None:
+    plan = planned(PRODUCT, ranks=2, dtype="bf16", M=8, N=512, K=1024)
+    assert [(one.stage.name, one.statement) for one in executions(plan)] == list(plan.statements)
+    stores = [one for one in executions(plan) if isinstance(one.statement, Store)]
+    for one in stores:
+        rows = plan.accesses.statement == one.number
+        assert sorted(plan.accesses.task[rows].tolist()) == sorted(one.task.tolist())
+
+
+def test_the_slowest_resource_decides() -> None:
+    model = Roofline()
+    cores = BIG.flops * 132 / H200S.matmul_flops
+    assert model.tile(WORK, H200S).main == pytest.approx(cores)
+    cached = replace(H200S, cache_bandwidth=1e12)
+    assert model.tile(WORK, cached).main == pytest.approx(384 * 4096 * 2 * 132 / 1e12)
+    assert model.tile(replace(WORK, traffic=1e9), H200S).main == pytest.approx(1e9 * 132 / H200S.memory_bandwidth)
+    assert model.tile(replace(WORK, stages=1), replace(H200S, load_latency=1e-5)).main == pytest.approx(64e-5)
+    assert model.tile(replace(WORK, item=4), H200S).main == pytest.approx(2 * cores)
+    assert model.tile(replace(WORK, warps=4), H200S).main > 2 * cores
+    assert model.tile(WORK, replace(H200S, tile_flops={"128x256": 1e14})).main == pytest.approx(BIG.flops * 1.32e-12)
+
+
+def test_elementwise_work_comes_on_top() -> None:
+    work = TileWork(stage="s", elementwise=1e6, special=1e5)
+    expected = 132 * (1e6 / H200S.vector_flops + 1e5 / H200S.special_rate)
+    assert Roofline().tile(work, H200S) == TileTime(main=pytest.approx(expected), overhead=0.0)
+
+
+@pytest.mark.parametrize(
+    ("move", "expected"),
+    [
+        (Move(engine="copy", reach="node"), MoveTime()),
+        (Move(engine="copy", reach="local"), MoveTime(rate=H200S.memory_bandwidth / 2)),
+        (Move(engine="push", reach="local", programs=2), MoveTime(rate=H200S.sm_bandwidth / 2)),
+        (
+            Move(engine="push", reach="node"),
+            MoveTime(rate=H200S.sm_push_rate, efficiency=H200S.sm_push_efficiency),
+        ),
+        (
+            Move(engine="pull", reach="node"),
+            MoveTime(rate=H200S.sm_pull_rate, efficiency=H200S.sm_pull_efficiency, latency=2 * H200S.link_latency),
+        ),
+        (Move(engine="copy", reach="network"), MoveTime(latency=H200S.network_latency)),
+    ],
+)
+def test_transfers(move: Move, expected: MoveTime) -> None:
+    assert Roofline().move(move, H200S) == expected
+
+
+class Counting:
+    """Another cost model, whole: a tile takes a nanosecond for each element it reads or writes."""
+
+    def tile(self, work: TileWork, machine: Machine) -> TileTime:
+        return TileTime(main=work.traffic / work.item * 1e-9)
+
+    def move(self, move: Move, machine: Machine) -> MoveTime:
+        return MoveTime()
+
+
+def test_another_model_can_take_its_place() -> None:
+    model: CostModel = Counting()
+    plan = planned(SCALE, ranks=1, sms=1, M=32, N=16, dtype="bf16")
+    result = simulate(plan, replace(H200S, kernel_start=0.0), cost=model)
+    assert result.seconds == pytest.approx(2 * 32 * 16 * 1e-9)

@@ -1,0 +1,83 @@
+"""Descriptions of machines: complete, with units and sources, and refused where they are not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.schedule.simulate.cases import H200S
+from tilelink.errors import MachineError
+from tilelink.schedule.machine import (
+    KINDS,
+    UNITS,
+    description,
+    load_machine,
+    machine_of,
+    save_machine,
+    shipped_machines,
+)
+from tilelink.target import target
+
+
+def test_the_shipped_machines() -> None:
+    assert shipped_machines() == ("8xA100", "8xH100", "8xH200", "h100-cluster")
+
+
+@pytest.mark.parametrize("name", shipped_machines())
+def test_a_shipped_machine_fits_its_target_and_says_where_its_numbers_come_from(name: str) -> None:
+    machine = load_machine(name)
+    assert machine.name == name
+    assert machine.sms == target(machine.target).sms
+    assert machine.sources.keys() == UNITS.keys()
+    assert all(text.startswith(KINDS) for text in machine.sources.values())
+    assert machine.network_bandwidth < machine.link_bandwidth < machine.memory_bandwidth < machine.cache_bandwidth
+
+
+def test_only_the_h200_claims_to_be_measured() -> None:
+    measured = {
+        n for n in shipped_machines() if any(s.startswith("measured") for s in load_machine(n).sources.values())
+    }
+    assert measured == {"8xH200"}
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    machine = replace(H200S, name="mine", tile_flops={"128x256": 7e14}, sources={"sms": "measured: here"})
+    save_machine(machine, tmp_path / "mine.json")
+    loaded = load_machine(tmp_path / "mine.json")
+    assert loaded == machine
+    assert loaded.sources["sms"] == "measured: here"
+    assert loaded.sources["fence"] == "assumed"
+
+
+def changed(**entries: Any) -> dict[str, Any]:
+    return {**json.loads(json.dumps(description(H200S))), **entries}
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ([], "describes no machine"),
+        (changed(speed={"value": 1}), "a machine has no 'speed'"),
+        ({"name": "x", "target": "sm_90"}, "node_ranks is missing"),
+        (changed(sms=132), "sms has no value"),
+        (changed(sms={"value": -1}), "sms is -1"),
+        (changed(fence={"value": "1 us"}), "fence is '1 us'"),
+        (changed(fence={"value": 1.0, "unit": "us"}), "fence is in us"),
+        (changed(fence={"value": 1.0, "source": "heard of"}), "comes from 'heard of'"),
+    ],
+)
+def test_what_is_no_machine_is_refused(raw: Any, message: str) -> None:
+    with pytest.raises(MachineError, match=message):
+        machine_of(raw)
+
+
+def test_unknown_names_are_answered_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="8xH200"):
+        load_machine("nothing")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(MachineError, match="cannot be read"):
+        load_machine(tmp_path / "broken.json")
