@@ -93,9 +93,9 @@ def choices(file: str, names: str | None, extra: Sequence[str] = ()) -> list[Cho
     known = {(p.name, s.name): (p, s) for p, s in _known(tilelink.load(file))}
     own = {(p.name, s.name): (p, s) for path in extra for p, s in _known(tilelink.load(path))}
     own = {key: choice for key, choice in own.items() if key[0].startswith(file)}
-    if names is None:
-        return [*(choice for (_, name), choice in known.items() if name.startswith(CHOSEN)), *own.values()]
     every, found = known | own, list[Choice]()
+    if names is None:
+        return [choice for key, choice in every.items() if key[1].startswith(CHOSEN) or key in own]
     for word in names.split(","):
         program, _, name = word.strip().rpartition(":")
         if program and name == "default":

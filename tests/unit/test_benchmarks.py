@@ -101,6 +101,11 @@ def test_operators_that_there_are_not_are_refused(capsys: pytest.CaptureFixture[
 def test_schedules_are_chosen_by_name(tmp_path: Path) -> None:
     extra = tmp_path / "more.tl"
     extra.write_text("schedule fresh for gemm_rs_ring:\n    gemm on sm, tile(i=16, j=16, k=16)\n")
+    replacing = tmp_path / "other.tl"
+    replacing.write_text("schedule h200 for gemm_rs_slots:\n    gemm on sm, tile(i=16, j=16, k=16)\n")
+    usual, others = (tp.choices("gemm_rs", None, files) for files in ([], [str(replacing)]))
+    assert [s.name for _, s in usual if s] == [s.name for _, s in others if s]
+    assert "i=16, j=16" in "".join(str(s) for _, s in others)
     found = tp.choices("gemm_rs", "fresh,gemm_rs_scatter:epilogue,gemm_rs_ring:default", [str(extra)])
     names = [(program.name, schedule and schedule.name) for program, schedule in found]
     assert names == [("gemm_rs_ring", "fresh"), ("gemm_rs_scatter", "epilogue"), ("gemm_rs_ring", None)]
@@ -188,6 +193,10 @@ def run_on_cpu(op: str, out: str) -> None:
     session = measure.Session(dist.group.WORLD, measure.Watchdog(60, dist.get_rank()), torch.device("cpu"))
     (problem,) = tp.problems(op, "tiny@32", session.ranks)
     result = tp.measure(problem, session, args)
+    wrong = measure.Variant(
+        name="wrong", kind="ours", run=lambda: torch.ones(4), expected=lambda: torch.full((4,), 2.0)
+    )
+    result["wrong"] = session.time([wrong], lambda: None, samples=2, warmups=0)[0]
     if session.rank == 0:
         Path(out).write_text(json.dumps(result))
     dist.barrier()
@@ -217,5 +226,7 @@ def test_a_run_measures_checks_and_records_failures(op: str, tmp_path: Path) -> 
         assert len(rows[name]["samples_us"]) == 3
     assert "rank 0: " in rows["cuBLAS+NCCL, graph"]["failure"]
     assert rows["cuBLAS+NCCL, graph"]["us"] is None
+    assert (result["wrong"]["us"], result["wrong"]["error"]) == (None, 0.5)
+    assert "off by 5.00e-01" in result["wrong"]["failure"]
     assert result["summary"]["bound_us"] == max(rows["cuBLAS"]["us"], rows["NCCL"]["us"])
     assert (result["I"], result["N" if op == "ag_gemm" else "K"]) == (96, 48)
