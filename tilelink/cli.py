@@ -84,7 +84,7 @@ def check(
     target: Machine = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Prove programs safe with each of their schedules; exit 1 with the first error of each otherwise."""
+    """Prove programs safe with each of their schedules; exit 1 otherwise, with every mistake of the programs."""
     with designed_errors(as_json):
         module = compiler.load(file)
         programs = module.programs if program is None else (module.program(program),)
@@ -95,6 +95,12 @@ def check(
         for one in programs:
             dims = dims_of(one, sets)
             tasks: dict[str, int] = {}
+            report.append({"program": one.name, "ranks": ranks, "dims": dims, "tasks": tasks})
+            try:
+                compiler.check(one)
+            except TileLinkError as error:
+                wrong.append(error)
+                continue
             for scheduled in schedules_named(module, one, schedule):
                 try:
                     plan = compiler.plan(
@@ -104,7 +110,6 @@ def check(
                     tasks[schedule_name(scheduled)] = plan.tasks
                 except TileLinkError as error:
                     wrong.append(error)
-            report.append({"program": one.name, "ranks": ranks, "dims": dims, "tasks": tasks})
         _print_checked(report, wrong, as_json)
     if wrong:
         raise typer.Exit(1)

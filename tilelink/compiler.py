@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from tilelink.backend import store
 from tilelink.backend.emit import emit
 from tilelink.compiler_cpu import Kernel, Tensors, layout
-from tilelink.errors import BindingError, UnknownNameError, UnknownTargetError
+from tilelink.errors import BindingError, ParseError, UnknownNameError, UnknownTargetError
 from tilelink.frontend.checker import check
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program
@@ -87,7 +87,10 @@ def load(name: str | Path) -> Module:
     """
     path = Path(name)
     if path.is_file():
-        return parse(path.read_text(encoding="utf-8"), str(path))
+        try:
+            return parse(path.read_text(encoding="utf-8"), str(path))
+        except UnicodeDecodeError:
+            raise ParseError(f"{name} is not text", hint="programs are UTF-8 text; save the file as such") from None
     known = library()
     for module in known:
         if str(name) == Path(module.file).stem:

@@ -98,10 +98,11 @@ class _Walk:
 
     def _unassigned(self, value: Local) -> None:
         within = [s for s in statements(self.stage.body) if isinstance(s, If) and _assigns(s, value.name)]
-        where = f" where {print_scalar(within[-1].condition)} says so" if within else ""
         places = [s.location for s in statements(self.stage.body) if isinstance(s, Assign) and s.name == value.name]
         hint = f"assign {value.name} before the if, or in both of its branches"
-        message = f"{value.name} has a value only{where}" if where else f"{value.name} has no value yet"
+        message = f"{value.name} has no value yet"
+        if within:
+            message = f"{value.name} has a value in one branch of 'if {print_scalar(within[-1].condition)}' only"
         error = UnknownNameError(message, location=value.location, related=places[0] if places else None, hint=hint)
         self.mistakes.add(error)
 

@@ -142,6 +142,9 @@ class Scope:
             return Rank(location=place)
         if name == "ranks":
             return Ranks(location=place)
+        if name in self.locals or name in self.tensors:
+            hint = "where(c, a, b) chooses element by element; entries of a table are integers"
+            raise ParseError(f"{name} is a tile, and an integer is needed here", location=place, hint=hint)
         raise self.unknown(node, name)
 
     # Regions -------------------------------------------------------------------------------------------------

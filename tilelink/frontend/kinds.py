@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from tilelink.errors import ConsequenceError, DtypeError, Mistakes, ShapeError, TileLinkError, UnknownNameError
+from tilelink.errors import DtypeError, Mistakes, ShapeError, TileLinkError, UnknownNameError
 from tilelink.ir.printer import print_value
 from tilelink.ir.program import (
     Apply,
     Assign,
     Attend,
     Dot,
+    Expand,
     Finish,
     Local,
     Read,
@@ -22,6 +23,7 @@ from tilelink.ir.program import (
     Statement,
     Store,
     Transfer,
+    Transpose,
     UserCall,
     Value,
 )
@@ -45,11 +47,7 @@ def check_kinds(stage: Stage, typing: StageTyping, mistakes: Mistakes) -> None:
 
 
 def _dtype(typing: StageTyping, value: Value) -> str:
-    """The dtype of an operand; one that has a mistake of its own has none."""
-    try:
-        return typing.type_of(value).dtype
-    except TileLinkError as error:
-        raise ConsequenceError("of a value without a type", location=value.location) from error
+    return typing.type_of(value).dtype
 
 
 def _errors(typing: StageTyping, value: Value) -> Iterator[TileLinkError]:
@@ -108,8 +106,11 @@ def _table_errors(typing: StageTyping, value: Apply) -> Iterator[TileLinkError]:
     if value.op in COMPARISONS or _dtype(typing, value) in INTEGERS:
         return
     for arg in value.args:
-        if isinstance(arg, Read) and typing.program.tensor(arg.region.tensor).space == "table":
-            text, table = print_value(arg), typing.program.tensor(arg.region.tensor)
+        entry = arg
+        while isinstance(entry, Expand | Transpose):
+            entry = entry.value
+        if isinstance(entry, Read) and typing.program.tensor(entry.region.tensor).space == "table":
+            text, table = print_value(entry), typing.program.tensor(entry.region.tensor)
             message = f"{text} is an entry of a table, used as a floating-point number"
             hint = f"f32({text}) makes a number of it; x[{text}, ...] uses it as a coordinate"
             yield DtypeError(message, location=arg.location, related=table.location, hint=hint)

@@ -150,11 +150,16 @@ def _unexpected(error: UnexpectedInput, source: Source) -> ParseError:
     elif isinstance(error, UnexpectedCharacters):
         found = repr(error.char)
     place = Location(file=source.file, line=line, column=column, length=max(1, length), text=text)
-    return ParseError(f"did not expect {found} here", location=place, hint=_hint(text))
+    hint = "one comparison at a time: a < b and b < c" if found.strip("'") in _COMPARES else _hint(text)
+    return ParseError(f"did not expect {found} here", location=place, hint=hint)
 
 
 def _hint(line: str) -> str:
     word = line.split()[0] if line.split() else ""
+    if word == "elif":
+        return "else: and an if inside it"
+    if word in ("while", "def", "return", "import", "from", "with", "pass"):
+        return f"{word} is no statement of the language: it has assignments, primitives, if and for (s: ranks):"
     if word in ("program", "comm", "compute", "if", "else", "else:", "for"):
         return f"{word.rstrip(':')} ... ends in a colon and its block is indented; see docs/language.md"
     return "see docs/language.md for declarations, statements and values"

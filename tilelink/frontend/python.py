@@ -27,9 +27,10 @@ def program(function: Callable[..., Any]) -> Program:
     try:
         lines, first = inspect.getsourcelines(function)
         file = inspect.getsourcefile(function) or "<python>"
-    except OSError:
-        hint = "define the program in a file, or write it as text"
-        raise ParseError(f"the source of {function.__name__} cannot be read", hint=hint) from None
+    except (OSError, TypeError):
+        hint = "define the program as a function in a file, or write it as text"
+        name = getattr(function, "__name__", repr(function))
+        raise ParseError(f"the source of {name} cannot be read", hint=hint) from None
     text = textwrap.dedent("".join(lines))
     indent = len(lines[0]) - len(lines[0].lstrip())
     source = Source(file=file, lines=tuple(text.splitlines()), first_line=first, indent=indent)
@@ -42,6 +43,7 @@ def program(function: Callable[..., Any]) -> Program:
 def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
     tensors: list[TensorSyntax] = []
     stages: list[StageSyntax] = []
+    _plain_arguments(node, source)
     for statement in node.body:
         match statement:
             case ast.Expr(value=ast.Constant(value=str())):
@@ -63,6 +65,14 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
     )
 
 
+def _plain_arguments(node: ast.FunctionDef, source: Source) -> None:
+    own = node.args
+    odd = [*own.posonlyargs, *own.kwonlyargs, *(a for a in (own.vararg, own.kwarg) if a), *own.defaults]
+    if odd:
+        hint = f"def {node.name}(M, N): values are given when the program is compiled"
+        raise ParseError("parameters are plain names", location=source.location(odd[0]), hint=hint)
+
+
 def _kind(arg: ast.arg) -> str:
     if arg.annotation is None:
         return "dim"
@@ -81,6 +91,9 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
     if unknown:
         hint = "symmetric=True, dtype='f32', bound=M"
         raise ParseError(f"unknown option {sorted(map(str, unknown))[0]}", location=place, hint=hint)
+    flag = options.get("symmetric")
+    if flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, bool)):
+        raise ParseError("symmetric is True or False", location=source.location(flag), hint="symmetric=True")
     dtype, symmetric = options.get("dtype"), options.get("symmetric")
     return TensorSyntax(
         name=name,
@@ -98,13 +111,15 @@ def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
     if len(kinds) != 1 or kinds[0] not in STAGES:
         hint = "put @tilelink.comm or @tilelink.compute above it"
         raise StageError(f"{node.name} is no stage", location=source.location(node), hint=hint)
+    _plain_arguments(node, source)
     indices: list[IndexSyntax] = []
     for arg in node.args.args:
         if arg.annotation is None:
             hint = f"{arg.arg}: ranks, or {arg.arg}: M"
             raise ParseError(f"index {arg.arg} has no extent", location=source.location(arg), hint=hint)
         indices.append(IndexSyntax(name=arg.arg, extent=arg.annotation, node=arg))
-    return StageSyntax(kind=kinds[0], name=node.name, indices=tuple(indices), body=tuple(node.body), node=node)
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    return StageSyntax(kind=kinds[0], name=node.name, indices=tuple(indices), body=tuple(body), node=node)
 
 
 def _last(node: ast.expr) -> str:

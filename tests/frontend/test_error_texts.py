@@ -1,0 +1,340 @@
+# pyright: basic
+# ruff: noqa: E501 - texts of errors are compared as they are
+"""The whole text of an error of every class: what happened, where with a caret, and what to do."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from tests.house import sources
+from tilelink import compiler, errors, settings
+from tilelink.errors import TileLinkError
+from tilelink.schedule import machine
+from tilelink.target import target
+
+NO_TEXT = {
+    "TileLinkError": "the base of all",
+    "VerificationError": "the base of the six rules",
+    "ConsequenceError": "dropped by Mistakes: no user sees it",
+}
+
+HEAD = "program p(M, N):\n    x : in [M, N]\n    h : symmetric [M, N]\n    y : out [M, N]\n"
+COPY = "    compute f(i: M, j: N):\n        y[i, j] = x[i, j]\n"
+SEND = "    comm send(i: M):\n        tile_push_data(h[i, :] @ (rank + 1), x[i, :])\n"
+TELL = "        producer_tile_notify(h[i, :] @ (rank + 1))\n"
+WAIT = "        consumer_tile_wait(h[i, j])\n"
+ADD = f"    compute add(i: M, j: N):\n{WAIT}        y[i, j] = x[i, j] + h[i, j]\n"
+CIRCLE = (
+    "    compute a(i: M):\n        peer_tile_wait(h[i, :])\n        y[i, :] = h[i, :]\n"
+    "        tile_push_data(h[i, :] @ (rank + 1), x[i, :])\n        peer_tile_notify(h[i, :] @ (rank + 1))\n"
+)
+BOTH = "    comm a(p: ranks, i: M):\n        tile_push_data(h[i, :] @ p, x[i, :])\n        producer_tile_notify(h[i, :] @ p)\n"
+
+
+def program(text: str, **dims: int) -> Callable[[], object]:
+    """Everything that is done to a program before it runs, on three ranks."""
+
+    def build() -> object:
+        module = compiler.parse(text, "wrong.tl")
+        schedule = module.schedules[0] if module.schedules else None
+        return compiler.source(module.program(), schedule, ranks=3, dims=dims or {"M": 50, "N": 36})
+
+    return build
+
+
+def raised(error: TileLinkError) -> Callable[[], object]:
+    """An error of a run, as the runtime makes it."""
+
+    def throw() -> object:
+        raise error
+
+    return throw
+
+
+def bad_deadline() -> object:
+    with settings.environment(TILELINK_DEADLINE="soon"):
+        return settings.settings()
+
+
+# name of the class -> what raises it, and its text
+CASES: dict[str, tuple[Callable[[], object], str]] = {
+    "SeveralErrors": (
+        program(HEAD + "    compute f(i: M, j: N):\n        y[i, j] = z[i, j]\n        x[i, j] = w\n"),
+        """\
+UnknownNameError: unknown name 'z'
+  at wrong.tl:6:19
+            y[i, j] = z[i, j]
+                      ^
+  hint: known: M, N, x, h, y, i, j, rank, ranks
+
+UnknownNameError: unknown name 'w'
+  at wrong.tl:7:19
+            x[i, j] = w
+                      ^
+  hint: known: M, N, x, h, y, i, j, rank, ranks
+
+2 mistakes""",
+    ),
+    "SettingsError": (
+        bad_deadline,
+        """\
+SettingsError: TILELINK_DEADLINE is 'soon', which is not a number of seconds
+  hint: write a positive number, as in TILELINK_DEADLINE=30, or unset it for the runtime's own deadline""",
+    ),
+    "UnknownTargetError": (
+        lambda: target("sm_1"),
+        """\
+UnknownTargetError: there is no target 'sm_1'
+  hint: the targets are cpu, sm_80, sm_89, sm_90, gfx942""",
+    ),
+    "MachineError": (
+        lambda: machine.machine_of({"name": "box"}),
+        """\
+MachineError: <json> describes no machine
+  hint: {"name": ..., "target": ..., "sms": {"value": ...}}""",
+    ),
+    "ParseError": (
+        program(HEAD + COPY.replace("x[i, j]", "x[i, j")),
+        """\
+ParseError: '[' is never closed
+  at wrong.tl:6:20
+            y[i, j] = x[i, j
+                       ^
+  hint: close it on this line, or in the lines that continue it""",
+    ),
+    "UnknownNameError": (
+        program(HEAD + COPY.replace("x[i", "exp(xx[i").replace("j]\n", "j])\n")),
+        """\
+UnknownNameError: unknown name 'xx'
+  at wrong.tl:6:23
+            y[i, j] = exp(xx[i, j])
+                          ^^
+  hint: did you mean x?""",
+    ),
+    "DuplicateNameError": (
+        program(HEAD.replace("h :", "x :") + COPY),
+        """\
+DuplicateNameError: x is declared twice
+  at wrong.tl:3:5
+        x : symmetric [M, N]
+        ^
+  hint: rename one of them""",
+    ),
+    "ShapeError": (
+        program(HEAD + COPY.replace("x[i, j]", "x[j, i]")),
+        """\
+ShapeError: index j runs over N, but that dimension of x is M
+  at wrong.tl:6:19
+            y[i, j] = x[j, i]
+                      ^^^^^^^
+  hint: use an index over M""",
+    ),
+    "DtypeError": (
+        program(HEAD.replace("M, N):", "M, N, s: f32):", 1) + COPY.replace("x[i", "x[s")),
+        """\
+DtypeError: s is f32, no integer
+  at wrong.tl:6:21
+            y[i, j] = x[s, j]
+                        ^
+  hint: coordinates and ranks are integers: declare it as s: i32""",
+    ),
+    "RemoteAccessError": (
+        program(HEAD + COPY.replace("x[i, j]", "x[i, j] @ 1")),
+        """\
+RemoteAccessError: peers cannot reach x, which is in and not symmetric
+  at wrong.tl:6:19
+            y[i, j] = x[i, j] @ 1
+                      ^^^^^^^^^^^
+  see wrong.tl:2:5
+        x : in [M, N]
+        ^
+  hint: declare it as x : in symmetric [...]""",
+    ),
+    "WriteError": (
+        program(HEAD + COPY + "        x[i, j] = 0.0\n"),
+        """\
+WriteError: x is an input
+  at wrong.tl:7:9
+            x[i, j] = 0.0
+            ^^^^^^^
+  see wrong.tl:2:5
+        x : in [M, N]
+        ^
+  hint: write to an out, local or symmetric tensor instead of x""",
+    ),
+    "StageError": (
+        program(HEAD + COPY + "        tile_pull_data(y[i, j], x[i, j] + 1)\n"),
+        """\
+StageError: tile_pull_data copies a region
+  at wrong.tl:7:9
+            tile_pull_data(y[i, j], x[i, j] + 1)
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: only tile_push_data takes a computed value""",
+    ),
+    "ScheduleError": (
+        program(HEAD + COPY + "schedule s for p:\n    g on sm\n"),
+        """\
+ScheduleError: no stage 'g'
+  at wrong.tl:8:5
+        g on sm
+        ^^^^^^^
+  hint: stages: f""",
+    ),
+    "OrderError": (
+        program(HEAD + COPY + "schedule s for p:\n    f on sm, order(k)\n"),
+        """\
+OrderError: order of unknown index 'k'
+  at wrong.tl:8:5
+        f on sm, order(k)
+        ^^^^^^^^^^^^^^^^^
+  hint: indices: i, j""",
+    ),
+    "TileSizeError": (
+        program(HEAD + COPY + "schedule s for p:\n    f on sm, tile(k=3)\n"),
+        """\
+TileSizeError: stage f has nothing named 'k' to tile
+  at wrong.tl:8:5
+        f on sm, tile(k=3)
+        ^^^^^^^^^^^^^^^^^^
+  hint: its indices are i, j""",
+    ),
+    "BindingError": (
+        program(HEAD + COPY, M=50),
+        """\
+BindingError: parameter 'N' has no value
+  at wrong.tl:1:14
+    program p(M, N):
+                 ^
+  hint: give N a value (--set N=...)""",
+    ),
+    "CoverageError": (
+        program(HEAD + COPY.replace("j: N", "j: N, s: ranks")),
+        """\
+CoverageError: every tile of s writes the same elements of y
+  at wrong.tl:6:9
+            y[i, j] = x[i, j]
+            ^^^^^^^
+  see wrong.tl:5:27
+        compute f(i: M, j: N, s: ranks):
+                              ^^^^^^^^
+  hint: use s in y[i, j], or in a condition around it, or take the index out""",
+    ),
+    "OrderingError": (
+        program(HEAD + SEND + TELL + ADD.replace(WAIT, "")),
+        """\
+OrderingError: rank 0, add tile (i=0, j=0): reads h of rank 0, which rank 2, send tile (i=0) also writes, and nothing orders the two
+  at wrong.tl:9:9
+            y[i, j] = x[i, j] + h[i, j]
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  see wrong.tl:6:9
+            tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: notify the region of h on rank 0 after the write and wait for it before the read""",
+    ),
+    "AccountingError": (
+        program(HEAD + SEND + ADD),
+        """\
+AccountingError: consumer_tile_wait waits for h, which no producer_tile_notify of the program names
+  at wrong.tl:8:9
+            consumer_tile_wait(h[i, j])
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  see wrong.tl:3:5
+        h : symmetric [M, N]
+        ^
+  hint: producer_tile_notify(h[...]) where the data is complete, or tilelink.link(program)""",
+    ),
+    "ProgressError": (
+        program(HEAD + CIRCLE),
+        """\
+ProgressError: rank 0, a tile (i=0): waits for ever for h channel [0, 0] (peer signals); rank 1, a tile (i=0) waits for h; rank 2, a tile (i=0) waits for h
+  at wrong.tl:6:24
+            peer_tile_wait(h[i, :])
+                           ^^^^^^^
+  hint: change the order of tiles so that what is waited for comes earlier, or the channel so that it needs less""",
+    ),
+    "ExclusiveWriteError": (
+        program(HEAD + BOTH + ADD),
+        """\
+ExclusiveWriteError: rank 1, a tile (p=0, i=0): writes h of rank 0, which rank 0, a tile (p=0, i=0) also writes, and nothing orders the two
+  at wrong.tl:6:9
+            tile_push_data(h[i, :] @ p, x[i, :])
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  see wrong.tl:6:9
+            tile_push_data(h[i, :] @ p, x[i, :])
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: let one task write each element, or order the writes by a notify and a wait""",
+    ),
+    "ReuseError": (
+        program(HEAD + SEND + TELL + ADD + "schedule s for p:\n    reuse_wait off\n"),
+        """\
+ReuseError: rank 0, send tile (i=0): touches h of rank 1, which may still be 2 launches behind
+  at wrong.tl:6:9
+            tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: drop `reuse_wait off`, or give h more buffers""",
+    ),
+    "EmitError": (
+        program(HEAD + COPY.replace("x[i, j]", "exp(x[i, j])") + "schedule s for p:\n    f on copy_engine\n"),
+        """\
+EmitError: the copy engine cannot compute
+  at wrong.tl:6:9
+            y[i, j] = exp(x[i, j])
+            ^^^^^^^^^^^^^^^^^^^^^^
+  hint: the copy engine copies regions, waits and notifies; run the stage on sm""",
+    ),
+    "RankError": (
+        raised(errors.RankError("rank 1 ended with status 9", rank=1, details="ValueError: x", hint="run it alone")),
+        """\
+RankError: rank 1 ended with status 9
+ValueError: x
+  hint: run it alone""",
+    ),
+    "DeadlineError": (
+        raised(
+            errors.DeadlineError(
+                "rank 0 waited 2 s for h[0]", seconds=2.0, waiting=("rank 1: add, tile 3",), hint="see the trace"
+            )
+        ),
+        """\
+DeadlineError: rank 0 waited 2 s for h[0]
+  hint: see the trace
+  then:
+    rank 1: add, tile 3""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_whole_text(name: str) -> None:
+    provoke, text = CASES[name]
+    with pytest.raises(TileLinkError) as caught:
+        provoke()
+    assert type(caught.value).__name__ == name
+    assert str(caught.value) == text
+    assert str(pickle.loads(pickle.dumps(caught.value))) == text
+
+
+def public_classes() -> list[str]:
+    return [n for n, c in vars(errors).items() if isinstance(c, type) and issubclass(c, TileLinkError)]
+
+
+def used_in_the_package() -> set[str]:
+    """The names that modules use besides catching them; an import alone is no use."""
+    used: set[str] = set()
+    for path in sources.modules():
+        tree = sources.tree(path)
+        caught = {
+            id(n) for h in ast.walk(tree) if isinstance(h, ast.ExceptHandler) and h.type for n in ast.walk(h.type)
+        }
+        used |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in caught}
+    return used
+
+
+def test_every_class_is_raised_and_has_its_text_here() -> None:
+    assert [name for name in public_classes() if name not in CASES and name not in NO_TEXT] == []
+    assert set(CASES) - set(public_classes()) == set()
+    assert {n for n in public_classes() if n not in NO_TEXT} - used_in_the_package() == set()
