@@ -86,10 +86,10 @@ def _print(result: Simulated, head: dict[str, Any], as_json: bool) -> None:
 
 
 def _print_ranks(result: Simulated) -> None:
-    """A row for every rank that differs from the one before it."""
+    """A row for every rank."""
     names = list(result.breakdowns[0].parts())
     rows = [
-        (f"{rank}", f"{seconds * US:.1f}", *(f"{part * US:.1f}" for part in breakdown.parts().values()))
+        (f"{rank}", _us(seconds), *(_us(part) for part in breakdown.parts().values()))
         for rank, (seconds, breakdown) in enumerate(zip(result.rank_seconds, result.breakdowns, strict=True))
     ]
     console = Console()
@@ -101,6 +101,10 @@ def _print_ranks(result: Simulated) -> None:
         return console.print(table)
     for row in (headings, *rows):
         write(" ".join(f"{cell:>9}" for cell in row))
+
+
+def _us(seconds: float) -> str:
+    return f"{round(seconds * US, 1) + 0.0:.1f}"  # adding zero takes the sign off a negative one
 
 
 def _values(result: Simulated) -> dict[str, Any]:
