@@ -1,0 +1,83 @@
+# pyright: basic
+"""Writes docs/results.md and its plots from the results that are committed in benchmarks/results.
+
+python benchmarks/report.py
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.tables import best, render
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+DOCS = ROOT / "docs"
+KINDS = {"pair": "cuBLAS + NCCL", "library": "torch, fused", "ours": "TileLink"}
+COLOURS = {"pair": "#9aa5b1", "library": "#e0a458", "ours": "#2a6f97"}
+INTRODUCTION = """# Results
+
+Made by `benchmarks/report.py` from the files in `benchmarks/results`; do not edit. Every row of a shape is in those files, with
+the schedules, versions and commit. `bound` is the slower of cuBLAS alone and the fastest transfer of the same bytes
+measured in the same run; the plots show times relative to it.
+"""
+
+
+def main() -> int:
+    """Writes the report. Returns 0."""
+    parts = [INTRODUCTION]
+    for path in sorted(RESULTS.glob("*.json")):
+        report = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(report, dict) or report.get("benchmark") != "tp":
+            continue
+        parts += [f"## {path.stem}", ""]
+        for op in dict.fromkeys(shape["op"] for shape in report["shapes"]):
+            shapes = [shape for shape in report["shapes"] if shape["op"] == op]
+            plot(shapes, DOCS / "plots" / f"{path.stem}_{op}.svg")
+            parts += [f"![{op}](plots/{path.stem}_{op}.svg)", ""]
+        parts.append(render(report, rows=False))
+    (DOCS / "results.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+    return 0
+
+
+def plot(shapes: Sequence[dict[str, Any]], path: Path) -> None:
+    """Bars of each kind's best time over the bound, a group for each shape; bytes that depend on the data alone."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = path.stem
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(1.2 + 1.1 * len(shapes), 3.2))
+    width = 0.8 / len(KINDS)
+    for number, (kind, label) in enumerate(KINDS.items()):
+        heights = [_over_bound(shape, kind) for shape in shapes]
+        places = [at + (number - 1) * width for at in range(len(shapes))]
+        axes.bar(places, heights, width, label=label, color=COLOURS[kind])
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(shapes)), [shape["shape"] for shape in shapes], rotation=30, ha="right")
+    axes.set_ylabel("time / bound")
+    first = shapes[0]
+    axes.set_title(f"{first['op']}, {first['ranks']} ranks, {first['dtype']}")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def _over_bound(shape: dict[str, Any], kind: str) -> float:
+    row = best(shape, kind)
+    return row["us"] / shape["summary"]["bound_us"] if row else 0.0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
