@@ -207,7 +207,7 @@ def test_both_modes_have_the_same_functions() -> None:
 
     for name in ("symm_at", "wait", "consume_token", "notify", "signal_add", "signal_set", "signal_read"):
         assert list(signature(getattr(one, name).fn).parameters) == list(signature(getattr(other, name)).parameters)
-    for name in ("fence", "quiet", "tile_begin", "transfer"):
+    for name in ("fence", "quiet", "publish", "tile_begin", "transfer"):
         assert list(signature(getattr(one, name).fn).parameters) == list(signature(getattr(other, name)).parameters)
 
 

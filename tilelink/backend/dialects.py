@@ -44,6 +44,10 @@ class Dialect:
         """A wait for a counter of the runtime, which may be beyond the target already."""
         return f"dl.wait(signals, {channel}, {target}, watch, {stage}, 0)"
 
+    def publish(self) -> str:
+        """A barrier between what a program stored and what it loads, or the other way round."""
+        return "dl.publish()"
+
     def peer(self, tensor: str, rank: str) -> str:
         """The address of a rank's copy of a tensor."""
         return f"dl.symm_at({tensor}_peers, {rank}, {tensor})"
@@ -93,6 +97,9 @@ class TritonDistributed(Dialect):
     def wait_for_runtime(self, channel: str, target: str, stage: int) -> str:
         place = f"signals + {_factor(channel)}"
         return f"libshmem_device.signal_wait_until({place}, libshmem_device.NVSHMEM_CMP_GE, {target})"
+
+    def publish(self) -> str:
+        return "tl.debug_barrier()"
 
     def peer(self, tensor: str, rank: str) -> str:
         return f"dl.symm_at({tensor}, {rank})"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from tilelink.backend.late_waits import late_wait
+from tilelink.backend.publish import Pending, pending_at
 from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
 from tilelink.backend.scopes import undeclared
 from tilelink.backend.values import LOW, TRITON, Tile, Values, aligned
@@ -50,6 +51,11 @@ class Statements:
     thresholds: Mapping[tuple[str, str], int | None]
     hosted: frozenset[tuple[str, str]] = frozenset()
     """Signals that copy engines wait for: seen from outside the processor, like those of peers."""
+    pending: Pending = field(init=False)
+
+    def __post_init__(self) -> None:
+        addresses = self.values.addresses
+        self.pending = pending_at(addresses.bound, addresses.stage.name)
 
     @property
     def writer(self) -> Writer:
@@ -69,6 +75,8 @@ class Statements:
 
     def _ordered(self, statement: Statement, behind: tuple[Statement, ...]) -> None:
         self._comment(statement)
+        if self.pending.barrier(statement):
+            self.writer.line(self.values.addresses.dialect.publish())
         if not isinstance(statement, Wait) or not self._postpone(statement, behind):
             self._statement(statement)
 
@@ -118,16 +126,22 @@ class Statements:
                 self._notify(kind, region)
             case Wait(kind=kind, region=region):
                 self._wait(kind, region)
-            case If(condition=condition, then=then, orelse=orelse):
-                with self.writer.block(f"if {self.values.addresses.scalar(condition)}:"):
-                    self._body(then)
-                if orelse:
-                    with self.writer.block("else:"):
-                        self._body(orelse)
+            case If():
+                self._branches(statement)
             case For():
                 self._loop(statement, 0)
             case _:
                 raise EmitError(f"cannot render {type(statement).__name__}", location=statement.location)
+
+    def _branches(self, branch: If) -> None:
+        before = replace(self.pending)
+        with self.writer.block(f"if {self.values.addresses.scalar(branch.condition)}:"):
+            self._body(branch.then)
+        self.pending, behind = before, self.pending
+        if branch.orelse:
+            with self.writer.block("else:"):
+                self._body(branch.orelse)
+        self.pending.join(behind)
 
     def _loop(self, loop: For, depth: int) -> None:
         if depth == len(loop.indices):

@@ -10,6 +10,7 @@ They are constexpr globals: Triton hashes those into a kernel's cache key, so a 
   The difference of counter and target is compared with zero: counters only grow, and this survives their wrapping.
 * the result of each text is a zero that the compiler cannot know. Added to the coordinates of a load it is a data
   dependence, the only thing that keeps a software-pipelined loop from loading before it waits.
+* publish: the same barrier and fence between a program's own stores and its loads.
 * `bar.sync` is inside the text: Triton's own barrier operation in a loop switches off the loop's pipelining.
 
 Labels and registers are local to the braces, so a text may appear any number of times in a kernel.
@@ -115,6 +116,8 @@ SET_SYS = _signal(_SET, "sys", tma=False)
 SET_GPU_TMA = _signal(_SET, "gpu", tma=True)
 SET_SYS_TMA = _signal(_SET, "sys", tma=True)
 
+BARRIER = tl.constexpr("bar.sync 0;\nmov.u32 $0, 0;")
+BARRIER_TMA = tl.constexpr(f"bar.sync 0;\n{_FENCE_PROXY}\nmov.u32 $0, 0;")
 READ = tl.constexpr("ld.acquire.sys.global.b32 $0, [$1];")
 FENCE = tl.constexpr("fence.acq_rel.sys; mov.u32 $0, 0;")
 QUIET_TMA = tl.constexpr("cp.async.bulk.wait_group 0; fence.proxy.async.global; fence.acq_rel.sys; mov.u32 $0, 0;")

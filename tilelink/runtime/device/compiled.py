@@ -18,6 +18,8 @@ from tilelink.runtime.device.assembly import (
     AMD_RELEASE_GPU,
     AMD_RELEASE_SYS,
     AMD_TOKEN,
+    BARRIER,
+    BARRIER_TMA,
     FENCE,
     POLL,
     POLL_DEADLINE,
@@ -249,6 +251,17 @@ def quiet():
     else:
         tl.inline_asm_elementwise(FENCE, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
     tl.debug_barrier()
+
+
+@triton.jit
+def publish():
+    """A barrier of the program's threads: what they stored before it all of them load behind it, descriptors too."""
+    if isa() == "amdgcn":
+        _release_amd(False)
+    elif isa() == "ptx90":
+        tl.inline_asm_elementwise(BARRIER_TMA, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.inline_asm_elementwise(BARRIER, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit

@@ -69,6 +69,10 @@ def quiet():
     pass
 
 
+def publish():
+    pass
+
+
 def tile_begin(debug, STAGE, t):
     monitor.record("tile", number(STAGE), number(t), 0, 0)
 

@@ -1,0 +1,117 @@
+# pyright: basic
+"""Barriers between what a program stores and what it loads, where neither a wait nor disjoint tiles keep them apart."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.backend.offline import compile_all
+from tests.backend.samples import Sample, emitted
+from tests.runtime.ptx import events, text
+from tilelink import compiler
+from tilelink.reference.trial import random_inputs, relative_error
+
+FRAME = """
+program scratch(M, N, K):
+    x : in        [M, K]
+    w : in        [N, K]
+    c : local     [M, K]
+    h : symmetric [ranks, M, K]
+    y : out       [M, N]
+    compute f(i: M):
+"""
+END = """
+schedule s for scratch:
+    f on sm, tile(i=64, k=64), warps 4, stages 3
+"""
+PRODUCT = "y[i, :] = dot(c[i, :], w[:, :].T)"
+BODIES = {
+    # what runs, and the statements that a barrier stands before
+    "stored, then loaded": (["c[i, :] = x[i, :] * 2.0", PRODUCT], [PRODUCT]),
+    "overwritten": (
+        ["c[i, :] = x[i, :]", "c[i, :] = x[i, :] * 3.0", PRODUCT], ["c[i, :] = x[i, :] * 3.0", PRODUCT],
+    ),
+    "overwritten after a load": (
+        ["c[i, :] = x[i, :]", "v = dot(c[i, :], w[:, :].T)", "c[i, :] = x[i, :] * 3.0", "y[i, :] = v"],
+        ["v = dot(c[i, :], w[:, :].T)", "c[i, :] = x[i, :] * 3.0"],
+    ),
+    "in a branch": (
+        ["c[i, :] = x[i, :]", "if rank == 0:", "    v = dot(c[i, :], w[:, :].T)", "else:", "    v = zeros(f32)",
+         "y[i, :] = v + dot(c[i, :], w[:, :].T)"],
+        ["v = dot(c[i, :], w[:, :].T)", "y[i, :] = v + dot(c[i, :], w[:, :].T)"],
+    ),
+    "a part of each round": (
+        ["for (s: ranks):", "    h[s, i, :] = x[i, :]", "acc = zeros(f32)", "for (s: ranks):",
+         "    acc += dot(h[s, i, :], w[:, :].T)", "y[i, :] = acc"],
+        ["for (s: ranks):"],
+    ),
+    "the round before": (
+        ["acc = zeros(f32)", "for (s: ranks):", "    c[i, :] = x[i, :] * (s + 1)", "    acc += dot(c[i, :], w[:, :].T)",
+         "y[i, :] = acc"],
+        ["c[i, :] = x[i, :] * (s + 1)", "acc = acc + dot(c[i, :], w[:, :].T)"],
+    ),
+    "inputs alone": (["y[i, :] = dot(x[i, :], w[:, :].T)"], []),
+}  # fmt: skip
+
+
+def sample(name: str) -> Sample:
+    lines = "\n".join("        " + line for line in BODIES[name][0])
+    return Sample(text=FRAME + lines + END, numbers={"M": 128, "N": 64, "K": 256})
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_barrier_stands_where_it_must(name: str) -> None:
+    lines = emitted(sample(name).bound(ranks=2, target="sm_90", dtype="bf16")).text.splitlines()
+    before = [lines[at - 1] for at, line in enumerate(lines) if line.strip() == "dl.publish()"]
+    assert [re.sub(r"^\s*# [\w.]+:\d+: ", "", line) for line in before] == BODIES[name][1]
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_the_numbers_are_right(name: str) -> None:
+    module, numbers = sample(name).module(), {"M": 32, "N": 16, "K": 24}
+    kernel = compiler.compile(module.programs[0], None, ranks=2, dims=numbers)
+    (inputs,) = random_inputs(module.programs[0], ranks=2, dims=numbers, dtype="f32", launches=1, seed=1)
+    outputs, expected = kernel(inputs), kernel.reference(inputs)
+    assert relative_error([own["y"] for own in outputs], [own["y"] for own in expected]) < 1e-5
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_loads_follow_the_barrier_and_the_fence_for_descriptors(target: str) -> None:
+    bound = sample("stored, then loaded").bound(ranks=2, target=target, dtype="bf16")
+    found = events(text(*compile_all(bound, emitted(bound))), "store", "barrier", "proxy", "load")
+    behind = found[found.index("store") :]
+    behind = [kind for kind in behind[: behind.index("load")] if kind != "store"]
+    assert behind[:1] == ["barrier"]
+    assert behind.count("proxy") == (target == "sm_90")
+
+
+FUSED = """
+program fused(M, N):
+    x : in [M, N]
+    c : local [M, N]
+    y : out [M, N]
+    compute f(i: M, j: N):
+        c[i, j] = x[i, j] * 2.0
+    compute g(i: M, j: N):
+        y[i, j] = c[i, j] + 1.0
+schedule s for fused:
+    f on sm, tile(i=32, j=32)
+    g in f epilogue
+"""
+
+
+def test_stages_of_one_tile_meet_too() -> None:
+    bound = Sample(text=FUSED, numbers={"M": 64, "N": 64}).bound(ranks=1, target="sm_90")
+    source = emitted(bound).text
+    assert source.count("dl.publish()") == 1
+    assert source.index("tl.store(c") < source.index("dl.publish()") < source.index("tl.load(c")
+
+
+def test_tiles_that_share_a_part_meet() -> None:
+    text = FRAME.replace("c : local     [M, K]", "c : local     [K]").replace("[M, N]", "[M, K]")
+    body = "        c[:] = sum(x[i, :], axis=0)\n        y[i, :] = x[i, :] + c[:]\n"
+    one = Sample(text=text + body, numbers={"M": 128, "N": 64, "K": 256})
+    source = emitted(one.bound(ranks=1, target="sm_90", dtype="bf16")).text
+    assert source.count("dl.publish()") == 2, "the tile before may still load; this one's threads have yet to store"

@@ -1,0 +1,155 @@
+"""Where a program must wait for all of its own threads between a store and what follows it.
+
+Tiles that a program runs one after the other are ordered by that alone, and so are the statements of a tile. But a
+program is many threads: what one of them stores another may load too early, and what one still loads another may
+overwrite, unless a barrier is in between. A wait has one; everything else is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tilelink.ir.program import For, If, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.scalar import Env, Index, Lookup, Scalar, evaluate, walk
+from tilelink.ir.visitor import reads, statements, value_of
+from tilelink.schedule.bound import Bound
+
+
+@dataclass(kw_only=True)
+class Pending:
+    """Own tensors that the program may have stored to or loaded from since its last barrier, as a tile is rendered.
+
+    scratch: tensors whose elements may be written more than once.
+    """
+
+    ranks: int
+    scratch: frozenset[str]
+    stored: frozenset[str] = frozenset()
+    loaded: frozenset[str] = frozenset()
+
+    def barrier(self, statement: Statement) -> bool:
+        """Whether there must be one before a statement, which is noted; branches are asked for their statements.
+
+        Behind the answer for a loop, what is pending is what any of its rounds may begin with.
+        """
+        match statement:
+            case If():
+                return False
+            case For():
+                return self._loop(statement)
+            case Wait():
+                self._clear()
+                return False
+            case _:
+                return self._plain(statement)
+
+    def barriers(self, body: tuple[Statement, ...]) -> int:
+        """How many the statements of a body need, which are noted."""
+        count = 0
+        for statement in body:
+            count += self.barrier(statement)
+            if isinstance(statement, If):
+                other = replace(self)
+                count += self.barriers(statement.then) + other.barriers(statement.orelse)
+                self.join(other)
+        return count
+
+    def join(self, other: Pending) -> None:
+        """What is pending where two ways meet."""
+        self.stored |= other.stored
+        self.loaded |= other.loaded
+
+    def _loop(self, loop: For) -> bool:
+        """One before the loop saves one in each round, where it is what came before that asks for it."""
+        alone = replace(self)
+        alone._clear()
+        needed = replace(self).barriers(loop.body) > alone.barriers(loop.body)
+        if needed:
+            self._clear()
+        round_before = replace(self)
+        round_before.barriers(loop.body)
+        parts = _Parts()
+        parts.note(loop.body, {decl.name for decl in loop.indices}, self.ranks)
+        self.stored |= round_before.stored - parts.apart
+        self.loaded |= round_before.loaded - parts.apart
+        return needed
+
+    def _clear(self) -> None:
+        self.stored = self.loaded = frozenset()
+
+    def _plain(self, statement: Statement) -> bool:
+        own = [(region.tensor, stores) for region, stores in accesses((statement,)) if _here(region, self.ranks)]
+        stored, loaded = (frozenset(t for t, stores in own if stores == kind) for kind in (True, False))
+        needed = bool(loaded & self.stored or stored & self.scratch & (self.stored | self.loaded))
+        if needed:
+            self._clear()
+        self.stored |= stored
+        self.loaded |= loaded
+        return needed
+
+
+@dataclass(kw_only=True)
+class _Parts:
+    """Which regions of its own tensors a program touches, again and again."""
+
+    stored: set[str] = field(default_factory=set[str])
+    loaded: set[str] = field(default_factory=set[str])
+    places: dict[str, set[object]] = field(default_factory=dict[str, set[object]])
+
+    def note(self, body: tuple[Statement, ...], indices: set[str], ranks: int, number: int = 0) -> None:
+        """A body that is run for all values of some indices; bodies with other numbers have other tiles."""
+        for region, stores in accesses(body):
+            if _here(region, ranks):
+                (self.stored if stores else self.loaded).add(region.tensor)
+                names = {c.name for c in (*region.coords, region.rank) if isinstance(c, Index)}
+                part = (number, region.coords, region.rank) if names >= indices else None
+                self.places.setdefault(region.tensor, set()).add(part)
+
+    @property
+    def apart(self) -> set[str]:
+        """Tensors of which every run has its own part."""
+        return {tensor for tensor, parts in self.places.items() if len(parts) == 1 and None not in parts}
+
+
+def pending_at(bound: Bound, stage: str) -> Pending:
+    """What a program may have left when it begins with a tile: anything its kernel did up to there.
+
+    The first stage of a tile need not care for tensors of which every tile has its own part.
+    """
+    kernel = next(k for k in bound.kernels if stage in k.stage_names)
+    last = next(n for n, loop in enumerate(kernel.loops) if stage in loop.stages)
+    parts = _Parts()
+    for number, loop in enumerate(kernel.loops[: last + 1]):
+        for own in (bound.stages[name].stage for name in loop.stages):
+            parts.note(own.body, {decl.name for decl in own.indices}, bound.ranks, number)
+    apart = parts.apart if kernel.loops[last].stages[0] == stage else set[str]()
+    return Pending(
+        ranks=bound.ranks,
+        scratch=frozenset(t.name for t in bound.tensors.values() if t.decl.space in ("local", "symmetric")),
+        stored=frozenset(parts.stored - apart),
+        loaded=frozenset(parts.loaded - apart),
+    )
+
+
+def accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool]]:
+    """Every region that statements load from (False) or store to (True)."""
+    for statement in statements(body):
+        value = value_of(statement)
+        yield from ((region, False) for region in (reads(value) if value is not None else ()))
+        if isinstance(statement, Store):
+            yield statement.region, True
+        elif isinstance(statement, Transfer):
+            yield statement.target, True
+
+
+def _here(region: Region, ranks: int) -> bool:
+    """Whether a region may lie on the own rank."""
+    return region.rank is None or not _elsewhere(region.rank, ranks)
+
+
+def _elsewhere(rank: Scalar, ranks: int) -> bool:
+    """Whether an expression is certainly another rank than the own."""
+    if any(isinstance(e, Index | Lookup) for e in walk(rank)):
+        return False
+    return all(evaluate(rank, Env(rank=r, ranks=ranks, params={}, indices={})) % ranks != r for r in range(ranks))
