@@ -24,9 +24,9 @@ KINDS = {"pair": "cuBLAS + NCCL", "library": "torch, fused", "ours": "TileLink"}
 COLOURS = {"pair": "#9aa5b1", "library": "#e0a458", "ours": "#2a6f97"}
 INTRODUCTION = """# Results
 
-Made by `benchmarks/report.py` from the files in `benchmarks/results`; do not edit. Every row of a shape is in those files, with
-the schedules, versions and commit. `bound` is the slower of cuBLAS alone and the fastest transfer of the same bytes
-measured in the same run; the plots show times relative to it.
+Made by `benchmarks/report.py` from the files in `benchmarks/results`; do not edit. Every row of a shape is in those
+files, with the schedules, versions and commit. `bound` is the slower of cuBLAS alone and the fastest transfer of the
+same bytes measured in the same run; the plots show times relative to it.
 """
 
 
