@@ -1,31 +1,52 @@
-"""The dialect of Triton-distributed: its text, and that it computes the same over a stand-in of that library."""
+# pyright: basic
+"""The dialect of Triton-distributed: its text, and that it compiles and computes the same over a stand-in of it."""
 
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from tests.compiler import library
 from tests.conftest import Golden
 from tilelink import compiler
+from tilelink.backend import store
+from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
 from tilelink.errors import EmitError
 from tilelink.ir.program import Program
 from tilelink.reference.trial import random_inputs, relative_error
+from tilelink.runtime.compile_offline import compile_source
 from tilelink.schedule.values import Schedule
 
 SHIM = Path(__file__).with_name("shim")
 CASES = library.cases()
+GOLDEN = [("ag_gemm", "slices"), ("gemm_rs_ring", "ring"), ("gemm_ar", "after"), ("all_reduce_two_shot", "default")]
 DIMS = {"Ms": 100, "N": 136, "K": 200}
+WAITS = """
+program waits(M):
+    x : in [M]
+    h : symmetric [M]
+    y : out [M]
+
+    comm send(i: M):
+        tile_push_data(h[i] @ (rank + 1), x[i])
+        producer_tile_notify(h[i] @ (rank + 1))
+
+    compute own(i: M):
+        {body}
+"""
+"""A stage that waits, and loads nothing of what it waited for."""
 
 
-@pytest.mark.parametrize(("name", "schedule"), [("ag_gemm", "slices"), ("gemm_rs_ring", "ring"), ("gemm_ar", "after")])
+@pytest.mark.parametrize(("name", "schedule"), GOLDEN)
 def test_golden(name: str, schedule: str, golden: Golden) -> None:
     module = compiler.load(name)
     program = module.program(name)
     dims = {p.name: DIMS.get(p.name, 96) for p in program.params}
-    chosen = module.schedule(schedule, program)
+    chosen = None if schedule == "default" else module.schedule(schedule, program)
     text = compiler.source(program, chosen, ranks=4, dims=dims, dtype="bf16", dialect="triton_dist")
     golden(f"triton_dist_{name}", text)
 
@@ -55,6 +76,61 @@ def test_it_uses_nothing_but_that_language(case: tuple[Program, Schedule | None]
     assert not re.search(r"\b(watch|signal_table|\w+_peers)\b", code)
 
 
+def compiled(text: str, kernels: Any, bound: Any) -> list[str]:
+    """The PTX of each tile kernel, with every operation of the language as a comment."""
+    module: ModuleType = store.load(store.save(text))
+    result: list[str] = []
+    for one in kernels:
+        if not one.kernel.on_copy_engine:
+            types = {**signature(one, bound), "signals": "*i64"}
+            types = {a.parameter: types[a.parameter] for a in one.args}
+            knobs = {"num_warps": one.kernel.warps, "num_stages": one.kernel.stages}
+            result.append(compile_source(getattr(module, one.name), types, {}, bound.target, **knobs).asm["ptx"])
+    return result
+
+
+@pytest.mark.parametrize("case", CASES, ids=library.name)
+def test_it_compiles(case: tuple[Program, Schedule | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SHIM))
+    sizes = {p.name: {"K": 200}.get(p.name, 136) for p in case[0].params}
+    plan = compiler.plan(case[0], case[1], ranks=4, dims=sizes, dtype="bf16", target="sm_90")
+    emitted = emit(plan.bound, plan.thresholds, dialect="triton_dist")
+    sources = re.split(r"(?m)^def ", emitted.text)[1:]
+    tiles = [source for source in sources if "tl.program_id" in source]
+    for source, ptx in zip(tiles, compiled(emitted.text, emitted.kernels, plan.bound), strict=True):
+        for operation in ("wait", "notify"):
+            assert (f"dl.{operation}(" in source) == (f"// {operation} " in ptx)
+
+
+@pytest.mark.parametrize(
+    ("body", "operation"),
+    [
+        ("consumer_tile_wait(h[i]); y[i] = x[i]", "wait"),
+        ("y[i] = x[i]; consumer_tile_wait(h[i])", "signal_wait_until"),
+        ("y[i] = x[i]; if rank == 0: consumer_tile_wait(h[i])", "signal_wait_until"),
+    ],
+)
+def test_no_wait_is_optimised_away(body: str, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SHIM))
+    lines = body.replace(": c", ":\n            c").split("; ")
+    program = compiler.parse(WAITS.format(body="\n        ".join(lines))).program()
+    plan = compiler.plan(program, ranks=2, dims={"M": 256}, target="sm_90")
+    emitted = emit(plan.bound, plan.thresholds, dialect="triton_dist")
+    own = next(ptx for ptx in compiled(emitted.text, emitted.kernels, plan.bound) if ".entry own" in ptx)
+    assert f"// {operation} " in own
+
+
+@pytest.mark.parametrize("case", CASES, ids=library.name)
+def test_threads_meet_before_signals(case: tuple[Program, Schedule | None]) -> None:
+    text = compiler.source(case[0], case[1], ranks=3, dims=library.dims(case[0]), dialect="triton_dist")
+    met = False
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("dl.notify("):
+            assert met, line
+        elif not line.startswith(("#", "for channel")):
+            met = line == "tl.debug_barrier()"
+
+
 def test_counters_that_may_run_ahead_are_refused() -> None:
     module = compiler.load("ag_gemm")
     program = module.program()
@@ -64,3 +140,9 @@ def test_counters_that_may_run_ahead_are_refused() -> None:
         emit(free, {}, dialect="triton_dist")
     with pytest.raises(EmitError, match=r"unknown dialect 'cuda'[\s\S]*one of triton, triton_dist"):
         emit(bound, {}, dialect="cuda")
+
+
+def test_processors_without_nvshmem_are_refused() -> None:
+    program = compiler.load("ag_gemm").program()
+    with pytest.raises(EmitError, match=r"calls NVSHMEM, which gfx942 has not[\s\S]*dialect triton"):
+        compiler.source(program, ranks=2, dims=DIMS, dtype="bf16", target="gfx942", dialect="triton_dist")

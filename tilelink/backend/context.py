@@ -56,6 +56,7 @@ class KernelContext:
 @dataclass(frozen=True, kw_only=True)
 class ModuleContext:
     header: tuple[str, ...]
+    decorator: str
     imports: tuple[str, ...]
     constants: tuple[str, ...]
     kernels: tuple[KernelContext, ...]

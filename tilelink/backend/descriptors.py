@@ -49,7 +49,8 @@ def load(descriptors: Descriptors, addresses: Addresses, read: Read, contracted:
     spans = addresses.bound.tile_map(addresses.stage.name, region).spans
     width = ELEMENT_BYTES.get(tensor.dtype)
     folded = region.rank is None and len(axes) == 2 and [s.kind != "point" for s in spans[-2:]] == [True, True]
-    if not addresses.bound.target.tma or width is None or not folded or any(s.kind == "gather" for s in spans):
+    possible = addresses.bound.target.tma and addresses.dialect.descriptors
+    if not possible or width is None or not folded or any(s.kind == "gather" for s in spans):
         return None
     block = addresses.shape(axes, slices)
     if tensor.shape[-1] * width % ALIGNMENT or block[1] * width % ALIGNMENT or max(block) > LARGEST_BOX:
@@ -65,7 +66,8 @@ def _contracts(addresses: Addresses, axis: Axis, span: Span, position: int, slic
     """Whether a box along the contracted axis holds nothing but what belongs to it, or zeros behind the tensor."""
     part = slices.get(position)
     block, extent = addresses.block(axis, part), addresses.extent(axis)
-    exact = extent % block == 0 and (span.kind == "whole" or span.extent % span.size == 0)
+    divides = span.index is not None and addresses.stage.extents[span.index] % span.size == 0
+    exact = extent % block == 0 and (span.kind == "whole" or divides)
     return exact or (position == -1 and span.kind == "whole")
 
 

@@ -4,7 +4,13 @@
 `triton_dist.language` (ByteDance-Seed/Triton-distributed): ranks and peers' addresses come from the compiler instead of
 arguments, signals have 64 bits, and its wait is for equality. Equality is enough for the counters of a program, since
 the next launch notifies them only after this one has finished; the runtime's own counters may run ahead, so those are
-waited for with the comparison of OpenSHMEM. Tile mathematics is this package's in both.
+waited for with the comparison of OpenSHMEM, which is unsigned. Tile mathematics is this package's in both.
+
+What Triton-distributed asks of its users (its python/triton_dist/{jit,language} and lib/Conversion, commit 1512a811):
+* `triton_dist.jit` links the device library of NVSHMEM; `triton.jit` does not.
+* wait and notify are no barriers: each warp polls for itself, and thread 0 alone fences and signals.
+* a wait only reads, so one whose token nothing consumes is removed; a token may go nowhere but to consume_token.
+* its wait has no fence for the asynchronous proxy, so what other programs wrote is not loaded through descriptors.
 """
 
 from __future__ import annotations
@@ -21,13 +27,15 @@ class Dialect:
 
     name: str = "triton"
     imports: tuple[str, ...] = ("from tilelink.runtime import device as dl",)
+    decorator: str = "triton.jit"
     arguments: tuple[str, ...] = ("signals", "signal_table", "epoch", "watch", "rank", "first_program", "num_programs")
     """Kinds of the parameters that every kernel has."""
     peer_tables: bool = True
     """Kernels are passed the addresses of peers' tensors."""
-    signal_type: str = "i32"
-    deadline: bool = True
-    """Waits take the debug block and note what they wait for; tiles and transfers are marked for traces."""
+    epoch_type: str = "tl.int32"
+    """Of the number of the launch and of what is waited for: that of counters, or one that wraps as they do."""
+    descriptors: bool = True
+    """Loads may go through tensor descriptors."""
 
     def check(self, bound: Bound) -> None:
         """Raises EmitError for a bound program that the dialect cannot express."""
@@ -36,13 +44,25 @@ class Dialect:
         """Lines at the begin of a kernel."""
         return ()
 
-    def wait(self, channel: str, target: str, stage: int) -> str:
-        """A wait for a counter of the program; its value is a token."""
-        return f"dl.wait(signals, {channel}, {target}, watch, {stage}, t)"
+    def no_token(self) -> str:
+        """The token of a tile that has waited for nothing yet."""
+        return "ready = 0"
 
-    def wait_for_runtime(self, channel: str, target: str, stage: int) -> str:
-        """A wait for a counter of the runtime, which may be beyond the target already."""
-        return f"dl.wait(signals, {channel}, {target}, watch, {stage}, 0)"
+    def barrier(self) -> str | None:
+        """A line before waits and notifies that makes them barriers of the program's threads."""
+        return None
+
+    def wait(self, channel: str, target: str, stage: int, *, consumed: bool) -> str:
+        """A wait for a counter of the program, added to the token; `consumed`: a store or notify may come behind."""
+        return f"ready += dl.wait(signals, {channel}, {target}, watch, {stage}, t)"
+
+    def wait_for_runtime(self, channel: str, lag: int, stage: int) -> str:
+        """A wait until a counter of the runtime is at launch epoch - lag, which may be below 1, or beyond it."""
+        return f"dl.wait(signals, {channel}, {_launch(lag)}, watch, {stage}, 0)"
+
+    def after_waits(self, place: str, *, load: bool) -> str:
+        """An address or coordinate to load from or to store to, tied to the token."""
+        return f"dl.consume_token({place}, ready)" if load else place
 
     def publish(self) -> str:
         """A barrier between what a program stored and what it loads, or the other way round."""
@@ -52,8 +72,8 @@ class Dialect:
         """The address of a rank's copy of a tensor."""
         return f"dl.symm_at({tensor}_peers, {rank}, {tensor})"
 
-    def notify(self, pad: str | None, channel: str, rank: str, stage: int, remote: bool) -> str:
-        """A notify; pad: the name of the peer's pad, None for the own one."""
+    def notify(self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool) -> str:
+        """A notify; pad: the name of the peer's pad, None for the own one. waited: the tile has a token."""
         return f"dl.notify({pad or 'signals'}, {channel}, {rank}, watch, {stage}, t, {remote}, False)"
 
     def pad(self, rank: str) -> str | None:
@@ -75,28 +95,44 @@ class TritonDistributed(Dialect):
 
     name: str = "triton_dist"
     imports: tuple[str, ...] = (
+        "import triton_dist",
         "import triton_dist.language as dl",
         "from triton_dist.language.extra import libshmem_device",
     )
+    decorator: str = "triton_dist.jit"
     arguments: tuple[str, ...] = ("signals", "epoch", "first_program", "num_programs")
     peer_tables: bool = False
-    signal_type: str = "i64"
-    deadline: bool = False
+    epoch_type: str = "tl.int64"
+    descriptors: bool = False
 
     def check(self, bound: Bound) -> None:
         if not bound.schedule.reuse_wait:
             hint = "leave `reuse_wait off` out of the schedule, or emit dialect triton"
             raise EmitError("waits for equality need the reuse wait: counters could run ahead", hint=hint)
+        if bound.target.kind == "hip":
+            hint = "emit dialect triton, or choose a target of NVIDIA"
+            raise EmitError(f"dialect triton_dist calls NVSHMEM, which {bound.target} has not", hint=hint)
 
     def setup(self) -> tuple[str, ...]:
         return ("rank = dl.rank()",)
 
-    def wait(self, channel: str, target: str, stage: int) -> str:
-        return f'dl.wait(signals + {_factor(channel)}, 1, "sys", "acquire", waitValue={target})'
+    def no_token(self) -> str:
+        return "ready = tl.full((), 0, tl.int32)"
 
-    def wait_for_runtime(self, channel: str, target: str, stage: int) -> str:
-        place = f"signals + {_factor(channel)}"
-        return f"libshmem_device.signal_wait_until({place}, libshmem_device.NVSHMEM_CMP_GE, {target})"
+    def barrier(self) -> str | None:
+        return "tl.debug_barrier()"
+
+    def wait(self, channel: str, target: str, stage: int, *, consumed: bool) -> str:
+        if not consumed:
+            return _wait_until(channel, target)
+        wait = f'dl.wait(signals + {_factor(channel)}, 1, "sys", "acquire", waitValue={target})'
+        return f"ready = dl.consume_token(ready, {wait})"
+
+    def wait_for_runtime(self, channel: str, lag: int, stage: int) -> str:
+        return _wait_until(channel, f"tl.maximum({_launch(lag)}, 0)" if lag else _launch(lag))
+
+    def after_waits(self, place: str, *, load: bool) -> str:
+        return f"dl.consume_token({place}, ready)"
 
     def publish(self) -> str:
         return "tl.debug_barrier()"
@@ -104,8 +140,9 @@ class TritonDistributed(Dialect):
     def peer(self, tensor: str, rank: str) -> str:
         return f"dl.symm_at({tensor}, {rank})"
 
-    def notify(self, pad: str | None, channel: str, rank: str, stage: int, remote: bool) -> str:
-        place = f"signals + {_factor(channel)}"
+    def notify(self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool) -> str:
+        signals = self.after_waits("signals", load=False) if waited else "signals"
+        place = f"{signals} + {_factor(channel)}"
         return f'dl.notify({place}, {rank}, signal=1, sig_op="add", comm_scope="intra_node")'
 
     def pad(self, rank: str) -> str | None:
@@ -116,6 +153,15 @@ class TritonDistributed(Dialect):
 
     def mark_transfer(self, stage: int, tensor: int, rank: str, offset: str) -> str | None:
         return None
+
+
+def _wait_until(channel: str, target: str) -> str:
+    place = f"signals + {_factor(channel)}"
+    return f"libshmem_device.signal_wait_until({place}, libshmem_device.NVSHMEM_CMP_GE, {target})"
+
+
+def _launch(lag: int) -> str:
+    return f"epoch - {lag}" if lag else "epoch"
 
 
 def _factor(text: str) -> str:

@@ -48,6 +48,7 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
         kernels.append(EmittedKernel(name=kernel.name, kernel=kernel, args=context.args))
     module = ModuleContext(
         header=_header(bound),
+        decorator=chosen.decorator,
         imports=(
             "import triton",
             "import triton.language as tl",
@@ -181,14 +182,14 @@ def _tile_body(
         scalar=scalar,
         smallest=SMALLEST_DOT if bound.target.kind != "cpu" and _multiplies(stage) else 1,
         dialect=dialect,
-        ready="ready" if awaits else None,
+        waits=awaits,
     )
     for decl in stage.stage.indices:
         writer.line(f"{decl.name} = {scalar(stage.order[decl.name])}")
     if mark := dialect.mark_tile(stage.number):
         writer.line(mark)
     if awaits:
-        writer.line("ready = 0")
+        writer.line(dialect.no_token())
     lowered = Values(addresses=addresses, descriptors=descriptors)
     Statements(values=lowered, thresholds=uniform, hosted=_hosted(bound)).body(stage.stage.body)
     modules |= lowered.modules
@@ -211,7 +212,7 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
     writer = Writer()
     for line in dialect.setup():
         writer.line(line)
-    writer.line("epoch = tl.load(epoch_at).to(tl.int32)")
+    writer.line(f"epoch = tl.load(epoch_at).to({dialect.epoch_type})")
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
                  if isinstance(s, Wait | Notify)}  # fmt: skip
     touched = {r.tensor for st in _stages(bound, kernel) for r in stage_regions(st.stage)}
@@ -226,11 +227,11 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
             writer.line(f"{name}_round = (epoch - 1) // {tensor.slots} + 1")
     if kernel.reuse_lag and bound.ranks > 1:
         with writer.block(f"for peer in range(0, {bound.ranks}):"):
-            target = f"epoch - {kernel.reuse_lag}"
-            writer.line(dialect.wait_for_runtime(f"{bound.finished_base} + peer", target, len(bound.stages)))
+            counter = f"{bound.finished_base} + peer"
+            writer.line(dialect.wait_for_runtime(counter, kernel.reuse_lag, len(bound.stages)))
     if kernel.needs_entry and bound.ranks > 1:
         with writer.block(f"for peer in range(0, {bound.ranks}):"):
-            writer.line(dialect.wait_for_runtime(f"{bound.entered_base} + peer", "epoch", len(bound.stages)))
+            writer.line(dialect.wait_for_runtime(f"{bound.entered_base} + peer", 0, len(bound.stages)))
     return tuple(writer.lines)
 
 

@@ -65,8 +65,8 @@ class Addresses:
     smallest: int
     """The smallest block along an axis (tensor cores need 16)."""
     dialect: Dialect
-    ready: str | None = None
-    """The name of the token that the stage's waits return; loads of what other tasks write are tied to it."""
+    waits: bool = False
+    """The stage waits: `ready` is its token, and loads of what other tasks write are tied to it."""
 
     def extent(self, axis: Axis) -> int:
         """Logical elements of an axis within one tile."""
@@ -92,14 +92,14 @@ class Addresses:
     def _base(self, region: Region, tile_map: TileMap, load: bool) -> str:
         """The pointer to the slot of the tensor on the region's rank."""
         base = self._copy(region, tile_map)
-        return self.after_waits(region, base) if load else base
+        return self.after_waits(region, base, load=load)
 
-    def after_waits(self, region: Region, place: str) -> str:
-        """A pointer or coordinate that a load of the region starts from, tied to the waits before it."""
+    def after_waits(self, region: Region, place: str, *, load: bool = True) -> str:
+        """A pointer or coordinate that a load of the region or a store to it starts from, tied to the waits before."""
         decl = self.bound.tensors[region.tensor].decl
-        if self.ready is None or (decl.space in ("in", "table") and region.rank is None):
+        if not self.waits or (decl.space in ("in", "table") and region.rank is None):
             return place
-        return f"dl.consume_token({place}, {self.ready})"
+        return self.dialect.after_waits(place, load=load)
 
     def _copy(self, region: Region, tile_map: TileMap) -> str:
         if region.rank is None:
@@ -164,7 +164,7 @@ class Addresses:
         if block > size or (part and size % block):
             limits.append(f"({within} + {steps} < {size})" if within != "0" else f"({steps} < {size})")
         if span.kind == "tile" and not self._divides(span):
-            limits.append(f"({name} < {span.extent})")
+            limits.append(f"({name} < {span.extent if span.limit is None else self.scalar(span.limit, 5)})")
         return name, " & ".join(limits) or None
 
     def _wide(self, region: Region) -> str:

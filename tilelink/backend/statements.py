@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
+from tilelink.backend.last_waits import last_waits
 from tilelink.backend.late_waits import late_wait
 from tilelink.backend.publish import Pending, pending_at
 from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
@@ -52,10 +53,13 @@ class Statements:
     hosted: frozenset[tuple[str, str]] = frozenset()
     """Signals that copy engines wait for: seen from outside the processor, like those of peers."""
     pending: Pending = field(init=False)
+    last: frozenset[int] = field(init=False)
+    """The identities of waits behind which a tile does nothing that is seen."""
 
     def __post_init__(self) -> None:
         addresses = self.values.addresses
         self.pending = pending_at(addresses.bound, addresses.stage.name)
+        self.last = frozenset(map(id, last_waits(addresses.stage.stage.body)))
 
     @property
     def writer(self) -> Writer:
@@ -77,6 +81,8 @@ class Statements:
         self._comment(statement)
         if self.pending.barrier(statement):
             self.writer.line(self.values.addresses.dialect.publish())
+        if isinstance(statement, Wait | Notify) and (barrier := self.values.addresses.dialect.barrier()):
+            self.writer.line(barrier)
         if not isinstance(statement, Wait) or not self._postpone(statement, behind):
             self._statement(statement)
 
@@ -98,12 +104,14 @@ class Statements:
         if late is None:
             return False
 
+        consumed = id(wait) not in self.last
+
         def emit(k: str | None) -> None:
             if k is None:
-                self._wait(late.kind, late.region)
+                self._wait(late.kind, late.region, consumed)
                 return
             with self.writer.block(f"if {k} % {late.size} == 0:"):
-                self._wait(late.kind, late.region, {late.dim: f"{k} // {late.size}"})
+                self._wait(late.kind, late.region, consumed, {late.dim: f"{k} // {late.size}"})
 
         self.values.late.setdefault(late.region, []).append(emit)
         return True
@@ -125,7 +133,7 @@ class Statements:
             case Notify(kind=kind, region=region):
                 self._notify(kind, region)
             case Wait(kind=kind, region=region):
-                self._wait(kind, region)
+                self._wait(kind, region, id(statement) not in self.last)
             case If():
                 self._branches(statement)
             case For():
@@ -255,11 +263,12 @@ class Statements:
             self.writer.line(f"{pad} = {place}")
 
         def emit(channel: str, linear: str) -> None:
-            self.writer.line(dialect.notify(pad, channel, rank, stage, remote))
+            waited = addresses.waits
+            self.writer.line(dialect.notify(pad, channel, rank, stage, remote=remote, waited=waited))
 
         self._channels(tile_map, grid, emit, {})
 
-    def _wait(self, kind: str, region: Region, fixed: Mapping[int, str] | None = None) -> None:
+    def _wait(self, kind: str, region: Region, consumed: bool, fixed: Mapping[int, str] | None = None) -> None:
         """The wait for all channels of a region, or for those with the given coordinates along some dimensions."""
         addresses = self.values.addresses
         tile_map = addresses.bound.tile_map(addresses.stage.name, region)
@@ -271,7 +280,7 @@ class Statements:
             rounds = f"{grid.tensor}_round" if grid.slots > 1 else "epoch"
             table = f"tl.load({grid.tensor}_{kind}_thresholds + {linear})"
             target = rounds if threshold == 1 else f"{table if threshold is None else threshold} * {rounds}"
-            self.writer.line(f"ready += {addresses.dialect.wait(channel, target, stage)}")
+            self.writer.line(addresses.dialect.wait(channel, target, stage, consumed=consumed))
 
         self._channels(tile_map, grid, emit, fixed or {})
 

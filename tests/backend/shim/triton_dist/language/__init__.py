@@ -1,95 +1,12 @@
-# pyright: basic
-"""`triton_dist.language` as Triton-distributed documents it, for kernels in Triton's interpreter on CPU ranks.
+"""`triton_dist.language`: rank, num_ranks, symm_at, wait (for equality), consume_token, notify (signals of 64 bits)."""
 
-rank, num_ranks, symm_at, wait (for equality), consume_token, notify (64-bit signals). It learns who and where it is by
-standing between the runtime and its memory: generated kernels are given neither ranks nor addresses.
-"""
+from tilelink.runtime.device.mode import INTERPRETED
 
-from typing import Any
+if INTERPRETED:
+    from triton_dist.language.interpreted import consume_token, notify, num_ranks, place, rank, read, symm_at, wait
+else:
+    from triton_dist.language.compiled import consume_token, notify, num_ranks, rank, symm_at, wait
 
-import torch
-import triton.language as tl
+    place = read = None
 
-from tilelink.runtime import launches, monitor
-from tilelink.runtime.arena import Arena, size_for
-from tilelink.runtime.device.interpreted import number
-from tilelink.runtime.memory import Memory
-
-HERE: dict[str, Any] = {}
-
-
-class WideMemory(Memory):
-    """The memory of CPU ranks with counters of 64 bits."""
-
-    def __init__(self, layout: Any, count: int) -> None:
-        super().__init__(layout, count)
-        shape = ((layout.pad_size,), torch.int64)
-        arena = Arena(size_for([shape] * layout.ranks))
-        self.pads = [arena.allocate(*shape) for _ in range(layout.ranks)]
-        HERE["memory"] = self
-
-
-def _step_of_rank(kernel: Any, module: Any, memory: Any, own: int, program: int) -> Any:
-    step = _step(kernel, module, memory, own, program)
-
-    def run(epoch: int) -> None:
-        HERE["rank"] = own
-        step(epoch)
-
-    return run
-
-
-_step = launches._step
-launches.Memory = WideMemory
-launches._step = _step_of_rank
-
-
-def rank(axis: int = -1) -> Any:
-    return tl.full((), HERE["rank"], tl.int32)
-
-
-def num_ranks(axis: int = -1) -> Any:
-    return tl.full((), HERE["memory"].layout.ranks, tl.int32)
-
-
-def symm_at(ptr: Any, peer: Any) -> Any:
-    """The place of the own pointer in the memory of a peer."""
-    address, memory, own, there = int(ptr.handle.data.item()), HERE["memory"], HERE["rank"], number(peer)
-    pairs = [(memory.pads[own], memory.pads[there])]
-    pairs += [(tensor, memory.tensors[there][name]) for name, tensor in memory.tensors[own].items()]
-    for mine, other in pairs:
-        if mine.data_ptr() <= address < mine.data_ptr() + mine.numel() * mine.element_size():
-            return ptr + (other.data_ptr() - mine.data_ptr()) // mine.element_size()
-    raise ValueError(f"{address:#x} lies in no symmetric tensor of rank {own}")
-
-
-def wait(ptr: Any, barriers: Any, scope: str, semantic: str, waitValue: Any = 1) -> Any:
-    """Waits until each of `barriers` signals equals the value."""
-    assert (scope, semantic) == ("sys", "acquire")
-    expected = number(waitValue)
-    for at in range(number(barriers)):
-        while (seen := read(ptr + at)) != expected:
-            monitor.poll(seen=seen, channel=place(ptr) + at, expected=expected, stage=-1, tile=-1)
-    return tl.full((), 0, tl.int32)
-
-
-def place(ptr: Any) -> int:
-    """Which counter of the own pad a pointer is."""
-    return (int(ptr.handle.data.item()) - HERE["memory"].pads[HERE["rank"]].data_ptr()) // 8
-
-
-def read(ptr: Any) -> int:
-    assert ptr.dtype.element_ty in (tl.int64, tl.uint64), "signals have 64 bits"
-    return number(tl.atomic_add(ptr, 0, sem="acquire", scope="sys"))
-
-
-def consume_token(value: Any, token: Any) -> Any:
-    return value + token
-
-
-def notify(ptr: Any, peer: Any, signal: Any = 1, sig_op: str = "set", comm_scope: str = "inter_node") -> None:
-    assert ptr.dtype.element_ty in (tl.int64, tl.uint64), "signals have 64 bits"
-    assert comm_scope in ("gpu", "intra_node", "inter_node")
-    there = symm_at(ptr, peer)
-    operation = {"add": tl.atomic_add, "set": tl.atomic_xchg}[sig_op]
-    operation(there, number(signal), sem="release", scope="sys")
+__all__ = ["rank", "num_ranks", "symm_at", "wait", "consume_token", "notify", "place", "read"]
