@@ -81,6 +81,96 @@ def test_ranks_that_launch_late_hold_up_those_that_wait_for_them() -> None:
         simulate(plan, IDEAL, offsets=[0.0, 1.0])
 
 
+def test_a_rank_is_done_when_its_outputs_have_arrived() -> None:
+    text = """\
+program hand_on(M, N):
+    x : in            [M, N]
+    y : out symmetric [M, N]
+
+    comm send(i: M):
+        tile_push_data(y[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(y[i, :] @ (rank + 1))
+
+schedule engine for hand_on:
+    send on copy_engine, tile(i=64)
+"""
+    plan = planned(text, ranks=3, M=64, N=256)
+    result = simulate(plan, replace(IDEAL, signal_latency=0.5), offsets=[0.0, 2.0, 0.0])
+    sent = 64 * ROW / 1e9
+    assert result.rank_seconds == pytest.approx((sent + 0.5, 2.0 + sent, 2.0 + sent + 0.5))
+    assert result.breakdowns[2].tail == pytest.approx(2.0 + 0.5)
+
+
+def test_operands_on_other_ranks_come_first() -> None:
+    text = """\
+program fetch(M, N):
+    x : in symmetric [M, N]
+    y : out          [M, N]
+
+    compute add(i: M):
+        acc = x[i, :]
+        for (p: ranks):
+            acc += x[i, :] @ p
+        y[i, :] = acc
+
+schedule one for fetch:
+    add on sm, tile(i=64)
+"""
+    plan = planned(text, ranks=2, M=64, N=256)
+    result = simulate(plan, replace(IDEAL, signal_latency=0.25), cost=Fixed(seconds=1.0), offsets=[0.0, 3.0])
+    fetched, steps = 64 * ROW / 1e9, 4
+    assert result.seconds == pytest.approx(3.0 + 0.25 + steps + fetched)
+    assert result.breakdowns[0].copy == pytest.approx(fetched)
+
+
+def test_a_loop_waits_for_what_its_next_step_needs() -> None:
+    text = """\
+program stream(M, N):
+    x : in        [M, N]
+    h : symmetric [ranks, M, N]
+    y : out       [M, N]
+
+    comm send(p: ranks, i: M):
+        tile_push_data(h[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(h[rank, i, :] @ p)
+
+    compute add(i: M):
+        acc = zeros(f32)
+        for (s: ranks):
+            consumer_tile_wait(h[s, i, :])
+            acc += h[s, i, :]
+        y[i, :] = acc
+
+schedule engine for stream:
+    send on copy_engine, tile(i=64), order(p)
+    add on sm, tile(i=64)
+"""
+    plan = planned(text, ranks=2, M=64, N=256)
+    result = simulate(plan, replace(IDEAL, link_bandwidth=64 * ROW / 10), cost=Fixed(seconds=1.0))
+    zeros, step, store, sent = 1, 1, 1, 10
+    assert result.rank_seconds == pytest.approx((sent + step + store, sent + 2 * step + store), abs=1e-3)
+    assert result.breakdowns[0].waiting == pytest.approx(sent - zeros - step, abs=1e-3)
+
+
+def test_a_pull_goes_the_other_way() -> None:
+    text = """\
+program take(M, N):
+    x : in symmetric [M, N]
+    y : out          [ranks, M, N]
+
+    comm get(s: ranks, i: M):
+        tile_pull_data(y[s, i, :], x[i, :] @ s)
+
+schedule engine for take:
+    get on copy_engine, tile(i=64), order(s)
+"""
+    plan = planned(text, ranks=4, M=64, N=256)
+    result = simulate(plan, IDEAL, cost=Fixed(seconds=0.0))
+    moves = result.timeline.script.moves
+    assert (moves.source[:4].tolist(), moves.target[:4].tolist()) == ([0, 1, 2, 3], [0, 0, 0, 0])
+    assert result.bound.transfer == pytest.approx(3 * 64 * ROW / 1e9)
+
+
 def test_computing_beside_copies_of_the_sms_is_slower() -> None:
     text = SHIFT.replace("        consumer_tile_wait(h[i, :])\n", "").replace(" + h[i, j]", "")
     plan = planned(text, schedule="movers", M=256, N=256)
