@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tilelink.ir.link import link
     from tilelink.ir.program import Program
     from tilelink.schedule.values import Schedule
+    from tilelink.simulation import simulate
 
     def schedule(program: Program | str, name: str = "custom") -> Schedule:
         """An empty schedule for a program, built on by a chain of its methods."""
@@ -41,6 +42,7 @@ _HOMES = {
     "tilelink.ir.link": ("link",),
     "tilelink.ir.program": ("Program",),
     "tilelink.schedule.values": ("Schedule",),
+    "tilelink.simulation": ("simulate",),
 }  # fmt: skip
 _PACKAGES = frozenset({"ops", "reference", "schedule"})
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -66,6 +68,7 @@ __all__ = [
     "program",
     "reference",
     "schedule",
+    "simulate",
     "source",
     "symmetric",
     "table",

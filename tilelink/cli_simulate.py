@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tilelink import compiler
+from tilelink import compiler, simulation
 from tilelink.cli_common import (
     DEFAULT,
     AsJson,
@@ -29,10 +29,8 @@ from tilelink.cli_common import (
     values_text,
     write,
 )
-from tilelink.schedule.machine import load_machine
 from tilelink.schedule.simulate import Simulated
-from tilelink.schedule.simulate import simulate as simulated
-from tilelink.schedule.simulate.trace import trace_text
+from tilelink.schedule.simulate.trace import save_trace
 
 SIZES = (1024, 1024, 4096, 1024, 128, 64)
 """Sizes of dimensions that nobody set."""
@@ -56,21 +54,21 @@ def simulate(
         module = compiler.load(file)
         chosen = module.program(program)
         scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
-        described = load_machine(machine)
         dims = dims_of(chosen, sets, SIZES)
         tables = random_tables(chosen, dims, ranks)
-        plan = compiler.plan(
-            chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=described.target, tables=tables
+        result = simulation.simulate(
+            chosen, scheduled, ranks=ranks, dims=dims, machine=machine, dtype=dtype.value, tables=tables
         )
-        result = simulated(plan, described, tables=tables)
         if trace is not None:
-            trace.write_text(trace_text(result), encoding="utf-8")
+            save_trace(result, trace)
         if plot is not None:
             from tilelink.schedule.simulate.plot import save_plot
 
             save_plot(result, plot)
         head = {"program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks, "dims": dims}
-        _print(result, {**head, "dtype": dtype.value, "machine": described.name, "tiles": plan.tasks}, as_json)
+        _print(
+            result, {**head, "dtype": dtype.value, "machine": result.machine.name, "tiles": result.plan.tasks}, as_json
+        )
 
 
 def _print(result: Simulated, head: dict[str, Any], as_json: bool) -> None:

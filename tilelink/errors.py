@@ -138,6 +138,10 @@ class MachineError(TileLinkError):
     """A description of a machine is missing or not one."""
 
 
+class OutputError(TileLinkError):
+    """A file that was asked for cannot be written, or what draws it is missing."""
+
+
 class ParseError(TileLinkError):
     """The text is not in the language."""
 

@@ -97,6 +97,12 @@ UnknownTargetError: there is no target 'sm_1'
 MachineError: <json> describes no machine
   hint: {"name": ..., "target": ..., "sms": {"value": ...}}""",
     ),
+    "OutputError": (
+        raised(errors.OutputError("out.png cannot be drawn", hint="name a .png, .svg or .pdf file")),
+        """\
+OutputError: out.png cannot be drawn
+  hint: name a .png, .svg or .pdf file""",
+    ),
     "ParseError": (
         program(HEAD + COPY.replace("x[i, j]", "x[i, j")),
         """\

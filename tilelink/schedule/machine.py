@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 from tilelink.errors import MachineError
 
 SHIPPED = Path(__file__).parents[1] / "machines"
 KINDS = ("measured", "data sheet", "derived", "assumed")
 """How a source begins: read off this machine, off its data sheet, computed from others of its fields, or guessed."""
+
+
+_TILE = re.compile("[1-9][0-9]*x[1-9][0-9]*")
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _number(unit: str, default: float | None = None) -> Any:
@@ -94,8 +102,15 @@ class Machine:
         for name in NUMBERS:
             value = getattr(self, name)
             least = 0 if UNITS[name] == "s" else 1e-12
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
+            if not _is_number(value) or not least <= value < float("inf"):
                 raise MachineError(f"{self.name}: {name} is {value!r}", hint=f"a positive number of {UNITS[name]}")
+            if UNITS[name] in ("ranks", "SMs") and value != int(value):
+                raise MachineError(f"{self.name}: {name} is {value!r}", hint=f"a whole number of {UNITS[name]}")
+        for tile, rate in self.tile_flops.items():
+            if not _TILE.fullmatch(tile) or not _is_number(rate) or not 0 < rate < float("inf"):
+                raise MachineError(
+                    f"{self.name}: tile_flops has {tile!r}: {rate!r}", hint='{"128x256": 7.6e14}, in flop/s'
+                )
 
 
 UNITS: Mapping[str, str] = {f.name: f.metadata["unit"] for f in fields(Machine) if "unit" in f.metadata}
@@ -147,6 +162,8 @@ def machine_of(raw: Any, where: str = "<json>") -> Machine:
         raise MachineError(f"{where}: a machine has no {unknown[0]!r}", hint=f"it has {', '.join(UNITS)}")
     if missing := [name for name in NUMBERS if name not in raw]:
         raise MachineError(f"{where}: {missing[0]} is missing", hint=f'"{missing[0]}": {{"value": ...}}')
+    if wrong := [name for name in ("name", "target") if not isinstance(raw[name], str)]:
+        raise MachineError(f"{where}: {wrong[0]} is {raw[wrong[0]]!r}", hint="a text, such as 8xH200 and sm_90")
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name in UNITS.keys() & raw.keys():
@@ -155,6 +172,8 @@ def machine_of(raw: Any, where: str = "<json>") -> Machine:
             raise MachineError(f"{where}: {name} has no value", hint='{"value": 1.0, "unit": ..., "source": ...}')
         if entry.get("unit", UNITS[name]) != UNITS[name]:
             raise MachineError(f"{where}: {name} is in {entry['unit']}", hint=f"give it in {UNITS[name]}")
+        if name == "tile_flops" and not isinstance(entry["value"], dict):
+            raise MachineError(f"{where}: tile_flops is {entry['value']!r}", hint='{"128x256": 7.6e14}, in flop/s')
         values[name] = entry["value"]
         sources[name] = _source(entry.get("source", "assumed"), f"{where}: {name}")
     return Machine(name=raw["name"], target=raw["target"], sources=sources, **values)

@@ -66,6 +66,12 @@ def test_machines_come_from_files_too(file: str, tmp_path: Path) -> None:
     assert json.loads(text)["error"] == "MachineError"
 
 
+def test_a_trace_that_cannot_be_written_is_refused(file: str, tmp_path: Path) -> None:
+    code, text = call(file, "-n", "2", "--trace", str(tmp_path / "nowhere" / "out.json"))
+    assert code == 1
+    assert text.startswith("OutputError:")
+
+
 def test_the_network_slows_a_cluster_down(file: str) -> None:
     times = [
         json.loads(call(file, "-n", n, "-m", "h100-cluster", "--json", "--set", "M=4096", "--set", "N=4096")[1])

@@ -68,6 +68,12 @@ def changed(**entries: Any) -> dict[str, Any]:
         (changed(fence={"value": "1 us"}), "fence is '1 us'"),
         (changed(fence={"value": 1.0, "unit": "us"}), "fence is in us"),
         (changed(fence={"value": 1.0, "source": "heard of"}), "comes from 'heard of'"),
+        (changed(target=90), "target is 90"),
+        (changed(node_ranks={"value": 2.5}), "node_ranks is 2.5"),
+        (changed(tile_flops={"value": [7e14]}), r"tile_flops is \[7"),
+        (changed(tile_flops={"value": {"128": 7e14}}), "tile_flops has '128'"),
+        (changed(tile_flops={"value": {"128x256": "fast"}}), "'128x256': 'fast'"),
+        (changed(tile_flops={"value": {"128x256": 0}}), "'128x256': 0"),
     ],
 )
 def test_what_is_no_machine_is_refused(raw: Any, message: str) -> None:

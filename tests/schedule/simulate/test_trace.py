@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.schedule.simulate.cases import H200S, SHIFT, planned
-from tilelink.errors import MachineError
+from tilelink.errors import OutputError
 from tilelink.schedule.simulate import Simulated, simulate
 from tilelink.schedule.simulate.plot import save_plot
 from tilelink.schedule.simulate.trace import Event, trace_text
@@ -18,9 +19,10 @@ from tilelink.schedule.simulate.trace import Event, trace_text
 RANKS = 3
 
 
-@pytest.fixture(scope="module", params=["engine", "movers"])
+@pytest.fixture(scope="module", params=[("engine", H200S), ("movers", H200S), ("movers", replace(H200S, fence=0.0))])
 def result(request: pytest.FixtureRequest) -> Simulated:
-    return simulate(planned(SHIFT, ranks=RANKS, schedule=request.param, M=256, N=128), H200S)
+    schedule, machine = request.param
+    return simulate(planned(SHIFT, ranks=RANKS, schedule=schedule, M=256, N=128), machine)
 
 
 @pytest.fixture(scope="module")
@@ -92,5 +94,5 @@ def test_the_picture_is_drawn_or_refused(result: Simulated, tmp_path: Path) -> N
     pytest.importorskip("matplotlib")
     save_plot(result, tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(MachineError, match="cannot be drawn"):
+    with pytest.raises(OutputError, match="cannot be drawn"):
         save_plot(result, tmp_path / "out.nothing")

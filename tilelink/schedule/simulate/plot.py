@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilelink.errors import MachineError
+from tilelink.errors import OutputError
 from tilelink.schedule.simulate.result import Simulated
 from tilelink.schedule.simulate.script import Floats
 from tilelink.schedule.simulate.trace import levels
@@ -21,12 +21,12 @@ BINS = 200
 def save_plot(result: Simulated, path: str | Path) -> None:
     """Draws the first ranks, one below the other. The format follows the name: .png, .svg, .pdf.
 
-    Raises MachineError where matplotlib is missing or cannot write such a file.
+    Raises OutputError where matplotlib is missing or cannot write such a file.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MachineError("drawing needs matplotlib", hint="pip install 'tilelink[plot]'") from None
+        raise OutputError("drawing needs matplotlib", hint="pip install 'tilelink[plot]'") from None
     shown = min(RANKS, result.plan.bound.ranks)
     figure = Figure(figsize=(10, 1 + 1.3 * shown), layout="constrained")
     rows: Any = figure.subplots(shown, 1, sharex=True, squeeze=False)[:, 0]
@@ -41,7 +41,7 @@ def save_plot(result: Simulated, path: str | Path) -> None:
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:
-        raise MachineError(f"{path} cannot be drawn: {error}", hint="name a .png, .svg or .pdf file") from None
+        raise OutputError(f"{path} cannot be drawn: {error}", hint="name a .png, .svg or .pdf file") from None
 
 
 def _draw(result: Simulated, rank: int, axes: Any) -> None:

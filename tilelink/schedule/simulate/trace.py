@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilelink.errors import OutputError
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.schedule.plan import Ints, Plan
 from tilelink.schedule.simulate.result import Simulated
@@ -29,6 +31,14 @@ def trace_text(result: Simulated) -> str:
     """The trace as the JSON object that the viewers read."""
     other = {"machine": result.machine.name, "seconds": result.seconds, "bound": result.bound.seconds}
     return json.dumps({"traceEvents": list(trace_events(result)), "displayTimeUnit": "ns", "otherData": other})
+
+
+def save_trace(result: Simulated, path: str | Path) -> None:
+    """Writes the trace. Raises OutputError where that cannot be done."""
+    try:
+        Path(path).write_text(trace_text(result), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error}", hint="name a file in a folder that exists") from None
 
 
 def trace_events(result: Simulated) -> Iterator[Event]:
