@@ -16,8 +16,9 @@ from tilelink.ir.scalar import RANK, Binary, Index, Int, Lookup, Scalar, Whole, 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """One dimension of a slice: elements [start, min(start + size, extent)).
+    """One dimension of a slice: elements [start, min(start + size, limit)).
 
+    limit: one past the last element that the index reaches, which is the extent but for shifted tiles.
     kind "tile" follows a tile index, "whole" is `:`, "point" is one element whose axis is dropped, "gather" is a
     row of a table (start and size then bound nothing tighter than the extent).
     """
@@ -28,16 +29,17 @@ class Span:
     extent: int
     index: str | None = None
     gather: Lookup | None = None
+    limit: Scalar | None = None
 
     @property
     def stop(self) -> Scalar:
-        """One past the last element, clipped to the extent."""
+        """One past the last element, clipped to the limit."""
         if self.kind == "point":
             return add(self.start, const(1))
         if self.kind != "tile":
             return const(self.extent)
         end = add(self.start, const(self.size))
-        return binary("min", end, const(self.extent))
+        return binary("min", end, const(self.extent) if self.limit is None else self.limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +106,21 @@ def single(bounds: tuple[Scalar, Scalar]) -> bool:
 
 
 def map_region(
-    region: Region, shape: tuple[int, ...], tiles: Mapping[str, int], scalar_indices: frozenset[str]
+    region: Region,
+    shape: tuple[int, ...],
+    tiles: Mapping[str, int],
+    extents: Mapping[str, int],
+    scalar_indices: frozenset[str],
 ) -> TileMap:
-    """The mapping of an access; `tiles` gives the tile size of every index in scope."""
-    spans = tuple(_span(c, n, tiles, scalar_indices) for c, n in zip(region.coords, shape, strict=True))
+    """The mapping of an access; `tiles` and `extents` give the tile size and the end of every index in scope."""
+    spans = tuple(_span(c, n, tiles, extents, scalar_indices) for c, n in zip(region.coords, shape, strict=True))
     remote = region.rank is not None and region.rank != RANK
     return TileMap(tensor=region.tensor, spans=spans, rank=region.rank or RANK, remote=remote)
 
 
-def _span(coord: Scalar | Whole, extent: int, tiles: Mapping[str, int], scalars: frozenset[str]) -> Span:
+def _span(
+    coord: Scalar | Whole, extent: int, tiles: Mapping[str, int], extents: Mapping[str, int], scalars: frozenset[str]
+) -> Span:
     if isinstance(coord, Whole):
         return Span(kind="whole", start=const(0), size=extent, extent=extent)
     if isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords):
@@ -122,7 +130,8 @@ def _span(coord: Scalar | Whole, extent: int, tiles: Mapping[str, int], scalars:
         return Span(kind="point", start=coord, size=1, extent=extent)
     offset, name = tile
     start = add(offset, mul(Index(name=name), const(tiles[name])))
-    return Span(kind="tile", start=start, size=tiles[name], extent=extent, index=name)
+    limit = binary("min", add(offset, const(extents[name])), const(extent))
+    return Span(kind="tile", start=start, size=tiles[name], extent=extent, index=name, limit=limit)
 
 
 def tile_index(coord: Scalar, scalar_indices: frozenset[str]) -> tuple[Scalar, str] | None:

@@ -233,7 +233,7 @@ def _channel_sizes(
     program: Program, schedule: Schedule, stage: BoundStage, region: Region, tensors: Mapping[str, BoundTensor]
 ) -> tuple[int, ...]:
     tensor = tensors[region.tensor]
-    spans = map_region(region, tensor.shape, stage.tiles, stage.scalar_indices).spans
+    spans = map_region(region, tensor.shape, stage.tiles, stage.extents, stage.scalar_indices).spans
     sizes = [max(1, s.size) for s in spans]
     part = schedule.tensor(tensor.name)
     for key, size in part.channel:

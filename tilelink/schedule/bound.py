@@ -124,7 +124,8 @@ class Bound:
     def tile_map(self, stage: str, region: Region) -> TileMap:
         """f_S, f_R and f_C of an access made by a stage."""
         bound = self.stages[stage]
-        return map_region(region, self.tensors[region.tensor].shape, bound.tiles, bound.scalar_indices)
+        shape = self.tensors[region.tensor].shape
+        return map_region(region, shape, bound.tiles, bound.extents, bound.scalar_indices)
 
     def stage_numbered(self, number: int) -> BoundStage:
         return next(s for s in self.stages.values() if s.number == number)
