@@ -23,7 +23,7 @@ def _text(name, args, like, _semantic, pure=False):
     width = "l" if like.is_ptr() or like.primitive_bitwidth == 64 else "r"
     names = " ".join(f"${n + 1}" for n in range(len(args)))
     move = "mov.u64 $0, 0;" if width == "l" else "mov.u32 $0, 0;"
-    text, places = f"// {name} {names}\n{move}", ",".join([f"={width}", *([letters] if letters else [])])
+    text, places = f"// dl.{name} {names}\n{move}", ",".join([f"={width}", *([letters] if letters else [])])
     result = core.int64 if like.is_ptr() else like
     value = core.inline_asm_elementwise(text, places, args, result, pure, 1, _semantic=_semantic)
     return value.to(like, bitcast=True, _semantic=_semantic) if like.is_ptr() else value

@@ -28,5 +28,5 @@ else:
     def signal_wait_until(sig_addr, cmp_, cmp_val, _semantic=None):
         assert sig_addr.dtype in (core.pointer_type(tl.uint64), core.pointer_type(tl.int64))
         values = [tl.cast(value, tl.uint64, _semantic=_semantic) for value in (cmp_, cmp_val)]
-        text = "// signal_wait_until $1 $2 $3\nmov.u32 $0, 0;"
+        text = "// dl.signal_wait_until $1 $2 $3\nmov.u32 $0, 0;"
         core.inline_asm_elementwise(text, "=r,l,l,l", [sig_addr, *values], tl.int32, False, 1, _semantic=_semantic)
