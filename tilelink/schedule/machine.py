@@ -95,7 +95,8 @@ class Machine:
     """What a transfer or a signal takes longer between nodes."""
 
     tile_flops: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), metadata={"unit": "flop/s"})
-    """"128x256" -> measured main loop of such tiles, all SMs together, where the estimate is not good enough."""
+    """"128x256" -> measured main loop of such tiles (16-bit floats, all SMs together), where the estimate is not good
+    enough; sizes between those measured are corrected as their neighbours are."""
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 
     def __post_init__(self) -> None:

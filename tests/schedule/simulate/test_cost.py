@@ -78,6 +78,31 @@ def test_the_slowest_resource_decides() -> None:
     assert model.tile(WORK, replace(H200S, tile_flops={"128x256": 1e14})).main == pytest.approx(BIG.flops * 1.32e-12)
 
 
+def test_measured_tiles_correct_the_estimate_of_their_neighbours() -> None:
+    """128x256 as estimated, 64x128 twice as slow: between them in between, and nearer to the nearer one."""
+    bare = replace(H200S, load_latency=0.0)
+
+    def slower(rows: int, columns: int, machine: Machine) -> float:
+        work = replace(WORK, products=(Product(rows=rows, columns=columns, inner=4096),))
+        return Roofline().tile(work, machine).main / Roofline().tile(work, bare).main
+
+    small = Product(rows=64, columns=128, inner=4096)
+    half = small.flops * 132 / Roofline().tile(replace(WORK, products=(small,)), bare).main / 2
+    measured = replace(bare, tile_flops={"128x256": bare.matmul_flops, "64x128": half})
+    assert slower(128, 256, measured) == pytest.approx(1.0)
+    assert slower(64, 128, measured) == pytest.approx(2.0)
+    assert slower(64, 256, measured) == pytest.approx(2**0.5)
+    assert 1.0 < slower(256, 256, measured) < 2**0.5
+    assert 2**0.5 < slower(32, 64, measured) < 2.0
+    assert slower(16, 16, replace(bare, tile_flops={"64x128": half})) == pytest.approx(2.0)
+
+
+def test_few_warps_spill_whatever_was_measured() -> None:
+    measured = replace(H200S, tile_flops={"128x256": 7e14})
+    times = [Roofline().tile(replace(WORK, warps=warps), measured).main for warps in (8, 4)]
+    assert times[1] > 2 * times[0]
+
+
 def test_elementwise_work_comes_on_top() -> None:
     work = TileWork(stage="s", elementwise=1e6, special=1e5)
     expected = 132 * (1e6 / H200S.vector_flops + 1e5 / H200S.special_rate)

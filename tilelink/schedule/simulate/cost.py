@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
+from math import exp, inf, log, log2
 from typing import Literal, Protocol
 
 from tilelink.schedule.machine import Machine
@@ -76,19 +76,11 @@ class Roofline:
 
     def _product(self, product: Product, work: TileWork, machine: Machine) -> float:
         """Main loop: tensor cores, operands from the cache, or the latency that too few stages leave visible."""
-        measured = machine.tile_flops.get(f"{product.rows}x{product.columns}")
-        flops = product.flops / product.count
-        if measured is not None:
-            return product.count * flops * machine.sms / measured
-        cores = flops * machine.sms / machine.matmul_flops * (work.item / 2)
-        cores *= max(1.0, 64 / product.rows, 16 / product.columns)
+        main = _ideal(product, work.item, machine) * _correction(product, machine)
         if product.rows * product.columns > REGISTERS * 32 * work.warps:
-            cores /= SPILLED
-        operands = (product.rows + product.columns) * product.inner * work.item
-        cache = operands * machine.sms / machine.cache_bandwidth
+            main /= SPILLED
         steps = -(-product.inner // work.block)
-        latency = steps * machine.load_latency / max(1, work.stages - 1)
-        return product.count * max(cores, cache, latency)
+        return product.count * max(main, steps * machine.load_latency / max(1, work.stages - 1))
 
     def move(self, move: Move, machine: Machine) -> MoveTime:
         """Local copies read and write memory; the network adds its latency to that of the link."""
@@ -102,3 +94,29 @@ class Roofline:
             return MoveTime(latency=far, rate=machine.sm_push_rate, efficiency=machine.sm_push_efficiency)
         latency = 2 * (machine.link_latency + far)
         return MoveTime(latency=latency, rate=machine.sm_pull_rate, efficiency=machine.sm_pull_efficiency)
+
+
+def _ideal(product: Product, item: int, machine: Machine) -> float:
+    """Seconds of one product with enough warps and stages: tensor cores, or operands from the cache."""
+    cores = product.flops / product.count * machine.sms / machine.matmul_flops * (item / 2)
+    cores *= max(1.0, 64 / product.rows, 16 / product.columns)
+    operands = (product.rows + product.columns) * product.inner * item
+    return max(cores, operands * machine.sms / machine.cache_bandwidth)
+
+
+def _correction(product: Product, machine: Machine) -> float:
+    """How much longer than the estimate products of such tiles take: measured, or interpolated between neighbours.
+
+    Between measured tile sizes the factors' logarithms are weighted by the inverse squared distance (Shepard, 1968), in
+    doublings of rows and columns.
+    """
+    factors: list[tuple[float, float]] = []
+    for tile, rate in machine.tile_flops.items():
+        rows, columns = map(int, tile.split("x"))
+        measured = replace(product, rows=rows, columns=columns, count=1)
+        factor = log(measured.flops * machine.sms / rate / _ideal(measured, 2, machine))
+        distance = log2(rows / product.rows) ** 2 + log2(columns / product.columns) ** 2
+        if distance == 0:
+            return exp(factor)
+        factors.append((1 / distance, factor))
+    return exp(sum(w * f for w, f in factors) / sum(w for w, _ in factors)) if factors else 1.0
