@@ -33,18 +33,7 @@ from tilelink.ir.program import (
     UserCall,
     Value,
 )
-from tilelink.ir.scalar import (
-    Binary,
-    Compare,
-    Index,
-    Int,
-    Logic,
-    Lookup,
-    Rank,
-    Ranks,
-    Scalar,
-    Whole,
-)
+from tilelink.ir.scalar import Binary, Compare, Index, Int, Logic, Lookup, Rank, Ranks, Scalar, Whole
 from tilelink.ir.scalar import Param as ParamRef
 
 _SCALAR_OPS: dict[type[ast.operator], str] = {
@@ -117,7 +106,7 @@ class Scope:
                 return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
             case ast.BoolOp(op=op, values=parts):
                 name = "and" if isinstance(op, ast.And) else "or"
-                return Logic(op=name, args=tuple(self.scalar(v) for v in parts), location=place)
+                return Logic(op=name, args=_joined(name, [self.scalar(v) for v in parts]), location=place)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARES:
                 name = _COMPARES[type(op)][0]
                 return Compare(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
@@ -394,6 +383,12 @@ class Scope:
             raise ParseError("call of what?", location=self.location(node), hint="call module.function(a, b)")
         args = tuple(self.value(a) for a in node.args[1:])
         return UserCall(function=ast.unparse(node.args[0]), args=args, location=self.location(node))
+
+
+def _joined(op: str, parts: list[Scalar]) -> tuple[Scalar, ...]:
+    """`(a and b) and c` is `a and b and c`."""
+    nested = [p.args if isinstance(p, Logic) and p.op == op else (p,) for p in parts]
+    return tuple(part for group in nested for part in group)
 
 
 def _integer(value: Value) -> bool:

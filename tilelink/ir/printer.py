@@ -136,7 +136,7 @@ def _wrap(text: str, own: int, context: int) -> str:
 def _scalar(expr: Scalar, context: int) -> str:
     match expr:
         case Int(value=value):
-            return _wrap(str(value), ATOM if value >= 0 else UNARY, context)
+            return _wrap(str(value), UNARY, context)
         case Param(name=name) | Index(name=name):
             return name
         case Rank():
@@ -175,8 +175,7 @@ def _value(value: Value, context: int) -> str:
         case Local(name=name):
             return name
         case Literal(value=number):
-            negative = not isinstance(number, bool) and number < 0
-            return _wrap(repr(number), UNARY if negative else ATOM, context)
+            return _wrap(repr(number), ATOM if isinstance(number, bool) else UNARY, context)  # `0.T` is no number
         case FromScalar(scalar=scalar):
             return _scalar(scalar, context)
         case Apply(op="neg", args=args):

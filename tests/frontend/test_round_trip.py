@@ -1,0 +1,76 @@
+# pyright: basic
+"""Random programs survive printing, and both front ends read them alike."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.frontend.random_programs import Written, programs
+from tilelink.errors import TileLinkError
+from tilelink.frontend.checker import check
+from tilelink.frontend.parser import parse_text
+from tilelink.ir.printer import print_program
+from tilelink.ir.program import Program
+
+PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
+SOME = settings(
+    max_examples=80, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck)
+)
+
+
+@SOME
+@given(programs())
+def test_a_printed_program_is_the_same_program(written: Written) -> None:
+    (program,) = parse_text(written.text).programs
+    printed = print_program(program)
+    assert parse_text(printed).programs == (program,)
+    assert print_program(parse_text(printed).programs[0]) == printed
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+numbers = itertools.count()
+
+
+def decorated(source: str, folder: Path) -> Program:
+    """The program of a Python module with this source."""
+    path = folder / f"random_{next(numbers)}.py"
+    path.write_text("from __future__ import annotations\nimport tilelink\n\n" + source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # Python doubts `(0)[:, None]`, which nobody runs
+        spec.loader.exec_module(module)
+    return module.p
+
+
+@SOME
+@given(written=programs())
+def test_python_says_the_same(written: Written, folder: Path) -> None:
+    program = decorated(written.python, folder)
+    assert program == parse_text(written.text).programs[0]
+    assert parse_text(print_program(program)).programs == (program,)
+
+
+@SOME
+@given(programs())
+def test_the_checker_raises_designed_errors_alone(written: Written) -> None:
+    """A random program is nearly always wrong: it is refused with places and hints, never with a traceback."""
+    (program,) = parse_text(written.text).programs
+    try:
+        assert check(program) is program
+    except TileLinkError as error:
+        for one in getattr(error, "errors", (error,)):
+            assert one.location is not None
+            assert one.hint
