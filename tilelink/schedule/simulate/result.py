@@ -8,6 +8,7 @@ import numpy as np
 
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.plan import Ints, Plan
+from tilelink.schedule.simulate.bound import Bound, bound_of
 from tilelink.schedule.simulate.engine import Timeline
 from tilelink.schedule.simulate.script import AWAIT, COMPUTE, MOVE, Floats
 
@@ -36,21 +37,6 @@ class Breakdown:
     def parts(self) -> dict[str, float]:
         """name -> seconds."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bound:
-    """What no schedule of this program on this machine can beat, in seconds.
-
-    compute: of the busiest rank, spread over all SMs evenly. transfer: of the busiest link, all the time at full rate.
-    """
-
-    compute: float
-    transfer: float
-
-    @property
-    def seconds(self) -> float:
-        return max(self.compute, self.transfer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +73,7 @@ def summarize(timeline: Timeline) -> Simulated:
         machine=timeline.script.machine,
         rank_seconds=tuple(ends.tolist()),
         breakdowns=_breakdowns(timeline, ends),
-        bound=_bound(timeline, plan.bound.ranks),
+        bound=bound_of(timeline.script),
         timeline=timeline,
     )
 
@@ -104,20 +90,6 @@ def _rank_ends(timeline: Timeline) -> Floats:
             base = plan.channel_base[tensor, _]
             ends = np.maximum(ends, full[:, base : base + grid.count].max(axis=1, initial=0.0))
     return ends
-
-
-def _bound(timeline: Timeline, ranks: int) -> Bound:
-    script = timeline.script
-    main = np.bincount(script.rank, weights=script.main, minlength=ranks)
-    moves, machine = script.moves, script.machine
-    transfer = 0.0
-    for reach, bandwidth in ((1, machine.link_bandwidth), (2, machine.network_bandwidth)):
-        rows = moves.reach == reach
-        for end in (moves.source, moves.target):
-            sizes = np.bincount(end[rows], weights=moves.size[rows], minlength=ranks)
-            transfer = max(transfer, float(sizes.max(initial=0.0)) / bandwidth)
-    slots = script.plan.bound.target.slots
-    return Bound(compute=float(main.max(initial=0.0)) / slots, transfer=transfer)
 
 
 # Where the time goes -----------------------------------------------------------------------------------------
