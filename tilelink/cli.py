@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tilelink import cli_gpu, cli_simulate, compiler, doctor
+from tilelink import cli_gpu, cli_simulate, cli_tune, compiler, doctor
 from tilelink.cli_common import (
     DEFAULT,
     DEFAULT_DIMS,
@@ -215,6 +215,7 @@ def _run_on_gpus(
 
 
 app.command("simulate")(cli_simulate.simulate)
+app.command("tune")(cli_tune.tune)
 
 
 @app.command("doctor")

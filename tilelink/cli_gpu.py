@@ -14,6 +14,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +101,7 @@ def main(question: str, answer: str) -> int:
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     request = json.loads(Path(question).read_text(encoding="utf-8"))
     try:
-        result = {"run": _run, "probe": _probe}[request["what"]](request)
+        result = {"run": _run, "probe": _probe, "tune": _tune}[request["what"]](request)
         torch.cuda.synchronize()
         dist.barrier(device_ids=[rank])
         if rank == 0:
@@ -142,6 +144,41 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
             error = _error(value, [own[name] for own in expected], rank)
             worst[name] = max(worst.get(name, 0.0), error)
     return {"errors": worst, "seconds": seconds}
+
+
+def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Times candidates and, where the file stands for an operator, its unfused way."""
+    import torch
+    import torch.distributed as dist
+
+    from tilelink import ops
+    from tilelink.tuning.measure import measure
+
+    module = compiler.load(request["file"])
+    rank, dims, dtype = dist.get_rank(), request["dims"], request["dtype"]
+    candidates = [
+        (
+            module.program(one["program"]),
+            compiler.parse(f"{module.program(one['program'])}\n{one['schedule']}").schedules[0],
+        )
+        for one in request["candidates"]
+    ]
+    program = candidates[0][0]
+    drawn = trial.random_inputs(program, ranks=dist.get_world_size(), dims=dims, dtype=dtype, launches=1, seed=1)
+    inputs = {name: value.cuda() for name, value in drawn[0][rank].items()}
+    outputs = [t.name for t in program.tensors if t.space == "out"]
+    operator = getattr(ops, Path(module.file).stem, None)
+    others = {}
+    if operator is not None and len(outputs) == 1:
+        flat = [value.flatten(0, -2) for value in inputs.values()]
+        others = {"unfused": lambda _: {outputs[0]: operator(*flat, schedule="unfused")}}
+    assert dist.group.WORLD is not None
+    found = measure(candidates, inputs, dims=dims, dtype=dtype, group=dist.group.WORLD, others=others)
+    return {
+        "measured": [asdict(one) for one in found if one.label not in others],
+        "unfused": next((one.seconds for one in found if one.label in others), None),
+        "gpu": torch.cuda.get_device_name(), "versions": f"torch {torch.__version__}, triton {metadata.version('triton')}",
+    }  # fmt: skip
 
 
 def _error(value: Any, expected: list[Any], rank: int) -> float:

@@ -32,15 +32,13 @@ TABLE: dict[str, tuple[str, ...]] = {
 THIRD_PARTY: dict[str, frozenset[str]] = {
     "lark": frozenset({"frontend"}),
     "jinja2": frozenset({"backend"}),
-    "torch": frozenset(
-        {"runtime", "reference", "compiler", "compiler_cpu", "compiler_gpu", "ops", "cli", "cli_gpu", "doctor"}
-    ),
+    "torch": frozenset({"runtime", "reference"}) | EVERY_LAYER,
     "triton": frozenset({"runtime"}),
     "cuda": frozenset({"runtime"}),
     "nvshmem": frozenset({"runtime"}),
     "numpy": frozenset({"ir", "schedule", "backend", "runtime", "reference", "compiler", "compiler_cpu", "ops", "cli"}),
-    "rich": frozenset({"cli", "cli_simulate"}),
-    "typer": frozenset({"cli", "cli_common", "cli_simulate"}),
+    "rich": CLI,
+    "typer": CLI,
     "matplotlib": frozenset({"schedule"}),
 }
 

@@ -1,0 +1,89 @@
+"""Ranking by the model, what is remembered, and the command."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tilelink import compiler
+from tilelink.cli import app
+from tilelink.schedule.machine import load_machine
+from tilelink.target import target
+from tilelink.tuning import Database, Key, Record, algorithms, key_of, rank
+
+DIMS = {"Ms": 512, "N": 1024, "K": 1024}
+KEY = Key(programs="abc", dims="M=64", dtype="bf16", ranks=4, gpu="a GPU", versions="torch 1")
+RECORD = Record(
+    key=KEY, program="p", schedule="schedule s for p:\n    default\n", seconds=1e-4, evidence=({"us": 100.0},)
+)
+
+
+def test_algorithms_are_programs_that_callers_cannot_tell_apart() -> None:
+    module = compiler.load("gemm_rs")
+    names = [p.name for p in algorithms(module.programs, module.program("gemm_rs_scatter"))]
+    assert names[0] == "gemm_rs_scatter" and set(names) == {"gemm_rs_ring", "gemm_rs_scatter", "gemm_rs_slots"}
+    module = compiler.load("all_gather")
+    others = compiler.parse(
+        "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute c(i: M):\n        y[i] = x[i]\n"
+    )
+    assert algorithms(others.programs, module.program()) == (module.program(),)
+
+
+def test_the_model_ranks_schedules_that_are_safe() -> None:
+    program = compiler.load("ag_gemm").program()
+    options = {"dims": DIMS, "ranks": 4, "machine": load_machine("8xH200"), "target": target("sm_90")}
+    found = rank([program], **options, budget_s=None, trials=40)
+    times = [one.seconds for one in found.ranking]
+    assert times == sorted(times) and 0 < times[0] < times[-1]
+    best = found.ranking[0]
+    plan = compiler.plan(program, best.schedule, ranks=4, dims=DIMS, dtype="bf16", target="sm_90")
+    assert plan.tasks > 0
+    assert [one.seconds for one in rank([program], **options, budget_s=None, trials=40).ranking] == times
+
+
+def test_records_come_back_and_later_ones_win(tmp_path: Path) -> None:
+    database = Database(tmp_path / "deep" / "tuning.jsonl")
+    assert database.find(KEY) is None
+    database.store(RECORD)
+    better = replace(RECORD, seconds=5e-5)
+    database.store(better)
+    with database.path.open("a") as file:
+        file.write('{"key": 3}\nhalf a li')
+    assert database.find(KEY) == better and database.records() == [RECORD, better]
+    assert database.find(replace(KEY, ranks=8)) is None
+
+
+def test_keys_round_the_first_dimension_up_and_know_their_programs() -> None:
+    module = compiler.load("gemm_rs")
+    options = {"dtype": "bf16", "ranks": 4, "gpu": "g", "versions": "v"}
+    one = key_of(module.programs, dims={"Ms": 900, "N": 100, "K": 70}, **options)
+    same = key_of(module.programs[::-1], dims={"Ms": 1024, "N": 100, "K": 70}, **options)
+    assert one == same and one.dims == "Ms=1024, N=100, K=70"
+    assert key_of(module.programs[:1], dims={"Ms": 900, "N": 100, "K": 70}, **options) != one
+    assert key_of(module.programs, dims={"Ms": 1025, "N": 100, "K": 70}, **options) != one
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_command_shows_the_best(as_json: bool) -> None:
+    command = ["tune", "gemm_rs", "--program", "gemm_rs_slots", "--ranks", "2", "--trials", "30", "--top", "3"]
+    for name, size in DIMS.items():
+        command += ["--set", f"{name}={size}"]
+    done = CliRunner().invoke(app, [*command, *(["--json"] if as_json else [])])
+    assert done.exit_code == 0, done.output
+    if as_json:
+        answer = json.loads(done.stdout)
+        times = [one["predicted_us"] for one in answer["candidates"]]
+        assert len(times) == 3 and times == sorted(times)
+        assert answer["tried"] + sum(answer["refused"].values()) <= 30 < answer["points"]
+        assert answer["candidates"][0]["schedule"].startswith("schedule found for gemm_rs_")
+    else:
+        assert "points; tried" in done.stdout and "\nschedule found for gemm_rs_" in done.stdout
+
+
+def test_measuring_needs_gpus() -> None:
+    done = CliRunner().invoke(
+        app, ["tune", "ag_gemm", "--ranks", "99", "--trials", "3", "--measure", "--set", "Ms=256"]
+    )
+    assert done.exit_code == 1 and "99 ranks need 99 GPUs" in done.stderr

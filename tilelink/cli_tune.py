@@ -1,0 +1,109 @@
+# pyright: basic
+"""`tilelink tune FILE`: searches a schedule, by the model alone or by measuring the best few, and remembers it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tilelink import cli_gpu, compiler
+from tilelink.cli_common import AsJson, Dtype, Element, File, ProgramName, Ranks, Sets, designed_errors, dims_of, write
+from tilelink.ir.program import Program
+from tilelink.schedule.machine import load_machine
+from tilelink.schedule.search import STRATEGIES, Found
+from tilelink.target import target as named_target
+from tilelink.tuning import Database, Record, algorithms, key_of, rank
+
+SIZES = (1024, 1024, 4096, 1024, 128, 64)
+"""Sizes of dimensions that nobody set."""
+US = 1e6
+
+
+def tune(
+    file: File,
+    program: ProgramName = None,
+    ranks: Ranks = 8,
+    sets: Sets = None,
+    dtype: Element = Dtype.bf16,
+    machine: Annotated[str, typer.Option("--machine", "-m", help="a shipped machine or a JSON file")] = "8xH200",
+    target: Annotated[str, typer.Option("--target", help="what kernels are for")] = "sm_90",
+    strategy: Annotated[str, typer.Option("--strategy", help=f"one of {', '.join(STRATEGIES)}")] = "annealing",
+    budget: Annotated[float, typer.Option("--budget", min=0.0, help="seconds of searching with the model")] = 60.0,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="points to try at most")] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="candidates to show, and to measure")] = 8,
+    measured: Annotated[
+        bool, typer.Option("--measure", help="time the candidates on GPUs and remember the best")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", help="of the search")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Search the schedules of a program and of those that compute the same, and show the best."""
+    with designed_errors(as_json):
+        module = compiler.load(file)
+        chosen = module.program(program)
+        programs = algorithms(module.programs, chosen)
+        dims = dims_of(chosen, sets, SIZES)
+        with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True),
+                      disable=as_json or not Console(stderr=True).is_terminal, transient=True) as bar:  # fmt: skip
+            task = bar.add_task("searching", total=trials)
+            found = rank(
+                programs, dims=dims, ranks=ranks, machine=load_machine(machine), target=named_target(target),
+                dtype=dtype.value, by=strategy, budget_s=budget, trials=trials, seed=seed,
+                progress=lambda _: bar.advance(task),
+            )  # fmt: skip
+        lines = [_line(programs, one.candidate.program, one.seconds, str(one.schedule)) for one in found.ranking[:top]]
+        best: dict[str, Any] | None = None
+        if measured and lines:
+            best = _measure(file, programs, lines, dims, dtype.value, ranks)
+    _show(found, lines, best, as_json)
+    if not lines:
+        raise typer.Exit(1)
+
+
+def _line(programs: Sequence[Program], number: int, seconds: float, schedule: str) -> dict[str, Any]:
+    return {"program": programs[number].name, "predicted_us": seconds * US, "schedule": schedule}
+
+
+def _measure(
+    file: str, programs: Sequence[Program], lines: list[dict[str, Any]], dims: dict[str, Any], dtype: str, ranks: int
+) -> dict[str, Any]:
+    """Adds measured times to the lines, stores the best, and returns it with the time of the unfused way."""
+    request = {"what": "tune", "file": file, "dims": dims, "dtype": dtype, "candidates": lines}
+    answer = cli_gpu.on_gpus(request, ranks)
+    for line, one in zip(lines, answer["measured"], strict=True):
+        line["measured_us"] = one["seconds"] * US if one["seconds"] is not None else None
+        line["dropped"] = one["reason"]
+    unfused = answer["unfused"]
+    ways = [(line["measured_us"], line["program"], line["schedule"]) for line in lines if line["measured_us"]]
+    ways += [(unfused * US, "", "unfused")] if unfused is not None else []
+    micros, name, schedule = min(ways, default=(0.0, "", "unfused"))
+    key = key_of(programs, dims=dims, dtype=dtype, ranks=ranks, gpu=answer["gpu"], versions=answer["versions"])
+    evidence = (*lines, {"program": "", "schedule": "unfused", "measured_us": unfused and unfused * US})
+    Database().store(Record(key=key, program=name, schedule=schedule, seconds=micros / US, evidence=evidence))
+    return {"program": name, "schedule": schedule, "measured_us": micros, "unfused_us": unfused and unfused * US}
+
+
+def _show(found: Found, lines: list[dict[str, Any]], best: dict[str, Any] | None, as_json: bool) -> None:
+    if as_json:
+        tried = {"points": found.size, "tried": len(found.tried), "refused": dict(found.refused)}
+        write(json.dumps({**tried, "seconds": round(found.elapsed, 3), "candidates": lines, "best": best}, indent=2))
+        return
+    refused = ", ".join(f"{count} {reason}" for reason, count in sorted(found.refused.items())) or "none"
+    write(f"{found.size} points; tried {len(found.tried)} in {found.elapsed:.1f} s; refused: {refused}")
+    table = Table("", "program", "predicted us", *(["measured us"] if best else []), "schedule", box=None)
+    for number, line in enumerate(lines, 1):
+        shown = [f"{line['measured_us']:.1f}" if line["measured_us"] else line["dropped"]] if best else []
+        text = "; ".join(part.strip() for part in line["schedule"].splitlines()[1:])
+        table.add_row(str(number), line["program"], f"{line['predicted_us']:.1f}", *shown, text)
+    Console().print(table)
+    if best:
+        unfused = f"{best['unfused_us']:.1f} us" if best["unfused_us"] else "not known"
+        write(f"\nbest: {best['program'] or 'unfused'}, {best['measured_us']:.1f} us; unfused: {unfused}")
+    if lines:
+        write("\n" + (best["schedule"] if best else lines[0]["schedule"]))

@@ -1,0 +1,11 @@
+"""Finding the schedule of a program for sizes and a machine: the model ranks, the machine measures the best few.
+
+found = rank([program], dims=..., ranks=8, machine=load_machine("8xH200"), budget_s=30)
+measured = measure(found.ranking[:8], ...)            # on GPU ranks, all of them in lock-step
+Database().store(Record(...))
+"""
+
+from tilelink.tuning.database import Database, Key, Record, key_of
+from tilelink.tuning.rank import algorithms, rank
+
+__all__ = ["Database", "Key", "Record", "algorithms", "key_of", "rank"]

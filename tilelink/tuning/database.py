@@ -1,0 +1,103 @@
+"""What was found by measuring: one JSON line for each record, in the cache folder. Later lines win."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilelink.ir.program import Program
+from tilelink.settings import settings
+
+FILE = "tuning.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What a record is good for. programs: a hash of all algorithms; dims: the first one rounded up to a power of two.
+
+    gpu, versions: of the machine that measured, such as "NVIDIA H200" and "torch 2.11.0, triton 3.6.0".
+    """
+
+    programs: str
+    dims: str
+    dtype: str
+    ranks: int
+    gpu: str
+    versions: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The best of a measurement: its schedule as text, or "unfused". evidence: every candidate with its seconds."""
+
+    key: Key
+    program: str
+    schedule: str
+    seconds: float
+    evidence: tuple[Mapping[str, Any], ...] = field(default=())
+
+
+def key_of(
+    programs: Sequence[Program],
+    *,
+    dims: Mapping[str, int | float | bool],
+    dtype: str,
+    ranks: int,
+    gpu: str,
+    versions: str,
+) -> Key:
+    """The key of programs that compute the same, in whatever order they are given."""
+    texts = "\n".join(sorted(str(program) for program in programs))
+    digest = hashlib.sha256(texts.encode()).hexdigest()[:16]
+    first = next((p.name for p in programs[0].params if p.kind == "dim"), None)
+    sizes = {name: _bucket(int(value)) if name == first else value for name, value in dims.items()}
+    text = ", ".join(f"{name}={value}" for name, value in sizes.items())
+    return Key(programs=digest, dims=text, dtype=dtype, ranks=ranks, gpu=gpu, versions=versions)
+
+
+def _bucket(size: int) -> int:
+    return 1 << max(0, size - 1).bit_length()
+
+
+class Database:
+    """The records of a file; None: that of the cache folder. A line that is no record is passed over."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or settings().cache / FILE
+
+    def store(self, record: Record) -> None:
+        """Adds a record. Many processes may do so at once: a line is written in one piece."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        line = json.dumps(asdict(record), sort_keys=True) + "\n"
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+
+    def find(self, key: Key) -> Record | None:
+        """The last record of a key."""
+        return next((record for record in reversed(self.records()) if record.key == key), None)
+
+    def records(self) -> list[Record]:
+        """All records, in the order in which they came."""
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return []
+        return [record for line in lines if (record := _record(line)) is not None]
+
+
+def _record(line: str) -> Record | None:
+    try:
+        raw = json.loads(line)
+        raw["key"] = Key(**raw["key"])
+        raw["evidence"] = tuple(raw["evidence"])
+        return Record(**raw)
+    except (ValueError, TypeError, KeyError):
+        return None

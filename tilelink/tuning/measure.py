@@ -1,0 +1,138 @@
+# pyright: basic
+"""Measuring candidates on GPU ranks, in lock-step: all ranks try the same list, and drop and choose the same ones."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tilelink import compiler
+from tilelink.errors import TileLinkError
+from tilelink.ir.program import Program
+from tilelink.schedule.values import Schedule
+
+SAMPLES, WARMUPS = 12, 3
+AGREES = 1e-2
+"""|out - other| / |other| up to which two results are the same."""
+SLEEP_CYCLES = 200_000
+"""Cycles that GPUs sleep before a sample, so that the launch is issued before it runs."""
+FLUSHED_BYTES = 256 * 2**20
+
+Run = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A candidate's median over samples of the maximum over ranks, in seconds; None with the reason it was dropped."""
+
+    label: str
+    seconds: float | None
+    reason: str = ""
+
+
+def measure(
+    candidates: Sequence[tuple[Program, Schedule]],
+    inputs: Mapping[str, torch.Tensor],
+    *,
+    dims: Mapping[str, int | float | bool],
+    dtype: str,
+    group: dist.ProcessGroup,
+    others: Mapping[str, Run] | None = None,
+    deadline_s: float = 5.0,
+) -> list[Measured]:
+    """Runs candidates and `others` (label -> function of the inputs) and times those that agree. Collective.
+
+    A candidate that does not compile, outlives its deadline, or is not what most say, on any rank, is dropped on all.
+    """
+    runs: dict[str, Run] = dict(others or {})
+    reasons: dict[str, str] = {}
+    results: dict[str, Mapping[str, torch.Tensor]] = {label: run(inputs) for label, run in runs.items()}
+    for number, (program, schedule) in enumerate(candidates):
+        label = f"{program.name}:{number}"
+        options: dict[str, Any] = {"dims": dims, "dtype": dtype, "device": "cuda", "group": group}
+        kernel, result, reason = _tried(program, schedule, inputs, {**options, "deadline_s": deadline_s})
+        reasons[label] = _worst(reason, group)
+        if not reasons[label] and result is not None:
+            results[label] = result
+            del kernel
+            runs[label] = compiler.compile(program, schedule, **options)
+    agreed = _agreed(results, group)
+    for label in set(runs) - agreed:
+        reasons[label] = "its result is not what the others give"
+    seconds = _timed({label: run for label, run in runs.items() if label in agreed}, inputs, group)
+    labels = [*(others or {}), *(f"{program.name}:{n}" for n, (program, _) in enumerate(candidates))]
+    return [Measured(label=name, seconds=seconds.get(name), reason=reasons.get(name, "")) for name in labels]
+
+
+def _tried(
+    program: Program, schedule: Schedule, inputs: Mapping[str, torch.Tensor], options: Mapping[str, Any]
+) -> tuple[Any, Mapping[str, torch.Tensor] | None, str]:
+    """A kernel with a deadline and what it gives, or why there is none."""
+    try:
+        kernel = compiler.compile(program, schedule, **options)
+        return kernel, kernel(inputs), ""
+    except TileLinkError as error:
+        return None, None, f"{type(error).__name__}: {error.message}"
+    except RuntimeError as error:  # Triton's and CUDA's own
+        return None, None, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+
+
+def _worst(reason: str, group: dist.ProcessGroup) -> str:
+    """The reason of the first rank that has one."""
+    every: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(every, reason, group=group)
+    return next((one for one in every if one), "")
+
+
+def _agreed(results: Mapping[str, Mapping[str, torch.Tensor]], group: dist.ProcessGroup) -> set[str]:
+    """The largest set of results that one of them agrees with, on all ranks."""
+    names = list(results)
+    same = torch.tensor([[float(_close(results[a], results[b])) for b in names] for a in names], device="cuda")
+    if not names:
+        return set()
+    same = _every(same, group).amin(dim=0)
+    chosen = same[int(same.sum(dim=1).argmax())]
+    return {name for name, agrees in zip(names, chosen.tolist(), strict=True) if agrees}
+
+
+def _close(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    for name, value in one.items():
+        norm = other[name].float().norm()
+        if not bool((value.reshape(other[name].shape).float() - other[name].float()).norm() <= AGREES * norm):
+            return False
+    return True
+
+
+def _timed(runs: Mapping[str, Run], inputs: Mapping[str, torch.Tensor], group: dist.ProcessGroup) -> dict[str, float]:
+    """Seconds of each, one after the other in every round."""
+    flushed = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
+    meeting = torch.zeros(1, device="cuda")
+    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {label: [] for label in runs}
+    for _ in range(WARMUPS + SAMPLES):
+        for label, run in runs.items():
+            flushed.zero_()
+            _every(meeting, group)
+            torch.cuda._sleep(SLEEP_CYCLES)
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            run(inputs)
+            end.record()
+            events[label].append((begin, end))
+        torch.cuda.synchronize()
+    found: dict[str, float] = {}
+    for label, pairs in events.items():
+        times = torch.tensor([a.elapsed_time(b) * 1e-3 for a, b in pairs[WARMUPS:]], device="cuda")
+        found[label] = statistics.median(_every(times, group).amax(dim=0).tolist())
+    return found
+
+
+def _every(value: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """The tensors of all ranks, [ranks, *shape]. No rank goes on before all have come."""
+    found = torch.empty((dist.get_world_size(group), *value.shape), dtype=value.dtype, device=value.device)
+    dist.all_gather_into_tensor(found, value.contiguous(), group=group)
+    return found
