@@ -177,8 +177,9 @@ def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "measured": [asdict(one) for one in found if one.label not in others],
         "unfused": next((one.seconds for one in found if one.label in others), None),
-        "gpu": torch.cuda.get_device_name(), "versions": f"torch {torch.__version__}, triton {metadata.version('triton')}",
-    }  # fmt: skip
+        "gpu": torch.cuda.get_device_name(),
+        "versions": f"torch {torch.__version__}, triton {metadata.version('triton')}",
+    }
 
 
 def _error(value: Any, expected: list[Any], rank: int) -> float:
