@@ -67,7 +67,6 @@ class Simulated:
 
 def summarize(timeline: Timeline) -> Simulated:
     """The result of a run."""
-    plan = timeline.script.plan
     ends = _rank_ends(timeline)
     return Simulated(
         machine=timeline.script.machine,

@@ -58,6 +58,9 @@ class Script:
     moves: Moves
     need: Ints
     """Counter -> notifies that fill it."""
+    least: Floats
+    """[ranks, 3]: flops of products (of 16-bit operands; twice as many for wider ones), elementwise operations, and
+    special functions, without what tiles count beyond an edge."""
 
     @cached_property
     def lane_rank(self) -> Ints:
@@ -126,6 +129,7 @@ def make_script(
         first=np.searchsorted(lane, np.arange(len(plan.lanes) + 1)),
         moves=builder.moves(),
         need=_needs(plan),
+        least=builder.least,
     )
 
 
@@ -154,6 +158,7 @@ class _Builder:
         self.work_of = WorkOf(plan)
         self.kernel_of = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
         self.items = self.work_of.items
+        self.least = np.zeros((plan.bound.ranks, 3))
         self.transfers_seen = 0
         self.moves_made = 0
         self.move_parts: list[tuple[NDArray[Any], ...]] = []
@@ -167,6 +172,7 @@ class _Builder:
             self._remote_reads(one)
         work = self.work_of.work(one)
         if work is not None and (not moves or work.products or work.elementwise or work.special):
+            self._count(one, work.item)
             time = self.cost.tile(work, self.machine)
             slices = self._slices(one, previous)
             part = TileTime(main=time.main / slices, overhead=time.overhead / slices)
@@ -174,6 +180,12 @@ class _Builder:
                 self.columns.add(COMPUTE, one.task, one.position, sub=2 * k + 1, time=part)
         if moves:
             self._transfer(one)
+
+    def _count(self, one: Executions, item: int) -> None:
+        products, elementwise, special = self.work_of.least(one)
+        runs = np.bincount(self._ranks(one, one.task), minlength=len(self.least))
+        flops = sum(product.flops for product in products) * (item / 2)
+        self.least += runs[:, None] * np.array([flops, elementwise, special])
 
     def _slices(self, one: Executions, previous: list[Executions]) -> int:
         """How many slices of its contracted dimension the product waits for, one by one."""

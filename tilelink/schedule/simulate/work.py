@@ -20,18 +20,20 @@ from tilelink.schedule.transform import number_of
 
 ITEM_SIZE = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2, "bool": 1}
 SPECIAL = {"exp", "log", "sqrt", "rsqrt", "silu", "gelu", "sigmoid", "tanh"}
+Operations = tuple[tuple["Product", ...], float, float]
+"""Products, elementwise operations, and those of them that are special functions."""
 SOFTMAX_STEPS = 6
 """Elementwise operations of an online softmax per score: scale, maximum, difference, sum, two casts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """`count` matrix products [rows, inner] x [inner, columns]."""
+    """`count` matrix products [rows, inner] x [inner, columns]; fractions are means over tiles cut at an edge."""
 
-    rows: int
-    columns: int
-    inner: int
-    count: int = 1
+    rows: float
+    columns: float
+    inner: float
+    count: float = 1
 
     @property
     def flops(self) -> float:
@@ -177,6 +179,20 @@ class WorkOf:
             programs=self._programs[stage.name],
         )
 
+    def least(self, one: Executions) -> Operations:
+        """What an execution of the statement takes on average, without the parts of tiles beyond an edge."""
+        value = value_of(one.statement)
+        if value is None:
+            return ((), 0.0, 0.0)
+        stage = one.stage
+
+        def mean(axis: Axis) -> float:
+            if axis.index is None:
+                return self._size(stage, axis)
+            return stage.extents[axis.index] / stage.count(axis.index)
+
+        return _operations(self._typing.stage(stage.name), mean, value)
+
     def _size(self, stage: BoundStage, axis: Axis) -> int:
         if axis.index is not None:
             return stage.tiles[axis.index]
@@ -202,13 +218,11 @@ class WorkOf:
         return moved / runs
 
 
-def _operations(
-    typing: StageTyping, size: Callable[[Axis], int], value: Value
-) -> tuple[tuple[Product, ...], float, float]:
+def _operations(typing: StageTyping, size: Callable[[Axis], float], value: Value) -> Operations:
     products: list[Product] = []
     elementwise = special = 0.0
 
-    def shape(part: Value) -> list[int]:
+    def shape(part: Value) -> list[float]:
         return [size(axis) for axis in typing.type_of(part).axes]
 
     for part in values(value):
