@@ -82,7 +82,8 @@ def _programs(bound: Bound, host: BoundStage, total: int) -> int:
 
 def _remote_tensors(bound: Bound, stage: BoundStage) -> list[str]:
     """Symmetric tensors that the stage shares with peers: it touches a peer's copy (data or signals), or it writes
-    the own copy of one that peers read."""
-    pulled = {r.tensor for s in bound.program.stages for r in remote_reads(s)}
-    written = [r.tensor for r in stage_writes(stage.stage) if r.rank is None and r.tensor in pulled]
+    the own copy of one that peers read or write."""
+    read = {r.tensor for s in bound.program.stages for r in remote_reads(s)}
+    touched = read | {r.tensor for s in bound.program.stages for r in stage_writes(s) if r.rank is not None}
+    written = [r.tensor for r in stage_writes(stage.stage) if r.rank is None and r.tensor in touched]
     return [r.tensor for r in stage_regions(stage.stage) if r.rank is not None] + written

@@ -1,4 +1,7 @@
-"""Rule 3: for every wait, the notifies that reach its channel add up to its threshold, no more and no fewer."""
+"""Rule 3: for every wait, the notifies that reach its channel add up to its threshold, no more and no fewer.
+
+The end of a launch waits too: for all channels of the outputs that peers may write.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilelink.errors import AccountingError, VerificationError
-from tilelink.schedule.plan import WAIT, Plan, count_thresholds
+from tilelink.schedule.plan import WAIT, Ints, Plan, count_thresholds
 from tilelink.schedule.verify.refusal import refuse
 
 
 def accounting(plan: Plan) -> Iterator[VerificationError]:
-    """Refusals of waits that nobody ends, or whose threshold is not what arrives."""
+    """Refusals of waits that nobody ends, or whose threshold is not what arrives; of stages, then of launches' ends."""
     s, bound = plan.signals, plan.bound
     if not plan.channels:
         return
@@ -33,3 +36,19 @@ def accounting(plan: Plan) -> Iterator[VerificationError]:
             message = f"waits for {wanted} notifies of {channel}, but {count} arrive"
             hint = "the threshold must be the number of notifies of one launch"
         yield refuse(AccountingError, plan, message, task=int(s.task[row]), statement=int(s.statement[row]), hint=hint)
+    yield from _ends(plan, arrive, needed)
+
+
+def _ends(plan: Plan, arrive: Ints, needed: Ints) -> Iterator[AccountingError]:
+    for (tensor, kind), grid in plan.bound.channels.items():
+        decl = plan.bound.tensors[tensor].decl
+        if decl.space != "out" or not decl.symmetric:
+            continue
+        base = plan.channel_base[tensor, kind]
+        here = slice(base, base + grid.count)
+        for rank, place in np.argwhere(arrive[:, here] != needed[:, here]):
+            cell = list(plan.channel_name(base + int(place))[2])
+            counts = f"{needed[rank, base + place]} notifies of {tensor} channel {cell} ({kind} signals)"
+            message = f"the end of a launch on rank {rank} waits for {counts}, but {arrive[rank, base + place]} arrive"
+            hint = "the threshold must be the number of notifies of one launch"
+            yield AccountingError(message, location=decl.location, hint=hint)

@@ -22,8 +22,8 @@ def ordering(plan: Plan) -> Iterator[VerificationError]:
     for name, rank, rows in groups(plan):
         if plan.bound.tensors[name].decl.space in ("in", "table"):
             continue
-        writes, reads = _pairs(plan, rows, READ)
-        yield from _check(plan, order, name, rank, writes, reads)
+        writes, reads = pairs(plan, rows, READ)
+        yield from _check_reads(plan, order, name, rank, writes, reads)
 
 
 def exclusive_writes(plan: Plan) -> Iterator[VerificationError]:
@@ -39,8 +39,8 @@ def exclusive_writes(plan: Plan) -> Iterator[VerificationError]:
             hint = f"declare {name} symmetric"
             task, statement = int(a.task[far[0]]), int(a.statement[far[0]])
             yield refuse(ExclusiveWriteError, plan, message, task=task, statement=statement, hint=hint)
-        first, second = _pairs(plan, rows, WRITE)
-        yield from _check(plan, order, name, rank, first, second)
+        first, second = pairs(plan, rows, WRITE)
+        yield from _check_writes(plan, order, name, rank, first, second)
 
 
 def _rank_of(plan: Plan, tasks: Ints) -> Ints:
@@ -89,8 +89,8 @@ def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
             return
 
 
-def _pairs(plan: Plan, rows: Ints, kind: int) -> tuple[Ints, Ints]:
-    """(write, other) rows of plan.accesses that overlap and belong to different tasks; others are of `kind`."""
+def pairs(plan: Plan, rows: Ints, kind: int) -> tuple[Ints, Ints]:
+    """(write, other) rows of plan.accesses that overlap; others are of `kind`. Two writes belong to different tasks."""
     a = plan.accesses
     shape = plan.bound.tensor_numbered(int(a.tensor[rows[0]])).shape
     dims = len(shape)
@@ -122,34 +122,63 @@ def _pairs(plan: Plan, rows: Ints, kind: int) -> tuple[Ints, Ints]:
         right.append(np.tile(readers, len(owners)))
     first = rows[np.concatenate(left)] if left else rows[:0]
     second = rows[np.concatenate(right)] if right else rows[:0]
+    if kind == READ:
+        return first, second
     apart = a.task[first] != a.task[second]
     return first[apart], second[apart]
 
 
-def _check(
-    plan: Plan, order: HappensBefore, name: str, rank: int, writes: Ints, others: Ints
+def _check_reads(
+    plan: Plan, order: HappensBefore, name: str, rank: int, writes: Ints, reads: Ints
+) -> Iterator[VerificationError]:
+    """Every write is before or after the read, and those before it fill all of it.
+
+    Coverage has shown that somebody writes all of it: so a read with all its writes before it is filled.
+    """
+    a = plan.accesses
+    before = order.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
+    rest = np.flatnonzero(~before)
+    w, r = writes[rest], reads[rest]
+    after = order.before(a.task[r], a.position[r], a.task[w], a.position[w])
+    for pair in rest[~after][:3]:
+        yield _refusal(plan, name, rank, int(writes[pair]), int(reads[pair]))
+    late = reads[rest[after]]
+    for read, first in zip(*np.unique(late, return_index=True), strict=True):
+        if not _filled(plan, int(read), writes[before & (reads == read)]):
+            yield _too_early(plan, name, rank, int(writes[rest[after][first]]), int(read))
+            return
+
+
+def _filled(plan: Plan, read: int, writes: Ints) -> bool:
+    """Whether the boxes of these writes together cover the box of a read."""
+    a = plan.accesses
+    shape = plan.bound.tensor_numbered(int(a.tensor[read])).shape
+    rows = np.append(writes, read)
+    lo, hi = a.lo[rows, : len(shape)], a.hi[rows, : len(shape)]
+    cells = Cells.between(lo, hi, shape)
+    low, high = cells.locate(lo, hi)
+    count = cells.paint(low[:-1], high[:-1], np.ones(len(writes), np.int64))
+    return not cells.sums((count == 0).astype(np.int64), low[-1:], high[-1:]).any()
+
+
+def _too_early(plan: Plan, name: str, rank: int, write: int, read: int) -> VerificationError:
+    a = plan.accesses
+    message = f"reads {name} of rank {rank} before {where(plan, int(a.task[write]))} writes it"
+    task, statement, related = int(a.task[read]), int(a.statement[read]), int(a.statement[write])
+    hint = f"read {name} after it is written"
+    return refuse(OrderingError, plan, message, task=task, statement=statement, related=related, hint=hint)
+
+
+def _check_writes(
+    plan: Plan, order: HappensBefore, name: str, rank: int, first: Ints, second: Ints
 ) -> Iterator[VerificationError]:
     a = plan.accesses
-    ordered = order.before(a.task[writes], a.position[writes], a.task[others], a.position[others])
+    ordered = order.before(a.task[first], a.position[first], a.task[second], a.position[second])
     rest = np.flatnonzero(~ordered)
-    if not len(rest):
-        return
-    both = a.kind[others[rest]] == WRITE
-    later = np.zeros(len(rest), bool)
-    again = _rewritten(plan, writes, others, ordered)
-    ask = np.flatnonzero(both | again[rest])
-    w, o = writes[rest[ask]], others[rest[ask]]
-    later[ask] = order.before(a.task[o], a.position[o], a.task[w], a.position[w])
+    f, s = first[rest], second[rest]
+    later = order.before(a.task[s], a.position[s], a.task[f], a.position[f])
     for pair in rest[~later][:3]:
-        write, other = int(writes[pair]), int(others[pair])
-        yield _refusal(plan, name, rank, write, other)
-
-
-def _rewritten(plan: Plan, writes: Ints, others: Ints, ordered: np.ndarray) -> np.ndarray:
-    """Pairs whose read has another write before it: the read may then also come before this one."""
-    fed = np.zeros(len(plan.accesses.task), bool)
-    fed[others[ordered]] = True
-    return fed[others]
+        yield _refusal(plan, name, rank, int(first[pair]), int(second[pair]))
 
 
 def _refusal(plan: Plan, name: str, rank: int, write: int, other: int) -> VerificationError:

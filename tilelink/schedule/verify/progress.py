@@ -2,12 +2,14 @@
 
 Notifies only ever add, so running every lane as far as it goes reaches the same end whatever the interleaving; what
 is left then is a deadlock. When the kernels' programs do not all fit on the machine, which kernel gets its programs
-first is open: every priority of streams is tried.
+first is open. Programs that wait can fill a rank only if there are as many of them as it holds: else nothing is left
+to chance. If they all belong to one stream, it is worst that this stream comes first. Otherwise a priority of streams
+that ends in a deadlock is looked for, and the plan is refused even if there is none: programs may start in any mixture.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import permutations
 
@@ -19,17 +21,45 @@ from tilelink.schedule.verify.refusal import refuse, where
 
 
 def progress(plan: Plan) -> Iterator[VerificationError]:
-    """A refusal for each stream priority that ends in a deadlock (the first is enough)."""
+    """A refusal for the first stream priority that ends in a deadlock, or where no priority is the worst."""
     scripts = _scripts(plan)
     streams = list(dict.fromkeys(k.stream for k in plan.bound.kernels if not k.on_copy_engine))
-    largest = {s: max(k.programs for k in plan.bound.kernels if k.stream == s) for s in streams}
-    fits = sum(largest.values()) <= plan.bound.target.slots
-    for priority in [tuple(streams)] if fits else list(permutations(streams))[:24]:
-        run = _Run(plan, scripts, priority)
+    waiting = _waiting_programs(plan, scripts)
+    slots = plan.bound.target.slots
+    full = _programs(plan) > slots and max(map(sum, (w.values() for w in waiting)), default=0) >= slots
+    blocking = {s for own in waiting for s, programs in own.items() if programs}
+    orders = list(permutations(streams))[:24] if full else [tuple(streams)]
+    for priority in orders:
+        run = _Run(plan, scripts, priority, plan.bound.target.slots if full else len(plan.lanes))
         run.go()
         if run.blocked:
-            yield _refusal(plan, run, None if fits else priority)
+            yield _refusal(plan, run, priority if full else None)
             return
+    if full and len(blocking) > 1:
+        message = f"programs of {', '.join(sorted(blocking))} wait for one another, and {slots} fit a rank"
+        yield ProgressError(message, hint="give the kernels fewer programs, so that all are resident")
+
+
+def _programs(plan: Plan) -> int:
+    """Programs of a rank that are to run at the same time."""
+    largest: dict[str, int] = {}
+    for kernel in plan.bound.kernels:
+        if not kernel.on_copy_engine:
+            largest[kernel.stream] = max(kernel.programs, largest.get(kernel.stream, 0))
+    return sum(largest.values())
+
+
+def _waiting_programs(plan: Plan, scripts: list[Ints]) -> list[dict[str, int]]:
+    """Per rank and stream the most programs of one kernel that wait for anything."""
+    count: Counter[tuple[int, int]] = Counter()
+    for (number, rank, _), script in zip(plan.lanes, scripts, strict=True):
+        count[number, rank] += bool((plan.signals.kind[script] == WAIT).any())
+    result: list[dict[str, int]] = [{} for _ in range(plan.bound.ranks)]
+    for (number, rank), programs in count.items():
+        kernel = plan.bound.kernels[number]
+        if not kernel.on_copy_engine:
+            result[rank][kernel.stream] = max(programs, result[rank].get(kernel.stream, 0))
+    return result
 
 
 def _scripts(plan: Plan) -> list[Ints]:
@@ -44,7 +74,7 @@ def _scripts(plan: Plan) -> list[Ints]:
 class _Run:
     """One greedy execution."""
 
-    def __init__(self, plan: Plan, scripts: list[Ints], priority: tuple[str, ...]) -> None:
+    def __init__(self, plan: Plan, scripts: list[Ints], priority: tuple[str, ...], slots: int) -> None:
         self.plan = plan
         s = plan.signals
         self.is_wait: list[bool] = (s.kind == WAIT).tolist()
@@ -56,7 +86,7 @@ class _Run:
         self.count = [0] * len(self.need)
         self.sleepers: dict[int, list[int]] = {}
         self.ready: deque[int] = deque()
-        self.free = [plan.bound.target.slots] * plan.bound.ranks
+        self.free = [slots] * plan.bound.ranks
         self.pending: list[deque[int]] = self._pending(priority)
         self.unfinished = self._kernel_sizes()
 

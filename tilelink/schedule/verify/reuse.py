@@ -1,44 +1,62 @@
 """Rule 6: a later launch cannot overwrite what an earlier one still reads, or count its signals for it.
 
-Launch e + B uses the buffer of launch e again. A kernel that waits until every peer has finished launch e - lag is
-safe for tensors with at least lag buffers. Without that wait the program's own signals must keep ranks together: if
-the end of every launch on r happens after the start of that launch on q, r is at most one launch ahead of q.
+Launch e + B uses the buffer of launch e again. Two waits keep a rank from starting it too early: of a kernel, until
+every peer has finished launch e + B - lag, and of a launch whose inputs peers may read, until they have finished the
+launch that used these inputs' buffer. Without a wait that reaches far enough the program's own signals must keep
+ranks together: if the end of every launch on r happens after the start of that launch on q, r is at most one launch
+ahead of q; and what happens after the start of a launch on q finds all earlier launches of q finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from tilelink.errors import ReuseError, VerificationError
-from tilelink.schedule.plan import NOTIFY, READ, WAIT, Plan
+from tilelink.schedule.plan import NOTIFY, READ, WRITE, Ints, Plan
+from tilelink.schedule.verify.cells import groups
 from tilelink.schedule.verify.happens_before import HappensBefore
+from tilelink.schedule.verify.ordering import pairs
 from tilelink.schedule.verify.refusal import refuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Meeting:
+    """The events of a rank's kernel that touch memory which `others` touch too, in the buffers of one tensor."""
+
+    kernel: int
+    rank: int
+    others: frozenset[int]
+    tensor: int
+    tasks: Ints
+    positions: Ints
+    statement: int
 
 
 def reuse(plan: Plan) -> Iterator[VerificationError]:
     """Refusals of accesses to a peer that can run into an earlier launch of it."""
-    reached: dict[int, np.ndarray] = {}
-    together = _together(plan) if any(k.reuse_lag == 0 for k in plan.bound.kernels) else None
-    for kernel, rank, peer, tensor, task, statement in _meetings(plan):
-        bound = plan.bound.kernels[kernel]
-        slots = plan.bound.tensor_numbered(tensor)
-        if 1 <= bound.reuse_lag <= slots.slots:
+    staged = [t.slots for t in plan.bound.tensors.values() if t.decl.space == "in" and t.decl.symmetric]
+    apart = _Apart(plan)
+    for meeting in _meetings(plan):
+        tensor = plan.bound.tensor_numbered(meeting.tensor)
+        lag = plan.bound.kernels[meeting.kernel].reuse_lag
+        waits = [*staged, lag] if lag else staged
+        if waits and min(waits) <= tensor.slots:
             continue
-        if bound.reuse_lag == 0 and together is not None:
-            if slots.slots not in reached:
-                reached[slots.slots] = np.linalg.matrix_power(together, slots.slots - 1) > 0
-            if reached[slots.slots][rank, peer]:
-                continue
-        message = f"touches {slots.name} of rank {peer}, which may still be {slots.slots} launches behind"
-        hint = f"drop `reuse_wait off`, or give {slots.name} more buffers"
-        yield refuse(ReuseError, plan, message, task=task, statement=statement, hint=hint)
-        return
+        behind = [q for q in sorted(meeting.others) if not apart.finished(meeting, q, tensor.slots)]
+        if behind:
+            message = f"touches {tensor.name} with rank {behind[0]}, which may still be {tensor.slots} launches behind"
+            hint = f"drop `reuse_wait off`, or give {tensor.name} more buffers"
+            yield refuse(ReuseError, plan, message, task=int(meeting.tasks[0]), statement=meeting.statement, hint=hint)
+            return
 
 
-def _meetings(plan: Plan) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """(kernel, rank, peer, tensor, task, statement): who touches whose memory, once each."""
+def _meetings(plan: Plan) -> Iterator[_Meeting]:
+    """Who touches a peer's memory, then who touches the own memory that a peer may be late for."""
     a, s = plan.accesses, plan.signals
     kernel = np.array([n for n, _, _ in plan.lanes])
     rank = np.array([r for _, r, _ in plan.lanes])
@@ -48,40 +66,114 @@ def _meetings(plan: Plan) -> Iterator[tuple[int, int, int, int, int, int]]:
         numbers[base : base + grid.count] = plan.bound.tensors[tensor].number
     notify = s.kind == NOTIFY
     task = np.concatenate([a.task, s.task[notify]])
+    position = np.concatenate([a.position, s.position[notify]])
     peer = np.concatenate([a.peer, s.peer[notify]])
     tensor = np.concatenate([a.tensor, numbers[s.channel[notify]]])
     statement = np.concatenate([a.statement, s.statement[notify]])
     own = rank[plan.lane[task]]
     rows = np.stack([kernel[plan.lane[task]], own, peer, tensor], axis=1)
     far = np.flatnonzero(own != peer)
-    _, first = np.unique(rows[far], axis=0, return_index=True)
-    for row in far[first]:
-        yield (*map(int, rows[row]), int(task[row]), int(statement[row]))  # type: ignore[misc]
-    yield from _pulled_from(plan, kernel, rank)
+    partners = _partners(plan, own[: len(a.task)])
+    keys, first, group = np.unique(rows[far], axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(group.ravel(), kind="stable")
+    bounds = np.searchsorted(group.ravel()[order], np.arange(len(keys) + 1))
+    for n, (number, here, there, which) in enumerate(keys.tolist()):
+        mine = far[order[bounds[n] : bounds[n + 1]]]
+        yield _Meeting(
+            kernel=number,
+            rank=here,
+            others=(partners.get((which, there, here), frozenset()) | {there}) - {here},
+            tensor=which,
+            tasks=task[mine],
+            positions=position[mine],
+            statement=int(statement[far[first[n]]]),
+        )
+    yield from _own_memory(plan, kernel[plan.lane[a.task]], own[: len(a.task)])
 
 
-def _pulled_from(plan: Plan, kernel: np.ndarray, rank: np.ndarray) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Writes of an own tensor that a peer reads: the peer may still read the buffer's last launch."""
+def _partners(plan: Plan, own: Ints) -> Mapping[tuple[int, int, int], frozenset[int]]:
+    """(tensor, rank it lies on, rank that touches it) -> the ranks whose accesses do not go with its own."""
     a = plan.accesses
-    own = rank[plan.lane[a.task]]
-    inputs = [t.number for t in plan.bound.tensors.values() if t.decl.space == "in"]
-    far = (a.kind == READ) & (own != a.peer) & ~np.isin(a.tensor, inputs)
-    readers = {(int(t), int(p), int(o)) for t, p, o in zip(a.tensor[far], a.peer[far], own[far], strict=True)}
-    for tensor, owner, reader in sorted(readers):
-        rows = np.flatnonzero((a.kind != READ) & (a.tensor == tensor) & (own == owner) & (a.peer == owner))
-        for row in rows[:1]:
-            yield int(kernel[plan.lane[a.task[row]]]), owner, reader, tensor, int(a.task[row]), int(a.statement[row])
+    shared = [t.number for t in plan.bound.tensors.values() if t.decl.symmetric]
+    rows = np.stack([a.tensor, a.peer, own, a.kind], axis=1)[np.isin(a.tensor, shared)]
+    kinds: dict[tuple[int, int], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for tensor, owner, who, kind in np.unique(rows, axis=0).tolist():
+        kinds[tensor, owner][who].add(kind)
+    return {
+        (*memory, who): frozenset(q for q, theirs in touch.items() if q != who and WRITE in mine | theirs)
+        for memory, touch in kinds.items()
+        for who, mine in touch.items()
+    }
 
 
-def _together(plan: Plan) -> np.ndarray:
-    """[r, q]: the start of a launch on q happens before its end on r."""
+def _own_memory(plan: Plan, kernel: Ints, own: Ints) -> Iterator[_Meeting]:
+    """Writes of own memory that a peer reads, or writes without the launch's end waiting for it."""
+    a = plan.accesses
     order = HappensBefore(plan=plan)
-    ranks = plan.bound.ranks
-    result = np.eye(ranks, dtype=np.int64)
-    waits = plan.signals.kind == WAIT
-    if not waits.any():
+    inputs = [t.number for t in plan.bound.tensors.values() if t.decl.space == "in"]
+    for name, owner, rows in groups(plan):
+        number = plan.bound.tensors[name].number
+        if number in inputs:
+            continue
+        readers = np.unique(own[rows[a.kind[rows] == READ]])
+        mine = rows[(a.kind[rows] == WRITE) & (own[rows] == owner)]
+        late = {int(q): mine for q in readers if q != owner}
+        if len(mine) and (own[rows[a.kind[rows] == WRITE]] != owner).any():
+            first, second = pairs(plan, rows, WRITE)
+            far = (own[first] != owner) & (own[second] == owner)
+            first, second = first[far], second[far]
+            known = order.before(a.task[first], a.position[first], a.task[second], a.position[second])
+            for row, before in zip(first[~known], second[~known], strict=True):
+                q = int(own[row])
+                late[q] = np.append(late.get(q, mine[:0]), before)
+        for q, writes in late.items():
+            yield from _by_kernel(plan, kernel, owner, q, number, writes)
+
+
+def _by_kernel(plan: Plan, kernel: Ints, owner: int, other: int, tensor: int, rows: Ints) -> Iterator[_Meeting]:
+    a = plan.accesses
+    for number in np.unique(kernel[rows]).tolist():
+        mine = rows[kernel[rows] == number]
+        yield _Meeting(
+            kernel=number,
+            rank=owner,
+            others=frozenset({other}),
+            tensor=tensor,
+            tasks=a.task[mine],
+            positions=a.position[mine],
+            statement=int(a.statement[mine[0]]),
+        )
+
+
+class _Apart:
+    """How far apart the program's own signals let ranks be."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.order = HappensBefore(plan=plan)
+
+    def finished(self, meeting: _Meeting, other: int, slots: int) -> bool:
+        """Whether `other` surely has finished the launch whose buffer these events use again."""
+        if np.linalg.matrix_power(self.together, slots - 1)[meeting.rank, other] > 0:
+            return True
+        key = self.order.key(meeting.tasks, meeting.positions)
+        after = [self.started[other].get(int(lane), None) for lane in self.plan.lane[meeting.tasks]]
+        return all(place is not None and place < at for place, at in zip(after, key.tolist(), strict=True))
+
+    @cached_property
+    def started(self) -> list[dict[int, int]]:
+        """rank -> lane -> the earliest place in it that comes after the rank's start of the launch."""
+        result: list[dict[int, int]] = [{} for _ in range(self.plan.bound.ranks)]
+        for lane, (_, rank, _) in enumerate(self.plan.lanes):
+            for other, place in self.order.reach(lane, -1).items():
+                result[rank][other] = min(place, result[rank].get(other, place))
         return result
-    for lane, (_, q, _) in enumerate(plan.lanes):
-        for other in order.reach(lane, -1):
-            result[plan.lanes[other][1], q] = 1
-    return result
+
+    @cached_property
+    def together(self) -> np.ndarray:
+        """[r, q]: the start of a launch on q happens before its end on r."""
+        result = np.eye(self.plan.bound.ranks, dtype=np.int64)
+        for q, reached in enumerate(self.started):
+            for lane in reached:
+                result[self.plan.lanes[lane][1], q] = 1
+        return result
