@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.ptx import events, guarded_loads, text, tokens
+from tests.runtime.ptx import depths, events, guarded_loads, resources, text, tokens
 from tilelink import compiler
 from tilelink.backend import store
 from tilelink.backend.context import signature
@@ -64,7 +64,8 @@ def test_products_are_software_pipelined(name: str, target: str) -> None:
     ptx = text(compiled)
     tile, _ = TARGETS[target]
     assert compiled.metadata.shared >= BUFFERS[target] * (tile["i"] + tile["j"]) * tile["k"] * BYTES
-    assert ".local" not in ptx, "registers were spilled"
+    used = resources(compiled)
+    assert used["STACK"] == used["LOCAL"] == 0 < used["REG"], "registers were spilled"
     if target == "sm_90":
         assert "wgmma.mma_async" in ptx and "cp.async.bulk.tensor" in ptx
     else:
@@ -83,6 +84,28 @@ def test_only_what_others_write_is_loaded_behind_the_waits(target: str, k: str) 
     share = len(found) // 2 if target == "sm_90" else len(found) * tile["i"] // (tile["i"] + tile["j"])
     assert found.count(True) == share > 0
     assert len(tokens(ptx)) == (2 if k else 1), "before the loop, or in its prologue and in the loop"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("name", "channels"), [("ag_gemm", "xs channel(i=1024, k=1024), buffers 2"), ("gemm_rs_ring", "")]
+)
+def test_waits_are_barriers_and_fences(name: str, channels: str, target: str) -> None:
+    found = events(text(kernel(name, target, 3, channels)), "poll", "less", "barrier", "proxy", "load")
+    polls = [at for at, kind in enumerate(found) if kind == "poll"]
+    assert polls
+    for at in polls:
+        assert found[at : at + 3] == ["poll", "less", "barrier"]
+        assert (found[at + 3 : at + 4] == ["proxy"]) == (target == "sm_90")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["gemm_rs_ring", "gemm_rs_scatter", "gemm_rs_slots"])
+def test_a_tile_is_notified_before_the_next_one_waits(name: str, target: str) -> None:
+    compiled = kernel(name, target, 3)
+    assert set(depths(compiled, r"warp_group_dot |tt\.dot ")) == {2}, "the loops over tiles and steps were fused"
+    assert set(depths(compiled, "red.release")) == {1}
+    assert 2 not in depths(compiled, "POLL") or name == "gemm_rs_slots", "only the sum over ranks waits in a loop"
 
 
 @pytest.mark.parametrize("name", ["gemm_rs_ring", "gemm_rs_scatter", "gemm_rs_slots"])
