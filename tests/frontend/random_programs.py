@@ -150,7 +150,8 @@ class Names:
             case "transpose":
                 return f"({inner[0]}).T"
             case "expand":
-                return f"({inner[0]})[{self.pick((':, None', 'None, :', ':, None, None', 'None'))}]"
+                tile = inner[0] + "[:]" if inner[0] in self.tensors else inner[0]  # x[:, None] would be coordinates
+                return f"({tile})[{self.pick((':, None', 'None, :', ':, None, None', 'None'))}]"
             case "where":
                 return f"where({inner[0]}, {inner[1]}, 1.5)"
             case "to":

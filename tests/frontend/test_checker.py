@@ -42,6 +42,7 @@ def one(declaration: str, statement: str = "y[i] = 1.0", params: str = "M") -> s
 
 # Errors are (class, line, column, message).
 WRONG: dict[str, tuple[str, list[tuple[str, int, int, str]]]] = {
+    "an axis of a tensor": (body("c[i, :] = x[:, None]", Y), [("ParseError", 11, 24, "None is no coordinate")]),
     "remote wait": (
         body("consumer_tile_wait(h[0, i, j] @ 1)", "producer_tile_notify(h[0,i,j])", Y),
         [("RemoteAccessError", 11, 28, "a wait is on the own rank")],

@@ -92,6 +92,10 @@ class Scope:
         match node:
             case ast.Constant(value=bool() | int() as value):
                 return Int(value=int(value), location=place)
+            case ast.Constant(value=None):
+                raise ParseError(
+                    "None is no coordinate", location=place, hint="x[i, :][:, None] adds an axis to a tile"
+                )
             case ast.Name(id=name):
                 return self._scalar_name(node, name)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
