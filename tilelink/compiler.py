@@ -173,7 +173,13 @@ def source(
     tables: Tables | None = None,
     dialect: str = "triton",
 ) -> str:
-    """The generated module of a verified plan. dialect: "triton" or "triton_dist"."""
+    """The generated module of a verified plan.
+
+    dialect: "triton", stock Triton with this package's device library, which `compile` runs; or "triton_dist", the same
+    kernels against Triton-distributed's compiler and language, for NVIDIA's processors: the caller launches them, with
+    tensors and a zeroed int64 signal pad in the symmetric memory of NVSHMEM, and signals entries and ends of launches.
+    Raises what `plan` raises, and EmitError for what the dialect cannot express.
+    """
     verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target, tables=tables)
     return emit(verified.bound, verified.thresholds, dialect=dialect).text
 

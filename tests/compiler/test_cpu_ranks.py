@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from tilelink.errors import DeadlineError, RankError
+from tilelink.backend import store
+from tilelink.errors import DeadlineError, EmitError, RankError
 from tilelink.runtime.cpu import run_cpu
 from tilelink.runtime.job import CpuKernel, GridLayout, Job, Layout, TensorLayout
+from tilelink.settings import environment
 
 RANKS, M, LAUNCHES = 3, 8, 5
 
-SOURCE = '''
+SOURCE = """
 import triton
 import triton.language as tl
 from tilelink.runtime import device as dl
@@ -39,7 +41,7 @@ def add(x, y, xs, xs_peers, signals, signal_table, epoch, watch, rank, first_pro
     dl.notify(pad, slot * 2 + p, peer, watch, 0, p, True)
     token = dl.wait(signals, slot * 2 + p, (e - 1) // 2 + 1, watch, 0, p)
     tl.store(y + cols, tl.load(x + cols) + tl.load(xs + slot * 8 + cols + token))
-'''
+"""
 ARGS = (
     ("tensor", "x"),
     ("tensor", "y"),
@@ -63,11 +65,9 @@ def tensor(name: str, number: int, space: str, slots: int = 1) -> TensorLayout:
 
 
 def make_job(folder: Path, source: str = SOURCE, deadline_s: float = 20.0) -> Job:
-    path = folder / "kernel.py"
-    path.write_text(source)
-    grid = GridLayout(
-        tensor="xs", kind="tile", base=0, counts=(2,), slots=2, thresholds=np.ones((RANKS, 2), np.int64)
-    )
+    with environment(TILELINK_CACHE=str(folder)):
+        path = store.save(source)
+    grid = GridLayout(tensor="xs", kind="tile", base=0, counts=(2,), slots=2, thresholds=np.ones((RANKS, 2), np.int64))
     layout = Layout(
         ranks=RANKS,
         tensors=(tensor("x", 0, "in"), tensor("xs", 1, "symmetric", 2), tensor("y", 2, "out")),
@@ -96,9 +96,13 @@ def test_launches_back_to_back(tmp_path: Path) -> None:
     assert os.environ.get("TRITON_INTERPRET") is None
 
 
-QUEUED = SOURCE.replace("    there = dl.symm_at", "    there = 0  #").replace("    dl.transfer(", "    0  # (").replace(
-    "    tl.store(there", "    0  # tl.store(there"
-).replace("    pad = dl", "    0  # pad = dl").replace("    dl.notify(", "    0  # dl.notify(") + '''
+QUEUED = (
+    SOURCE.replace("    there = dl.symm_at", "    there = 0  #")
+    .replace("    dl.transfer(", "    0  # (")
+    .replace("    tl.store(there", "    0  # tl.store(there")
+    .replace("    pad = dl", "    0  # pad = dl")
+    .replace("    dl.notify(", "    0  # dl.notify(")
+    + """
 def send(queue, rank, epoch):
     slot = (epoch - 1) % 2
     peer = (rank + 1) % 3
@@ -108,7 +112,18 @@ def send(queue, rank, epoch):
         queue.tile_begin(1, t)
         queue.copy("xs", peer, (t * 4,), (4,), "x", rank, (t * 4,), (4,), 1, t)
         queue.notify(peer, slot * 2 + t, 1, t)
-'''
+"""
+)
+
+
+def test_a_changed_module_is_not_run(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    job.source.write_text(SOURCE.replace("+", "-"))
+    with pytest.raises(EmitError, match="was changed after it was generated"):
+        run_cpu(job)
+    job.source.unlink()
+    with pytest.raises(EmitError, match="cannot read"):
+        run_cpu(job)
 
 
 def test_a_copy_engine_moves_the_data(tmp_path: Path) -> None:

@@ -35,8 +35,10 @@ class QueueStatements:
 
     def _statement(self, statement: Statement) -> None:
         match statement:
-            case Transfer(target=target, source=Read(region=source)) | Store(region=target, value=Read(region=source)):
-                self._copy(target, source)
+            case Transfer(target=target, source=Read(region=source)):
+                self._copy(target, source, "t")
+            case Store(region=target, value=Read(region=source)):
+                self._copy(target, source, "t, traced=False")
             case Notify(kind=kind, region=region):
                 tile_map = self.bound.tile_map(self.stage.name, region)
                 rank = self.scalar(tile_map.rank)
@@ -62,9 +64,9 @@ class QueueStatements:
         with self.writer.block(f"for {names[0]} in range({self.stage.count(names[0])}):"):
             self._loop(names[1:], body)
 
-    def _copy(self, target: Region, source: Region) -> None:
+    def _copy(self, target: Region, source: Region, tile: str) -> None:
         ends = ", ".join(self._end(region) for region in (target, source))
-        self.writer.line(f"queue.copy({ends}, {self.stage.number}, t)")
+        self.writer.line(f"queue.copy({ends}, {self.stage.number}, {tile})")
 
     def _end(self, region: Region) -> str:
         """`"xs", rank, (low, ...), (size, ...)`."""

@@ -39,12 +39,12 @@ class CopyQueue:
     def copy(
         self, target: str, rank: int, low: Ints, sizes: Ints,
         source: str, source_rank: int, source_low: Ints, source_sizes: Ints,
-        stage: int, t: int,
+        stage: int, t: int, traced: bool = True,
     ) -> None:  # fmt: skip
         """Copies a box of elements between two tensors of any ranks, and converts to the target's dtype.
 
         low, sizes: one number per dimension. The event names the far end: the source of what is fetched, else the
-        target.
+        target. traced: it is a transfer of the plan, not a plain store.
         """
         own = rank == self._rank
         pulled = source_rank != self._rank or (own and stage in self._memory.layout.pulls)
@@ -53,7 +53,8 @@ class CopyQueue:
         offset = 0
         for extent, start in zip(tensor.shape, place, strict=True):
             offset = offset * extent + start
-        monitor.record("transfer", stage, t, tensor.number, peer, offset)
+        if traced:
+            monitor.record("transfer", stage, t, tensor.number, peer, offset)
         there = self._box(target, rank, low, sizes)
         there.copy_(self._box(source, source_rank, source_low, source_sizes).reshape(there.shape))
 

@@ -115,7 +115,7 @@ class Recorder:
     def copy(
         self, target: str, rank: int, low: Ints, sizes: Ints,
         source: str, source_rank: int, source_low: Ints, source_sizes: Ints,
-        stage: int, t: int,
+        stage: int, t: int, traced: bool = True,
     ) -> None:  # fmt: skip
         """Keeps a copy of a box of elements. Raises BindingError for boxes of different element types."""
         here, there = self._layout.tensor(source), self._layout.tensor(target)
