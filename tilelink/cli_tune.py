@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -14,9 +15,12 @@ from rich.table import Table
 
 from tilelink import cli_gpu, compiler
 from tilelink.cli_common import AsJson, Dtype, Element, File, ProgramName, Ranks, Sets, designed_errors, dims_of, write
+from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.search import STRATEGIES, Found
+from tilelink.schedule.simulate import simulate
+from tilelink.schedule.values import Schedule
 from tilelink.target import target as named_target
 from tilelink.tuning import Database, Record, algorithms, key_of, rank
 
@@ -33,10 +37,10 @@ def tune(
     dtype: Element = Dtype.bf16,
     machine: Annotated[str, typer.Option("--machine", "-m", help="a shipped machine or a JSON file")] = "8xH200",
     target: Annotated[str, typer.Option("--target", help="what kernels are for")] = "sm_90",
-    strategy: Annotated[str, typer.Option("--strategy", help=f"one of {', '.join(STRATEGIES)}")] = "annealing",
+    strategy: Annotated[str, typer.Option("--strategy", help=f"one of {', '.join(STRATEGIES)}")] = "evolution",
     budget: Annotated[float, typer.Option("--budget", min=0.0, help="seconds of searching with the model")] = 60.0,
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="points to try at most")] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="candidates to show, and to measure")] = 8,
+    top: Annotated[int, typer.Option("--top", min=1, help="points of the search to show, and to measure")] = 8,
     measured: Annotated[
         bool, typer.Option("--measure", help="time the candidates on GPUs and remember the best")
     ] = False,
@@ -57,7 +61,9 @@ def tune(
                 dtype=dtype.value, by=strategy, budget_s=budget, trials=trials, seed=seed,
                 progress=lambda _: bar.advance(task),
             )  # fmt: skip
-        lines = [_line(programs, one.candidate.program, one.seconds, str(one.schedule)) for one in found.ranking[:top]]
+        lines = [_line(programs[one.candidate.program], one.seconds, one.schedule) for one in found.ranking[:top]]
+        lines += list(_declared(module, programs, ranks, dims, dtype.value, target, machine))
+        lines.sort(key=lambda line: line["predicted_us"])
         best: dict[str, Any] | None = None
         if measured and lines:
             best = _measure(file, programs, lines, dims, dtype.value, ranks)
@@ -66,8 +72,20 @@ def tune(
         raise typer.Exit(1)
 
 
-def _line(programs: Sequence[Program], number: int, seconds: float, schedule: str) -> dict[str, Any]:
-    return {"program": programs[number].name, "predicted_us": seconds * US, "schedule": schedule}
+def _line(program: Program, seconds: float, schedule: Schedule) -> dict[str, Any]:
+    return {"program": program.name, "predicted_us": seconds * US, "schedule": str(schedule)}
+
+
+def _declared(
+    module: compiler.Module, programs: Sequence[Program], ranks: int, dims: dict[str, Any], dtype: str, target: str,
+    machine: str,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """What the model says of the schedules that the file has already, as far as they fit these sizes."""
+    for program in programs:
+        for schedule in module.schedules_of(program):
+            with suppress(TileLinkError):
+                plan = compiler.plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target)
+                yield _line(program, simulate(plan, load_machine(machine)).seconds, schedule)
 
 
 def _measure(
