@@ -64,6 +64,13 @@ def test_what_is_read_twice_comes_from_memory_once() -> None:
     assert simulate(planned(twice, ranks=1, M=100, N=40), IDEAL).bound.compute == pytest.approx(8 * 4000 / 1e12)
 
 
+def test_what_is_not_read_is_not_counted() -> None:
+    part = SCALE.replace("x : in  [M, N]", "x : in [8, M, N]").replace(
+        "x[i, j] * 2.0", "sum(x[3, i, :], axis=1)[:, None]"
+    )
+    assert simulate(planned(part, ranks=1, M=100, N=40), IDEAL).bound.compute == pytest.approx(8 * 4000 / 1e12)
+
+
 def test_the_busiest_link() -> None:
     bound = simulate(planned(SHIFT, ranks=3, schedule="movers", M=64, N=256), IDEAL).bound
     assert bound.transfer == bound.seconds == pytest.approx(64 * 256 * 4 / 1e9)
