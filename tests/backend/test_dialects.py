@@ -102,6 +102,7 @@ def test_it_compiles(case: tuple[Program, Schedule | None]) -> None:
     sizes = {p.name: {"K": 200}.get(p.name, 136) for p in case[0].params}
     plan = compiler.plan(case[0], case[1], ranks=4, dims=sizes, dtype="bf16", target="sm_90")
     emitted = emit(plan.bound, plan.thresholds, dialect="triton_dist")
+    assert not any(arg.kind == "descriptor" for one in emitted.kernels for arg in one.args)
     sources = re.split(r"(?m)^def ", emitted.text)[1:]
     tiles = [source for source in sources if "tl.program_id" in source]
     for source, ptx in zip(tiles, compiled(emitted.text, emitted.kernels, plan.bound), strict=True):
