@@ -200,3 +200,65 @@ def test_the_end_of_a_launch_counts_notifies_too() -> None:
 
 
 FIELDS = ("task", "position", "kind", "peer", "channel", "statement")
+
+
+ENTERED = """program p(M, N):
+    x : in symmetric [M, N]
+    h : symmetric [M, N]
+    y : out [M, N]
+
+    comm send(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :] @ (rank - {distance}))
+        producer_tile_notify(h[i, :] @ (rank + 1))
+
+    compute use(i: M):
+        consumer_tile_wait(h[i, :])
+        y[i, :] = h[i, :]
+
+schedule s for p:
+    send on sm(1)
+    x buffers 3
+    reuse_wait off
+"""
+RETURNED = """program p(M, N):
+    x : in [M, N]
+    h : symmetric [M, N]
+    y : out symmetric [M, N]
+    z : out [M, N]
+
+    comm send(i: M):
+        tile_push_data(y[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(y[i, :] @ (rank + 1))
+
+    comm back(i: M):
+        tile_push_data(h[i, :] @ (rank - 1), x[i, :])
+        producer_tile_notify(h[i, :] @ (rank - 1))
+
+    compute use(i: M):
+        consumer_tile_wait(h[i, :])
+        z[i, :] = h[i, :]
+
+schedule s for p:
+    y buffers {buffers}
+    h buffers {buffers}
+    reuse_wait off
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        (ENTERED.format(distance=1), True),
+        (ENTERED.replace(" @ (rank - {distance})", ""), False),
+        (RETURNED.format(buffers=2), True),
+        (RETURNED.format(buffers=1), False),
+    ],
+    ids=["waits for entry", "waits for nobody", "outputs come back", "outputs come back too late"],
+)
+def test_ranks_that_other_waits_keep_together_need_no_reuse_wait(text: str, safe: bool) -> None:
+    module = parse_text(text, "test.tl")
+    plan = make_plan(bind(module.programs[0], module.schedules[0], {"M": 20, "N": 3}, 3, CPU))
+    found = refusals(plan)
+    assert (found == []) is safe
+    assert (check(plan, range(60)) == []) is safe
+    assert all(isinstance(f, ReuseError) for f in found)

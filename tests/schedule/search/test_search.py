@@ -1,6 +1,6 @@
 """The space of a program's schedules, the strategies that walk it, and what a search keeps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from random import Random
 
 import pytest
@@ -59,6 +59,9 @@ def test_plans_are_verified_and_refusals_counted() -> None:
 def test_neighbours_differ_in_one_choice() -> None:
     space, chance = space_of("ag_gemm"), Random(0)
     here = space.random(chance)
+    around = list(space.neighbours(here))
+    assert len(set(around)) == len(around) == sum(len(knob.labels) - 1 for knob in space.knobs[0])
+    assert all(sum(a != b for a, b in zip(here.choices, p.choices, strict=True)) == 1 for p in around)
     for _ in range(50):
         there = space.neighbour(here, chance)
         assert sum(a != b for a, b in zip(here.choices, there.choices, strict=True)) == 1
@@ -80,6 +83,23 @@ def test_exhaustive_search_finds_the_best() -> None:
     space = space_of("reduce_scatter", dims={"Ms": 16, "N": 16})
     found = search(space, distance(space), strategy("exhaustive"))
     assert found.ranking[0].seconds == 1.0 and len(found.tried) + sum(found.refused.values()) == space.size
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_searches_end_when_every_point_was_tried(name: str) -> None:
+    space = space_of("reduce_scatter", dims={"Ms": 16, "N": 16})
+    found = search(space, lambda _: 1.0, strategy(name), trials=10 * space.size)
+    assert len(found.tried) + sum(found.refused.values()) == space.size
+
+
+def test_a_strategy_that_proposes_nothing_new_is_done() -> None:
+    def stubborn(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
+        here = space.random(chance)
+        while True:
+            yield here
+
+    space = space_of("ag_gemm")
+    assert len(search(space, lambda _: 1.0, stubborn).tried) == 1
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

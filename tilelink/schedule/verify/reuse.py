@@ -2,9 +2,11 @@
 
 Launch e + B uses the buffer of launch e again. Two waits keep a rank from starting it too early: of a kernel, until
 every peer has finished launch e + B - lag, and of a launch whose inputs peers may read, until they have finished the
-launch that used these inputs' buffer. Without a wait that reaches far enough the program's own signals must keep
-ranks together: if the end of every launch on r happens after the start of that launch on q, r is at most one launch
-ahead of q; and what happens after the start of a launch on q finds all earlier launches of q finished.
+launch that used these inputs' buffer. Who has waited for its peers' entry knows that they have finished all launches
+before. Without a wait that reaches far enough the program's own signals must keep ranks together: if the end of every
+launch on r happens after the start of that launch on q, r is at most one launch ahead of q; and what happens after the
+start of a launch on q finds all earlier launches of q finished. The end of a launch comes after its kernels and after
+the notifies of its outputs that peers write.
 """
 
 from __future__ import annotations
@@ -43,9 +45,9 @@ def reuse(plan: Plan) -> Iterator[VerificationError]:
     apart = _Apart(plan)
     for meeting in _meetings(plan):
         tensor = plan.bound.tensor_numbered(meeting.tensor)
-        lag = plan.bound.kernels[meeting.kernel].reuse_lag
-        waits = [*staged, lag] if lag else staged
-        if waits and min(waits) <= tensor.slots:
+        kernel = plan.bound.kernels[meeting.kernel]
+        waits = [*staged, kernel.reuse_lag] if kernel.reuse_lag else staged
+        if kernel.needs_entry or (waits and min(waits) <= tensor.slots):
             continue
         behind = [q for q in sorted(meeting.others) if not apart.finished(meeting, q, tensor.slots)]
         if behind:
@@ -176,4 +178,22 @@ class _Apart:
         for q, reached in enumerate(self.started):
             for lane in reached:
                 result[self.plan.lanes[lane][1], q] = 1
+            for lane, place, r in self.last_notifies:
+                result[r, q] |= reached.get(lane, place) < place
         return result
+
+    @cached_property
+    def last_notifies(self) -> list[tuple[int, int, int]]:
+        """(lane, its last place, rank): who notifies what the end of a launch on that rank waits for."""
+        s = self.plan.signals
+        awaited = np.zeros(max(self.plan.channels, 1), bool)
+        for (tensor, kind), grid in self.plan.bound.channels.items():
+            decl = self.plan.bound.tensors[tensor].decl
+            base = self.plan.channel_base[tensor, kind]
+            awaited[base : base + grid.count] = decl.space == "out" and decl.symmetric
+        rows = np.flatnonzero((s.kind == NOTIFY) & awaited[s.channel])
+        last: dict[tuple[int, int], int] = {}
+        lanes, places = self.plan.lane[s.task[rows]], self.order.key(s.task[rows], s.position[rows])
+        for lane, place, rank in zip(lanes.tolist(), places.tolist(), s.peer[rows].tolist(), strict=True):
+            last[lane, rank] = max(place, last.get((lane, rank), place))
+        return [(lane, place, rank) for (lane, rank), place in last.items()]
