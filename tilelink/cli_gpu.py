@@ -55,11 +55,7 @@ def on_gpus(request: Mapping[str, Any], ranks: int, deadline_s: float = 0.0) -> 
 
     Raises RankError if there are fewer GPUs, or with the traceback of a rank that failed, or if it takes too long.
     """
-    import torch
-
-    if (found := torch.cuda.device_count()) < ranks:
-        hint = f"use --ranks {found}" if found else "use --device cpu: the same kernels run in Triton's interpreter"
-        raise RankError(f"{ranks} ranks need {ranks} GPUs, and there are {found}", hint=hint)
+    require_gpus(ranks)
     with tempfile.TemporaryDirectory() as folder:
         question, answer = Path(folder, "request.json"), Path(folder, "answer.json")
         question.write_text(json.dumps(dict(request)), encoding="utf-8")
@@ -77,6 +73,15 @@ def on_gpus(request: Mapping[str, Any], ranks: int, deadline_s: float = 0.0) -> 
         if done.returncode or not answer.exists():
             raise RankError("a rank failed", details=_first_failure(done.stderr))
         return json.loads(answer.read_text(encoding="utf-8"))
+
+
+def require_gpus(ranks: int, hint: str = "use --device cpu: the same kernels run in Triton's interpreter") -> None:
+    """Raises RankError, with a hint for machines without any GPU, unless this machine has a GPU for each rank."""
+    import torch
+
+    if (found := torch.cuda.device_count()) < ranks:
+        hint = f"use --ranks {found}" if found else hint
+        raise RankError(f"{ranks} ranks need {ranks} GPUs, and there are {found}", hint=hint)
 
 
 def _first_failure(text: str) -> str:

@@ -53,6 +53,8 @@ def tune(
         chosen = module.program(program)
         programs = algorithms(module.programs, chosen)
         dims = dims_of(chosen, sets, SIZES)
+        if measured:
+            cli_gpu.require_gpus(ranks, hint="without --measure the model alone compares them")
         with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True),
                       disable=as_json or not Console(stderr=True).is_terminal, transient=True) as bar:  # fmt: skip
             task = bar.add_task("searching", total=trials)
