@@ -8,6 +8,7 @@ import pytest
 from tests.backend import samples
 from tests.backend.offline import compile_all
 from tests.backend.samples import emitted
+from tests.compiler.library import groups
 from tests.runtime.ptx import text
 from tilelink import compiler
 from tilelink.schedule.bind import bind
@@ -28,7 +29,7 @@ def test_samples(name: str, target: str) -> None:
 def test_library(module: compiler.Module, target: str) -> None:
     for schedule in module.schedules:
         program = next(p for p in module.programs if p.name == schedule.program)
-        sizes = {p.name: {"K": 200}.get(p.name, 136) for p in program.params}
+        sizes = {p.name: {"K": 200}.get(p.name, 136) for p in program.params} | groups(program, 4)
         bound = bind(program, schedule, sizes, 4, named_target(target), "bf16")
         assert all(k.asm for k in compile_all(bound, emitted(bound)))
 

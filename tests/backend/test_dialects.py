@@ -55,7 +55,7 @@ def test_golden(name: str, schedule: str, golden: Golden) -> None:
 def test_it_computes_the_same(case: tuple[Program, Schedule | None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SHIM))
     program, schedule = case
-    dims = library.dims(program)
+    dims = library.dims(program, 3)
     kernel = compiler.compile(program, schedule, ranks=3, dims=dims)
     kernel = replace(kernel, emitted=emit(kernel.bound, kernel.plan.thresholds, dialect="triton_dist"))
     assert "tilelink.runtime import device" not in kernel.source
@@ -69,7 +69,7 @@ def test_it_computes_the_same(case: tuple[Program, Schedule | None], monkeypatch
 
 @pytest.mark.parametrize("case", CASES, ids=library.name)
 def test_it_uses_nothing_but_that_language(case: tuple[Program, Schedule | None]) -> None:
-    text = compiler.source(case[0], case[1], ranks=3, dims=library.dims(case[0]), dialect="triton_dist")
+    text = compiler.source(case[0], case[1], ranks=3, dims=library.dims(case[0], 3), dialect="triton_dist")
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     offered = {"rank", "num_ranks", "symm_at", "wait", "consume_token", "notify"}
     assert set(re.findall(r"\bdl\.(\w+)", code)) <= offered
@@ -99,7 +99,7 @@ def compiled(text: str, kernels: Any, bound: Any) -> list[str]:
 @pytest.mark.parametrize("case", CASES, ids=library.name)
 @pytest.mark.usefixtures("stand_in")
 def test_it_compiles(case: tuple[Program, Schedule | None]) -> None:
-    sizes = {p.name: {"K": 200}.get(p.name, 136) for p in case[0].params}
+    sizes = {p.name: {"K": 200}.get(p.name, 136) for p in case[0].params} | library.groups(case[0], 4)
     plan = compiler.plan(case[0], case[1], ranks=4, dims=sizes, dtype="bf16", target="sm_90")
     emitted = emit(plan.bound, plan.thresholds, dialect="triton_dist")
     assert not any(arg.kind == "descriptor" for one in emitted.kernels for arg in one.args)
@@ -130,7 +130,7 @@ def test_no_wait_is_optimised_away(body: str, operation: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=library.name)
 def test_threads_meet_before_signals(case: tuple[Program, Schedule | None]) -> None:
-    text = compiler.source(case[0], case[1], ranks=3, dims=library.dims(case[0]), dialect="triton_dist")
+    text = compiler.source(case[0], case[1], ranks=3, dims=library.dims(case[0], 3), dialect="triton_dist")
     met = False
     for line in map(str.strip, text.splitlines()):
         if line.startswith("dl.notify("):

@@ -15,7 +15,7 @@ ALLOWED = {"f32": 1e-5, "bf16": 2e-2}
 
 def run(program: Program, schedule: Schedule | None, ranks: int, launches: int, dtype: str = "f32") -> list[str]:
     """Runs random inputs under random delays, checks all outputs, and returns how the trace differs from the plan."""
-    dims = library.dims(program)
+    dims = library.dims(program, ranks)
     tables = {k: v.numpy() for k, v in random_tables(program, ranks=ranks, dims=dims).items()}
     kernel = compiler.compile(program, schedule, ranks=ranks, dims=dims, dtype=dtype, tables=tables)
     inputs = random_inputs(program, ranks=ranks, dims=dims, dtype=dtype, launches=launches, seed=ranks)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.compiler.library import cases, name
+from tests.compiler.library import cases, groups, name
 from tilelink import compiler
 from tilelink.errors import DeadlineError, RankError
 from tilelink.ir.program import Program
@@ -26,7 +26,8 @@ Inputs = list[list[dict[str, torch.Tensor]]]
 def dims_of(program: Program, sizes: tuple[int, ...]) -> dict[str, Any]:
     spare = [p.name for p in program.params if p.kind == "dim"]
     values: dict[str, Any] = {dim: sizes[k % len(sizes)] for k, dim in enumerate(spare)}
-    return values | {p.name: {"f32": 0.5, "bool": True}.get(p.kind, 1) for p in program.params if p.kind != "dim"}
+    values |= {p.name: {"f32": 0.5, "bool": True}[p.kind] for p in program.params if p.kind in ("f32", "bool")}
+    return values | groups(program, dist.get_world_size())
 
 
 def uneven(seed: int) -> tuple[int, ...]:

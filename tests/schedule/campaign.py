@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.compiler.library import groups
 from tests.schedule.dynamic import check
 from tests.schedule.mutations import Case, Mutant, mutants
 from tilelink.compiler import library
@@ -84,11 +85,11 @@ def cases() -> Iterator[Case]:
         for program in module.programs:
             for number, schedule in enumerate((None, *module.schedules_of(program))):
                 ranks = 2 + (number + len(program.name)) % 3
-                yield Case(program=program, schedule=schedule, numbers=_numbers(program), ranks=ranks)
+                yield Case(program=program, schedule=schedule, numbers=_numbers(program, ranks), ranks=ranks)
 
 
-def _numbers(program: Program) -> dict[str, int | float | bool]:
-    return {p.name: SIZES.get(p.name, 20) for p in program.params}
+def _numbers(program: Program, ranks: int) -> dict[str, int | float | bool]:
+    return {p.name: SIZES.get(p.name, 20) for p in program.params} | groups(program, ranks)
 
 
 def judge(case: Case, mutant: Mutant, runs: int = RUNS, more_runs: int = MORE_RUNS) -> Verdict:

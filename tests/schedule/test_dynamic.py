@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.compiler.library import groups
 from tests.schedule import dynamic
 from tests.schedule.dynamic import KINDS, check
 from tilelink.compiler import library
@@ -42,7 +43,7 @@ LIBRARY = [(p, s) for m in library() for p in m.programs for s in (None, *m.sche
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize(("program", "schedule"), LIBRARY, ids=str)
 def test_the_library_runs_without_failure(program, schedule, ranks: int) -> None:  # pyright: ignore
-    dims = {p.name: DIMS[p.name] for p in program.params}
+    dims = {p.name: DIMS[p.name] for p in program.params if p.kind == "dim"} | groups(program, ranks)
     assert check(make_plan(bind(program, schedule, dims, ranks, CPU)), range(3)) == []
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.compiler.library import groups
 from tilelink.compiler import library
 from tilelink.errors import (
     AccountingError,
@@ -46,7 +47,7 @@ def library_cases() -> list[tuple[object, object]]:
 @pytest.mark.parametrize("ranks", [1, 3, 5])
 @pytest.mark.parametrize(("program", "schedule"), library_cases(), ids=str)
 def test_the_library_is_safe(program, schedule, ranks: int) -> None:  # pyright: ignore
-    dims = {p.name: DIMS[p.name] for p in program.params}
+    dims = {p.name: DIMS[p.name] for p in program.params if p.kind == "dim"} | groups(program, ranks)
     assert refusals(make_plan(bind(program, schedule, dims, ranks, CPU))) == []
 
 
@@ -54,7 +55,7 @@ def test_the_library_is_safe(program, schedule, ranks: int) -> None:  # pyright:
 def test_linking_a_stripped_program_makes_it_safe_again(program) -> None:  # pyright: ignore
     linked = link(strip(program))
     assert link(linked) == linked
-    dims = {p.name: DIMS[p.name] for p in program.params}
+    dims = {p.name: DIMS[p.name] for p in program.params if p.kind == "dim"} | groups(program, 3)
     assert refusals(make_plan(bind(linked, None, dims, 3, CPU))) == []
 
 
@@ -169,7 +170,7 @@ def test_reuse_without_waiting_is_safe_where_the_program_keeps_ranks_together() 
 @pytest.mark.parametrize(("program", "schedule"), library_cases(), ids=str)
 def test_a_lost_notify_is_always_refused(program, schedule) -> None:  # pyright: ignore
     """Plan mutation: any one notify that is not sent leaves its channel short."""
-    dims = {p.name: DIMS[p.name] for p in program.params}
+    dims = {p.name: DIMS[p.name] for p in program.params if p.kind == "dim"} | groups(program, 3)
     plan = make_plan(bind(program, schedule, dims, 3, CPU))
     waits = plan.signals.kind != NOTIFY
     awaited = set(zip(plan.signals.peer[waits], plan.signals.channel[waits], strict=True))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.compiler.library import groups
 from tests.schedule.simulate.cases import H200S, IDEAL, SHIFT, planned
 from tilelink.compiler import library
 from tilelink.errors import ProgressError
@@ -32,7 +33,8 @@ def cases() -> list[tuple[Program, Schedule | None]]:
 
 
 def run(program: Program, schedule: Schedule | None, machine=H200S, ranks: int = RANKS, **options) -> Simulated:  # pyright: ignore
-    dims = {p.name: SIZES[n % len(SIZES)] if p.kind == "dim" else 1 for n, p in enumerate(program.params)}
+    dims = {p.name: SIZES[n % len(SIZES)] for n, p in enumerate(program.params) if p.kind == "dim"}
+    dims |= groups(program, ranks)
     tables = {k: v.numpy() for k, v in random_tables(program, ranks=ranks, dims=dims, seed=0).items()}
     plan = make_plan(bind(program, schedule, dims, ranks, H200, "bf16"), tables)
     return simulate(plan, machine, tables=tables, **options)
