@@ -48,6 +48,13 @@ def test_the_programs_of_the_language_page_parse() -> None:
         assert module.programs or module.schedules
 
 
+def test_the_code_of_the_search_page_runs(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "search.md").read_text(), re.S)
+    script = tmp_path / "search.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{code}")
+    assert "schedule found for gemm_rs_" in run(script)
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
 def test_examples_run(path: Path) -> None:
     assert run(path)

@@ -13,7 +13,7 @@ from tilelink.schedule.machine import load_machine
 from tilelink.target import target
 from tilelink.tuning import Database, Key, Record, algorithms, key_of, rank
 
-DIMS = {"Ms": 512, "N": 1024, "K": 1024}
+DIMS = {"Ms": 256, "N": 512, "K": 512}
 KEY = Key(programs="abc", dims="M=64", dtype="bf16", ranks=4, gpu="a GPU", versions="torch 1")
 RECORD = Record(
     key=KEY, program="p", schedule="schedule s for p:\n    default\n", seconds=1e-4, evidence=({"us": 100.0},)

@@ -12,6 +12,9 @@ from tilelink.schedule.search.space import Candidate, Space
 from tilelink.schedule.search.strategies import Strategy
 from tilelink.schedule.values import Schedule
 
+PATIENCE = 10_000
+"""Proposals in a row that were all tried before, after which a search ends."""
+
 Cost = Callable[[Plan], float]
 """What a verified plan costs, in seconds."""
 
@@ -60,35 +63,35 @@ def search(
     seed: int = 0,
     progress: Callable[[Tried | None], None] | None = None,
 ) -> Found:
-    """Tries points until the strategy, the seconds, or the trials (distinct points, refused ones too) are spent.
+    """Tries points until strategy, seconds, trials (distinct points, refused ones too) or points are spent.
 
-    A point that comes again costs nothing. The same arguments without budget_s find the same, always. progress is
-    called after every trial, with None for a refused point.
+    A point that comes again costs nothing; a strategy that proposes nothing new for PATIENCE times is taken as done.
+    The same arguments without budget_s find the same, always. progress is called after every trial, with None for a
+    refused point.
     """
     begin = time.monotonic()
     known: dict[Candidate, float | None] = {}
     tried: list[Tried] = []
     proposals = strategy(space, Random(seed))
     judged: float | None = None
-    try:
-        candidate = next(proposals)
-        while True:
-            if candidate not in known:
-                if trials is not None and len(known) >= trials:
-                    break
-                if budget_s is not None and time.monotonic() - begin > budget_s:
-                    break
-                plan = space.plan(candidate)
-                known[candidate] = None if plan is None else cost(plan)
-                if (seconds := known[candidate]) is not None:
-                    at = time.monotonic() - begin
-                    schedule = space.schedule(candidate)
-                    tried.append(Tried(candidate=candidate, schedule=schedule, seconds=seconds, at=at))
-                if progress is not None:
-                    progress(tried[-1] if known[candidate] is not None else None)
-            judged = known[candidate]
-            candidate = proposals.send(judged)
-    except StopIteration:
-        pass
+    repeated = 0
+    while repeated < PATIENCE and len(known) < space.size:
+        try:
+            candidate = proposals.send(judged) if known else next(proposals)
+        except StopIteration:
+            break
+        repeated = repeated + 1 if candidate in known else 0
+        if not repeated:
+            late = budget_s is not None and time.monotonic() - begin > budget_s
+            if late or (trials is not None and len(known) >= trials):
+                break
+            plan = space.plan(candidate)
+            seconds = known[candidate] = None if plan is None else cost(plan)
+            if seconds is not None:
+                at, schedule = time.monotonic() - begin, space.schedule(candidate)
+                tried.append(Tried(candidate=candidate, schedule=schedule, seconds=seconds, at=at))
+            if progress is not None:
+                progress(tried[-1] if seconds is not None else None)
+        judged = known[candidate]
     elapsed = time.monotonic() - begin
     return Found(tried=tuple(tried), refused=dict(space.refused), size=space.size, elapsed=elapsed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from random import Random
@@ -112,6 +112,13 @@ class Space:
         others = [choice for choice in range(len(own[at].labels)) if choice != candidate.choices[at]]
         choices = (*candidate.choices[:at], chance.choice(others), *candidate.choices[at + 1 :])
         return Candidate(program=candidate.program, choices=choices)
+
+    def neighbours(self, candidate: Candidate) -> Iterator[Candidate]:
+        """All points that differ from one in one choice, knob by knob; of its own program alone."""
+        for at, knob in enumerate(self.knobs[candidate.program]):
+            for choice in range(len(knob.labels)):
+                if choice != candidate.choices[at]:
+                    yield replace(candidate, choices=(*candidate.choices[:at], choice, *candidate.choices[at + 1 :]))
 
     def cross(self, one: Candidate, other: Candidate, chance: Random) -> Candidate:
         """A point with each choice from one of two points of the same program, else one of the two."""
