@@ -1,0 +1,52 @@
+"""Programs in two levels mean what their counterparts in one level mean, and are safe, for every size of the groups."""
+
+from functools import cache
+
+import pytest
+
+import tilelink
+from tilelink.errors import CoverageError
+from tilelink.reference.run import run
+from tilelink.reference.trial import random_inputs, relative_error
+
+ONE_LEVEL = {
+    "two_level_all_gather": "all_gather",
+    "two_level_reduce_scatter": "reduce_scatter",
+    "two_level_ag_gemm": "ag_gemm",
+    "two_level_gemm_rs": "gemm_rs_scatter",
+}
+SIZES = {"Ms": 10, "N": 6, "K": 7}
+FACTORINGS = ((1, 1), (4, 2), (6, 2), (6, 3), (3, 1), (3, 3))
+
+
+@cache
+def module(name: str) -> tilelink.Module:
+    return tilelink.load(name)
+
+
+@pytest.mark.parametrize("name", ONE_LEVEL)
+@pytest.mark.parametrize(("ranks", "group"), FACTORINGS)
+def test_two_levels_compute_what_one_does(name: str, ranks: int, group: int) -> None:
+    one, two = module(ONE_LEVEL[name]).program(), module(name).program()
+    dims = {p.name: SIZES[p.name] for p in one.params}
+    (inputs,) = random_inputs(one, ranks=ranks, dims=dims, dtype="f32", launches=1, seed=ranks)
+    expected = run(one, inputs, dims)
+    got = run(two, inputs, dims | {"g": group})
+    assert relative_error([o["y"] for o in got], [o["y"] for o in expected]) < 1e-6
+
+
+@pytest.mark.parametrize("name", ONE_LEVEL)
+@pytest.mark.parametrize(("ranks", "group"), FACTORINGS)
+def test_two_levels_are_safe(name: str, ranks: int, group: int) -> None:
+    program = module(name).program()
+    dims = {p.name: SIZES.get(p.name, group) for p in program.params}
+    for schedule in (None, *module(name).schedules_of(program)):
+        tilelink.plan(program, schedule, ranks=ranks, dims=dims)
+
+
+@pytest.mark.parametrize("name", ONE_LEVEL)
+@pytest.mark.parametrize("group", [3, 8])
+def test_groups_that_do_not_divide_the_ranks_are_refused(name: str, group: int) -> None:
+    program = module(name).program()
+    with pytest.raises(CoverageError):
+        tilelink.plan(program, ranks=4, dims={p.name: SIZES.get(p.name, group) for p in program.params})
