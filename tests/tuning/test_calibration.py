@@ -1,0 +1,168 @@
+"""From made-up times to a machine, the programs that are timed, and the command where there is no GPU."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tilelink import cli_gpu, compiler
+from tilelink.calibration import Timings, fit, programs
+from tilelink.cli import app
+from tilelink.schedule.machine import Machine, load_machine, save_machine
+
+BASE = load_machine("8xH200")
+START, OVERHEAD = 9e-6, 1.5e-6
+RATES = {(128, 256): 8e14, (64, 128): 5e14}
+MIB = 2.0**20
+
+
+def products(sms: int = 100) -> list[list[float]]:
+    return [
+        [rows, columns, waves, inner, START + waves * (OVERHEAD + 2 * rows * columns * sms * inner / rate)]
+        for (rows, columns), rate in RATES.items()
+        for waves, inner in ((2, 1000), (2, 4000), (5, 1000))
+    ]
+
+
+def moved(few: float, many: float, extra: float) -> list[list[float]]:
+    """8 programs at `few` bytes a second together, 64 at `many`, and `extra` seconds for each byte besides."""
+    sizes = (64 * MIB, 128 * MIB)
+    return [[n, size, 2e-5 + size / rate + size * extra] for n, rate in ((8, few), (64, many)) for size in sizes]
+
+
+def timings(**failures: str) -> Timings:
+    rows = {
+        "products": products(),
+        "local": [[size, 4e-6 + 2 * size / 4e12] for size in (128 * MIB, 512 * MIB)],
+        "copies": [
+            *([1, size, 1e-5 + size / 4e11] for size in (64 * MIB, 256 * MIB)),
+            *([count, 4096, 1.2e-5 + (count - 1) * 3e-6] for count in (1, 33)),
+        ],
+        "push": moved(1.6e11, 3.6e11, 2 / 4e12),
+        "pull": moved(0.8e11, 3.0e11, 0.0),
+        "hops": [[hops, 2e-5 + hops * 4.3e-6] for hops in (8, 72)],
+        "chain": [[kernels, 8e-6 + (kernels - 1) * 2e-6] for kernels in (1, 5)],
+    }
+    return Timings(
+        gpu="a GPU", target="sm_90", sms=100, ranks=4, versions="torch 1",
+        rows={name: own for name, own in rows.items() if name not in failures}, failures=failures,
+    )  # fmt: skip
+
+
+EXPECTED = {
+    "sms": 100, "matmul_flops": 8e14, "tile_overhead": OVERHEAD, "memory_bandwidth": 4e12, "link_bandwidth": 4e11,
+    "copy_start": 1.2e-5, "copy_call": 3e-6, "sm_push_rate": 2e10, "sm_push_efficiency": 0.9, "sm_pull_rate": 1e10,
+    "sm_pull_efficiency": 0.75, "signal_latency": 2.9e-6, "fence": 1.4e-6, "local_signal_latency": 1.4e-6,
+    "kernel_start": 8e-6, "kernel_gap": 2e-6,
+}  # fmt: skip
+
+
+def test_times_give_back_the_numbers_that_they_were_made_of() -> None:
+    found = fit(timings(), BASE, name="mine")
+    for field, value in EXPECTED.items():
+        assert getattr(found, field) == pytest.approx(value), field
+        assert found.sources[field].startswith(("measured: ", "derived: ")), field
+    assert dict(found.tile_flops) == pytest.approx({f"{r}x{c}": rate for (r, c), rate in RATES.items()})
+    assert found.name == "mine" and found.vector_flops == BASE.vector_flops
+    assert found.sources["vector_flops"] == BASE.sources["vector_flops"]
+
+
+def test_what_failed_is_as_before_and_its_source_says_why() -> None:
+    found = fit(timings(push="RankError: there is one rank"), BASE, name="mine")
+    for field in ("sm_push_rate", "sm_push_efficiency"):
+        assert getattr(found, field) == getattr(BASE, field)
+        assert found.sources[field] == f"{BASE.sources[field]}; not measured: RankError: there is one rank"
+    assert found.sm_pull_rate == pytest.approx(1e10)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "field", "says"),
+    [
+        ("chain", [[1, 8e-6], [5, 7e-6]], "kernel_gap", "kernel_gap came out as -2.5e-07"),
+        ("local", [[1e6, 1e-5]], "memory_bandwidth", "too few times"),
+        ("hops", [], "fence", "there are no times"),
+        ("products", products()[:2], "tile_flops", "too few times of 128x256"),
+        ("pull", moved(1e11, 1e11, 0)[:2], "sm_pull_rate", "too few times"),
+        ("copies", [[1, 64 * MIB, 1e-4], [1, 64 * MIB, 1e-4]], "link_bandwidth", "too few times"),
+    ],
+)
+def test_times_that_make_no_sense_change_nothing(name: str, rows: list[list[float]], field: str, says: str) -> None:
+    given = timings()
+    given["rows"][name] = rows
+    found = fit(given, BASE, name="mine")
+    assert getattr(found, field) == getattr(BASE, field)
+    assert says in found.sources[field]
+
+
+def test_links_are_never_beaten() -> None:
+    given = timings()
+    given["rows"]["pull"] = moved(1e11, 4.4e11, 0.0)
+    assert fit(given, BASE, name="mine").sm_pull_efficiency == 1.0
+
+
+def test_a_measured_machine_comes_back_from_its_file(tmp_path: Path) -> None:
+    found = fit(timings(hops="TileLinkError: late"), BASE, name="mine")
+    save_machine(found, tmp_path / "m.json")
+    again = load_machine(tmp_path / "m.json")
+    assert again == found and again.sources["fence"].endswith("not measured: TileLinkError: late")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_programs_are_safe_and_as_large_as_meant(ranks: int) -> None:
+    texts = [programs.PUSH.format(programs=8), programs.PULL.format(programs=8), programs.HOP, programs.chain(3)]
+    sizes = [{"M": 8192, "K": 4096}, {"M": 8192, "K": 4096}, {"S": 8, "M": 256}, {"M": 256}]
+    kernels: list[list[int]] = []
+    for text, dims in zip(texts, sizes, strict=True):
+        module = compiler.parse(text)
+        plan = compiler.plan(
+            module.programs[0], module.schedules[0], ranks=ranks, dims=dims, dtype="bf16", target="sm_90"
+        )
+        kernels.append([k.programs for k in plan.bound.kernels])
+    assert kernels == [[8], [8], [1, 1], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("sms", [132, 108, 78, 7])
+def test_every_sm_has_as_many_tiles(sms: int) -> None:
+    for rows, columns, _, _ in programs.PRODUCT_TILES:
+        m, n = programs.product_sizes(sms, rows, columns, 3)
+        assert m % rows == n % columns == 0 and m // rows * (n // columns) == 3 * sms
+
+
+# The command -------------------------------------------------------------------------------------------------
+
+
+def test_without_gpus_the_command_says_so(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["calibrate", "--ranks", "2", "--out", str(tmp_path / "m.json")])
+    assert done.exit_code == 1 and "2 ranks need 2 GPUs" in done.output and not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path / "deep" / "m.json"), "--json"])
+    assert done.exit_code == 1 and json.loads(done.stdout)["error"] == "MachineError"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_command_writes_what_the_ranks_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    asked: list[object] = []
+
+    def answer(request: object, ranks: int) -> dict[str, object]:
+        asked.append((request, ranks))
+        return json.loads(json.dumps(timings(hops="late")))
+
+    monkeypatch.setattr(cli_gpu, "require_gpus", lambda *_, **__: None)
+    monkeypatch.setattr(cli_gpu, "on_gpus", answer)
+    out, raw = tmp_path / "m.json", tmp_path / "t.json"
+    command = ["calibrate", "--ranks", "4", "--out", str(out), "--timings", str(raw), "--budget", "20"]
+    done = CliRunner().invoke(app, [*command, *(["--json"] if as_json else [])])
+    assert done.exit_code == 0, done.output
+    assert asked == [({"what": "calibrate", "budget": 20.0}, 4)]
+    found: Machine = load_machine(out)
+    assert found.name == "4xa-GPU" and found.link_bandwidth == pytest.approx(4e11)
+    assert json.loads(raw.read_text())["rows"]["chain"] == timings()["rows"]["chain"]
+    if as_json:
+        assert json.loads(done.stdout)["machine"]["fence"]["source"].endswith("not measured: late")
+    else:
+        assert "link_bandwidth" in done.stdout and "4 x a GPU" in done.stdout

@@ -1,0 +1,9 @@
+"""Measuring a node: times on its GPUs, and a machine made of them.
+
+timings = measure(group)                              # on GPU ranks, all of them in lock-step
+machine = fit(timings, load_machine("8xH200"), name="mine")
+"""
+
+from tilelink.calibration.fit import Timings, fit
+
+__all__ = ["Timings", "fit"]

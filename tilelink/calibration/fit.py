@@ -1,0 +1,196 @@
+"""From times to the numbers of a machine: differences of launches that differ in one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, TypedDict
+
+from tilelink.schedule.machine import Machine
+
+Row = Sequence[float]
+Found = Mapping[str, tuple[Any, str]]
+"""Field -> value and source."""
+
+
+class Timings(TypedDict):
+    """What the ranks of a node measured; JSON values.
+
+    rows, times in seconds last: "products" [rows, columns, waves, inner, s], "local" [bytes, s] of copies within a GPU,
+    "copies" [count, bytes, s] to the next rank by copy engines, all ranks at once, "push" and "pull" [programs, bytes,
+    s] by programs, "hops" [hops, s] of a message from rank to rank, "chain" [kernels, s] of a launch.
+    failures: the names of rows that there are not -> why.
+    """
+
+    gpu: str
+    target: str
+    sms: int
+    ranks: int
+    versions: str
+    rows: dict[str, list[list[float]]]
+    failures: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What follows from one kind of rows: the fields, and how. `known`: the machine as far as it is measured."""
+
+    rows: str
+    fields: tuple[str, ...]
+    of: Callable[[Sequence[Row], Machine], Found]
+
+
+def fit(timings: Timings, base: Machine, *, name: str) -> Machine:
+    """A machine of measured times; what was not measured, or makes no sense, is as in `base`, and its source says why.
+
+    Rules follow each other, so that later ones know what earlier ones found.
+    """
+    known = replace(base, name=name, target=timings["target"], sms=timings["sms"])
+    sources = dict(base.sources)
+    if timings["sms"] != base.sms:
+        sources["sms"] = f"measured: the driver of {timings['gpu']} says so"
+    for rule in RULES:
+        try:
+            found = _sound(rule.of(_rows(timings, rule.rows), known))
+        except (ValueError, ZeroDivisionError) as error:
+            for field in rule.fields:
+                sources[field] = f"{base.sources.get(field, 'assumed')}; not measured: {error}"
+            continue
+        known = replace(known, **{field: value for field, (value, _) in found.items()})
+        sources |= {field: source for field, (_, source) in found.items()}
+    return replace(known, sources=MappingProxyType(sources))
+
+
+def _rows(timings: Timings, name: str) -> Sequence[Row]:
+    if reason := timings["failures"].get(name):
+        raise ValueError(reason)
+    if not (rows := timings["rows"].get(name, [])):
+        raise ValueError("there are no times")
+    return rows
+
+
+def _sound(found: Found) -> Found:
+    for field, (value, _) in found.items():
+        for number in value.values() if isinstance(value, Mapping) else (value,):
+            if not 0 < number < float("inf"):
+                raise ValueError(f"{field} came out as {number:.3g}")
+    return found
+
+
+def _slope(first: tuple[float, float], second: tuple[float, float]) -> float:
+    """(size, seconds) of two launches -> seconds for each unit of size."""
+    (a, s), (b, t) = sorted((first, second))
+    return (t - s) / (b - a)
+
+
+def _ends(rows: Sequence[Row]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The smallest and the largest (size, seconds). Raises ValueError if there are not two."""
+    pairs = sorted((row[0], row[-1]) for row in rows)
+    if len(pairs) < 2 or pairs[0][0] == pairs[-1][0]:
+        raise ValueError("there are too few times")
+    return pairs[0], pairs[-1]
+
+
+# Rules -------------------------------------------------------------------------------------------------------
+
+
+def _products(rows: Sequence[Row], known: Machine) -> Found:
+    """T = start + waves x (overhead + inner x c): c from two inner extents, overhead from two numbers of waves."""
+    rates: dict[str, float] = {}
+    overheads: dict[str, float] = {}
+    for height, width in dict.fromkeys((int(row[0]), int(row[1])) for row in rows):
+        own = {(waves, inner): s for h, w, waves, inner, s in rows if (h, w) == (height, width)}
+        waves, more = min(w for w, _ in own), max(w for w, _ in own)
+        inner, longer = min(i for _, i in own), max(i for _, i in own)
+        needed = {(waves, inner), (waves, longer), (more, inner)}
+        if len(needed) < 3 or not needed <= own.keys():
+            raise ValueError(f"there are too few times of {height}x{width}")
+        step = _slope((inner, own[waves, inner]), (longer, own[waves, longer])) / waves
+        tile = _slope((waves, own[waves, inner]), (more, own[more, inner]))
+        rates[f"{height}x{width}"] = 2.0 * height * width * known.sms / step
+        overheads[f"{height}x{width}"] = tile - inner * step
+    fastest = max(rates, key=lambda tile: rates[tile])
+    how = "the generated persistent product at two inner extents"
+    return {
+        "matmul_flops": (rates[fastest], f"measured: {how}, {fastest} tiles"),
+        "tile_flops": (MappingProxyType(rates), f"measured: {how}"),
+        "tile_overhead": (overheads[fastest], f"measured: {how} and numbers of {fastest} tiles on an SM"),
+    }
+
+
+def _local(rows: Sequence[Row], known: Machine) -> Found:
+    per_byte = _slope(*_ends(rows))
+    return {"memory_bandwidth": (2 / per_byte, "measured: a large copy within a GPU, read and written")}
+
+
+def _link(rows: Sequence[Row], known: Machine) -> Found:
+    least = min(row[1] for row in rows)
+    large = [(size, s) for _, size, s in rows if size > least]
+    rate = 1 / _slope(*_ends(large))
+    return {"link_bandwidth": (rate, "measured: large copies by the copy engine, each rank to its neighbour")}
+
+
+def _calls(rows: Sequence[Row], known: Machine) -> Found:
+    least = min(row[1] for row in rows)
+    (count, first), (more, last) = _ends([(count, s) for count, size, s in rows if size == least])
+    call = (last - first) / (more - count)
+    return {
+        "copy_start": (first - (count - 1) * call, "measured: a small copy to the next rank, from event to event"),
+        "copy_call": (call, f"measured: each of {more:g} small copies to the next rank after the first"),
+    }
+
+
+def _moved(rows: Sequence[Row], known: Machine, way: str, extra: float) -> Found:
+    """extra: seconds for each byte that the launch takes besides."""
+    few, many = min(row[0] for row in rows), max(row[0] for row in rows)
+    if few == many:
+        raise ValueError("there are too few times")
+    rate = {n: 1 / (_slope(*_ends([row[1:] for row in rows if row[0] == n])) - extra) for n in (few, many)}
+    text = "measured: {:.0f} GB/s with {:g} generated programs, all ranks at once"
+    return {
+        f"sm_{way}_rate": (rate[few] / few, text.format(rate[few] / 1e9, few)),
+        f"sm_{way}_efficiency": (min(1.0, rate[many] / known.link_bandwidth), text.format(rate[many] / 1e9, many)),
+    }
+
+
+def _push(rows: Sequence[Row], known: Machine) -> Found:
+    """A launch copies what arrived to the caller's tensor, in addition: 2 bytes of memory traffic for each."""
+    return _moved(rows, known, "push", 2 / known.memory_bandwidth)
+
+
+def _pull(rows: Sequence[Row], known: Machine) -> Found:
+    return _moved(rows, known, "pull", 0.0)
+
+
+def _hops(rows: Sequence[Row], known: Machine) -> Found:
+    """A hop is a store, a notify and the end of the wait for it: their sum is what is measured."""
+    hop = _slope(*_ends(rows))
+    part = hop / (known.fence + known.signal_latency)
+    source = f"derived: a store to the next rank, its notify and the wait take {hop * 1e6:.2f} us, measured together"
+    return {
+        "signal_latency": (known.signal_latency * part, source),
+        "fence": (known.fence * part, source),
+        "local_signal_latency": (known.local_signal_latency * part, f"{source}; in proportion"),
+    }
+
+
+def _chain(rows: Sequence[Row], known: Machine) -> Found:
+    gap = _slope(*_ends(rows))
+    (kernels, first), _ = _ends(rows)
+    return {
+        "kernel_start": (first - (kernels - 1) * gap, "measured: a launch of one tiny kernel, from event to event"),
+        "kernel_gap": (gap, "measured: each further tiny kernel of a launch"),
+    }
+
+
+RULES = (
+    Rule(rows="products", fields=("matmul_flops", "tile_flops", "tile_overhead"), of=_products),
+    Rule(rows="local", fields=("memory_bandwidth",), of=_local),
+    Rule(rows="copies", fields=("link_bandwidth",), of=_link),
+    Rule(rows="copies", fields=("copy_start", "copy_call"), of=_calls),
+    Rule(rows="push", fields=("sm_push_rate", "sm_push_efficiency"), of=_push),
+    Rule(rows="pull", fields=("sm_pull_rate", "sm_pull_efficiency"), of=_pull),
+    Rule(rows="hops", fields=("signal_latency", "fence", "local_signal_latency"), of=_hops),
+    Rule(rows="chain", fields=("kernel_start", "kernel_gap"), of=_chain),
+)

@@ -1,0 +1,101 @@
+"""The programs that are timed to measure a node: each makes one of the machine's numbers large."""
+
+from __future__ import annotations
+
+PRODUCT_TILES: tuple[tuple[int, int, int, int], ...] = (
+    (128, 256, 8, 4), (256, 128, 8, 4), (128, 128, 8, 4), (64, 256, 4, 4), (64, 128, 4, 4),
+)  # fmt: skip
+"""Rows, columns, warps and stages of the products whose speed is measured: those that schedules use."""
+WAVES_AND_INNER: tuple[tuple[int, int], ...] = ((2, 2048), (2, 6144), (6, 2048))
+"""Tiles that every SM computes, and the inner extent: what separates the main loop, a tile's overhead and the start."""
+MOVERS = (8, 64)
+"""Programs that move data: so few that each is at its own rate, and so many that the link is full."""
+MOVED_ROWS = (8192, 16384)
+MOVED_COLUMNS = 4096
+"""Of 16-bit elements: 64 and 128 MiB, whose difference is free of what a launch costs."""
+HOPS = (8, 72)
+HOP_ELEMENTS = 256
+CHAINS = (1, 5)
+"""Kernels of one stream."""
+
+PRODUCT = """
+program product(M, N, K):
+    x : in [M, K]
+    w : in [N, K]
+    y : out [M, N]
+
+    compute gemm(i: M, j: N):
+        y[i, j] = dot(x[i, :], w[j, :].T)
+
+schedule measured for product:
+    gemm on sm, tile(i={rows}, j={columns}, k=64), order(group(i, 8)), warps {warps}, stages {stages}
+"""
+PUSH = """
+program push(M, K):
+    x : in [M, K]
+    y : out symmetric [M, K]
+
+    comm send(i: M):
+        tile_push_data(y[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(y[i, :] @ (rank + 1))
+
+schedule measured for push:
+    send on sm({programs}), tile(i=64), warps 16
+    y channel(i=65536), buffers 1
+"""
+PULL = """
+program pull(M, K):
+    x : in symmetric [M, K]
+    y : out [M, K]
+
+    comm fetch(i: M):
+        tile_pull_data(y[i, :], x[i, :] @ (rank + 1))
+
+schedule measured for pull:
+    fetch on sm({programs}), tile(i=64), warps 16
+    x buffers 1
+"""
+HOP = """
+program hops(S, M):
+    x : in [M]
+    z : symmetric [S, M]
+    y : out [M]
+
+    comm hand(s: S, i: M):
+        if s == 0:
+            tile_push_data(z[s, i] @ (rank + 1), x[i])
+        else:
+            peer_tile_wait(z[s - 1, i])
+            tile_push_data(z[s, i] @ (rank + 1), z[s - 1, i])
+        peer_tile_notify(z[s, i] @ (rank + 1))
+
+    compute last(i: M):
+        peer_tile_wait(z[S - 1, i])
+        y[i] = z[S - 1, i]
+
+schedule measured for hops:
+    hand on sm(1), tile(i=256)
+    last on sm(1), tile(i=256)
+    z channel(i=256)
+"""
+
+
+def chain(kernels: int) -> str:
+    """Kernels of one tile that run one after the other, each on what the one before it has written."""
+    names = ["x", *(f"b{n}" for n in range(1, kernels)), "y"]
+    spaces = ["in", *["local"] * (kernels - 1), "out"]
+    lines = ["program chain(M):", *(f"    {name} : {space} [M]" for name, space in zip(names, spaces, strict=True))]
+    for n in range(kernels):
+        before, after = names[n], names[n + 1]
+        lines += ["", f"    compute step{n}(i: M):"]
+        lines += [f"        consumer_tile_wait({before}[i])"] if n else []
+        lines += [f"        {after}[i] = {before}[i]"]
+        lines += [f"        producer_tile_notify({after}[i])"] if n < kernels - 1 else []
+    lines += ["", "schedule measured for chain:", *(f"    step{n} on sm, tile(i=256)" for n in range(kernels))]
+    return "\n".join(lines) + "\n"
+
+
+def product_sizes(sms: int, rows: int, columns: int, waves: int) -> tuple[int, int]:
+    """M and N of a product that gives every SM `waves` tiles, as nearly square as the number of SMs allows."""
+    across = max(n for n in range(1, int(sms**0.5) + 1) if sms % n == 0)
+    return rows * waves * (sms // across), columns * across
