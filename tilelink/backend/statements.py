@@ -11,6 +11,7 @@ from tilelink.backend.late_waits import late_wait
 from tilelink.backend.publish import Pending, pending_at
 from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
 from tilelink.backend.scopes import undeclared
+from tilelink.backend.unroll import unrolled
 from tilelink.backend.values import LOW, TRITON, Tile, Values, aligned
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
@@ -161,8 +162,16 @@ class Statements:
         # waits that loads depend on: only loops inside such a loop, or without any of these, are software-pipelined.
         ordered = any(isinstance(s, Store | Transfer | Notify | Wait) for s in statements(loop.body))
         head = f"tl.range(0, {count}, num_stages=1)" if ordered else f"range(0, {count})"
+        if not ordered and unrolled(loop, count, self._shapes(loop)):
+            head = f"tl.static_range(0, {count})"
         with self.writer.block(f"for {index} in {head}:"):
             self._loop(loop, depth + 1)
+
+    def _shapes(self, loop: For) -> dict[str, tuple[int, ...]]:
+        """The shapes of the tiles that a loop assigns."""
+        addresses = self.values.addresses
+        names = [s.name for s in loop.body if isinstance(s, Assign)]
+        return {name: addresses.shape(addresses.typing.locals[name].axes, {}) for name in names}
 
     def _assign(self, name: str, value: Value) -> None:
         match value:
