@@ -15,13 +15,13 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from tilelink import compiler
 from tilelink.errors import RankError, TileLinkError
 from tilelink.reference import trial
-from tilelink.schedule.simulate.measured import Measured, measured_text
 from tilelink.settings import environment, variable
 
 PATIENCE_S = 120.0
@@ -46,8 +46,6 @@ schedule sm for probe:
     send on sm(8), tile(i=4096)
     y channel(i=1048576)
 """
-MEETING_CYCLES = 4_000_000
-"""About 2 ms, in which a host issues a launch."""
 PROBE_ELEMENTS = 2**19
 """Of bf16: 1 MiB to each peer."""
 
@@ -125,17 +123,14 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from tilelink.runtime.cuda.device import current_target
-
     module = compiler.load(request["file"])
     program = module.program(request["program"])
     schedule = module.schedule(request["schedule"], program) if request["schedule"] else None
     ranks, rank, dims, dtype = dist.get_world_size(), dist.get_rank(), request["dims"], request["dtype"]
     tables = trial.random_tables(program, ranks=ranks, dims=dims, seed=request["seed"])
     kernel = compiler.compile(
-        program, schedule, dims=dims, dtype=dtype, device="cuda", tables=tables, deadline_s=request["deadline"],
-        trace=request["trace"],
-    )  # fmt: skip
+        program, schedule, dims=dims, dtype=dtype, device="cuda", tables=tables, deadline_s=request["deadline"]
+    )
     inputs = trial.random_inputs(
         program, ranks=ranks, dims=dims, dtype=dtype, launches=request["launches"], seed=request["seed"]
     )
@@ -143,11 +138,7 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     torch.cuda.synchronize()
     dist.barrier(device_ids=[rank])
     begin = time.perf_counter()
-    outputs: list[dict[str, torch.Tensor]] = []
-    for one in given:
-        if request["trace"]:
-            _meet()
-        outputs.append(kernel(one))
+    outputs = [kernel(one) for one in given]
     torch.cuda.synchronize()
     seconds = time.perf_counter() - begin
     worst: dict[str, float] = {}
@@ -157,32 +148,15 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in output.items():
             error = _error(value, [own[name] for own in expected], rank)
             worst[name] = max(worst.get(name, 0.0), error)
-    answer = {"errors": worst, "seconds": seconds}
-    if request["trace"]:
-        timeline = kernel.timeline()
-        if rank == 0:
-            options = {"ranks": ranks, "dims": dims, "dtype": dtype, "target": current_target(), "tables": tables}
-            plan = compiler.plan(program, schedule, **options)
-            answer["trace"] = measured_text(Measured(plan=plan, raw=timeline.spans, clock=timeline.clock))
-    return answer
-
-
-def _meet() -> None:
-    """Lets the GPUs begin what is issued next at the same time: each was waited for, so hosts do not go in step."""
-    import torch
-    import torch.distributed as dist
-
-    every = torch.zeros(dist.get_world_size(), device="cuda")
-    dist.all_gather_into_tensor(every, torch.zeros(1, device="cuda"))
-    torch.cuda._sleep(MEETING_CYCLES)
+    return {"errors": worst, "seconds": seconds}
 
 
 def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times candidates and, where the file stands for an operator, its unfused way."""
+    import torch
     import torch.distributed as dist
 
     from tilelink import ops
-    from tilelink.tuning import here
     from tilelink.tuning.measure import measure
 
     module = compiler.load(request["file"])
@@ -205,12 +179,11 @@ def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
         others = {"unfused": lambda _: {outputs[0]: operator(*flat, schedule="unfused")}}
     assert dist.group.WORLD is not None
     found = measure(candidates, inputs, dims=dims, dtype=dtype, group=dist.group.WORLD, others=others)
-    gpu, versions = here()
     return {
         "measured": [asdict(one) for one in found if one.label not in others],
         "unfused": next((one.seconds for one in found if one.label in others), None),
-        "gpu": gpu,
-        "versions": versions,
+        "gpu": torch.cuda.get_device_name(),
+        "versions": f"torch {torch.__version__}, triton {metadata.version('triton')}",
     }
 
 
