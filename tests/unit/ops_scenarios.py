@@ -8,10 +8,13 @@ operator and its kernel is tested: which program and schedule, shapes, caching, 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,12 @@ from torch.nn.functional import gelu, silu
 
 import tilelink
 from tilelink import compiler, ops
-from tilelink.errors import DtypeError, ShapeError, UnknownNameError
-from tilelink.ops import calls
+from tilelink.errors import DtypeError, RankError, ShapeError, UnknownNameError
+from tilelink.ops import agreed, calls
 from tilelink.ops.choice import PROGRAMS
+from tilelink.settings import override
+from tilelink.target import H200
+from tilelink.tuning import Database, Record, algorithms, key_of
 
 MS, N, K = 6, 10, 8
 ALLOWED = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
@@ -131,6 +137,49 @@ def fused() -> None:
         ops.ag_gemm(x.float(), w.float(), schedule="h200")
     with pytest.raises(UnknownNameError, match="movers"):
         ops.ag_gemm(x, w, schedule="nothing")
+
+
+def chosen() -> None:
+    """All ranks take what rank 0's database says, which others cannot read; clear() has it read again."""
+    spoken = Spoken()
+    logging.getLogger("tilelink.ops").addHandler(spoken)
+    logging.getLogger("tilelink.ops").setLevel(logging.INFO)
+    module, rank, ranks = tilelink.load("gemm_rs"), dist.get_rank(), dist.get_world_size()
+    program = module.program("gemm_rs_scatter")
+    key = key_of(algorithms(module.programs, program), dims={"Ms": MS, "N": N, "K": K}, dtype="bf16", ranks=ranks,
+                 gpu="NVIDIA H200", versions="these")  # fmt: skip
+    found = Record(key=key, program=program.name, schedule=str(module.schedule("epilogue", program)), seconds=1e-4)
+    with override(cache=Path(tempfile.mkdtemp())):
+        if rank == 0:
+            Database().store(found)
+        long, w = torch.ones(ranks * MS, K).bfloat16(), torch.ones(N, K).bfloat16()
+        for _ in range(2):
+            assert ops.gemm_rs(long, w).tolist() == [[float(ranks * K)] * N] * MS
+        assert Meaning.made == [("gemm_rs_scatter", "epilogue")]
+        near(ops.ag_gemm(long, w), torch.ones(ranks * ranks * MS, N) * K)
+        assert len(Meaning.made) == 1 and len(spoken.lines) == (rank == 0)  # few rows: not fused
+        ops.ag_gemm(long, w)
+        assert len(spoken.lines) == (rank == 0)
+        if rank == 0:
+            Database().store(replace(found, program="", schedule="unfused", seconds=5e-5))
+        ops.clear()
+        ops.gemm_rs(long, w)
+        assert len(Meaning.made) == 1
+        ops.clear()
+        torch.cuda.is_available = lambda: True
+        torch.cuda.is_current_stream_capturing = lambda: True
+        with pytest.raises(RankError, match="once before the capture"):
+            ops.gemm_rs(long, w)
+        ops.gemm_rs(long, w, schedule="unfused")
+
+
+class Spoken(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
 
 
 def mistakes() -> None:
@@ -277,8 +326,12 @@ def layers() -> None:
 
 def main(name: str) -> None:
     dist.init_process_group("gloo")
-    if name == "fused":
+    if name in ("fused", "chosen"):
         calls.compiler.compile = Meaning  # type: ignore[assignment]
+    if name == "chosen":  # as if this were a GPU
+        calls._able = lambda x: x.dtype is torch.bfloat16
+        calls.current_target = lambda: H200
+        agreed.here = lambda: ("NVIDIA H200", "these")
     status = 0
     try:
         globals()[name]()

@@ -18,9 +18,13 @@ from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore
 
 from tilelink import compiler
-from tilelink.errors import DtypeError, ShapeError, UnknownNameError
+from tilelink.errors import DtypeError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
-from tilelink.ops.choice import UNFUSED, choose, program_of
+from tilelink.ops.agreed import agreed, forget
+from tilelink.ops.choice import UNFUSED, program_of
+from tilelink.ops.decide import decide
+from tilelink.ops.predict import Request
+from tilelink.runtime.cuda.device import current_target
 from tilelink.schedule.values import Schedule
 
 if TYPE_CHECKING:
@@ -88,6 +92,7 @@ def run(op: str, operands: Operands, activation: str, group: str, way: Way) -> A
 def clear() -> None:
     """Forgets all kernels and frees their memory. All ranks call it, when no operator is running any more."""
     _calls.clear()
+    forget()
 
 
 # Building a call ---------------------------------------------------------------------------------------------
@@ -104,16 +109,37 @@ def _prepared(op: str, operands: Operands, activation: str, group: str, way: Way
     columns = x.shape[1:].numel()
     M = x.shape[0] * (members.size() if operator.gathers else 1)
     N = given[operator.operands[1]].shape[0] if operator.is_product else columns
-    if way is None:
-        able = x.dtype in _DTYPES and x.is_cuda
-        way = choose(operator.base, M, N, columns, members.size()) if able else UNFUSED
-    if way == UNFUSED:
-        return partial(_unfused, getattr(unfused, op), activation if "bias" in operator.operands else None, members)
     in_kernel = activation if operator.base == "ag_gemm" else ""
     follows = operator.follows or "_".join(part for part in ("bias" if "bias" in given else "", in_kernel) if part)
+    if way is None:
+        sizes = {"M": M, "N": N, "K": columns, "ranks": members.size()}
+        way = _decided(operator.base, follows, x, sizes, members) if _able(x) and members.size() > 1 else UNFUSED
+    if way == UNFUSED:
+        return partial(_unfused, getattr(unfused, op), activation if "bias" in operator.operands else None, members)
     program, schedule = _resolve(way, operator.base, follows)
     kernel = _compiled(program, schedule, x, {"M": M, "N": N, "K": columns}, members)
     return Launch(kernel, program, operator, given, members.size(), "" if in_kernel else activation)
+
+
+def _able(x: torch.Tensor) -> bool:
+    """Whether generated kernels can take what is on x's device and has its dtype."""
+    return x.dtype in _DTYPES and x.is_cuda
+
+
+def _decided(
+    op: str, follows: str, x: torch.Tensor, sizes: dict[str, int], group: ProcessGroup
+) -> Schedule | str:  # fmt: skip
+    """The way of a call that names none. The first of a group is collective."""
+    known = agreed(group)
+    try:
+        processor = current_target()
+    except UnknownTargetError:
+        return UNFUSED
+    request = Request(op=op, follows=follows, dtype=_DTYPES[x.dtype], **sizes)
+    return decide(
+        request, gpu=known.gpu, versions=known.versions, records=known.records, processor=processor,
+        speaks=group.rank() == 0,
+    )  # fmt: skip
 
 
 def _given(op: str, operands: Operands) -> dict[str, torch.Tensor]:

@@ -5,7 +5,7 @@ measured = measure(found.ranking[:8], ...)            # on GPU ranks, all of the
 Database().store(Record(...))
 """
 
-from tilelink.tuning.database import Database, Key, Record, key_of
+from tilelink.tuning.database import Database, Key, Record, here, key_of
 from tilelink.tuning.rank import algorithms, rank
 
-__all__ = ["Database", "Key", "Record", "algorithms", "key_of", "rank"]
+__all__ = ["Database", "Key", "Record", "algorithms", "here", "key_of", "rank"]

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,13 @@ def key_of(
     return Key(programs=digest, dims=text, dtype=dtype, ranks=ranks, gpu=gpu, versions=versions)
 
 
+def here() -> tuple[str, str]:
+    """The GPU of this process and the versions that generate its code, as keys have them."""
+    import torch
+
+    return torch.cuda.get_device_name(), f"torch {torch.__version__}, triton {metadata.version('triton')}"
+
+
 def _bucket(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
@@ -87,7 +95,7 @@ class Database:
     def records(self) -> list[Record]:
         """All records, in the order in which they came."""
         try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
+            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return []
         return [record for line in lines if (record := _record(line)) is not None]

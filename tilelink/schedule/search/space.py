@@ -81,7 +81,7 @@ class Space:
         program = self.programs[candidate.program]
         try:
             bound = bind(program, self.schedule(candidate), self.dims, self.ranks, self.target, self.dtype)
-            if reason := _does_not_fit(bound):
+            if reason := does_not_fit(bound):
                 self.refused[reason] += 1
                 return None
             plan = make_plan(bound)
@@ -128,7 +128,7 @@ class Space:
         return Candidate(program=one.program, choices=mixed)
 
 
-def _does_not_fit(bound: Bound) -> str | None:
+def does_not_fit(bound: Bound) -> str | None:
     """Why a processor cannot hold a bound program, judged by the operands of its products."""
     for stage in bound.stages.values():
         found = [value_of(s) for s in statements(stage.stage.body)]

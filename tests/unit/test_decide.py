@@ -1,0 +1,164 @@
+"""Which way an operator takes where nothing is said: measured, ruled, or predicted."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilelink import compiler
+from tilelink.ops.choice import program_of
+from tilelink.ops.decide import decide
+from tilelink.ops.predict import Request, fused_ways, held, machine_of, unfused_seconds
+from tilelink.schedule.machine import load_machine
+from tilelink.schedule.values import Schedule
+from tilelink.target import target
+from tilelink.tuning import Record, algorithms, key_of
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+GPU, VERSIONS = "NVIDIA H200", "torch 2, triton 3"
+REGRET = 0.03
+"""Of a measured time that a choice may be slower than the best of the ways measured beside it."""
+UNFUSED_ERROR = 0.07
+"""Of the measured time of the unfused pair, for products of 2048 rows and more."""
+
+
+def shapes() -> list[dict[str, Any]]:
+    return [
+        shape
+        for name in ("tp_4xH200", "gemm_ar_4xH200")
+        for shape in json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["shapes"]
+    ]
+
+
+def request(op: str, M: int, N: int, K: int, ranks: int = 4, follows: str = "") -> Request:
+    return Request(op=op, follows=follows, M=M, N=N, K=K, ranks=ranks, dtype="bf16")
+
+
+def chosen(asked: Request, *records: Record, gpu: str = GPU) -> Schedule | str:
+    found = {record.key: record for record in records}
+    return decide(asked, gpu=gpu, versions=VERSIONS, records=found, processor=target("sm_90"))
+
+
+@pytest.mark.parametrize("shape", shapes(), ids=lambda shape: f"{shape['op']}-{shape['shape']}")
+def test_the_choice_is_not_slower_than_what_was_measured(shape: dict[str, Any]) -> None:
+    way = chosen(request(shape["op"], shape["M"], shape["N"], shape["K"], shape["ranks"]))
+    ways = {row["name"]: row["us"] for row in shape["rows"] if row["kind"] == "ours" and row["name"].endswith(":h200")}
+    ways["unfused"] = next(row["us"] for row in shape["rows"] if row["name"] == "cuBLAS+NCCL")
+    name = f"{way.program}:{way.name}" if isinstance(way, Schedule) else way
+    taken = ways[name if name in ways else f"{program_of(shape['op'], '')}:{way}"]
+    assert taken <= (1 + REGRET) * min(ways.values())
+
+
+def test_the_unfused_time_is_predicted() -> None:
+    machine = load_machine("8xH200")
+    for shape in shapes():
+        if shape["M"] >= 2048:
+            asked = request(shape["op"], shape["M"], shape["N"], shape["K"], shape["ranks"])
+            measured = next(row["us"] for row in shape["rows"] if row["name"] == "cuBLAS+NCCL")
+            assert unfused_seconds(asked, machine) * 1e6 == pytest.approx(measured, rel=UNFUSED_ERROR), str(asked)
+
+
+def test_what_follows_a_product_costs_something_unfused() -> None:
+    machine = load_machine("8xH200")
+    plain, silu, gated = (unfused_seconds(request("ag_gemm", 8192, 3584, 4096, follows=f), machine)
+                          for f in ("", "bias_silu", "gated"))  # fmt: skip
+    assert plain < silu < gated < 2.5 * plain
+
+
+def test_the_model_overrules_the_rule_where_a_product_is_too_small_to_hide_anything() -> None:
+    assert chosen(request("gemm_rs", 2048, 256, 4096)) == "unfused"
+    assert chosen(request("gemm_rs", 2048, 256, 4096), gpu="a GPU that nobody described") == "h200"
+    assert chosen(request("gemm_rs", 1024, 8192, 8192)) == "unfused"  # few rows: the rule
+
+
+def test_a_processor_that_can_hold_no_schedule_stays_unfused() -> None:
+    asked = request("ag_gemm", 8192, 3584, 4096)
+    assert held(asked, "sm_90") and not held(asked, "sm_80")
+    assert chosen(asked, gpu="NVIDIA A100-SXM4-80GB") == "unfused"
+
+
+def test_what_would_take_long_to_simulate_is_left_to_the_rule() -> None:
+    asked = request("ag_gemm", 1 << 20, 3584, 4096)
+    assert fused_ways(asked, load_machine("8xH200")) == []
+    assert chosen(asked) == "h200"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "machine"),
+    [
+        ("NVIDIA H200", "8xH200"), ("NVIDIA H100 80GB HBM3", "8xH100"), ("NVIDIA A100-SXM4-80GB", "8xA100"),
+        ("NVIDIA H100 PCIe", None), ("NVIDIA H200 NVL", None), ("NVIDIA GH200 480GB", None), ("another", None),
+    ],
+)  # fmt: skip
+def test_descriptions_are_found_by_the_name_of_the_gpu(gpu: str, machine: str | None) -> None:
+    found = machine_of(gpu)
+    assert (found and found.name) == machine
+
+
+# Records -----------------------------------------------------------------------------------------------------
+
+
+def record(op: str, program: str, schedule: str, seconds: float, **dims: int) -> Record:
+    module = compiler.load(op)
+    programs = algorithms(module.programs, module.program(program))
+    key = key_of(programs, dims=dims, dtype="bf16", ranks=4, gpu=GPU, versions=VERSIONS)
+    text = schedule if schedule == "unfused" else str(module.schedule(schedule, module.program(program)))
+    return Record(key=key, program="" if schedule == "unfused" else program, schedule=text, seconds=seconds)
+
+
+def test_what_was_measured_is_taken() -> None:
+    scatter = record("gemm_rs", "gemm_rs_scatter", "h200", 3e-4, Ms=256, N=512, K=512)
+    way = chosen(request("gemm_rs", 1000, 512, 512), scatter)  # 250 rows of a rank are rounded up to 256
+    assert isinstance(way, Schedule) and (way.program, way.name) == ("gemm_rs_scatter", "h200")
+    assert chosen(request("gemm_rs", 1028, 512, 512), scatter) == "unfused"
+    assert chosen(request("gemm_rs", 1000, 512, 520), scatter) == "unfused"
+    assert chosen(request("gemm_rs", 1000, 512, 512, follows="bias"), scatter) == "unfused"
+    other = replace(scatter, key=replace(scatter.key, versions="torch 3"))
+    assert chosen(request("gemm_rs", 1000, 512, 512), other) == "unfused"
+    large = record("ag_gemm", "ag_gemm", "unfused", 3e-4, Ms=2048, N=3584, K=4096)
+    assert chosen(request("ag_gemm", 8192, 3584, 4096)) == "h200"
+    assert chosen(request("ag_gemm", 8192, 3584, 4096), large) == "unfused"
+
+
+def test_the_fastest_of_several_records_is_taken() -> None:
+    two = record("gemm_ar", "gemm_ar", "h200", 3e-4, Ms=32, N=512, K=512)
+    one = record("gemm_ar", "gemm_ar_one_shot", "h200", 2e-4, M=128, N=512, K=512)
+    for faster, slower in ((one, two), (replace(two, seconds=1e-4), one)):
+        way = chosen(request("gemm_ar", 128, 512, 512), slower, faster)
+        assert isinstance(way, Schedule) and way.program == faster.program
+    way = chosen(request("gemm_ar", 126, 512, 512), two, one)  # rows that the ranks do not divide
+    assert isinstance(way, Schedule) and way.program == "gemm_ar_one_shot"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"schedule": "schedule s for gemm_rs_slots:\n    nonsense\n"},
+        {"schedule": ""},
+        {"program": "gone"},
+        {"schedule": "schedule s for gemm_rs_slots:\n    gemm order(s = [0, 0, 1, 2])\n"},
+    ],
+)
+def test_records_that_cannot_be_used_are_passed_over(broken: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    good = record("gemm_rs", "gemm_rs_slots", "h200", 3e-4, Ms=256, N=512, K=512)
+    bad = replace(good, **broken)  # type: ignore[arg-type]
+    assert isinstance(chosen(request("gemm_rs", 1024, 512, 512), good), Schedule)
+    assert chosen(request("gemm_rs", 1024, 512, 512), bad) == "unfused"
+    assert "is passed over" in caplog.text
+
+
+def test_a_choice_without_a_measurement_says_how_to_measure(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "tilelink.ops"):
+        chosen(request("gemm_rs", 8192, 512, 2048))
+        assert "tilelink tune gemm_rs --program gemm_rs_slots -n 4 --shape 2048,512,2048 --measure" in caplog.text
+        assert "predicted" in caplog.text and "unfused" in caplog.text
+        caplog.clear()
+        chosen(
+            request("gemm_rs", 1000, 512, 512), record("gemm_rs", "gemm_rs_slots", "h200", 1e-4, Ms=250, N=512, K=512)
+        )
+        assert not caplog.text

@@ -1,0 +1,59 @@
+# pyright: basic
+"""What all ranks of a group know alike: the GPU, and what was measured on such GPUs.
+
+Ranks must take the same way, and one may read the database of tuning results before another has written to it. So rank
+0 reads it, once, and tells the others; from then on every decision is a function of what all of them have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from tilelink.errors import RankError
+from tilelink.tuning import Database, Key, Record, here
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreed:
+    """gpu, versions: of rank 0, as keys of records have them. records: for these and the group's ranks alone."""
+
+    gpu: str
+    versions: str
+    records: Mapping[Key, Record]
+
+
+_agreed: dict[tuple[str, int], Agreed] = {}
+
+
+def agreed(group: ProcessGroup) -> Agreed:
+    """What the ranks of a group agreed on. The first call is collective, and waits for rank 0.
+
+    Raises RankError for a first call that a CUDA graph captures.
+    """
+    key = (group.group_name, group.size())
+    if key not in _agreed:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            hint = "call the operator once before the capture, on all ranks, or give it a schedule"
+            raise RankError("the ranks choose a way together, which a CUDA graph cannot hold", hint=hint)
+        said: list[Any] = [_own(group.size()) if group.rank() == 0 else None]
+        if group.size() > 1:
+            dist.broadcast_object_list(said, group=group, group_src=0)
+        _agreed[key] = said[0]
+    return _agreed[key]
+
+
+def forget() -> None:
+    """Makes the next call of every group read the database again. All ranks call it."""
+    _agreed.clear()
+
+
+def _own(ranks: int) -> Agreed:
+    gpu, versions = here()
+    fitting = (r for r in Database().records() if (r.key.gpu, r.key.versions, r.key.ranks) == (gpu, versions, ranks))
+    return Agreed(gpu=gpu, versions=versions, records={r.key: replace(r, evidence=()) for r in fitting})

@@ -1,0 +1,126 @@
+"""Which way a call without a schedule takes: what was measured, else the rule, unless the model is sure to know better.
+
+The rule (`choose`) was right for all that was measured on H200s, so it stands. The model may overrule it where the
+rule fuses an all-gather or a reduce-scatter with a product: there its predictions were within 7 % for the unfused
+way and within 8 % for the rule's schedules, and it needs to promise more than that (SURE). It is not asked about
+all-reduces, which it promises up to twice the speed that they have, nor about few rows, where most is start-up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import cache
+
+from tilelink import compiler
+from tilelink.errors import TileLinkError
+from tilelink.ir.program import Program
+from tilelink.ops.choice import UNFUSED, choose
+from tilelink.ops.predict import Request, fused_ways, held, machine_of, programs_for, unfused_seconds
+from tilelink.schedule.machine import Machine
+from tilelink.schedule.values import Schedule
+from tilelink.target import Target
+from tilelink.tuning import Key, Record, algorithms, key_of
+
+SURE = 0.9
+"""What the model must promise, as a share of the time that it promises of the rule's way, to overrule the rule."""
+
+US = 1e6
+_log = logging.getLogger("tilelink.ops")
+
+
+def decide(
+    request: Request,
+    *,
+    gpu: str,
+    versions: str,
+    records: Mapping[Key, Record],
+    processor: Target | None = None,
+    speaks: bool = True,
+) -> Schedule | str:
+    """UNFUSED, the name of a schedule of the operator's program, or a schedule.
+
+    The same on all ranks that have the same records, GPU and versions. processor: what recorded schedules must fit
+    (None: not asked). speaks: says in the log (`tilelink.ops`, INFO) what was chosen without a measurement.
+    """
+    found = measured(request, gpu, versions, records, processor) if records else None
+    if found is not None:
+        return found
+    way, why = predicted(request, machine_of(gpu))
+    if speaks:
+        _log.info("%s: never measured here; takes %s (%s); %s", request, _name(way), why, _advice(request))
+    return way
+
+
+# Measured ----------------------------------------------------------------------------------------------------
+
+
+def measured(
+    request: Request, gpu: str, versions: str, records: Mapping[Key, Record], processor: Target | None
+) -> Schedule | str | None:
+    """The fastest that was recorded for the operator's programs at such sizes; None for nothing that can be used."""
+    found: list[Record] = []
+    for programs in _algorithms(request.op, request.follows):
+        if (dims := request.dims(programs[0])) is not None:
+            key = key_of(
+                programs, dims=dims, dtype=request.dtype, ranks=request.ranks, gpu=gpu, versions=versions
+            )  # fmt: skip
+            found += [records[key]] if key in records else []
+    for record in sorted(found, key=lambda one: one.seconds):
+        try:
+            return UNFUSED if record.schedule == UNFUSED else _schedule(record, request, processor)
+        except (TileLinkError, IndexError, StopIteration) as error:
+            _log.warning("%s: a record of %s is passed over: %s", request, record.program, error)
+    return None
+
+
+def _schedule(record: Record, request: Request, processor: Target | None) -> Schedule:
+    """Raises what parsing and planning raise: a record is of other rows too, or of another version of TileLink."""
+    program = next(p for p in programs_for(request.op, request.follows) if p.name == record.program)
+    schedule = compiler.parse(record.schedule).schedules[0]
+    if processor is not None:
+        dims = request.dims(program) or {}
+        compiler.plan(program, schedule, ranks=request.ranks, dims=dims, dtype=request.dtype, target=processor)
+    return schedule
+
+
+@cache
+def _algorithms(op: str, follows: str) -> tuple[tuple[Program, ...], ...]:
+    """What records may be of: the operator's programs, those together that compute the same, and each alone."""
+    every = programs_for(op, follows)
+    groups = {frozenset(group): group for group in (algorithms(every, program) for program in every)}
+    return (*groups.values(), *((program,) for program in every if frozenset((program,)) not in groups))
+
+
+# Predicted ---------------------------------------------------------------------------------------------------
+
+
+def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str, str]:
+    """The rule's way, or one that the model is sure is better, and why."""
+    rule = choose(request.op, request.M, request.N, request.K, request.ranks)
+    if rule == UNFUSED or machine is None:
+        return rule, "the rule for such sizes"
+    if not held(request, machine.target):
+        return UNFUSED, f"no schedule fits {machine.target}"
+    ways = fused_ways(request, machine)
+    usual = next((way for way in ways if way.program == programs_for(request.op, request.follows)[0]), None)
+    if usual is None:
+        return rule, "the rule; there is too much to simulate"
+    unfused = unfused_seconds(request, machine)
+    why = f"predicted {ways[0].seconds * US:.0f} us, unfused {unfused * US:.0f} us on {machine.name}"
+    if min(unfused, ways[0].seconds) >= SURE * usual.seconds:
+        return rule, why
+    return (UNFUSED if unfused <= ways[0].seconds else ways[0].schedule), why
+
+
+def _name(way: Schedule | str) -> str:
+    return way if isinstance(way, str) else f"{way.program}:{way.name}"
+
+
+def _advice(request: Request) -> str:
+    """The command that measures."""
+    program = programs_for(request.op, request.follows)[0]
+    sizes = ",".join(str(size) for size in (request.dims(program) or {}).values())
+    shape = f" --shape {sizes}" if sizes else ""
+    name = program.name if request.follows else f"{request.op} --program {program.name}"
+    return f"`tilelink tune {name} -n {request.ranks}{shape} --measure` measures"

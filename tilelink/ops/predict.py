@@ -1,0 +1,178 @@
+"""What the model expects of an operator's ways on a machine: its fused schedules, and the unfused pair."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+
+from tilelink import compiler
+from tilelink.errors import TileLinkError
+from tilelink.ir.program import Program
+from tilelink.ops.choice import SCHEDULE, program_of
+from tilelink.schedule.bind import bind
+from tilelink.schedule.bound import Bound
+from tilelink.schedule.machine import Machine, load_machine, shipped_machines
+from tilelink.schedule.plan import make_plan
+from tilelink.schedule.search import does_not_fit
+from tilelink.schedule.simulate import simulate
+from tilelink.schedule.values import Schedule
+from tilelink.schedule.verify import verify
+from tilelink.target import target
+
+ITEM = 2
+"""Bytes of an element: bf16 and f16."""
+
+PRODUCT_SHARE = 0.97
+"""Of a machine's matmul_flops that a vendor's product reaches over its whole run."""
+COLLECTIVE_SHARE = 0.8
+"""Of the link's rate that a vendor's collective reaches, and what it takes to start, in seconds.
+
+Both were fitted to NCCL 2.28.9 on four H200s, from 44 to 201 MB that a rank receives; others are assumed to be alike.
+"""
+COLLECTIVE_START = 25e-6
+
+TILES = 20_000
+"""Tiles of all ranks together that are simulated for one decision: about a second. What would be more is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """An operator with what follows its product, at its sizes.
+
+    M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. For collectives N = K.
+    """
+
+    op: str
+    follows: str
+    M: int
+    N: int
+    K: int
+    ranks: int
+    dtype: str
+
+    def dims(self, program: Program) -> dict[str, int] | None:
+        """A program's parameters, in its order; None for one that cannot have these sizes."""
+        sizes = {"M": self.M, "N": self.N, "K": self.K}
+        if self.M % self.ranks == 0:
+            sizes["Ms"] = self.M // self.ranks
+        names = [p.name for p in program.params]
+        return {name: sizes[name] for name in names} if sizes.keys() >= set(names) else None
+
+    def __str__(self) -> str:
+        name = f"{self.op} with {self.follows}" if self.follows else self.op
+        return f"{name}, {self.M} x {self.N} x {self.K}, {self.dtype}, {self.ranks} ranks"
+
+
+def machine_of(gpu: str) -> Machine | None:
+    """The shipped description of a GPU by its name, such as "NVIDIA H200"; None where none is known to fit.
+
+    Cards joined by PCIe or in pairs are another machine than those of a board, whatever the processor.
+    """
+    if re.search("PCI|NVL|MIG", gpu, re.IGNORECASE):
+        return None
+    names = (name for name in shipped_machines() if re.search(rf"\b{name.partition('x')[2] or name}\b", gpu))
+    return next((load_machine(name) for name in names), None)
+
+
+# Unfused -----------------------------------------------------------------------------------------------------
+
+
+def unfused_seconds(request: Request, machine: Machine) -> float:
+    """The vendor's product and collective, one after the other, without any overlap.
+
+    The product runs at PRODUCT_SHARE of the machine's rate, or as fast as its operands come from memory; the
+    collective sends what a ring sends. An activation reads and writes the result once, a gate three times. What the
+    host takes to issue them is not counted.
+    """
+    result = request.M * request.N * ITEM
+    gated = request.follows == "gated"
+    passes = 3 if gated else 2 * request.follows.endswith(("silu", "gelu"))
+    seconds = _product(request, machine) * (2 if gated else 1) + passes * result / machine.memory_bandwidth
+    return seconds + machine.kernel_gap + _collective(request, machine)
+
+
+def _product(request: Request, machine: Machine) -> float:
+    M, N, K = request.M, request.N, request.K
+    compute = 2 * M * N * K / (PRODUCT_SHARE * machine.matmul_flops)
+    memory = (M * K + N * K + M * N) * ITEM / machine.memory_bandwidth
+    return machine.kernel_start + machine.tile_overhead + max(compute, memory)
+
+
+def _collective(request: Request, machine: Machine) -> float:
+    """An all-gather moves the rows of x, the others those of the result, an all-reduce twice."""
+    gathers = request.op == "ag_gemm"
+    whole = request.M * (request.K if gathers else request.N) * ITEM
+    moved = whole * (request.ranks - 1) / request.ranks * (2 if request.op == "gemm_ar" else 1)
+    rate = machine.link_bandwidth if request.ranks <= machine.node_ranks else machine.network_bandwidth
+    return COLLECTIVE_START + moved / (COLLECTIVE_SHARE * rate)
+
+
+# Fused -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A program and schedule with the seconds that a launch is predicted to take."""
+
+    program: Program
+    schedule: Schedule
+    seconds: float
+
+
+def fused_ways(request: Request, machine: Machine) -> list[Way]:
+    """The GPU schedules of the operator's algorithms that the machine can hold at these sizes, best first.
+
+    Those with fewest tiles are simulated first, until TILES are spent; the rest is left out.
+    """
+    found: list[Way] = []
+    spent = 0
+    for bound in sorted(held(request, machine.target), key=_tiles):
+        spent += _tiles(bound)
+        if spent > TILES:
+            break
+        with suppress(TileLinkError):  # a plan that is not safe at these sizes
+            plan = make_plan(bound)
+            verify(plan)
+            seconds = simulate(plan, machine).seconds
+            found.append(Way(program=bound.source, schedule=bound.schedule, seconds=seconds))
+    return sorted(found, key=lambda way: way.seconds)
+
+
+def held(request: Request, processor: str) -> list[Bound]:
+    """The GPU schedules of the operator's algorithms that a processor, such as sm_90, can hold at these sizes."""
+    found: list[Bound] = []
+    for program, schedule in gpu_schedules(request.op, request.follows):
+        if (dims := request.dims(program)) is not None:
+            with suppress(TileLinkError):
+                bound = bind(program, schedule, dims, request.ranks, target(processor), request.dtype)
+                if does_not_fit(bound) is None:
+                    found.append(bound)
+    return found
+
+
+def _tiles(bound: Bound) -> int:
+    return bound.ranks * sum(stage.total for stage in bound.stages.values())
+
+
+# The library -------------------------------------------------------------------------------------------------
+
+
+@cache
+def programs_for(op: str, follows: str) -> tuple[Program, ...]:
+    """The library's programs for an operator, that of its default way first.
+
+    The file that has the operator's name holds its algorithms; with something after the product there is one program.
+    """
+    name = program_of(op, follows)
+    own = compiler.load(name).program(name)
+    return (own,) if follows else (own, *(p for p in compiler.load(op).programs if p != own))
+
+
+@cache
+def gpu_schedules(op: str, follows: str) -> tuple[tuple[Program, Schedule], ...]:
+    """The schedules for GPUs that the library declares for an operator."""
+    found = programs_for(op, follows)
+    schedules = {p.name: compiler.load(p.name).schedules_of(p) for p in found}
+    return tuple((p, s) for p in found for s in schedules[p.name] if s.name == SCHEDULE)
