@@ -15,6 +15,8 @@ import pickle
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
+from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +39,13 @@ Point = Mapping[str, Any]
 
 def parsed(point: Point) -> tuple[Program, Schedule | None]:
     """The program and the schedule of a point."""
-    program = compiler.load(point["program"]).program(point["program"])
-    text = point["schedule"]
+    program, text = _program(point["program"]), point["schedule"]
     return program, compiler.parse(f"{program}\n{text}").schedules[-1] if text else None
+
+
+@cache
+def _program(name: str) -> Program:
+    return compiler.load(name).program(name)
 
 
 def plan_of(point: Point, machine: Target | str = "sm_90") -> Plan:
@@ -59,7 +65,9 @@ def program_of(point: Point, machine: Target) -> GpuProgram:
             if found.source.is_file():
                 return found
     verified = plan_of(point, machine)
-    return compiler_gpu._gpu_program(verified, layout(verified), {})
+    make = compiler_gpu._gpu_program
+    untraced = [False] * (len(signature(make).parameters) - 3)
+    return make(verified, layout(verified), {}, *untraced)
 
 
 def prepared_file(point: Point, machine: Target) -> Path:
