@@ -15,6 +15,7 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.agreement_figures import scatter, table_of
 from benchmarks.tables import best, render
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,6 +36,8 @@ def main() -> int:
     parts = [INTRODUCTION]
     for path in sorted(RESULTS.glob("*.json")):
         report = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(report, dict) and report.get("benchmark") == "agreement" and report.get("figures"):
+            parts += agreement(report, path.stem)
         if not isinstance(report, dict) or report.get("benchmark") != "tp":
             continue
         parts += [f"## {path.stem}", ""]
@@ -45,6 +48,12 @@ def main() -> int:
         parts.append(render(report, rows=False))
     (DOCS / "results.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
     return 0
+
+
+def agreement(report: dict[str, Any], name: str) -> list[str]:
+    """Predicted times beside measured ones: a plot and a table. `benchmarks/agreement.py --report` predicts."""
+    scatter(report["points"], DOCS / "plots" / f"{name}.svg")
+    return [f"## {name}", "", f"![predicted and measured times](plots/{name}.svg)", "", *table_of(report), ""]
 
 
 def plot(shapes: Sequence[dict[str, Any]], path: Path) -> None:

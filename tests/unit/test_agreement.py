@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks import agreement, agreement_figures, agreement_points, baselines, measure, prepared, tp
+from benchmarks import report as benchmark_report
 from benchmarks.agreement_figures import regret, spearman
 from tilelink import compiler
 from tilelink.schedule.machine import load_machine, save_machine
@@ -250,3 +251,20 @@ def test_a_run_measures_every_point_and_records_failures(tmp_path: Path) -> None
     assert broken["measured_us"] is None and "out of resources" in broken["failure"]
     assert moved["measured_us"] > 0 and "measured_us" not in other
     assert found["ended_early"] is None and found["began"] == [] and found["machine"] == {"gpu": "none"}
+
+
+def test_the_report_has_its_plot_and_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    results.mkdir()
+    docs.mkdir()
+    monkeypatch.setattr(benchmark_report, "RESULTS", results)
+    monkeypatch.setattr(benchmark_report, "DOCS", docs)
+    points = [point(n, predicted_us=10.0 + n, measured_us=12.0 + n) for n in range(3)]
+    written = {"benchmark": "agreement", "points": points, "predicted_for": "m"}
+    (results / "unpredicted.json").write_text(json.dumps(written))
+    written["figures"] = agreement_figures.figures(points)
+    (results / "agreement.json").write_text(json.dumps(written))
+    assert benchmark_report.main() == 0
+    text = (docs / "results.md").read_text()
+    assert "| ag_gemm | tiny@32 | 3 | 12.0 |" in text and "(plots/agreement.svg)" in text and "unpredicted" not in text
+    assert (docs / "plots" / "agreement.svg").is_file()
