@@ -15,7 +15,7 @@ from rich.table import Table
 
 from tilelink import cli_gpu, compiler
 from tilelink.cli_common import AsJson, Dtype, Element, File, ProgramName, Ranks, Sets, designed_errors, dims_of, write
-from tilelink.errors import TileLinkError
+from tilelink.errors import BindingError, TileLinkError
 from tilelink.ir.program import Program
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.search import STRATEGIES, Found
@@ -34,6 +34,9 @@ def tune(
     program: ProgramName = None,
     ranks: Ranks = 8,
     sets: Sets = None,
+    shape: Annotated[
+        str | None, typer.Option("--shape", metavar="M,N,K", help="all dimensions at once, in the program's order")
+    ] = None,
     dtype: Element = Dtype.bf16,
     machine: Annotated[str, typer.Option("--machine", "-m", help="a shipped machine or a JSON file")] = "8xH200",
     target: Annotated[str, typer.Option("--target", help="what kernels are for")] = "sm_90",
@@ -52,7 +55,7 @@ def tune(
         module = compiler.load(file)
         chosen = module.program(program)
         programs = algorithms(module.programs, chosen)
-        dims = dims_of(chosen, sets, SIZES)
+        dims = dims_of(chosen, [*_shape(chosen, shape), *(sets or [])], SIZES)
         if measured:
             cli_gpu.require_gpus(ranks, hint="without --measure the model alone compares them")
         with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True),
@@ -72,6 +75,15 @@ def tune(
     _show(found, lines, best, as_json)
     if not lines:
         raise typer.Exit(1)
+
+
+def _shape(program: Program, text: str | None) -> list[str]:
+    """What --shape sets, as --set says it. Raises BindingError for what is not a size for every dimension."""
+    names = [p.name for p in program.params if p.kind == "dim"]
+    sizes = [part.strip() for part in text.split(",")] if text is not None else []
+    if text is not None and (len(sizes) != len(names) or not all(size.isdecimal() for size in sizes)):
+        raise BindingError(f"--shape {text} is no shape of {program.name}", hint=f"write {','.join(names)} as numbers")
+    return [f"{name}={size}" for name, size in zip(names, sizes, strict=False)]
 
 
 def _line(program: Program, seconds: float, schedule: Schedule) -> dict[str, Any]:
@@ -112,7 +124,9 @@ def _measure(
 def _show(found: Found, lines: list[dict[str, Any]], best: dict[str, Any] | None, as_json: bool) -> None:
     if as_json:
         tried = {"points": found.size, "tried": len(found.tried), "refused": dict(found.refused)}
-        write(json.dumps({**tried, "seconds": round(found.elapsed, 3), "candidates": lines, "best": best}, indent=2))
+        curve = [{"trial": one.trial, "at_s": round(one.at, 3), "us": one.seconds * US} for one in found.progress()]
+        answer = {**tried, "seconds": round(found.elapsed, 3), "progress": curve, "candidates": lines, "best": best}
+        write(json.dumps(answer, indent=2))
         return
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(found.refused.items())) or "none"
     write(f"{found.size} points; tried {len(found.tried)} in {found.elapsed:.1f} s; refused: {refused}")

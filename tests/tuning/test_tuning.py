@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,7 @@ def test_keys_round_the_first_dimension_up_and_know_their_programs() -> None:
 @pytest.mark.parametrize("as_json", [False, True])
 def test_the_command_shows_the_best(as_json: bool) -> None:
     command = ["tune", "gemm_rs", "--program", "gemm_rs_slots", "--ranks", "2", "--trials", "30", "--top", "3"]
-    for name, size in DIMS.items():
-        command += ["--set", f"{name}={size}"]
+    command += ["--shape", "256,512,512"] if as_json else [f"--set={name}={size}" for name, size in DIMS.items()]
     done = CliRunner().invoke(app, [*command, *(["--json"] if as_json else [])])
     assert done.exit_code == 0, done.output
     if as_json:
@@ -81,9 +81,19 @@ def test_the_command_shows_the_best(as_json: bool) -> None:
         assert 3 < len(times) <= 3 + len(declared) and times == sorted(times)
         assert answer["tried"] + sum(answer["refused"].values()) <= 30 < answer["points"]
         names = [one["schedule"].split()[1] for one in answer["candidates"]]
+        curve = answer["progress"]
+        assert curve[-1]["us"] == min(c["predicted_us"] for c in answer["candidates"] if " found " in c["schedule"])
+        assert all(a["trial"] < b["trial"] and a["us"] > b["us"] for a, b in pairwise(curve))
+        assert 0 < curve[0]["at_s"] <= curve[-1]["at_s"] <= answer["seconds"] and curve[-1]["trial"] <= 30
         assert names.count("found") == 3 and "h200" in names
     else:
         assert "points; tried" in done.stdout and " for gemm_rs_" in done.stdout
+
+
+@pytest.mark.parametrize("shape", ["256,512", "256,512,x", "256,512,-512", ""])
+def test_shapes_that_are_none(shape: str) -> None:
+    done = CliRunner().invoke(app, ["tune", "gemm_rs", "-p", "gemm_rs_slots", "--trials", "1", "--shape", shape])
+    assert done.exit_code == 1 and "write Ms,N,K as numbers" in done.stderr
 
 
 def test_measuring_needs_gpus() -> None:

@@ -128,9 +128,19 @@ def test_budgets_and_progress() -> None:
     space, seen = space_of("ag_gemm"), list[Tried | None]()
     found = search(space, lambda _: 1.0, strategy("random"), trials=12, progress=seen.append)
     assert len(seen) == 12 and [one for one in seen if one] == list(found.tried)
-    assert found.progress() == [(1, 1.0)]
+    assert found.progress() == [found.tried[0]] and found.tried[-1].trial <= 12
     spent = search(space, lambda _: 1.0, strategy("random"), budget_s=0.0)
     assert not spent.tried
+
+
+def test_the_best_so_far() -> None:
+    space, costs = space_of("gemm_rs_slots"), iter([5.0, 7.0, 3.0, 3.0, 1.0])
+    found = search(space, lambda _: next(costs, 9.0), strategy("random"), trials=25, seed=1)
+    better = found.progress()
+    assert [one.seconds for one in better] == [5.0, 3.0, 1.0]
+    numbers = [one.trial for one in found.tried]
+    assert numbers == sorted(set(numbers)) and len(numbers) + sum(found.refused.values()) == 25 > len(numbers)
+    assert [one.at for one in better] == sorted(one.at for one in better)
 
 
 def test_names_that_there_are_not() -> None:

@@ -21,11 +21,15 @@ Cost = Callable[[Plan], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """A point that was judged: its cost in seconds, and when, in seconds from the begin of the search."""
+    """A point that was judged, and its cost in seconds.
+
+    trial: its number, from 1, refused points counted. at: when it was done, in seconds from the begin of the search.
+    """
 
     candidate: Candidate
     schedule: Schedule
     seconds: float
+    trial: int
     at: float
 
 
@@ -43,13 +47,12 @@ class Found:
         """Best first; of equals the one that was tried first."""
         return tuple(sorted(self.tried, key=lambda one: one.seconds))
 
-    def progress(self) -> list[tuple[int, float]]:
-        """(trials, best cost so far), wherever the best changed."""
-        best, line = float("inf"), list[tuple[int, float]]()
-        for number, one in enumerate(self.tried, 1):
-            if one.seconds < best:
-                best = one.seconds
-                line.append((number, best))
+    def progress(self) -> list[Tried]:
+        """The points that were better than all before them: the curve of the best so far."""
+        line: list[Tried] = []
+        for one in self.tried:
+            if not line or one.seconds < line[-1].seconds:
+                line.append(one)
         return line
 
 
@@ -89,7 +92,7 @@ def search(
             seconds = known[candidate] = None if plan is None else cost(plan)
             if seconds is not None:
                 at, schedule = time.monotonic() - begin, space.schedule(candidate)
-                tried.append(Tried(candidate=candidate, schedule=schedule, seconds=seconds, at=at))
+                tried.append(Tried(candidate=candidate, schedule=schedule, seconds=seconds, trial=len(known), at=at))
             if progress is not None:
                 progress(tried[-1] if seconds is not None else None)
         judged = known[candidate]
