@@ -38,8 +38,11 @@ from tilelink.cli_common import (
 from tilelink.errors import TileLinkError, UnknownNameError
 from tilelink.reference import trial
 from tilelink.schedule.plan import NOTIFY, Plan
+from tilelink.schedule.simulate.measured import Measured, measured_text
+from tilelink.schedule.simulate.trace import save_text
 from tilelink.schedule.values import Schedule
 
+CPU_CLOCK = {"clock": "time.perf_counter_ns"}
 TOLERANCE = {"f32": 1e-4, "f16": 1e-2, "bf16": 3e-2}
 
 app = typer.Typer(
@@ -166,6 +169,7 @@ def run(
     dtype: Element = Dtype.f32,
     delay: Annotated[float, typer.Option("--delay", min=0.0, help="longest random delay, in seconds")] = 0.002,
     deadline: Annotated[float | None, typer.Option("--deadline", help="seconds that one wait may take")] = None,
+    trace: Annotated[str | None, typer.Option("--trace", help="write the measured timeline, for Perfetto")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a program on random inputs, fresh for every launch, and compare all outputs with what it means."""
@@ -179,16 +183,20 @@ def run(
             "launches": repeat, "device": device.value,
         }  # fmt: skip
         if device is Device.cuda:
-            errors = _run_on_gpus(file, report, scheduled is not None, seed or 0, deadline)
+            errors = _run_on_gpus(file, report, scheduled is not None, seed or 0, deadline, trace)
             if not _print_errors(report, errors, TOLERANCE[kind], as_json):
                 raise typer.Exit(1)
             return
         with _progress(2 + repeat, quiet=as_json) as advance:
             tables = random_tables(chosen, dims, ranks, seed or 0)
-            kernel = compiler.compile(chosen, scheduled, ranks=ranks, dims=dims, dtype=kind, tables=tables)
+            kernel = compiler.compile(
+                chosen, scheduled, ranks=ranks, dims=dims, dtype=kind, tables=tables, trace=trace is not None
+            )
             advance("running")
             inputs = trial.random_inputs(chosen, ranks=ranks, dims=dims, dtype=kind, launches=repeat, seed=seed or 0)
             result = kernel.run(inputs, seed=seed, max_delay_s=delay if seed is not None else 0.0, deadline_s=deadline)
+            if trace is not None:
+                save_text(measured_text(Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)), trace)
             advance("comparing")
             errors: dict[str, float] = {}
             for given, outputs in zip(inputs, result.outputs, strict=True):
@@ -202,15 +210,20 @@ def run(
 
 
 def _run_on_gpus(
-    file: str, report: dict[str, Any], scheduled: bool, seed: int, deadline: float | None
+    file: str, report: dict[str, Any], scheduled: bool, seed: int, deadline: float | None, trace: str | None
 ) -> dict[str, float]:
-    """Runs what the report says on GPUs, notes the seconds in it, and returns the error of every output."""
+    """Runs what the report says on GPUs, notes the seconds in it, and returns the error of every output.
+
+    trace: where the measured timeline goes.
+    """
     request = {
         **report, "what": "run", "file": file, "schedule": report["schedule"] if scheduled else None, "seed": seed,
-        "deadline": deadline,
+        "deadline": deadline, "trace": trace is not None,
     }  # fmt: skip
     answer = cli_gpu.on_gpus(request, report["ranks"], deadline or 0.0)
     report["seconds"] = round(answer["seconds"], 6)
+    if trace is not None:
+        save_text(answer["trace"], trace)
     return answer["errors"]
 
 

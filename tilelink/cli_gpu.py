@@ -21,6 +21,7 @@ from typing import Any
 
 from tilelink import compiler
 from tilelink.errors import RankError, TileLinkError
+from tilelink.schedule.simulate.measured import Measured, measured_text
 from tilelink.reference import trial
 from tilelink.settings import environment, variable
 
@@ -45,6 +46,8 @@ schedule copy_engine for probe:
 schedule sm for probe:
     send on sm(8), tile(i=4096)
     y channel(i=1048576)
+MEETING_CYCLES = 4_000_000
+"""About 2 ms, in which a host issues a launch."""
 """
 PROBE_ELEMENTS = 2**19
 """Of bf16: 1 MiB to each peer."""
@@ -122,6 +125,8 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     """Launches on random inputs, back to back: the largest error of every output, over ranks and launches."""
     import torch
     import torch.distributed as dist
+    from tilelink.runtime.cuda.device import current_target
+
 
     module = compiler.load(request["file"])
     program = module.program(request["program"])
@@ -129,8 +134,9 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     ranks, rank, dims, dtype = dist.get_world_size(), dist.get_rank(), request["dims"], request["dtype"]
     tables = trial.random_tables(program, ranks=ranks, dims=dims, seed=request["seed"])
     kernel = compiler.compile(
-        program, schedule, dims=dims, dtype=dtype, device="cuda", tables=tables, deadline_s=request["deadline"]
-    )
+        program, schedule, dims=dims, dtype=dtype, device="cuda", tables=tables, deadline_s=request["deadline"],
+        trace=request["trace"],
+    )  # fmt: skip
     inputs = trial.random_inputs(
         program, ranks=ranks, dims=dims, dtype=dtype, launches=request["launches"], seed=request["seed"]
     )
@@ -138,7 +144,11 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     torch.cuda.synchronize()
     dist.barrier(device_ids=[rank])
     begin = time.perf_counter()
-    outputs = [kernel(one) for one in given]
+    outputs: list[dict[str, torch.Tensor]] = []
+    for one in given:
+        if request["trace"]:
+            _meet()
+        outputs.append(kernel(one))
     torch.cuda.synchronize()
     seconds = time.perf_counter() - begin
     worst: dict[str, float] = {}
@@ -148,7 +158,24 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in output.items():
             error = _error(value, [own[name] for own in expected], rank)
             worst[name] = max(worst.get(name, 0.0), error)
-    return {"errors": worst, "seconds": seconds}
+    answer = {"errors": worst, "seconds": seconds}
+    if request["trace"]:
+        timeline = kernel.timeline()
+        if rank == 0:
+            options = {"ranks": ranks, "dims": dims, "dtype": dtype, "target": current_target(), "tables": tables}
+            plan = compiler.plan(program, schedule, **options)
+            answer["trace"] = measured_text(Measured(plan=plan, raw=timeline.spans, clock=timeline.clock))
+    return answer
+
+
+def _meet() -> None:
+    """Lets the GPUs begin what is issued next at the same time: each was waited for, so hosts do not go in step."""
+    import torch
+    import torch.distributed as dist
+
+    every = torch.zeros(dist.get_world_size(), device="cuda")
+    dist.all_gather_into_tensor(every, torch.zeros(1, device="cuda"))
+    torch.cuda._sleep(MEETING_CYCLES)
 
 
 def _tune(request: Mapping[str, Any]) -> dict[str, Any]:

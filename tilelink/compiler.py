@@ -195,6 +195,7 @@ def compile(
     device: Literal["cpu"] = "cpu",
     target: str | Target | None = None,
     tables: Tables | None = None,
+    trace: bool = False,
 ) -> Kernel: ...
 
 
@@ -211,6 +212,7 @@ def compile(
     target: str | Target | None = None,
     tables: Tables | None = None,
     deadline_s: float | None = None,
+    trace: bool = False,
 ) -> GpuKernel: ...
 
 
@@ -226,13 +228,15 @@ def compile(
     tables: Tables | None = None,
     group: ProcessGroup | None = None,
     deadline_s: float | None = None,
+    trace: bool = False,
 ) -> Kernel | GpuKernel:
     """A verified program that runs. cpu: on `ranks` processes of this machine. cuda: on this rank of a group of GPUs.
 
     tables: the values of the program's tables, int [ranks, *shape]; they hold for every launch of the kernel, whose
     counters are laid out by them. group: of torch.distributed, None for all ranks; every rank of it calls this, in the
     same order. deadline_s, on GPUs: seconds that one wait may take (None: TILELINK_DEADLINE, or for ever); with a
-    deadline each launch is waited for.
+    deadline each launch is waited for. trace: launches are measured from inside the kernels, which are other ones then
+    (`spans` of what `run` returns; on GPUs `timeline`, and there is always a deadline).
     Raises what `plan` raises, BindingError for a device that there is not, RankError for ranks that differ.
     """
     if device == "cuda":
@@ -242,12 +246,14 @@ def compile(
         members = group_of(group, ranks)
         gpu = target or current_target()
         verified = plan(program, schedule, ranks=members.size(), dims=dims, dtype=dtype, target=gpu, tables=tables)
-        return gpu_kernel(verified, layout(verified), members, tables or {}, deadline_s or settings().deadline)
+        deadline = deadline_s or settings().deadline
+        return gpu_kernel(verified, layout(verified), members, tables or {}, deadline, trace)
     if device != "cpu" or ranks is None:
         hint = "device cpu needs ranks, and runs the same generated kernels in Triton's interpreter; the other is cuda"
         raise BindingError(f"there is no runtime for device {device!r} with {ranks} ranks", hint=hint)
     verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target or "cpu", tables=tables)
-    return Kernel(plan=verified, emitted=emit(verified.bound, verified.thresholds), tables=dict(tables or {}))
+    emitted = emit(verified.bound, verified.thresholds, dialect="traced" if trace else "triton")
+    return Kernel(plan=verified, emitted=emitted, tables=dict(tables or {}))
 
 
 def assembly(

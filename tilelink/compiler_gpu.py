@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tilelink.backend import store
 from tilelink.backend.emit import emit
+from tilelink.compiler_cpu import DEADLINE_S
 from tilelink.ir.program import Wait
 from tilelink.ir.visitor import statements
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.plan import Plan
+from tilelink.schedule.traces import most_spans
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -21,23 +23,26 @@ if TYPE_CHECKING:
 
 
 def gpu_kernel(
-    verified: Plan, layout: Layout, group: ProcessGroup, tables: Mapping[str, Any], deadline_s: float | None
-) -> GpuKernel:
+    verified: Plan, layout: Layout, group: ProcessGroup, tables: Mapping[str, Any], deadline_s: float | None,
+    trace: bool = False,
+) -> GpuKernel:  # fmt: skip
     """A verified plan on this rank of a group of GPU ranks. Collective: every rank calls it.
 
     deadline_s: seconds that one wait may take (None: for ever). With a deadline each launch is waited for.
+    trace: measure launches from inside the kernels; then there is always a deadline.
     Raises RankError if the ranks of the group compile different programs.
     """
     from tilelink.runtime.cuda.kernel import GpuKernel
 
-    return GpuKernel(_gpu_program(verified, layout, tables), group, deadline_s)
+    deadline = deadline_s or (DEADLINE_S if trace else None)
+    return GpuKernel(_gpu_program(verified, layout, tables, trace), group, deadline)
 
 
-def _gpu_program(verified: Plan, layout: Layout, tables: Mapping[str, Any]) -> GpuProgram:
+def _gpu_program(verified: Plan, layout: Layout, tables: Mapping[str, Any], trace: bool) -> GpuProgram:
     from tilelink.runtime.cuda.spec import Argument, GpuProgram
     from tilelink.runtime.cuda.spec import GpuKernel as Spec
 
-    emitted = emit(verified.bound, verified.thresholds)
+    emitted = emit(verified.bound, verified.thresholds, dialect="traced" if trace else "triton")
     kernels = tuple(
         Spec(
             name=one.name,
@@ -61,6 +66,7 @@ def _gpu_program(verified: Plan, layout: Layout, tables: Mapping[str, Any]) -> G
         awaited=frozenset(_awaited(verified.bound)),
         lag=min(lags, default=0),
         tables=dict(tables),
+        records=most_spans(verified) if trace else 0,
     )
 
 

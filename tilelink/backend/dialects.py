@@ -1,10 +1,11 @@
-"""The two libraries that generated kernels may be written against, and how each says what the other says too.
+"""The libraries that generated kernels may be written against, and how each says what the others say too.
 
-`triton` is stock Triton with this package's device library. `triton_dist` is Triton-distributed's compiler and its
-`triton_dist.language` (ByteDance-Seed/Triton-distributed): ranks and peers' addresses come from the compiler instead of
-arguments, signals have 64 bits, and its wait is for equality. Equality is enough for the counters of a program, since
-the next launch notifies them only after this one has finished; the runtime's own counters may run ahead, so those are
-waited for with the comparison of OpenSHMEM, which is unsigned. Tile mathematics is this package's in both.
+`triton` is stock Triton with this package's device library, `traced` the same for a measured timeline. `triton_dist`
+is Triton-distributed's compiler and its `triton_dist.language` (ByteDance-Seed/Triton-distributed): ranks and peers'
+addresses come from the compiler instead of arguments, signals have 64 bits, and its wait is for equality. Equality is
+enough for the counters of a program, since the next launch notifies them only after this one has finished; the
+runtime's own counters may run ahead, so those are waited for with the comparison of OpenSHMEM, which is unsigned.
+Tile mathematics is this package's in both.
 
 What Triton-distributed asks of its users (its python/triton_dist/{jit,language} and lib/Conversion, commit 1512a811):
 * `triton_dist.jit` links the device library of NVSHMEM; `triton.jit` does not.
@@ -40,8 +41,8 @@ class Dialect:
     def check(self, bound: Bound) -> None:
         """Raises EmitError for a bound program that the dialect cannot express."""
 
-    def setup(self) -> tuple[str, ...]:
-        """Lines at the begin of a kernel."""
+    def setup(self, lane: int) -> tuple[str, ...]:
+        """Lines at the begin of a kernel; lane: of its first program, counted over all kernels of a rank."""
         return ()
 
     def no_token(self) -> str:
@@ -84,9 +85,72 @@ class Dialect:
         """A line that marks the begin of a tile for traces."""
         return f"dl.tile_begin(watch, {stage}, t)"
 
+    def mark_end(self, stage: int) -> str | None:
+        """A line that marks the end of a tile."""
+        return None
+
+    def mark_transfer_begin(self) -> str | None:
+        """A line before a transfer."""
+        return None
+
+    def setup_queue(self, lane: int) -> tuple[str, ...]:
+        """Lines at the begin of a queue function."""
+        return ()
+
+    def mark_queue_end(self, stage: int) -> str | None:
+        """A line that marks the end of a tile of a queue function."""
+        return None
+
     def mark_transfer(self, stage: int, tensor: int, rank: str, offset: str) -> str | None:
         """A line that marks a transfer for traces."""
         return f"dl.transfer(watch, {stage}, t, {tensor}, {rank}, {offset})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced(Dialect):
+    """Stock Triton whose programs write down when they began and ended what they did (runtime/device/tracing.py)."""
+
+    name: str = "traced"
+    imports: tuple[str, ...] = (
+        "from tilelink.runtime import device as dl",
+        "from tilelink.runtime.device import tracing",
+    )
+
+    def check(self, bound: Bound) -> None:
+        if bound.target.kind == "hip":
+            hint = "compile for a processor of NVIDIA, or run it on CPU ranks"
+            raise EmitError(f"kernels for {bound.target} cannot be traced", hint=hint)
+
+    def setup(self, lane: int) -> tuple[str, ...]:
+        return (f"trace_lane = tracing.lane(watch, {lane} + pid)",)
+
+    def wait(self, channel: str, target: str, stage: int, *, consumed: bool) -> str:
+        return f"ready += tracing.wait(trace_lane, signals, {channel}, {target}, watch, {stage}, t)"
+
+    def wait_for_runtime(self, channel: str, lag: int, stage: int) -> str:
+        return f"tracing.wait(trace_lane, signals, {channel}, {_launch(lag)}, watch, {stage}, 0)"
+
+    def notify(self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool) -> str:
+        place = f"{pad or 'signals'}, {channel}, {rank}"
+        return f"tracing.notify(trace_lane, {place}, watch, {stage}, t, {remote}, False)"
+
+    def mark_tile(self, stage: int) -> str | None:
+        return f"tracing.tile_begin(trace_lane, watch, {stage}, t)"
+
+    def mark_end(self, stage: int) -> str | None:
+        return f"tracing.tile_end(trace_lane, {stage}, t)"
+
+    def mark_transfer_begin(self) -> str | None:
+        return "tracing.transfer_begin(trace_lane)"
+
+    def mark_transfer(self, stage: int, tensor: int, rank: str, offset: str) -> str | None:
+        return f"tracing.transfer(trace_lane, watch, {stage}, t, {tensor}, {rank}, {offset})"
+
+    def setup_queue(self, lane: int) -> tuple[str, ...]:
+        return (f"queue.trace({lane})",)
+
+    def mark_queue_end(self, stage: int) -> str | None:
+        return f"queue.tile_end({stage}, t)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +177,7 @@ class TritonDistributed(Dialect):
             hint = "emit dialect triton, or choose a target of NVIDIA"
             raise EmitError(f"dialect triton_dist calls NVSHMEM, which {bound.target} has not", hint=hint)
 
-    def setup(self) -> tuple[str, ...]:
+    def setup(self, lane: int) -> tuple[str, ...]:
         return ("rank = dl.rank()",)
 
     def no_token(self) -> str:
@@ -168,7 +232,7 @@ def _factor(text: str) -> str:
     return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 
-DIALECTS: dict[str, Dialect] = {d.name: d for d in (Dialect(), TritonDistributed())}
+DIALECTS: dict[str, Dialect] = {d.name: d for d in (Dialect(), TritonDistributed(), Traced())}
 
 
 def dialect_named(name: str) -> Dialect:

@@ -41,7 +41,7 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
     contexts: list[KernelContext] = []
     for kernel in bound.kernels:
         if kernel.on_copy_engine:
-            context = _queue_kernel(bound, kernel, uniform)
+            context = _queue_kernel(bound, kernel, uniform, chosen)
         else:
             context = _tile_kernel(bound, kernel, _arguments(bound, kernel, uniform, chosen), uniform, modules, chosen)
         contexts.append(context)
@@ -192,6 +192,8 @@ def _tile_body(
         writer.line(dialect.no_token())
     lowered = Values(addresses=addresses, descriptors=descriptors)
     Statements(values=lowered, thresholds=uniform, hosted=_hosted(bound)).body(stage.stage.body)
+    if mark := dialect.mark_end(stage.number):
+        writer.line(mark)
     modules |= lowered.modules
 
 
@@ -210,7 +212,7 @@ def _multiplies(stage: BoundStage) -> bool:
 def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
     """The epoch, the buffer of every tensor, and the waits for peers' launches."""
     writer = Writer()
-    for line in dialect.setup():
+    for line in dialect.setup(_first_lane(bound, kernel)):
         writer.line(line)
     writer.line(f"epoch = tl.load(epoch_at).to({dialect.epoch_type})")
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
@@ -235,12 +237,20 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
     return tuple(writer.lines)
 
 
+def _first_lane(bound: Bound, kernel: Kernel) -> int:
+    """The number of a kernel's first program, counted over all kernels of a rank."""
+    return sum(one.programs for one in bound.kernels[: bound.kernels.index(kernel)])
+
+
 def _queue_kernel(
     bound: Bound,
     kernel: Kernel,
     uniform: Mapping[tuple[str, str], int | None],
+    dialect: Dialect,
 ) -> KernelContext:
     setup = Writer()
+    for line in dialect.setup_queue(_first_lane(bound, kernel)):
+        setup.line(line)
     waits = [(bound.finished_base, f"epoch - {kernel.reuse_lag}")] if kernel.reuse_lag else []
     waits += [(bound.entered_base, "epoch")] if kernel.needs_entry else []
     for base, target in waits if bound.ranks > 1 else []:
@@ -258,5 +268,7 @@ def _queue_kernel(
             writer.line(f"queue.tile_begin({stage.number}, t)")
             lowered = QueueStatements(bound=bound, stage=stage, writer=writer, scalar=scalar, thresholds=uniform)
             lowered.body(stage.stage.body)
+            if mark := dialect.mark_queue_end(stage.number):
+                writer.line(mark)
         loops.append(LoopContext(total=bound.stages[loop.stages[0]].total, lines=tuple(writer.lines)))
     return KernelContext(name=kernel.name, args=(), setup=tuple(setup.lines), loops=tuple(loops), copy_engine=True)

@@ -12,7 +12,7 @@ from tilelink.schedule.bound import Bound, BoundStage
 FRAME = frozenset(
     {"t", "pid", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "first_program"}
     | {"num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles", "libshmem_device"}
-    | {"tilelink", "slice", "min", "max"}
+    | {"tilelink", "slice", "min", "max", "tracing", "trace_lane"}
 )
 """Names that every kernel uses for itself."""
 DERIVED = ("here", "slot", "slot_number", "round", "peers")

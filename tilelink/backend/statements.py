@@ -242,6 +242,8 @@ class Statements:
         return f"tiles.cast({self.values.named(tile).text}, {TRITON[dtype]})"
 
     def _transfer(self, statement: Transfer, target: Region, source: Value) -> None:
+        if begin := self.values.addresses.dialect.mark_transfer_begin():
+            self.writer.line(begin)
         self._write(target, source)
         moved = target
         if statement.mode != "push" and target.rank is None and isinstance(source, Read):

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from tilelink.runtime.monitor import Event
+from tilelink.runtime.spans import Span
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "f16": torch.float16,
@@ -153,10 +154,14 @@ class LaneTrace:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """outputs[launch][rank][name], the traces where they were asked for, and the seconds that the launches took."""
+    """outputs[launch][rank][name], the traces where they were asked for, and the seconds that the launches took.
+
+    spans: what kernels measured that were generated to be traced, in ns of time.perf_counter_ns.
+    """
 
     outputs: tuple[tuple[dict[str, torch.Tensor], ...], ...]
     traces: tuple[LaneTrace, ...] = ()
+    spans: tuple[Span, ...] = ()
     seconds: float = 0.0
 
 

@@ -40,7 +40,8 @@ def run_job(job: Job) -> RunResult:
     )
     named = zip(lanes, report.traces, strict=True)
     traces = tuple(LaneTrace(rank=n.rank, stream=n.stream, program=n.program, events=e) for n, e in named)
-    return RunResult(outputs=outputs, traces=traces if job.trace else (), seconds=report.seconds)
+    spans = tuple(span for own in report.spans for span in own)
+    return RunResult(outputs=outputs, traces=traces if job.trace else (), spans=spans, seconds=report.seconds)
 
 
 def _lanes(job: Job, module: ModuleType, memory: Memory, rank: int) -> Iterator[Lane]:

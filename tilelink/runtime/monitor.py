@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilelink.errors import DeadlineError
+from tilelink.runtime.spans import Span
 from tilelink.settings import settings
 
 DEFAULT_DEADLINE_S = 60.0
@@ -99,7 +100,7 @@ class Monitor:
     rank, lane: whose it is; together with `seed` they decide the delays.
     deadline_s: seconds that a wait may take, from its first unsuccessful look.
     seed, max_delay_s: with a seed, each wait, notify and transfer comes 0..max_delay_s seconds late.
-    trace: keep the events, in `events`.
+    trace: keep the events, in `events`. Spans, which only traced kernels report, are always kept, in `spans`.
     describe: names stages and channels in messages.
     aborted: whether another process has failed. beat: called at every event, as a sign of life.
     """
@@ -122,6 +123,8 @@ class Monitor:
         self.deadline_s = deadline_s
         self.epoch = 0
         self.events: list[Event] = []
+        self.spans: list[Span] = []
+        self._begun: dict[str, int] = {}
         self._trace = trace
         self._random = None if seed is None else random.Random(f"{seed} {rank} {lane}")
         self._max_delay_s = max_delay_s
@@ -158,6 +161,15 @@ class Monitor:
         self._beat()
         if self._trace:
             self.events.append(Event(kind, stage, tile, a, b, c, self.epoch))
+
+    def begin(self, kind: str) -> None:
+        """Notes when something of a kind of spans begins, in ns of the clock that all processes share."""
+        self._begun[kind] = time.perf_counter_ns()
+
+    def end(self, lane: int, kind: str, stage: int, tile: int, a: int, b: int) -> None:
+        """Keeps the span of what was begun last of this kind."""
+        end = time.perf_counter_ns()
+        self.spans.append(Span(self.rank, lane, kind, stage, tile, a, b, self.epoch, self._begun[kind], end))
 
     def _wait(self, seen: int, seconds: float, channel: int, expected: int, stage: int, tile: int) -> Wait:
         stage_name, channel_name = self._describe(stage, channel) if self._describe else ("", "")
@@ -223,3 +235,13 @@ def record(kind: str, stage: int, tile: int, a: int, b: int, c: int = 0) -> None
     """Monitor.record of the installed monitor: kind "tile" (0, 0), "wait" (channel, expected), "notify"
     (rank, channel) or "transfer" (tensor, rank, offset)."""
     installed().record(kind, stage, tile, a, b, c)
+
+
+def begin(kind: str) -> None:
+    """Monitor.begin of the installed monitor."""
+    installed().begin(kind)
+
+
+def end(lane: int, kind: str, stage: int, tile: int, a: int, b: int) -> None:
+    """Monitor.end of the installed monitor; a and b as Span has them."""
+    installed().end(lane, kind, stage, tile, a, b)

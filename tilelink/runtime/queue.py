@@ -19,18 +19,36 @@ class CopyQueue:
         self._memory = memory
         self._rank = rank
         self._epoch = epoch
+        self._lane: int | None = None
+
+    def trace(self, lane: int) -> None:
+        """From here on it keeps the spans of what it does, as that lane of the rank."""
+        self._lane = lane
 
     def tile_begin(self, stage: int, t: int) -> None:
         """Notes that tile t of a stage begins."""
         monitor.record("tile", stage, t, 0, 0)
+        monitor.begin("tile")
+
+    def tile_end(self, stage: int, t: int) -> None:
+        """Notes that tile t of a stage ends."""
+        self._end("tile", stage, t, 0, 0)
+
+    def _end(self, kind: str, stage: int, t: int, a: int, b: int) -> None:
+        if self._lane is not None:
+            monitor.end(self._lane, kind, stage, t, a, b)
 
     def wait(self, channel: int, target: int, stage: int, t: int) -> None:
         """Waits until the own counter `channel` reached `target`. Raises DeadlineError if that takes too long."""
+        monitor.begin("wait")
         host_signals.wait(self._memory.pads[self._rank], channel, target, stage, t)
+        self._end("wait", stage, t, channel, 0)
 
     def notify(self, rank: int, channel: int, stage: int, t: int) -> None:
         """Adds 1 to counter `channel` of `rank`, after all copies issued before."""
+        monitor.begin("notify")
         host_signals.notify(self._memory.pads[rank], channel, rank, stage, t)
+        self._end("notify", stage, t, rank, channel)
 
     def entry(self, table: str, offset: int) -> int:
         """The value at a linear offset of one of the own tables."""
@@ -55,8 +73,11 @@ class CopyQueue:
             offset = offset * extent + start
         if traced:
             monitor.record("transfer", stage, t, tensor.number, peer, offset)
+        monitor.begin("transfer")
         there = self._box(target, rank, low, sizes)
         there.copy_(self._box(source, source_rank, source_low, source_sizes).reshape(there.shape))
+        if traced:
+            self._end("transfer", stage, t, peer, tensor.number)
 
     def _box(self, name: str, rank: int, low: Ints, sizes: Ints) -> torch.Tensor:
         slot = self._memory.layout.tensor(name).slot(self._epoch)

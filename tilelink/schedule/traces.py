@@ -56,7 +56,7 @@ def planned_events(plan: Plan) -> dict[int, list[PlanEvent]]:
 def traced_events(plan: Plan, rank: int, events: Iterable[TracedEvent]) -> dict[tuple[int, int], list[PlanEvent]]:
     """(epoch, task) -> what a lane of `rank` did there, in order; counts are brought back to one launch's."""
     result: dict[tuple[int, int], list[PlanEvent]] = {}
-    pad = _Pad(plan)
+    pad = Pad(plan)
     for kind, stage, tile, a, b, c, epoch in events:
         if stage < 0 or (kind == "wait" and a >= plan.bound.entered_base):
             continue  # the runtime's own, and what a kernel does before its first tile
@@ -100,6 +100,12 @@ def _difference(plan: Plan, epoch: int, task: int, done: list[PlanEvent], wanted
     return f"launch {epoch}, rank {rank} {stage} tile {tile}: did {done}, planned {wanted}"
 
 
+def most_spans(plan: Plan) -> int:
+    """Tiles, waits, notifies and transfers of one program in one launch at most, with the waits before its tiles."""
+    tasks = np.concatenate([np.arange(plan.tasks), plan.signals.task, plan.transfers.task]).astype(np.int64)
+    return int(np.bincount(plan.lane[tasks], minlength=1).max(initial=0)) + 2 * plan.bound.ranks
+
+
 def _canonical(events: list[PlanEvent]) -> list[PlanEvent]:
     """The same events, with neighbours of one kind sorted."""
     result: list[PlanEvent] = []
@@ -138,7 +144,7 @@ def _flat_thresholds(plan: Plan) -> Ints:
     return flat
 
 
-class _Pad:
+class Pad:
     """Places in the signal pad -> the plan's channels."""
 
     def __init__(self, plan: Plan) -> None:

@@ -10,7 +10,7 @@ Nothing that is recorded depends on the number of the launch, so that a CUDA gra
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -34,10 +34,13 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """Equally many runs of bytes on both sides."""
+    """Equally many runs of bytes on both sides. kernel, stage, tile: whose it is, for timelines; so below."""
 
     target: Box
     source: Box
+    kernel: str = field(default="", compare=False)
+    stage: int = field(default=-1, compare=False)
+    tile: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,9 @@ class Flag:
     step: int
     count: int
     slots: int
+    kernel: str = field(default="", compare=False)
+    stage: int = field(default=-1, compare=False)
+    tile: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +67,9 @@ class Gate:
 
     channel: int
     threshold: int
+    kernel: str = field(default="", compare=False)
+    stage: int = field(default=-1, compare=False)
+    tile: int = field(default=-1, compare=False)
 
 
 Operation = Copy | Flag | Gate
@@ -69,18 +78,25 @@ Operation = Copy | Flag | Gate
 class Recorder:
     """Takes the place of a queue, and keeps what a generated function issues in launch `epoch`."""
 
-    def __init__(self, layout: Layout, rank: int, epoch: int, tables: dict[str, Any], flags: int) -> None:
+    def __init__(self, layout: Layout, rank: int, epoch: int, tables: dict[str, Any], flags: int, kernel: str) -> None:
         self.operations: list[Operation] = []
         self._layout = layout
         self._rank = rank
         self._epoch = epoch
         self._tables = tables
         self._flags = flags
+        self._kernel = kernel
         self._notified: dict[tuple[int, int], int] = {}
         self._gates: set[int] = set()
 
+    def trace(self, lane: int) -> None:
+        """Says nothing: the operations themselves are timed."""
+
     def tile_begin(self, stage: int, t: int) -> None:
-        """Says nothing: streams are not traced."""
+        """Says nothing: a stream has no tiles."""
+
+    def tile_end(self, stage: int, t: int) -> None:
+        """Says nothing, as tile_begin."""
 
     def wait(self, channel: int, target: int, stage: int, t: int) -> None:
         """Keeps a wait for a counter of the program. The runtime's own counters are seen to before the launch."""
@@ -88,14 +104,18 @@ class Recorder:
             return
         grid, linear = _place(self._layout, channel)
         self._gates.add(channel)
-        self.operations.append(Gate(channel=channel, threshold=int(grid.thresholds[self._rank][linear])))
+        threshold = int(grid.thresholds[self._rank][linear])
+        self.operations.append(Gate(channel=channel, threshold=threshold, kernel=self._kernel, stage=stage, tile=t))
 
     def notify(self, rank: int, channel: int, stage: int, t: int) -> None:
         """Keeps a notify, which must be one of those that this queue alone sends to the counter."""
         grid, linear = _place(self._layout, channel)
         count = self._notified[rank, channel] = self._notified.get((rank, channel), 0) + 1
         step = int(grid.thresholds[rank][linear])
-        flag = Flag(number=self._flags, rank=rank, channel=channel, step=step, count=count, slots=grid.slots)
+        flag = Flag(
+            number=self._flags, rank=rank, channel=channel, step=step, count=count, slots=grid.slots,
+            kernel=self._kernel, stage=stage, tile=t,
+        )  # fmt: skip
         self._flags += 1
         self.operations.append(flag)
 
@@ -129,6 +149,9 @@ class Recorder:
             Copy(
                 target=self._box(target, rank, low, sizes, width),
                 source=self._box(source, source_rank, source_low, source_sizes, width),
+                kernel=self._kernel,
+                stage=stage,
+                tile=t,
             )
         )
 
@@ -165,7 +188,7 @@ def record(
     function: Callable[..., None], layout: Layout, rank: int, epoch: int, tables: dict[str, Any], flags: int = 0
 ) -> list[Operation]:
     """What a generated queue function issues in launch `epoch`; its flags are numbered from `flags`."""
-    recorder = Recorder(layout, rank, epoch, tables, flags)
+    recorder = Recorder(layout, rank, epoch, tables, flags, function.__name__)
     function(recorder, rank, epoch)
     recorder.check()
     return recorder.operations

@@ -66,7 +66,7 @@ class Watch:
             late = min(gated, key=lambda channel: int(seen[channel]))
             words = [*armed(self._seconds)[:1], 1, len(self._layout.stages), 0, late, int(seen[late]), 1, 0]
             with torch.cuda.stream(self._side):
-                self.words.copy_(torch.tensor(words, dtype=torch.int64))
+                self.words[: len(words)].copy_(torch.tensor(words, dtype=torch.int64))
         stream = ctypes.c_void_p(self._side.cuda_stream)
         for channel in gated:
             write, arguments = driver().write(stream, ctypes.c_uint64(pad + 4 * channel), 2**30)

@@ -47,6 +47,9 @@ class Driver:
         self._copy_2d = _function(library, "cuMemcpy2DAsync_v2", ctypes.POINTER(_Copy2D), handle)
         self._wait = _function(library, "cuStreamWaitValue32_v2", handle, address, word, ctypes.c_uint)
         self._write = _function(library, "cuStreamWriteValue32_v2", handle, address, word, ctypes.c_uint)
+        self._create = _function(library, "cuEventCreate", ctypes.POINTER(handle), ctypes.c_uint)
+        self._record = _function(library, "cuEventRecord", handle, handle)
+        self._elapsed = _function(library, "cuEventElapsedTime", ctypes.POINTER(ctypes.c_float), handle, handle)
 
     def copy(self, stream: Handle, target: Address, source: Address, size: int) -> Call:
         """Copies `size` bytes."""
@@ -75,6 +78,27 @@ class Driver:
     def write(self, stream: Handle, counter: Address, value: int) -> Call:
         """Writes an int32, after all that the stream did before."""
         return self._write, (stream, counter, ctypes.c_uint32(value), ctypes.c_uint(_WRITE_DEFAULT))
+
+    def event(self) -> Handle:
+        """A new event that keeps its time. Raises RankError if there is none to be had."""
+        made = Handle()
+        _done(self._create(ctypes.byref(made), 0))
+        return made
+
+    def record(self, stream: Handle, event: Handle) -> Call:
+        """The event happens after all that the stream did before."""
+        return self._record, (event, stream)
+
+    def elapsed_ns(self, first: Handle, second: Handle) -> float:
+        """From one event to another, which both have happened. Raises RankError if one has not."""
+        found = ctypes.c_float()
+        _done(self._elapsed(ctypes.byref(found), first, second))
+        return found.value * 1e6
+
+
+def _done(status: int) -> None:
+    if status:
+        raise RankError(f"the CUDA driver cannot time the operations of a copy engine: error {status}")
 
 
 @cache

@@ -18,6 +18,7 @@ from tilelink.runtime.cuda.functions import Boundary, Function
 from tilelink.runtime.cuda.heap import Heap
 from tilelink.runtime.cuda.queue import Queue
 from tilelink.runtime.cuda.spec import GpuProgram
+from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.job import TensorLayout
 from tilelink.runtime.modules import load_module
 
@@ -43,6 +44,9 @@ class GpuKernel:
         layout = program.layout
         self._heap = Heap(layout, group, self.device)
         self._watch = Watch(layout, self._rank, self.device, deadline_s) if deadline_s else None
+        self._tracer: Tracer | None = None
+        if program.records and self._watch:
+            self._tracer = Tracer(program, self._watch, group, self.device)
         self._own = dict(self._heap.tensors)
         for tensor in layout.tensors:
             if tensor.space in ("local", "table"):
@@ -97,7 +101,8 @@ class GpuKernel:
         values, pads = self._flag_values.data_ptr(), self._heap.pads
         for early, late in parts:
             rest = [o for o in early if not (isinstance(o, Flag) and o.rank == self._rank)]
-            first, second = (Queue(part, self._place, pads, self._rank, values) for part in (rest, late))
+            timed = self._tracer is not None
+            first, second = (Queue(part, self._place, pads, self._rank, values, timed) for part in (rest, late))
             self._queues.append((first, second))
         self._gated = sorted(gated)
         self._copies = torch.cuda.Stream(device) if any(late for _, late in self._queues) else None
@@ -189,9 +194,14 @@ class GpuKernel:
         results = self._checked(out, self._outputs, complete=False) if out else {}
         stream = torch.cuda.current_stream(self.device)
         capturing = torch.cuda.is_current_stream_capturing()
+        if capturing and self._tracer:
+            raise BindingError("a launch that is measured cannot be captured", hint="compile it without trace")
         if not capturing and stream != self._last:
             self._follow(stream)
         tensors = {**given, **self._allocate(results)}
+        queues = self._queues[self._slot]
+        if self._tracer:
+            self._tracer.begin(stream)
         if capturing and self._turns:
             self._turns[self._slot](stream.cuda_stream)
         self._launch(tensors, stream, self._close_captured if capturing else self._close)
@@ -203,6 +213,8 @@ class GpuKernel:
             if self._watch:
                 self._end.record(stream)
                 self._watch.settle(self._end, self._heap, self._gated)
+            if self._tracer:
+                self._tracer.drain(queues)
         return {t.name: results.get(t.name, tensors.get(t.name)) for t in self._outputs}  # type: ignore[misc]
 
     def _follow(self, stream: torch.cuda.Stream) -> None:
@@ -294,6 +306,15 @@ class GpuKernel:
         stream = torch.cuda.current_stream(self.device)
         pad, table = self._preset_pads()
         for function in self._functions.get("main", ()):
+    def timeline(self) -> Timeline:
+        """What all ranks did in their launches since the last call. Collective, and only if compiled with trace.
+
+        Raises BindingError if it was not.
+        """
+        if self._tracer is None:
+            raise BindingError("this kernel does not measure its launches", hint="compile it with trace=True")
+        return self._tracer.timeline()
+
             function(stream.cuda_stream, tensors, {"signals": pad, "signal_table": table})
         return {t.name: tensors[t.name] for t in self._outputs if t.name in tensors}
 

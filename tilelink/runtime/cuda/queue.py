@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from tilelink.errors import RankError
 from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate, Operation
-from tilelink.runtime.cuda.driver import Call, Driver, driver
+from tilelink.runtime.cuda.driver import Call, Driver, Handle, driver
 
 Bases = Mapping[str, int]
 """Where the tensors begin that a caller passes, by name."""
@@ -58,24 +58,28 @@ class Queue:
     What changes are the stream and the addresses of the tensors that a caller passes: cells that all calls share.
     """
 
-    def __init__(self, operations: Sequence[Operation], places: Places, pads: Sequence[int], rank: int, values: int):
-        """pads: where each rank's counters begin; values: where the values of the flags are."""
+    def __init__(
+        self, operations: Sequence[Operation], places: Places, pads: Sequence[int], rank: int, values: int,
+        timed: bool = False,
+    ) -> None:  # fmt: skip
+        """pads: where each rank's counters begin; values: where the values of the flags are.
+
+        timed: there is an event before the first operation and behind each of them; see `timed` and `elapsed_ns`.
+        """
         self._pad = pads[rank]
         self._stream = ctypes.c_void_p()
         self._cells: list[tuple[ctypes.c_uint64, End]] = []
         self._calls: list[Call] = []
-        steps: list[Step] = []
+        self.timed: list[tuple[Operation, Handle, Handle]] = []
+        """The operations that are timed, with the events before and behind each."""
+        before = self._mark() if timed and operations else None
         for operation in operations:
-            match operation:
-                case Copy(target=target, source=source):
-                    steps += _moves(target, source, places)
-                case Flag(number=number, rank=peer, channel=channel):
-                    steps.append(Word(target=pads[peer] + 4 * channel, source=values + 4 * number))
-                case Gate():
-                    steps.append(operation)
-        if steps:
-            calls = driver()
-            self._calls = [call for step in steps for call in self._prepared(calls, step)]
+            for step in _steps(operation, places, pads, values):
+                self._calls += self._prepared(driver(), step)
+            if before is not None:
+                behind = self._mark()
+                self.timed.append((operation, before, behind))
+                before = behind
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -88,6 +92,15 @@ class Queue:
         for function, arguments in self._calls:
             if status := function(*arguments):
                 raise RankError(f"the CUDA driver refused an operation of a copy engine: error {status}")
+
+    def elapsed_ns(self, first: int, second: Handle) -> float:
+        """From an event, by its handle, to one of `timed`, once all has been done. Raises RankError before that."""
+        return driver().elapsed_ns(Handle(first), second)
+
+    def _mark(self) -> Handle:
+        event = driver().event()
+        self._calls.append(driver().record(self._stream, event))
+        return event
 
     def _prepared(self, calls: Driver, step: Step) -> list[Call]:
         match step:
@@ -108,6 +121,16 @@ class Queue:
         if end.name is not None:
             self._cells.append((cell, end))
         return cell
+
+
+def _steps(operation: Operation, places: Places, pads: Sequence[int], values: int) -> list[Step]:
+    match operation:
+        case Copy(target=target, source=source):
+            return [*_moves(target, source, places)]
+        case Flag(number=number, rank=peer, channel=channel):
+            return [Word(target=pads[peer] + 4 * channel, source=values + 4 * number)]
+        case Gate():
+            return [operation]
 
 
 def _moves(target: Box, source: Box, places: Places) -> list[Move]:

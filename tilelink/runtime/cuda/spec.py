@@ -42,7 +42,8 @@ class GpuProgram:
 
     awaited: the signals, (tensor, kind), that kernels on SMs wait for. lag: a rank may prepare launch e once all peers
     have finished launch e - lag, because its copy engine and its staged inputs then write to them; 0 waits for nobody.
-    tables: int32 values [ranks, *shape] of the dynamic mappings.
+    tables: int32 values [ranks, *shape] of the dynamic mappings. records: how many spans a
+    program has in a launch at most, where kernels write them down; else 0.
     """
 
     source: Path
@@ -51,6 +52,7 @@ class GpuProgram:
     awaited: frozenset[tuple[str, str]]
     lag: int
     tables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    records: int = 0
 
     @cached_property
     def cycle(self) -> int:

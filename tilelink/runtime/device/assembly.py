@@ -10,6 +10,7 @@ They are constexpr globals: Triton hashes those into a kernel's cache key, so a 
   The difference of counter and target is compared with zero: counters only grow, and this survives their wrapping.
 * the result of each text is a zero that the compiler cannot know. Added to the coordinates of a load it is a data
   dependence, the only thing that keeps a software-pipelined loop from loading before it waits.
+* traces: thread 0 writes them, so that a lane needs no atomics and the others do not wait for its loads.
 * publish: the same barrier and fence between a program's own stores and its loads.
 * `bar.sync` is inside the text: Triton's own barrier operation in a loop switches off the loop's pipelining.
 
@@ -90,6 +91,101 @@ setp.eq.u32 %p, %v, 0;
 @%p {operation};
 mov.u32 $0, 0;
 }}"""
+
+# $1 lane, $2 kind: a head of 8 words (records, room, and when each kind was begun), then records of 4 words
+TRACE_BEGIN = tl.constexpr("""{
+.reg .pred %p; .reg .b32 %v; .reg .b64 %now, %at;
+mov.u32 %v, %tid.x;
+setp.ne.u32 %p, %v, 0;
+@%p bra DONE;
+mul.wide.u32 %at, $2, 8;
+add.s64 %at, %at, $1;
+mov.u64 %now, %globaltimer;
+st.global.b64 [%at+16], %now;
+DONE:
+mov.u32 $0, 0;
+}""")
+
+# $1 lane, $2 kind, $3 stage, $4 tile, $5 and $6 what the kind says more; what finds no room is only counted
+_TRACE_END = """{{
+.reg .pred %p; .reg .b32 %v; .reg .b64 %now, %begin, %count, %room, %at, %next, %what, %more;
+{before}
+mov.u32 %v, %tid.x;
+setp.ne.u32 %p, %v, 0;
+@%p bra DONE;
+mov.u64 %now, %globaltimer;
+mul.wide.u32 %at, $2, 8;
+add.s64 %at, %at, $1;
+ld.global.b64 %begin, [%at+16];
+ld.global.b64 %count, [$1];
+ld.global.b64 %room, [$1+8];
+add.s64 %next, %count, 1;
+st.global.b64 [$1], %next;
+setp.ge.s64 %p, %count, %room;
+@%p bra DONE;
+shl.b64 %at, %count, 5;
+add.s64 %at, %at, $1;
+shl.b32 %v, $3, 8;
+or.b32 %v, %v, $2;
+mov.b64 %what, {{%v, $4}};
+mov.b64 %more, {{$5, $6}};
+st.global.b64 [%at+64], %what;
+st.global.b64 [%at+72], %more;
+st.global.b64 [%at+80], %begin;
+st.global.b64 [%at+88], %now;
+DONE:
+mov.u32 $0, 0;
+}}"""
+TRACE_END = tl.constexpr(_TRACE_END.format(before=""))
+TRACE_END_ALL = tl.constexpr(_TRACE_END.format(before="bar.sync 0;"))
+
+# The word is the whole message, so nothing is released with it: a fence would take longer in one direction.
+# $1 own word, $2 the peer's word, $3 where (sent, the peer's time, received) go, $4 the time at which to give up
+PING = tl.constexpr("""{
+.reg .pred %p; .reg .b32 %v; .reg .b64 %sent, %now, %word;
+mov.u32 %v, %tid.x;
+setp.ne.u32 %p, %v, 0;
+@%p bra DONE;
+mov.u64 %word, 1;
+mov.u64 %sent, %globaltimer;
+st.relaxed.sys.global.b64 [$2], %word;
+POLL:
+ld.relaxed.sys.global.b64 %word, [$1];
+mov.u64 %now, %globaltimer;
+setp.ne.s64 %p, %word, 0;
+@%p bra CAME;
+setp.lt.s64 %p, %now, $4;
+@%p bra POLL;
+bra DONE;
+CAME:
+st.global.b64 [$3], %sent;
+st.global.b64 [$3+8], %word;
+st.global.b64 [$3+16], %now;
+DONE:
+bar.sync 0;
+mov.u32 $0, 0;
+}""")
+
+# $1 own word, $2 the peer's word, $3 the time at which to give up
+PONG = tl.constexpr("""{
+.reg .pred %p; .reg .b32 %v; .reg .b64 %now, %word;
+mov.u32 %v, %tid.x;
+setp.ne.u32 %p, %v, 0;
+@%p bra DONE;
+POLL:
+ld.relaxed.sys.global.b64 %word, [$1];
+mov.u64 %now, %globaltimer;
+setp.ne.s64 %p, %word, 0;
+@%p bra CAME;
+setp.lt.s64 %p, %now, $3;
+@%p bra POLL;
+bra DONE;
+CAME:
+st.relaxed.sys.global.b64 [$2], %now;
+DONE:
+bar.sync 0;
+mov.u32 $0, 0;
+}""")
 
 _FENCE_PROXY = "fence.proxy.async.global;"
 _STORES_DONE = "cp.async.bulk.wait_group 0;\nfence.proxy.async.global;"

@@ -3,13 +3,16 @@
 The host writes the budget (nanoseconds that one wait may take) and a zero into `tripped` before a launch, and reads
 the block after it. Once it is tripped every wait of the rank returns at once, so that the kernels end; what they
 computed after that is worthless.
+
+Of a program that is traced the block also says where the lanes of its spans are (see runtime/spans.py): the address of
+the first one, and how many bytes each takes.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WORDS = 8
-BUDGET, TRIPPED, STAGE, TILE, CHANNEL, SEEN, EXPECTED, PROGRAM = range(WORDS)
+WORDS = 10
+BUDGET, TRIPPED, STAGE, TILE, CHANNEL, SEEN, EXPECTED, PROGRAM, TRACE, STRIDE = range(WORDS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,8 @@ class _Execution:
                 self._launch(epoch)
         except BaseException as error:
             return self._explained(error)
-        return Outcome(kind="done", moment=time.monotonic(), events=tuple(self._monitor.events))
+        events, spans = tuple(self._monitor.events), tuple(self._monitor.spans)
+        return Outcome(kind="done", moment=time.monotonic(), events=events, spans=spans)
 
     def _launch(self, epoch: int) -> None:
         self._monitor.epoch = epoch

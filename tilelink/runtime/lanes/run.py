@@ -64,7 +64,8 @@ def run_lanes(
     finally:
         board.close()
     traces = tuple(one.outcome.events if one.outcome else () for one in crew.children)
-    return RunReport(traces=traces, seconds=time.monotonic() - start)
+    spans = tuple(one.outcome.spans if one.outcome else () for one in crew.children)
+    return RunReport(traces=traces, spans=spans, seconds=time.monotonic() - start)
 
 
 def _check(run: Run) -> None:

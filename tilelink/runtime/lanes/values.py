@@ -6,6 +6,7 @@ from typing import Literal
 
 from tilelink.errors import DeadlineError
 from tilelink.runtime.monitor import Describe, Event
+from tilelink.runtime.spans import Span
 
 Step = Callable[[int], None]
 """Called with the epoch of the launch."""
@@ -47,9 +48,10 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """A run that went well: the events of each lane, in the order of the lanes given, and how long it took."""
+    """A run that went well: events and spans of each lane, in the order of the lanes given, and how long it took."""
 
     traces: tuple[tuple[Event, ...], ...]
+    spans: tuple[tuple[Span, ...], ...]
     seconds: float
 
 
@@ -70,3 +72,4 @@ class Outcome:
     error: DeadlineError | None = None
     waiting: str = ""
     events: tuple[Event, ...] = ()
+    spans: tuple[Span, ...] = ()

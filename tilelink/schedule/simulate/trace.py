@@ -35,38 +35,44 @@ def trace_text(result: Simulated) -> str:
 
 def save_trace(result: Simulated, path: str | Path) -> None:
     """Writes the trace. Raises OutputError where that cannot be done."""
+    save_text(trace_text(result), path)
+
+
+def save_text(text: str, path: str | Path) -> None:
+    """Writes a trace. Raises OutputError where that cannot be done."""
     try:
-        Path(path).write_text(trace_text(result), encoding="utf-8")
+        Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error}", hint="name a file in a folder that exists") from None
 
 
 def trace_events(result: Simulated) -> Iterator[Event]:
     """All events: names of processes and tracks first, then slices, arrows, transfers and counters."""
-    yield from _names(result)
+    yield from names(result.plan)
     yield from _slices(result)
     yield from _arrows(result)
     yield from _transfers(result)
     yield from _counters(result)
 
 
-def _names(result: Simulated) -> Iterator[Event]:
-    plan = result.plan
+def names(plan: Plan) -> Iterator[Event]:
+    """The processes and tracks of a plan: a track for every lane."""
     for rank in range(plan.bound.ranks):
         yield _meta("process_name", rank, 0, name=f"rank {rank}")
         yield _meta("process_sort_index", rank, 0, sort_index=rank)
     for lane, (number, rank, program) in enumerate(plan.lanes):
         kernel = plan.bound.kernels[number]
         where = "copy engine" if kernel.on_copy_engine else f"program {program}"
-        yield _meta("thread_name", rank, _track(lane), name=f"{kernel.name} {where}")
-        yield _meta("thread_sort_index", rank, _track(lane), sort_index=_track(lane))
+        yield _meta("thread_name", rank, track(lane), name=f"{kernel.name} {where}")
+        yield _meta("thread_sort_index", rank, track(lane), sort_index=track(lane))
 
 
 def _meta(what: str, rank: int, track: int, **args: Any) -> Event:
     return {"ph": "M", "name": what, "pid": rank, "tid": track, "args": args}
 
 
-def _track(lane: int) -> int:
+def track(lane: int) -> int:
+    """The number of a lane's track."""
     return lane + 1
 
 
@@ -81,7 +87,7 @@ def _shown(result: Simulated) -> Ints:
 def _slices(result: Simulated) -> Iterator[Event]:
     t = result.timeline
     script, plan = t.script, result.plan
-    indices = {stage: _indices(plan, stage) for stage in plan.bound.stages}
+    indices = {stage: indices_of(plan, stage) for stage in plan.bound.stages}
     for row in _shown(result).tolist():
         kind, task = int(script.kind[row]), int(script.task[row])
         stage, rank, tile = plan.task_name(task)
@@ -98,12 +104,12 @@ def _slices(result: Simulated) -> Iterator[Event]:
             tensor, signal, place = plan.channel_name(channel)
             args |= {"rank": peer, "tensor": tensor, "signal": signal, "channel": list(place)}
         begin, end = float(t.begin[row]) * US, float(t.end[row]) * US
-        track = _track(int(script.lane[row]))
-        yield {"ph": "X", "name": name, "cat": CATEGORIES[kind], "pid": rank, "tid": track, "ts": begin,
+        where = track(int(script.lane[row]))
+        yield {"ph": "X", "name": name, "cat": CATEGORIES[kind], "pid": rank, "tid": where, "ts": begin,
                "dur": end - begin, "args": args}  # fmt: skip
 
 
-def _indices(plan: Plan, name: str) -> dict[str, Ints]:
+def indices_of(plan: Plan, name: str) -> dict[str, Ints]:
     """index -> its value for each task of a stage, rank by rank."""
     stage, ranks = plan.bound.stages[name], plan.bound.ranks
     rank = np.repeat(np.arange(ranks, dtype=np.int64), stage.total)
@@ -123,7 +129,7 @@ def _arrows(result: Simulated) -> Iterator[Event]:
             continue
         for phase, row, time in (("s", notify, t.begin[notify]), ("f", wait, t.end[wait])):
             event = {"ph": phase, "id": number, "name": "signal", "cat": "signal", "pid": int(script.rank[row]),
-                     "tid": _track(int(script.lane[row])), "ts": float(time) * US}  # fmt: skip
+                     "tid": track(int(script.lane[row])), "ts": float(time) * US}  # fmt: skip
             yield event | ({"bp": "e"} if phase == "f" else {})
 
 

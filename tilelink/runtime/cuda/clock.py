@@ -1,0 +1,142 @@
+# pyright: basic, reportArgumentType=false
+"""The clocks of GPUs: their resolution, how far those of the ranks are apart, and when an event of a stream happened.
+
+A rank's clock is %globaltimer, one for all SMs of a GPU, in ns. Ranks' clocks differ by a constant and drift slowly. A
+rank sends rank 0's ping back with the time at which it came (Cristian, "Probabilistic clock synchronization", 1989):
+it came halfway between the ping and the answer, and the fastest of many exchanges leave the least room for anything
+else. Both directions are a store to the peer and a poll of the own memory.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import triton
+import triton.language as tl
+from torch.distributed import _symmetric_memory as symmetric
+
+from tilelink.errors import RankError
+from tilelink.runtime.cuda.functions import Boundary
+from tilelink.runtime.device.assembly import PING, PONG
+
+ROUNDS = 64
+BUDGET_NS = 5_000_000_000
+STAMPS = 2048
+
+
+@triton.jit
+def ping(own, there, answers, budget, ROUNDS: tl.constexpr):
+    """Sends ROUNDS words to a peer and waits for each answer; all of it ends after `budget` ns.
+
+    own, there: addresses of int64 [ROUNDS], zeros, on this GPU and on the peer. answers: int64 [ROUNDS, 3], the time
+    sent, the peer's time, the time received; zeros where no answer came.
+    """
+    limit = _now() + budget
+    for i in range(ROUNDS):
+        place = answers.to(tl.int64) + i * 24
+        tl.inline_asm_elementwise(
+            PING, "=r,l,l,l,l", [own + i * 8, there + i * 8, place, limit], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit
+def pong(own, there, budget, ROUNDS: tl.constexpr):
+    """Answers ROUNDS words of a peer with the time at which each came (arguments as of `ping`)."""
+    limit = _now() + budget
+    for i in range(ROUNDS):
+        tl.inline_asm_elementwise(
+            PONG, "=r,l,l,l", [own + i * 8, there + i * 8, limit], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit
+def stamp(times, COUNT: tl.constexpr):
+    """Writes the time, COUNT times, to int64 [COUNT]."""
+    for i in range(COUNT):
+        tl.store(times + i, _now())
+
+
+@triton.jit
+def _now():
+    return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offset:
+    """At `time` (ns of its own clock) a rank's clock was `ahead` ns ahead of rank 0's; half of `trip` is the doubt."""
+
+    time: float = 0.0
+    ahead: float = 0.0
+    trip: float = 0.0
+
+
+def offset(answers: Sequence[Sequence[int]]) -> Offset:
+    """The offset that exchanges (sent, the peer's time, received) tell: the middle one of their fastest quarter.
+
+    Raises RankError if one of them was not answered.
+    """
+    if not all(peer for _, peer, _ in answers):
+        raise RankError("the ranks' clocks cannot be compared: a peer did not answer")
+    fastest = sorted(answers, key=lambda one: one[2] - one[0])[: max(len(answers) // 4, 1)]
+    sent, peer, received = fastest[0]
+    # The numbers are beyond 2**53: differences first.
+    ahead = statistics.median(there - first - (last - first) / 2 for first, there, last in fastest)
+    return Offset(time=float(peer), ahead=ahead, trip=float(received - sent))
+
+
+def moved(time: int, first: Offset, last: Offset) -> int:
+    """A rank's time (ns) on the clock of rank 0, with the drift between two measured offsets spread evenly."""
+    whole = last.time - first.time
+    part = min(max((time - first.time) / whole, 0.0), 1.0) if whole > 0 else 0.0
+    return time - round(first.ahead + part * (last.ahead - first.ahead))
+
+
+def resolution(times: Sequence[int]) -> int:
+    """The smallest step between times, ns; 0 if they do not differ."""
+    return min((b - a for a, b in pairwise(times) if b > a), default=0)
+
+
+class Clocks:
+    """The clocks of a group of ranks. Building and `offsets` are collective."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        self._group = group
+        self._device = device
+        self._rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        self._mail = symmetric.empty(ranks * ROUNDS, dtype=torch.int64, device=device)
+        self._mail.zero_()
+        self._handle: Any = symmetric.rendezvous(self._mail, group)
+        bases = [int(base) for base in self._handle.buffer_ptrs]
+        self._answers = torch.zeros(ranks, ROUNDS, 3, dtype=torch.int64, device=device)
+        self._exchanges: list[Boundary] = []
+        for peer in range(1, ranks):
+            row = 8 * ROUNDS * peer
+            if self._rank == 0:
+                arguments = (bases[0] + row, bases[peer] + row, self._answers[peer], BUDGET_NS)
+                self._exchanges.append(Boundary(ping, arguments, {"ROUNDS": ROUNDS}))
+            elif self._rank == peer:
+                arguments = (bases[peer] + row, bases[0] + row, BUDGET_NS)
+                self._exchanges.append(Boundary(pong, arguments, {"ROUNDS": ROUNDS}))
+        times = torch.zeros(STAMPS, dtype=torch.int64, device=device)
+        Boundary(stamp, (times,), {"COUNT": STAMPS})(torch.cuda.current_stream(device).cuda_stream)
+        self.resolution = resolution(times.tolist())
+
+    def offsets(self) -> list[Offset]:
+        """Of every rank, now. Raises RankError on all ranks if one of them does not answer."""
+        self._mail.zero_()
+        self._answers.zero_()
+        torch.cuda.synchronize(self._device)
+        dist.barrier(self._group, device_ids=[self._device.index])
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        for exchange in self._exchanges:
+            exchange(stream)
+        torch.cuda.synchronize(self._device)
+        every: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(every, self._answers.tolist(), group=self._group)
+        return [Offset(), *(offset(answers) for answers in every[0][1:])]

@@ -1,0 +1,146 @@
+# pyright: basic
+"""The measured timeline of a rank's launches: what its programs wrote down, and when its copies began and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tilelink.runtime.cuda.clock import Clocks, Offset, moved, stamp
+from tilelink.runtime.cuda.copies import Copy, Flag, Gate, Operation
+from tilelink.runtime.cuda.deadline import Watch
+from tilelink.runtime.cuda.functions import Boundary
+from tilelink.runtime.cuda.queue import Queue
+from tilelink.runtime.cuda.spec import GpuProgram
+from tilelink.runtime.device.debug import STRIDE, TRACE
+from tilelink.runtime.spans import COUNT, Span, decoded, empty
+
+ANCHORS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """The spans of all ranks on the clock of rank 0.
+
+    resolution_ns: of the programs' clocks, the coarsest. ahead_ns, trip_ns: how far each rank's clock was ahead of rank
+    0's, and how long the fastest exchange took by which that was found. dropped: spans that found no room.
+    """
+
+    spans: list[Span]
+    resolution_ns: int
+    ahead_ns: tuple[float, ...]
+    trip_ns: tuple[float, ...]
+    dropped: int
+
+    @property
+    def clock(self) -> dict[str, Any]:
+        """What there is to say about the times."""
+        return {
+            "clock": "%globaltimer", "resolution_ns": self.resolution_ns, "ahead_ns": list(self.ahead_ns),
+            "trip_ns": list(self.trip_ns), "dropped": self.dropped,
+        }  # fmt: skip
+
+
+class Tracer:
+    """Keeps the spans of a rank, launch after launch. Building and `timeline` are collective."""
+
+    def __init__(self, program: GpuProgram, watch: Watch, group: dist.ProcessGroup, device: torch.device) -> None:
+        self._program = program
+        self._group = group
+        self._rank = dist.get_rank(group)
+        lanes = sum(kernel.programs for kernel in program.kernels)
+        self._words = torch.from_numpy(empty(lanes, program.records)).to(device)
+        watch.words[TRACE] = self._words.data_ptr()
+        watch.words[STRIDE] = self._words.stride(0) * self._words.element_size()
+        self._clocks = Clocks(group, device)
+        self._first = self._clocks.offsets()
+        self._times = torch.zeros(ANCHORS, 2, dtype=torch.int64, device=device)
+        self._stamps = [Boundary(stamp, (row,), {"COUNT": 1}) for row in self._times]
+        self._events = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(ANCHORS)
+        ]
+        self._epoch = 0
+        self._spans: list[Span] = []
+        self._dropped = 0
+
+    def begin(self, stream: torch.cuda.Stream) -> None:
+        """Ties the time of events to the clock of programs, before a launch on this stream."""
+        for write, (before, after) in zip(self._stamps, self._events, strict=True):
+            before.record(stream)
+            write(stream.cuda_stream)
+            after.record(stream)
+
+    def drain(self, queues: Iterable[Queue]) -> None:
+        """Takes the spans of a launch that is over, which used these queues."""
+        self._epoch += 1
+        found, dropped = decoded(self._words.cpu().numpy(), self._rank, self._epoch)
+        self._words[:, COUNT] = 0
+        self._spans += found
+        self._dropped += dropped
+        for queue in queues:
+            self._spans += self._copied(queue)
+
+    def _copied(self, queue: Queue) -> Iterator[Span]:
+        lanes = self._queue_lanes()
+        anchor = self._anchor() if queue.timed else None
+        for operation, before, after in queue.timed:
+            assert anchor is not None
+            event, time = anchor
+            begin, end = (time + round(queue.elapsed_ns(event, mark)) for mark in (before, after))
+            kind, a, b = self._what(operation)
+            lane = lanes[operation.kernel]
+            yield Span(self._rank, lane, kind, operation.stage, operation.tile, a, b, self._epoch, begin, end)
+
+    def _queue_lanes(self) -> dict[str, int]:
+        """kernel -> its first lane."""
+        found: dict[str, int] = {}
+        lane = 0
+        for kernel in self._program.kernels:
+            found[kernel.name] = lane
+            lane += kernel.programs
+        return found
+
+    def _anchor(self) -> tuple[int, int]:
+        """An event's handle, and the time at which it happened: that of the stamp that followed it fastest."""
+        gaps = [before.elapsed_time(after) for before, after in self._events]
+        number = min(range(ANCHORS), key=gaps.__getitem__)
+        return self._events[number][0].cuda_event, int(self._times[number, 0]) - round(gaps[number] * 1e6 / 2)
+
+    def _what(self, operation: Operation) -> tuple[str, int, int]:
+        match operation:
+            case Gate(channel=channel):
+                return "wait", channel, 0
+            case Flag(rank=rank, channel=channel):
+                return "notify", rank, channel
+            case Copy(target=target, source=source):
+                far = source if source.rank != self._rank else target
+                return "transfer", far.rank, self._program.layout.tensor(far.tensor).number
+
+    def timeline(self) -> Timeline:
+        """What all ranks have recorded since they were last asked."""
+        last = self._clocks.offsets()
+        every: list[Any] = [None] * dist.get_world_size(self._group)
+        mine = [tuple(span) for span in self._spans], self._clocks.resolution, self._dropped
+        dist.all_gather_object(every, mine, group=self._group)
+        spans = [
+            aligned(Span(*span), first, final)
+            for (own, _, _), first, final in zip(every, self._first, last, strict=True)
+            for span in own
+        ]
+        self._first, self._spans, self._dropped = last, [], 0
+        return Timeline(
+            spans=spans,
+            resolution_ns=max(step for _, step, _ in every),
+            ahead_ns=tuple(one.ahead for one in last),
+            trip_ns=tuple(one.trip for one in last),
+            dropped=sum(dropped for _, _, dropped in every),
+        )
+
+
+def aligned(span: Span, first: Offset, last: Offset) -> Span:
+    """A span on the clock of rank 0; its rank's clock was compared before and after it."""
+    return span._replace(begin=moved(span.begin, first, last), end=moved(span.end, first, last))
