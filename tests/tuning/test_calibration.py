@@ -1,6 +1,9 @@
 """From made-up times to a machine, the programs that are timed, and the command where there is no GPU."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,3 +169,75 @@ def test_the_command_writes_what_the_ranks_measured(
         assert json.loads(done.stdout)["machine"]["fence"]["source"].endswith("not measured: late")
     else:
         assert "link_bandwidth" in done.stdout and "4 x a GPU" in done.stdout
+
+
+# A rank ------------------------------------------------------------------------------------------------------
+
+RANK = """
+import json, os, time
+import torch, torch.distributed as dist
+from tests.unit.test_benchmarks import Clock
+from tilelink.calibration import measure as m, programs
+from tilelink.target import target
+
+class Kernel:
+    def __init__(self, clock, text, dims):
+        self.text, self.dims, self.clock = text, dims, clock
+        module = m.compiler.parse(text)
+        m.compiler.plan(module.programs[0], module.schedules[0], ranks=4, dims=dims, dtype="bf16", target="sm_90")
+    def buffer(self, name):
+        return self.clock.random(self.dims["M"], self.dims["K"])
+    def __call__(self, inputs, out):
+        if "hops" in self.text:
+            raise RuntimeError("no hops\\nhere")
+        time.sleep(1e-3)
+
+def clock(self, group):
+    self.group, self.rank, self.ranks, self.device = group, 0, 1, torch.device("cpu")
+    self._flushed = torch.zeros(1)
+
+torch.cuda.Event, torch.cuda.synchronize, torch.cuda._sleep = Clock, lambda *_: None, lambda *_: None
+torch.cuda.get_device_name = lambda: "NVIDIA a GPU"
+m._Clock.compiled = lambda self, text, dims: Kernel(self, text, dims)
+m._Clock.__init__, m.current_target = clock, lambda: target("sm_90")
+m.BETWEEN_RANKS, m.LOCAL_BYTES, programs.MOVED_ROWS = BETWEEN, (1 << 16, 1 << 20), (64, 128)
+programs.PRODUCT_TILES, programs.WAVES_AND_INNER = programs.PRODUCT_TILES[-1:], ((1, 64), (1, 128), (2, 64))
+programs.MOVED_COLUMNS = 64
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+print(json.dumps(m.measure(dist.group.WORLD, BUDGET)))
+os._exit(0)
+"""
+
+
+def _measured(between: str, budget: str) -> Timings:
+    code = RANK.replace("BETWEEN,", f"{between},").replace("BUDGET))", f"{budget}))")
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_rank_measures_what_it_can_and_says_what_it_cannot() -> None:
+    found = _measured("frozenset()", "60")
+    assert found["failures"].keys() == {"copies", "hops"} and found["failures"]["hops"] == "RuntimeError: no hops"
+    assert (found["gpu"], found["target"], found["sms"], found["ranks"]) == ("NVIDIA a GPU", "sm_90", 132, 1)
+    sizes = {name: [row[:-1] for row in rows] for name, rows in found["rows"].items()}
+    assert sizes == {
+        "local": [[1 << 16], [1 << 20]],
+        "chain": [[1], [5]],
+        "push": [[n, 2 * rows * 64] for n in programs.MOVERS for rows in (64, 128)],
+        "pull": [[n, 2 * rows * 64] for n in programs.MOVERS for rows in (64, 128)],
+        "products": [[64, 128, *one] for one in ((1, 64), (1, 128), (2, 64))],
+    }
+    assert all(row[-1] > 0 for rows in found["rows"].values() for row in rows)
+    fit(found, BASE, name="mine")
+
+
+def test_one_rank_alone_and_a_spent_budget_are_reasons() -> None:
+    found = _measured("m.BETWEEN_RANKS", "60")
+    assert {n for n, r in found["failures"].items() if r == "RankError: there is one rank"} == {
+        "copies", "hops", "push", "pull",
+    }  # fmt: skip
+    late = _measured("m.BETWEEN_RANKS", "0")
+    assert not late["rows"] and set(late["failures"].values()) == {"0 s were over"}

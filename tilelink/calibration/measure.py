@@ -16,7 +16,7 @@ import torch.distributed as dist
 from tilelink import compiler
 from tilelink.calibration import programs
 from tilelink.calibration.fit import Timings
-from tilelink.errors import RankError
+from tilelink.errors import RankError, TileLinkError
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.driver import Address, Call, Handle, driver
 
@@ -52,7 +52,8 @@ def measure(group: dist.ProcessGroup, budget_s: float = 50.0) -> Timings:
             found = list(measured(clock))
             torch.cuda.synchronize()
         except Exception as error:  # whatever it is, the other numbers can still be measured
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            said = error.message if isinstance(error, TileLinkError) else str(error)
+            reason = ": ".join([type(error).__name__, *said.splitlines()[:1]])
             print(f"calibrate: {name}: {reason}", file=sys.stderr, flush=True)
         if reason := clock.worst(reason):
             failures[name] = reason
@@ -101,9 +102,10 @@ class _Clock:
         return next((one for one in every if one), "")
 
     def _every(self, value: torch.Tensor) -> torch.Tensor:
-        found = torch.empty((self.ranks, *value.shape), dtype=value.dtype, device=self.device)
+        """The numbers of all ranks, [ranks, numbers]. No rank goes on before all have come."""
+        found = torch.empty(self.ranks * value.numel(), dtype=value.dtype, device=self.device)
         dist.all_gather_into_tensor(found, value, group=self.group)
-        return found
+        return found.view(self.ranks, -1)
 
     def compiled(self, text: str, dims: Mapping[str, int]) -> Any:
         module = compiler.parse(text, "<calibrate>")
