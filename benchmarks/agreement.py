@@ -161,7 +161,8 @@ def measure(batch: Sequence[Point], case: Case, machine: Target, samples: int) -
             rows[point["id"]] = built
     timed = session.time(variants, case.refresh, samples=samples, warmups=3) if variants else []
     rows |= {int(row["name"]): row for row in timed}
-    session.meet()  # nobody frees what a peer may still reach
+    with session.watchdog.step("meeting"):
+        session.meet()  # nobody frees what a peer may still reach
     return rows
 
 
@@ -173,10 +174,10 @@ def run(args: argparse.Namespace, begin: float) -> int:
     machine, points = current_target(), json.loads(args.points.read_text(encoding="utf-8"))["points"]
     state = State(points, args.out, local)
     todo = [p for p in state.left() if p["ranks"] == ranks]
-    missing = [p for p in todo if not prepared.prepared_file(p, machine).is_file()]
+    missing = [p for p in todo[local::ranks] if not prepared.prepared_file(p, machine).is_file()]
     if args.prepare > 0 and missing:
         workers = max(1, min(args.workers, (os.cpu_count() or 1) // ranks))
-        reasons = prepared.prepare_all(missing[local::ranks], machine, workers=workers, seconds=args.prepare)
+        reasons = prepared.prepare_all(missing, machine, workers=workers, seconds=args.prepare)
         late = sum(bool(r) for r in reasons)
         print(f"rank {local}: {late} of {len(reasons)} not prepared {_first(reasons)}", file=sys.stderr, flush=True)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))
@@ -212,9 +213,10 @@ def _measure_all(
         if case is None or case.problem != problem:
             case = None
             gc.collect()
-            case = Case(problem, session)
-            case.refresh()
-            session.meet()
+            with session.watchdog.step("reference"):
+                case = Case(problem, session)
+                case.refresh()
+                session.meet()
         rows = measure(batch, case, machine, args.samples)
         state.end(batch, rows, before + time.monotonic() - begin)
         gc.collect()
