@@ -180,13 +180,14 @@ class Ours:
         return Variant(name=name, kind="preset", run=lambda: kernel.preset(inputs))
 
 
-def _operator(case: Case) -> Variant:
-    """The operator as users call it, which chooses its way itself."""
+def _operator(case: Case, way: str | None) -> Variant:
+    """The operator as users call it, which chooses its way itself or is told."""
     problem, function = case.problem, getattr(ops, case.problem.op)
-    way = ops.choose(problem.op, problem.M, problem.N, problem.K, problem.ranks)
+    chosen = way or ops.choose(problem.op, problem.M, problem.N, problem.K, problem.ranks)
     return Variant(
-        name="operator", kind="ours", run=lambda: function(case.x, case.w, group=case.session.group),
-        expected=lambda: case.result, notes={"way": way},
+        name=f"operator, {way}" if way else "operator", kind="ours",
+        run=lambda: function(case.x, case.w, group=case.session.group, schedule=way),
+        expected=lambda: case.result, notes={"way": chosen},
     )  # fmt: skip
 
 
@@ -236,8 +237,9 @@ def _builders(case: Case, args: argparse.Namespace) -> Iterator[Builder]:
         yield from ours.transfer(choice)
     for choice in choices(op, args.schedules, args.file):
         yield from ours.rows(choice, graph=args.graph)
-    if args.operator:
-        yield "operator", "ours", lambda: _operator(case)
+    ways = [None] * args.operator + [way for way in args.ways.split(",") if way]
+    for way in ways:
+        yield f"operator, {way}" if way else "operator", "ours", lambda way=way: _operator(case, way)
 
 
 def machine() -> dict[str, Any]:
@@ -276,6 +278,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--file", action="append", default=[], help="a .tl file with more programs and schedules")
     parser.add_argument("--baselines", choices=("all", "few"), default="all")
     parser.add_argument("--operator", action="store_true", help="time tilelink.ops by its own choice too")
+    parser.add_argument("--ways", default="", help="time tilelink.ops with these schedules too, as program:name")
     parser.add_argument("--graph", action="store_true", help="time our operators in CUDA graphs too")
     parser.add_argument("--dtype", choices=("bf16", "f16"), default="bf16")
     parser.add_argument("--samples", type=int, default=20)

@@ -15,14 +15,13 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from tilelink import compiler
 from tilelink.errors import RankError, TileLinkError
-from tilelink.schedule.simulate.measured import Measured, measured_text
 from tilelink.reference import trial
+from tilelink.schedule.simulate.measured import Measured, measured_text
 from tilelink.settings import environment, variable
 
 PATIENCE_S = 120.0
@@ -46,9 +45,9 @@ schedule copy_engine for probe:
 schedule sm for probe:
     send on sm(8), tile(i=4096)
     y channel(i=1048576)
+"""
 MEETING_CYCLES = 4_000_000
 """About 2 ms, in which a host issues a launch."""
-"""
 PROBE_ELEMENTS = 2**19
 """Of bf16: 1 MiB to each peer."""
 
@@ -125,8 +124,8 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     """Launches on random inputs, back to back: the largest error of every output, over ranks and launches."""
     import torch
     import torch.distributed as dist
-    from tilelink.runtime.cuda.device import current_target
 
+    from tilelink.runtime.cuda.device import current_target
 
     module = compiler.load(request["file"])
     program = module.program(request["program"])
@@ -180,10 +179,10 @@ def _meet() -> None:
 
 def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
     """Times candidates and, where the file stands for an operator, its unfused way."""
-    import torch
     import torch.distributed as dist
 
     from tilelink import ops
+    from tilelink.tuning import here
     from tilelink.tuning.measure import measure
 
     module = compiler.load(request["file"])
@@ -206,11 +205,12 @@ def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
         others = {"unfused": lambda _: {outputs[0]: operator(*flat, schedule="unfused")}}
     assert dist.group.WORLD is not None
     found = measure(candidates, inputs, dims=dims, dtype=dtype, group=dist.group.WORLD, others=others)
+    gpu, versions = here()
     return {
         "measured": [asdict(one) for one in found if one.label not in others],
         "unfused": next((one.seconds for one in found if one.label in others), None),
-        "gpu": torch.cuda.get_device_name(),
-        "versions": f"torch {torch.__version__}, triton {metadata.version('triton')}",
+        "gpu": gpu,
+        "versions": versions,
     }
 
 

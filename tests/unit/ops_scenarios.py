@@ -42,12 +42,21 @@ class Meaning:
     """Stands in for a compiled kernel: gathers all ranks' inputs and takes what the program means."""
 
     made: list[tuple[str, str]] = []  # noqa: RUF012  (counted over the whole scenario)
+    given: list[Tensor] = []  # noqa: RUF012
 
     def __init__(self, program: Any, schedule: Any, *, ranks: int, dims: Any, dtype: str, device: str, group: Any):
         self._program, self._dims, self._dtype, self._group = program, dims, dtype, group
         Meaning.made.append((program.name, schedule.name))
         assert device == "cuda"
         assert ranks == group.size()
+
+    def buffer(self, name: str) -> Tensor:
+        """Where the input of the next launch may be put."""
+        shape = compiler.bound(
+            self._program, None, ranks=self._group.size(), dims=self._dims, dtype=self._dtype
+        ).tensors[name].shape  # fmt: skip
+        Meaning.given.append(torch.full(shape, torch.nan, dtype=torch.bfloat16))
+        return Meaning.given[-1]
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         every: list[Any] = [None] * self._group.size()
@@ -137,6 +146,24 @@ def fused() -> None:
         ops.ag_gemm(x.float(), w.float(), schedule="h200")
     with pytest.raises(UnknownNameError, match="movers"):
         ops.ag_gemm(x, w, schedule="nothing")
+
+
+def paired() -> None:
+    """torch's product beside a program that only communicates."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    w, b = every(N, K, seed=2, dtype=torch.bfloat16)[rank], torch.arange(N).bfloat16()
+    short, long = (every(rows, K, seed=1, dtype=torch.bfloat16)[rank] for rows in (MS, MS * ranks))
+    ways = [("ag_gemm", "all_gather:h200"), ("gemm_rs", "reduce_scatter:h200")]
+    ways += [("gemm_ar", f"all_reduce_{name}:few") for name in ("one_shot", "two_shot", "two_shot_kept")]
+    for op, way in ways:
+        function, x = getattr(ops, op), short if op == "ag_gemm" else long
+        for options in ({}, {"bias": b}, {"bias": b, "activation": "silu"}):
+            near(function(x, w, **options, schedule=way), function(x, w, **options, schedule="unfused"), way)
+        assert ":".join(Meaning.made[-1]) == way
+        if op != "ag_gemm":
+            assert torch.equal(Meaning.given[-1].flatten(0, -2), x @ w.T)  # not copied on the way
+    with pytest.raises(UnknownNameError, match="all_gather does not compute ag_gemm_gated"):
+        ops.ag_gemm_gated(short, w, w, schedule="all_gather:h200")
 
 
 def chosen() -> None:
@@ -326,7 +353,7 @@ def layers() -> None:
 
 def main(name: str) -> None:
     dist.init_process_group("gloo")
-    if name in ("fused", "chosen"):
+    if name in ("fused", "chosen", "paired"):
         calls.compiler.compile = Meaning  # type: ignore[assignment]
     if name == "chosen":  # as if this were a GPU
         calls._able = lambda x: x.dtype is torch.bfloat16

@@ -26,7 +26,18 @@ def free_port() -> int:
 
 @pytest.mark.parametrize(
     "scenario",
-    ["unfused", "fused", "chosen", "mistakes", "gradients", "partial_gradients", "compiled", "checks", "layers"],
+    [
+        "unfused",
+        "fused",
+        "paired",
+        "chosen",
+        "mistakes",
+        "gradients",
+        "partial_gradients",
+        "compiled",
+        "checks",
+        "layers",
+    ],
 )
 def test_on_two_ranks(scenario: str) -> None:
     variables = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

@@ -23,6 +23,7 @@ from tilelink.ops import unfused
 from tilelink.ops.agreed import agreed, forget
 from tilelink.ops.choice import UNFUSED, program_of
 from tilelink.ops.decide import decide
+from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
 from tilelink.runtime.cuda.device import current_target
 from tilelink.schedule.values import Schedule
@@ -68,6 +69,9 @@ OPERATORS: dict[str, Operator] = {
     "reduce_scatter": Operator(operands=("x",), base="reduce_scatter", scatters=True),
     "all_reduce": Operator(operands=("x",), base="all_reduce"),
 }
+
+PAIRED = ("ag_gemm", "gemm_rs", "gemm_ar")
+"""Operators for which a program may do the communication alone, beside torch's product."""
 
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 _calls: dict[Any, tuple[Callable[..., Any], Way]] = {}
@@ -117,6 +121,13 @@ def _prepared(op: str, operands: Operands, activation: str, group: str, way: Way
     if way == UNFUSED:
         return partial(_unfused, getattr(unfused, op), activation if "bias" in operator.operands else None, members)
     program, schedule = _resolve(way, operator.base, follows)
+    taken = {t.name for t in program.tensors if t.space == "in"}
+    if op in PAIRED and taken == {"x"}:
+        moved = columns if operator.gathers else N
+        kernel = _compiled(program, schedule, x, {"M": M, "N": moved, "K": moved}, members)
+        return Pair(kernel, operator.gathers, activation)
+    if taken != set(given):
+        raise UnknownNameError(f"{program.name} does not compute {op}", hint=f"it takes {', '.join(sorted(taken))}")
     kernel = _compiled(program, schedule, x, {"M": M, "N": N, "K": columns}, members)
     return Launch(kernel, program, operator, given, members.size(), "" if in_kernel else activation)
 

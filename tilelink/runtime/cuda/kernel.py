@@ -17,6 +17,7 @@ from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.functions import Boundary, Function
 from tilelink.runtime.cuda.heap import Heap
 from tilelink.runtime.cuda.queue import Queue
+from tilelink.runtime.cuda.replay import Replay, graphs
 from tilelink.runtime.cuda.spec import GpuProgram
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.job import TensorLayout
@@ -104,6 +105,7 @@ class GpuKernel:
             timed = self._tracer is not None
             first, second = (Queue(part, self._place, pads, self._rank, values, timed) for part in (rest, late))
             self._queues.append((first, second))
+        self._replays = [Replay(late, graphs, worth=not self._watch) for _, late in self._queues]
         self._gated = sorted(gated)
         self._copies = torch.cuda.Stream(device) if any(late for _, late in self._queues) else None
         self._thresholds = {(g.tensor, g.kind): tables.thresholds(g, self._rank, device) for g in layout.grids}
@@ -204,7 +206,7 @@ class GpuKernel:
             self._tracer.begin(stream)
         if capturing and self._turns:
             self._turns[self._slot](stream.cuda_stream)
-        self._launch(tensors, stream, self._close_captured if capturing else self._close)
+        self._launch(tensors, stream, capturing)
         for tensor in self._outputs:
             if tensor.symmetric:
                 self._keep(tensor, results)
@@ -240,7 +242,7 @@ class GpuKernel:
         else:
             results[tensor.name] = there.clone()
 
-    def _launch(self, tensors: dict[str, torch.Tensor], stream: torch.cuda.Stream, close: Boundary) -> None:
+    def _launch(self, tensors: dict[str, torch.Tensor], stream: torch.cuda.Stream, capturing: bool) -> None:
         for tensor in self._inputs:
             if tensor.symmetric:
                 there = self._own[tensor.name][self._slot % tensor.slots]
@@ -248,7 +250,7 @@ class GpuKernel:
                     there.copy_(tensors[tensor.name])
         if self._program.needs_entry:
             self._open(stream.cuda_stream)
-        early, late = self._queues[self._slot]
+        early = self._queues[self._slot][0]
         bases = {name: value.data_ptr() for name, value in tensors.items()}
         if early:
             early.issue(stream.cuda_stream, bases)
@@ -257,7 +259,7 @@ class GpuKernel:
             for side, _ in self._sides:
                 side.wait_event(self._begin)
         if self._copies:
-            late.issue(self._copies.cuda_stream, bases)
+            self._replays[self._slot].issue(self._copies.cuda_stream, bases, capturing)
         for name, side in self._streams.items():
             for function in self._functions[name]:
                 function(side.cuda_stream, tensors)
@@ -266,11 +268,20 @@ class GpuKernel:
         for side, end in self._sides:
             end.record(side)
             stream.wait_event(end)
-        close(stream.cuda_stream)
+        (self._close_captured if capturing else self._close)(stream.cuda_stream)
 
     def buffer(self, name: str) -> torch.Tensor:
-        """The symmetric buffer that the next launch takes an input from: what is written there need not be copied."""
+        """Where the current stream may put an input of the next launch, so that it need not be copied.
+
+        The symmetric buffer that the launch uses; a new tensor where that is not known yet, or the input has none.
+        """
         tensor = self._program.layout.tensor(name)
+        capturing = torch.cuda.is_current_stream_capturing()
+        if not tensor.symmetric or (capturing and self._turns):
+            return torch.empty(tensor.shape, dtype=tensor.torch_dtype, device=self.device)
+        stream = torch.cuda.current_stream(self.device)
+        if not capturing and stream != self._last:
+            self._follow(stream)
         return self._own[name][self._slot % tensor.slots]
 
     def _checked(self, given: Tensors, wanted: list[TensorLayout], complete: bool = True) -> dict[str, torch.Tensor]:
@@ -297,15 +308,6 @@ class GpuKernel:
 
     # Measuring -----------------------------------------------------------------------------------------------
 
-    def preset(self, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """The kernels of the main stream alone, with all signals set and nothing moved: what waiting costs nothing.
-
-        The values of the outputs mean nothing. Needs no peer.
-        """
-        tensors = {**self._checked(inputs, self._inputs), **self._allocate({})}
-        stream = torch.cuda.current_stream(self.device)
-        pad, table = self._preset_pads()
-        for function in self._functions.get("main", ()):
     def timeline(self) -> Timeline:
         """What all ranks did in their launches since the last call. Collective, and only if compiled with trace.
 
@@ -315,6 +317,15 @@ class GpuKernel:
             raise BindingError("this kernel does not measure its launches", hint="compile it with trace=True")
         return self._tracer.timeline()
 
+    def preset(self, inputs: Tensors) -> dict[str, torch.Tensor]:
+        """The kernels of the main stream alone, with all signals set and nothing moved: what waiting costs nothing.
+
+        The values of the outputs mean nothing. Needs no peer.
+        """
+        tensors = {**self._checked(inputs, self._inputs), **self._allocate({})}
+        stream = torch.cuda.current_stream(self.device)
+        pad, table = self._preset_pads()
+        for function in self._functions.get("main", ()):
             function(stream.cuda_stream, tensors, {"signals": pad, "signal_table": table})
         return {t.name: tensors[t.name] for t in self._outputs if t.name in tensors}
 

@@ -81,8 +81,13 @@ class Queue:
                 self.timed.append((operation, before, behind))
                 before = behind
 
-    def __bool__(self) -> bool:
-        return bool(self._calls)
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The tensors of the caller whose addresses it takes."""
+        return frozenset(end.name for _, end in self._cells if end.name is not None)
 
     def issue(self, stream: int, bases: Bases) -> None:
         """Issues all operations on a stream (its handle). Raises RankError when the driver refuses one."""

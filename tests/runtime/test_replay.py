@@ -1,0 +1,140 @@
+"""Queues of copy engines as graphs, without a GPU: a stand-in for the driver says what it was asked to do."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tilelink.runtime.cuda.replay import ENOUGH, KEPT, Graphs, Replay
+
+STREAM = 7
+BASES = {"x": 100, "w": 1}
+
+
+class Function:
+    def __init__(self, library: Library, name: str) -> None:
+        self.library, self.name = library, name
+
+    def __call__(self, *arguments: Any) -> int:
+        self.library.calls.append(self.name)
+        if self.name in self.library.failing:
+            return 1
+        if self.name == "cuStreamEndCapture":
+            arguments[1]._obj.value = 11
+        if self.name == "cuGraphInstantiateWithFlags":
+            self.library.made += 1
+            arguments[0]._obj.value = 1000 + self.library.made
+        if self.name == "cuGraphLaunch":
+            self.library.launched.append(arguments[0])
+        return 0
+
+
+class Library:
+    """What was called, and what is to fail."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.launched: list[int] = []
+        self.failing: set[str] = set()
+        self.made = 0
+
+    def __getattr__(self, name: str) -> Function:
+        function = Function(self, name)
+        setattr(self, name, function)
+        return function
+
+
+class Queue:
+    """Keeps the addresses of x that it was issued with."""
+
+    names = frozenset({"x"})
+
+    def __init__(self, operations: int = ENOUGH) -> None:
+        self.operations, self.issued = operations, list[int]()
+
+    def __len__(self) -> int:
+        return self.operations
+
+    def issue(self, stream: int, bases: Mapping[str, int]) -> None:
+        assert stream == STREAM
+        self.issued.append(bases["x"])
+
+
+@pytest.fixture
+def library() -> Library:
+    return Library()
+
+
+def replay(library: Library, queue: Queue) -> Replay:
+    return Replay(queue, lambda: Graphs(library))
+
+
+def test_the_third_launch_with_the_same_addresses_is_one_call(library: Library) -> None:
+    queue = Queue()
+    one = replay(library, queue)
+    for w in range(5):  # not the queue's
+        one.issue(STREAM, {"x": 100, "w": w}, False)
+    assert queue.issued == [100, 100]  # itself, then into the graph
+    assert library.launched == [1001] * 4
+    captures = ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphDestroy"]
+    assert library.calls == [*captures, *["cuGraphLaunch"] * 4]
+
+
+def test_every_set_of_addresses_has_its_own_graph(library: Library) -> None:
+    one = replay(library, Queue())
+    for _ in range(3):
+        for x in (100, 200):
+            one.issue(STREAM, {"x": x}, False)
+    assert library.launched == [1001, 1002, 1001, 1002]
+
+
+def test_addresses_that_never_come_again_are_forgotten(library: Library) -> None:
+    queue = Queue()
+    one = replay(library, queue)
+    for x in range(KEPT + 1):
+        one.issue(STREAM, {"x": x}, False)
+    one.issue(STREAM, {"x": 0}, False)
+    assert library.launched == [] and len(queue.issued) == KEPT + 2
+    one.issue(STREAM, {"x": KEPT}, False)
+    assert library.launched == [1001]
+
+
+@pytest.mark.parametrize("capturing", [True, False])
+def test_captured_and_short_queues_are_issued_as_they_are(library: Library, capturing: bool) -> None:
+    queue = Queue(ENOUGH if capturing else ENOUGH - 1)
+    one = replay(library, queue)
+    for _ in range(4):
+        one.issue(STREAM, BASES, capturing)
+    assert queue.issued == [100] * 4 and library.calls == []
+
+
+REFUSALS = {
+    "cuStreamBeginCapture_v2": 4,
+    "cuStreamEndCapture": 5,
+    "cuGraphInstantiateWithFlags": 5,
+    "cuGraphLaunch": 5,
+}
+
+
+@pytest.mark.parametrize(("failing", "issued"), REFUSALS.items())
+def test_a_driver_that_refuses_gets_the_operations_themselves(library: Library, failing: str, issued: int) -> None:
+    """Each launch is done once: what went into a graph that there is not was not done."""
+    library.failing.add(failing)
+    queue = Queue()
+    one = replay(library, queue)
+    for _ in range(4):
+        one.issue(STREAM, BASES, False)
+    assert len(queue.issued) == issued and library.launched == []
+    assert library.calls.count(failing) == 1
+
+
+def test_graphs_are_freed_with_their_queue(library: Library) -> None:
+    one = replay(library, Queue())
+    for _ in range(2):
+        one.issue(STREAM, BASES, False)
+    del one
+    gc.collect()
+    assert library.calls.count("cuGraphExecDestroy") == 1
