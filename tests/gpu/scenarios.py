@@ -1,5 +1,6 @@
 """What tests on GPUs do on every rank. All ranks know all inputs, so each computes what it should get."""
 
+import json
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -14,10 +15,13 @@ from tilelink import compiler
 from tilelink.errors import DeadlineError, RankError
 from tilelink.ir.program import Program
 from tilelink.reference.trial import random_inputs
+from tilelink.runtime.cuda.device import current_target
+from tilelink.schedule.simulate.measured import Measured, measured_text
 from tilelink.schedule.values import Schedule
 
 TOLERANCE = 1e-2  # |out - ref| / |ref| for bf16 (Frobenius)
 EVEN = (512, 768, 640, 384)
+EVENTS_NS = 10_000  # by which events of streams may be off
 
 Case = tuple[Program, Schedule | None]
 Inputs = list[list[dict[str, torch.Tensor]]]
@@ -168,3 +172,33 @@ def different_programs() -> None:
         dims = dims_of(case[0], uneven(3))
     with pytest.raises(RankError, match="compile different programs"):
         compiled(case, dims)
+
+
+def timelines() -> None:
+    """Launches that are measured give the same results; tiles are there once, and no wait ends before its notify."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for case in cases():
+        dims = dims_of(case[0], EVEN)
+        inputs = inputs_of(case[0], dims, 2)
+        kernel = compiler.compile(*case, dims=dims, dtype="bf16", device="cuda", trace=True)
+        for launch in range(2):
+            outputs = kernel(given(inputs, launch))
+            verify(case, dims, inputs[launch], outputs, "measured")
+        found = kernel.timeline()
+        assert found.dropped == 0 and 0 < found.resolution_ns <= 2000, (name(case), found.clock)
+        if rank:
+            continue
+        plan = compiler.plan(*case, ranks=ranks, dims=dims, dtype="bf16", target=current_target())
+        kernels = [kernel for kernel in plan.bound.kernels if not kernel.on_copy_engine]
+        tiles = sum(plan.bound.stages[stage].total for kernel in kernels for stage in kernel.stage_names)
+        spans = Measured(plan=plan, raw=found.spans).spans
+        assert all(span.begin <= span.end for span in spans), name(case)
+        own = [(s.epoch, s.rank, s.stage, s.tile) for s in spans if s.kind == "tile"]
+        assert len(own) == len(set(own)) == 2 * ranks * tiles, name(case)
+        doubt = max(found.trip_ns) + 2 * found.resolution_ns + EVENTS_NS
+        last = {(s.epoch, s.a, s.b): s.begin for s in spans if s.kind == "notify"}
+        for span in spans:
+            if span.kind == "wait" and (begun := last.get((span.epoch, span.rank, span.a))) is not None:
+                assert span.end + doubt > begun, f"{name(case)}: {span} ended {begun - span.end} ns before its notify"
+        text = measured_text(Measured(plan=plan, raw=found.spans, clock=found.clock))
+        assert json.loads(text)["traceEvents"], name(case)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCENARIOS = ("programs", "skew", "streams", "graphs", "deadlines", "different_programs")
+SCENARIOS = ("programs", "skew", "streams", "graphs", "deadlines", "different_programs", "timelines")
 LIMIT_S = 240
 
 

@@ -17,6 +17,7 @@ from tilelink.runtime.cuda.functions import Boundary
 from tilelink.runtime.cuda.queue import Queue
 from tilelink.runtime.cuda.spec import GpuProgram
 from tilelink.runtime.device.debug import STRIDE, TRACE
+from tilelink.runtime.job import Layout
 from tilelink.runtime.spans import COUNT, Span, decoded, empty
 
 ANCHORS = 8
@@ -85,40 +86,21 @@ class Tracer:
             self._spans += self._copied(queue)
 
     def _copied(self, queue: Queue) -> Iterator[Span]:
-        lanes = self._queue_lanes()
+        lanes = first_lanes(self._program)
         anchor = self._anchor() if queue.timed else None
         for operation, before, after in queue.timed:
             assert anchor is not None
             event, time = anchor
             begin, end = (time + round(queue.elapsed_ns(event, mark)) for mark in (before, after))
-            kind, a, b = self._what(operation)
+            kind, a, b = what(operation, self._rank, self._program.layout)
             lane = lanes[operation.kernel]
             yield Span(self._rank, lane, kind, operation.stage, operation.tile, a, b, self._epoch, begin, end)
-
-    def _queue_lanes(self) -> dict[str, int]:
-        """kernel -> its first lane."""
-        found: dict[str, int] = {}
-        lane = 0
-        for kernel in self._program.kernels:
-            found[kernel.name] = lane
-            lane += kernel.programs
-        return found
 
     def _anchor(self) -> tuple[int, int]:
         """An event's handle, and the time at which it happened: that of the stamp that followed it fastest."""
         gaps = [before.elapsed_time(after) for before, after in self._events]
         number = min(range(ANCHORS), key=gaps.__getitem__)
         return self._events[number][0].cuda_event, int(self._times[number, 0]) - round(gaps[number] * 1e6 / 2)
-
-    def _what(self, operation: Operation) -> tuple[str, int, int]:
-        match operation:
-            case Gate(channel=channel):
-                return "wait", channel, 0
-            case Flag(rank=rank, channel=channel):
-                return "notify", rank, channel
-            case Copy(target=target, source=source):
-                far = source if source.rank != self._rank else target
-                return "transfer", far.rank, self._program.layout.tensor(far.tensor).number
 
     def timeline(self) -> Timeline:
         """What all ranks have recorded since they were last asked."""
@@ -139,6 +121,24 @@ class Tracer:
             trip_ns=tuple(one.trip for one in last),
             dropped=sum(dropped for _, _, dropped in every),
         )
+
+
+def first_lanes(program: GpuProgram) -> dict[str, int]:
+    """kernel -> its first lane: programs are counted over all kernels."""
+    kernels = program.kernels
+    return {kernel.name: sum(one.programs for one in kernels[:number]) for number, kernel in enumerate(kernels)}
+
+
+def what(operation: Operation, rank: int, layout: Layout) -> tuple[str, int, int]:
+    """The kind, a and b of an operation's span on the copy engine of `rank`."""
+    match operation:
+        case Gate(channel=channel):
+            return "wait", channel, 0
+        case Flag(rank=peer, channel=channel):
+            return "notify", peer, channel
+        case Copy(target=target, source=source):
+            far = source if source.rank != rank else target
+            return "transfer", far.rank, layout.tensor(far.tensor).number
 
 
 def aligned(span: Span, first: Offset, last: Offset) -> Span:

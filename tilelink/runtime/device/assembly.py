@@ -19,6 +19,8 @@ Labels and registers are local to the braces, so a text may appear any number of
 
 import triton.language as tl
 
+from tilelink.runtime.spans import BEGUN, CAPACITY, COUNT, HEAD, RECORD
+
 # $0 token, $1 counter, $2 target
 _POLL = """{{
 .reg .pred %p; .reg .b32 %v;
@@ -92,8 +94,8 @@ setp.eq.u32 %p, %v, 0;
 mov.u32 $0, 0;
 }}"""
 
-# $1 lane, $2 kind: a head of 8 words (records, room, and when each kind was begun), then records of 4 words
-TRACE_BEGIN = tl.constexpr("""{
+# $1 lane, $2 kind; how a lane lies in memory is in runtime/spans.py
+TRACE_BEGIN = tl.constexpr(f"""{{
 .reg .pred %p; .reg .b32 %v; .reg .b64 %now, %at;
 mov.u32 %v, %tid.x;
 setp.ne.u32 %p, %v, 0;
@@ -101,41 +103,41 @@ setp.ne.u32 %p, %v, 0;
 mul.wide.u32 %at, $2, 8;
 add.s64 %at, %at, $1;
 mov.u64 %now, %globaltimer;
-st.global.b64 [%at+16], %now;
+st.global.b64 [%at+{8 * BEGUN}], %now;
 DONE:
 mov.u32 $0, 0;
-}""")
+}}""")
 
 # $1 lane, $2 kind, $3 stage, $4 tile, $5 and $6 what the kind says more; what finds no room is only counted
-_TRACE_END = """{{
+_TRACE_END = f"""{{{{
 .reg .pred %p; .reg .b32 %v; .reg .b64 %now, %begin, %count, %room, %at, %next, %what, %more;
-{before}
+{{before}}
 mov.u32 %v, %tid.x;
 setp.ne.u32 %p, %v, 0;
 @%p bra DONE;
 mov.u64 %now, %globaltimer;
 mul.wide.u32 %at, $2, 8;
 add.s64 %at, %at, $1;
-ld.global.b64 %begin, [%at+16];
-ld.global.b64 %count, [$1];
-ld.global.b64 %room, [$1+8];
+ld.global.b64 %begin, [%at+{8 * BEGUN}];
+ld.global.b64 %count, [$1+{8 * COUNT}];
+ld.global.b64 %room, [$1+{8 * CAPACITY}];
 add.s64 %next, %count, 1;
-st.global.b64 [$1], %next;
+st.global.b64 [$1+{8 * COUNT}], %next;
 setp.ge.s64 %p, %count, %room;
 @%p bra DONE;
-shl.b64 %at, %count, 5;
+mul.lo.s64 %at, %count, {8 * RECORD};
 add.s64 %at, %at, $1;
 shl.b32 %v, $3, 8;
 or.b32 %v, %v, $2;
-mov.b64 %what, {{%v, $4}};
-mov.b64 %more, {{$5, $6}};
-st.global.b64 [%at+64], %what;
-st.global.b64 [%at+72], %more;
-st.global.b64 [%at+80], %begin;
-st.global.b64 [%at+88], %now;
+mov.b64 %what, {{{{%v, $4}}}};
+mov.b64 %more, {{{{$5, $6}}}};
+st.global.b64 [%at+{8 * HEAD}], %what;
+st.global.b64 [%at+{8 * HEAD + 8}], %more;
+st.global.b64 [%at+{8 * HEAD + 16}], %begin;
+st.global.b64 [%at+{8 * HEAD + 24}], %now;
 DONE:
 mov.u32 $0, 0;
-}}"""
+}}}}"""
 TRACE_END = tl.constexpr(_TRACE_END.format(before=""))
 TRACE_END_ALL = tl.constexpr(_TRACE_END.format(before="bar.sync 0;"))
 

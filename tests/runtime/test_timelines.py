@@ -1,0 +1,170 @@
+# pyright: basic
+"""Timelines of GPU ranks, without GPUs: records, clocks, timed copies, and what is compiled."""
+
+import ctypes
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.runtime import ptx
+from tests.runtime.test_copy_queues import RANKS, TEXT, recorded
+from tilelink import compiler
+from tilelink.backend import store
+from tilelink.backend.context import signature
+from tilelink.backend.emit import emit
+from tilelink.errors import RankError
+from tilelink.runtime.compile_offline import compile_source
+from tilelink.runtime.cuda import clock, queue
+from tilelink.runtime.cuda.clock import Offset, moved, offset, resolution
+from tilelink.runtime.cuda.copies import Copy, Flag, Gate
+from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
+from tilelink.runtime.cuda.timeline import aligned, first_lanes, what
+from tilelink.runtime.spans import CAPACITY, COUNT, HEAD, RECORD, Span, decoded, empty
+
+NOW = 1_790_000_000_000_000_000
+
+
+def test_records_are_spans_and_what_found_no_room_is_counted() -> None:
+    words = empty(3, 2)
+    assert words.shape == (3, HEAD + 2 * RECORD) and decoded(words, 1, 5) == ([], 0)
+    words[1, HEAD : HEAD + RECORD] = (7 << 32 | 3 << 8 | 2, 9 << 32 | 1, NOW, NOW + 5)
+    words[1, COUNT] = 1
+    words[2, HEAD : HEAD + 2 * RECORD] = (0, 0, NOW, NOW + 1, 70000 << 32 | 300 << 8 | 1, 80000, NOW + 1, NOW + 2)
+    words[2, COUNT] = 6
+    assert words[2, CAPACITY] == 2
+    spans, dropped = decoded(words, 1, 5)
+    assert spans == [
+        Span(1, 1, "notify", 3, 7, 1, 9, 5, NOW, NOW + 5),
+        Span(1, 2, "tile", 0, 0, 0, 0, 5, NOW, NOW + 1),
+        Span(1, 2, "wait", 300, 70000, 80000, 0, 5, NOW + 1, NOW + 2),
+    ]
+    assert dropped == 4
+
+
+def test_a_clock_that_is_ahead_is_found_by_the_fastest_exchanges() -> None:
+    ahead = 123_456_789
+    fast = [(NOW + k, NOW + k + 700 + ahead + k % 3, NOW + k + 1400) for k in range(4)]
+    slow = [(NOW + k, NOW + k + 700 + ahead, NOW + k + 9000) for k in range(12)]
+    found = offset([*slow[:6], *fast, *slow[6:]])
+    assert found.ahead == pytest.approx(ahead + 0.5, abs=1) and found.trip == 1400
+    with pytest.raises(RankError, match="did not answer"):
+        offset([*fast, (0, 0, 0)])
+
+
+def test_times_move_to_the_clock_of_rank_0_with_the_drift() -> None:
+    first, last = Offset(time=NOW, ahead=1000), Offset(time=NOW + 10**9, ahead=3000)
+    assert [moved(NOW + at, first, last) - NOW for at in (0, 5 * 10**8, 10**9, 2 * 10**9)] == [
+        -1000, 5 * 10**8 - 2000, 10**9 - 3000, 2 * 10**9 - 3000,
+    ]  # fmt: skip
+    assert moved(NOW, Offset(), Offset()) == NOW
+    span = Span(1, 0, "tile", 0, 0, 0, 0, 1, NOW, NOW + 10)
+    assert aligned(span, first, last) == span._replace(begin=NOW - 1000, end=NOW - 990)
+
+
+def test_the_resolution_is_the_smallest_step() -> None:
+    assert resolution([NOW, NOW, NOW + 64, NOW + 64, NOW + 96]) == 32
+    assert resolution([NOW, NOW]) == 0
+
+
+class FakeDriver:
+    """Notes what it is asked for; events are numbers."""
+
+    def __init__(self) -> None:
+        self.events = 0
+
+    def __getattr__(self, name: str):
+        return lambda *arguments: (name, arguments)
+
+    def event(self) -> int:
+        self.events += 1
+        return self.events
+
+    def elapsed_ns(self, first: ctypes.c_void_p, second: ctypes.c_void_p) -> float:
+        return 1000.0 * (second.value or 0) - (first.value or 0)
+
+
+def test_every_operation_of_a_queue_is_between_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeDriver()
+    monkeypatch.setattr(queue, "driver", lambda: fake)
+    _, operations = recorded(TEXT, "rows", 1)
+    plain, timed = (
+        queue.Queue(operations, lambda name, rank: 10**6, [0] * RANKS, 1, 0, timed=timed) for timed in (False, True)
+    )
+    assert plain.timed == [] and not any(function == "record" for function, _ in plain._calls)
+    assert [c for c, _ in timed._calls if c != "record"] == [c for c, _ in plain._calls]
+    assert [operation for operation, _, _ in timed.timed] == operations
+    marks = [(before, behind) for _, before, behind in timed.timed]
+    assert marks == [(n, n + 1) for n in range(1, len(operations) + 1)]
+    at = {arguments[1]: place for place, (call, arguments) in enumerate(timed._calls) if call == "record"}
+    between = [[c for c, _ in timed._calls[at[a] + 1 : at[b]]] for a, b in marks]
+    kinds = {Copy: {"copy", "copy_rows"}, Flag: {"copy"}, Gate: {"wait", "write"}}
+    for operation, calls in zip(operations, between, strict=True):
+        assert calls and set(calls) <= kinds[type(operation)]
+    assert timed.elapsed_ns(7, ctypes.c_void_p(3)) == 2993
+
+
+def test_operations_know_whose_they_are() -> None:
+    layout, operations = recorded(TEXT, "rows", 1)
+    assert {(o.kernel, o.stage) for o in operations} == {("send", 1)}
+    assert [o.tile for o in operations] == sorted(o.tile for o in operations)
+    copies = [what(o, 1, layout) for o in operations if isinstance(o, Copy)]
+    number = layout.tensor("y").number
+    assert {(kind, tensor) for kind, _, tensor in copies} == {("transfer", number)}
+    assert {peer for _, peer, _ in copies} == set(range(RANKS))
+    pulled = next(o for o in operations if isinstance(o, Copy) and o.target.rank == 2)
+    assert what(replace(pulled, source=pulled.target, target=pulled.source), 1, layout) == ("transfer", 2, number)
+    flag = next(o for o in operations if isinstance(o, Flag))
+    gate = next(o for o in operations if isinstance(o, Gate))
+    assert what(flag, 1, layout) == ("notify", flag.rank, flag.channel)
+    assert what(gate, 1, layout) == ("wait", gate.channel, 0)
+
+
+def test_programs_are_counted_over_all_kernels() -> None:
+    kernels = tuple(
+        GpuKernel(name=name, stream="main", position=n, programs=programs, copy_engine=False, warps=4, stages=2,
+                  needs_entry=False)
+        for n, (name, programs) in enumerate((("a", 3), ("b", 1), ("c", 5)))
+    )  # fmt: skip
+    layout, _ = recorded(TEXT, "rows", 0)
+    program = GpuProgram(source=Path("x"), kernels=kernels, layout=layout, awaited=frozenset(), lag=0)
+    assert first_lanes(program) == {"a": 0, "b": 3, "c": 4}
+
+
+@pytest.mark.parametrize("schedule", ["h200", "slices", "movers"])
+def test_traced_kernels_compile_and_stay_as_they_are(schedule: str) -> None:
+    module = compiler.load("ag_gemm")
+    program = module.program()
+    dims = {"Ms": 1024, "N": 2048, "K": 512}
+    chosen = module.schedule(schedule, program)
+    plan = compiler.plan(program, chosen, ranks=4, dims=dims, dtype="bf16", target="sm_90")
+    plain, traced = (emit(plan.bound, plan.thresholds, dialect=name) for name in ("triton", "traced"))
+    for one, other in zip(plain.kernels, traced.kernels, strict=True):
+        if one.kernel.on_copy_engine:
+            continue
+        first, second = (
+            compile_source(
+                getattr(store.load(store.save(emitted.text)), one.name),
+                signature(kernel, plan.bound) | {"watch": "*i64"}, {}, "sm_90",
+                num_warps=one.kernel.warps, num_stages=one.kernel.stages,
+            )
+            for emitted, kernel in ((plain, one), (traced, other))
+        )  # fmt: skip
+        assert ptx.resources(second)["STACK"] == ptx.resources(first)["STACK"] == 0
+        for text in ("wgmma.mma_async", "wgmma.wait_group", "cp.async.bulk.tensor", "ld.acquire.sys"):
+            assert first.asm["ptx"].count(text) == second.asm["ptx"].count(text), text
+        assert all(ptx.guarded_loads(ptx.text(first))) == all(ptx.guarded_loads(ptx.text(second)))
+        order = ptx.events(ptx.text(second), "clock", "poll", "barrier")
+        polls = [n for n, kind in enumerate(order) if kind == "poll"]
+        # begun before it polls (the deadline reads the clock twice), over behind its barrier
+        assert polls
+        assert all(order[n - 2 : n + 4] == ["clock", "clock", "poll", "clock", "barrier", "clock"] for n in polls)
+
+
+def test_the_kernels_that_compare_clocks_compile() -> None:
+    ends = {"own": "i64", "there": "i64", "budget": "i64"}
+    sent = compile_source(clock.ping, {**ends, "answers": "*i64"}, {"ROUNDS": 4}, "sm_90").asm["ptx"]
+    answered = compile_source(clock.pong, ends, {"ROUNDS": 4}, "sm_90").asm["ptx"]
+    for text, first, second in ((sent, "st", "ld"), (answered, "ld", "st")):
+        assert 0 < text.find(f"{first}.relaxed.sys.global.b64") < text.find(f"{second}.relaxed.sys.global.b64")
+    compile_source(clock.stamp, {"times": "*i64"}, {"COUNT": 4}, "sm_90")
