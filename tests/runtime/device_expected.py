@@ -113,6 +113,16 @@ def check_pointers(device: str) -> None:
     assert out.item() == 22
 
 
+def check_wait_all(device: str) -> None:
+    """As many counters as there are more threads than fit; those around them have not been reached."""
+    for count in (1, 5, 300):
+        signals = torch.full((count + 2,), 7, dtype=torch.int32, device=device)
+        signals[0] = signals[-1] = -9
+        out = torch.zeros(1, dtype=torch.int32, device=device)
+        kernels.await_all[(1,)](signals, out, 1, 7, None, count)
+        assert out.tolist() == [1]
+
+
 def check_low_level(device: str) -> None:
     signals = torch.full((1,), 7, dtype=torch.int32, device=device)
     out = torch.zeros(1, dtype=torch.int32, device=device)

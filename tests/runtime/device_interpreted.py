@@ -82,6 +82,10 @@ def test_low_level() -> None:
     expected.check_low_level("cpu")
 
 
+def test_all_counters_are_waited_for() -> None:
+    expected.check_wait_all("cpu")
+
+
 def test_wrapped_counters() -> None:
     expected.check_wrapped_counters("cpu")
 
@@ -116,6 +120,17 @@ def test_a_wait_that_goes_on_is_polled_and_can_be_ended(monkeypatch: pytest.Monk
     with pytest.raises(InterpreterError, match="too long"):
         kernels.await_one[(1,)](torch.tensor([0, 4], dtype=torch.int32), 1, 5, None, 8)
     assert calls == [{"channel": 1, "seen": 4, "expected": 5, "stage": 2, "tile": 8}] * 3
+
+
+def test_the_counter_that_is_late_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def poll(**where: int) -> None:
+        raise TimeoutError(f"counter {where['channel']}")
+
+    monkeypatch.setattr(monitor, "poll", poll)
+    signals, out = torch.tensor([0, 7, 7, 3, 0], dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    with pytest.raises(InterpreterError, match="counter 3"):
+        kernels.await_all[(1,)](signals, out, 1, 7, None, 3)
+    assert out.tolist() == [0]
 
 
 def test_numbers_of_any_make() -> None:

@@ -106,6 +106,12 @@ def await_one(signals, channel, target, watch, t):
 
 
 @triton.jit
+def await_all(signals, out, first, target, watch, COUNT: tl.constexpr):
+    dl.wait_all(signals, first, COUNT, target, watch, 2, 0)
+    tl.store(out, 1)
+
+
+@triton.jit
 def integers(a, n, quotient, remainder, COUNT: tl.constexpr):
     """Scalars and a tile, by run-time and by constant divisors."""
     lane = tl.arange(0, COUNT)

@@ -86,6 +86,17 @@ def test_a_wait_polls_with_acquire_before_a_barrier_and_the_loads(target: str, d
 
 
 @pytest.mark.parametrize("target", NVIDIA)
+def test_a_wait_for_all_polls_side_by_side_before_a_barrier(target: str) -> None:
+    kernel, types, values = PORTABLE["await_all"]
+    ptx = text(compile_source(kernel, types, values, target))
+    found = events(ptx, "poll", "less", "barrier", "proxy", "store")
+    assert found[: found.index("store")] == ["poll", "less", "barrier"] + ["proxy"] * (target == "sm_90")
+    assert "setp.ge.u32 %p, %i," in ptx and "mov.u32 %v, %ntid.x;" in ptx  # each thread its own counters
+    debug = compile_source(kernel, {**types, "watch": "*i64"}, {"COUNT": 8}, target)
+    assert {"clock", "trip"} <= set(events(text(debug)))
+
+
+@pytest.mark.parametrize("target", NVIDIA)
 def test_a_deadline_costs_nothing_unless_asked_for(target: str) -> None:
     assert not {"clock", "trip"} & set(events(text(push(target))))
     assert {"clock", "trip"} <= set(events(text(push(target, debug=True))))
@@ -180,6 +191,11 @@ PORTABLE: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
         {"own": "*fp32", "table": "*i64", "out": "*fp32", "rank": "i32", "peer": "i32"},
         {},
     ),
+    "await_all": (
+        kernels.await_all,
+        {"signals": "*i32", "out": "*i32", "first": "i32", "target": "i32"},
+        {"watch": None, "COUNT": 8},
+    ),
     "low_level": (kernels.low_level, {"signals": "*i32", "out": "*i32"}, {}),
 }
 
@@ -205,7 +221,7 @@ def test_both_modes_have_the_same_functions() -> None:
     from tilelink.runtime.device import compiled as one
     from tilelink.runtime.device import interpreted as other
 
-    for name in ("symm_at", "wait", "consume_token", "notify", "signal_add", "signal_set", "signal_read"):
+    for name in ("symm_at", "wait", "wait_all", "consume_token", "notify", "signal_add", "signal_set", "signal_read"):
         assert list(signature(getattr(one, name).fn).parameters) == list(signature(getattr(other, name)).parameters)
     for name in ("fence", "quiet", "publish", "tile_begin", "transfer"):
         assert list(signature(getattr(one, name).fn).parameters) == list(signature(getattr(other, name)).parameters)

@@ -57,9 +57,12 @@ class Dialect:
         """A wait for a counter of the program, added to the token; `consumed`: a store or notify may come behind."""
         return f"ready += dl.wait(signals, {channel}, {target}, watch, {stage}, t)"
 
-    def wait_for_runtime(self, channel: str, lag: int, stage: int) -> str:
-        """A wait until a counter of the runtime is at launch epoch - lag, which may be below 1, or beyond it."""
-        return f"dl.wait(signals, {channel}, {_launch(lag)}, watch, {stage}, 0)"
+    def wait_for_runtime(self, first: int, ranks: int, lag: int, stage: int) -> tuple[str, ...]:
+        """Waits until the runtime's counters of all ranks are at launch epoch - lag, which may be below 1, or beyond.
+
+        first: the counter of rank 0, behind which the others lie.
+        """
+        return (f"dl.wait_all(signals, {first}, {ranks}, {_launch(lag)}, watch, {stage}, 0)",)
 
     def after_waits(self, place: str, *, load: bool) -> str:
         """An address or coordinate to load from or to store to, tied to the token."""
@@ -127,8 +130,9 @@ class Traced(Dialect):
     def wait(self, channel: str, target: str, stage: int, *, consumed: bool) -> str:
         return f"ready += tracing.wait(trace_lane, signals, {channel}, {target}, watch, {stage}, t)"
 
-    def wait_for_runtime(self, channel: str, lag: int, stage: int) -> str:
-        return f"tracing.wait(trace_lane, signals, {channel}, {_launch(lag)}, watch, {stage}, 0)"
+    def wait_for_runtime(self, first: int, ranks: int, lag: int, stage: int) -> tuple[str, ...]:
+        wait = f"tracing.wait(trace_lane, signals, {first} + peer, {_launch(lag)}, watch, {stage}, 0)"
+        return _each_peer(ranks, wait)
 
     def notify(self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool) -> str:
         place = f"{pad or 'signals'}, {channel}, {rank}"
@@ -192,8 +196,9 @@ class TritonDistributed(Dialect):
         wait = f'dl.wait(signals + {_factor(channel)}, 1, "sys", "acquire", waitValue={target})'
         return f"ready = dl.consume_token(ready, {wait})"
 
-    def wait_for_runtime(self, channel: str, lag: int, stage: int) -> str:
-        return _wait_until(channel, f"tl.maximum({_launch(lag)}, 0)" if lag else _launch(lag))
+    def wait_for_runtime(self, first: int, ranks: int, lag: int, stage: int) -> tuple[str, ...]:
+        launch = f"tl.maximum({_launch(lag)}, 0)" if lag else _launch(lag)
+        return _each_peer(ranks, _wait_until(f"{first} + peer", launch))
 
     def after_waits(self, place: str, *, load: bool) -> str:
         return f"dl.consume_token({place}, ready)"
@@ -222,6 +227,10 @@ class TritonDistributed(Dialect):
 def _wait_until(channel: str, target: str) -> str:
     place = f"signals + {_factor(channel)}"
     return f"libshmem_device.signal_wait_until({place}, libshmem_device.NVSHMEM_CMP_GE, {target})"
+
+
+def _each_peer(ranks: int, line: str) -> tuple[str, ...]:
+    return f"for peer in range(0, {ranks}):", f"    {line}"
 
 
 def _launch(lag: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -227,14 +227,19 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
         writer.line(f"{name}_here = {name} + {name}_slot")
         if name in signalled:
             writer.line(f"{name}_round = (epoch - 1) // {tensor.slots} + 1")
-    if kernel.reuse_lag and bound.ranks > 1:
-        with writer.block(f"for peer in range(0, {bound.ranks}):"):
-            counter = f"{bound.finished_base} + peer"
-            writer.line(dialect.wait_for_runtime(counter, kernel.reuse_lag, len(bound.stages)))
-    if kernel.needs_entry and bound.ranks > 1:
-        with writer.block(f"for peer in range(0, {bound.ranks}):"):
-            writer.line(dialect.wait_for_runtime(f"{bound.entered_base} + peer", 0, len(bound.stages)))
+    for first, lag in _runtime_waits(bound, kernel):
+        for line in dialect.wait_for_runtime(first, bound.ranks, lag, len(bound.stages)):
+            writer.line(line)
     return tuple(writer.lines)
+
+
+def _runtime_waits(bound: Bound, kernel: Kernel) -> Iterator[tuple[int, int]]:
+    """(counter of rank 0, lag) of what a kernel waits for before it begins launch `epoch`: peers' epoch - lag."""
+    if bound.ranks > 1:
+        if kernel.reuse_lag:
+            yield bound.finished_base, kernel.reuse_lag
+        if kernel.needs_entry:
+            yield bound.entered_base, 0
 
 
 def _first_lane(bound: Bound, kernel: Kernel) -> int:
@@ -251,10 +256,9 @@ def _queue_kernel(
     setup = Writer()
     for line in dialect.setup_queue(_first_lane(bound, kernel)):
         setup.line(line)
-    waits = [(bound.finished_base, f"epoch - {kernel.reuse_lag}")] if kernel.reuse_lag else []
-    waits += [(bound.entered_base, "epoch")] if kernel.needs_entry else []
-    for base, target in waits if bound.ranks > 1 else []:
+    for base, lag in _runtime_waits(bound, kernel):
         with setup.block(f"for peer in range({bound.ranks}):"):
+            target = f"epoch - {lag}" if lag else "epoch"
             setup.line(f"queue.wait({base} + peer, {target}, {len(bound.stages)}, 0)")
     loops: list[LoopContext] = []
     for loop in kernel.loops:

@@ -10,7 +10,7 @@ no device-side state to ask for them. Puts and gets go through peer pointers, in
 bitcode (puts between nodes) is not here.
 
 pointers    symm_at, remote_ptr
-signals     wait, consume_token, notify, signal_add, signal_set, signal_read, fence, quiet
+signals     wait, wait_all, consume_token, notify, signal_add, signal_set, signal_read, fence, quiet
 copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
 tracing     tile_begin, transfer
 integers    mod, floordiv
@@ -33,6 +33,7 @@ if INTERPRETED:
         tile_begin,
         transfer,
         wait,
+        wait_all,
     )
 else:
     from tilelink.runtime.device.compiled import (
@@ -48,6 +49,7 @@ else:
         tile_begin,
         transfer,
         wait,
+        wait_all,
     )
 
 from tilelink.runtime.device.attention import attend_begin, attend_finish, attend_step
@@ -81,6 +83,7 @@ __all__ = [
     "symm_at",
     "remote_ptr",
     "wait",
+    "wait_all",
     "consume_token",
     "notify",
     "signal_add",

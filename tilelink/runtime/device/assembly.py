@@ -38,6 +38,29 @@ bar.sync 0;
 mov.u32 $0, 0;
 }}"""
 
+# $0 token, $1 counter, $2 target, $3 counters: the threads share them out, so that none waits behind another
+_POLL_ALL = """{{
+.reg .pred %p; .reg .b32 %i, %v; .reg .b64 %at;
+mov.u32 %i, %tid.x;
+NEXT:
+setp.ge.u32 %p, %i, $3;
+@%p bra DONE;
+mul.wide.u32 %at, %i, 4;
+add.s64 %at, %at, $1;
+POLL:
+ld.acquire.sys.global.b32 %v, [%at];
+sub.s32 %v, %v, $2;
+setp.lt.s32 %p, %v, 0;
+@%p bra POLL;
+mov.u32 %v, %ntid.x;
+add.u32 %i, %i, %v;
+bra NEXT;
+DONE:
+bar.sync 0;
+{after}
+mov.u32 $0, 0;
+}}"""
+
 # $3 debug block: budget in ns, tripped, stage, tile, channel, seen, expected, program; $4 stage, $5 tile, $6 channel.
 # The first wait of a rank that outlives the budget writes the block; once it is tripped, every wait gives up at once.
 _POLL_WITH_DEADLINE = """{{
@@ -202,6 +225,8 @@ def _signal(operation: str, scope: str, tma: bool) -> tl.constexpr:
 
 POLL = tl.constexpr(_POLL.format(after=""))
 POLL_TMA = tl.constexpr(_POLL.format(after=_FENCE_PROXY))
+POLL_ALL = tl.constexpr(_POLL_ALL.format(after=""))
+POLL_ALL_TMA = tl.constexpr(_POLL_ALL.format(after=_FENCE_PROXY))
 POLL_DEADLINE = tl.constexpr(_POLL_WITH_DEADLINE.format(after=""))
 POLL_DEADLINE_TMA = tl.constexpr(_POLL_WITH_DEADLINE.format(after=_FENCE_PROXY))
 

@@ -22,6 +22,8 @@ from tilelink.runtime.device.assembly import (
     BARRIER_TMA,
     FENCE,
     POLL,
+    POLL_ALL,
+    POLL_ALL_TMA,
     POLL_DEADLINE,
     POLL_DEADLINE_TMA,
     POLL_TMA,
@@ -65,6 +67,33 @@ def wait(signals, channel, target, debug, STAGE: tl.constexpr, t):
         token = _wait_ptx_deadline(signals + channel, tl.cast(target, tl.int32), channel, debug, STAGE, t)
     # Still zero and unknown, but now of known divisibility: loads behind it remain vector loads.
     return token * 1024
+
+
+@triton.jit
+def wait_all(signals, first, COUNT: tl.constexpr, target, debug, STAGE: tl.constexpr, t):
+    """Waits until the COUNT counters from `first` on have all reached `target`; else as `wait`, and no token."""
+    if isa() == "amdgcn":
+        _wait_each(signals, first, COUNT, target, debug, STAGE, t)
+    elif debug is None:
+        _wait_all_ptx(signals + first, tl.cast(target, tl.int32), COUNT)
+    else:
+        _wait_each(signals, first, COUNT, target, debug, STAGE, t)
+
+
+@triton.jit
+def _wait_each(signals, first, COUNT: tl.constexpr, target, debug, STAGE: tl.constexpr, t):
+    for number in range(0, COUNT):
+        wait(signals, first + number, target, debug, STAGE, t)
+
+
+@triton.jit
+def _wait_all_ptx(pointer, target, COUNT: tl.constexpr):
+    if isa() == "ptx90":
+        tl.inline_asm_elementwise(
+            POLL_ALL_TMA, "=r,l,r,r", [pointer, target, COUNT], dtype=tl.int32, is_pure=False, pack=1
+        )
+    else:
+        tl.inline_asm_elementwise(POLL_ALL, "=r,l,r,r", [pointer, target, COUNT], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit

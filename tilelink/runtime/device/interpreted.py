@@ -39,6 +39,11 @@ def wait(signals, channel, target, debug, STAGE, t):
     return 0
 
 
+def wait_all(signals, first, COUNT, target, debug, STAGE, t):
+    for one in range(number(COUNT)):
+        wait(signals, first + one, target, debug, STAGE, t)
+
+
 def consume_token(value, token):
     return value + token
 
