@@ -97,8 +97,7 @@ def test_there_is_room_for_every_span(run: Run) -> None:
     counts: dict[tuple[int, int, int], int] = defaultdict(int)
     for span in spans_of(run):
         counts[span.rank, span.lane, span.epoch] += 1
-    room = most_spans(run[0].plan)
-    assert room - 2 * RANKS <= max(counts.values()) <= room
+    assert max(counts.values()) <= most_spans(run[0].plan)
 
 
 @pytest.fixture(scope="module")
@@ -171,15 +170,25 @@ def test_without_tracing_nothing_of_it_is_in_the_source(case: Any) -> None:
     plain = emit(plan.bound, plan.thresholds).text
     traced = emit(plan.bound, plan.thresholds, dialect="traced").text
     assert "tracing" not in plain and "trace_lane" not in plain and "queue.trace" not in plain
-    assert untraced(traced) == plain
+    assert untraced(traced) == own_lines(plain)
+    busy: dict[int, int] = defaultdict(int)
+    for task, planned in planned_events(plan).items():
+        busy[int(plan.lane[task])] += 1 + len(planned)
+    assert most_spans(plan) == max(busy.values()) + 2 * RANKS
 
 
-def untraced(text: str) -> str:
+def untraced(text: str) -> list[str]:
     """The source without what tracing adds, which is all that it may do."""
     added = ("tracing.tile_end(", "tracing.transfer_begin(", "trace_lane = ", "queue.trace(", "queue.tile_end(",
              "from tilelink.runtime.device import tracing")  # fmt: skip
-    kept = (line for line in text.split("\n") if not line.strip().startswith(added))
-    return "\n".join(kept).replace("tracing.", "dl.").replace("trace_lane, ", "")
+    kept = [line for line in own_lines(text) if not line.strip().startswith(added)]
+    return [line.replace("tracing.", "dl.").replace("trace_lane, ", "") for line in kept]
+
+
+def own_lines(text: str) -> list[str]:
+    """Without the waits for launches of peers: in one step, but one by one where each is measured."""
+    waits = ("for peer in range(0, ", "dl.wait_all(")
+    return [line for line in text.split("\n") if not line.strip().startswith(waits) and "+ peer, epoch" not in line]
 
 
 def test_processors_of_amd_are_not_traced() -> None:

@@ -58,3 +58,26 @@ def test_launches_are_measured_from_their_first_begin_to_their_last_end(plan: Pl
         (0, 0, "tile", 0, 0, 0, 0, 1, START, START + 2000),
     ]
     assert Measured(plan=plan, raw=spans).launch_seconds == pytest.approx({1: 3e-6, 2: 1e-6})
+
+
+FETCH = (
+    SHIFT.replace("h : symmetric     [M, N]", "h : local         [M, N]")
+    .replace("x : in            [M, N]", "x : in symmetric  [M, N]")
+    .replace("tile_push_data(h[i, :] @ (rank + 1), x[i, :])", "tile_pull_data(h[i, :], x[i, :] @ (rank + 1))")
+    .replace("producer_tile_notify(h[i, :] @ (rank + 1))", "producer_tile_notify(h[i, :])")
+)
+
+
+@pytest.mark.parametrize(("text", "source", "target"), [(SHIFT, 0, 1), (FETCH, 1, 0)])
+def test_transfers_are_on_the_links_of_both_ranks(text: str, source: int, target: int) -> None:
+    plan = planned(text, ranks=2, schedule="movers", M=256, N=128)
+    send, first = plan.bound.stages["send"].number, plan.bound.tensors["h"].number
+    spans: list[RawSpan] = [
+        (0, 0, "transfer", send, 3, 1, first, 1, START, START + 3000),
+        (0, 1, "transfer", send, 4, 0, first, 1, START, START + 3000),
+    ]
+    found = [e for e in measured_events(Measured(plan=plan, raw=spans)) if e["ph"] == "b"]
+    assert [(e["cat"], e["pid"], e["name"], e["args"]) for e in found] == [
+        ("link out", source, f"to {target}", {"bytes": 16 * 128 * 4}),
+        ("link in", target, f"from {source}", {"bytes": 16 * 128 * 4}),
+    ]
