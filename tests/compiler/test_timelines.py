@@ -31,7 +31,7 @@ DIMS = {"Ms": 40, "N": 72, "K": 64}
 Run = tuple[compiler.Kernel, RunResult]
 
 
-@pytest.fixture(scope="module", params=["copy_engine", "movers", "slices"])
+@pytest.fixture(scope="module", params=["copy_engine", "movers"])
 def run(request: pytest.FixtureRequest) -> Run:
     module = compiler.load("ag_gemm")
     program = module.program()
