@@ -15,6 +15,7 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import search_report
 from benchmarks.agreement_figures import scatter, table_of
 from benchmarks.tables import best, render
 
@@ -38,6 +39,8 @@ def main() -> int:
         report = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(report, dict) and report.get("benchmark") == "agreement" and report.get("figures"):
             parts += agreement(report, path.stem)
+        if isinstance(report, dict) and report.get("benchmark") == "search":
+            parts += searches(report, path.stem)
         if not isinstance(report, dict) or report.get("benchmark") != "tp":
             continue
         parts += [f"## {path.stem}", ""]
@@ -54,6 +57,13 @@ def agreement(report: dict[str, Any], name: str) -> list[str]:
     """Predicted times beside measured ones: a plot and a table. `benchmarks/agreement.py --report` predicts."""
     scatter(report["points"], DOCS / "plots" / f"{name}.svg")
     return [f"## {name}", "", f"![predicted and measured times](plots/{name}.svg)", "", *table_of(report), ""]
+
+
+def searches(report: dict[str, Any], name: str) -> list[str]:
+    """The section of a benchmark of searches, whose curves it draws."""
+    for shape in report["shapes"]:
+        search_report.plot(report, shape["op"], DOCS / "plots" / f"{name}_{shape['op']}.svg")
+    return [f"## {name}", "", search_report.render(report, name)]
 
 
 def plot(shapes: Sequence[dict[str, Any]], path: Path) -> None:
