@@ -47,7 +47,7 @@ def decide(
     if found is not None:
         return found
     way, why = predicted(request, machine_of(gpu))
-    if speaks:
+    if speaks and _log.isEnabledFor(logging.INFO):
         _log.info("%s: never measured here; takes %s (%s); %s", request, _name(way), why, _advice(request))
     return way
 
