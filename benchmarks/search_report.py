@@ -41,15 +41,13 @@ def render(report: Mapping[str, Any], name: str) -> str:
         least = min(us for run in runs if (us := best_after(run, report["trials"])) is not None)
         us, who = min((us, who) for who, us in shape["declared"].items())
         lines += [f"![{shape['op']}](plots/{name}_{shape['op']}.svg)", ""]
-        lines.append(
-            f"| {shape['op']} | {' | '.join(f'{m} trials' for m in marks)} | until close | refused | seconds |"
-        )
+        lines.append(f"| {shape['op']} | {' | '.join(f'{m} trials' for m in marks)} | until close | refused | CPU s |")
         lines.append("| --- |" + " ---: |" * (len(marks) + 3))
         for strategy in dict.fromkeys(run["strategy"] for run in runs):
             own = [run for run in runs if run["strategy"] == strategy]
             cells = [_median([best_after(run, mark) for run in own], ".1f") for mark in marks]
             cells.append(_median([trials_until(run, CLOSE * least) for run in own], ".0f"))
-            cells += [f"{statistics.mean(run[key] for run in own):.0f}" for key in ("refused", "seconds")]
+            cells += [f"{statistics.mean(run[key] for run in own):.0f}" for key in ("refused", "cpu_s")]
             lines.append(f"| {strategy} | {' | '.join(cells)} |")
         lines += ["", f"{runs[0]['points']} points; declared: {who}, {us:.1f} us.", ""]
     return "\n".join(lines)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 def run(strategy: str, seed: int, *progress: tuple[int, float]) -> dict[str, Any]:
     steps = [[trial, trial / 10, us] for trial, us in progress]
-    return {"op": "p", "strategy": strategy, "seed": seed, "points": 9, "refused": 2, "seconds": 3.0, "progress": steps}
+    return {"op": "p", "strategy": strategy, "seed": seed, "points": 9, "refused": 2, "cpu_s": 3.0, "progress": steps}
 
 
 REPORT = {
@@ -34,7 +34,7 @@ def test_the_best_so_far_is_read_off_a_curve() -> None:
 
 def test_the_table_has_medians_and_the_worst() -> None:
     lines = search_report.render(REPORT, "name").splitlines()
-    assert "| p | 30 trials | 50 trials | until close | refused | seconds |" in lines
+    assert "| p | 30 trials | 50 trials | until close | refused | CPU s |" in lines
     assert "| random | 8.8 (9.0) | 8.2 (8.5) | - | 2 | 3 |" in lines
     assert "| other | 5.0 | 5.0 | 3 | 2 | 3 |" in lines
     assert "9 points; declared: p:two, 6.5 us." in lines
