@@ -60,6 +60,9 @@ def test_few_rows_stay_unfused() -> None:
     assert choice.choose("ag_gemm", 8192, 1376, 4096, 8) == "h200"
     assert choice.choose("gemm_rs", 2048, 4096, 1376, 8) == "h200"
     assert choice.choose("ag_gemm", 2047, 1376, 4096, 8) == "unfused"
+    assert choice.choose("ag_gemm", 1024, 3584, 4096, 4) == "h200"
+    assert choice.choose("ag_gemm", 1023, 3584, 4096, 2) == "unfused"
+    assert choice.choose("gemm_rs", 1024, 4096, 3584, 4) == "unfused"
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,14 @@ from tilelink.errors import UnknownNameError
 UNFUSED = "unfused"
 """The way without a generated kernel: the collective of torch.distributed and torch's own product."""
 
-FEW_ROWS = 2048
+FEW_ROWS = {"ag_gemm": 1024, "gemm_rs": 2048}
 """Below so many rows (of all ranks together) an unfused pair is taken."""
 
+FEW_OWN_ROWS = 256
+"""The same for the rows of one rank."""
+
 SCHEDULE = "h200"
-"""The schedule that fused programs of the library have for GPUs."""
+"""The schedule that fused programs of the library have for GPUs; further ones for certain sizes begin with its name."""
 
 ROW_ALIGNMENT = 8
 """Elements of 16 bit to which rows must be aligned so that descriptors can address them."""
@@ -40,13 +43,13 @@ def choose(op: str, M: int, N: int, K: int, ranks: int) -> str:
     """The way that an operator takes by default: UNFUSED, or the name of a schedule.
 
     M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. A plain rule: unfused for
-    few rows (FEW_ROWS), where starting is all that costs; for rows that descriptors cannot address; for products that
-    are all-reduced and for collectives without a product, where the library of the machine's vendor is hard to beat;
-    and on one rank.
+    few rows (FEW_ROWS, FEW_OWN_ROWS), where starting is all that costs; for rows that descriptors cannot address; for
+    products that are all-reduced and for collectives without a product, where the library of the machine's vendor is
+    hard to beat; and on one rank.
     """
     aligned = N % ROW_ALIGNMENT == 0 and K % ROW_ALIGNMENT == 0
-    fused = op in ("ag_gemm", "gemm_rs") and ranks > 1 and aligned and M >= FEW_ROWS
-    return SCHEDULE if fused else UNFUSED
+    enough = op in FEW_ROWS and max(FEW_ROWS[op], FEW_OWN_ROWS * ranks) <= M
+    return SCHEDULE if enough and ranks > 1 and aligned else UNFUSED
 
 
 def program_of(op: str, variant: str) -> str:

@@ -3,7 +3,7 @@
 The rule (`choose`) was right for all that was measured on H200s, so it stands. The model may overrule it where the
 rule fuses an all-gather or a reduce-scatter with a product: there its predictions were within 7 % for the unfused
 way and within 8 % for the rule's schedules, and it needs to promise more than that (SURE). It is not asked about
-all-reduces, which it promises up to twice the speed that they have, nor about few rows, where most is start-up.
+all-reduces, which it promises up to twice the speed that they have, nor where the rule has too few rows to fuse.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str
     if not held(request, machine.target):
         return UNFUSED, f"no schedule fits {machine.target}"
     ways = fused_ways(request, machine)
-    usual = next((way for way in ways if way.program == programs_for(request.op, request.follows)[0]), None)
+    own = programs_for(request.op, request.follows)[0]
+    usual = next((way for way in ways if way.program == own and way.schedule.name == rule), None)
     if usual is None:
         return rule, "the rule; there is too much to simulate"
     unfused = unfused_seconds(request, machine)

@@ -1,4 +1,4 @@
-"""A product by torch and its communication by a generated kernel, one after the other: for few rows often best."""
+"""A product by torch and its communication by a generated kernel, one after the other."""
 
 from __future__ import annotations
 

@@ -175,4 +175,4 @@ def gpu_schedules(op: str, follows: str) -> tuple[tuple[Program, Schedule], ...]
     """The schedules for GPUs that the library declares for an operator."""
     found = programs_for(op, follows)
     schedules = {p.name: compiler.load(p.name).schedules_of(p) for p in found}
-    return tuple((p, s) for p in found for s in schedules[p.name] if s.name == SCHEDULE)
+    return tuple((p, s) for p in found for s in schedules[p.name] if s.name.startswith(SCHEDULE))
