@@ -284,6 +284,10 @@ class GpuKernel:
             self._follow(stream)
         return self._own[name][self._slot % tensor.slots]
 
+    def empty_outputs(self) -> dict[str, torch.Tensor]:
+        """New tensors for all outputs, so that a launch which is given them allocates nothing."""
+        return {t.name: torch.empty(t.shape, dtype=t.torch_dtype, device=self.device) for t in self._outputs}
+
     def _checked(self, given: Tensors, wanted: list[TensorLayout], complete: bool = True) -> dict[str, torch.Tensor]:
         result: dict[str, torch.Tensor] = {}
         for tensor in wanted:
