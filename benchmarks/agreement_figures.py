@@ -61,6 +61,19 @@ def regret(points: Sequence[Point], count: int) -> float:
     return min(p["measured_us"] for p in first) / min(p["measured_us"] for p in points)
 
 
+def chance(points: Sequence[Point], count: int) -> float | None:
+    """The expected best of `count` points drawn at random, over the best measured of all.
+
+    Drawn from those that were measured because chance had chosen them; None where there are not as many.
+    """
+    drawn = sorted(p["measured_us"] for p in points if p.get("origin") == "chance")
+    if len(drawn) < count:
+        return None
+    ways = math.comb(len(drawn), count)
+    expected = sum(us * math.comb(len(drawn) - 1 - n, count - 1) / ways for n, us in enumerate(drawn))
+    return expected / min(p["measured_us"] for p in points)
+
+
 def figures(points: Sequence[Point]) -> dict[str, Any]:
     """Over all points, and for every operator and shape: errors |predicted / measured - 1|, Spearman, regret."""
     usable = known(points)
@@ -84,6 +97,7 @@ def _of(points: Sequence[Point]) -> dict[str, Any]:
         "points": len(points), "median_error": float(np.median(errors)), "largest_error": float(errors.max()),
         "bias": float(bias), "spearman": None if math.isnan(correlation) else correlation,
         "best_us": min(measured), "regret": {str(count): regret(points, count) for count in CHOSEN},
+        "chance": {str(count): chance(points, count) for count in CHOSEN},
     }  # fmt: skip
 
 
@@ -94,16 +108,18 @@ def table_of(report: Mapping[str, Any]) -> Iterator[str]:
     """Lines of Markdown: one for each operator and shape."""
     found = report["figures"]
     head = ("operator", "shape", "schedules", "best us", "median error", "largest", "bias", "Spearman",
-            *(f"best of the model's {count}" for count in CHOSEN))  # fmt: skip
+            *(f"best of the model's {count}" for count in CHOSEN),
+            *(f"of {count} by chance" for count in CHOSEN))  # fmt: skip
     yield (
         f"{found['points']} points of {found['asked']} are measured and predicted; {found['failed']} failed. "
         f"Predicted for {report['predicted_for']}. The error is that of the predicted time over the measured one. The"
-        " last columns are the best time among what the model likes most, over the best of all that were measured."
+        " last columns are the best time among what the model likes most, and the expected best among as many that"
+        " chance takes, over the best of all that were measured."
     )
     yield ""
     if found["all"]:
         lines = [_line(group["op"], group["shape"], group) for group in found["groups"]]
-        yield from table(head, [*lines, _line("all", "", {**found["all"], "spearman": None, "regret": None})])
+        yield from table(head, [*lines, _line("all", "", {**found["all"], "spearman": None, "regret": None, "chance": {}})])
 
 
 def _line(op: str, shape: str, own: Mapping[str, Any]) -> tuple[str, ...]:
@@ -111,7 +127,9 @@ def _line(op: str, shape: str, own: Mapping[str, Any]) -> tuple[str, ...]:
     correlation = "-" if own["spearman"] is None else f"{own['spearman']:.2f}"
     errors = [f"{100 * own[name]:.1f} %" for name in ("median_error", "largest_error")]
     best = us(own["best_us"]) if op != "all" else "-"
-    return (op, shape, str(own["points"]), best, *errors, f"{100 * own['bias']:+.1f} %", correlation, *losses)
+    drawn = [own["chance"].get(str(n)) for n in CHOSEN]
+    lucky = ["-" if found is None else f"{found:.2f}" for found in drawn]
+    return (op, shape, str(own["points"]), best, *errors, f"{100 * own['bias']:+.1f} %", correlation, *losses, *lucky)
 
 
 def scatter(points: Sequence[Point], path: Path) -> None:

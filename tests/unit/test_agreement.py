@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from benchmarks import agreement, agreement_figures, agreement_points, baselines, measure, prepared, tp
 from benchmarks import report as benchmark_report
-from benchmarks.agreement_figures import regret, spearman
+from benchmarks.agreement_figures import chance, regret, spearman
 from tilelink import compiler
 from tilelink.schedule.machine import load_machine, save_machine
 from tilelink.target import target
@@ -61,6 +61,14 @@ def test_figures_of_errors_and_of_what_the_models_choice_loses() -> None:
     assert first["bias"] == pytest.approx(0.375 / 2) and first["spearman"] == pytest.approx(0.8)
     assert second["spearman"] is None and second["bias"] == pytest.approx(-0.5)
     assert found["all"]["median_error"] == pytest.approx(0.375)
+
+
+def test_what_chance_finds_with_as_many_measurements() -> None:
+    times = [("chance", 100.0), ("chance", 200.0), ("chance", 400.0), ("best", 50.0)]
+    points = [point(n, origin=origin, measured_us=us) for n, (origin, us) in enumerate(times)]
+    expected = [(100 + 200 + 400) / 3 / 50, (100 + 100 + 200) / 3 / 50, 100 / 50]
+    assert [chance(points, count) for count in (1, 2, 3)] == pytest.approx(expected)
+    assert chance(points, 4) is None
 
 
 def test_a_report_predicts_anew_with_another_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
