@@ -119,7 +119,8 @@ def table_of(report: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     if found["all"]:
         lines = [_line(group["op"], group["shape"], group) for group in found["groups"]]
-        yield from table(head, [*lines, _line("all", "", {**found["all"], "spearman": None, "regret": None, "chance": {}})])
+        without = {"spearman": None, "regret": None, "chance": {}}
+        yield from table(head, [*lines, _line("all", "", {**found["all"], **without})])
 
 
 def _line(op: str, shape: str, own: Mapping[str, Any]) -> tuple[str, ...]:
