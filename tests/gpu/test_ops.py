@@ -54,6 +54,7 @@ def every_call(
     ]
     found.append(("ag_gemm_gated", ops.ag_gemm_gated, (short, w, u), {}))
     found += [(f.__name__, f, (long, w), {"bias": b}) for f in (ops.gemm_rs, ops.gemm_ar) for b in (None, bias)]
+    found += [(f.__name__, f, (long, w), {"f32_sums": True}) for f in (ops.gemm_rs, ops.gemm_ar)]
     found += [("all_gather", ops.all_gather, (short,), {}), ("reduce_scatter", ops.reduce_scatter, (long,), {})]
     return [*found, ("all_reduce", ops.all_reduce, (long,), {})]
 

@@ -99,10 +99,27 @@ def results(dtype: torch.dtype, way: str | None) -> None:
         given: Any = {"bias": bias, "activation": activation, "schedule": way}
         near(ops.gemm_rs(long[rank], w, **given), follow(own + added), f"gemm_rs {activation}")
         given["bias"] = bs[0] if bias is not None else None  # the same on all ranks
-        near(ops.gemm_ar(long[rank], w, **given), follow(total + (bs[0].float() if bias is not None else 0)), "gemm_ar")
+        first = bs[0].float() if bias is not None else 0
+        near(ops.gemm_ar(long[rank], w, **given), follow(total + first), "gemm_ar")
+        near(ops.gemm_ar(long[rank], w, **given, f32_sums=True), follow(total + first), "gemm_ar f32")
+        given["bias"] = bias
+        near(ops.gemm_rs(long[rank], w, **given, f32_sums=True), follow(own + added), f"gemm_rs f32 {activation}")
     near(ops.all_gather(x, schedule=way), torch.cat(xs), "all_gather")
     near(ops.reduce_scatter(long[rank], schedule=way), torch.stack(long).float().sum(0)[rank * MS :][:MS], "scatter")
     near(ops.all_reduce(long[rank], schedule=way), torch.stack(long).float().sum(0), "all_reduce")
+
+
+def rounded_once() -> None:
+    """With f32 sums the result is that of all ranks' products rounded once; else every rank's is rounded."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    longs, ws = (every(n, 256, seed=n, dtype=torch.bfloat16) for n in (64 * ranks, 48))
+    total = torch.stack([a.float() @ c.float().T for a, c in zip(longs, ws, strict=True)]).sum(0)
+    own = total[rank * 64 :][:64]
+    for way in ("unfused", "h200"):
+        for function, expected in ((ops.gemm_rs, own), (ops.gemm_ar, total)):
+            once, twice = (function(longs[rank], ws[rank], schedule=way, f32_sums=f32) for f32 in (True, False))
+            differing = [(y != expected.bfloat16()).float().mean().item() for y in (once, twice)]
+            assert differing[0] < 0.01 < 0.1 < differing[1], (way, function, differing)
 
 
 def unfused() -> None:
@@ -243,7 +260,7 @@ def _whole(op: str, xs: list[Tensor], ws: list[Tensor], bs: list[Tensor]) -> lis
     if op in ("all_reduce", "reduce_scatter"):
         total = torch.stack(xs).sum(0)
         return [total] * len(xs) if op == "all_reduce" else list(total.chunk(len(xs)))
-    return [(share if op == "gemm_rs" else total) + b for share, b in zip(shares, bs, strict=True)]
+    return [(share if op.startswith("gemm_rs") else total) + b for share, b in zip(shares, bs, strict=True)]
 
 
 def _ours(op: str, x: Tensor, w: Tensor, b: Tensor, way: str | None) -> Tensor:
@@ -254,11 +271,14 @@ def _ours(op: str, x: Tensor, w: Tensor, b: Tensor, way: str | None) -> Tensor:
             return ops.ag_gemm_gated(x, w, w * 2 + 1, schedule=way)
         case "gemm_rs" | "gemm_ar":
             return getattr(ops, op)(x, w, bias=b, schedule=way)
+        case "gemm_rs_f32" | "gemm_ar_f32":
+            return getattr(ops, op.removesuffix("_f32"))(x, w, bias=b, schedule=way, f32_sums=True)
         case _:
             return getattr(ops, op)(x, schedule=way)
 
 
-NAMES = ("ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce")
+PRODUCTS = ("ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "gemm_rs_f32", "gemm_ar_f32")
+NAMES = (*PRODUCTS, "all_gather", "reduce_scatter", "all_reduce")
 
 
 def gradients(traced: bool = False, way: str | None = None) -> None:
@@ -353,7 +373,7 @@ def layers() -> None:
 
 def main(name: str) -> None:
     dist.init_process_group("gloo")
-    if name in ("fused", "chosen", "paired"):
+    if name in ("fused", "chosen", "paired", "rounded_once"):
         calls.compiler.compile = Meaning  # type: ignore[assignment]
     if name == "chosen":  # as if this were a GPU
         calls._able = lambda x: x.dtype is torch.bfloat16

@@ -30,6 +30,7 @@ def free_port() -> int:
         "unfused",
         "fused",
         "paired",
+        "rounded_once",
         "chosen",
         "mistakes",
         "gradients",

@@ -1,4 +1,3 @@
-# pyright: basic
 """Products that communicate, as functions on torch tensors: every rank of a group calls them on its own tensors.
 
     y = tilelink.ops.ag_gemm(x, w)              # [Ms, K], [N, K] -> [ranks * Ms, N]
@@ -23,7 +22,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode  # pyright: ignore[reportPrivateUsage]
 
 from tilelink.errors import RankError
 from tilelink.ops import registered, unfused
@@ -49,23 +48,28 @@ def ag_gemm(
 
 def gemm_rs(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
-    group: Group = None, schedule: Way = None,
+    group: Group = None, schedule: Way = None, f32_sums: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """The own rows of the ranks' summed products: x [ranks Ms, K], w [N, K] -> activation(sum of x w^T + bias) [Ms, N].
 
-    bias [N] is added once, to the sum. An activation runs after the kernel.
+    bias [N] is added once, to the sum. An activation runs after the kernel. f32_sums: what ranks send each other is f32
+    and twice as long; else it has x's dtype, as that of the collectives. Both are added in f32, always in one order.
     """
+    if f32_sums:
+        return _summed_f32("gemm_rs_f32", x, w, bias, activation, group, schedule)
     return _product("gemm_rs", x, w, bias, activation, group, schedule)
 
 
 def gemm_ar(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
-    group: Group = None, schedule: Way = None,
+    group: Group = None, schedule: Way = None, f32_sums: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """The ranks' summed products, on every rank: x [M, K], w [N, K] -> activation(sum of x w^T + bias) [M, N].
 
-    bias [N], the same on all ranks, is added once, to the sum. An activation runs after the kernel.
+    bias [N], the same on all ranks, is added once, to the sum. An activation runs after the kernel. f32_sums: as above.
     """
+    if f32_sums:
+        return _summed_f32("gemm_ar_f32", x, w, bias, activation, group, schedule)
     return _product("gemm_ar", x, w, bias, activation, group, schedule)
 
 
@@ -115,6 +119,16 @@ def _product(
     inside = "" if outside else activation or ""
     y = getattr(registered, op)(x, w, bias, inside, name, _text(schedule))
     return unfused.follow(y, None, outside) if outside else y
+
+
+def _summed_f32(
+    op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
+    group: Group, schedule: Way,
+) -> torch.Tensor:  # fmt: skip
+    name = _name(group)
+    direct = _direct((x, w))
+    y = run(op, (x, w), "", name, schedule) if direct else getattr(registered, op)(x, w, name, _text(schedule))
+    return unfused.follow(y, bias, activation or "")
 
 
 def _collective(op: str, x: torch.Tensor, group: Group, schedule: Way) -> torch.Tensor:

@@ -65,6 +65,8 @@ OPERATORS: dict[str, Operator] = {
     ),
     "gemm_rs": Operator(operands=_PRODUCT, base="gemm_rs", scatters=True),
     "gemm_ar": Operator(operands=_PRODUCT, base="gemm_ar"),
+    "gemm_rs_f32": Operator(operands=("x", "w"), base="gemm_rs", follows="f32", scatters=True),
+    "gemm_ar_f32": Operator(operands=("x", "w"), base="gemm_ar", follows="f32"),
     "all_gather": Operator(operands=("x",), base="all_gather", gathers=True),
     "reduce_scatter": Operator(operands=("x",), base="reduce_scatter", scatters=True),
     "all_reduce": Operator(operands=("x",), base="all_reduce"),

@@ -30,13 +30,15 @@ PROGRAMS: dict[tuple[str, str], str] = {
     ("ag_gemm", "gathered"): "ag_gemm_gathered",
     ("gemm_rs", ""): "gemm_rs_slots",
     ("gemm_rs", "bias"): "gemm_rs_bias",
+    ("gemm_rs", "f32"): "gemm_rs_f32",
     ("gemm_ar", ""): "gemm_ar",
     ("gemm_ar", "bias"): "gemm_ar_bias",
+    ("gemm_ar", "f32"): "gemm_ar_f32",
     ("all_gather", ""): "all_gather",
     ("reduce_scatter", ""): "reduce_scatter",
     ("all_reduce", ""): "all_reduce_two_shot",
 }
-"""(operator, what follows the product) -> the program that a schedule's name alone belongs to."""
+"""(operator, what follows the product, or the dtype of sums) -> the program that a schedule's name alone belongs to."""
 
 
 def choose(op: str, M: int, N: int, K: int, ranks: int) -> str:

@@ -101,9 +101,9 @@ def _product(request: Request, machine: Machine) -> float:
 
 
 def _collective(request: Request, machine: Machine) -> float:
-    """An all-gather moves the rows of x, the others those of the result, an all-reduce twice."""
+    """An all-gather moves the rows of x, the others those of the result (f32 sums are longer), an all-reduce twice."""
     gathers = request.op == "ag_gemm"
-    whole = request.M * (request.K if gathers else request.N) * ITEM
+    whole = request.M * (request.K if gathers else request.N) * (2 * ITEM if request.follows == "f32" else ITEM)
     moved = whole * (request.ranks - 1) / request.ranks * (2 if request.op == "gemm_ar" else 1)
     rate = machine.link_bandwidth if request.ranks <= machine.node_ranks else machine.network_bandwidth
     return COLLECTIVE_START + moved / (COLLECTIVE_SHARE * rate)

@@ -49,6 +49,16 @@ def gemm_ar(x: Tensor, w: Tensor, bias: Tensor | None, activation: str, group: s
     return calls.run("gemm_ar", (x, w, bias), activation, group, schedule or None)
 
 
+@torch.library.custom_op("tilelink::gemm_rs_f32", mutates_args=())
+def gemm_rs_f32(x: Tensor, w: Tensor, group: str, schedule: str) -> Tensor:
+    return calls.run("gemm_rs_f32", (x, w), "", group, schedule or None)
+
+
+@torch.library.custom_op("tilelink::gemm_ar_f32", mutates_args=())
+def gemm_ar_f32(x: Tensor, w: Tensor, group: str, schedule: str) -> Tensor:
+    return calls.run("gemm_ar_f32", (x, w), "", group, schedule or None)
+
+
 @torch.library.custom_op("tilelink::all_gather", mutates_args=())
 def all_gather(x: Tensor, group: str, schedule: str) -> Tensor:
     return calls.run("all_gather", (x,), "", group, schedule or None)
@@ -90,6 +100,16 @@ def _(x, w, bias, activation, group, schedule):
 
 @gemm_ar.register_fake
 def _(x, w, bias, activation, group, schedule):
+    return x.new_empty(x.shape[0], w.shape[0])
+
+
+@gemm_rs_f32.register_fake
+def _(x, w, group, schedule):
+    return x.new_empty(x.shape[0] // _size(group), w.shape[0])
+
+
+@gemm_ar_f32.register_fake
+def _(x, w, group, schedule):
     return x.new_empty(x.shape[0], w.shape[0])
 
 
@@ -153,6 +173,13 @@ def _gemm_ar_backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
     return dx, dw, _bias_gradient(ctx, dy), None, None, None
 
 
+def _keep_operands(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """For products whose sums are f32: x, w, group, schedule."""
+    x, w, ctx.group, schedule = inputs
+    ctx.save_for_backward(x, w)
+    ctx.way = UNFUSED if schedule == UNFUSED else ""
+
+
 def _keep_group(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """For collectives: x, group, schedule."""
     _, ctx.group, schedule = inputs
@@ -162,6 +189,12 @@ def _keep_group(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 ag_gemm.register_autograd(_ag_gemm_backward, setup_context=_keep)
 gemm_rs.register_autograd(_gemm_rs_backward, setup_context=_keep)
 gemm_ar.register_autograd(_gemm_ar_backward, setup_context=_keep)
+for forward, plain in ((gemm_rs_f32, _gemm_rs_backward), (gemm_ar_f32, _gemm_ar_backward)):
+
+    def _f32_backward(ctx: Any, dy: Tensor, plain: Any = plain) -> tuple[Any, ...]:
+        return *plain(ctx, dy)[:2], None, None
+
+    forward.register_autograd(_f32_backward, setup_context=_keep_operands)
 for forward, reverse in ((all_gather, reduce_scatter), (reduce_scatter, all_gather), (all_reduce, all_reduce)):
 
     def _collective_backward(ctx: Any, dy: Tensor, reverse: Any = reverse) -> tuple[Any, None, None]:

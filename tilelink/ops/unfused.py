@@ -74,3 +74,20 @@ def gemm_ar(
     y = torch.mm(x, w.t())
     dist.all_reduce(y, group=group)
     return follow(y, bias, activation)
+
+
+def gemm_rs_f32(x: torch.Tensor, w: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    return reduce_scatter(_product_f32(x, w), group).to(x.dtype)
+
+
+def gemm_ar_f32(x: torch.Tensor, w: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    y = _product_f32(x, w)
+    dist.all_reduce(y, group=group)
+    return y.to(x.dtype)
+
+
+def _product_f32(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """x w^T, not rounded to their dtype."""
+    if x.is_cuda and x.dtype in (torch.bfloat16, torch.float16):
+        return torch.mm(x, w.t(), out_dtype=torch.float32)
+    return torch.mm(x.float(), w.float().t())
