@@ -1,4 +1,3 @@
-# pyright: basic
 """`tilelink calibrate`: measures this machine's GPUs and writes a machine for the simulator and the search."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: basic
 """`tilelink tune FILE`: searches a schedule, by the model alone or by measuring the best few, and remembers it."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: basic
 """`tilelink doctor`: what of this machine TileLink can use, and what to do about the rest."""
 
 from __future__ import annotations

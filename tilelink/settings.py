@@ -77,7 +77,7 @@ def override(**changes: object) -> Generator[Settings]:
     if unknown:
         known = ", ".join(before.__dataclass_fields__)
         raise SettingsError(f"no such setting: {', '.join(unknown)}", hint=f"the settings are {known}")
-    _current = replace(before, **changes)  # pyright: ignore[reportArgumentType]
+    _current = replace(before, **changes)
     try:
         yield _current
     finally:

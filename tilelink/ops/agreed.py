@@ -1,4 +1,3 @@
-# pyright: basic
 """What all ranks of a group know alike: the GPU, and what was measured on such GPUs.
 
 Ranks must take the same way, and one may read the database of tuning results before another has written to it. So rank

@@ -1,4 +1,3 @@
-# pyright: basic
 """Deadlines on a GPU rank: a wait that outlives its budget ends the launch, and the launch is an error."""
 
 from __future__ import annotations

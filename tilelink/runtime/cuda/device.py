@@ -1,4 +1,3 @@
-# pyright: basic
 """The GPU of this rank and the group it belongs to."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: basic
 """Memory of a GPU rank that its peers reach: one symmetric allocation for all tensors and counters of a program."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: basic
 """Recorded operations of copy engines, with addresses put in, as they are issued on every launch."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: basic
 """Integer tables in device memory that kernels and boundary kernels read."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: basic
 """The measured timeline of a rank's launches: what its programs wrote down, and when its copies began and ended."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: basic
 """The device library: functions for kernels, on stock Triton, compiled or interpreted.
 
 Generated kernels say `from tilelink.runtime import device as dl` and call `dl.wait`, `dl.notify`, ... A name means the

@@ -1,4 +1,3 @@
-# pyright: basic
 """Tile mathematics for generated kernels: what the language has and Triton has not, or not with the same meaning."""
 
 from tilelink.runtime.device.attention import attend_begin, attend_finish, attend_step
