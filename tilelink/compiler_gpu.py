@@ -35,10 +35,16 @@ def gpu_kernel(
     from tilelink.runtime.cuda.kernel import GpuKernel
 
     deadline = deadline_s or (DEADLINE_S if trace else None)
-    return GpuKernel(_gpu_program(verified, layout, tables, trace), group, deadline)
+    return GpuKernel(gpu_program(verified, layout, tables, trace), group, deadline)
 
 
-def _gpu_program(verified: Plan, layout: Layout, tables: Mapping[str, Any], trace: bool) -> GpuProgram:
+def gpu_program(
+    verified: Plan, layout: Layout, tables: Mapping[str, Any] | None = None, trace: bool = False
+) -> GpuProgram:
+    """What GPU ranks run of a verified plan: the stored module and how its kernels are called. Needs no GPU.
+
+    tables, trace: as `compiler.compile` takes them. Raises EmitError for what the dialect cannot express.
+    """
     from tilelink.runtime.cuda.spec import Argument, GpuProgram
     from tilelink.runtime.cuda.spec import GpuKernel as Spec
 
@@ -65,7 +71,7 @@ def _gpu_program(verified: Plan, layout: Layout, tables: Mapping[str, Any], trac
         layout=layout,
         awaited=frozenset(_awaited(verified.bound)),
         lag=min(lags, default=0),
-        tables=dict(tables),
+        tables=dict(tables or {}),
         records=most_spans(verified) if trace else 0,
     )
 

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 import torch
 import torch.distributed as dist
@@ -12,11 +11,12 @@ import torch.distributed as dist
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.boundary import close_launch, open_launch, turn_launch
-from tilelink.runtime.cuda.copies import Flag, Gate, Operation, own_first, record
+from tilelink.runtime.cuda.copies import Flag
 from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.functions import Boundary, Function
 from tilelink.runtime.cuda.heap import Heap
 from tilelink.runtime.cuda.queue import Queue
+from tilelink.runtime.cuda.recorded import boundary_options, recorded
 from tilelink.runtime.cuda.replay import Replay, graphs
 from tilelink.runtime.cuda.spec import GpuProgram
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
@@ -72,45 +72,29 @@ class GpuKernel:
 
     def _record(self) -> None:
         """The queue of every buffer in the cycle, and the tables of the boundary kernels."""
-        module = load_module(self._program.source)
-        queued = sorted((k for k in self._program.kernels if k.copy_engine), key=lambda k: k.position)
-        cycle: list[list[Operation]] = []
-        for epoch in range(1, self._program.cycle + 1):
-            operations: list[Operation] = []
-            for one in queued:
-                flags = sum(isinstance(o, Flag) for o in operations)
-                function = getattr(module, one.name)
-                operations += record(
-                    function, self._program.layout, self._rank, epoch, dict(self._program.tables), flags
-                )
-            cycle.append(operations)
-        parts = [own_first(operations, self._rank) for operations in cycle]
-        own = {o.number for o in parts[0][0] if isinstance(o, Flag) and o.rank == self._rank}
-        flags = tables.flag_rows([o for o in cycle[0] if isinstance(o, Flag)], own, self._program.layout)
-        gated = {o.channel for operations in cycle for o in operations if isinstance(o, Gate)}
-        self._check_gates(gated)
+        found = recorded(self._program, self._rank)
+        self._boundary = boundary_options(self._program, found)
+        self._check_gates(found.gated)
         layout, device = self._program.layout, self.device
-        exits = tables.exits(self._program, self._rank, gated)
-        rows = exits, tables.counters(self._program, self._rank, gated), flags
+        rows = found.exits, found.counters, found.flags
         self._exits, self._counters, self._flags = (tables.int32(r, device) for r in rows)
-        self._sizes = tuple(map(len, rows))
-        self._flag_values = tables.int32([row[1] for row in flags], device)
-        for _, count, _, counter, _ in flags:
+        self._flag_values = tables.int32([row[1] for row in found.flags], device)
+        for _, count, _, counter, _ in found.flags:
             if counter >= 0:
                 self._heap.pad[counter] = count
         self._queues: list[tuple[Queue, Queue]] = []
         values, pads = self._flag_values.data_ptr(), self._heap.pads
-        for early, late in parts:
+        for early, late in found.parts:
             rest = [o for o in early if not (isinstance(o, Flag) and o.rank == self._rank)]
             timed = self._tracer is not None
             first, second = (Queue(part, self._place, pads, self._rank, values, timed) for part in (rest, late))
             self._queues.append((first, second))
         self._replays = [Replay(late, graphs, worth=not self._watch) for _, late in self._queues]
-        self._gated = sorted(gated)
+        self._gated = sorted(found.gated)
         self._copies = torch.cuda.Stream(device) if any(late for _, late in self._queues) else None
         self._thresholds = {(g.tensor, g.kind): tables.thresholds(g, self._rank, device) for g in layout.grids}
 
-    def _check_gates(self, gated: set[int]) -> None:
+    def _check_gates(self, gated: Collection[int]) -> None:
         for grid in self._program.layout.grids:
             inside = any(grid.base <= channel < grid.base + grid.slots * grid.count for channel in gated)
             if inside and (grid.tensor, grid.kind) in self._program.awaited:
@@ -148,28 +132,14 @@ class GpuKernel:
         sides = [*self._streams.values(), *([self._copies] if self._copies else [])]
         self._sides = [(side, torch.cuda.Event()) for side in sides]
         self._begin = torch.cuda.Event()
-        common: dict[str, Any] = {
-            "RANKS": layout.ranks, "BLOCK": 1 << (layout.ranks - 1).bit_length(), "ENTERED": layout.entered_base,
-            "STAGE": len(layout.stages),
-        }  # fmt: skip
-        exits, counters, flags = self._sizes
         arguments = (self._heap.pad, pads, self._epoch, watch)
-        entry_first = any(k.copy_engine and k.needs_entry for k in self._program.kernels)
-        self._open = Boundary(open_launch, (*arguments, rank), {**common, "WAIT": entry_first})
         prepared = (self._counters, self._flags, self._flag_values, rank)
-        options = {
-            **common, "FINISHED": layout.finished_base, "COUNTERS": counters, "FLAGS": flags, "LAG": self._program.lag,
-            "ENTRY": self._program.needs_entry,
-        }  # fmt: skip
-        closing = (*arguments, self._exits, *prepared)
-        self._close = Boundary(close_launch, closing, {**options, "EXITS": exits, "CYCLE": 0})
-        self._close_captured, self._turns = self._close, list[Boundary]()
-        if (cycle := self._program.cycle) > 1:
-            self._close_captured = Boundary(close_launch, closing, {**options, "EXITS": exits, "CYCLE": cycle})
-            turning = (*arguments, *prepared)
-            self._turns = [
-                Boundary(turn_launch, turning, {**options, "CYCLE": cycle, "TURN": turn}) for turn in range(cycle)
-            ]
+        closing, turning = (*arguments, self._exits, *prepared), (*arguments, *prepared)
+        options = self._boundary
+        self._open = Boundary(open_launch, (*arguments, rank), options.opening)
+        self._close = Boundary(close_launch, closing, options.closing)
+        self._close_captured = Boundary(close_launch, closing, options.captured) if options.captured else self._close
+        self._turns = [Boundary(turn_launch, turning, one) for one in options.turns]
 
     def _value(self, kind: str, name: str) -> torch.Tensor | None:
         """What a kernel is passed for a tensor or table of the program; None for what changes with every launch."""

@@ -1,0 +1,84 @@
+"""What is known of a rank without its GPU: the operations of its copy engine, and what boundary kernels get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilelink.runtime.cuda import tables
+from tilelink.runtime.cuda.copies import Flag, Gate, Operation, own_first, record
+from tilelink.runtime.cuda.spec import GpuProgram
+from tilelink.runtime.modules import load_module
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """The copy engine of a rank. parts: for each buffer in the cycle what comes before the kernels, and the rest.
+
+    gated: the counters that it waits for. exits, counters, flags: rows of the tables of `boundary.close_launch`.
+    """
+
+    parts: tuple[tuple[list[Operation], list[Operation]], ...]
+    gated: frozenset[int]
+    exits: list[tuple[int, int, int, int]]
+    counters: list[tuple[int, int, int]]
+    flags: list[tuple[int, int, int, int, int]]
+
+
+def recorded(program: GpuProgram, rank: int) -> Recorded:
+    """Runs the queue functions of a rank once for each buffer. Raises BindingError for what a copy engine cannot do."""
+    module, layout = load_module(program.source), program.layout
+    queued = sorted((k for k in program.kernels if k.copy_engine), key=lambda k: k.position)
+    cycle: list[list[Operation]] = []
+    for epoch in range(1, program.cycle + 1):
+        operations: list[Operation] = []
+        for one in queued:
+            flags = sum(isinstance(o, Flag) for o in operations)
+            operations += record(getattr(module, one.name), layout, rank, epoch, dict(program.tables), flags)
+        cycle.append(operations)
+    parts = tuple(own_first(operations, rank) for operations in cycle)
+    own = {o.number for o in parts[0][0] if isinstance(o, Flag) and o.rank == rank}
+    gated = {o.channel for operations in cycle for o in operations if isinstance(o, Gate)}
+    return Recorded(
+        parts=parts,
+        gated=frozenset(gated),
+        exits=tables.exits(program, rank, gated),
+        counters=tables.counters(program, rank, gated),
+        flags=tables.flag_rows([o for o in cycle[0] if isinstance(o, Flag)], own, layout),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundaryOptions:
+    """The constants of a program's boundary kernels: of `open_launch`, of `close_launch` and of every `turn_launch`.
+
+    captured: of `close_launch` in a CUDA graph, where that is another kernel.
+    """
+
+    opening: Mapping[str, Any]
+    closing: Mapping[str, Any]
+    captured: Mapping[str, Any] | None
+    turns: tuple[Mapping[str, Any], ...]
+
+
+def boundary_options(program: GpuProgram, found: Recorded) -> BoundaryOptions:
+    """What the boundary kernels of a rank are compiled with."""
+    layout, cycle = program.layout, program.cycle
+    common: dict[str, Any] = {
+        "RANKS": layout.ranks, "BLOCK": 1 << (layout.ranks - 1).bit_length(), "ENTERED": layout.entered_base,
+        "STAGE": len(layout.stages),
+    }  # fmt: skip
+    entry_first = any(k.copy_engine and k.needs_entry for k in program.kernels)
+    options = {
+        **common, "FINISHED": layout.finished_base, "COUNTERS": len(found.counters), "FLAGS": len(found.flags),
+        "LAG": program.lag, "ENTRY": program.needs_entry,
+    }  # fmt: skip
+    closing = {**options, "EXITS": len(found.exits)}
+    turns = range(cycle if cycle > 1 else 0)
+    return BoundaryOptions(
+        opening={**common, "WAIT": entry_first},
+        closing={**closing, "CYCLE": 0},
+        captured={**closing, "CYCLE": cycle} if turns else None,
+        turns=tuple({**options, "CYCLE": cycle, "TURN": turn} for turn in turns),
+    )
