@@ -26,6 +26,8 @@ from tilelink.settings import environment, variable
 
 PATIENCE_S = 120.0
 """Seconds beyond its deadlines after which a run is ended: processes start, and kernels are compiled."""
+ENDING_S = 40.0
+"""Seconds that the launcher of ranks may take to end them; it gives each rank 30 before it kills it."""
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 """No launch uses NVLink multicast."""
 
@@ -52,10 +54,14 @@ PROBE_ELEMENTS = 2**19
 """Of bf16: 1 MiB to each peer."""
 
 
-def on_gpus(request: Mapping[str, Any], ranks: int, deadline_s: float = 0.0) -> dict[str, Any]:
+def on_gpus(
+    request: Mapping[str, Any], ranks: int, deadline_s: float = 0.0, *, work_s: float = 0.0,
+    hint: str = "give it a --deadline: then the wait that is stuck is named",
+) -> dict[str, Any]:  # fmt: skip
     """Runs a request on `ranks` GPUs of this machine and returns rank 0's answer.
 
-    Raises RankError if there are fewer GPUs, or with the traceback of a rank that failed, or if it takes too long.
+    deadline_s: of one wait; work_s: seconds that the request may take beyond what every run takes.
+    Raises RankError if there are fewer GPUs, with the traceback of a rank that failed, or with `hint` if it is longer.
     """
     require_gpus(ranks)
     with tempfile.TemporaryDirectory() as folder:
@@ -66,15 +72,27 @@ def on_gpus(request: Mapping[str, Any], ranks: int, deadline_s: float = 0.0) -> 
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         try:
             with environment(**NO_MULTICAST, PYTHONPATH=path):
-                done = subprocess.run(
-                    command, capture_output=True, text=True, check=False, timeout=PATIENCE_S + 3 * deadline_s
-                )
+                done = _ended(command, PATIENCE_S + 3 * deadline_s + work_s)
         except subprocess.TimeoutExpired as error:
-            hint = "give it a --deadline: then the wait that is stuck is named"
             raise RankError(f"the ranks did not end within {error.timeout:g} s", hint=hint) from error
         if done.returncode or not answer.exists():
             raise RankError("a rank failed", details=_first_failure(done.stderr))
         return json.loads(answer.read_text(encoding="utf-8"))
+
+
+def _ended(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Runs a launcher of ranks. Raises subprocess.TimeoutExpired after so many seconds, and ends the ranks then."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        try:
+            out, error = launcher.communicate(timeout=seconds)
+        except BaseException:
+            launcher.terminate()  # torchrun then ends its ranks, which it would not do if it was killed
+            try:
+                launcher.communicate(timeout=ENDING_S)
+            except subprocess.TimeoutExpired:
+                launcher.kill()
+            raise
+    return subprocess.CompletedProcess(command, launcher.returncode, out, error)
 
 
 def require_gpus(ranks: int, hint: str = "use --device cpu: the same kernels run in Triton's interpreter") -> None:
@@ -183,7 +201,8 @@ def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
 
     from tilelink import ops
     from tilelink.tuning import here
-    from tilelink.tuning.measure import measure
+    from tilelink.tuning.measure import measure, points_of
+    from tilelink.tuning.prepare import prepare_shares
 
     module = compiler.load(request["file"])
     rank, dims, dtype = dist.get_rank(), request["dims"], request["dtype"]
@@ -204,11 +223,17 @@ def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
         flat = [value.flatten(0, -2) for value in inputs.values()]
         others = {"unfused": lambda _: {outputs[0]: operator(*flat, schedule="unfused")}}
     assert dist.group.WORLD is not None
-    found = measure(candidates, inputs, dims=dims, dtype=dtype, group=dist.group.WORLD, others=others)
+    options = {"dims": dims, "dtype": dtype, "group": dist.group.WORLD}
+    begin = time.perf_counter()
+    reasons = prepare_shares(points_of(candidates, **options), dist.group.WORLD, seconds=request["compile_budget"])
+    prepared = time.perf_counter()
+    found = measure(candidates, inputs, **options, others=others)
     gpu, versions = here()
     return {
         "measured": [asdict(one) for one in found if one.label not in others],
         "unfused": next((one.seconds for one in found if one.label in others), None),
+        "unprepared": reasons,
+        "seconds": {"preparation": prepared - begin, "measuring": time.perf_counter() - prepared},
         "gpu": gpu,
         "versions": versions,
     }

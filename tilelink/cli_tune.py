@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,11 @@ from tilelink.tuning import Database, Record, algorithms, key_of, rank
 SIZES = (1024, 1024, 4096, 1024, 128, 64)
 """Sizes of dimensions that nobody set."""
 US = 1e6
+SLOWER = 3.0
+"""Declared schedules that are predicted to take so many times what the best candidate does are not measured."""
+NOT_MEASURED = "not measured: predicted slower"
+CANDIDATE_S = 15.0
+"""Seconds that a candidate may take which was not compiled ahead, or which is stuck until its deadline."""
 
 
 def tune(
@@ -46,6 +52,9 @@ def tune(
     measured: Annotated[
         bool, typer.Option("--measure", help="time the candidates on GPUs and remember the best")
     ] = False,
+    compile_budget: Annotated[
+        float, typer.Option("--compile-budget", min=0.0, max=300.0, help="seconds of compiling ahead with all cores")
+    ] = 30.0,
     seed: Annotated[int, typer.Option("--seed", help="of the search")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -65,13 +74,19 @@ def tune(
                 dtype=dtype.value, by=strategy, budget_s=budget, trials=trials, seed=seed,
                 progress=lambda _: bar.advance(task),
             )  # fmt: skip
-        lines = [_line(programs[one.candidate.program], one.seconds, one.schedule) for one in found.ranking[:top]]
+        lines = [
+            _line(programs[one.candidate.program], one.seconds, one.schedule, "found") for one in found.ranking[:top]
+        ]
         lines += list(_declared(module, programs, ranks, dims, dtype.value, target, machine))
         lines.sort(key=lambda line: line["predicted_us"])
         best: dict[str, Any] | None = None
+        seconds = {"search": found.elapsed}
         if measured and lines:
-            best = _measure(file, programs, lines, dims, dtype.value, ranks)
-    _show(found, lines, best, as_json)
+            request = {"file": file, "dims": dims, "dtype": dtype.value, "compile_budget": compile_budget}
+            with _measuring(lines, ranks, quiet=as_json):
+                best, took = _measure(request, programs, lines, ranks)
+            seconds |= took
+    _show(found, lines, best, seconds, as_json)
     if not lines:
         raise typer.Exit(1)
 
@@ -85,8 +100,9 @@ def _shape(program: Program, text: str | None) -> list[str]:
     return [f"{name}={size}" for name, size in zip(names, sizes, strict=False)]
 
 
-def _line(program: Program, seconds: float, schedule: Schedule) -> dict[str, Any]:
-    return {"program": program.name, "predicted_us": seconds * US, "schedule": str(schedule)}
+def _line(program: Program, seconds: float, schedule: Schedule, origin: str) -> dict[str, Any]:
+    """origin: "found" by the search, or "declared" by the file."""
+    return {"program": program.name, "predicted_us": seconds * US, "schedule": str(schedule), "origin": origin}
 
 
 def _declared(
@@ -98,37 +114,75 @@ def _declared(
         for schedule in module.schedules_of(program):
             with suppress(TileLinkError):
                 plan = compiler.plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target)
-                yield _line(program, simulate(plan, load_machine(machine)).seconds, schedule)
+                yield _line(program, simulate(plan, load_machine(machine)).seconds, schedule, "declared")
+
+
+def worth_measuring(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All candidates but those declared ones that the model thinks far slower than the best."""
+    limit = SLOWER * min(line["predicted_us"] for line in lines)
+    return [line for line in lines if line["origin"] != "declared" or line["predicted_us"] <= limit]
+
+
+@contextmanager
+def _measuring(lines: Sequence[dict[str, Any]], ranks: int, quiet: bool) -> Generator[None]:
+    """Says on stderr what is measured, with a spinner where somebody looks at it."""
+    count, console = len(worth_measuring(lines)), Console(stderr=True)
+    left = f"; {len(lines) - count} predicted to be {SLOWER:g} times slower are left out" if count < len(lines) else ""
+    said = f"measuring {count} candidates on {ranks} GPUs{left}"
+    if quiet:
+        yield
+    elif console.is_terminal:
+        with console.status(said):
+            yield
+    else:
+        typer.echo(said, err=True)
+        yield
 
 
 def _measure(
-    file: str, programs: Sequence[Program], lines: list[dict[str, Any]], dims: dict[str, Any], dtype: str, ranks: int
-) -> dict[str, Any]:
-    """Adds measured times to the lines, stores the best, and returns it with the time of the unfused way."""
-    request = {"what": "tune", "file": file, "dims": dims, "dtype": dtype, "candidates": lines}
-    answer = cli_gpu.on_gpus(request, ranks)
-    for line, one in zip(lines, answer["measured"], strict=True):
+    request: dict[str, Any], programs: Sequence[Program], lines: list[dict[str, Any]], ranks: int
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Adds measured times to the lines and stores the best.
+
+    Returns it with the time of the unfused way, and the seconds that preparation and measuring took.
+    """
+    begin, chosen = time.perf_counter(), worth_measuring(lines)
+    work_s = request["compile_budget"] + CANDIDATE_S * len(chosen)
+    answer = cli_gpu.on_gpus(
+        {**request, "what": "tune", "candidates": chosen}, ranks, work_s=work_s, hint="measure fewer, with --top"
+    )
+    for line in lines:
+        line |= {"measured_us": None, "dropped": NOT_MEASURED}
+    for line, one, late in zip(chosen, answer["measured"], answer["unprepared"], strict=True):
         line["measured_us"] = one["seconds"] * US if one["seconds"] is not None else None
-        line["dropped"] = one["reason"]
+        line |= {"dropped": one["reason"], "unprepared": late}
     unfused = answer["unfused"]
     ways = [(line["measured_us"], line["program"], line["schedule"]) for line in lines if line["measured_us"]]
     ways += [(unfused * US, "", "unfused")] if unfused is not None else []
     micros, name, schedule = min(ways, default=(0.0, "", "unfused"))
+    dims, dtype = request["dims"], request["dtype"]
     key = key_of(programs, dims=dims, dtype=dtype, ranks=ranks, gpu=answer["gpu"], versions=answer["versions"])
     evidence = (*lines, {"program": "", "schedule": "unfused", "measured_us": unfused and unfused * US})
     Database().store(Record(key=key, program=name, schedule=schedule, seconds=micros / US, evidence=evidence))
-    return {"program": name, "schedule": schedule, "measured_us": micros, "unfused_us": unfused and unfused * US}
+    best = {"program": name, "schedule": schedule, "measured_us": micros, "unfused_us": unfused and unfused * US}
+    preparation = answer["seconds"]["preparation"]
+    return best, {"preparation": preparation, "measuring": time.perf_counter() - begin - preparation}
 
 
-def _show(found: Found, lines: list[dict[str, Any]], best: dict[str, Any] | None, as_json: bool) -> None:
+def _show(
+    found: Found, lines: list[dict[str, Any]], best: dict[str, Any] | None, seconds: Mapping[str, float], as_json: bool
+) -> None:
     if as_json:
         tried = {"points": found.size, "tried": len(found.tried), "refused": dict(found.refused)}
         curve = [{"trial": one.trial, "at_s": round(one.at, 3), "us": one.seconds * US} for one in found.progress()]
-        answer = {**tried, "seconds": round(found.elapsed, 3), "progress": curve, "candidates": lines, "best": best}
+        took = {name: round(value, 3) for name, value in seconds.items()}
+        answer = {**tried, "seconds": took, "progress": curve, "candidates": lines, "best": best}
         write(json.dumps(answer, indent=2))
         return
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(found.refused.items())) or "none"
     write(f"{found.size} points; tried {len(found.tried)} in {found.elapsed:.1f} s; refused: {refused}")
+    if best:
+        write(f"compiled ahead for {seconds['preparation']:.1f} s, measured for {seconds['measuring']:.1f} s")
     table = Table("", "program", "predicted us", *(["measured us"] if best else []), "schedule", box=None)
     for number, line in enumerate(lines, 1):
         shown = [f"{line['measured_us']:.1f}" if line["measured_us"] else line["dropped"]] if best else []

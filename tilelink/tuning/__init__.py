@@ -1,7 +1,8 @@
 """Finding the schedule of a program for sizes and a machine: the model ranks, the machine measures the best few.
 
 found = rank([program], dims=..., ranks=8, machine=load_machine("8xH200"), budget_s=30)
-measured = measure(found.ranking[:8], ...)            # on GPU ranks, all of them in lock-step
+prepare_shares([Point(...)], group, seconds=30)       # on GPU ranks: all cores compile ahead
+measured = measure(found.ranking[:8], ...)            # all ranks in lock-step
 Database().store(Record(...))
 """
 

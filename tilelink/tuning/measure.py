@@ -11,10 +11,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
+from tilelink.runtime.cuda.device import current_target
+from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.runtime.cuda.spec import GpuProgram
 from tilelink.schedule.values import Schedule
+from tilelink.settings import settings
+from tilelink.tuning.prepare import Point, program_of
 
 SAMPLES, WARMUPS = 12, 3
 AGREES = 1e-2
@@ -52,15 +56,17 @@ def measure(
     runs: dict[str, Run] = dict(others or {})
     reasons: dict[str, str] = {}
     results: dict[str, Mapping[str, torch.Tensor]] = {label: run(inputs) for label, run in runs.items()}
-    for number, (program, schedule) in enumerate(candidates):
-        label = f"{program.name}:{number}"
-        options: dict[str, Any] = {"dims": dims, "dtype": dtype, "device": "cuda", "group": group}
-        kernel, result, reason = _tried(program, schedule, inputs, {**options, "deadline_s": deadline_s})
+    points = points_of(candidates, dims=dims, dtype=dtype, group=group)
+    for number, point in enumerate(points):
+        label = f"{point.program.name}:{number}"
+        reasons[label], program = _made(point, group)
+        if program is None:
+            continue
+        result, reason = _tried(program, inputs, group, deadline_s)
         reasons[label] = _worst(reason, group)
         if not reasons[label] and result is not None:
             results[label] = result
-            del kernel
-            runs[label] = compiler.compile(program, schedule, **options)
+            runs[label] = GpuKernel(program, group, settings().deadline)
     agreed = _agreed(results, group)
     for label in set(runs) - agreed:
         reasons[label] = "its result is not what the others give"
@@ -69,17 +75,45 @@ def measure(
     return [Measured(label=name, seconds=seconds.get(name), reason=reasons.get(name, "")) for name in labels]
 
 
-def _tried(
-    program: Program, schedule: Schedule, inputs: Mapping[str, torch.Tensor], options: Mapping[str, Any]
-) -> tuple[Any, Mapping[str, torch.Tensor] | None, str]:
-    """A kernel with a deadline and what it gives, or why there is none."""
+def points_of(
+    candidates: Sequence[tuple[Program, Schedule]],
+    *,
+    dims: Mapping[str, int | float | bool],
+    dtype: str,
+    group: dist.ProcessGroup,
+) -> list[Point]:
+    """Candidates as the ranks of a group run them, and as `prepare_shares` takes them."""
+    target, ranks = current_target(), dist.get_world_size(group)
+    return [
+        Point(program=program, schedule=schedule, dims=dims, dtype=dtype, ranks=ranks, target=target)
+        for program, schedule in candidates
+    ]
+
+
+def _made(point: Point, group: dist.ProcessGroup) -> tuple[str, GpuProgram | None]:
+    """("", what all ranks run), or why there is none on one of them."""
+    program, reason = None, ""
     try:
-        kernel = compiler.compile(program, schedule, **options)
-        return kernel, kernel(inputs), ""
-    except TileLinkError as error:
-        return None, None, f"{type(error).__name__}: {error.message}"
-    except RuntimeError as error:  # Triton's and CUDA's own
-        return None, None, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        program = program_of(point)
+    except Exception as error:
+        reason = _text(error)
+    worst = _worst(reason, group)
+    return worst, None if worst else program
+
+
+def _tried(
+    program: GpuProgram, inputs: Mapping[str, torch.Tensor], group: dist.ProcessGroup, deadline_s: float
+) -> tuple[Mapping[str, torch.Tensor] | None, str]:
+    """What a program gives within a deadline, or why it gives nothing."""
+    try:
+        return GpuKernel(program, group, deadline_s)(inputs), ""
+    except Exception as error:  # Triton's and CUDA's own too
+        return None, _text(error)
+
+
+def _text(error: Exception) -> str:
+    said = error.message if isinstance(error, TileLinkError) else next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {said}"
 
 
 def _worst(reason: str, group: dist.ProcessGroup) -> str:
