@@ -16,10 +16,8 @@ from tilelink.backend import store
 from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
 from tilelink.errors import EmitError
-from tilelink.ir.program import Program
 from tilelink.reference.trial import random_inputs, relative_error
 from tilelink.runtime.compile_offline import compile_source
-from tilelink.schedule.values import Schedule
 
 SHIM = Path(__file__).with_name("shim")
 CASES = library.cases()
@@ -51,15 +49,15 @@ def test_golden(name: str, schedule: str, golden: Golden) -> None:
     golden(f"triton_dist_{name}", text)
 
 
-@pytest.mark.parametrize("case", CASES, ids=library.name)
-def test_it_computes_the_same(case: tuple[Program, Schedule | None], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("case", "ranks"), library.spread(library.unlike()[::2], 3, 4), ids=library.name)
+def test_it_computes_the_same(case: library.Case, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SHIM))
     program, schedule = case
-    dims = library.dims(program, 3)
-    kernel = compiler.compile(program, schedule, ranks=3, dims=dims)
+    dims = library.dims(program, ranks)
+    kernel = compiler.compile(program, schedule, ranks=ranks, dims=dims)
     kernel = replace(kernel, emitted=emit(kernel.bound, kernel.plan.thresholds, dialect="triton_dist"))
     assert "tilelink.runtime import device" not in kernel.source
-    inputs = random_inputs(program, ranks=3, dims=dims, dtype="f32", launches=4, seed=1)
+    inputs = random_inputs(program, ranks=ranks, dims=dims, dtype="f32", launches=4, seed=1)
     result = kernel.run(inputs, seed=1, max_delay_s=0.001, deadline_s=20)
     for given, outputs in zip(inputs, result.outputs, strict=True):
         expected = kernel.reference(given)
@@ -68,7 +66,7 @@ def test_it_computes_the_same(case: tuple[Program, Schedule | None], monkeypatch
 
 
 @pytest.mark.parametrize("case", CASES, ids=library.name)
-def test_it_uses_nothing_but_that_language(case: tuple[Program, Schedule | None]) -> None:
+def test_it_uses_nothing_but_that_language(case: library.Case) -> None:
     text = compiler.source(case[0], case[1], ranks=3, dims=library.dims(case[0], 3), dialect="triton_dist")
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     offered = {"rank", "num_ranks", "symm_at", "wait", "consume_token", "notify"}
@@ -96,9 +94,9 @@ def compiled(text: str, kernels: Any, bound: Any) -> list[str]:
     return result
 
 
-@pytest.mark.parametrize("case", CASES, ids=library.name)
+@pytest.mark.parametrize("case", library.unlike(), ids=library.name)
 @pytest.mark.usefixtures("stand_in")
-def test_it_compiles(case: tuple[Program, Schedule | None]) -> None:
+def test_it_compiles(case: library.Case) -> None:
     sizes = {p.name: {"K": 200}.get(p.name, 136) for p in case[0].params} | library.groups(case[0], 4)
     plan = compiler.plan(case[0], case[1], ranks=4, dims=sizes, dtype="bf16", target="sm_90")
     emitted = emit(plan.bound, plan.thresholds, dialect="triton_dist")
@@ -129,7 +127,7 @@ def test_no_wait_is_optimised_away(body: str, operation: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=library.name)
-def test_threads_meet_before_signals(case: tuple[Program, Schedule | None]) -> None:
+def test_threads_meet_before_signals(case: library.Case) -> None:
     text = compiler.source(case[0], case[1], ranks=3, dims=library.dims(case[0], 3), dialect="triton_dist")
     met = False
     for line in map(str.strip, text.splitlines()):

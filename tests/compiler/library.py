@@ -1,13 +1,19 @@
 """The operator library as test parameters."""
 
+from collections.abc import Iterable
+from itertools import cycle
+
 from tilelink import compiler
-from tilelink.ir.program import Program
+from tilelink.ir.program import If, Notify, Program, Transfer, Wait
+from tilelink.ir.visitor import statements
 from tilelink.schedule.values import Schedule
+
+Case = tuple[Program, Schedule | None]
 
 SIZES = (40, 72, 48, 24)
 
 
-def cases() -> list[tuple[Program, Schedule | None]]:
+def cases() -> list[Case]:
     """Every program with the built-in schedule and each of its own."""
     return [
         (program, schedule)
@@ -17,7 +23,51 @@ def cases() -> list[tuple[Program, Schedule | None]]:
     ]
 
 
-def name(case: tuple[Program, Schedule | None]) -> str:
+def unlike() -> list[Case]:
+    """The cases of programs that move or signal something else than all programs before them: not of epilogues."""
+    first: dict[tuple[object, ...], str] = {}
+    return [case for case in cases() if first.setdefault(_moves(case[0]), case[0].name) == case[0].name]
+
+
+def alike() -> list[Case]:
+    """Each of the other programs, whose arithmetic alone is new, with one of its schedules in turn."""
+    seen = {program.name for program, _ in unlike()}
+    own: dict[str, list[Case]] = {}
+    for case in cases():
+        if case[0].name not in seen:
+            own.setdefault(case[0].name, []).append(case)
+    return [found[number % len(found)] for number, found in enumerate(own.values())]
+
+
+def spread(cases: Iterable[Case], *counts: int) -> list[tuple[Case, int]]:
+    """Each case on one of these numbers of ranks, taken in turn; programs of groups of ranks on all of them."""
+    turn = cycle(counts)
+    return [(case, ranks) for case in cases for ranks in (counts if groups(case[0], 1) else (next(turn),))]
+
+
+def _moves(program: Program) -> tuple[object, ...]:
+    """What a program says of transfers and signals, whatever it computes between them."""
+    symmetric = [(t.name, t.space, t.shape) for t in program.tensors if t.symmetric]
+    said: list[object] = []
+    for stage in program.stages:
+        said += [stage.kind, stage.name, stage.indices]
+        for statement in statements(stage.body):
+            match statement:
+                case Transfer(mode=mode, target=target):
+                    said.append((mode, target))
+                case If(condition=condition):
+                    said.append(condition)
+                case Notify() | Wait():
+                    said.append(statement)
+                case _:
+                    pass
+    return (*symmetric, *said)
+
+
+def name(case: object) -> str | None:
+    """A case as part of a test's name; pytest knows how to write the rest."""
+    if not isinstance(case, tuple):
+        return None
     program, schedule = case
     return f"{program.name}-{schedule.name if schedule else 'default'}"
 

@@ -1,4 +1,4 @@
-"""Every program of the library, with every schedule: the right numbers, by the planned events."""
+"""Every program of the library, and every schedule of all that differ in more than arithmetic: numbers and events."""
 
 import pytest
 
@@ -30,14 +30,13 @@ def run(program: Program, schedule: Schedule | None, ranks: int, launches: int, 
     return differences(kernel.plan, lanes, launches)
 
 
-@pytest.mark.parametrize("ranks", [3, 4])
-@pytest.mark.parametrize("case", CASES, ids=library.name)
-def test_runs_as_planned(case: tuple[Program, Schedule | None], ranks: int) -> None:
+@pytest.mark.parametrize(("case", "ranks"), library.spread(library.unlike() + library.alike(), 3, 4), ids=library.name)
+def test_runs_as_planned(case: library.Case, ranks: int) -> None:
     assert run(*case, ranks, launches=3) == []
 
 
 @pytest.mark.parametrize("case", CASES[:1] + CASES[-1:], ids=library.name)
-def test_runs_in_bf16(case: tuple[Program, Schedule | None]) -> None:
+def test_runs_in_bf16(case: library.Case) -> None:
     assert run(*case, 2, launches=2, dtype="bf16") == []
 
 

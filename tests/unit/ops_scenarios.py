@@ -1,5 +1,5 @@
 # pyright: basic
-"""What tests of the operators do on every CPU rank: `python -m tests.unit.ops_scenarios NAME`, with torch's variables.
+"""What tests of the operators do on CPU ranks: `python -m tests.unit.ops_scenarios NAME ...`, with torch's variables.
 
 Generated kernels need GPUs; here the meaning of their programs stands in for them, so that all that lies between an
 operator and its kernel is tested: which program and schedule, shapes, caching, gradients, tracing.
@@ -300,6 +300,7 @@ def gradients(traced: bool = False, way: str | None = None) -> None:
             y = _ours(op, x, w, b, way)
             return y, (y * c).sum()
 
+        torch._dynamo.reset()  # every operator is a compilation of its own, and there is a limit for one function
         function: Any = torch.compile(loss, backend="aot_eager", fullgraph=True) if traced else loss
         y, value = function(*own)
         near(y.detach(), wholes[rank].detach(), op)
@@ -371,24 +372,34 @@ def layers() -> None:
     assert ours[1] < ours[0]
 
 
-def main(name: str) -> None:
+def main(names: list[str]) -> None:
+    """Runs scenarios one after the other, each with operators that have compiled nothing, up to the first failure."""
     dist.init_process_group("gloo")
+    status = 0
+    for name in names:
+        Meaning.made.clear()
+        ops.clear()
+        stand_in(name)
+        try:
+            globals()[name]()
+            dist.barrier()
+        except BaseException:
+            print(f"in the scenario {name}:\n{traceback.format_exc()}", file=sys.stderr)
+            status = 1
+            break
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def stand_in(name: str) -> None:
+    """What a scenario needs in place of GPUs; it stays for those after it."""
     if name in ("fused", "chosen", "paired", "rounded_once"):
         calls.compiler.compile = Meaning  # type: ignore[assignment]
     if name == "chosen":  # as if this were a GPU
         calls._able = lambda x: x.dtype is torch.bfloat16
         calls.current_target = lambda: H200
         agreed.here = lambda: ("NVIDIA H200", "these")
-    status = 0
-    try:
-        globals()[name]()
-        dist.barrier()
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    sys.stderr.flush()
-    os._exit(status)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

@@ -8,7 +8,6 @@ from tilelink.errors import Location
 from tilelink.ir.scalar import Ranks, Scalar, Whole
 
 DTYPES = ("f16", "bf16", "f32", "i32", "bool")
-SPACES = ("in", "out", "local", "symmetric", "table")
 SIGNAL_KINDS = ("tile", "peer", "rank")
 
 
