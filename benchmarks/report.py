@@ -17,6 +17,7 @@ if __package__ in (None, ""):
 
 from benchmarks import search_report
 from benchmarks.agreement_figures import scatter, table_of
+from benchmarks.plots import drawing
 from benchmarks.tables import best, render
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,29 +69,18 @@ def searches(report: dict[str, Any], name: str) -> list[str]:
 
 def plot(shapes: Sequence[dict[str, Any]], path: Path) -> None:
     """Bars of each kind's best time over the bound, a group for each shape; bytes that depend on the data alone."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = path.stem
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(1.2 + 1.1 * len(shapes), 3.2))
-    width = 0.8 / len(KINDS)
-    for number, (kind, label) in enumerate(KINDS.items()):
-        heights = [_over_bound(shape, kind) for shape in shapes]
-        places = [at + (number - 1) * width for at in range(len(shapes))]
-        axes.bar(places, heights, width, label=label, color=COLOURS[kind])
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(shapes)), [shape["shape"] for shape in shapes], rotation=30, ha="right")
-    axes.set_ylabel("time / bound")
-    first = shapes[0]
-    axes.set_title(f"{first['op']}, {first['ranks']} ranks, {first['dtype']}")
-    axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+    with drawing(path, width=1.2 + 1.1 * len(shapes), height=3.2) as axes:
+        width = 0.8 / len(KINDS)
+        for number, (kind, label) in enumerate(KINDS.items()):
+            heights = [_over_bound(shape, kind) for shape in shapes]
+            places = [at + (number - 1) * width for at in range(len(shapes))]
+            axes.bar(places, heights, width, label=label, color=COLOURS[kind])
+        axes.axhline(1.0, color="black", linewidth=0.8)
+        axes.set_xticks(range(len(shapes)), [shape["shape"] for shape in shapes], rotation=30, ha="right")
+        axes.set_ylabel("time / bound")
+        first = shapes[0]
+        axes.set_title(f"{first['op']}, {first['ranks']} ranks, {first['dtype']}")
+        axes.legend(frameon=False, fontsize=8)
 
 
 def _over_bound(shape: dict[str, Any], kind: str) -> float:

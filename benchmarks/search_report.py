@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.plots import drawing
+
 COLOURS = {"exhaustive": "#9aa5b1", "random": "#e0a458", "annealing": "#2a6f97", "evolution": "#6a994e"}
 CLOSE = 1.02
 """A search is close to the best that any search found from this factor on."""
@@ -64,35 +66,24 @@ def _median(values: Sequence[float | None], kind: str) -> str:
 
 def plot(report: Mapping[str, Any], op: str, path: Path) -> None:
     """The best so far against trials: a line for each strategy's median, a band from its best to its worst seed."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = path.stem
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6.2, 3.2))
-    runs = [run for run in report["runs"] if run["op"] == op]
-    for strategy in dict.fromkeys(run["strategy"] for run in runs):
-        own = [run for run in runs if run["strategy"] == strategy]
-        first = max((run["progress"][0][0] for run in own if run["progress"]), default=report["trials"] + 1)
-        trials = range(first, report["trials"] + 1)
-        curves = [[us for t in trials if (us := best_after(run, t)) is not None] for run in own if run["progress"]]
-        columns = list(zip(*curves, strict=True))
-        if columns:
-            colour = COLOURS.get(strategy)
-            axes.plot(trials, [statistics.median(c) for c in columns], label=strategy, color=colour, linewidth=1.4)
-            low, high = [min(c) for c in columns], [max(c) for c in columns]
-            axes.fill_between(trials, low, high, color=colour, alpha=0.15, linewidth=0)
-    declared = next(shape["declared"] for shape in report["shapes"] if shape["op"] == op)
-    axes.axhline(min(declared.values()), color="black", linewidth=0.8, linestyle="--", label="declared")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("trials")
-    axes.set_ylabel("best predicted us")
-    axes.set_title(f"{op}, {report['shape']}, {report['ranks']} ranks of {report['machine']}")
-    axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+    with drawing(path, width=6.2, height=3.2) as axes:
+        runs = [run for run in report["runs"] if run["op"] == op]
+        for strategy in dict.fromkeys(run["strategy"] for run in runs):
+            own = [run for run in runs if run["strategy"] == strategy]
+            first = max((run["progress"][0][0] for run in own if run["progress"]), default=report["trials"] + 1)
+            trials = range(first, report["trials"] + 1)
+            curves = [[us for t in trials if (us := best_after(run, t)) is not None] for run in own if run["progress"]]
+            columns = list(zip(*curves, strict=True))
+            if columns:
+                colour = COLOURS.get(strategy)
+                axes.plot(trials, [statistics.median(c) for c in columns], label=strategy, color=colour, linewidth=1.4)
+                low, high = [min(c) for c in columns], [max(c) for c in columns]
+                axes.fill_between(trials, low, high, color=colour, alpha=0.15, linewidth=0)
+        declared = next(shape["declared"] for shape in report["shapes"] if shape["op"] == op)
+        axes.axhline(min(declared.values()), color="black", linewidth=0.8, linestyle="--", label="declared")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("trials")
+        axes.set_ylabel("best predicted us")
+        axes.set_title(f"{op}, {report['shape']}, {report['ranks']} ranks of {report['machine']}")
+        axes.legend(frameon=False, fontsize=8)
