@@ -110,6 +110,7 @@ def check(
                         one, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=target,
                         tables=random_tables(one, dims, ranks),
                     )  # fmt: skip
+                    compiler.source_of(plan)  # what is safe must also be something that can be generated
                     tasks[schedule_name(scheduled)] = plan.tasks
                 except TileLinkError as error:
                     wrong.append(error)

@@ -181,6 +181,11 @@ def source(
     Raises what `plan` raises, and EmitError for what the dialect cannot express.
     """
     verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target, tables=tables)
+    return source_of(verified, dialect)
+
+
+def source_of(verified: Plan, dialect: str = "triton") -> str:
+    """The generated module of a plan that was verified. Raises EmitError for what no kernel can express."""
     return emit(verified.bound, verified.thresholds, dialect=dialect).text
 
 

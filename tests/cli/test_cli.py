@@ -96,6 +96,33 @@ def test_errors_as_json() -> None:
     assert json.loads(done.stdout)["error"] == "UnknownNameError"
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (TEXT.replace("double tile(i=16, j=32)", "double on copy_engine"), "the copy engine cannot compute"),
+        (TEXT.replace("double(i: M", "double(pid: M").replace("[i, j]", "[pid, j]").replace("i=16", "pid=16"), "'pid'"),
+    ],
+)
+def test_check_refuses_what_no_kernel_can_be_generated_for(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.tl"
+    path.write_text(text)
+    done = tilelink("check", str(path), "--schedule", "small")
+    assert done.exit_code == 1
+    assert says in done.stderr
+    assert "wrong.tl:" in done.stderr
+
+
+def test_a_called_module_says_itself_what_its_functions_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = "import triton\nimport triton.language as tl\nimport tilelink\n\n@triton.jit\ndef add_one(a):\n    return a + 1.0\n"
+    meaning = "\ntilelink.reference.oracle('functions_with_meaning.add_one', lambda a: a + 1.0)\n"
+    (tmp_path / "functions_with_meaning.py").write_text(functions + meaning)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "called.tl"
+    path.write_text(TEXT.replace("x[i, j] + x[i, j]", "call functions_with_meaning.add_one(x[i, j])"))
+    done = tilelink("run", str(path), "--ranks", "2", "--set", "M=5", "--set", "N=3")
+    assert done.exit_code == 0, done.output
+
+
 def test_show_program_and_schedule_are_the_language(file: str) -> None:
     program = tilelink("show", file).stdout
     assert compiler.parse(program).program() == compiler.load(file).program()

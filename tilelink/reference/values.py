@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -148,10 +150,7 @@ class Evaluator:
                     return torch.zeros((), dtype=torch.float64)
                 return found[2] / torch.where(found[1] > 0, found[1], torch.ones_like(found[1]))
             case UserCall(function=function, args=args):
-                if function not in ORACLES:
-                    hint = f"tilelink.reference.oracle({function!r}, function of torch tensors)"
-                    raise BindingError(f"no meaning for call {function}", location=value.location, hint=hint)
-                return _wide(ORACLES[function](*(self(a) for a in args)))
+                return _wide(_meaning(function, value)(*(self(a) for a in args)))
             case _:
                 raise TypeError(f"unknown value {type(value).__name__}")
 
@@ -170,6 +169,17 @@ class Evaluator:
             keep = torch.exp(old[0] - shift)
             total, result = total + old[1] * keep, result + old[2] * keep
         return Softmax(parts=(largest, total, result))
+
+
+def _meaning(function: str, value: UserCall) -> Callable[..., torch.Tensor]:
+    """What a user's function means. Its own module may say so, and is imported for that."""
+    if function not in ORACLES:
+        with suppress(ImportError):
+            import_module(function.rpartition(".")[0])
+    if function not in ORACLES:
+        hint = f"in its module, tilelink.reference.oracle({function!r}, function of torch tensors)"
+        raise BindingError(f"no meaning for call {function}", location=value.location, hint=hint)
+    return ORACLES[function]
 
 
 def _apply(op: str, args: list[torch.Tensor]) -> torch.Tensor:
