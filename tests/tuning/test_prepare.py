@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -96,7 +97,7 @@ def test_a_pool_that_is_late_is_ended() -> None:
     begin = time.monotonic()
     reasons = prepare.prepare_all([Stuck(), point()], workers=1, seconds=1.0)  # type: ignore[list-item]
     assert reasons == [LATE, LATE] and time.monotonic() - begin < 10
-    _until(lambda: not multiprocessing.active_children())
+    _until(lambda: not multiprocessing.active_children(), 3.0)  # before they would end themselves
     assert prepare.prepare_all([point()], workers=1, seconds=0.0) == [LATE]
 
 
@@ -192,10 +193,13 @@ def test_ranks_of_a_host_share_the_work_and_all_learn_what_is_missing(monkeypatc
 class Kernel:
     """Stands for what a GPU rank runs; kernels on SMs outlive their deadline."""
 
-    made: list[tuple[str, float | None]] = []  # noqa: RUF012
+    made: ClassVar[list[tuple[str, float | None]]] = []
+    alive: ClassVar[weakref.WeakSet["Kernel"]] = weakref.WeakSet()
 
     def __init__(self, program: Any, group: Any, deadline_s: float | None) -> None:
         self.late = not program.kernels[0].copy_engine
+        self.deadline_s = deadline_s
+        self.alive.add(self)
         self.made.append((program.source.name, deadline_s))
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -206,12 +210,18 @@ class Kernel:
 
 def test_candidates_are_planned_once_and_first_run_with_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[str] = []
+    trying: list[int] = []
     plan = compiler.plan
+
+    def worst(reason: str, group: Any) -> str:
+        trying.append(sum(kernel.deadline_s is not None for kernel in Kernel.alive))
+        return reason
+
     monkeypatch.setattr(compiler, "plan", lambda p, s, **options: plans.append(s.name) or plan(p, s, **options))
     monkeypatch.setattr(Kernel, "made", [])
     monkeypatch.setattr(measure, "GpuKernel", Kernel)
     monkeypatch.setattr(measure, "current_target", lambda: target("sm_90"))
-    monkeypatch.setattr(measure, "_worst", lambda reason, group: reason)
+    monkeypatch.setattr(measure, "_worst", worst)
     monkeypatch.setattr(measure, "_agreed", lambda results, group: set(results))
     monkeypatch.setattr(measure, "_timed", lambda runs, inputs, group: dict.fromkeys(runs, 2e-6))
     monkeypatch.setattr("torch.distributed.get_world_size", lambda group: 2)
@@ -223,6 +233,7 @@ def test_candidates_are_planned_once_and_first_run_with_a_deadline(monkeypatch: 
     assert [one.seconds for one in found] == [2e-6, None, None] and plans == ["direct", "pull", "no"]
     assert [one.reason for one in found[:2]] == ["", "DeadlineError: a wait was late"]
     assert found[2].reason.startswith("ScheduleError:") and "nothing" in found[2].reason
+    assert trying == [0, 1, 0, 1, 0]  # what is tried lives until all have met, and no longer
     first, again, late = Kernel.made
     assert first[0] == again[0] != late[0] and [first[1], again[1], late[1]] == [5.0, None, 5.0]
 

@@ -62,8 +62,9 @@ def measure(
         reasons[label], program = _made(point, group)
         if program is None:
             continue
-        result, reason = _tried(program, inputs, group, deadline_s)
+        kernel, result, reason = _tried(program, inputs, group, deadline_s)
         reasons[label] = _worst(reason, group)
+        del kernel  # not before all have met: peers reach its memory until they end
         if not reasons[label] and result is not None:
             results[label] = result
             runs[label] = GpuKernel(program, group, settings().deadline)
@@ -103,12 +104,14 @@ def _made(point: Point, group: dist.ProcessGroup) -> tuple[str, GpuProgram | Non
 
 def _tried(
     program: GpuProgram, inputs: Mapping[str, torch.Tensor], group: dist.ProcessGroup, deadline_s: float
-) -> tuple[Mapping[str, torch.Tensor] | None, str]:
-    """What a program gives within a deadline, or why it gives nothing."""
+) -> tuple[GpuKernel | None, Mapping[str, torch.Tensor] | None, str]:
+    """A kernel with a deadline and what it gives, or why it gives nothing."""
+    kernel = None
     try:
-        return GpuKernel(program, group, deadline_s)(inputs), ""
+        kernel = GpuKernel(program, group, deadline_s)
+        return kernel, kernel(inputs), ""
     except Exception as error:  # Triton's and CUDA's own too
-        return None, _text(error)
+        return kernel, None, _text(error)
 
 
 def _text(error: Exception) -> str:
