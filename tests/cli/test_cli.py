@@ -113,7 +113,8 @@ def test_check_refuses_what_no_kernel_can_be_generated_for(text: str, says: str,
 
 
 def test_a_called_module_says_itself_what_its_functions_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    functions = "import triton\nimport triton.language as tl\nimport tilelink\n\n@triton.jit\ndef add_one(a):\n    return a + 1.0\n"
+    functions = "import triton\nimport triton.language as tl\nimport tilelink\n"
+    functions += "\n@triton.jit\ndef add_one(a):\n    return a + 1.0\n"
     meaning = "\ntilelink.reference.oracle('functions_with_meaning.add_one', lambda a: a + 1.0)\n"
     (tmp_path / "functions_with_meaning.py").write_text(functions + meaning)
     monkeypatch.syspath_prepend(tmp_path)

@@ -67,6 +67,21 @@ def test_the_nearest_name_is_offered() -> None:
     assert caught.value.hint == "did you mean silu?"
 
 
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("for t in range(ranks):", "for (s: ranks, j: M): a loop over tiles; its block is indented"),
+        ("y[i, j] = x[i:i + 1, j]", "a coordinate is :, an index, offset + i, or a number; no slices"),
+        ("y[i, j] = x[i, j] if rank == 0 else 1.0", "where(condition, a, b), or an if around statements"),
+        ("y[i, j] = x[i, j] ** 2", "there is no power: multiply, or exp and log"),
+    ],
+)
+def test_what_python_has_and_the_language_has_not_is_hinted_at(line: str, hint: str) -> None:
+    with pytest.raises(TileLinkError) as caught:
+        parse_text(HEAD + "        " + line + "\n            y[i, j] = 1.0\n", "wrong.tl")
+    assert hint in str(caught.value)
+
+
 def test_names_declared_twice() -> None:
     with pytest.raises(DuplicateNameError, match="M is declared twice"):
         parse_text("program p(M):\n    M : in [M]\n")

@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilelink.errors import ParseError, ScheduleError
+from tilelink.errors import ParseError, ScheduleError, UnknownNameError
+from tilelink.frontend.parser import parse_text
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.scalar import RANK, binary, const
+from tilelink.schedule.bind import bind
 from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Schedule, Sm
+from tilelink.target import target
 
 TEXT = """\
 schedule wide for scatter:
@@ -88,6 +91,26 @@ def test_a_wrong_line_says_where_and_what(line: str, message: str, column: int) 
     assert (error.location.line, error.location.column) == (11, column)
     assert error.hint
     assert "^" in str(error)
+
+
+def test_a_schedule_is_for_a_program_of_its_file() -> None:
+    text = "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n        y[i] = x[i]\n"
+    with pytest.raises(UnknownNameError, match="schedule s is for 'cpoy', which is no program of this file") as caught:
+        parse_text(text + "schedule s for cpoy:\n    f tile(i=8)\n", "file.tl")
+    assert caught.value.hint == "did you mean copy?"
+    assert caught.value.location is not None
+    assert caught.value.location.line == 6
+    assert parse_text("schedule s for elsewhere:\n    f tile(i=8)\n").schedules
+
+
+@pytest.mark.parametrize("warps", [3, 64])
+def test_warps_that_no_gpu_takes_are_refused(warps: int) -> None:
+    text = "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n        y[i] = x[i]\n"
+    found = parse_text(text + f"schedule s for copy:\n    f tile(i=8), warps {warps}\n", "file.tl")
+    with pytest.raises(ScheduleError, match=f"{warps} warps for f") as caught:
+        bind(found.programs[0], found.schedules[0], {"M": 20}, 2, target("cpu"))
+    assert caught.value.location is not None
+    assert caught.value.location.line == 7
 
 
 def test_a_name_scheduled_twice_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 from lark.indenter import DedentError, Indenter
 from lark.tree import Meta
 
-from tilelink.errors import DuplicateNameError, Location, Mistakes, ParseError, TileLinkError
+from tilelink.errors import DuplicateNameError, Location, Mistakes, ParseError, TileLinkError, UnknownNameError
 from tilelink.frontend.build import build_program
 from tilelink.frontend.recovery import parse_all
 from tilelink.frontend.schedule_parser import parse_schedule
@@ -63,6 +64,8 @@ def parse_text(text: str, file: str = "<text>") -> Module:
             programs.append(build_program(syntax))
     _check_named_once(programs, schedules, mistakes)
     mistakes.raise_any()
+    _check_programs_named(programs, schedules, mistakes)
+    mistakes.raise_any()
     return Module(programs=tuple(programs), schedules=tuple(schedules))
 
 
@@ -74,6 +77,17 @@ def _check_named_once(programs: list[Program], schedules: list[Schedule], mistak
                 first = named[names.index(names[number])].location
                 message = f"{kind} {node.name} twice"
                 mistakes.add(DuplicateNameError(message, location=node.location, related=first, hint="rename one"))
+
+
+def _check_programs_named(programs: list[Program], schedules: list[Schedule], mistakes: Mistakes) -> None:
+    """A schedule beside programs is for one of them; one on its own may be for a program of another text."""
+    names = [p.name for p in programs]
+    for schedule in schedules:
+        if names and schedule.program not in names:
+            near = get_close_matches(schedule.program, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"its programs are {', '.join(names)}"
+            message = f"schedule {schedule.name} is for {schedule.program!r}, which is no program of this file"
+            mistakes.add(UnknownNameError(message, location=schedule.location, hint=hint))
 
 
 def _schedule_blocks(lines: list[str]) -> list[tuple[int, int]]:
@@ -150,12 +164,23 @@ def _unexpected(error: UnexpectedInput, source: Source) -> ParseError:
     elif isinstance(error, UnexpectedCharacters):
         found = repr(error.char)
     place = Location(file=source.file, line=line, column=column, length=max(1, length), text=text)
-    hint = "one comparison at a time: a < b and b < c" if found.strip("'") in _COMPARES else _hint(text)
-    return ParseError(f"did not expect {found} here", location=place, hint=hint)
+    return ParseError(f"did not expect {found} here", location=place, hint=_hint(text, found.strip("'"), column))
 
 
-def _hint(line: str) -> str:
+def _hint(line: str, found: str, column: int) -> str:
+    """What to write instead of what Python or NumPy would take."""
+    before = line[: column - 1].rstrip()
+    if found in _COMPARES:
+        return "one comparison at a time: a < b and b < c"
+    if found == "*" and before.endswith("*"):
+        return "there is no power: multiply, or exp and log"
+    if found == ":" and before.count("[") > before.count("]"):
+        return "a coordinate is :, an index, offset + i, or a number; no slices"
+    if found == "if" and "=" in before:
+        return "where(condition, a, b), or an if around statements"
     word = line.split()[0] if line.split() else ""
+    if word == "for" and before == line[: line.index("for") + 3]:
+        return "for (s: ranks, j: M): a loop over tiles; its block is indented"
     if word == "elif":
         return "else: and an if inside it"
     if word in ("while", "def", "return", "import", "from", "with", "pass"):

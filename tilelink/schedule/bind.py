@@ -30,6 +30,8 @@ from tilelink.target import Target
 
 DEFAULT_TILE = {"compute": 64, "comm": 128}
 DEFAULT_BLOCK = 64
+WARPS = (1, 2, 4, 8, 16, 32)
+"""What a program of a GPU may have: powers of two, 1024 threads at most."""
 
 
 def bind(
@@ -39,7 +41,7 @@ def bind(
     if ranks < 1:
         raise BindingError(f"{ranks} ranks", hint="a program runs on at least one rank")
     schedule = schedule or Schedule(name="default", program=program.name)
-    _check_names(program, schedule)
+    _check_parts(program, schedule)
     numbers = check_numbers(program.params, numbers)
     shaped = _apply(program, schedule)
     concrete = concretize(shaped, numbers, ranks)
@@ -65,7 +67,7 @@ def bind(
     return replace(bound, kernels=kernels_of(bound))
 
 
-def _check_names(program: Program, schedule: Schedule) -> None:
+def _check_parts(program: Program, schedule: Schedule) -> None:
     if schedule.program != program.name:
         message = f"schedule {schedule.name} is for {schedule.program}, not for {program.name}"
         raise ScheduleError(message, location=schedule.location, hint="choose a schedule of this program")
@@ -74,6 +76,9 @@ def _check_names(program: Program, schedule: Schedule) -> None:
         if stage.name not in stage_names:
             hint = f"stages: {', '.join(stage_names)}"
             raise ScheduleError(f"no stage {stage.name!r}", location=stage.location, hint=hint)
+        if stage.warps is not None and stage.warps not in WARPS:
+            hint = f"one of {', '.join(map(str, WARPS))}"
+            raise ScheduleError(f"{stage.warps} warps for {stage.name}", location=stage.location, hint=hint)
         if isinstance(stage.resource, Fused) and stage.resource.stage not in stage_names:
             hint = f"stages: {', '.join(stage_names)}"
             raise ScheduleError(f"no stage {stage.resource.stage!r} to run in", location=stage.location, hint=hint)
