@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +14,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.gpu.ranks import run_scenarios, torchrun
 from tilelink import ops
 
-ROOT = Path(__file__).parents[2]
-LIMIT_S = 240
 ALLOWED = 1e-2
 HOST_US = 40.0
 SIZES = ((512, 768, 640), (136, 200, 264))  # rows of a rank, N, K; the second is divided by no tile
@@ -154,14 +150,6 @@ def host_cost() -> None:
 SCENARIOS = ("numerics", "any_size", "gradients", "graphs", "compiled", "host_cost")
 
 
-def torchrun(gpus: int, *what: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}", *what]
-    limited = ["timeout", "-s", "KILL", str(LIMIT_S), *command]
-    done = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-    return done
-
-
 @pytest.mark.gpus2
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_on_two_gpus(scenario: str) -> None:
@@ -194,26 +182,5 @@ def test_a_benchmark_runs(tmp_path: Path) -> None:
     assert '"ended_early": null' in out.read_text()
 
 
-def main(names: list[str]) -> int:
-    rank = int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    status = 0
-    try:
-        for name in names:
-            torch.manual_seed(rank)
-            begin = time.monotonic()
-            globals()[name]()
-            torch.cuda.synchronize()
-            dist.barrier(device_ids=[rank])
-            if rank == 0:
-                print(f"{name}: {time.monotonic() - begin:.1f} s", flush=True)
-    except Exception:
-        print(f"rank {rank}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
-        status = 1
-    sys.stdout.flush()
-    os._exit(status)  # a rank that failed must not wait for the others in an orderly shutdown
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_scenarios(globals(), sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The device library in Triton's interpreter. test_device_interpreter.py runs this file, with TRITON_INTERPRET=1."""
+"""The device library in Triton's interpreter. test_interpreted.py runs this file, with TRITON_INTERPRET=1."""
 
 import mmap
 import multiprocessing

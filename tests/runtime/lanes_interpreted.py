@@ -1,5 +1,5 @@
 # pyright: basic
-"""Interpreted kernels in lanes. test_lanes_interpreter.py runs this file, with TRITON_INTERPRET=1."""
+"""Interpreted kernels in lanes. test_interpreted.py runs this file, with TRITON_INTERPRET=1."""
 
 import pytest
 import torch
