@@ -110,6 +110,9 @@ class Kernel:
 
         from tilelink.runtime.job import TORCH_DTYPES
 
+        if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
+            hint = "one mapping of names to tensors for each rank: inputs[rank][name]"
+            raise BindingError(f"inputs of a rank are a {type(given).__name__}", hint=hint)
         tables = {name: torch.as_tensor(np.asarray(value)[rank]).int() for name, value in self.tables.items()}
         wanted = [t for t in self.bound.tensors.values() if t.decl.space in ("in", "table")]
         if unknown := sorted(given.keys() - {t.name for t in wanted}):
@@ -120,6 +123,9 @@ class Kernel:
             value = given.get(tensor.name, tables.get(tensor.name))
             if value is None:
                 raise BindingError(f"rank {rank} has no input {tensor.name!r}", location=tensor.decl.location)
+            if not isinstance(value, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+                what = f"input {tensor.name!r} of rank {rank} is a {type(value).__name__}"
+                raise BindingError(what, location=tensor.decl.location, hint="inputs are torch tensors")
             if tuple(value.shape) != tensor.shape or value.dtype != TORCH_DTYPES[tensor.dtype]:
                 got = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
                 message = f"input {tensor.name!r} of rank {rank} is {got}"

@@ -10,7 +10,9 @@ from tilelink import compiler
 from tilelink.errors import (
     BindingError,
     DeadlineError,
+    DtypeError,
     RankError,
+    ScheduleError,
     ShapeError,
     UnknownNameError,
     UnknownTargetError,
@@ -127,3 +129,42 @@ def test_devices_and_targets_that_there_are_not(shift: Program) -> None:
         compiler.plan(shift, ranks=2, dims=DIMS, target="sm_1")
     with pytest.raises(UnknownTargetError, match="interpreted"):
         compiler.assembly(shift, ranks=2, dims=DIMS, target="cpu")
+
+
+@pytest.mark.parametrize("dtype", ["fp16", torch.float16])
+def test_an_element_type_that_there_is_not(shift: Program, dtype: str) -> None:
+    with pytest.raises(DtypeError, match="unknown dtype") as caught:
+        compiler.plan(shift, ranks=2, dims=DIMS, dtype=dtype)
+    assert caught.value.hint == "one of f16, bf16, f32"
+
+
+def test_what_is_no_schedule_is_refused(shift: Program) -> None:
+    with pytest.raises(ScheduleError, match="'fine' is not a schedule") as caught:
+        compiler.plan(shift, "fine", ranks=2, dims=DIMS)  # pyright: ignore[reportArgumentType]
+    assert "module.schedule('fine', program)" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(("kind", "value"), [("f32", "a"), ("i32", 1.5), ("bool", 2)])
+def test_a_parameter_takes_a_value_of_its_kind(kind: str, value: float) -> None:
+    text = f"program f(M, a: {kind}):\n    x : in [M]\n    y : out [M]\n    compute g(i: M):\n        y[i] = x[i]\n"
+    with pytest.raises(BindingError, match=f"a = {value!r}"):
+        compiler.plan(compiler.parse(text).program(), ranks=2, dims={"M": 5, "a": value})
+
+
+def test_a_dimension_that_is_no_number(shift: Program) -> None:
+    with pytest.raises(BindingError, match="M = 'many'"):
+        compiler.plan(shift, ranks=2, dims={"M": "many", "N": 3})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("inputs", [{"x": torch.zeros(40, 24)}, [torch.zeros(40, 24)] * 2])
+def test_inputs_are_a_list_of_mappings(shift: Program, inputs: list[dict[str, torch.Tensor]]) -> None:
+    kernel = compiler.compile(shift, ranks=2, dims=DIMS)
+    with pytest.raises(BindingError, match="inputs of a rank are") as caught:
+        kernel(inputs)
+    assert caught.value.hint == "one mapping of names to tensors for each rank: inputs[rank][name]"
+
+
+def test_an_input_that_is_no_tensor(shift: Program) -> None:
+    kernel = compiler.compile(shift, ranks=2, dims=DIMS)
+    with pytest.raises(BindingError, match="input 'x' of rank 0 is a list"):
+        kernel([{"x": [1.0]}] * 2)  # pyright: ignore[reportArgumentType]

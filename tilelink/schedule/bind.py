@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tilelink.errors import BindingError, ScheduleError, TileSizeError
+from tilelink.errors import BindingError, DtypeError, ScheduleError, TileSizeError
 from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.program import Notify, Program, Region, Stage, Tensor, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
@@ -30,6 +30,8 @@ from tilelink.target import Target
 
 DEFAULT_TILE = {"compute": 64, "comm": 128}
 DEFAULT_BLOCK = 64
+FLOATS = ("f16", "bf16", "f32")
+"""Element types that a program can be compiled for."""
 WARPS = (1, 2, 4, 8, 16, 32)
 """What a program of a GPU may have: powers of two, 1024 threads at most."""
 
@@ -40,6 +42,8 @@ def bind(
     """Resolve a program and a schedule for given shapes, ranks and target; `schedule` None takes defaults."""
     if ranks < 1:
         raise BindingError(f"{ranks} ranks", hint="a program runs on at least one rank")
+    if dtype not in FLOATS:
+        raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(FLOATS)}")
     schedule = schedule or Schedule(name="default", program=program.name)
     _check_parts(program, schedule)
     numbers = check_numbers(program.params, numbers)
@@ -68,6 +72,9 @@ def bind(
 
 
 def _check_parts(program: Program, schedule: Schedule) -> None:
+    if not isinstance(schedule, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
+        hint = f"take it from its file: module.schedule({schedule!r}, program)"
+        raise ScheduleError(f"{schedule!r} is not a schedule", hint=hint)
     if schedule.program != program.name:
         message = f"schedule {schedule.name} is for {schedule.program}, not for {program.name}"
         raise ScheduleError(message, location=schedule.location, hint="choose a schedule of this program")

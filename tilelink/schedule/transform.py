@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from numbers import Real
+from typing import Any
 
 from tilelink.errors import BindingError, Location, ScheduleError, TileSizeError
 from tilelink.ir.program import (
@@ -260,7 +262,17 @@ def check_numbers(params: tuple[ParamDecl, ...], numbers: Numbers) -> dict[str, 
         if value is None:
             hint = f"give {param.name} a value (--set {param.name}=...)"
             raise BindingError(f"parameter {param.name!r} has no value", location=param.location, hint=hint)
-        if param.kind == "dim" and (isinstance(value, bool) or int(value) != value or value < 1):
-            hint = "a dimension is a positive integer"
-            raise BindingError(f"{param.name} = {value}", location=param.location, hint=hint)
+        takes, fits = _KINDS.get(param.kind, _KINDS["f32"])
+        if not isinstance(value, Real) or not fits(value):
+            shown = value if isinstance(value, Real) else repr(value)
+            raise BindingError(f"{param.name} = {shown}", location=param.location, hint=takes)
     return {p.name: numbers[p.name] for p in params}
+
+
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "dim": ("a dimension is a positive integer", lambda v: not isinstance(v, bool) and v >= 1 and v % 1 == 0),
+    "i32": ("an i32 is an integer", lambda v: v % 1 == 0),
+    "f32": ("its value is a number", lambda _: True),
+    "bool": ("a bool is True or False", lambda v: v in (0, 1)),
+}
+"""Kind of a parameter -> what it takes, and whether a number is that."""
