@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from itertools import cycle
+from typing import TypeVar
 
 from tilelink import compiler
 from tilelink.ir.program import If, Notify, Program, Transfer, Wait
@@ -9,6 +10,7 @@ from tilelink.ir.visitor import statements
 from tilelink.schedule.values import Schedule
 
 Case = tuple[Program, Schedule | None]
+Choice = TypeVar("Choice")
 
 SIZES = (40, 72, 48, 24)
 
@@ -39,10 +41,10 @@ def alike() -> list[Case]:
     return [found[number % len(found)] for number, found in enumerate(own.values())]
 
 
-def spread(cases: Iterable[Case], *counts: int) -> list[tuple[Case, int]]:
-    """Each case on one of these numbers of ranks, taken in turn; programs of groups of ranks on all of them."""
-    turn = cycle(counts)
-    return [(case, ranks) for case in cases for ranks in (counts if groups(case[0], 1) else (next(turn),))]
+def spread(cases: Iterable[Case], *choices: Choice) -> list[tuple[Case, Choice]]:
+    """Each case with one number of ranks (or another choice), taken in turn; programs of groups of ranks with each."""
+    turn = cycle(choices)
+    return [(case, one) for case in cases for one in (choices if groups(case[0], 1) else (next(turn),))]
 
 
 def _moves(program: Program) -> tuple[object, ...]:
