@@ -53,10 +53,14 @@ def timings(**failures: str) -> Timings:
     )  # fmt: skip
 
 
+HOP = {
+    field: 4.3e-6 * getattr(BASE, field) / (BASE.fence + BASE.signal_latency)
+    for field in ("signal_latency", "fence", "local_signal_latency")
+}
 EXPECTED = {
     "sms": 100, "matmul_flops": 8e14, "tile_overhead": OVERHEAD, "memory_bandwidth": 4e12, "link_bandwidth": 4e11,
     "copy_start": 1.2e-5, "copy_call": 3e-6, "sm_push_rate": 2e10, "sm_push_efficiency": 0.9, "sm_pull_rate": 1e10,
-    "sm_pull_efficiency": 0.75, "signal_latency": 2.9e-6, "fence": 1.4e-6, "local_signal_latency": 1.4e-6,
+    "sm_pull_efficiency": 0.75, **HOP,
     "kernel_start": 8e-6, "kernel_gap": 2e-6,
 }  # fmt: skip
 

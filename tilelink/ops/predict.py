@@ -24,7 +24,7 @@ from tilelink.target import target
 ITEM = 2
 """Bytes of an element: bf16 and f16."""
 
-PRODUCT_SHARE = 0.97
+PRODUCT_SHARE = 0.93
 """Of a machine's matmul_flops that a vendor's product reaches over its whole run."""
 COLLECTIVE_SHARE = 0.8
 """Of the link's rate that a vendor's collective reaches, and what it takes to start, in seconds.
@@ -97,7 +97,7 @@ def _product(request: Request, machine: Machine) -> float:
     M, N, K = request.M, request.N, request.K
     compute = 2 * M * N * K / (PRODUCT_SHARE * machine.matmul_flops)
     memory = (M * K + N * K + M * N) * ITEM / machine.memory_bandwidth
-    return machine.kernel_start + machine.tile_overhead + max(compute, memory)
+    return machine.kernel_gap + machine.tile_overhead + max(compute, memory)
 
 
 def _collective(request: Request, machine: Machine) -> float:

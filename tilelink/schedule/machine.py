@@ -74,6 +74,8 @@ class Machine:
     local_signal_latency: float = _number("s")
     fence: float = _number("s")
     """What a notify costs the program that gives it: its stores to a peer must have arrived."""
+    wait: float = _number("s")
+    """What a wait for a counter that is full already costs its program."""
     copies_slow_compute: float = _number("1")
     """How much longer a tile's computation takes on a rank whose SMs copy at the same time."""
 
@@ -85,7 +87,7 @@ class Machine:
     """A flag written or awaited by the copy engine's stream."""
 
     kernel_start: float = _number("s")
-    """From the launch to the first tile."""
+    """Of a launch, besides its kernels: before the first tile and after the last."""
     kernel_gap: float = _number("s")
     """Between two kernels of a stream."""
 

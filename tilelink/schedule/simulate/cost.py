@@ -13,6 +13,10 @@ REGISTERS = 160
 """f32 values of accumulators that a thread holds without spilling."""
 SPILLED = 0.3
 """Speed that is left where accumulators spill."""
+ISSUING = 4
+"""Warps that together issue copies as fast as their SM does them."""
+FULL_WARPS = 16
+"""Warps of the programs with which a machine's rates of one program are measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +32,12 @@ class TileTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A transfer: what moves it, how far, and how many programs do such transfers on a rank."""
+    """A transfer: what moves it, how far, and how many programs of how many warps do such transfers on a rank."""
 
     engine: Literal["copy", "push", "pull"]
     reach: Literal["local", "node", "network"]
     programs: int = 1
+    warps: int = FULL_WARPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +91,26 @@ class Roofline:
         """Local copies read and write memory; the network adds its latency to that of the link."""
         if move.reach == "local":
             share = machine.memory_bandwidth / 2 / move.programs
-            return MoveTime(rate=share if move.engine == "copy" else min(share, machine.sm_bandwidth / 2))
+            return MoveTime(
+                rate=share if move.engine == "copy" else min(share, _rate(machine.sm_push_rate, move, machine))
+            )
         far = machine.network_latency if move.reach == "network" else 0.0
         if move.engine == "copy":
             return MoveTime(latency=far)
         if move.engine == "push":  # that stores have arrived is the business of the fence before a notify
-            return MoveTime(latency=far, rate=machine.sm_push_rate, efficiency=machine.sm_push_efficiency)
+            return MoveTime(
+                latency=far, rate=_rate(machine.sm_push_rate, move, machine), efficiency=machine.sm_push_efficiency
+            )
         latency = 2 * (machine.link_latency + far)
-        return MoveTime(latency=latency, rate=machine.sm_pull_rate, efficiency=machine.sm_pull_efficiency)
+        return MoveTime(
+            latency=latency, rate=_rate(machine.sm_pull_rate, move, machine), efficiency=machine.sm_pull_efficiency
+        )
+
+
+def _rate(full: float, move: Move, machine: Machine) -> float:
+    """Bytes a second of one program; `full`: with FULL_WARPS. Fewer warps take longer to issue the same block."""
+    issue = ISSUING / machine.sm_bandwidth
+    return 1 / max(1 / full + issue / move.warps - issue / FULL_WARPS, 1 / machine.sm_bandwidth)
 
 
 def _ideal(product: Product, item: int, machine: Machine) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilelink.errors import ProgressError
 from tilelink.schedule.bound import Kernel
-from tilelink.schedule.plan import Ints, Plan
+from tilelink.schedule.plan import Ints
 from tilelink.schedule.simulate.links import Port
 from tilelink.schedule.simulate.script import AWAIT, COMPUTE, SIGNAL, Floats, Script
 
@@ -80,7 +80,7 @@ class _Engine:
         self.events: list[tuple[float, int, int, int, int]] = []
         self.serial = 0
         self.now = 0.0
-        self.programs = _Programs(plan, offsets, machine.kernel_start, machine.kernel_gap, machine.signal_latency)
+        self.programs = _Programs(script, offsets)
 
     def _take_moves(self) -> None:
         moves, ranks = self.script.moves, self.ranks
@@ -142,13 +142,14 @@ class _Engine:
             elif kind == AWAIT:
                 if self.count[self.what[i]] < self.need[self.what[i]]:
                     return self._later(lane, i, now) if now > self.now else self._sleep(lane, i)
-                if self.begin[i] < 0:
+                slept = self.begin[i] >= 0
+                if not slept:
                     self.begin[i] = now
-                now += self.machine.copy_signal if self.on_copy[lane] else 0.0
+                now += self.machine.copy_signal if self.on_copy[lane] else 0.0 if slept else self.machine.wait
                 self.end[i] = now
             elif kind == SIGNAL:
                 self.begin[i] = now
-                now += self.machine.copy_signal if self.on_copy[lane] else self.sent[i]
+                now += self.sent[i]
                 self.end[i] = now
                 self.at(now + self.delay[i], ARRIVE, self.what[i], i)
             else:
@@ -262,6 +263,8 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
     away = peer != rank
     far = peer // machine.node_ranks != rank // machine.node_ranks
     sent = np.where(away & ~again, machine.fence, 0.0)
+    by_copy = np.array([script.plan.bound.kernels[n].on_copy_engine for n, _, _ in script.plan.lanes])[script.lane]
+    sent = np.where(by_copy, np.where(script.early, 0.0, machine.copy_signal), sent)
     delay = np.where(away, machine.signal_latency, machine.local_signal_latency) + far * machine.network_latency
     return sent.tolist(), delay.tolist()
 
@@ -269,10 +272,11 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
 class _Programs:
     """Which lanes run: kernels of a stream one after the other, programs as far as they fit on the rank."""
 
-    def __init__(self, plan: Plan, offsets: Sequence[float], start: float, gap: float, entry: float) -> None:
+    def __init__(self, script: Script, offsets: Sequence[float]) -> None:
+        plan, machine = script.plan, script.machine
         self.kernels = plan.bound.kernels
         self.lanes = plan.lanes
-        self.gap = gap
+        self.gap = machine.kernel_gap
         ranks = range(plan.bound.ranks)
         self.free = [plan.bound.target.slots for _ in ranks]
         self.begin = [0.0] * len(self.lanes)
@@ -282,7 +286,9 @@ class _Programs:
             self.waiting.setdefault((kernel, rank), []).append(lane)
         self.running = {key: len(lanes) for key, lanes in self.waiting.items()}
         self.ready: dict[tuple[int, int], float] = {}
-        entered = max(offsets) + entry
+        opens = self.gap if any(kernel.needs_entry for kernel in self.kernels) else 0.0
+        start = script.staging + opens + machine.kernel_start
+        entered = max(offsets) + script.staging + opens + machine.signal_latency
         for number, kernel in enumerate(self.kernels):
             for rank in ranks if kernel.position == 0 else ():
                 own = offsets[rank] + start

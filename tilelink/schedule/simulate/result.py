@@ -78,7 +78,7 @@ def summarize(timeline: Timeline) -> Simulated:
 
 
 def _rank_ends(timeline: Timeline) -> Floats:
-    """A rank is done when its programs are and everything that peers write into its outputs is there."""
+    """A rank is done when its programs are and everything that peers write into its outputs is there and copied out."""
     plan = timeline.script.plan
     ends = np.zeros(plan.bound.ranks)
     np.maximum.at(ends, timeline.script.lane_rank, timeline.lane_end)
@@ -88,7 +88,7 @@ def _rank_ends(timeline: Timeline) -> Floats:
         if decl.space == "out" and decl.symmetric:
             base = plan.channel_base[tensor, _]
             ends = np.maximum(ends, full[:, base : base + grid.count].max(axis=1, initial=0.0))
-    return ends
+    return ends + timeline.script.keeping
 
 
 # Where the time goes -----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tilelink.ir.visitor import reads, value_of, values
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.plan import NOTIFY, READ, SUBSTEPS, WAIT, Ints, Plan
 from tilelink.schedule.simulate.cost import CostModel, Move, TileTime
-from tilelink.schedule.simulate.work import Executions, WorkOf, executions
+from tilelink.schedule.simulate.work import ITEM_SIZE, Executions, WorkOf, executions
 
 Floats = NDArray[np.float64]
 COMPUTE, AWAIT, SIGNAL, MOVE = range(4)
@@ -61,6 +61,12 @@ class Script:
     least: Floats
     """[ranks, 3]: flops of products (of 16-bit operands; twice as many for wider ones), elementwise operations, and
     special functions, without what tiles count beyond an edge."""
+    early: NDArray[np.bool_]
+    """Notifies of a copy engine to its own rank that cost nothing: they are given before the launch."""
+    staging: float
+    """Seconds in which a rank copies its symmetric inputs into their buffers before its kernels."""
+    keeping: float
+    """Seconds in which a rank copies its symmetric outputs out of their buffers after its kernels."""
 
     @cached_property
     def lane_rank(self) -> Ints:
@@ -116,20 +122,25 @@ def make_script(
     order = np.lexsort((sub, position, plan.sequence[task], lane))
     task, kind, what, main, overhead = (c[order] for c in (task, kind, what, main, overhead))
     keep, main, overhead = _merged(task, kind, main, overhead)
-    lane = lane[order][keep]
+    lane, task, kind, what = (c[keep] for c in (lane[order], task, kind, what))
+    moves = builder.moves()
+    order, early = _own_first(plan, moves, lane, kind, what)
     return Script(
         plan=plan,
         machine=machine,
         lane=lane,
-        task=task[keep],
-        kind=kind[keep],
-        what=what[keep],
-        main=main,
-        overhead=overhead,
+        task=task[order],
+        kind=kind[order],
+        what=what[order],
+        main=main[order],
+        overhead=overhead[order],
         first=np.searchsorted(lane, np.arange(len(plan.lanes) + 1)),
-        moves=builder.moves(),
+        moves=moves,
         need=_needs(plan),
         least=builder.least,
+        early=early,
+        staging=_copied(plan, "in", machine, cost),
+        keeping=_copied(plan, "out", machine, cost),
     )
 
 
@@ -140,6 +151,40 @@ def _merged(task: Ints, kind: Ints, main: Floats, overhead: Floats) -> tuple[Int
     same = (task[1:] == task[:-1]) & (kind[1:] == COMPUTE) & (kind[:-1] == COMPUTE)
     keep = np.flatnonzero(np.concatenate([[True], ~same]))
     return keep, np.add.reduceat(main, keep), np.add.reduceat(overhead, keep)
+
+
+def _own_first(plan: Plan, moves: Moves, lane: Ints, kind: Ints, what: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """The order in which operations are issued, and the notifies (in that order) that cost nothing.
+
+    What a copy engine moves within its rank before it waits for anything comes first, whatever the schedule says:
+    kernels may wait for it on all SMs, which do such copies.
+    """
+    order, early = np.arange(len(lane)), np.zeros(len(lane), bool)
+    first = np.searchsorted(lane, np.arange(len(plan.lanes) + 1))
+    for number, (kernel, rank, _) in enumerate(plan.lanes):
+        rows = np.arange(first[number], first[number + 1])
+        if not plan.bound.kernels[kernel].on_copy_engine or not len(rows):
+            continue
+        waits = np.flatnonzero(kind[rows] == AWAIT)
+        rows = rows[: waits[0]] if len(waits) else rows
+        move = kind[rows] == MOVE
+        there = np.zeros(len(rows), bool)
+        there[move] = moves.reach[what[rows[move]]] == 0
+        last = np.maximum.accumulate(np.where(move, np.arange(len(rows)), -1))
+        own = there[last] & (last >= 0)
+        order[rows] = np.concatenate([rows[own], rows[~own]])
+        to_itself = what[rows] // max(plan.channels, 1) == rank
+        early[rows] = (own & (kind[rows] == SIGNAL) & to_itself)[order[rows] - rows[0]] if len(rows) else False
+    return order, early
+
+
+def _copied(plan: Plan, space: str, machine: Machine, cost: CostModel) -> float:
+    """Seconds of copies between a rank's symmetric inputs or outputs and the tensors of its caller, one by one."""
+    move = cost.move(Move(engine="copy", reach="local"), machine)
+    sizes = [
+        t.size * ITEM_SIZE[t.dtype] for t in plan.bound.tensors.values() if t.decl.space == space and t.decl.symmetric
+    ]
+    return sum(machine.kernel_gap + move.setup + size / move.rate + move.latency for size in sizes)
 
 
 def _needs(plan: Plan) -> Ints:
@@ -251,13 +296,12 @@ class _Builder:
         node = self.machine.node_ranks
         reach = np.where(source == target, 0, np.where(source // node == target // node, 1, 2))
         by_copy = kernel.on_copy_engine
-        times = [
-            self.cost.move(
-                Move(engine="copy" if by_copy else "pull" if engine == "pull" else "push", reach=far,
-                     programs=kernel.programs), self.machine,
-            )
+        moves = [
+            Move(engine="copy" if by_copy else "pull" if engine == "pull" else "push", reach=far,
+                 programs=self.work_of.programs[one.stage.name], warps=kernel.warps)
             for far in REACHES
         ]  # fmt: skip
+        times = [self.cost.move(move, self.machine) for move in moves]
         table = np.array([(t.setup, t.latency, t.rate, t.efficiency) for t in times])[reach]
         self.move_parts.append((source, target, size, reach, np.full(len(size), by_copy), *table.T))
         what = np.arange(self.moves_made, self.moves_made + len(size))

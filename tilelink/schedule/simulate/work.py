@@ -147,7 +147,9 @@ class WorkOf:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._typing = infer(plan.bound.program)
-        self._programs = {name: k.programs for k in plan.bound.kernels for name in k.stage_names}
+        stages = plan.bound.stages
+        self.programs = {n: max(1, min(k.programs, stages[n].total)) for k in plan.bound.kernels for n in k.stage_names}
+        """Stage -> programs of a rank that have a tile of it."""
         tensors = sorted(plan.bound.tensors.values(), key=lambda t: t.number)
         self.items = np.array([ITEM_SIZE[t.dtype] for t in tensors], dtype=np.int64)
         rows = plan.accesses
@@ -176,7 +178,7 @@ class WorkOf:
             block=stage.block,
             warps=stage.warps,
             stages=stage.stages,
-            programs=self._programs[stage.name],
+            programs=self.programs[stage.name],
         )
 
     def least(self, one: Executions) -> Operations:
