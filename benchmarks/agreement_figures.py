@@ -77,7 +77,7 @@ def chance(points: Sequence[Point], count: int) -> float | None:
 
 
 def fitted(point: Point) -> bool:
-    """Whether a point is of the half that the model's free numbers were chosen with; the others only judge them."""
+    """Whether a point is of the half with which rates of copying programs were fitted: by chance, and for ever."""
     return hashlib.sha256(str(point["id"]).encode()).digest()[-1] % 2 == 0
 
 
@@ -133,8 +133,8 @@ def table_of(report: Mapping[str, Any]) -> Iterator[str]:
     )
     if len(halves := found.get("halves", {})) == 2:
         yield (
-            f"The model's free numbers were chosen with one half of the points: median error"
-            f" {100 * halves['fitted']:.1f} %, and {100 * halves['held_out']:.1f} % of the others."
+            f"One half of the points, with which rates of copying programs were fitted, has a median error of"
+            f" {100 * halves['fitted']:.1f} %, the other half of {100 * halves['held_out']:.1f} %."
         )
     yield ""
     if found["all"]:

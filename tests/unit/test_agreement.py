@@ -72,6 +72,18 @@ def test_what_chance_finds_with_as_many_measurements() -> None:
     assert chance(points, 4) is None
 
 
+def test_the_halves_are_judged_alone() -> None:
+    points = [point(n, measured_us=10.0) for n in range(40)]
+    halves = [agreement_figures.fitted(p) for p in points]
+    assert 10 < sum(halves) < 30
+    for own, half in zip(points, halves, strict=True):
+        own["predicted_us"] = 11.0 if half else 13.0
+    found = agreement_figures.figures(points)
+    assert found["halves"] == pytest.approx({"fitted": 0.1, "held_out": 0.3})
+    text = "".join(agreement_figures.table_of({"figures": found, "predicted_for": "m"}))
+    assert "error of 10.0 %, the other half of 30.0 %." in text
+
+
 def test_a_report_predicts_anew_with_another_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, machine = tmp_path / "measured.json", tmp_path / "m.json"
     small = str(compiler.load("ag_gemm").schedules[0])
