@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tilelink.backend.names import FRAME
 from tilelink.frontend.parser import parse_text
 
 ROOT = Path(__file__).parents[1]
@@ -46,6 +47,28 @@ def test_the_programs_of_the_language_page_parse() -> None:
     for block in programs + schedules:
         module = parse_text(block)
         assert module.programs or module.schedules
+
+
+def test_the_function_of_the_language_page_is_a_program_that_runs(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "language.md").read_text(), re.S)
+    script = tmp_path / "language.py"
+    use = """
+import torch
+tables = {"source": torch.tensor([[1, 0, 2], [0, 0, 1], [2, 1, 0]])}
+given = [{"x": torch.randn(3, 5)} for _ in range(3)]
+made = tilelink.compile(gather_scaled, ranks=3, dims={"B": 3, "N": 5, "scale": 0.5}, tables=tables)(given)
+for rank in range(3):
+    rows = torch.stack([given[int(s)]["x"][b] for b, s in enumerate(tables["source"][rank])])
+    torch.testing.assert_close(made[rank]["y"], rows * 1.5)
+"""
+    script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{code}{use}")
+    assert parse_text(run(script)).programs[0].name == "gather_scaled"
+
+
+def test_the_names_that_the_language_page_forbids_are_forbidden() -> None:
+    text = (ROOT / "docs" / "language.md").read_text()
+    (listed,) = re.findall(r"kernels use for themselves \((.*?), \.\.\.\)", text, re.S)
+    assert set(re.findall(r"`(\w+)`", listed)) <= FRAME
 
 
 def test_the_code_of_the_search_page_runs(tmp_path: Path) -> None:
