@@ -33,18 +33,24 @@ class Box:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Copy:
-    """Equally many runs of bytes on both sides. kernel, stage, tile: whose it is, for timelines; so below."""
+class _Owned:
+    """Whose operation it is, for timelines: two operations that do the same are equal."""
 
-    target: Box
-    source: Box
     kernel: str = field(default="", compare=False)
     stage: int = field(default=-1, compare=False)
     tile: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flag:
+class Copy(_Owned):
+    """Equally many runs of bytes on both sides."""
+
+    target: Box
+    source: Box
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag(_Owned):
     """The number-th notify of the rank's copy engine in a launch, in the order of issue: counter `channel` of `rank`.
 
     step: notifies of that counter in a launch; count: how many there were with this one. slots: of the counter.
@@ -56,20 +62,14 @@ class Flag:
     step: int
     count: int
     slots: int
-    kernel: str = field(default="", compare=False)
-    stage: int = field(default=-1, compare=False)
-    tile: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate:
+class Gate(_Owned):
     """A wait until the own counter `channel` reached `threshold`; then it is zero again."""
 
     channel: int
     threshold: int
-    kernel: str = field(default="", compare=False)
-    stage: int = field(default=-1, compare=False)
-    tile: int = field(default=-1, compare=False)
 
 
 Operation = Copy | Flag | Gate
