@@ -10,16 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import numpy as np
+
 from tilelink.backend import store
 from tilelink.backend.emit import emit
 from tilelink.compiler_cpu import Kernel, Tensors, layout
-from tilelink.errors import BindingError, ParseError, UnknownNameError, UnknownTargetError
+from tilelink.errors import BindingError, ParseError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.frontend.checker import check
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program
+from tilelink.ir.scalar import Int
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.plan import Plan, make_plan
+from tilelink.schedule.transform import number_of
 from tilelink.schedule.values import Schedule
 from tilelink.schedule.verify import verify
 from tilelink.settings import settings
@@ -155,11 +159,36 @@ def plan(
 ) -> Plan:
     """Every tile task of every rank, verified. tables: name -> int array [ranks, *shape] of the dynamic mappings.
 
-    Raises what `bound` raises, and VerificationError for a plan that is not safe.
+    Raises what `bound` raises, BindingError and ShapeError for tables that do not fit, and VerificationError for a plan
+    that is not safe.
     """
-    result = make_plan(bound(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target), tables)
+    numbers = bound(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target)
+    result = make_plan(numbers, _checked_tables(numbers, tables or {}))
     verify(result)
     return result
+
+
+def _checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:
+    """The tables as arrays: each has integers of its shape and below its bound, for kernels read them unchecked."""
+    arrays: dict[str, Any] = {}
+    wanted = {t.decl.name: t for t in numbers.tensors.values() if t.decl.space == "table"}
+    if unknown := sorted(tables.keys() - wanted.keys()):
+        raise BindingError(f"there is no table {unknown[0]!r}", hint=f"its tables are {', '.join(wanted) or 'none'}")
+    for name, table in wanted.items():
+        shape = (numbers.ranks, *table.shape)
+        where, hint = table.decl.location, f"tables={{{name!r}: integers, shape {list(shape)}}}"
+        if name not in tables:
+            raise BindingError(f"table {name!r} has no value", location=where, hint=hint)
+        values = arrays[name] = np.asarray(tables[name])
+        if values.shape != shape:
+            raise ShapeError(f"table {name!r} is {list(values.shape)}", location=where, hint=hint)
+        if values.dtype.kind not in "iu":
+            raise BindingError(f"table {name!r} is {values.dtype}", location=where, hint=hint)
+        limit = number_of(table.decl.bound or Int(value=1), numbers.numbers, numbers.ranks)
+        wrong = values[(values < 0) | (values >= limit)]
+        if wrong.size:
+            raise BindingError(f"table {name!r} has {wrong[0]}", location=where, hint=f"its values are in [0, {limit})")
+    return arrays
 
 
 def source(

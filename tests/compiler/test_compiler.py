@@ -14,6 +14,7 @@ from tilelink.errors import (
     RankError,
     ScheduleError,
     ShapeError,
+    TileLinkError,
     UnknownNameError,
     UnknownTargetError,
     VerificationError,
@@ -168,3 +169,34 @@ def test_an_input_that_is_no_tensor(shift: Program) -> None:
     kernel = compiler.compile(shift, ranks=2, dims=DIMS)
     with pytest.raises(BindingError, match="input 'x' of rank 0 is a list"):
         kernel([{"x": [1.0]}] * 2)  # pyright: ignore[reportArgumentType]
+
+
+PICK = """
+program pick(B, M, N):
+    x   : in symmetric [M, N]
+    src : table [B] < ranks
+    row : table [B] < M
+    y   : out [B, N]
+    comm fetch(b: B):
+        tile_pull_data(y[b, :], x[row[b], :] @ src[b])
+"""
+GOOD = torch.zeros(2, 4, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("tables", "says"),
+    [
+        ({"src": GOOD}, "table 'row' has no value"),
+        ({"src": GOOD, "row": GOOD, "x": GOOD}, "there is no table 'x'"),
+        ({"src": GOOD, "row": GOOD[:, :3]}, r"table 'row' is \[2, 3\]"),
+        ({"src": GOOD, "row": GOOD.float()}, "table 'row' is float32"),
+        ({"src": GOOD, "row": GOOD + 5}, "table 'row' has 5"),
+        ({"src": GOOD - 1, "row": GOOD}, "table 'src' has -1"),
+    ],
+)
+def test_tables_that_do_not_fit(tables: dict[str, torch.Tensor], says: str) -> None:
+    program = compiler.parse(PICK).program()
+    with pytest.raises(TileLinkError, match=says) as caught:
+        compiler.plan(program, ranks=2, dims={"B": 4, "M": 5, "N": 6}, tables=tables)
+    assert caught.value.hint
+    assert compiler.plan(program, ranks=2, dims={"B": 4, "M": 5, "N": 6}, tables={"src": GOOD, "row": GOOD}).tasks
