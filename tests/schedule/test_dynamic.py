@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.compiler.library import groups
+from tests.compiler.library import cases, groups
 from tests.schedule import dynamic
 from tests.schedule.dynamic import KINDS, check
-from tilelink.compiler import library
 from tilelink.frontend.parser import parse_text
 from tilelink.schedule.bind import bind
 from tilelink.schedule.plan import NOTIFY, Plan, make_plan
@@ -37,11 +36,8 @@ def kinds(plan: Plan, seeds: int = 40) -> set[str]:
     return {failure.kind for seed in range(seeds) for failure in check(plan, [seed])}
 
 
-LIBRARY = [(p, s) for m in library() for p in m.programs for s in (None, *m.schedules_of(p))]
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize(("program", "schedule"), LIBRARY, ids=str)
+@pytest.mark.parametrize(("program", "schedule"), cases(), ids=str)
 def test_the_library_runs_without_failure(program, schedule, ranks: int) -> None:  # pyright: ignore
     dims = {p.name: DIMS[p.name] for p in program.params if p.kind == "dim"} | groups(program, ranks)
     assert check(make_plan(bind(program, schedule, dims, ranks, CPU)), range(3)) == []

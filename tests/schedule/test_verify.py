@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.compiler.library import groups
+from tests.compiler.library import cases, groups
 from tilelink.compiler import library
 from tilelink.errors import (
     AccountingError,
@@ -40,12 +40,8 @@ def planned(text: str, ranks: int = 3, numbers: dict[str, int] | None = None) ->
     return make_plan(bind(program, module.schedules[0] if module.schedules else None, dims, ranks, CPU))
 
 
-def library_cases() -> list[tuple[object, object]]:
-    return [(p, s) for m in library() for p in m.programs for s in (None, *m.schedules_of(p))]
-
-
 @pytest.mark.parametrize("ranks", [1, 3, 5])
-@pytest.mark.parametrize(("program", "schedule"), library_cases(), ids=str)
+@pytest.mark.parametrize(("program", "schedule"), cases(), ids=str)
 def test_the_library_is_safe(program, schedule, ranks: int) -> None:  # pyright: ignore
     dims = {p.name: DIMS[p.name] for p in program.params if p.kind == "dim"} | groups(program, ranks)
     assert refusals(make_plan(bind(program, schedule, dims, ranks, CPU))) == []
@@ -167,7 +163,7 @@ def test_reuse_without_waiting_is_safe_where_the_program_keeps_ranks_together() 
         assert (refusals(planned(text + "\n" + schedule)) == []) is safe
 
 
-@pytest.mark.parametrize(("program", "schedule"), library_cases(), ids=str)
+@pytest.mark.parametrize(("program", "schedule"), cases(), ids=str)
 def test_a_lost_notify_is_always_refused(program, schedule) -> None:  # pyright: ignore
     """Plan mutation: any one notify that is not sent leaves its channel short."""
     dims = {p.name: DIMS[p.name] for p in program.params if p.kind == "dim"} | groups(program, 3)
