@@ -16,11 +16,15 @@ ARGS ?=
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# A command of the command line, shown and run.
+shown = printf '\n$$ tilelink %s\n' '$(1)'; $(BIN)/tilelink $(1)
+
 demo: $(READY) ## Check, show, run and compile a fused kernel on four ranks of this machine's CPU
-	@$(BIN)/tilelink check ag_gemm --ranks 4
-	@$(BIN)/tilelink show ag_gemm --ranks 4 --stage source | sed -n '1,40p'
-	@$(BIN)/tilelink run ag_gemm --ranks 4 --repeat 3
-	@$(BIN)/tilelink show ag_gemm --ranks 4 --target sm_90 --stage ptx | grep -c '' | sed 's/$$/ lines of PTX for sm_90/'
+	@$(call shown,check ag_gemm --ranks 4)
+	@$(call shown,show ag_gemm --ranks 4 --stage source) | sed -n '1,/dl.notify/p'; echo '...'
+	@$(call shown,run ag_gemm --ranks 4 --repeat 3)
+	@$(call shown,simulate ag_gemm --schedule h200 --ranks 4)
+	@$(call shown,show ag_gemm --ranks 4 --target sm_90 --stage ptx) | grep -c '' | sed 's/$$/ lines of PTX for sm_90/'
 
 test: $(READY) ## Run the tests (ARGS="-k name" chooses)
 	@$(BIN)/python -m pytest -n $(WORKERS) -q $(ARGS)

@@ -49,7 +49,7 @@ def test_golden(name: str, schedule: str, golden: Golden) -> None:
     golden(f"triton_dist_{name}", text)
 
 
-@pytest.mark.parametrize(("case", "ranks"), library.spread(library.unlike()[::2], 3, 4), ids=library.name)
+@pytest.mark.parametrize(("case", "ranks"), library.spread(library.unlike()[::3], 3, 4), ids=library.name)
 def test_it_computes_the_same(case: library.Case, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SHIM))
     program, schedule = case
