@@ -122,7 +122,7 @@ program huge(B, M, N):
     assert "tl.cast(s - 1, tl.int64) * 1073741824" in source
 
 
-@pytest.mark.parametrize("name", ["t", "tl", "x_peers", "ready"])
+@pytest.mark.parametrize("name", ["tile", "tl", "x_peers", "ready"])
 def test_names_of_the_frame_are_refused(name: str) -> None:
     text = SQUARE_NAMED.replace("NAME", name)
     with pytest.raises(EmitError, match=f"'{name}'"):

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tilelink.errors import OrderError
 from tilelink.ir.scalar import RANK, Env, add, const, evaluate
-from tilelink.schedule.orders import decode
+from tilelink.schedule.orders import TILE, decode
 from tilelink.schedule.values import IndexOrder, Order
 
 
 def visit(order: Order | None, counts: dict[str, int], rank: int = 0) -> list[tuple[int, ...]]:
     """The indices of every tile, in order."""
     total = int(np.prod(list(counts.values())))
-    env = Env(rank=rank, ranks=4, params={}, indices={"t": np.arange(total)})
+    env = Env(rank=rank, ranks=4, params={}, indices={TILE.name: np.arange(total)})
     parts = decode(order, counts, None)
     columns = [np.broadcast_to(np.asarray(evaluate(parts[name], env)), (total,)) for name in counts]
     return [tuple(int(c[t]) for c in columns) for t in range(total)]

@@ -55,7 +55,7 @@ class Dialect:
 
     def wait(self, channel: str, target: str, stage: int, *, consumed: bool) -> str:
         """A wait for a counter of the program, added to the token; `consumed`: a store or notify may come behind."""
-        return f"ready += dl.wait(signals, {channel}, {target}, watch, {stage}, t)"
+        return f"ready += dl.wait(signals, {channel}, {target}, watch, {stage}, tile)"
 
     def wait_for_runtime(self, first: int, ranks: int, lag: int, stage: int) -> tuple[str, ...]:
         """Waits until the runtime's counters of all ranks are at launch epoch - lag, which may be below 1, or beyond.
@@ -78,7 +78,7 @@ class Dialect:
 
     def notify(self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool) -> str:
         """A notify; pad: the name of the peer's pad, None for the own one. waited: the tile has a token."""
-        return f"dl.notify({pad or 'signals'}, {channel}, {rank}, watch, {stage}, t, {remote}, False)"
+        return f"dl.notify({pad or 'signals'}, {channel}, {rank}, watch, {stage}, tile, {remote}, False)"
 
     def pad(self, rank: str) -> str | None:
         """The address of a rank's counters, where a notify needs it."""
@@ -86,7 +86,7 @@ class Dialect:
 
     def mark_tile(self, stage: int) -> str | None:
         """A line that marks the begin of a tile for traces."""
-        return f"dl.tile_begin(watch, {stage}, t)"
+        return f"dl.tile_begin(watch, {stage}, tile)"
 
     def mark_end(self, stage: int) -> str | None:
         """A line that marks the end of a tile."""
@@ -106,7 +106,7 @@ class Dialect:
 
     def mark_transfer(self, stage: int, tensor: int, rank: str, offset: str) -> str | None:
         """A line that marks a transfer for traces."""
-        return f"dl.transfer(watch, {stage}, t, {tensor}, {rank}, {offset})"
+        return f"dl.transfer(watch, {stage}, tile, {tensor}, {rank}, {offset})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class Traced(Dialect):
         return (f"trace_lane = tracing.lane(watch, {lane} + pid)",)
 
     def wait(self, channel: str, target: str, stage: int, *, consumed: bool) -> str:
-        return f"ready += tracing.wait(trace_lane, signals, {channel}, {target}, watch, {stage}, t)"
+        return f"ready += tracing.wait(trace_lane, signals, {channel}, {target}, watch, {stage}, tile)"
 
     def wait_for_runtime(self, first: int, ranks: int, lag: int, stage: int) -> tuple[str, ...]:
         wait = f"tracing.wait(trace_lane, signals, {first} + peer, {_launch(lag)}, watch, {stage}, 0)"
@@ -136,25 +136,25 @@ class Traced(Dialect):
 
     def notify(self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool) -> str:
         place = f"{pad or 'signals'}, {channel}, {rank}"
-        return f"tracing.notify(trace_lane, {place}, watch, {stage}, t, {remote}, False)"
+        return f"tracing.notify(trace_lane, {place}, watch, {stage}, tile, {remote}, False)"
 
     def mark_tile(self, stage: int) -> str | None:
-        return f"tracing.tile_begin(trace_lane, watch, {stage}, t)"
+        return f"tracing.tile_begin(trace_lane, watch, {stage}, tile)"
 
     def mark_end(self, stage: int) -> str | None:
-        return f"tracing.tile_end(trace_lane, {stage}, t)"
+        return f"tracing.tile_end(trace_lane, {stage}, tile)"
 
     def mark_transfer_begin(self) -> str | None:
         return "tracing.transfer_begin(trace_lane)"
 
     def mark_transfer(self, stage: int, tensor: int, rank: str, offset: str) -> str | None:
-        return f"tracing.transfer(trace_lane, watch, {stage}, t, {tensor}, {rank}, {offset})"
+        return f"tracing.transfer(trace_lane, watch, {stage}, tile, {tensor}, {rank}, {offset})"
 
     def setup_queue(self, lane: int) -> tuple[str, ...]:
         return (f"queue.trace({lane})",)
 
     def mark_queue_end(self, stage: int) -> str | None:
-        return f"queue.tile_end({stage}, t)"
+        return f"queue.tile_end({stage}, tile)"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -269,7 +269,7 @@ def _queue_kernel(
             user_names(bound, stage)
             for decl in stage.stage.indices:
                 writer.line(f"{decl.name} = {scalar(stage.order[decl.name])}")
-            writer.line(f"queue.tile_begin({stage.number}, t)")
+            writer.line(f"queue.tile_begin({stage.number}, tile)")
             lowered = QueueStatements(bound=bound, stage=stage, writer=writer, scalar=scalar, thresholds=uniform)
             lowered.body(stage.stage.body)
             if mark := dialect.mark_queue_end(stage.number):

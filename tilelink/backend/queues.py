@@ -36,9 +36,9 @@ class QueueStatements:
     def _statement(self, statement: Statement) -> None:
         match statement:
             case Transfer(target=target, source=Read(region=source)):
-                self._copy(target, source, "t")
+                self._copy(target, source, "tile")
             case Store(region=target, value=Read(region=source)):
-                self._copy(target, source, "t, traced=False")
+                self._copy(target, source, "tile, traced=False")
             case Notify(kind=kind, region=region):
                 tile_map = self.bound.tile_map(self.stage.name, region)
                 rank = self.scalar(tile_map.rank)
@@ -99,7 +99,7 @@ class QueueStatements:
             terms.append(f"{name} * {step}")
         linear = " + ".join(terms) or "0"
         slot = f" + (epoch - 1) % {grid.slots} * {grid.count}" if grid.slots > 1 else ""
-        text = f"{call.format(f'{grid.base}{slot} + {linear}', linear)}, {self.stage.number}, t)"
+        text = f"{call.format(f'{grid.base}{slot} + {linear}', linear)}, {self.stage.number}, tile)"
         depth = self.writer.depth
         for loop in loops:
             self.writer.line(f"{loop}:")

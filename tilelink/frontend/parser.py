@@ -42,11 +42,6 @@ class Module:
     schedules: tuple[Schedule, ...]
 
 
-def parse_file(path: Path) -> Module:
-    """Parse a `.tl` file."""
-    return parse_text(path.read_text(encoding="utf-8"), str(path))
-
-
 def parse_text(text: str, file: str = "<text>") -> Module:
     """Parse programs and schedules; raises ParseError and the builder's errors, SeveralErrors where there are more."""
     lines = text.splitlines()

@@ -9,12 +9,12 @@ from tilelink.errors import Location, OrderError
 from tilelink.ir.scalar import Choose, Index, Scalar, add, binary, const, mul
 from tilelink.schedule.values import IndexOrder, Order
 
-TILE = Index(name="t")
+TILE = Index(name="tile")
 """The number of a tile in its stage's order."""
 
 
 def decode(order: Order | None, counts: Mapping[str, int], location: Location | None) -> dict[str, Scalar]:
-    """index -> expression over the tile number `t` (and `rank`), for a domain of `counts` tiles per index."""
+    """index -> expression over the tile number `tile` (and `rank`), for a domain of `counts` tiles per index."""
     terms = _nest(order, counts, location)
     parts = _mixed_radix([term.index for term in terms], counts)
     if order and order.group:

@@ -16,6 +16,7 @@ from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store,
 from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.ir.visitor import reads, value_of
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
+from tilelink.schedule.orders import TILE
 
 Ints = NDArray[np.int64]
 READ, WRITE, WAIT, NOTIFY = range(4)
@@ -90,14 +91,13 @@ class Plan:
     def task_name(self, task: int) -> tuple[str, int, int]:
         """(stage, rank, tile number) of a task."""
         name = self._starts[int(np.searchsorted(self._start_values, task, side="right")) - 1]
-        rank, t = divmod(int(task) - self.first_task[name], self.bound.stages[name].total)
-        return name, rank, t
+        return name, *divmod(int(task) - self.first_task[name], self.bound.stages[name].total)
 
     def tile_indices(self, task: int) -> dict[str, int]:
         """The domain indices of a task."""
-        name, rank, t = self.task_name(task)
+        name, rank, number = self.task_name(task)
         stage = self.bound.stages[name]
-        env = Env(rank=rank, ranks=self.bound.ranks, params={}, indices={"t": t})
+        env = Env(rank=rank, ranks=self.bound.ranks, params={}, indices={TILE.name: number})
         return {d.name: int(evaluate(stage.order[d.name], env)) for d in stage.stage.indices}
 
     def channel_name(self, channel: int) -> tuple[str, str, tuple[int, ...]]:
@@ -234,7 +234,7 @@ class _Collector:
         total, ranks = stage.total, self.bound.ranks
         rank = np.repeat(np.arange(ranks, dtype=np.int64), total)
         t = np.tile(np.arange(total, dtype=np.int64), ranks)
-        env = Env(rank=rank, ranks=ranks, params={}, indices={"t": t}, tables=self.tables)
+        env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t}, tables=self.tables)
         indices = {d.name: self._column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
         task = self.first_task[stage.name] + rank * total + t
         rows = _Rows(task=task, position=np.zeros_like(task), rank=rank, indices=indices)

@@ -73,7 +73,7 @@ def test_less_bandwidth_is_never_faster(case: int, field: str, slower: float) ->
     machine = replace(H200S, copies_slow_compute=1.0)
     fast = run(program, schedule, machine)
     slow = run(program, schedule, replace(machine, **{field: getattr(machine, field) * slower}))
-    assert slow.seconds >= fast.seconds * 0.99
+    assert slow.seconds >= fast.seconds * 0.98
 
 
 @settings(max_examples=100, deadline=None)

@@ -16,6 +16,7 @@ import numpy as np
 
 from tilelink.errors import OutputError
 from tilelink.ir.scalar import Env, evaluate
+from tilelink.schedule.orders import TILE
 from tilelink.schedule.plan import Ints, Plan
 from tilelink.schedule.simulate.result import Simulated
 from tilelink.schedule.simulate.script import AWAIT, COMPUTE, MOVE, SIGNAL
@@ -114,7 +115,7 @@ def indices_of(plan: Plan, name: str) -> dict[str, Ints]:
     stage, ranks = plan.bound.stages[name], plan.bound.ranks
     rank = np.repeat(np.arange(ranks, dtype=np.int64), stage.total)
     t = np.tile(np.arange(stage.total, dtype=np.int64), ranks)
-    env = Env(rank=rank, ranks=ranks, params={}, indices={"t": t})
+    env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t})
     values = {d.name: evaluate(stage.order[d.name], env) for d in stage.stage.indices}
     return {index: np.broadcast_to(np.asarray(v, dtype=np.int64), t.shape) for index, v in values.items()}
 

@@ -15,6 +15,7 @@ from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.typing import Axis, StageTyping, infer
 from tilelink.ir.visitor import value_of, values
 from tilelink.schedule.bound import BoundStage
+from tilelink.schedule.orders import TILE
 from tilelink.schedule.plan import Ints, Plan, length
 from tilelink.schedule.transform import number_of
 
@@ -94,7 +95,7 @@ def executions(plan: Plan, tables: Mapping[str, NDArray[Any]] | None = None) -> 
     for stage in plan.bound.stages.values():
         rank = np.repeat(np.arange(ranks, dtype=np.int64), stage.total)
         t = np.tile(np.arange(stage.total, dtype=np.int64), ranks)
-        env = Env(rank=rank, ranks=ranks, params={}, indices={"t": t}, tables=dict(tables or {}))
+        env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t}, tables=dict(tables or {}))
         indices = {d.name: _column(evaluate(stage.order[d.name], env), len(t)) for d in stage.stage.indices}
         task = plan.first_task[stage.name] + rank * stage.total + t
         rows = _Rows(task=task, position=np.zeros_like(task), rank=rank, indices=indices)
