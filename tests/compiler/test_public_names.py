@@ -34,4 +34,4 @@ def test_subpackages_import_in_any_order() -> None:
     code = "import tilelink; import tilelink.schedule.values as v; from tilelink.schedule import orders; "
     code += "print(tilelink.schedule('p', name='x').name, v.Schedule.__name__, orders.TILE.name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["x", "Schedule", "t"], done.stderr
+    assert done.stdout.split() == ["x", "Schedule", "tile"], done.stderr
