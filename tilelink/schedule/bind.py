@@ -11,6 +11,7 @@ from tilelink.ir.program import Notify, Program, Region, Stage, Tensor, Transfer
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import stage_regions, statements
+from tilelink.schedule import defaults
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
 from tilelink.schedule.kernels import kernels_of
 from tilelink.schedule.orders import decode
@@ -28,8 +29,6 @@ from tilelink.schedule.transform import (
 from tilelink.schedule.values import CopyEngine, Fused, Order, Resource, Schedule, Sm, StageSchedule
 from tilelink.target import Target
 
-DEFAULT_TILE = {"compute": 64, "comm": 128}
-DEFAULT_BLOCK = 64
 FLOATS = ("f16", "bf16", "f32")
 """Element types that a program can be compiled for."""
 WARPS = (1, 2, 4, 8, 16, 32)
@@ -137,7 +136,8 @@ def _bind_stages(
         resource = _resource(concrete, stage, part)
         extents = {d.name: number_of(d.extent, numbers, ranks) for d in all_indices(stage)}
         scalars = typing.scalar_indices(stage.name)
-        tiles, block = _tiles(shaped, stage, part, scalars, extents)
+        sizes = defaults.default_sizes(typing.stage(stage.name), dict(part.tiles), extents, numbers, ranks)
+        tiles, block = _tiles(shaped, stage, part, sizes, extents)
         counts = {d.name: -(-extents[d.name] // tiles[d.name]) for d in stage.indices}
         bound[stage.name] = BoundStage(
             number=number,
@@ -167,20 +167,17 @@ def _concrete_order(order: Order | None, numbers: Numbers, ranks: int) -> Order 
 
 
 def _tiles(
-    program: Program, stage: Stage, part: StageSchedule, scalars: frozenset[str], extents: Mapping[str, int]
+    program: Program, stage: Stage, part: StageSchedule, sizes: Mapping[str, int], extents: Mapping[str, int]
 ) -> tuple[dict[str, int], int]:
+    """The tiles of all indices, numbers with one element, and the block of what is contracted."""
     given = dict(part.tiles)
-    tiles: dict[str, int] = {}
-    for name, extent in extents.items():
+    for name in extents:
         size = given.pop(name, None)
-        if name in scalars:
-            if size not in (None, 1):
-                hint = f"{name} is used as a number (or runs over ranks), so its tiles have one element"
-                raise TileSizeError(f"tile({name}={size}) of stage {stage.name}", location=part.location, hint=hint)
-            tiles[name] = 1
-        else:
-            tiles[name] = min(size or DEFAULT_TILE[stage.kind], extent)
-    block = DEFAULT_BLOCK
+        if name not in sizes and size not in (None, 1):
+            hint = f"{name} is used as a number (or runs over ranks), so its tiles have one element"
+            raise TileSizeError(f"tile({name}={size}) of stage {stage.name}", location=part.location, hint=hint)
+    tiles = {name: sizes.get(name, 1) for name in extents}
+    block = defaults.BLOCK
     for key, size in given.items():
         if whole_dim(program, stage, key) is None:
             hint = f"its indices are {', '.join(extents)}"

@@ -1,0 +1,40 @@
+"""Tile sizes that nobody named: as large as what the body keeps allows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilelink.frontend.parser import parse_text
+from tilelink.schedule.bind import bind
+from tilelink.target import CPU
+
+ROWS = """program rows(M, N):
+    x : in [M, N]
+    y : out [M, N]
+    compute f(i: M{more}):
+        a = {value}
+        y{region} = a
+"""
+WHOLE = ROWS.format(more="", value="x[i, :] * x[i, :]", region="[i, :]")
+TILED = ROWS.format(more=", j: N", value="x[i, j] * x[i, j]", region="[i, j]")
+NAMED = "schedule s for rows:\n    f on sm, tile(i=32)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "tiles"),
+    [
+        (TILED, {"M": 4096, "N": 4096}, {"i": 64, "j": 64}),
+        (TILED, {"M": 40, "N": 4096}, {"i": 40, "j": 64}),
+        (WHOLE, {"M": 4096, "N": 128}, {"i": 64}),
+        (WHOLE, {"M": 4096, "N": 129}, {"i": 32}),
+        (WHOLE, {"M": 4096, "N": 4096}, {"i": 2}),
+        (WHOLE, {"M": 40, "N": 512}, {"i": 16}),
+        (WHOLE, {"M": 4096, "N": 100000}, {"i": 1}),
+        (WHOLE + NAMED, {"M": 4096, "N": 4096}, {"i": 32}),
+    ],
+    ids=["tiles", "few rows", "short rows", "padded rows", "long rows", "rounded down", "one row", "named"],
+)
+def test_values_of_whole_rows_get_fewer_rows(text: str, numbers: dict[str, int], tiles: dict[str, int]) -> None:
+    module = parse_text(text, "test.tl")
+    schedule = module.schedules[0] if module.schedules else None
+    assert bind(module.programs[0], schedule, numbers, 1, CPU).stages["f"].tiles == tiles
