@@ -261,6 +261,13 @@ def commit() -> str:
     return found + ("+" if _output("git", "status", "--porcelain", "--untracked-files=no") else "")
 
 
+def _command() -> str:
+    """The arguments, without the place of the results."""
+    given = sys.argv[1:]
+    at = given.index("--out") if "--out" in given else len(given)
+    return " ".join([*given[:at], *given[at + 2 :]])
+
+
 def _output(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=Path(__file__).parent)
@@ -306,7 +313,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = {
         "benchmark": "tp", "op": args.op, "ranks": ranks, "dtype": args.dtype, "samples": args.samples,
         "warmups": args.warmups, "machine": machine(), "commit": args.commit or commit(),
-        "command": " ".join(sys.argv[1:]), "shapes": [], "ended_early": None,
+        "command": _command(), "shapes": [], "ended_early": None,
     }  # fmt: skip
 
     def write(ended_early: str | None = None) -> None:
