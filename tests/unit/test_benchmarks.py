@@ -233,3 +233,10 @@ def test_a_run_measures_checks_and_records_failures(tmp_path: Path) -> None:
         assert rows["cuBLAS+NCCL, graph"]["us"] is None
         assert result["summary"]["bound_us"] == max(rows["cuBLAS"]["us"], rows["NCCL"]["us"])
         assert (result["I"], result["N" if op == "ag_gemm" else "K"]) == (96, 48)
+
+
+def test_results_do_not_say_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["tp.py", "--op", "ag_gemm", "--out", "somewhere.json", "--operator"])
+    assert tp._command() == "--op ag_gemm --operator"
+    monkeypatch.setattr("sys.argv", ["tp.py", "--op", "ag_gemm"])
+    assert tp._command() == "--op ag_gemm"
