@@ -249,7 +249,8 @@ def _channel_sizes(
         dims = dims_called(program, tensor.decl, key)
         if not dims:
             hint = "name a dimension, or an index that runs along one"
-            raise TileSizeError(f"channel({key}={size}) of {tensor.name}", location=part.location, hint=hint)
+            message = f"channel({key}={size}): {tensor.name} has no dimension {key!r}"
+            raise TileSizeError(message, location=part.location, hint=hint)
         for d in dims:
             sizes[d] = min(size, tensor.shape[d])
     return tuple(sizes)
