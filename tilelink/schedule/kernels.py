@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilelink.errors import ScheduleError
 from tilelink.ir.visitor import stage_regions
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop, same_domain
 from tilelink.schedule.transform import remote_reads, stage_writes
@@ -75,6 +76,11 @@ def _programs(bound: Bound, host: BoundStage, total: int) -> int:
         if isinstance(s.resource, Sm) and s.resource.programs is not None
     ]
     wanted = host.resource.programs if isinstance(host.resource, Sm) else None
+    if wanted is None and bound.target.kind != "cpu" and sum(own) >= bound.target.slots:
+        held = f"a rank of {bound.target} holds {bound.target.slots}"
+        message = f"stages on SMs of their own take {sum(own)} programs, and {held}"
+        hint = f"give them fewer, so that some are left for {host.stage.name}"
+        raise ScheduleError(message, location=bound.schedule.location, hint=hint)
     programs = wanted or max(1, bound.target.slots - sum(own))
     cap = bound.target.max_programs
     return max(1, min(programs, total, cap or programs))
