@@ -43,13 +43,13 @@ class Driver:
 
     def __init__(self, library: Any) -> None:
         address, size, handle, word = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint32
-        self._copy = _function(library, "cuMemcpyDtoDAsync_v2", address, address, size, handle)
-        self._copy_2d = _function(library, "cuMemcpy2DAsync_v2", ctypes.POINTER(_Copy2D), handle)
-        self._wait = _function(library, "cuStreamWaitValue32_v2", handle, address, word, ctypes.c_uint)
-        self._write = _function(library, "cuStreamWriteValue32_v2", handle, address, word, ctypes.c_uint)
-        self._create = _function(library, "cuEventCreate", ctypes.POINTER(handle), ctypes.c_uint)
-        self._record = _function(library, "cuEventRecord", handle, handle)
-        self._elapsed = _function(library, "cuEventElapsedTime", ctypes.POINTER(ctypes.c_float), handle, handle)
+        self._copy = function_of(library, "cuMemcpyDtoDAsync_v2", address, address, size, handle)
+        self._copy_2d = function_of(library, "cuMemcpy2DAsync_v2", ctypes.POINTER(_Copy2D), handle)
+        self._wait = function_of(library, "cuStreamWaitValue32_v2", handle, address, word, ctypes.c_uint)
+        self._write = function_of(library, "cuStreamWriteValue32_v2", handle, address, word, ctypes.c_uint)
+        self._create = function_of(library, "cuEventCreate", ctypes.POINTER(handle), ctypes.c_uint)
+        self._record = function_of(library, "cuEventRecord", handle, handle)
+        self._elapsed = function_of(library, "cuEventElapsedTime", ctypes.POINTER(ctypes.c_float), handle, handle)
 
     def copy(self, stream: Handle, target: Address, source: Address, size: int) -> Call:
         """Copies `size` bytes."""
@@ -104,13 +104,20 @@ def _done(status: int) -> None:
 @cache
 def driver() -> Driver:
     """The driver of this machine. Raises RankError where there is none."""
+    return Driver(library())
+
+
+@cache
+def library() -> Any:
+    """The driver's shared library. Raises RankError where there is none."""
     try:
-        return Driver(ctypes.CDLL("libcuda.so.1"))
+        return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise RankError(f"the CUDA driver cannot be loaded: {error}", hint="run it where there is a GPU") from error
 
 
-def _function(library: Any, name: str, *types: Any) -> Any:
+def function_of(library: Any, name: str, *types: Any) -> Any:
+    """A function of the library that takes such arguments and returns the driver's error number."""
     function = getattr(library, name)
     function.argtypes = types
     function.restype = ctypes.c_int

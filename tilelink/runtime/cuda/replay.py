@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Protocol
 
+from tilelink.runtime.cuda.driver import function_of, library
+
 KEPT = 32
 """Sets of addresses that are remembered: all that have a graph, and of the others the last ones."""
 ENOUGH = 4
@@ -38,12 +40,12 @@ class Graphs:
 
     def __init__(self, library: Any) -> None:
         handle, pointer = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
-        self._begin = _function(library, "cuStreamBeginCapture_v2", handle, ctypes.c_int)
-        self._end = _function(library, "cuStreamEndCapture", handle, pointer)
-        self._instantiate = _function(library, "cuGraphInstantiateWithFlags", pointer, handle, ctypes.c_ulonglong)
-        self._destroy = _function(library, "cuGraphDestroy", handle)
-        self.launch = _function(library, "cuGraphLaunch", handle, handle)
-        self.drop = _function(library, "cuGraphExecDestroy", handle)
+        self._begin = function_of(library, "cuStreamBeginCapture_v2", handle, ctypes.c_int)
+        self._end = function_of(library, "cuStreamEndCapture", handle, pointer)
+        self._instantiate = function_of(library, "cuGraphInstantiateWithFlags", pointer, handle, ctypes.c_ulonglong)
+        self._destroy = function_of(library, "cuGraphDestroy", handle)
+        self.launch = function_of(library, "cuGraphLaunch", handle, handle)
+        self.drop = function_of(library, "cuGraphExecDestroy", handle)
 
     def captured(self, issue: Callable[[], None], stream: int) -> int | None:
         """What `issue` puts on the stream as an executable graph, or None if the driver cannot have it as one."""
@@ -108,11 +110,4 @@ def _free(executables: dict[Addresses, int], graphs: Callable[[], Graphs]) -> No
 @cache
 def graphs() -> Graphs:
     """The driver's calls on this machine."""
-    return Graphs(ctypes.CDLL("libcuda.so.1"))
-
-
-def _function(library: Any, name: str, *types: Any) -> Any:
-    function = getattr(library, name)
-    function.argtypes = types
-    function.restype = ctypes.c_int
-    return function
+    return Graphs(library())
