@@ -220,9 +220,7 @@ class _Collector:
         channel_base: Mapping[tuple[str, str], int],
         tables: Mapping[str, NDArray[Any]],
     ) -> None:
-        self.bound = bound
-        self.first_task = first_task
-        self.channel_base = channel_base
+        self.bound, self.first_task, self.channel_base = bound, first_task, channel_base
         self.tables = dict(tables)
         self.dims = max((len(t.shape) for t in bound.tensors.values()), default=1)
         self.statements: list[tuple[str, Statement]] = []
