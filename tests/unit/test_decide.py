@@ -27,6 +27,10 @@ UNFUSED_ERROR = 0.07
 """Of the measured time of the unfused pair, for products of 2048 rows and more."""
 
 
+RULE_ERROR = 0.05
+"""Of the measured time of the schedule that the rule takes."""
+
+
 def shapes() -> list[dict[str, Any]]:
     return [
         shape
@@ -62,6 +66,17 @@ def test_the_unfused_time_is_predicted() -> None:
             asked = request(shape["op"], shape["M"], shape["N"], shape["K"], shape["ranks"])
             measured = next(row["us"] for row in shape["rows"] if row["name"] == "cuBLAS+NCCL")
             assert unfused_seconds(asked, machine) * 1e6 == pytest.approx(measured, rel=UNFUSED_ERROR), str(asked)
+
+
+def test_the_time_of_the_rules_schedule_is_predicted() -> None:
+    machine = load_machine("8xH200")
+    for shape in shapes():
+        if shape["op"] in ("ag_gemm", "gemm_rs"):
+            name = f"{program_of(shape['op'], '')}:h200"
+            asked = request(shape["op"], shape["M"], shape["N"], shape["K"], shape["ranks"])
+            found = {f"{way.program.name}:{way.schedule.name}": way.seconds for way in fused_ways(asked, machine)}
+            measured = next(row["us"] for row in shape["rows"] if row["name"] == name)
+            assert found[name] * 1e6 == pytest.approx(measured, rel=RULE_ERROR), str(asked)
 
 
 def test_what_follows_a_product_costs_something_unfused() -> None:

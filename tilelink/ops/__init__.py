@@ -53,7 +53,7 @@ def gemm_rs(
     """The own rows of the ranks' summed products: x [ranks Ms, K], w [N, K] -> activation(sum of x w^T + bias) [Ms, N].
 
     bias [N] is added once, to the sum. An activation runs after the kernel. f32_sums: what ranks send each other is f32
-    and twice as long; else it has x's dtype, as that of the collectives. Both are added in f32, always in one order.
+    and twice as long; else it has x's dtype, as that of the collectives. Generated kernels add in f32, in one order.
     """
     if f32_sums:
         return _summed_f32("gemm_rs_f32", x, w, bias, activation, group, schedule)

@@ -1,9 +1,10 @@
 """Which way a call without a schedule takes: what was measured, else the rule, unless the model is sure to know better.
 
-The rule (`choose`) was right for all that was measured on H200s, so it stands. The model may overrule it where the
-rule fuses an all-gather or a reduce-scatter with a product: there its predictions were within 7 % for the unfused
-way and within 8 % for the rule's schedules, and it needs to promise more than that (SURE). It is not asked about
-all-reduces, which it promises up to twice the speed that they have, nor where the rule has too few rows to fuse.
+The rule (`choose`) was the best, or within 3 % of it, for all that was measured on H200s, so it stands. The model may
+overrule it where the rule fuses an all-gather or a reduce-scatter with a product: there its predictions were within 7 %
+for the unfused way and within 5 % for the rule's schedules, and it needs to promise more than that (SURE). It is not
+asked about all-reduces, which it promises up to twice the speed that they have, nor where the rule has too few rows to
+fuse.
 """
 
 from __future__ import annotations
