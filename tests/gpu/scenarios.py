@@ -1,89 +1,91 @@
-"""What tests on GPUs do on every rank. All ranks know all inputs, so each computes what it should get."""
+# pyright: basic
+"""What tests of programs do on every rank: every program and schedule of the library, whatever fails on the way.
+
+Most use one set of sizes, so that their kernels are compiled once for all of them.
+"""
 
 import json
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 
-from tests.compiler.library import cases, groups, name
+from tests.compiler.library import cases, name
+from tests.gpu.cases import (
+    EVEN,
+    Case,
+    Trial,
+    built,
+    dims_of,
+    even_points,
+    point,
+    prepare,
+    traced_points,
+    trial,
+    uneven,
+    uneven_points,
+)
+from tests.gpu.lockstep import CasesFailed, Checks, on_all, together
 from tilelink import compiler
 from tilelink.errors import DeadlineError, RankError
-from tilelink.ir.program import Program
-from tilelink.reference.trial import random_inputs
 from tilelink.runtime.cuda.device import current_target
+from tilelink.runtime.cuda.timeline import Timeline
 from tilelink.schedule.simulate.measured import Measured, measured_text
-from tilelink.schedule.values import Schedule
 
-TOLERANCE = 1e-2  # |out - ref| / |ref| for bf16 (Frobenius)
-EVEN = (512, 768, 640, 384)
 EVENTS_NS = 10_000  # by which events of streams may be off
-
-Case = tuple[Program, Schedule | None]
-Inputs = list[list[dict[str, torch.Tensor]]]
+REPLAYS = 1000
 
 
-def dims_of(program: Program, sizes: tuple[int, ...]) -> dict[str, Any]:
-    spare = [p.name for p in program.params if p.kind == "dim"]
-    values: dict[str, Any] = {dim: sizes[k % len(sizes)] for k, dim in enumerate(spare)}
-    values |= {p.name: {"f32": 0.5, "bool": True}[p.kind] for p in program.params if p.kind in ("f32", "bool")}
-    return values | groups(program, dist.get_world_size())
+def prepared() -> None:
+    """Compiles what the other scenarios of programs launch. They find it if they have the same cache."""
+    prepare([*even_points(), *uneven_points(), *traced_points()])
 
 
-def uneven(seed: int) -> tuple[int, ...]:
-    """Sizes that no tile divides; multiples of 8, as rows of bf16 that descriptors take must be."""
-    chance = random.Random(seed)
-    return tuple(8 * chance.randint(3, 80) for _ in range(4))
+def each(body: Callable[[Case, Checks], None]) -> None:
+    """A scenario of every case with the common sizes."""
+    prepare(even_points())
+    together(cases(), body, lambda case: str(name(case)))
 
 
-def compiled(case: Case, dims: Mapping[str, Any], deadline_s: float | None = 20.0) -> Any:
-    return compiler.compile(*case, dims=dims, dtype="bf16", device="cuda", deadline_s=deadline_s)
+def kernel_of(case: Case, deadline_s: float | None = None) -> Any:
+    return built(point(case, dims_of(case[0], EVEN)), deadline_s)
 
 
-def given(inputs: Inputs, launch: int) -> dict[str, torch.Tensor]:
-    return {key: value.cuda() for key, value in inputs[launch][dist.get_rank()].items()}
-
-
-def inputs_of(program: Program, dims: Mapping[str, Any], launches: int, seed: int = 0) -> Inputs:
-    return random_inputs(program, ranks=dist.get_world_size(), dims=dims, dtype="bf16", launches=launches, seed=seed)
-
-
-def verify(case: Case, dims: Mapping[str, Any], inputs: Any, outputs: Mapping[str, torch.Tensor], note: str) -> None:
-    expected = compiler.reference(case[0], inputs, dims=dims, dtype="bf16")[dist.get_rank()]
-    for key, value in outputs.items():
-        error = (value.cpu().float() - expected[key].float()).norm() / expected[key].float().norm()
-        assert error < TOLERANCE, f"{name(case)} {dict(dims)} {note}: {key} is off by {error:.2e}"
-
-
-def chosen() -> Iterator[tuple[Case, dict[str, Any]]]:
-    for number, case in enumerate(cases()):
-        for sizes in (EVEN, uneven(number)):
-            yield case, dims_of(case[0], sizes)
+def trial_of(case: Case, launches: int = 3) -> Trial:
+    return trial(case, dims_of(case[0], EVEN), launches)
 
 
 def programs() -> None:
-    """Every program and schedule, several launches back to back without synchronisation."""
-    for case, dims in chosen():
-        kernel = compiled(case, dims, deadline_s=None)
-        inputs = inputs_of(case[0], dims, 2)
-        ready = [given(inputs, 0), given(inputs, 1)]
+    """Several launches back to back without synchronisation, sizes even and uneven."""
+    prepare([*even_points(), *uneven_points()])
+
+    def chosen() -> Iterator[tuple[Case, tuple[int, ...]]]:
+        for number, case in enumerate(cases()):
+            yield from ((case, sizes) for sizes in (EVEN, uneven(number)))
+
+    def body(which: tuple[Case, tuple[int, ...]], checks: Checks) -> None:
+        case, sizes = which
+        dims = dims_of(case[0], sizes)
+        kernel = on_all(lambda: compiler.compile(*case, dims=dims, dtype="bf16", device="cuda"))
+        known = trial(case, dims, 3 if sizes == EVEN else 2)
+        ready = [known.given(0), known.given(1)]
         outputs = [kernel(ready[launch % 2]) for launch in range(7)]
         for launch in (0, 4, 5, 6):
-            verify(case, dims, inputs[launch % 2], outputs[launch], f"launch {launch}")
+            known.verify(launch % 2, outputs[launch], checks, f"launch {launch}")
+
+    together(chosen(), body, lambda which: f"{name(which[0])} {which[1]}")
 
 
 def skew() -> None:
     """Ranks that come at different times, by up to ten milliseconds."""
     chance = random.Random(dist.get_rank())
-    for case in cases():
-        dims = dims_of(case[0], EVEN)
-        kernel = compiled(case, dims, deadline_s=None)
-        inputs = inputs_of(case[0], dims, 2)
-        ready = [given(inputs, 0), given(inputs, 1)]
+
+    def body(case: Case, checks: Checks) -> None:
+        kernel, known = kernel_of(case), trial_of(case)
+        ready = [known.given(0), known.given(1)]
         outputs: list[Any] = []
         for launch in range(8):
             torch.cuda._sleep(chance.choice((0, 0, 200_000, 20_000_000)))
@@ -91,16 +93,17 @@ def skew() -> None:
                 time.sleep(0.005)
             outputs.append(kernel(ready[launch % 2]))
         for launch in range(8):
-            verify(case, dims, inputs[launch % 2], outputs[launch], f"launch {launch}")
+            known.verify(launch % 2, outputs[launch], checks, f"launch {launch}")
+
+    each(body)
 
 
 def streams() -> None:
     """Launches on other streams than the default one, by turns."""
-    for case in cases():
-        dims = dims_of(case[0], EVEN)
-        kernel = compiled(case, dims, deadline_s=None)
-        inputs = inputs_of(case[0], dims, 1)
-        ready = given(inputs, 0)
+
+    def body(case: Case, checks: Checks) -> None:
+        kernel, known = kernel_of(case), trial_of(case)
+        ready = known.given(0)
         side = [torch.cuda.Stream(), torch.cuda.Stream()]
         torch.cuda.synchronize()
         outputs: list[Any] = []
@@ -109,17 +112,17 @@ def streams() -> None:
                 outputs.append(kernel(ready))
         torch.cuda.synchronize()
         for launch, output in enumerate(outputs):
-            verify(case, dims, inputs[0], output, f"launch {launch}")
+            known.verify(0, output, checks, f"launch {launch}")
+
+    each(body)
 
 
 def graphs() -> None:
     """A captured launch, replayed a thousand times with changing inputs, between eager launches."""
-    for case in cases():
-        print(name(case), flush=True)
-        dims = dims_of(case[0], EVEN)
-        kernel = compiled(case, dims, deadline_s=None)
-        inputs = inputs_of(case[0], dims, 3)
-        ready = [given(inputs, launch) for launch in range(3)]
+
+    def body(case: Case, checks: Checks) -> None:
+        kernel, known = kernel_of(case), trial_of(case)
+        ready = [known.given(launch) for launch in range(3)]
         static = {key: value.clone() for key, value in ready[0].items()}
         for _ in range(3):
             kernel(static)
@@ -127,78 +130,114 @@ def graphs() -> None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             outputs = kernel(static)
-        for replay in range(1000):
+        for replay in range(REPLAYS):
             for key, value in static.items():
                 value.copy_(ready[replay % 3][key])
             graph.replay()
             if replay % 199 == 0:
                 kept = {key: value.clone() for key, value in outputs.items()}
-                verify(case, dims, inputs[replay % 3], kept, f"replay {replay}")
-            if replay == 500:
-                verify(case, dims, inputs[1], kernel(ready[1]), "eager launch between replays")
+                known.verify(replay % 3, kept, checks, f"replay {replay}")
+            if replay == REPLAYS // 2:
+                known.verify(1, kernel(ready[1]), checks, "eager launch between replays")
         for launch in range(4):
-            verify(case, dims, inputs[launch % 3], kernel(ready[launch % 3]), f"eager launch {launch} after replays")
+            known.verify(launch % 3, kernel(ready[launch % 3]), checks, f"eager launch {launch} after replays")
         dist.barrier(device_ids=[torch.cuda.current_device()])
+
+    each(body)
 
 
 def deadlines() -> None:
     """A rank that makes no launch: the others raise and say what they waited for. None hangs."""
     rank = dist.get_rank()
-    for case in cases():
-        dims = dims_of(case[0], EVEN)
-        kernel = compiled(case, dims, deadline_s=0.5)
-        ready = given(inputs_of(case[0], dims, 1), 0)
+
+    def body(case: Case, checks: Checks) -> None:
+        kernel, ready = kernel_of(case, deadline_s=0.5), trial_of(case).given(0)
+        dist.barrier(device_ids=[torch.cuda.current_device()])
         for _ in range(2):
             kernel(ready)
         if rank:
             begin = time.monotonic()
-            with pytest.raises(DeadlineError) as caught:
-                for _ in range(3):
-                    kernel(ready)
-            assert time.monotonic() - begin < 10, f"{name(case)} took {time.monotonic() - begin:.1f} s"
-            assert caught.value.rank == rank
-            assert caught.value.channel_name, name(case)
-            with pytest.raises(DeadlineError):
-                kernel(ready)
+            late = checks.raises(DeadlineError, lambda: [kernel(ready) for _ in range(3)], "three launches alone")
+            checks.expect(time.monotonic() - begin < 10, f"it took {time.monotonic() - begin:.1f} s")
+            if late is not None:
+                checks.expect(late.rank == rank, f"it names rank {late.rank}")
+                checks.expect(bool(late.channel_name), "it names no channel")
+            checks.raises(DeadlineError, lambda: kernel(ready), "a launch after a late one")
         torch.cuda.synchronize()
         dist.barrier(device_ids=[torch.cuda.current_device()])
+
+    each(body)
 
 
 def different_programs() -> None:
     """Ranks that compile different programs are told so, all of them."""
-    case = next(case for case in cases() if case[1] is not None)
-    dims = dims_of(case[0], EVEN)
-    if dist.get_rank() == 0:
-        dims = dims_of(case[0], uneven(3))
-    with pytest.raises(RankError, match="compile different programs"):
-        compiled(case, dims)
+
+    def body(case: Case, checks: Checks) -> None:
+        dims = dims_of(case[0], EVEN if dist.get_rank() else uneven(3))
+        error = checks.raises(
+            RankError, lambda: compiler.compile(*case, dims=dims, dtype="bf16", device="cuda"), "different sizes"
+        )
+        checks.expect(error is None or "compile different programs" in str(error), f"it says {error}")
+
+    together([next(case for case in cases() if case[1] is not None)], body, lambda case: str(name(case)))
+
+
+# Timelines ---------------------------------------------------------------------------------------------------
 
 
 def timelines() -> None:
     """Launches that are measured give the same results; tiles are there once, and no wait ends before its notify."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    for case in cases():
-        dims = dims_of(case[0], EVEN)
-        inputs = inputs_of(case[0], dims, 2)
-        kernel = compiler.compile(*case, dims=dims, dtype="bf16", device="cuda", trace=True)
+    prepare(traced_points())
+    kept: dict[int, Timeline] = {}  # each rank looks at some of them, once all are measured
+
+    def measure(which: tuple[int, Case], checks: Checks) -> None:
+        number, case = which
+        known, kernel = trial_of(case), built(point(case, dims_of(case[0], EVEN), trace=True), 20.0)
         for launch in range(2):
-            outputs = kernel(given(inputs, launch))
-            verify(case, dims, inputs[launch], outputs, "measured")
+            known.verify(launch, kernel(known.given(launch)), checks, "measured")
         found = kernel.timeline()
-        assert found.dropped == 0 and 0 < found.resolution_ns <= 2000, (name(case), found.clock)
-        if rank:
-            continue
-        plan = compiler.plan(*case, ranks=ranks, dims=dims, dtype="bf16", target=current_target())
-        kernels = [kernel for kernel in plan.bound.kernels if not kernel.on_copy_engine]
-        tiles = sum(plan.bound.stages[stage].total for kernel in kernels for stage in kernel.stage_names)
-        spans = Measured(plan=plan, raw=found.spans).spans
-        assert all(span.begin <= span.end for span in spans), name(case)
-        own = [(s.epoch, s.rank, s.stage, s.tile) for s in spans if s.kind == "tile"]
-        assert len(own) == len(set(own)) == 2 * ranks * tiles, name(case)
-        doubt = max(found.trip_ns) + 2 * found.resolution_ns + EVENTS_NS
-        last = {(s.epoch, s.a, s.b): s.begin for s in spans if s.kind == "notify"}
-        for span in spans:
-            if span.kind == "wait" and (begun := last.get((span.epoch, span.rank, span.a))) is not None:
-                assert span.end + doubt > begun, f"{name(case)}: {span} ended {begun - span.end} ns before its notify"
-        text = measured_text(Measured(plan=plan, raw=found.spans, clock=found.clock))
-        assert json.loads(text)["traceEvents"], name(case)
+        checks.expect(found.dropped == 0, f"{found.dropped} spans were dropped")
+        checks.expect(0 < found.resolution_ns <= 2000, f"clocks: {found.clock}")
+        if number % ranks == rank:
+            kept[number] = found
+
+    def look(first: int, checks: Checks) -> None:
+        if (number := first + rank) in kept:
+            judge(cases()[number], kept[number], checks)
+
+    failed: list[str] = []
+    numbers = range(0, len(cases()), ranks)
+    for run in (
+        lambda: together(list(enumerate(cases())), measure, lambda which: str(name(which[1]))),
+        lambda: together(numbers, look, lambda first: f"timelines from number {first} on"),
+    ):
+        try:
+            run()
+        except CasesFailed as error:
+            failed.append(str(error))
+    if failed:
+        raise CasesFailed("\n".join(failed))
+
+
+def judge(case: Case, found: Timeline, checks: Checks) -> None:
+    """Looks at the spans of two launches of a case. Calls no other rank."""
+    ranks = dist.get_world_size()
+    plan = compiler.plan(
+        *case, ranks=ranks, dims=dims_of(case[0], EVEN), dtype="bf16", target=current_target()
+    )  # fmt: skip
+    kernels = [kernel for kernel in plan.bound.kernels if not kernel.on_copy_engine]
+    tiles = sum(plan.bound.stages[stage].total for kernel in kernels for stage in kernel.stage_names)
+    spans = Measured(plan=plan, raw=found.spans).spans
+    checks.expect(all(span.begin <= span.end for span in spans), f"{name(case)}: a span ends before it begins")
+    own = [(s.epoch, s.rank, s.stage, s.tile) for s in spans if s.kind == "tile"]
+    there = (len(own), len(set(own)), 2 * ranks * tiles)
+    checks.expect(there[0] == there[1] == there[2], f"{name(case)}: tiles, different ones, expected: {there}")
+    doubt = max(found.trip_ns) + 2 * found.resolution_ns + EVENTS_NS
+    last = {(s.epoch, s.a, s.b): s.begin for s in spans if s.kind == "notify"}
+    for span in spans:
+        if span.kind == "wait" and (begun := last.get((span.epoch, span.rank, span.a))) is not None:
+            early = f"{name(case)}: {span} ended {begun - span.end} ns before its notify"
+            checks.expect(span.end + doubt > begun, early)
+    text = measured_text(Measured(plan=plan, raw=found.spans, clock=found.clock))
+    checks.expect(bool(json.loads(text)["traceEvents"]), f"{name(case)}: no events")

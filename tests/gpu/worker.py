@@ -1,9 +1,17 @@
-"""A rank of the tests of programs: `torchrun ... -m tests.gpu.worker SCENARIO ...`; exit status 0 if all is well."""
+"""A rank of the tests on GPUs: `torchrun ... -m tests.gpu.worker NAME ...`; exit status 0 if all is well.
+
+`python -m tests.gpu.worker --list` names the scenarios, and how many seconds each may take.
+"""
 
 import sys
 
-from tests.gpu import scenarios
-from tests.gpu.ranks import run_scenarios
+from tests.gpu import ops_scenarios, scenarios
+from tests.gpu.campaign import LIMITS_S
+from tests.gpu.ranks import LIMIT_S, run_scenarios
 
 if __name__ == "__main__":
-    run_scenarios(vars(scenarios), sys.argv[1:])
+    if sys.argv[1:] == ["--list"]:
+        print("".join(f"{name:24} {limit:4} s\n" for name, limit in LIMITS_S.items()), end="")
+    else:
+        known = vars(scenarios) | {f"ops_{name}": value for name, value in vars(ops_scenarios).items()}
+        run_scenarios(known, sys.argv[1:], sum(LIMITS_S.get(name, LIMIT_S) for name in sys.argv[1:]))

@@ -82,6 +82,7 @@ def test_what_is_prepared_for_something_else_is_not_found() -> None:
     points = [
         point(), point("direct"), point(ranks=4), point(dtype="f16"), point(deadlines=(False,)),
         point(dims={"Ms": 32, "K": 64}), point(target=replace(target("sm_90"), sms=100)),
+        point(trace=True),
     ]  # fmt: skip
     assert len({one.file for one in points}) == len(points) and point().file == points[0].file
 

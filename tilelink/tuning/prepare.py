@@ -46,6 +46,7 @@ class Point:
     """A program as GPU ranks will run it: with a schedule (None: the built-in one), sizes, ranks and target.
 
     deadlines: whether its kernels are compiled as they are without a deadline (False) and with one (True).
+    trace: whether its launches are measured; then there is always a deadline.
     """
 
     program: Program
@@ -55,12 +56,13 @@ class Point:
     ranks: int
     target: Target
     deadlines: tuple[bool, ...] = (False, True)
+    trace: bool = False
 
     @property
     def file(self) -> Path:
         """Where it is kept once it is prepared, by this version of the package."""
         texts = [str(self.program), str(self.schedule), self.dtype, repr(self.target), repr(self.deadlines)]
-        key = json.dumps([_package(), *texts, self.ranks, sorted(self.dims.items())])
+        key = json.dumps([_package(), *texts, self.trace, self.ranks, sorted(self.dims.items())])
         return settings().cache / "prepared" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.pickle"
 
 
@@ -86,7 +88,7 @@ def program_of(point: Point) -> GpuProgram:
     verified = compiler.plan(
         point.program, point.schedule, ranks=point.ranks, dims=point.dims, dtype=point.dtype, target=point.target
     )
-    return gpu_program(verified, layout(verified))
+    return gpu_program(verified, layout(verified), trace=point.trace)
 
 
 # In the pool -------------------------------------------------------------------------------------------------

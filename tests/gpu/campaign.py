@@ -1,0 +1,134 @@
+"""All tests on GPUs by one command, without pytest.
+
+    python -m tests.gpu.campaign --ranks 4 [--only NAME ...] [--logs FOLDER] --out FILE.json
+
+starts each scenario by torchrun, prints a line about each, and goes on with the next one whatever happens. The first
+compiles what the others launch; all share TILELINK_CACHE and Triton's cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.gpu.ranks import ROOT, command
+
+LIMITS_S = {
+    "prepared": 200, "programs": 240, "skew": 120, "streams": 120, "graphs": 180, "deadlines": 240,
+    "different_programs": 60, "timelines": 240, "ops_numerics": 200, "ops_any_size": 150, "ops_gradients": 120,
+    "ops_graphs": 60, "ops_compiled": 120, "ops_host_cost": 90,
+}  # fmt: skip
+"""Seconds that a scenario may take, several times what it needs. A rank ends itself after them."""
+
+TAIL = 4000
+SAID = 300
+KILLED = (-9, 137)
+NOISE = re.compile(r"ChildFailedError|torch\.distributed|Traceback|torchrun|^\s*(File|raise|error_file|traceback) ")
+TELLING = re.compile(r"\bfailed: |\w(Error|Exception|Interrupt|CasesFailed)\b|off by|not ready: |Killed|SIGALRM")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a scenario went. error: the first line that says what was wrong, "" if nothing was. tail: of what it said."""
+
+    name: str
+    rc: int
+    seconds: float
+    limit_s: int
+    error: str
+    tail: str
+
+
+def run_all(names: Sequence[str], run: Callable[[str], Outcome], out: Path | None) -> list[Outcome]:
+    """Runs scenarios one after the other. Prints and writes each as soon as it is over."""
+    outcomes: list[Outcome] = []
+    print(f"{'scenario':20} {'rc':>4} {'s':>7}", flush=True)
+    for name in names:
+        outcomes.append(run(name))
+        print(row(outcomes[-1]), flush=True)
+        if out:
+            out.write_text(json.dumps(summary(outcomes, len(names)), indent=1) + "\n")
+    good = sum(one.rc == 0 for one in outcomes)
+    print(f"{good} of {len(outcomes)} scenarios are good, {sum(one.seconds for one in outcomes):.0f} s", flush=True)
+    return outcomes
+
+
+def row(one: Outcome) -> str:
+    return f"{one.name:20} {one.rc:4} {one.seconds:7.1f}  {one.error}".rstrip()
+
+
+def summary(outcomes: Sequence[Outcome], planned: int) -> dict[str, object]:
+    return {
+        "planned": planned,
+        "good": sum(one.rc == 0 for one in outcomes),
+        "seconds": round(sum(one.seconds for one in outcomes), 1),
+        "scenarios": [asdict(one) for one in outcomes],
+    }
+
+
+def outcome(name: str, limit_s: int, rc: int, seconds: float, said: str) -> Outcome:
+    error = "" if rc == 0 else first_error(said)
+    if rc in KILLED or "SIGALRM" in said or "Signal 14" in said:
+        error = f"it outlived its {limit_s} s; {error}"
+    return Outcome(
+        name=name, rc=rc, seconds=round(seconds, 1), limit_s=limit_s, error=error, tail=said[-TAIL:] if rc else ""
+    )
+
+
+def first_error(said: str) -> str:
+    """The first line that says what went wrong, else the last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    telling = [line for line in lines if TELLING.search(line) and not NOISE.search(line)]
+    return (telling or lines[-1:] or ["it said nothing"])[0][:SAID]
+
+
+def launched(name: str, ranks: int, logs: Path) -> Outcome:
+    """Runs one scenario on so many GPUs; what it says is in logs/NAME.log."""
+    log, begin = logs / f"{name}.log", time.monotonic()
+    line = command(ranks, "-m", "tests.gpu.worker", name, limit_s=LIMITS_S[name])
+    environment = {"PYTHONUNBUFFERED": "1", **os.environ, "PYTHONPATH": _path()}
+    with log.open("w") as file:
+        done = subprocess.run(line, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, check=False)
+    seconds = time.monotonic() - begin
+    return outcome(name, LIMITS_S[name], done.returncode, seconds, log.read_text(errors="replace"))
+
+
+def _path() -> str:
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def chosen(only: Sequence[str]) -> list[str]:
+    """The scenarios of these names, in their order; all for none. Raises ValueError for a name that there is not."""
+    if unknown := sorted(set(only) - LIMITS_S.keys()):
+        raise ValueError(f"no scenario {unknown[0]!r}; there are {', '.join(LIMITS_S)}")
+    return [name for name in LIMITS_S if not only or name in only]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=", ".join(LIMITS_S))
+    parser.add_argument("--logs", type=Path, help="a folder for what the scenarios say; a temporary one if left out")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args(arguments)
+    try:
+        names = chosen(given.only)
+    except ValueError as error:
+        parser.error(str(error))
+    logs = given.logs or Path(tempfile.mkdtemp(prefix="tilelink-gpu-"))
+    logs.mkdir(parents=True, exist_ok=True)
+    outcomes = run_all(names, lambda name: launched(name, given.ranks, logs), given.out)
+    return int(any(one.rc for one in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

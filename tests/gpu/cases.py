@@ -1,0 +1,119 @@
+# pyright: basic
+"""The cases of tests on GPUs: sizes, kernels that a pool compiled ahead, inputs, and what should come out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.compiler.library import cases, groups
+from tests.gpu.lockstep import Checks, on_all
+from tilelink import compiler
+from tilelink.ir.program import Program
+from tilelink.reference.trial import random_inputs
+from tilelink.runtime.cuda.device import current_target
+from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.schedule.values import Schedule
+from tilelink.tuning.prepare import Point, prepare_shares, program_of
+
+TOLERANCE = 1e-2  # |out - ref| / |ref| for bf16 (Frobenius)
+EVEN = (512, 768, 640, 384)
+PREPARE_S = 150
+
+Case = tuple[Program, Schedule | None]
+
+
+def dims_of(program: Program, sizes: tuple[int, ...]) -> dict[str, Any]:
+    spare = [p.name for p in program.params if p.kind == "dim"]
+    values: dict[str, Any] = {dim: sizes[k % len(sizes)] for k, dim in enumerate(spare)}
+    values |= {p.name: {"f32": 0.5, "bool": True}[p.kind] for p in program.params if p.kind in ("f32", "bool")}
+    return values | groups(program, dist.get_world_size())
+
+
+def uneven(seed: int) -> tuple[int, ...]:
+    """Sizes that no tile divides; multiples of 8, as rows of bf16 that descriptors take must be."""
+    chance = random.Random(seed)
+    return tuple(8 * chance.randint(3, 80) for _ in range(4))
+
+
+# Compiled ahead ----------------------------------------------------------------------------------------------
+
+
+def point(case: Case, dims: Mapping[str, Any], *, trace: bool = False, **more: Any) -> Point:
+    """A case as the ranks run it; more: other fields."""
+    options: dict[str, Any] = {"deadlines": (True,) if trace else (False, True), "dtype": "bf16", **more}
+    options.setdefault("target", current_target())
+    return Point(
+        program=case[0], schedule=case[1], dims=dims, ranks=dist.get_world_size(), trace=trace, **options
+    )  # fmt: skip
+
+
+def even_points() -> list[Point]:
+    """With the sizes that most scenarios use, so that they share kernels."""
+    return [point(case, dims_of(case[0], EVEN)) for case in cases()]
+
+
+def uneven_points() -> list[Point]:
+    return [point(case, dims_of(case[0], uneven(number)), deadlines=(False,)) for number, case in enumerate(cases())]
+
+
+def traced_points() -> list[Point]:
+    return [point(case, dims_of(case[0], EVEN), trace=True) for case in cases()]
+
+
+def prepare(points: Sequence[Point]) -> None:
+    """Compiles by all cores of the host what is not there yet. Collective. What fails fails again where it is used."""
+    assert dist.group.WORLD is not None
+    reasons = prepare_shares(points, dist.group.WORLD, seconds=PREPARE_S)
+    if dist.get_rank() == 0:
+        for one, reason in zip(points, reasons, strict=True):
+            if reason:
+                print(f"not ready: {one.program.name} {dict(one.dims)}: {reason}", flush=True)
+
+
+def built(one: Point, deadline_s: float | None = None) -> GpuKernel:
+    """The kernel of a point. Collective. Raises CaseError on all ranks where one cannot make it."""
+    program = on_all(lambda: program_of(one))
+    group = dist.group.WORLD
+    assert group is not None
+    return on_all(lambda: GpuKernel(program, group, deadline_s))
+
+
+# Inputs and outputs ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Inputs of this rank and what should come out of them, by launch: on the host, as [launch][name]."""
+
+    inputs: list[dict[str, torch.Tensor]]
+    expected: list[dict[str, torch.Tensor]]
+
+    def given(self, launch: int) -> dict[str, torch.Tensor]:
+        return {name: value.cuda() for name, value in self.inputs[launch].items()}
+
+    def verify(self, launch: int, outputs: Mapping[str, torch.Tensor], checks: Checks, note: str) -> None:
+        for name, expected in self.expected[launch].items():
+            error = float((outputs[name].cpu().float() - expected).norm() / expected.norm())
+            checks.expect(error < TOLERANCE, f"{note}: {name} is off by {error:.2e}")
+
+
+def trial(case: Case, dims: Mapping[str, Any], launches: int) -> Trial:
+    """Every rank knows all inputs, so each computes what it should get."""
+    return _trial(case[0], tuple(sorted(dims.items())), launches)
+
+
+@lru_cache(maxsize=2)
+def _trial(program: Program, dims: tuple[tuple[str, Any], ...], launches: int) -> Trial:
+    """Kept for the other schedules of the program, which are its next cases."""
+    rank, ranks, numbers = dist.get_rank(), dist.get_world_size(), dict(dims)
+    inputs = random_inputs(program, ranks=ranks, dims=numbers, dtype="bf16", launches=launches, seed=0)
+    every = [compiler.reference(program, one, dims=numbers, dtype="bf16")[rank] for one in inputs]
+    expected = [{name: value.float() for name, value in one.items()} for one in every]
+    return Trial(inputs=[one[rank] for one in inputs], expected=expected)
