@@ -33,7 +33,7 @@ TAIL = 4000
 SAID = 300
 KILLED = (-9, 137)
 NOISE = re.compile(r"ChildFailedError|torch\.distributed|Traceback|torchrun|^\s*(File|raise|error_file|traceback) ")
-TELLING = re.compile(r"\bfailed: |\w(Error|Exception|Interrupt|CasesFailed)\b|off by|not ready: |Killed|SIGALRM")
+TELLING = re.compile(r"\bfailed: |\w(Error|Exception|Interrupt)\b|CasesFailed|off by|not ready: |Killed|SIGALRM")
 
 
 @dataclass(frozen=True, kw_only=True)

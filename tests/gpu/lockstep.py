@@ -53,9 +53,10 @@ def together(cases: Iterable[Case], body: Callable[[Case, Checks], None], name: 
         checks = Checks()
         try:
             body(case, checks)
+            why = _said(name(case), checks.failures)
         except CaseError as error:
-            checks.expect(False, str(error))
-        if why := _said(name(case), checks.failures):
+            why = f"{name(case)}: {error}"
+        if why:
             failed.append(why)
             if dist.get_rank() == 0:
                 print(f"failed: {why}", flush=True)

@@ -1,0 +1,150 @@
+# pyright: basic
+"""A rank of what is run under compute-sanitizer: `python -m tests.gpu.sanitized FOLDER SECONDS`, see `sanitizer.py`.
+
+Small cases, chosen so that each way of generating code is reached. Writes to FOLDER/said.RANK.json what became of each
+case ("good", "late": a wait outlived its deadline, or what was wrong) and where this process sees its peers' memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.gpu.cases import Case, built, dims_of, point, prepare, trial
+from tests.gpu.lockstep import CaseError, Checks
+from tests.gpu.ranks import join
+from tests.runtime import device_expected
+from tilelink import compiler
+from tilelink.errors import DeadlineError
+from tilelink.runtime.cuda.device import current_target
+from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.tuning.prepare import Point
+
+SIZES = (72, 136, 104, 80)  # no tile divides them; rows of bf16 are multiples of 16 bytes, as descriptors need
+DEADLINE_S = 15.0
+LAUNCHES = 3  # as many as the most buffers that a schedule has, so that each is used
+
+CASES: dict[str, tuple[tuple[str, str], ...]] = {
+    "copy engine that feeds a product": (("ag_gemm", "copy_engine"),),
+    "product that feeds the copy engine": (("gemm_rs_slots", "copy_engine"), ("gemm_rs_scatter", "copy_engine")),
+    "movers on SMs, before and after a product": (("ag_gemm", "movers"), ("gemm_rs_slots", "movers")),
+    "prologue, and waits inside the contraction": (("ag_gemm", "slices"),),
+    "epilogue, and a reduction": (("gemm_rs_scatter", "epilogue"), ("gemm_ar", "after")),
+    "reduction on SMs of its own, symmetric outputs": (("gemm_ar", "beside"),),
+    "waits between tiles of one stage": (("gemm_rs_ring", "ring"),),
+    "pull": (("all_gather", "pull"),),
+    "arithmetic after a product": (("ag_gemm_bias_gelu", "small"), ("ag_gemm_gated", "small")),
+    "f32 sums": (("gemm_rs_f32", "movers"),),
+    "large tiles, eight warps": (("ag_gemm", "h200_few"),),
+    "no product": (("all_reduce_two_shot", "small"), ("reduce_scatter", "movers")),
+}
+"""What is reached -> the programs and schedules of the library by which it is."""
+
+LIBRARY = (
+    "check_integers", "check_relu_keeps_nan", "check_convert", "check_copies", "check_pointers", "check_low_level",
+    "check_wait_all", "check_push", "check_wrapped_counters",
+)  # fmt: skip
+"""Functions of `device_expected` that run the device library alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A case to run. descriptors: operands are loaded through descriptors, where the GPU has them; else by pointers."""
+
+    label: str
+    case: Case
+    descriptors: bool
+
+    @property
+    def point(self) -> Point:
+        target = current_target()
+        return point(
+            self.case, dims_of(self.case[0], SIZES), deadlines=(True,),
+            target=replace(target, tma=target.tma and self.descriptors),
+        )  # fmt: skip
+
+
+def chosen() -> Iterator[Chosen]:
+    for cases in CASES.values():
+        for program_name, schedule_name in cases:
+            module = compiler.load(program_name)
+            program = module.program(program_name)
+            case = (program, module.schedule(schedule_name, program))
+            for descriptors in (True, False) if "dot(" in str(program) else (True,):
+                label = f"{program_name} {schedule_name} by {'descriptors' if descriptors else 'pointers'}"
+                yield Chosen(label=label, case=case, descriptors=descriptors)
+
+
+def run(one: Chosen, peers: list[tuple[int, int]]) -> str:
+    """What became of a case on this rank. peers: takes the addresses of the peers' memory, from and up to."""
+    checks = Checks()
+    try:
+        kernel = built(one.point, DEADLINE_S)
+        peers += seen(kernel)
+        known = trial(one.case, one.point.dims, LAUNCHES)
+        dist.barrier(device_ids=[torch.cuda.current_device()])
+        for launch in range(LAUNCHES):
+            known.verify(launch, kernel(known.given(launch)), checks, f"launch {launch}")
+    except DeadlineError as error:
+        return f"late: {error.message}"
+    except CaseError as error:
+        return str(error)
+    return "; ".join(checks.failures) or "good"
+
+
+def seen(kernel: GpuKernel) -> list[tuple[int, int]]:
+    heap: Any = kernel._heap
+    size, own = heap._memory.numel(), dist.get_rank()
+    return [(base, base + size) for rank, base in enumerate(heap._bases) if rank != own]
+
+
+def library() -> dict[str, str]:
+    """What became of the checks of the device library."""
+    found: dict[str, str] = {}
+    kinds = (torch.float32, torch.bfloat16)
+    calls: list[tuple[str, Any]] = [(name, ()) for name in LIBRARY]
+    calls += [(name, (kind,)) for name in ("check_elementwise", "check_product", "check_attention") for kind in kinds]
+    for name, kind in calls:
+        try:
+            getattr(device_expected, name)("cuda", *kind)
+            text = "good"
+        except AssertionError as error:
+            text = f"wrong: {error}"
+        found[f"{name} {kind}"] = text
+    return found
+
+
+def main(folder: Path, limit_s: int) -> None:
+    rank = join(limit_s)
+    peers: list[tuple[int, int]] = []
+    cases = list(chosen())
+    prepare([one.point for one in cases])
+    became = library()
+    for one in cases:
+        became[one.label] = run(one, peers)
+        torch.cuda.synchronize()
+        dist.barrier(device_ids=[rank])
+        if rank == 0:
+            print(f"{one.label}: {became[one.label]}", flush=True)
+        _write(folder / f"said.{rank}.json", {"became": became, "peers": peers, "ended": False})
+    _write(folder / f"said.{rank}.json", {"became": became, "peers": peers, "ended": True})
+
+
+def _write(path: Path, said: dict[str, object]) -> None:
+    path.write_text(json.dumps(said, indent=1))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
+    gc.collect()
+    with contextlib.suppress(Exception):
+        dist.destroy_process_group()  # the process ends in order, for then the sanitizer writes its report
