@@ -49,6 +49,9 @@ CASES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 """What is reached -> the programs and schedules of the library by which it is."""
 
+TRACED = (("ag_gemm", "copy_engine"), ("gemm_ar", "beside"))
+"""Those that run once more as kernels that measure themselves."""
+
 LIBRARY = (
     "check_integers", "check_relu_keeps_nan", "check_convert", "check_copies", "check_pointers", "check_low_level",
     "check_wait_all", "check_push", "check_wrapped_counters",
@@ -58,17 +61,21 @@ LIBRARY = (
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """A case to run. descriptors: operands are loaded through descriptors, where the GPU has them; else by pointers."""
+    """A case to run. descriptors: operands are loaded through descriptors, where the GPU has them; else by pointers.
+
+    trace: launches are measured from inside the kernels.
+    """
 
     label: str
     case: Case
-    descriptors: bool
+    descriptors: bool = True
+    trace: bool = False
 
     @property
     def point(self) -> Point:
         target = current_target()
         return point(
-            self.case, dims_of(self.case[0], SIZES), deadlines=(True,),
+            self.case, dims_of(self.case[0], SIZES), deadlines=(True,), trace=self.trace,
             target=replace(target, tma=target.tma and self.descriptors),
         )  # fmt: skip
 
@@ -82,6 +89,8 @@ def chosen() -> Iterator[Chosen]:
             for descriptors in (True, False) if "dot(" in str(program) else (True,):
                 label = f"{program_name} {schedule_name} by {'descriptors' if descriptors else 'pointers'}"
                 yield Chosen(label=label, case=case, descriptors=descriptors)
+            if (program_name, schedule_name) in TRACED:
+                yield Chosen(label=f"{program_name} {schedule_name} measured", case=case, trace=True)
 
 
 def run(one: Chosen, peers: list[tuple[int, int]]) -> str:
@@ -102,9 +111,14 @@ def run(one: Chosen, peers: list[tuple[int, int]]) -> str:
 
 
 def seen(kernel: GpuKernel) -> list[tuple[int, int]]:
+    """The addresses of what peers have mapped here for a kernel, from and up to."""
     heap: Any = kernel._heap
-    size, own = heap._memory.numel(), dist.get_rank()
-    return [(base, base + size) for rank, base in enumerate(heap._bases) if rank != own]
+    mapped = [(heap._bases, heap._memory.numel())]
+    if kernel._tracer is not None:
+        clocks: Any = kernel._tracer._clocks
+        mapped.append((list(clocks._handle.buffer_ptrs), clocks._mail.numel() * clocks._mail.itemsize))
+    own = dist.get_rank()
+    return [(base, base + size) for bases, size in mapped for rank, base in enumerate(bases) if rank != own]
 
 
 def library() -> dict[str, str]:

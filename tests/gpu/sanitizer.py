@@ -16,12 +16,13 @@ What the tools see:
 
 What is not looked at, or not held against the kernels:
 
+* Launches in CUDA graphs, and the small kernel that takes turns there: with a deadline nothing is captured.
 * Kernels of NCCL are excluded: some read whole words where a tensor ends inside one (pytorch#132640).
 * Errors of calls to CUDA's interface are not reported: torch and NCCL try what a machine can do by calls that may fail.
-* An access "out of bounds" inside a peer's heap, which this process has mapped: the tool does not know memory imported
+* An access "out of bounds" inside a peer's heap, which this process has mapped: a tool need not know memory imported
   from another process. A run with such reports is no proof, and is called doubtful.
-* A wait that is late under a tool, in a case that is good without one: the tool runs kernels of different streams one
-  after the other, so a program that another stream waits for may not run. Such a case is not judged.
+* A wait that is late under a tool, in a case that is good without one: a tool may run kernels of different streams one
+  after the other, and then a program that another stream waits for does not run. Such a case is not judged.
 * A tool that refuses the machine ("Device not supported").
 """
 

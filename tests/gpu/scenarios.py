@@ -202,26 +202,36 @@ def timelines() -> None:
         if number % ranks == rank:
             kept[number] = found
 
-    def look(first: int, checks: Checks) -> None:
-        if (number := first + rank) in kept:
-            judge(cases()[number], kept[number], checks)
+    def report(which: tuple[int, Case], checks: Checks) -> None:
+        checks.failures += judged.get(which[0], [])
 
     failed: list[str] = []
-    numbers = range(0, len(cases()), ranks)
-    for run in (
-        lambda: together(list(enumerate(cases())), measure, lambda which: str(name(which[1]))),
-        lambda: together(numbers, look, lambda first: f"timelines from number {first} on"),
-    ):
-        try:
-            run()
-        except CasesFailed as error:
-            failed.append(str(error))
+    judged: dict[int, list[str]] = {}
+    numbered = list(enumerate(cases()))
+    try:
+        together(numbered, measure, lambda which: str(name(which[1])))
+    except CasesFailed as error:
+        failed.append(str(error))
+    judged |= {number: judge(cases()[number], found) for number, found in kept.items()}
+    try:
+        together(numbered, report, lambda which: f"the timeline of {name(which[1])}")
+    except CasesFailed as error:
+        failed.append(str(error))
     if failed:
         raise CasesFailed("\n".join(failed))
 
 
-def judge(case: Case, found: Timeline, checks: Checks) -> None:
-    """Looks at the spans of two launches of a case. Calls no other rank."""
+def judge(case: Case, found: Timeline) -> list[str]:
+    """What is wrong with the spans of two launches of a case. Calls no other rank."""
+    checks = Checks()
+    try:
+        _judge(case, found, checks)
+    except Exception as error:
+        checks.expect(False, f"{type(error).__name__}: {error}")
+    return checks.failures
+
+
+def _judge(case: Case, found: Timeline, checks: Checks) -> None:
     ranks = dist.get_world_size()
     plan = compiler.plan(
         *case, ranks=ranks, dims=dims_of(case[0], EVEN), dtype="bf16", target=current_target()
@@ -229,15 +239,15 @@ def judge(case: Case, found: Timeline, checks: Checks) -> None:
     kernels = [kernel for kernel in plan.bound.kernels if not kernel.on_copy_engine]
     tiles = sum(plan.bound.stages[stage].total for kernel in kernels for stage in kernel.stage_names)
     spans = Measured(plan=plan, raw=found.spans).spans
-    checks.expect(all(span.begin <= span.end for span in spans), f"{name(case)}: a span ends before it begins")
+    checks.expect(all(span.begin <= span.end for span in spans), "a span ends before it begins")
     own = [(s.epoch, s.rank, s.stage, s.tile) for s in spans if s.kind == "tile"]
     there = (len(own), len(set(own)), 2 * ranks * tiles)
-    checks.expect(there[0] == there[1] == there[2], f"{name(case)}: tiles, different ones, expected: {there}")
+    checks.expect(there[0] == there[1] == there[2], f"tiles, different ones, expected: {there}")
     doubt = max(found.trip_ns) + 2 * found.resolution_ns + EVENTS_NS
     last = {(s.epoch, s.a, s.b): s.begin for s in spans if s.kind == "notify"}
     for span in spans:
         if span.kind == "wait" and (begun := last.get((span.epoch, span.rank, span.a))) is not None:
-            early = f"{name(case)}: {span} ended {begun - span.end} ns before its notify"
+            early = f"{span} ended {begun - span.end} ns before its notify"
             checks.expect(span.end + doubt > begun, early)
     text = measured_text(Measured(plan=plan, raw=found.spans, clock=found.clock))
-    checks.expect(bool(json.loads(text)["traceEvents"]), f"{name(case)}: no events")
+    checks.expect(bool(json.loads(text)["traceEvents"]), "no events")
