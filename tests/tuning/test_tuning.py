@@ -24,7 +24,7 @@ RECORD = Record(
 def test_algorithms_are_programs_that_callers_cannot_tell_apart() -> None:
     module = compiler.load("gemm_rs")
     names = [p.name for p in algorithms(module.programs, module.program("gemm_rs_scatter"))]
-    assert names[0] == "gemm_rs_scatter" and set(names) == {"gemm_rs_ring", "gemm_rs_scatter", "gemm_rs_slots"}
+    assert names[0] == "gemm_rs_scatter" and set(names) == {p.name for p in module.programs}
     module = compiler.load("ag_gemm_epilogues")  # silu and gelu take and give the same tensors
     assert algorithms(module.programs, module.program("ag_gemm_silu")) == (module.program("ag_gemm_silu"),)
     module = compiler.load("all_gather")

@@ -33,10 +33,12 @@ class Arg:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopContext:
-    """A loop over tiles: how many, and the lines of its body."""
+    """A loop over tiles: how many, the first one of program `pid`, the lines of its body, and whether it is flat."""
 
     total: int
     lines: tuple[str, ...]
+    first: str = "pid"
+    flat: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,8 @@ class Dialect:
     """Of the number of the launch and of what is waited for: that of counters, or one that wraps as they do."""
     descriptors: bool = True
     """Loads may go through tensor descriptors."""
+    flattens: bool = True
+    """Loops over tiles may be flat (schedule/flat.py)."""
 
     def check(self, bound: Bound) -> None:
         """Raises EmitError for a bound program that the dialect cannot express."""
@@ -118,6 +120,7 @@ class Traced(Dialect):
         "from tilelink.runtime import device as dl",
         "from tilelink.runtime.device import tracing",
     )
+    flattens: bool = False  # a tile would begin before the one in front of it is written down
 
     def check(self, bound: Bound) -> None:
         if bound.target.kind == "hip":
@@ -172,6 +175,7 @@ class TritonDistributed(Dialect):
     peer_tables: bool = False
     epoch_type: str = "tl.int64"
     descriptors: bool = False
+    flattens: bool = False
 
     def check(self, bound: Bound) -> None:
         if not bound.schedule.reuse_wait:

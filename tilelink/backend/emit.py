@@ -25,7 +25,7 @@ from tilelink.ir.program import Attend, Dot, Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements, value_of, values
-from tilelink.schedule.bound import Bound, BoundStage, Kernel
+from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
 MATH = "from tilelink.runtime.device import tiles"
@@ -153,7 +153,10 @@ def _tile_kernel(
         writer = Writer(taken=taken)
         for name in loop.stages:
             _tile_body(bound, bound.stages[name], writer, uniform, modules, descriptors, dialect)
-        loops.append(LoopContext(total=bound.stages[loop.stages[0]].total, lines=tuple(writer.lines)))
+        stage = bound.stages[loop.stages[0]]
+        flat = stage.flat and dialect.flattens and bound.target.kind != "hip" and stage.total > kernel.programs
+        first = _first_tile(kernel, loop)
+        loops.append(LoopContext(total=stage.total, first=first, lines=tuple(writer.lines), flat=flat))
     return KernelContext(
         name=kernel.name,
         args=(*descriptors.args.values(), *args),
@@ -240,6 +243,12 @@ def _runtime_waits(bound: Bound, kernel: Kernel) -> Iterator[tuple[int, int]]:
             yield bound.finished_base, kernel.reuse_lag
         if kernel.needs_entry:
             yield bound.entered_base, 0
+
+
+def _first_tile(kernel: Kernel, loop: Loop) -> str:
+    """A program's first tile of a loop: tile 0 goes to the program behind that of the last tile before."""
+    turned = -loop.first % kernel.programs
+    return f"(pid + {turned}) % num_programs" if turned else "pid"
 
 
 def _first_lane(bound: Bound, kernel: Kernel) -> int:

@@ -7,11 +7,13 @@ overwrite, unless a barrier is in between. A wait has one; everything else is fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from tilelink.ir.program import For, If, Region, Statement, Store, Transfer, Wait
-from tilelink.ir.scalar import Env, Index, Lookup, Scalar, evaluate, walk
+from tilelink.ir.scalar import Env, Index, Lookup, Scalar, Whole, evaluate, walk
 from tilelink.ir.visitor import reads, statements, value_of
 from tilelink.schedule.bound import Bound
 
@@ -20,10 +22,12 @@ from tilelink.schedule.bound import Bound
 class Pending:
     """Own tensors that the program may have stored to or loaded from since its last barrier, as a tile is rendered.
 
-    scratch: tensors whose elements may be written more than once.
+    counts: of every index of the stage the number of tiles. scratch: tensors whose elements may be written more than
+    once.
     """
 
     ranks: int
+    counts: Mapping[str, int]
     scratch: frozenset[str]
     stored: frozenset[str] = frozenset()
     loaded: frozenset[str] = frozenset()
@@ -69,8 +73,8 @@ class Pending:
             self._clear()
         round_before = replace(self)
         round_before.barriers(loop.body)
-        parts = _Parts()
-        parts.note(loop.body, {decl.name for decl in loop.indices}, self.ranks)
+        parts = _Parts(ranks=self.ranks)
+        parts.note(loop.body, {decl.name: self.counts[decl.name] for decl in loop.indices})
         self.stored |= round_before.stored - parts.apart
         self.loaded |= round_before.loaded - parts.apart
         return needed
@@ -93,17 +97,18 @@ class Pending:
 class _Parts:
     """Which regions of its own tensors a program touches, again and again."""
 
+    ranks: int
     stored: set[str] = field(default_factory=set[str])
     loaded: set[str] = field(default_factory=set[str])
     places: dict[str, set[object]] = field(default_factory=dict[str, set[object]])
 
-    def note(self, body: tuple[Statement, ...], indices: set[str], ranks: int, number: int = 0) -> None:
+    def note(self, body: tuple[Statement, ...], counts: Mapping[str, int], number: int = 0) -> None:
         """A body that is run for all values of some indices; bodies with other numbers have other tiles."""
         for region, stores in accesses(body):
-            if _here(region, ranks):
+            if _here(region, self.ranks):
                 (self.stored if stores else self.loaded).add(region.tensor)
-                names = {c.name for c in (*region.coords, region.rank) if isinstance(c, Index)}
-                part = (number, region.coords, region.rank) if names >= indices else None
+                names = {_moves_with(c, counts, self.ranks) for c in (*region.coords, region.rank)}
+                part = (number, region.coords, region.rank) if names >= counts.keys() else None
                 self.places.setdefault(region.tensor, set()).add(part)
 
     @property
@@ -119,13 +124,14 @@ def pending_at(bound: Bound, stage: str) -> Pending:
     """
     kernel = next(k for k in bound.kernels if stage in k.stage_names)
     last = next(n for n, loop in enumerate(kernel.loops) if stage in loop.stages)
-    parts = _Parts()
+    parts = _Parts(ranks=bound.ranks)
     for number, loop in enumerate(kernel.loops[: last + 1]):
-        for own in (bound.stages[name].stage for name in loop.stages):
-            parts.note(own.body, {decl.name for decl in own.indices}, bound.ranks, number)
+        for own in (bound.stages[name] for name in loop.stages):
+            parts.note(own.stage.body, {decl.name: own.count(decl.name) for decl in own.stage.indices}, number)
     apart = parts.apart if kernel.loops[last].stages[0] == stage else set[str]()
     return Pending(
         ranks=bound.ranks,
+        counts={name: bound.stages[stage].count(name) for name in bound.stages[stage].extents},
         scratch=frozenset(t.name for t in bound.tensors.values() if t.decl.space in ("local", "symmetric")),
         stored=frozenset(parts.stored - apart),
         loaded=frozenset(parts.loaded - apart),
@@ -141,6 +147,24 @@ def accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool]]:
             yield statement.region, True
         elif isinstance(statement, Transfer):
             yield statement.target, True
+
+
+def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ranks: int) -> str | None:
+    """The one index whose every value gives a coordinate another value, on all ranks."""
+    if coordinate is None or isinstance(coordinate, Whole):
+        return None
+    if isinstance(coordinate, Index):
+        return coordinate.name
+    names = {e.name for e in walk(coordinate) if isinstance(e, Index)}
+    if len(names) != 1 or not names <= counts.keys() or any(isinstance(e, Lookup) for e in walk(coordinate)):
+        return None
+    (name,) = names
+    numbers = np.arange(counts[name])
+    for rank in range(ranks):
+        found = evaluate(coordinate, Env(rank=rank, ranks=ranks, params={}, indices={name: numbers}))
+        if len(np.unique(found)) < counts[name]:
+            return None
+    return name
 
 
 def _here(region: Region, ranks: int) -> bool:

@@ -124,11 +124,13 @@ class Way:
 def fused_ways(request: Request, machine: Machine) -> list[Way]:
     """The GPU schedules of the operator's algorithms that the machine can hold at these sizes, best first.
 
-    Those with fewest tiles are simulated first, until TILES are spent; the rest is left out.
+    Those of the default program and those with fewest tiles are simulated first, until TILES are spent; the rest is
+    left out.
     """
     found: list[Way] = []
     spent = 0
-    for bound in sorted(held(request, machine.target), key=_tiles):
+    own = programs_for(request.op, request.follows)[0]
+    for bound in sorted(held(request, machine.target), key=lambda one: (one.source != own, _tiles(one))):
         spent += _tiles(bound)
         if spent > TILES:
             break

@@ -13,6 +13,7 @@ from tilelink.ir.typing import infer
 from tilelink.ir.visitor import stage_regions, statements
 from tilelink.schedule import defaults
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
+from tilelink.schedule.flat import check_flat
 from tilelink.schedule.kernels import kernels_of
 from tilelink.schedule.orders import decode
 from tilelink.schedule.transform import (
@@ -67,7 +68,9 @@ def bind(
         finished_base=used + ranks,
         pad_size=used + 2 * ranks,
     )
-    return replace(bound, kernels=kernels_of(bound))
+    bound = replace(bound, kernels=kernels_of(bound))
+    check_flat(bound)
+    return bound
 
 
 def _check_parts(program: Program, schedule: Schedule) -> None:
@@ -150,6 +153,7 @@ def _bind_stages(
             block=block,
             warps=part.warps or 4,
             stages=part.stages or 3,
+            flat=part.flat,
         )
     return _match_fused(bound)
 

@@ -52,6 +52,7 @@ class BoundStage:
     """Elements of a whole axis handled at once inside a contraction or reduction."""
     warps: int
     stages: int
+    flat: bool = False
 
     @property
     def name(self) -> str:
@@ -69,9 +70,14 @@ class BoundStage:
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A loop of a kernel over the tiles of its first stage; further stages do the same tile after it."""
+    """A loop of a kernel over the tiles of its first stage; further stages do the same tile after it.
+
+    first: tiles of the loops before it. Program (first + t) % programs runs tile t, so that the programs which have one
+    tile less of the loops before are the first to have one of this loop.
+    """
 
     stages: tuple[str, ...]
+    first: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilelink.errors import ScheduleError
 from tilelink.ir.visitor import stage_regions
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop, same_domain
@@ -63,7 +65,12 @@ def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
             same.append(stage.name)
         else:
             after.append(Loop(stages=(stage.name,)))
-    return (*before, Loop(stages=tuple(same)), *after)
+    loops: list[Loop] = []
+    first = 0
+    for loop in (*before, Loop(stages=tuple(same)), *after):
+        loops.append(replace(loop, first=first))
+        first += bound.stages[loop.stages[0]].total
+    return tuple(loops)
 
 
 def _programs(bound: Bound, host: BoundStage, total: int) -> int:

@@ -57,6 +57,8 @@ class Machine:
     """Of one load in the main loop, hidden by its pipeline."""
     tile_overhead: float = _number("s")
     """Filling the pipeline of a tile and turning to the next one."""
+    flat_gain: float = _number("s")
+    """What of that a flat loop hides, where the next tile's operands come while the last one ends."""
 
     link_bandwidth: float = _number("B/s")
     """Out of one rank, and into one rank, inside a node."""

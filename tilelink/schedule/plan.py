@@ -191,7 +191,7 @@ def _place(bound: Bound, kernel: Kernel, base: int, first_task: Mapping[str, int
         t = np.arange(total)[None, :]
         for place, name in enumerate(loop.stages):
             where = first_task[name] + ranks * total + t
-            lane[where] = base + ranks * kernel.programs + t % kernel.programs
+            lane[where] = base + ranks * kernel.programs + (loop.first + t) % kernel.programs
             sequence[where] = before + (t // kernel.programs) * len(loop.stages) + place
         before += -(-total // kernel.programs) * len(loop.stages)
 

@@ -99,6 +99,8 @@ class StageSchedule:
     order: Order | None = None
     warps: int | None = None
     stages: int | None = None
+    flat: bool = False
+    """One software pipeline through all tiles of a program, instead of one for each tile (see schedule/flat.py)."""
     location: Location | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -115,6 +117,8 @@ class StageSchedule:
             parts.append(f"warps {self.warps}")
         if self.stages:
             parts.append(f"stages {self.stages}")
+        if self.flat:
+            parts.append("flat")
         return f"{self.name} {', '.join(parts)}"
 
 
@@ -165,10 +169,15 @@ class Schedule:
         return self._with_stage(replace(self.stage(stage), tiles=_positive(stage, sizes)))
 
     def order(self, stage: str, *nest: IndexOrder, group: tuple[str, int] | None = None) -> Schedule:
-        return self._with_stage(replace(self.stage(stage), order=Order(nest=nest, group=group)))
+        order = Order(nest=nest, group=group) if nest or group else None
+        return self._with_stage(replace(self.stage(stage), order=order))
 
     def knobs(self, stage: str, *, warps: int | None = None, stages: int | None = None) -> Schedule:
         return self._with_stage(replace(self.stage(stage), warps=warps, stages=stages))
+
+    def flat(self, stage: str, on: bool = True) -> Schedule:
+        """One software pipeline through all tiles of a program of this stage."""
+        return self._with_stage(replace(self.stage(stage), flat=on))
 
     def channel(self, tensor: str, **sizes: int) -> Schedule:
         return self._with_tensor(replace(self.tensor(tensor), channel=_positive(tensor, sizes)))

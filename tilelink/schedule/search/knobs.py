@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tilelink.ir.program import Dot, Program, Stage, Store, Transfer, Wait
-from tilelink.ir.scalar import RANK, Env, Ranks, Scalar, binary, const, evaluate
+from tilelink.ir.program import Dot, IndexDecl, Program, Stage, Store, Transfer, Wait
+from tilelink.ir.scalar import RANK, Env, Ranks, Scalar, binary, const, evaluate, walk
 from tilelink.ir.typing import StageTyping, infer
 from tilelink.ir.visitor import statements, value_of, values
+from tilelink.schedule.flat import flat_reason
 from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Schedule, Sm
 from tilelink.target import Target
 
@@ -51,7 +52,7 @@ def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, 
     found: list[Knob] = []
     for stage in program.stages:
         reader = _Reader(program=program, stage=stage, typing=typing.stage(stage.name), dims=dims, ranks=ranks)
-        found += reader.product_knobs(target) if reader.product else reader.other_knobs()
+        found += [*reader.product_knobs(target), *reader.pipeline_knobs()] if reader.product else reader.other_knobs()
         found += reader.order_knobs()
     shared = [t.name for t in program.tensors if t.symmetric]
     found += [_knob(f"{name} buffers", {str(n): _buffers(name, n) for n in BUFFERS}) for name in shared]
@@ -107,6 +108,15 @@ class _Reader:
     def _product(self, sizes: dict[str, int], warps: int, stages: int) -> Change:
         return lambda s: s.tile(self.stage.name, **sizes).knobs(self.stage.name, warps=warps, stages=stages)
 
+    def pipeline_knobs(self) -> Iterator[Knob]:
+        """Whether the next tile begins before one has ended, where a loop over tiles can be flat at all."""
+        if flat_reason(self.stage.body) is None:
+            choices = {"tile by tile": self._flat(False), "through all tiles": self._flat(True)}
+            yield _knob(f"{self.stage.name} pipeline", choices)
+
+    def _flat(self, on: bool) -> Change:
+        return lambda schedule: schedule.flat(self.stage.name, on)
+
     def other_knobs(self) -> Iterator[Knob]:
         tiled = self.tiled()
         moves = all(isinstance(s, Transfer) for s in statements(self.stage.body) if isinstance(s, Store | Transfer))
@@ -158,6 +168,9 @@ class _Reader:
         starts: dict[str, tuple[IndexOrder, ...]] = {"as written": ()}
         if len(over) == 1:
             starts = {str(term): (term,) for term in _turns(over[0])}
+        for decl in self._peers():
+            backwards = IndexOrder(index=decl.name, kind="sequence", start=binary("-", decl.extent, const(1)), step=-1)
+            starts[f"{decl.name} backwards"] = (backwards,)
         bands = GROUPS if self.product and len(tiled) >= 2 else (0,)
         choices: dict[str, Change] = {}
         for label, nest in starts.items():
@@ -165,6 +178,13 @@ class _Reader:
                 group = (tiled[0], band) if band else None
                 choices[f"{label}, bands of {band}" if band else label] = self._ordered(nest, group)
         yield _knob(f"{name} order", choices)
+
+    def _peers(self) -> list[IndexDecl]:
+        """Indices over some of the ranks, as over all but oneself."""
+        return [
+            d for d in self.stage.indices
+            if not isinstance(d.extent, Ranks) and any(isinstance(e, Ranks) for e in walk(d.extent))
+        ]  # fmt: skip
 
     def _ordered(self, nest: tuple[IndexOrder, ...], group: tuple[str, int] | None) -> Change:
         return lambda schedule: schedule.order(self.stage.name, *nest, group=group)

@@ -77,7 +77,8 @@ class Roofline:
         main = max(main, work.traffic / share)
         main += work.elementwise * machine.sms / machine.vector_flops
         main += work.special * machine.sms / machine.special_rate
-        return TileTime(main=main, overhead=machine.tile_overhead if work.products else 0.0)
+        between = machine.tile_overhead - (machine.flat_gain if work.flat else 0.0)
+        return TileTime(main=main, overhead=max(0.0, between) if work.products else 0.0)
 
     def _product(self, product: Product, work: TileWork, machine: Machine) -> float:
         """Main loop: tensor cores, operands from the cache, or the latency that too few stages leave visible."""

@@ -58,6 +58,7 @@ class TileWork:
     block: int = 64
     warps: int = 4
     stages: int = 3
+    flat: bool = False
     programs: int = 1
 
 
@@ -149,7 +150,8 @@ class WorkOf:
         self._plan = plan
         self._typing = infer(plan.bound.program)
         stages = plan.bound.stages
-        self.programs = {n: max(1, min(k.programs, stages[n].total)) for k in plan.bound.kernels for n in k.stage_names}
+        self._kernels = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
+        self.programs = {n: max(1, min(k.programs, stages[n].total)) for n, k in self._kernels.items()}
         """Stage -> programs of a rank that have a tile of it."""
         tensors = sorted(plan.bound.tensors.values(), key=lambda t: t.number)
         self.items = np.array([ITEM_SIZE[t.dtype] for t in tensors], dtype=np.int64)
@@ -167,6 +169,7 @@ class WorkOf:
         if value is None or not len(one.task):
             return None
         stage = one.stage
+        kernel = self._kernels[stage.name]
         typing = self._typing.stage(stage.name)
         products, elementwise, special = _operations(typing, lambda axis: self._size(stage, axis), value)
         return TileWork(
@@ -177,8 +180,9 @@ class WorkOf:
             traffic=self._traffic(one),
             item=ITEM_SIZE[self._plan.bound.dtype],
             block=stage.block,
-            warps=stage.warps,
-            stages=stage.stages,
+            warps=kernel.warps,
+            stages=kernel.stages,
+            flat=stage.flat,
             programs=self.programs[stage.name],
         )
 

@@ -1,0 +1,85 @@
+"""Where a program may begin with its next tile before it has ended the last one.
+
+A flat loop has one software pipeline through all tiles of a program: while the last steps of a tile's product run, the
+operands of the next tile are on their way. What a schedule asks for with `flat` is sound where nobody can tell:
+
+* A tile begins with its product, behind nothing but waits: only these, and loads of the product's operands, move before
+  the end of the tile in front.
+* If there are such waits, nothing in the loop notifies. Else a program could wait for what a peer sends only after the
+  notify that now stands behind the wait.
+* What the operands are loaded from is never written during the launch, or waited for, or written by other kernels only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilelink.errors import ScheduleError
+from tilelink.ir.program import Dot, For, Notify, Region, Statement, Wait
+from tilelink.ir.visitor import reads, statements, value_of, values
+from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.schedule.transform import stage_writes
+
+
+def check_flat(bound: Bound) -> None:
+    """Raises ScheduleError for a stage that cannot be flat, and says why."""
+    for kernel in bound.kernels:
+        for loop in kernel.loops:
+            for name in loop.stages:
+                if bound.stages[name].flat and (reason := _reason(bound, kernel, loop, bound.stages[name])):
+                    place = bound.schedule.stage(name).location
+                    raise ScheduleError(f"{name} cannot be flat: {reason}", location=place, hint="take `flat` away")
+
+
+def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
+    """Why the loop that a stage begins cannot be flat, or None."""
+    if kernel.on_copy_engine or loop.stages[0] != stage.name:
+        return "it has no tiles of its own on SMs"
+    together = tuple(s for name in loop.stages for s in bound.stages[name].stage.body)
+    if reason := flat_reason(together):
+        return reason
+    written = {r.tensor for name in kernel.stage_names for r in stage_writes(bound.stages[name].stage)}
+    awaited = {wait.region.tensor for wait in _leading_waits(together)}
+    for region in _operands(together):
+        constant = bound.tensors[region.tensor].decl.space in ("in", "table")
+        if not constant and region.tensor in written - awaited:
+            return f"it multiplies {region.tensor}, which its own kernel writes"
+    return None
+
+
+def flat_reason(body: tuple[Statement, ...]) -> str | None:
+    """What in the statements of a tile keeps a loop over such tiles from being flat, or None."""
+    waits = _leading_waits(body)
+    products = [
+        v for s in statements(body) if (one := value_of(s)) is not None for v in values(one) if isinstance(v, Dot)
+    ]
+    first = value_of(body[len(waits)]) if len(body) > len(waits) else None
+    if first is None or not any(isinstance(v, Dot) for v in values(first)):
+        return "its tiles do not begin with a product"
+    if len(products) > 1:
+        return "its tiles have more than one product"
+    if any(isinstance(s, For) for s in body):
+        return "it has a loop behind its product"
+    if waits and any(isinstance(s, Notify) for s in statements(body)):
+        return "it waits before its product and notifies behind it: the next tile's wait would come before the notify"
+    return None
+
+
+def _leading_waits(body: tuple[Statement, ...]) -> list[Wait]:
+    """The waits that a tile begins with."""
+    found: list[Wait] = []
+    for statement in body:
+        if not isinstance(statement, Wait):
+            break
+        found.append(statement)
+    return found
+
+
+def _operands(body: tuple[Statement, ...]) -> Iterator[Region]:
+    """What the product of a body multiplies."""
+    for statement in statements(body):
+        value = value_of(statement)
+        for one in values(value) if value is not None else ():
+            if isinstance(one, Dot):
+                yield from reads(one.left)
+                yield from reads(one.right)
