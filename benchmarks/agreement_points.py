@@ -59,6 +59,15 @@ def programs_of(op: str) -> tuple[Program, ...]:
     return algorithms(module.programs, first)
 
 
+def point_of(op: str, shape: str, program: str, schedule: str) -> dict[str, Any]:
+    """A point without what is known of it; the name of its schedule does not matter."""
+    text = schedule.replace(schedule.split(" for ", 1)[0], "schedule one", 1)
+    return {
+        "op": op, "shape": shape, "program": program, "schedule": text, "dims": dims_of(op, shape), "ranks": RANKS,
+        "dtype": DTYPE,
+    }  # fmt: skip
+
+
 class _Group:
     """The points of one operator and shape."""
 
@@ -69,12 +78,8 @@ class _Group:
 
     def add(self, program: str, schedule: str, origin: str, seconds: float | None = None) -> bool:
         """Keeps a point that can be planned, once; says whether it did."""
-        text = schedule.replace(schedule.split(" for ", 1)[0], "schedule one", 1)
-        point = {
-            "op": self._op, "shape": self._shape, "program": program, "schedule": text, "origin": origin,
-            "dims": self._dims, "ranks": RANKS, "dtype": DTYPE,
-        }  # fmt: skip
-        if any((p["program"], p["schedule"]) == (program, text) for p in self.points):
+        point = point_of(self._op, self._shape, program, schedule) | {"origin": origin}
+        if any((p["program"], p["schedule"]) == (program, point["schedule"]) for p in self.points):
             return False
         try:
             seconds = simulate(plan_of(point, TARGET), self._machine).seconds if seconds is None else seconds

@@ -15,7 +15,7 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import search_report
+from benchmarks import search_quality_figures, search_report
 from benchmarks.agreement_figures import scatter, table_of
 from benchmarks.plots import drawing
 from benchmarks.tables import best, render
@@ -42,6 +42,8 @@ def main() -> int:
             parts += agreement(report, path.stem)
         if isinstance(report, dict) and report.get("benchmark") == "search":
             parts += searches(report, path.stem)
+        if isinstance(report, dict) and report.get("benchmark") == "search quality":
+            parts += qualities(report, path.stem)
         if not isinstance(report, dict) or report.get("benchmark") != "tp":
             continue
         parts += [f"## {path.stem}", ""]
@@ -65,6 +67,14 @@ def searches(report: dict[str, Any], name: str) -> list[str]:
     for shape in report["shapes"]:
         search_report.plot(report, shape["op"], DOCS / "plots" / f"{name}_{shape['op']}.svg")
     return [f"## {name}", "", search_report.render(report, name)]
+
+
+def qualities(report: dict[str, Any], name: str) -> list[str]:
+    """What searches lose against sweeps, with curves. `benchmarks/search_quality.py --report` makes the figures."""
+    for group in report["figures"]["groups"]:
+        if group["best"]:
+            search_quality_figures.plot(group, DOCS / "plots" / search_quality_figures.plot_name(group, name))
+    return [f"## {name}", "", *search_quality_figures.table_of(report, name)]
 
 
 def plot(shapes: Sequence[dict[str, Any]], path: Path) -> None:
