@@ -13,8 +13,8 @@ The points are chosen without GPUs and before anything is measured; what each of
 search    the best by the model, as `tilelink tune` finds them: what it would measure
 random    drawn evenly from the points of the space that can be planned, every program as likely as any other
 declared  the schedules of the operator's file
-next      the model's next best
-near      one knob away from the best of the search or from a declared schedule, by chance
+next      the model's best with other predictions, one of each
+near      one knob away from the best of the search or from a good declared schedule, by chance
 
 Two schedules with the same generated kernels are one point. Random points that the model thinks far slower than the
 best are not measured, they are in `too_slow`: whoever searches by chance has them too. `--report` writes the figures
@@ -57,12 +57,12 @@ GROUPS = (("ag_gemm", "mlp-5"), ("gemm_rs", "mlp-2"), ("ag_gemm", "mlp-1"), ("ge
 """Operators and shapes; those that take longest to choose first."""
 SEARCH, RANDOM, NEXT, NEAR = 7, 70, 20, 40
 """Points of a sweep by their sources, besides the declared schedules: a twentieth are the search's."""
-TRIALS = 200
-"""Points that the search tries."""
+TRIALS = 600
+"""Points that the search tries: 15 to 150 s of one core, where `tilelink tune` takes 60 s if nobody says otherwise."""
 SLOWEST = 8.0
 """Random points that are predicted to take longer than this many times the best are not measured."""
 BASES, PROMISING = 3, 1.25
-"""How many of the search's best neighbours are taken of, and how much slower than the best these may be predicted."""
+"""How many of the search's best have neighbours taken, and how much slower than the best those may be predicted."""
 RUN = 20
 """Neighbours in the file of one group: its data and references are made anew for each such run."""
 
@@ -108,17 +108,12 @@ class Sweep:
     def fill(self, counts: Sequence[int], trials: int) -> dict[str, Any]:
         """Takes so many points of each source (SEARCH, RANDOM, NEXT, NEAR). Returns what searching took."""
         found = self._search(trials)
-        ranked = self._distinct(found, counts[0] + counts[2])
-        best = ranked[: counts[0]]
-        for point in best:
-            point["sources"].append("search")
+        best = self._best(found, counts[0])
         self._limit = SLOWEST * best[0]["chosen_us"]
         declared = self._declared()
         drawn = self._random(counts[1])
-        for point in ranked[counts[0] :]:
-            point["sources"].append("next")
-        bases = [*best[:BASES], *declared]
-        self._near(bases, counts[3])
+        self._next(found, counts[2], best)
+        self._near([*best[:BASES], *declared], counts[3])
         self._by_kernels = {key: point for key, point in self._by_kernels.items() if point["sources"]}
         return {
             "op": self._op, "shape": self._shape, "space": found.size, "trials": trials,
@@ -132,16 +127,31 @@ class Sweep:
             target=target(TARGET), dtype=DTYPE, by="evolution", budget_s=None, trials=trials, seed=self._seed,
         )  # fmt: skip
 
-    def _distinct(self, found: Found, count: int) -> list[Point]:
-        """The search's points, best first, those with equal kernels once; so many at most."""
+    def _best(self, found: Found, count: int) -> list[Point]:
+        """Takes so many of the search's best, those with equal kernels once; best first."""
         kept: list[Point] = []
         for one in found.ranking:
-            point = self.find(self._programs[one.candidate.program].name, one.schedule)
-            if point is not None and not any(point is other for other in kept):
-                kept.append(point)
             if len(kept) == count:
                 break
+            point = self.find(self._programs[one.candidate.program].name, one.schedule)
+            if point is not None and not point["sources"]:
+                point["sources"].append("search")
+                kept.append(point)
         return kept
+
+    def _next(self, found: Found, count: int, best: Sequence[Point]) -> None:
+        """Takes so many of the search's points whose predictions differ from those of the best and of each other."""
+        known = {point["chosen_us"] for point in best}
+        for one in found.ranking:
+            if count == 0:
+                return
+            if round(one.seconds * 1e6, 2) in known:
+                continue
+            point = self.find(self._programs[one.candidate.program].name, one.schedule)
+            if point is not None:
+                point["sources"].append("next")
+                known.add(point["chosen_us"])
+                count -= 1
 
     def _declared(self) -> list[Point]:
         module, kept = compiler.load(self._op), list[Point]()
@@ -172,9 +182,9 @@ class Sweep:
 
     def _near(self, bases: Sequence[Point], count: int) -> None:
         """Takes so many promising neighbours that are not there yet."""
-        around = [one for base in bases for one in self._neighbours(base)]
-        self._chance.shuffle(around)
         limit = PROMISING * min(base["chosen_us"] for base in bases)
+        around = [one for base in bases if base["chosen_us"] <= limit for one in self._neighbours(base)]
+        self._chance.shuffle(around)
         for program, schedule in around:
             if count == 0:
                 return

@@ -104,7 +104,10 @@ def _spread(point: Point) -> float | None:
 
 
 def _search(points: Sequence[Point], best_us: float) -> dict[str, Any]:
-    """The search's choice. curve: the best after so many measurements in the model's order, also past its own."""
+    """The search's choice. curve: the best after so many measurements in the model's order, also past its own.
+
+    apart_regret: that of as many schedules of which the model predicts different times.
+    """
     own = sorted((p for p in points if "search" in p["sources"]), key=lambda p: p["chosen_us"])
     more = sorted((p for p in points if "next" in p["sources"] and p not in own), key=lambda p: p["chosen_us"])
     curve: list[float | None] = []
@@ -113,12 +116,16 @@ def _search(points: Sequence[Point], best_us: float) -> dict[str, Any]:
             break
         known = [t for t in (curve[-1] if curve else None, point["measured_us"]) if t is not None]
         curve.append(min(known) if known else None)
-    done = [p["measured_us"] for p in own if p.get("measured_us") is not None]
+    done, apart = (
+        [p["measured_us"] for p in some if p.get("measured_us") is not None]
+        for some in (own, [*own[:1], *more[: len(own) - 1]])
+    )
     first = own[0].get("measured_us") if own else None
     return {
         "count": len(own), "measured": len(done), "us": min(done) if done else None,
         "regret": min(done) / best_us - 1 if done else None, "first_us": first,
-        "first_regret": first / best_us - 1 if first is not None else None, "curve": curve,
+        "first_regret": first / best_us - 1 if first is not None else None,
+        "apart_regret": min(apart) / best_us - 1 if apart else None, "curve": curve,
     }  # fmt: skip
 
 
@@ -169,9 +176,10 @@ def table_of(report: Mapping[str, Any], name: str = "") -> Iterator[str]:
     counts = {group["search"]["count"] for group in found["groups"] if group["search"]}
     few = "/".join(map(str, sorted(counts))) or "few"
     yield (
-        f"The search measures the model's best {few} schedules; a sweep measures those, as many random points as the"
-        " other half of it, the declared schedules, the model's next best, and neighbours of the best. A regret is what"
-        " a choice takes longer than the best of the sweep. Random search: the expected regret over all choices of as"
+        f"The search measures the model's best {few} schedules; a sweep measures those, random points for half of it,"
+        " the declared schedules, the model's next best, and neighbours of the best. A regret is what a choice takes"
+        " longer than the best of the sweep. Predictions of the search's best are often equal: told apart are as many"
+        " with different ones. Random search: the expected regret over all choices of as"
         " many random points, the regret that one in ten exceeds, and how many points it needs until it expects less"
         f" than {CLOSE - 1:.0%}. Random points that failed or were predicted far too slow to be measured (in brackets)"
         " count as the slowest that was measured. The best of a sweep is also the luckiest: spread is between the"
@@ -187,7 +195,7 @@ def table_of(report: Mapping[str, Any], name: str = "") -> Iterator[str]:
 
 
 HEAD = ("operator", "shape", "measured", "failed", "missing", "best us", "spread", "search us", "regret",
-        "model's first", "random points", "random regret", "one in ten", "until close")  # fmt: skip
+        "model's first", "told apart", "random points", "random regret", "one in ten", "until close")  # fmt: skip
 
 
 def _line(group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -199,7 +207,8 @@ def _line(group: Mapping[str, Any]) -> tuple[str, ...]:
     until = str(chance["until_close"] or f"> {chance['draws']}")
     return (
         group["op"], group["shape"], *counts, us(best["us"]), _percent(best["spread"]), us(own["us"]) + part,
-        _percent(own["regret"]), _percent(own["first_regret"]), f"{chance['draws']} ({chance['worthless']})",
+        _percent(own["regret"]), _percent(own["first_regret"]), _percent(own["apart_regret"]),
+        f"{chance['draws']} ({chance['worthless']})",
         _percent(chance["regret"]), _percent(chance["unlucky_regret"]), until,
     )  # fmt: skip
 

@@ -68,6 +68,7 @@ def test_figures_of_the_search_and_of_chance() -> None:
     assert group["best"]["us"] == 100.0 and group["best"]["sources"] == ["near"]
     search, chance = group["search"], group["random"]
     assert search["regret"] == pytest.approx(0.04) and search["first_regret"] == pytest.approx(0.1)
+    assert search["apart_regret"] == pytest.approx(0.02)  # of the search's first and of another prediction
     assert search["curve"] == [110.0, 104.0, 102.0]
     # 104 and 200 were measured; one failed and one was left out: both as slow as the slowest
     assert (chance["draws"], chance["worthless"], chance["count"]) == (4, 2, 2)
@@ -111,7 +112,10 @@ def test_the_report_has_tables_schedules_and_curves(tmp_path: Path, monkeypatch:
     assert [search_quality.main(asked) for _ in range(2)] == [0, 0]
     assert benchmark_report.main() == 0
     text = (docs / "results.md").read_text()
-    assert "| p | s@1 | 6 of 8 | 1 | 1 | 100 | 4.8 % | 104 | 4.0 % | 10.0 % | 4 (2) | 52.0 % | 100.0 % | > 4 |" in text
+    assert (
+        "| p | s@1 | 6 of 8 | 1 | 1 | 100 | 4.8 % | 104 | 4.0 % | 10.0 % | 2.0 % | 4 (2) | 52.0 % | 100.0 % | > 4 |"
+        in text
+    )
     assert "* declared p:h200: 105 us, 5.0 % slower; predicted 97.0" in text and "    k5" in text
     assert "The run ended early: the budget is spent" in text and "(plots/quality_p_s_1.svg)" in text
     assert "<svg" in (docs / "plots" / "quality_p_s_1.svg").read_text()
@@ -146,8 +150,28 @@ def test_points_come_from_all_sources_and_the_searchs_are_first(tmp_path: Path) 
         own, left = ([p for p in some if p["op"] == op] for some in (points, slow))
         count = {s: sum(s in p["sources"] for p in (*own, *left)) for s in ("search", "random", "declared", "next")}
         assert (count["search"], count["random"]) == (2, about["drawn"]["taken"])
-        assert count["random"] == 4 and count["declared"] >= 1 and count["next"] <= 2
+        assert count["random"] == 4 and count["declared"] >= 1 and count["next"] == 2
+        times = [p["chosen_us"] for p in own if "next" in p["sources"]]
+        assert times[0] != times[1] and not any(p["chosen_us"] in times for p in own if "search" in p["sources"])
         best = min(p["chosen_us"] for p in own if "search" in p["sources"])
         assert all(p["chosen_us"] > search_quality.SLOWEST * best and p["sources"] == ["random"] for p in left)
         hashes = [kernels_of(prepared.plan_of(p)) for p in (*own, *left)]
         assert len(set(hashes)) == len(hashes)
+
+
+def test_the_committed_points_are_sweeps_of_the_library() -> None:
+    file = ROOT / "benchmarks" / "results" / "search_quality_points.json"
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert file.stat().st_size < 1 << 20 and len(found["groups"]) == len(search_quality.GROUPS)
+    first = search_quality.SEARCH * len(found["groups"])
+    assert all(("search" in p["sources"]) == (n < first) for n, p in enumerate(found["points"]))
+    for op, shape in search_quality.GROUPS:
+        own, left = (
+            [p for p in some if (p["op"], p["shape"]) == (op, shape)] for some in (found["points"], found["too_slow"])
+        )
+        assert sum("random" in p["sources"] for p in (*own, *left)) == search_quality.RANDOM
+        assert len(own) + len(left) >= 18 * search_quality.SEARCH
+    for one in found["points"][::40]:
+        program, schedule = prepared.parsed(one)
+        assert schedule and schedule.program == program.name
+        compiler.bound(program, schedule, ranks=one["ranks"], dims=one["dims"], dtype="bf16", target="sm_90")
