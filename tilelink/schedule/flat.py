@@ -7,6 +7,7 @@ operands of the next tile are on their way. What a schedule asks for with `flat`
   the end of the tile in front.
 * If there are such waits, nothing in the loop notifies. Else a program could wait for what a peer sends only after the
   notify that now stands behind the wait.
+* No value comes out of a condition: Triton's pass that makes one loop of two loses what such an `if` yields.
 * What the operands are loaded from is never written during the launch, or waited for, or written by other kernels only.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilelink.errors import ScheduleError
-from tilelink.ir.program import Dot, For, Notify, Region, Statement, Wait
+from tilelink.ir.program import Assign, Dot, For, If, Local, Notify, Region, Statement, Wait
 from tilelink.ir.visitor import reads, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.schedule.transform import stage_writes
@@ -60,9 +61,21 @@ def flat_reason(body: tuple[Statement, ...]) -> str | None:
         return "its tiles have more than one product"
     if any(isinstance(s, For) for s in body):
         return "it has a loop behind its product"
+    if any(_yields(body, at) for at in range(len(body))):
+        return "it uses what a condition behind its product computes, which Triton cannot compile in a flat loop"
     if waits and any(isinstance(s, Notify) for s in statements(body)):
         return "it waits before its product and notifies behind it: the next tile's wait would come before the notify"
     return None
+
+
+def _yields(body: tuple[Statement, ...], at: int) -> bool:
+    """Whether a statement of a body is a condition under which something is computed that is used behind it."""
+    one = body[at]
+    if not isinstance(one, If):
+        return False
+    computed = {s.name for s in statements((one,)) if isinstance(s, Assign)}
+    later = (value_of(s) for s in statements(body[at + 1 :]))
+    return any(isinstance(v, Local) and v.name in computed for own in later if own is not None for v in values(own))
 
 
 def _leading_waits(body: tuple[Statement, ...]) -> list[Wait]:
