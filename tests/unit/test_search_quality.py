@@ -69,6 +69,7 @@ def test_figures_of_the_search_and_of_chance() -> None:
     search, chance = group["search"], group["random"]
     assert search["regret"] == pytest.approx(0.04) and search["first_regret"] == pytest.approx(0.1)
     assert search["apart_regret"] == pytest.approx(0.02)  # of the search's first and of another prediction
+    assert search["either_regret"] == pytest.approx(0.04)  # of 0 and 1; the declared one is the third by the model
     assert search["curve"] == [110.0, 104.0, 102.0]
     # 104 and 200 were measured; one failed and one was left out: both as slow as the slowest
     assert (chance["draws"], chance["worthless"], chance["count"]) == (4, 2, 2)
@@ -76,6 +77,11 @@ def test_figures_of_the_search_and_of_chance() -> None:
     assert chance["until_close"] is None
     assert group["declared"] == [{"name": "p:h200", "us": 105.0, "chosen_us": 97.0}]
     assert group["build_s"] == {"own": 1.0, "all": 3.5} and group["same_time"] == 2 + 4  # 2 s a point, 8 s of search
+
+
+def test_a_declared_schedule_may_be_the_better_choice() -> None:
+    points = [*POINTS[:6], point(6, "declared", 101.0, 92.0, declared=["p:h200"])]
+    assert group_of(points)["search"]["either_regret"] == pytest.approx(0.01)
 
 
 def test_random_search_is_close_with_enough_points() -> None:
@@ -112,10 +118,10 @@ def test_the_report_has_tables_schedules_and_curves(tmp_path: Path, monkeypatch:
     assert [search_quality.main(asked) for _ in range(2)] == [0, 0]
     assert benchmark_report.main() == 0
     text = (docs / "results.md").read_text()
-    assert (
-        "| p | s@1 | 6 of 8 | 1 | 1 | 100 | 4.8 % | 104 | 4.0 % | 10.0 % | 2.0 % | 4 (2) | 52.0 % | 100.0 % | > 4 |"
-        in text
+    line = (
+        "| p | s@1 | 6 of 8 | 1 | 1 | 100 | 4.8 % | 104 | 4.0 % | 10.0 % | 2.0 % | 4.0 % | 4 (2) | 52.0 % | 100.0 % |"
     )
+    assert f"{line} > 4 |" in text
     assert "* declared p:h200: 105 us, 5.0 % slower; predicted 97.0" in text and "    k5" in text
     assert "The run ended early: the budget is spent" in text and "(plots/quality_p_s_1.svg)" in text
     assert "<svg" in (docs / "plots" / "quality_p_s_1.svg").read_text()
