@@ -14,8 +14,9 @@ class Arg:
     kind: "tensor" (pointer to the own copy, all slots), "peers" (int64 table of the base addresses of a symmetric
     tensor on all ranks), "signals" (own int32 pad), "signal_table" (int64 addresses of all pads), "thresholds" (int32
     table of this rank; name is TENSOR_KIND), "epoch" (pointer to the int64 number of the launch), "watch" (debug
-    block or None), "rank", "first_program", "num_programs", "descriptor" (of the own copy of a tensor, all slots, as
-    rows of its last dimension; `block`: rows and columns of its boxes).
+    block or None), "edge" (block of a kernel that begins or ends a launch, see runtime/device/meeting.py, or None),
+    "rank", "first_program", "num_programs", "descriptor" (of the own copy of a tensor, all slots, as rows of its last
+    dimension; `block`: rows and columns of its boxes).
     """
 
     kind: str
@@ -48,6 +49,7 @@ class KernelContext:
     setup: tuple[str, ...]
     loops: tuple[LoopContext, ...]
     copy_engine: bool
+    closing: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -73,8 +75,8 @@ class EmittedKernel:
 
 _POINTERS = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "i32": "*i32", "bool": "*i1"}
 _TYPES = {
-    "peers": "*i64", "signals": "*i32", "signal_table": "*i64", "thresholds": "*i32", "epoch": "*i64", "rank": "i32",
-    "first_program": "i32", "num_programs": "i32",
+    "peers": "*i64", "signals": "*i32", "signal_table": "*i64", "thresholds": "*i32", "epoch": "*i64", "edge": "*i64",
+    "rank": "i32", "first_program": "i32", "num_programs": "i32",
 }  # fmt: skip
 
 

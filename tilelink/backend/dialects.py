@@ -39,6 +39,10 @@ class Dialect:
     """Loads may go through tensor descriptors."""
     flattens: bool = True
     """Loops over tiles may be flat (schedule/flat.py)."""
+    notifies_together: bool = True
+    """A loop of notifies may be one of `notify_each`."""
+    meets: bool = True
+    """Kernels may tell peers themselves that the rank enters and ends a launch."""
 
     def check(self, bound: Bound) -> None:
         """Raises EmitError for a bound program that the dialect cannot express."""
@@ -46,6 +50,15 @@ class Dialect:
     def setup(self, lane: int) -> tuple[str, ...]:
         """Lines at the begin of a kernel; lane: of its first program, counted over all kernels of a rank."""
         return ()
+
+    def enter(self, entered: int, ranks: int) -> str:
+        """Tells the peers that the rank is in the launch; entered: the runtime's counter of rank 0."""
+        return f"dl.enter(edge, signal_table, rank, {entered}, {ranks}, {_power(ranks)})"
+
+    def leave(self, finished: int, ranks: int, stage: int) -> str:
+        """Ends the launch with the last program that comes here; finished: the runtime's counter of rank 0."""
+        numbers = f"{finished}, {ranks}, {_power(ranks)}, {stage}"
+        return f"dl.leave(edge, signals, signal_table, epoch_at, epoch, watch, rank, num_programs, {numbers})"
 
     def no_token(self) -> str:
         """The token of a tile that has waited for nothing yet."""
@@ -81,6 +94,10 @@ class Dialect:
     def notify(self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool) -> str:
         """A notify; pad: the name of the peer's pad, None for the own one. waited: the tile has a token."""
         return f"dl.notify({pad or 'signals'}, {channel}, {rank}, watch, {stage}, tile, {remote}, False)"
+
+    def notify_each(self, ranks: str, channel: str, mask: str, stage: int) -> str:
+        """A notify of counters in the pads of several ranks: `ranks`, `channel` and `mask` are vectors, or may be."""
+        return f"dl.notify_each(signals, signal_table, {ranks}, {channel}, {mask}, watch, {stage}, tile)"
 
     def pad(self, rank: str) -> str | None:
         """The address of a rank's counters, where a notify needs it."""
@@ -121,6 +138,7 @@ class Traced(Dialect):
         "from tilelink.runtime.device import tracing",
     )
     flattens: bool = False  # a tile would begin before the one in front of it is written down
+    notifies_together: bool = False  # each is a record of its own
 
     def check(self, bound: Bound) -> None:
         if bound.target.kind == "hip":
@@ -176,6 +194,8 @@ class TritonDistributed(Dialect):
     epoch_type: str = "tl.int64"
     descriptors: bool = False
     flattens: bool = False
+    notifies_together: bool = False
+    meets: bool = False
 
     def check(self, bound: Bound) -> None:
         if not bound.schedule.reuse_wait:
@@ -235,6 +255,11 @@ def _wait_until(channel: str, target: str) -> str:
 
 def _each_peer(ranks: int, line: str) -> tuple[str, ...]:
     return f"for peer in range(0, {ranks}):", f"    {line}"
+
+
+def _power(number: int) -> int:
+    """The smallest power of two that is no less."""
+    return 1 << (number - 1).bit_length()
 
 
 def _launch(lag: int) -> str:

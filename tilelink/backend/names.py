@@ -10,7 +10,7 @@ from tilelink.ir.visitor import statements
 from tilelink.schedule.bound import Bound, BoundStage
 
 FRAME = frozenset(
-    {"tile", "pid", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "first_program"}
+    {"tile", "pid", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "edge", "first_program"}
     | {"num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles", "libshmem_device"}
     | {"tilelink", "slice", "min", "max", "tracing", "trace_lane"}
 )

@@ -11,7 +11,7 @@ from tilelink.backend.late_waits import late_wait
 from tilelink.backend.publish import Pending, pending_at
 from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
 from tilelink.backend.scopes import undeclared
-from tilelink.backend.unroll import unrolled
+from tilelink.backend.unroll import notified_together, unrolled
 from tilelink.backend.values import LOW, TRITON, Tile, Values, aligned
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
@@ -23,6 +23,7 @@ from tilelink.ir.program import (
     For,
     Full,
     If,
+    Local,
     Notify,
     Read,
     Region,
@@ -158,19 +159,22 @@ class Statements:
             return
         index = loop.indices[depth].name
         count = self.values.addresses.stage.count(index)
+        if self._notified_together(loop, index, count):
+            return
         # Loads of the next round must not pass this round's stores and notifies, and Triton's pipeliner does not take
         # waits that loads depend on: only loops inside such a loop, or without any of these, are software-pipelined.
         ordered = any(isinstance(s, Store | Transfer | Notify | Wait) for s in statements(loop.body))
         head = f"tl.range(0, {count}, num_stages=1)" if ordered else f"range(0, {count})"
-        if not ordered and unrolled(loop, count, self._shapes(loop)):
+        if unrolled(loop, count, self._shapes(loop)):
             head = f"tl.static_range(0, {count})"
         with self.writer.block(f"for {index} in {head}:"):
             self._loop(loop, depth + 1)
 
     def _shapes(self, loop: For) -> dict[str, tuple[int, ...]]:
-        """The shapes of the tiles that a loop assigns."""
+        """The shapes of the tiles that a loop assigns or sends."""
         addresses = self.values.addresses
         names = [s.name for s in loop.body if isinstance(s, Assign)]
+        names += [s.source.name for s in loop.body if isinstance(s, Transfer) and isinstance(s.source, Local)]
         return {name: addresses.shape(addresses.typing.locals[name].axes, {}) for name in names}
 
     def _assign(self, name: str, value: Value) -> None:
@@ -278,6 +282,29 @@ class Statements:
             self.writer.line(dialect.notify(pad, channel, rank, stage, remote=remote, waited=waited))
 
         self._channels(tile_map, grid, emit, {})
+
+    def _notified_together(self, loop: For, index: str, count: int) -> bool:
+        """Whether a loop was written as one notify of many counters."""
+        found = notified_together(loop, count)
+        addresses = self.values.addresses
+        if found is None or not addresses.dialect.notifies_together:
+            return False
+        notify, condition = found
+        tile_map = addresses.bound.tile_map(addresses.stage.name, notify.region)
+        grid = addresses.bound.channels[notify.region.tensor, notify.kind]
+        if not all(single(bounds) for bounds in tile_map.channel_range(grid)):
+            return False
+        self.writer.line(f"{index} = tl.arange(0, {power_of_two(count)})")
+        mask = f"{index} < {count}"
+        if condition is not None:
+            mask = f"({mask}) & ({addresses.scalar(condition)})"
+        rank, stage = addresses.scalar(tile_map.rank), addresses.stage.number
+
+        def emit(channel: str, linear: str) -> None:
+            self.writer.line(addresses.dialect.notify_each(rank, channel, mask, stage))
+
+        self._channels(tile_map, grid, emit, {})
+        return True
 
     def _wait(self, kind: str, region: Region, consumed: bool, fixed: Mapping[int, str] | None = None) -> None:
         """The wait for all channels of a region, or for those with the given coordinates along some dimensions."""

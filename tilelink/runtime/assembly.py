@@ -18,6 +18,7 @@ _TYPES = {
     "signal_table": "*i64",
     "thresholds": "*i32",
     "epoch": "*i64",
+    "edge": "*i64",
     "rank": "i32",
     "first_program": "i32",
     "num_programs": "i32",

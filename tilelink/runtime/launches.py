@@ -59,7 +59,9 @@ def _step(kernel: CpuKernel, module: ModuleType, memory: Memory, rank: int, prog
     if kernel.copy_engine:
         return lambda epoch: function(CopyQueue(memory, rank, epoch), rank, epoch)
     cell = torch.zeros(1, dtype=torch.int64)
-    own: dict[str, Any] = {"epoch": cell, "first_program": program, "num_programs": kernel.programs}
+    own: dict[str, Any] = {
+        "epoch": cell, "edge": None, "first_program": program, "num_programs": kernel.programs,
+    }  # fmt: skip
     args = [own[kind] if kind in own else memory.argument(kind, name, rank) for kind, name in kernel.args]
 
     def step(epoch: int) -> None:

@@ -65,8 +65,8 @@ def _compiled(program: GpuProgram, kernel: GpuKernel, watch: torch.Tensor | None
     """Compiles a kernel with arguments as a rank has them; returns its bytes of shared memory."""
     numbers = {"watch": watch, "rank": 0, "first_program": 0, "num_programs": kernel.programs}
     types = {
-        "signals": torch.int32, "signal_table": torch.int64, "epoch": torch.int64, "peers": torch.int64,
-        "thresholds": torch.int32,
+        "signals": torch.int32, "signal_table": torch.int64, "epoch": torch.int64, "edge": torch.int64,
+        "peers": torch.int64, "thresholds": torch.int32,
     }  # fmt: skip
     arguments: list[Any] = []
     for one in kernel.args:

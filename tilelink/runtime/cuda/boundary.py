@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from tilelink.runtime import device as dl
+from tilelink.runtime.device import meeting
 
 
 @triton.jit(do_not_specialize=["rank"])
@@ -23,10 +24,10 @@ def open_launch(
     signals, signal_table, watch: as generated kernels take them. BLOCK: a power of two, at least RANKS.
     """
     peers = tl.arange(0, BLOCK)
-    _tell(signal_table, ENTERED + rank, 1, peers < RANKS, peers)
+    meeting.tell(signal_table, ENTERED + rank, 1, peers < RANKS, peers)
     if WAIT:
         epoch = tl.load(epoch_at).to(tl.int32)
-        _reach(signals, ENTERED + peers, epoch + peers * 0, peers < RANKS, watch, STAGE)
+        meeting.reach(signals, ENTERED + peers, epoch + peers * 0, peers < RANKS, watch, STAGE)
         dl.fence()
 
 
@@ -49,14 +50,7 @@ def close_launch(
     CYCLE: of a captured launch, launches after which the buffers are the same; 0 if it is not captured.
     """
     epoch = tl.load(epoch_at).to(tl.int32)
-    for start in range(0, EXITS, 128):
-        at = start + tl.arange(0, 128)
-        there = at < EXITS
-        slots = tl.load(exits + at * 4 + 1, mask=there, other=1)
-        first = tl.load(exits + at * 4, mask=there, other=0)
-        counter = first + (epoch - 1) % slots * tl.load(exits + at * 4 + 2, mask=there, other=0)
-        target = tl.load(exits + at * 4 + 3, mask=there, other=0) * ((epoch - 1) // slots + 1)
-        _reach(signals, counter, target, there, watch, STAGE)
+    meeting.await_exits(signals, epoch, exits, EXITS, watch, STAGE)
     skipped = 0
     if CYCLE:
         skipped = CYCLE - 1 - tl.load(epoch_at + 1).to(tl.int32)
@@ -104,11 +98,11 @@ def _advance(
             step = tl.load(counters + at * 3, mask=there, other=0)
             tl.atomic_add(signals + at, step * times, mask=there, sem="relaxed", scope="sys")
         if ENTRY:
-            _tell(signal_table, ENTERED + rank, skipped, peers < RANKS, peers)
-    _tell(signal_table, FINISHED + rank, done + skipped, peers < RANKS, peers)
+            meeting.tell(signal_table, ENTERED + rank, skipped, peers < RANKS, peers)
+    meeting.tell(signal_table, FINISHED + rank, done + skipped, peers < RANKS, peers)
     following = first + skipped
     if LAG:
-        _reach(signals, FINISHED + peers, following - LAG + peers * 0, peers < RANKS, watch, STAGE)
+        meeting.reach(signals, FINISHED + peers, following - LAG + peers * 0, peers < RANKS, watch, STAGE)
     for start in range(0, FLAGS, 128):
         at = start + tl.arange(0, 128)
         there = at < FLAGS
@@ -122,60 +116,3 @@ def _advance(
     dl.fence()
     tl.debug_barrier()
     tl.store(epoch_at, tl.cast(following, tl.int64))
-
-
-@triton.jit
-def _tell(signal_table, counter, value, mask, peers):
-    """Adds to a counter in the pads of all peers, after all that this GPU has stored so far."""
-    dl.quiet()
-    dl.fence()
-    pads = tl.load(signal_table + peers, mask=mask, other=0).to(tl.pointer_type(tl.int32))
-    tl.atomic_add(pads + counter, value + peers * 0, mask=mask, sem="relaxed", scope="sys")
-
-
-@triton.jit
-def _reach(signals, counters, targets, mask, watch, STAGE: tl.constexpr):
-    """Waits until all the own counters have reached their targets, or the watch's budget is spent."""
-    missing = _missing(signals, counters, targets, mask)
-    if watch is None:
-        while missing > 0:
-            missing = _missing(signals, counters, targets, mask)
-    else:
-        budget = tl.load(watch)
-        begin = _clock()
-        late = tl.load(watch + 1, volatile=True) != 0
-        while (missing > 0) & (late == 0):
-            missing = _missing(signals, counters, targets, mask)
-            late = (_clock() - begin >= budget) | (tl.load(watch + 1, volatile=True) != 0)
-        if missing > 0:
-            _report(watch, signals, counters, targets, mask, STAGE)
-    dl.fence()
-    tl.debug_barrier()
-
-
-@triton.jit
-def _missing(signals, counters, targets, mask):
-    """The largest number of notifies that a counter still lacks; loops carry this scalar, not a tile."""
-    seen = tl.load(signals + counters, mask=mask, other=0, volatile=True)
-    return tl.max(tl.where(mask, targets - seen, 0))
-
-
-@triton.jit
-def _report(watch, signals, counters, targets, mask, STAGE: tl.constexpr):
-    """Writes the first counter that was late into the watch, unless an earlier wait is there."""
-    seen = tl.load(signals + counters, mask=mask, other=0, volatile=True)
-    channel = tl.min(tl.where(mask & (seen < targets), counters, 2147483647))
-    first = mask & (counters == channel)
-    one = tl.full((), 1, tl.int64)
-    if tl.atomic_cas(watch + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
-        tl.store(watch + 2, STAGE)
-        tl.store(watch + 3, 0)
-        tl.store(watch + 4, channel)
-        tl.store(watch + 5, tl.max(tl.where(first, seen, -2147483647)))
-        tl.store(watch + 6, tl.max(tl.where(first, targets, -2147483647)))
-        tl.store(watch + 7, 0)
-
-
-@triton.jit
-def _clock():
-    return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)

@@ -122,7 +122,11 @@ class GpuKernel:
             for name in self._heap.tensors
         }
         watch = self._watch.words if self._watch else None
-        fixed = {"signals": self._heap.pad, "signal_table": pads, "epoch": self._epoch, "watch": watch, "rank": rank}
+        self._edge, self._no_edge = self._edges()
+        fixed = {
+            "signals": self._heap.pad, "signal_table": pads, "epoch": self._epoch, "edge": self._edge, "watch": watch,
+            "rank": rank,
+        }  # fmt: skip
         self._functions: dict[str, list[Function]] = {}
         streams = sorted((k for k in self._program.kernels if not k.copy_engine), key=lambda k: k.position)
         for one in streams:
@@ -140,6 +144,15 @@ class GpuKernel:
         self._close = Boundary(close_launch, closing, options.closing)
         self._close_captured = Boundary(close_launch, closing, options.captured) if options.captured else self._close
         self._turns = [Boundary(turn_launch, turning, one) for one in options.turns]
+
+    def _edges(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What kernels that end a launch by themselves are passed (device/meeting.py), and what tells them not to."""
+        rows = len(self._exits) if self._exits.dim() == 2 else 0
+        # Whoever has waited for all peers to enter a launch knows that they have finished the one before it.
+        lag = 0 if self._program.needs_entry and self._program.lag > 1 else self._program.lag
+        words = [1, 0, lag, rows, self._exits.data_ptr()]
+        found = torch.tensor([words, [0] * len(words)], dtype=torch.int64, device=self.device)
+        return found[0], found[1].clone()
 
     def _value(self, kind: str, name: str) -> torch.Tensor | None:
         """What a kernel is passed for a tensor or table of the program; None for what changes with every launch."""
@@ -218,7 +231,8 @@ class GpuKernel:
                 there = self._own[tensor.name][self._slot % tensor.slots]
                 if there.data_ptr() != tensors[tensor.name].data_ptr():
                     there.copy_(tensors[tensor.name])
-        if self._program.needs_entry:
+        meets = self._program.meets and not capturing
+        if self._program.needs_entry and not meets:
             self._open(stream.cuda_stream)
         early = self._queues[self._slot][0]
         bases = {name: value.data_ptr() for name, value in tensors.items()}
@@ -233,12 +247,14 @@ class GpuKernel:
         for name, side in self._streams.items():
             for function in self._functions[name]:
                 function(side.cuda_stream, tensors)
+        instead = {"edge": self._no_edge} if self._program.meets and capturing else None
         for function in self._functions.get("main", ()):
-            function(stream.cuda_stream, tensors)
+            function(stream.cuda_stream, tensors, instead)
         for side, end in self._sides:
             end.record(side)
             stream.wait_event(end)
-        (self._close_captured if capturing else self._close)(stream.cuda_stream)
+        if not meets:
+            (self._close_captured if capturing else self._close)(stream.cuda_stream)
 
     def buffer(self, name: str) -> torch.Tensor:
         """Where the current stream may put an input of the next launch, so that it need not be copied.
@@ -300,7 +316,7 @@ class GpuKernel:
         stream = torch.cuda.current_stream(self.device)
         pad, table = self._preset_pads()
         for function in self._functions.get("main", ()):
-            function(stream.cuda_stream, tensors, {"signals": pad, "signal_table": table})
+            function(stream.cuda_stream, tensors, {"signals": pad, "signal_table": table, "edge": self._no_edge})
         return {t.name: tensors[t.name] for t in self._outputs if t.name in tensors}
 
     def _preset_pads(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -60,6 +60,11 @@ class GpuProgram:
         return lcm(*(t.slots for t in self.layout.tensors), *(g.slots for g in self.layout.grids), 1)
 
     @property
+    def meets(self) -> bool:
+        """Whether its own kernels begin and end a launch, and the runtime's need not."""
+        return any(a.kind == "edge" for k in self.kernels for a in k.args)
+
+    @property
     def needs_entry(self) -> bool:
         """Whether peers read this rank's inputs, and so must be told that they are there."""
         return any(k.needs_entry for k in self.kernels)

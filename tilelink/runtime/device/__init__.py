@@ -9,7 +9,8 @@ no device-side state to ask for them. Puts and gets go through peer pointers, in
 bitcode (puts between nodes) is not here.
 
 pointers    symm_at, remote_ptr
-signals     wait, wait_all, consume_token, notify, signal_add, signal_set, signal_read, fence, quiet
+launches    enter, leave
+signals     wait, wait_all, consume_token, notify, notify_each, signal_add, signal_set, signal_read, fence, quiet
 copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
 tracing     tile_begin, transfer
 integers    mod, floordiv
@@ -23,6 +24,7 @@ if INTERPRETED:
         consume_token,
         fence,
         notify,
+        notify_each,
         publish,
         quiet,
         signal_add,
@@ -39,6 +41,7 @@ else:
         consume_token,
         fence,
         notify,
+        notify_each,
         publish,
         quiet,
         signal_add,
@@ -63,6 +66,7 @@ from tilelink.runtime.device.copies import (
     putmem_signal_block,
     remote_ptr,
 )
+from tilelink.runtime.device.meeting import enter, leave
 from tilelink.runtime.device.numeric import (
     cast,
     dot,
@@ -81,10 +85,13 @@ __all__ = [
     "INTERPRETED",
     "symm_at",
     "remote_ptr",
+    "enter",
+    "leave",
     "wait",
     "wait_all",
     "consume_token",
     "notify",
+    "notify_each",
     "signal_add",
     "signal_set",
     "signal_read",

@@ -202,6 +202,23 @@ def notify(
 
 
 @triton.jit
+def notify_each(signals, table, ranks, channels, mask, debug, STAGE: tl.constexpr, t):
+    """A notify of several counters at once: of counter `channels` in the pad of each of `ranks` where `mask` holds.
+
+    table: pointer to int64[ranks], the addresses of all pads. ranks, channels: vectors of at most 32 integers as `mask`
+    is, or numbers. Else as `notify`, with REMOTE and without TMA. Each release is a thread's own; all are under way
+    together.
+    """
+    none = mask.to(tl.int32) * 0
+    pads = tl.load(table + (ranks + none), mask=mask, other=0).to(signals.dtype)
+    if isa() == "amdgcn":
+        _release_amd(True)
+    else:
+        tl.inline_asm_elementwise(BARRIER, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    tl.atomic_add(pads + (channels + none), none + 1, mask=mask, sem="release", scope="sys")
+
+
+@triton.jit
 def signal_add(pointer, value, REMOTE: tl.constexpr, TMA: tl.constexpr = True):
     """Adds `value` to the int32 at `pointer` once, with release (arguments as for `notify`)."""
     value = tl.cast(value, tl.int32)

@@ -7,6 +7,7 @@ is reported to monitor.py, which traces, delays, and ends a wait that outlives i
 
 from typing import Any
 
+import numpy as np
 import triton.language as tl
 
 from tilelink.runtime import monitor
@@ -51,6 +52,17 @@ def consume_token(value, token):
 def notify(pad, channel, rank, debug, STAGE, t, REMOTE, TMA=True):
     monitor.record("notify", number(STAGE), number(t), number(rank), number(channel))
     signal_add(pad + channel, 1, REMOTE, TMA)
+
+
+def notify_each(signals, table, ranks, channels, mask, debug, STAGE, t):
+    chosen = np.atleast_1d(mask.handle.data)
+    every = (np.broadcast_to(_numbers(one), chosen.shape)[chosen] for one in (ranks, channels))
+    for rank, channel in zip(*every, strict=True):
+        notify(symm_at(table, int(rank), signals), int(channel), int(rank), debug, STAGE, t, True, False)
+
+
+def _numbers(value: Any) -> Any:
+    return value.handle.data if isinstance(value, tl.tensor) else number(value)
 
 
 def signal_add(pointer, value, REMOTE, TMA=True):

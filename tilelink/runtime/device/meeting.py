@@ -1,0 +1,147 @@
+# pyright: basic, reportArgumentType=false
+"""How ranks meet at the begin and the end of a launch: for the kernels between launches, or inside of a launch's own.
+
+A launch whose kernels run one after the other needs no kernel of the runtime's: the first of its own tells the peers
+that the rank has entered (`enter`), the last program of its last one that it has finished (`leave`). Kernels get a
+block for that, `edge`, int64:
+
+    0   whether they do so at all: not in a CUDA graph, and not on CPU ranks, where `edge` is None
+    1   how many programs have left, in all launches
+    2   the next launch may begin once peers have finished that many launches before it; 0: at once
+    3   rows of the table of symmetric outputs' counters
+    4   where that table is: int32 rows (first counter, buffers, counters of a buffer, threshold)
+"""
+
+import triton
+import triton.language as tl
+
+from tilelink.runtime.device.mode import INTERPRETED, isa
+
+if INTERPRETED:
+    from tilelink.runtime.device.interpreted import fence, quiet
+else:
+    from tilelink.runtime.device.compiled import fence, quiet
+
+ON, LEFT, LAG, EXITS, TABLE = (tl.constexpr(n) for n in range(5))
+
+
+@triton.jit
+def enter(edge, signal_table, rank, ENTERED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):
+    """The first program tells all peers that this rank has entered its launch.
+
+    ENTERED: the counter of rank 0. BLOCK: a power of two, at least RANKS.
+    """
+    if edge is not None:  # noqa: SIM102 - decided when the kernel is compiled
+        if (tl.program_id(0) == 0) & (tl.load(edge + ON) != 0):
+            _tell_each(signal_table, ENTERED + rank, RANKS, BLOCK)
+
+
+@triton.jit
+def leave(
+    edge, signals, signal_table, epoch_at, epoch, watch, rank, programs,
+    FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
+):  # fmt: skip
+    """The last of the programs to end does what ends a launch, as the kernel after other launches does."""
+    if edge is not None:  # noqa: SIM102
+        if tl.load(edge + ON) != 0:
+            tl.debug_barrier()  # all threads of the program have stored, before one of them counts it
+            left = tl.atomic_add(edge + LEFT, tl.full((), 1, tl.int64), sem="acq_rel", scope="gpu")
+            if (left + 1) % programs == 0:
+                _end(edge, signals, signal_table, epoch_at, epoch, watch, rank, FINISHED, RANKS, BLOCK, STAGE)
+
+
+@triton.jit
+def _end(
+    edge, signals, signal_table, epoch_at, epoch, watch, rank,
+    FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
+):  # fmt: skip
+    table = tl.load(edge + TABLE).to(tl.pointer_type(tl.int32))
+    await_exits(signals, epoch, table, tl.load(edge + EXITS).to(tl.int32), watch, STAGE)
+    _tell_each(signal_table, FINISHED + rank, RANKS, BLOCK)
+    lag = tl.load(edge + LAG).to(tl.int32)
+    if lag > 0:
+        peers = tl.arange(0, BLOCK)
+        reach(signals, FINISHED + peers, epoch + 1 - lag + peers * 0, peers < RANKS, watch, STAGE)
+    tl.store(epoch_at, tl.cast(epoch + 1, tl.int64))
+
+
+@triton.jit
+def _tell_each(signal_table, counter, RANKS: tl.constexpr, BLOCK: tl.constexpr):
+    """Adds one to a counter in the pads of all peers. Nothing is stored through descriptors before."""
+    peers = tl.arange(0, BLOCK)
+    there = peers < RANKS
+    pads = tl.load(signal_table + peers, mask=there, other=0).to(tl.pointer_type(tl.int32))
+    tl.debug_barrier()
+    if isa() == "amdgcn":
+        fence()
+    tl.atomic_add(pads + counter, 1 + peers * 0, mask=there, sem="release", scope="sys")
+
+
+@triton.jit
+def await_exits(signals, epoch, exits, count, watch, STAGE: tl.constexpr):
+    """Waits for what peers write into symmetric outputs in launch `epoch`; exits: int32 [count, 4], rows as above."""
+    for start in range(0, count, 128):
+        at = start + tl.arange(0, 128)
+        there = at < count
+        slots = tl.load(exits + at * 4 + 1, mask=there, other=1)
+        first = tl.load(exits + at * 4, mask=there, other=0)
+        counter = first + (epoch - 1) % slots * tl.load(exits + at * 4 + 2, mask=there, other=0)
+        target = tl.load(exits + at * 4 + 3, mask=there, other=0) * ((epoch - 1) // slots + 1)
+        reach(signals, counter, target, there, watch, STAGE)
+
+
+@triton.jit
+def tell(signal_table, counter, value, mask, peers):
+    """Adds to a counter in the pads of all peers, after all that this GPU has stored so far."""
+    quiet()
+    fence()
+    pads = tl.load(signal_table + peers, mask=mask, other=0).to(tl.pointer_type(tl.int32))
+    tl.atomic_add(pads + counter, value + peers * 0, mask=mask, sem="relaxed", scope="sys")
+
+
+@triton.jit
+def reach(signals, counters, targets, mask, watch, STAGE: tl.constexpr):
+    """Waits until all the own counters have reached their targets, or the watch's budget is spent."""
+    missing = _missing(signals, counters, targets, mask)
+    if watch is None:
+        while missing > 0:
+            missing = _missing(signals, counters, targets, mask)
+    else:
+        budget = tl.load(watch)
+        begin = _clock()
+        late = tl.load(watch + 1, volatile=True) != 0
+        while (missing > 0) & (late == 0):
+            missing = _missing(signals, counters, targets, mask)
+            late = (_clock() - begin >= budget) | (tl.load(watch + 1, volatile=True) != 0)
+        if missing > 0:
+            _report(watch, signals, counters, targets, mask, STAGE)
+    fence()
+    tl.debug_barrier()
+
+
+@triton.jit
+def _missing(signals, counters, targets, mask):
+    """The largest number of notifies that a counter still lacks; loops carry this scalar, not a tile."""
+    seen = tl.load(signals + counters, mask=mask, other=0, volatile=True)
+    return tl.max(tl.where(mask, targets - seen, 0))
+
+
+@triton.jit
+def _report(watch, signals, counters, targets, mask, STAGE: tl.constexpr):
+    """Writes the first counter that was late into the watch, unless an earlier wait is there."""
+    seen = tl.load(signals + counters, mask=mask, other=0, volatile=True)
+    channel = tl.min(tl.where(mask & (seen < targets), counters, 2147483647))
+    first = mask & (counters == channel)
+    one = tl.full((), 1, tl.int64)
+    if tl.atomic_cas(watch + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
+        tl.store(watch + 2, STAGE)
+        tl.store(watch + 3, 0)
+        tl.store(watch + 4, channel)
+        tl.store(watch + 5, tl.max(tl.where(first, seen, -2147483647)))
+        tl.store(watch + 6, tl.max(tl.where(first, targets, -2147483647)))
+        tl.store(watch + 7, 0)
+
+
+@triton.jit
+def _clock():
+    return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
