@@ -6,12 +6,14 @@ Built by a chain of methods, each returning a new schedule; printed as the text 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from tilelink.errors import Location, ScheduleError
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.scalar import Scalar
 
 Sizes = tuple[tuple[str, int], ...]
+Part = TypeVar("Part", "StageSchedule", "TensorSchedule")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,14 +193,10 @@ class Schedule:
         return replace(self, reuse_wait=False)
 
     def _with_stage(self, new: StageSchedule) -> Schedule:
-        if any(s.name == new.name for s in self.stages):
-            return replace(self, stages=tuple(new if s.name == new.name else s for s in self.stages))
-        return replace(self, stages=(*self.stages, new))
+        return replace(self, stages=_with(self.stages, new, StageSchedule(name=new.name)))
 
     def _with_tensor(self, new: TensorSchedule) -> Schedule:
-        if any(t.name == new.name for t in self.tensors):
-            return replace(self, tensors=tuple(new if t.name == new.name else t for t in self.tensors))
-        return replace(self, tensors=(*self.tensors, new))
+        return replace(self, tensors=_with(self.tensors, new, TensorSchedule(name=new.name)))
 
     def __str__(self) -> str:
         lines = [f"schedule {self.name} for {self.program}:"]
@@ -208,6 +206,15 @@ class Schedule:
         if len(lines) == 1:
             lines.append("    default")
         return "\n".join(lines) + "\n"
+
+
+def _with(parts: tuple[Part, ...], new: Part, silent: Part) -> tuple[Part, ...]:
+    """The parts with a new one, in the place of the one of its name; one that says nothing has no line, and is none."""
+    if any(part.name == new.name for part in parts):
+        parts = tuple(new if part.name == new.name else part for part in parts)
+    else:
+        parts = (*parts, new)
+    return tuple(part for part in parts if part != silent)
 
 
 def _sizes(sizes: Sizes) -> str:

@@ -1,38 +1,69 @@
 # pyright: basic
-"""Compiled Triton functions with their arguments in place, launched without Triton's own look-up."""
+"""Compiled Triton functions with their arguments, as launches need them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from triton import knobs
+from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilelink.errors import BindingError, RankError
+from tilelink.runtime.cuda.driver import library
+from tilelink.runtime.cuda.launch import InPlace, Unknown
 from tilelink.runtime.cuda.spec import Argument, GpuKernel
 from tilelink.runtime.job import Layout
 
 Values = Callable[[str, str], Any]
+_log = logging.getLogger("tilelink.runtime")
 
 
 def launcher(compiled: Any, programs: int) -> Callable[..., None]:
-    """A function of (stream, *arguments) that launches a compiled kernel.
+    """A function of (stream, *arguments) that launches a compiled kernel by Triton's own launcher.
 
-    It calls Triton's own launcher directly, without the look-up of its caller's stream and of hooks, which costs more
-    than the launch; profilers that set hooks before a program is compiled get the longer way.
+    It calls that directly, without the look-up of its caller's stream and of hooks; profilers that set hooks before a
+    program is compiled get the longer way.
     """
-    compiled._init_handles()
-    if _hooked(knobs.runtime.launch_enter_hook) or _hooked(knobs.runtime.launch_exit_hook):
+    if _hooked():
         run = compiled[(programs, 1, 1)]
         return lambda stream, *arguments: run(*arguments, stream=stream)
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     return lambda stream, *arguments: run(programs, 1, 1, stream, function, metadata, None, None, None, *arguments)
 
 
-def _hooked(hook: Any) -> bool:
-    """Whether a profiler listens: newer Tritons have a chain of hooks, which may be empty."""
-    return hook is not None and bool(getattr(hook, "calls", True))
+def _hooked() -> bool:
+    """Whether a profiler listens to launches: newer Tritons have a chain of hooks, which may be empty."""
+    hooks = (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
+    return any(hook is not None and bool(getattr(hook, "calls", True)) for hook in hooks)
+
+
+def _load(compiled: Any, name: str) -> None:
+    """Puts a compiled kernel on the GPU. Raises BindingError for one that asks for more than an SM has."""
+    try:
+        compiled._init_handles()
+    except OutOfResources as error:
+        hint = "take smaller tiles, fewer stages, or `flat` away"
+        raise BindingError(f"kernel {name} does not fit the GPU: {error}", hint=hint) from None
+
+
+def _in_place(compiled: Any, programs: int, arguments: Sequence[Any]) -> InPlace | None:
+    """The kernel with its parameters, if its launch is understood."""
+    if _hooked():
+        return None
+    try:
+        return InPlace(library(), compiled, programs, arguments)
+    except Unknown as reason:
+        _log.debug("%s is launched by Triton: %s", compiled.metadata.name, reason)
+        return None
+
+
+def _done(status: int, name: str) -> None:
+    if status:
+        raise RankError(f"the CUDA driver did not launch {name}: error {status}", hint="see what failed before it")
 
 
 class Boundary:
@@ -40,11 +71,17 @@ class Boundary:
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         compiled = function.warmup(*arguments, **options, grid=(1,), num_warps=4)
+        self._name = function.__name__
+        _load(compiled, self._name)
         self._run = launcher(compiled, 1)
         self._arguments = (*arguments, *(options[n] for n in function.arg_names[len(arguments) :]))
+        self._in_place = _in_place(compiled, 1, self._arguments)
 
     def __call__(self, stream: int) -> None:
-        self._run(stream, *self._arguments)
+        if self._in_place is not None:
+            _done(self._in_place(stream), self._name)
+        else:
+            self._run(stream, *self._arguments)
 
 
 class Function:
@@ -53,8 +90,12 @@ class Function:
     def __init__(
         self, kernel: GpuKernel, function: Any, fixed: Mapping[str, Any], value: Values, layout: Layout
     ) -> None:
-        """fixed: values by kind; value(kind, name): the others, None for what the caller passes."""
+        """fixed: values by kind; value(kind, name): the others, None for what the caller passes.
+
+        Raises BindingError for a kernel that does not fit the GPU.
+        """
         own = {**fixed, "first_program": 0, "num_programs": kernel.programs}
+        self._name = kernel.name
         self._arguments: list[Any] = []
         self._changing: list[tuple[int, Argument]] = []
         self._kinds = [argument.kind for argument in kernel.args]
@@ -67,32 +108,29 @@ class Function:
             self._arguments.append(descriptor(given, argument.block) if argument.kind == "descriptor" else given)
         grid = (kernel.programs, 1, 1)
         compiled = function.warmup(*self._arguments, grid=grid, num_warps=kernel.warps, num_stages=kernel.stages)
+        _load(compiled, kernel.name)
         self._run = launcher(compiled, kernel.programs)
+        self._in_place = _in_place(compiled, kernel.programs, self._arguments)
         self.compiled = compiled
         for position, _ in self._changing:
             self._arguments[position] = None
-        self._descriptors: dict[int, tuple[int, Any]] = {}
 
     def __call__(
         self, stream: int, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, Any] | None = None
     ) -> None:
         """Launches it; instead: other values for kinds of parameters."""
+        if self._in_place is not None and instead is None:
+            for position, argument in self._changing:
+                self._in_place.point(position, tensors[argument.name].data_ptr())
+            _done(self._in_place(stream), self._name)
+            return
         arguments = list(self._arguments)
         for position, argument in self._changing:
             tensor = tensors[argument.name]
-            is_descriptor = argument.kind == "descriptor"
-            arguments[position] = self._described(position, tensor, argument.block) if is_descriptor else tensor
+            arguments[position] = descriptor(tensor, argument.block) if argument.kind == "descriptor" else tensor
         if instead:
             arguments = [instead.get(kind, a) for kind, a in zip(self._kinds, arguments, strict=True)]
         self._run(stream, *arguments)
-
-    def _described(self, position: int, tensor: torch.Tensor, block: tuple[int, ...]) -> Any:
-        """The descriptor of a tensor; that of the last launch if it begins at the same address."""
-        address = tensor.data_ptr()
-        known = self._descriptors.get(position)
-        if known is None or known[0] != address:
-            known = self._descriptors[position] = (address, descriptor(tensor, block))
-        return known[1]
 
 
 class _Address:

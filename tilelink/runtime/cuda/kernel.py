@@ -57,6 +57,7 @@ class GpuKernel:
         self._epoch = torch.tensor([1, 0], dtype=torch.int64, device=self.device)
         self._slot = 0
         self._last: torch.cuda.Stream | None = None
+        self._callers: dict[int, torch.cuda.Stream] = {}
         self._end = torch.cuda.Event()
         self._record()
         self._compile()
@@ -177,11 +178,11 @@ class GpuKernel:
             self._watch.check()
         given = self._checked(inputs, self._inputs)
         results = self._checked(out, self._outputs, complete=False) if out else {}
-        stream = torch.cuda.current_stream(self.device)
+        stream = self._current()
         capturing = torch.cuda.is_current_stream_capturing()
         if capturing and self._tracer:
             raise BindingError("a launch that is measured cannot be captured", hint="compile it without trace")
-        if not capturing and stream != self._last:
+        if not capturing and stream is not self._last:
             self._follow(stream)
         tensors = {**given, **self._allocate(results)}
         queues = self._queues[self._slot]
@@ -201,6 +202,14 @@ class GpuKernel:
             if self._tracer:
                 self._tracer.drain(queues)
         return {t.name: results.get(t.name, tensors.get(t.name)) for t in self._outputs}  # type: ignore[misc]
+
+    def _current(self) -> torch.cuda.Stream:
+        """The current stream, always by the same object; asking for a new one costs more than a kernel's launch."""
+        handle = torch._C._cuda_getCurrentRawStream(self.device.index)
+        found = self._callers.get(handle)
+        if found is None:
+            found = self._callers[handle] = torch.cuda.current_stream(self.device)
+        return found
 
     def _follow(self, stream: torch.cuda.Stream) -> None:
         """Lets a stream wait for the launches made on another one."""
@@ -235,7 +244,7 @@ class GpuKernel:
         if self._program.needs_entry and not meets:
             self._open(stream.cuda_stream)
         early = self._queues[self._slot][0]
-        bases = {name: value.data_ptr() for name, value in tensors.items()}
+        bases = {name: value.data_ptr() for name, value in tensors.items()} if early or self._copies else {}
         if early:
             early.issue(stream.cuda_stream, bases)
         if self._sides:
@@ -265,8 +274,8 @@ class GpuKernel:
         capturing = torch.cuda.is_current_stream_capturing()
         if not tensor.symmetric or (capturing and self._turns):
             return torch.empty(tensor.shape, dtype=tensor.torch_dtype, device=self.device)
-        stream = torch.cuda.current_stream(self.device)
-        if not capturing and stream != self._last:
+        stream = self._current()
+        if not capturing and stream is not self._last:
             self._follow(stream)
         return self._own[name][self._slot % tensor.slots]
 

@@ -1,0 +1,154 @@
+"""Launches of compiled kernels with parameters that stay in place: a launch changes a few of them and is one call.
+
+Triton's own launcher takes all arguments anew: it asks every tensor for its address and encodes every tensor
+descriptor, which together cost more than the launch. The parameters that Triton's compiler gives a kernel are: one for
+each argument that is not constant; for a descriptor its 128 bytes and then its shape (int32) and strides (int64); and
+two pointers to scratch memory. Where the driver says that a kernel has others, it is launched as Triton does it.
+Signatures: CUDA driver API reference, "Execution Control" and "Tensor Map Object Management".
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilelink.runtime.cuda.driver import function_of
+
+MAP_BYTES = 128
+"""Of a CUtensorMap, which begins at a multiple of 64."""
+_ON_HOST = {8: 10, 9: 8, 10: 9}  # Triton's numbers of element types on the device -> CUtensorMapDataType
+_L2_PROMOTION = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+_NUMBERS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64}
+
+Addresses = tuple[int, ...]
+
+
+class Unknown(Exception):
+    """A kernel has parameters that are not understood here."""
+
+
+class TensorMap:
+    """A tensor descriptor as a kernel takes it, encoded anew for another address."""
+
+    def __init__(self, library: Any, descriptor: Any, meta: Mapping[str, Any]) -> None:
+        """descriptor: Triton's host descriptor. meta: what Triton's compiler says of it."""
+        if meta.get("fp4_padded") or getattr(descriptor, "padding", "zero") != "zero":
+            raise Unknown("a descriptor that pads")
+        pointer = ctypes.c_void_p
+        self._encode = function_of(
+            library, "cuTensorMapEncodeTiled", pointer, ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, pointer,
+            pointer, pointer, pointer, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int,
+        )  # fmt: skip
+        shape, strides, box = list(descriptor.shape), list(descriptor.strides), list(meta["block_size"])
+        rank, item = len(shape), int(meta["elem_size"])
+        bytes_of = [item * stride for stride in strides[:-1]]
+        self._memory = ctypes.create_string_buffer(MAP_BYTES + 64)
+        start = ctypes.addressof(self._memory)
+        self.place = start + -start % 64
+        self._tables = (
+            (ctypes.c_uint64 * rank)(*reversed(shape)),
+            (ctypes.c_uint64 * max(1, rank - 1))(*reversed(bytes_of)),
+            (ctypes.c_uint32 * rank)(*reversed(box)),
+            (ctypes.c_uint32 * rank)(*([1] * rank)),
+        )
+        kind = int(meta["elem_type"])
+        self._before = (self.place, _ON_HOST.get(kind, kind), rank)
+        self._after = (*(ctypes.addressof(t) for t in self._tables), 0, int(meta["swizzle"]), _L2_PROMOTION, 0)
+        self._address = 0
+        self.point(descriptor.base.data_ptr())
+
+    def point(self, address: int) -> None:
+        """The same tensor at another address. Raises Unknown if the driver cannot describe it."""
+        if address == self._address:
+            return
+        if status := self._encode(*self._before, address, *self._after):
+            raise Unknown(f"the driver describes no such tensor: error {status}")
+        self._address = address
+
+
+class InPlace:
+    """A compiled kernel with its parameters: `point` changes where some of them point, calling it launches."""
+
+    def __init__(self, library: Any, compiled: Any, programs: int, arguments: Sequence[Any]) -> None:
+        """arguments: one for each of the kernel's own, in order. Raises Unknown for parameters not understood here."""
+        meta = compiled.metadata
+        if (
+            getattr(meta, "num_ctas", 1) != 1 or getattr(meta, "launch_pdl", False)
+            or getattr(meta, "launch_cooperative_grid", False) or getattr(meta, "global_scratch_size", 0)
+            or getattr(meta, "profile_scratch_size", 0)
+        ):  # fmt: skip
+            raise Unknown("a launch with attributes")
+        self._maps: dict[int, TensorMap] = {}
+        self._pointers: dict[int, ctypes.c_uint64] = {}
+        self._cells: list[Any] = []
+        self._places: list[int] = []
+        descriptions = iter(getattr(meta, "tensordesc_meta", None) or ())
+        for position, (kind, value) in enumerate(zip(compiled.src.signature.values(), arguments, strict=True)):
+            self._parameter(library, position, kind, value, descriptions)
+        for _ in range(2):
+            self._keep(ctypes.c_uint64(0))
+        handle = int(compiled.function)
+        if _sizes(library, handle) != [*map(self._size, range(len(self._places)))]:
+            raise Unknown("other parameters than expected")
+        self._launch = function_of(
+            library, "cuLaunchKernel", ctypes.c_void_p, *([ctypes.c_uint] * 7), *([ctypes.c_void_p] * 3)
+        )
+        parameters = (ctypes.c_void_p * len(self._places))(*self._places)
+        self._table = parameters
+        self._before = (handle, programs, 1, 1, 32 * int(meta.num_warps), 1, 1, int(meta.shared))
+        self._after = (ctypes.addressof(parameters), None)
+
+    def _parameter(self, library: Any, position: int, kind: str, value: Any, descriptions: Any) -> None:
+        if kind == "constexpr":
+            return
+        if kind.startswith("*"):
+            self._pointers[position] = self._keep(ctypes.c_uint64(value.data_ptr()))
+        elif kind in _NUMBERS:
+            self._keep(_NUMBERS[kind](value))
+        elif kind.startswith("tensordesc"):
+            meta = next(descriptions, None)
+            if meta is None:
+                raise Unknown("a descriptor without a box")
+            found = self._maps[position] = TensorMap(library, value, meta)
+            self._places.append(found.place)
+            self._cells.append(found)
+            for size in value.shape:
+                self._keep(ctypes.c_int32(size))
+            for stride in value.strides:
+                self._keep(ctypes.c_int64(stride))
+        else:
+            raise Unknown(f"a parameter of type {kind}")
+
+    def _keep(self, cell: Any) -> Any:
+        self._cells.append(cell)
+        self._places.append(ctypes.addressof(cell))
+        return cell
+
+    def _size(self, number: int) -> int:
+        cell = self._cells[number]
+        return MAP_BYTES if isinstance(cell, TensorMap) else ctypes.sizeof(cell)
+
+    def point(self, position: int, address: int) -> None:
+        """Where the tensor or descriptor at a position of the arguments begins from now on."""
+        if position in self._pointers:
+            self._pointers[position].value = address
+        else:
+            self._maps[position].point(address)
+
+    def __call__(self, stream: int) -> int:
+        """Launches it on a stream. Returns the driver's error number, 0 for none."""
+        return self._launch(*self._before, stream, *self._after)
+
+
+def _sizes(library: Any, handle: int) -> list[int]:
+    """Bytes of each parameter of a kernel. Raises Unknown where the driver is too old to be asked."""
+    if not hasattr(library, "cuFuncGetParamInfo"):
+        raise Unknown("a driver that does not know the parameters of kernels")
+    size_t = ctypes.POINTER(ctypes.c_size_t)
+    ask = function_of(library, "cuFuncGetParamInfo", ctypes.c_void_p, ctypes.c_size_t, size_t, size_t)
+    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+    found: list[int] = []
+    while not ask(handle, len(found), ctypes.byref(offset), ctypes.byref(size)):
+        found.append(size.value)
+    return found
