@@ -53,19 +53,32 @@ def test_comments_and_switches() -> None:
     assert parse_schedule(text) == Schedule(name="a", program="b").without_reuse_wait()
 
 
+def test_what_says_nothing_has_no_line() -> None:
+    empty = Schedule(name="a", program="b")
+    for silent in (empty.flat("f", False), empty.order("f"), empty.tile("f"), empty.knobs("f"), empty.channel("x")):
+        assert silent == empty
+        assert parse_schedule(str(silent)) == empty
+    taken = empty.tile("f", i=8).flat("g").flat("f").flat("g", False)
+    assert str(taken) == "schedule a for b:\n    f tile(i=8), flat\n"
+
+
 names = st.sampled_from(["alpha", "beta", "gamma"])
 sizes = st.dictionaries(st.sampled_from(["i", "j", "k"]), st.integers(1, 4096), min_size=1, max_size=3)
 
 
-@given(tiles=sizes, channel=sizes, buffers=st.integers(1, 4), step=st.integers(-3, 3), offset=st.integers(-4, 4))
+@given(
+    tiles=sizes, channel=sizes, buffers=st.integers(1, 4), step=st.integers(-3, 3), offset=st.integers(-4, 4),
+    flat=st.booleans(),
+)  # fmt: skip
 def test_every_schedule_survives_printing(
-    tiles: dict[str, int], channel: dict[str, int], buffers: int, step: int, offset: int
+    tiles: dict[str, int], channel: dict[str, int], buffers: int, step: int, offset: int, flat: bool
 ) -> None:
     term = IndexOrder(index="p", kind="sequence", start=binary("+", RANK, const(abs(offset))), step=step)
     schedule = (
         Schedule(name="s", program="q")
         .tile("a", **tiles)
         .order("a", term)
+        .flat("a", flat)
         .channel("t", **channel)
         .buffers("t", buffers)
     )

@@ -10,8 +10,14 @@ import pytest
 from tilelink import compiler
 from tilelink.errors import ScheduleError, UnknownNameError
 from tilelink.frontend.parser import parse_text
+from tilelink.frontend.schedule_parser import parse_schedule
+from tilelink.ir.program import Program
+from tilelink.ir.scalar import Env, evaluate
+from tilelink.schedule.flat import flat_reason
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.search import STRATEGIES, Candidate, Space, Tried, search, strategy
+from tilelink.schedule.search.knobs import Knob, knobs
+from tilelink.schedule.values import Schedule
 from tilelink.target import target
 
 DIMS = {"Ms": 64, "N": 64, "K": 48}
@@ -51,6 +57,50 @@ def test_schedules_of_points_are_schedules_of_the_language() -> None:
         text = f"{space.programs[0]}\n{schedule}"
         assert parse_text(text, "<text>").schedules[0] == schedule
         assert set(space.describe(point)) == {knob.name for knob in space.knobs[0]}
+
+
+@cache
+def library_knobs() -> list[tuple[Program, Knob]]:
+    """Every knob of every program, for a GPU."""
+    sizes = {"dim": 4096, "f32": 0.5, "bool": True, "i32": 2}
+    programs = [program for module in compiler.library() for program in module.programs]
+    return [
+        (p, knob) for p in programs for knob in knobs(p, {q.name: sizes[q.kind] for q in p.params}, 4, target("sm_90"))
+    ]
+
+
+def test_every_choice_alone_is_a_schedule_of_the_language() -> None:
+    for program, knob in library_knobs():
+        for change in knob.changes:
+            schedule = change(Schedule(name="one", program=program.name))
+            assert parse_schedule(str(schedule)) == schedule
+
+
+def test_the_pipeline_knob_makes_loops_flat_where_they_can_be() -> None:
+    offered = {(p.name, knob.name) for p, knob in library_knobs() if knob.name.endswith(" pipeline")}
+    programs = {p.name: p for p, _ in library_knobs()}
+    assert ("ag_gemm", "gemm pipeline") in offered and ("gemm_rs_ring", "gemm pipeline") not in offered
+    could = {(p.name, f"{s.name} pipeline") for p in programs.values() for s in p.stages if flat_reason(s.body) is None}
+    assert offered == could
+    for _, knob in library_knobs():
+        if knob.name.endswith(" pipeline"):
+            name = knob.name.split()[0]
+            said = [change(Schedule(name="one", program="p")).stage(name).flat for change in knob.changes]
+            assert dict(zip(knob.labels, said, strict=True)) == {"tile by tile": False, "through all tiles": True}
+
+
+def test_orders_over_all_other_ranks_may_run_backwards() -> None:
+    own = {knob.name: knob for program, knob in library_knobs() if program.name == "ag_gemm_in_place"}
+    assert "q backwards" in own["gather order"].labels
+    at = own["gather order"].labels.index("q backwards")
+    order = own["gather order"].changes[at](Schedule(name="one", program="p")).stage("gather").order
+    assert order is not None and str(order) == "order(q = ranks - 1 - 1 step -1)"
+    for ranks in (2, 4, 8):
+        start = order.nest[0].start
+        assert start is not None
+        first = evaluate(start, Env(rank=0, ranks=ranks, params={}, indices={}))
+        assert [(int(first) - t) % (ranks - 1) for t in range(ranks - 1)] == [*range(ranks - 2, -1, -1)]
+    assert not any("backwards" in label for p, k in library_knobs() if p.name == "ag_gemm" for label in k.labels)
 
 
 def test_plans_are_verified_and_refusals_counted() -> None:
