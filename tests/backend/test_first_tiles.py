@@ -1,0 +1,107 @@
+"""Where the programs of a kernel begin each of its loops: generated heads give each tile to its planned program."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.compiler import library
+from tilelink import compiler
+from tilelink.backend.emit import emit
+from tilelink.schedule.bound import Kernel
+from tilelink.schedule.plan import Plan
+from tilelink.schedule.values import Sm
+
+TEXT = """
+program loops(A, M, B):
+    x : in    [A]
+    u : in    [M]
+    v : in    [B]
+    c : local [M]
+    p : out   [A]
+    y : out   [M]
+    q : out   [B]
+
+    compute before(a: A):
+        p[a] = x[a]
+
+    compute host(i: M):
+        c[i] = u[i] * 2.0
+
+    compute same(i: M):
+        y[i] = c[i]
+
+    compute after(b: B, s: 1):
+        q[b] = v[b]
+
+schedule one for loops:
+    before in host prologue, tile(a=1)
+    host on sm, tile(i=1)
+    same in host epilogue, tile(i=1)
+    after in host epilogue, tile(b=1)
+"""
+MODULE = compiler.parse(TEXT)
+Ran = list[tuple[str, int]]
+
+
+def planned(plan: Plan, kernel: Kernel) -> dict[int, Ran]:
+    """program -> (stage, tile) in the order in which it runs them, on rank 0."""
+    number = plan.bound.kernels.index(kernel)
+    found: dict[int, list[tuple[int, str, int]]] = {}
+    for task in range(plan.tasks):
+        of, rank, program = plan.lanes[int(plan.lane[task])]
+        if (of, rank) == (number, 0):
+            stage, _, tile = plan.task_name(task)
+            found.setdefault(program, []).append((int(plan.sequence[task]), stage, tile))
+    return {program: [(stage, tile) for _, stage, tile in sorted(rows)] for program, rows in found.items()}
+
+
+def generated(source: str, kernel: Kernel) -> dict[int, Ran]:
+    """The same as the heads of the loops in the kernel's source say it."""
+    text = source.split(f"\ndef {kernel.name}(", 1)[1].split("\n@", 1)[0]
+    heads = re.findall(r"\n    for tile in tl\.range\((.+), (\d+), num_programs, ", text)
+    assert len(heads) == len(kernel.loops)
+    found: dict[int, Ran] = {}
+    for pid in range(kernel.programs):
+        for loop, (first, total) in zip(kernel.loops, heads, strict=True):
+            begin = eval(first, {"pid": pid, "num_programs": kernel.programs})
+            for tile in range(begin, int(total), kernel.programs):
+                found.setdefault(pid, []).extend((stage, tile) for stage in loop.stages)
+    return found
+
+
+def both(plan: Plan, source: str) -> None:
+    for kernel in plan.bound.kernels:
+        if not kernel.on_copy_engine:
+            assert generated(source, kernel) == planned(plan, kernel)
+
+
+@settings(max_examples=30, deadline=None)
+@given(programs=st.integers(1, 14), a=st.integers(1, 15), m=st.integers(1, 15), b=st.integers(1, 15))
+def test_loops_begin_behind_those_before_them(programs: int, a: int, m: int, b: int) -> None:
+    schedule = MODULE.schedules[0].on("host", Sm(programs=programs))
+    dims = {"A": a, "M": m, "B": b}
+    plan = compiler.plan(MODULE.programs[0], schedule, ranks=1, dims=dims, target="sm_90")
+    source = emit(plan.bound, plan.thresholds).text
+    both(plan, source)
+    (kernel,) = plan.bound.kernels
+    assert [loop.stages for loop in kernel.loops] == [("before",), ("host", "same"), ("after",)]
+    own = generated(source, kernel)
+    tiles = Counter(program for program, ran in own.items() for stage, _ in ran if stage != "same")
+    counts = [tiles[program] for program in range(kernel.programs)]
+    assert sum(counts) == a + m + b
+    assert max(counts) - min(counts) <= 1, "nobody has two tiles more than another"
+
+
+CASES = [case for case in library.unlike() if case[1] and any(" in " in str(stage) for stage in case[1].stages)]
+
+
+@pytest.mark.parametrize("case", CASES[::2], ids=library.name)
+def test_the_library_is_generated_as_planned(case: library.Case) -> None:
+    dims = library.dims(case[0], 4)
+    plan = compiler.plan(*case, ranks=4, dims=dims, target="sm_90")
+    both(plan, emit(plan.bound, plan.thresholds).text)
