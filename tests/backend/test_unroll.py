@@ -1,12 +1,16 @@
-"""Loops over ranks: what only reads a little is written out, so that no peer is waited for before the next is asked."""
+"""Loops over ranks: what only reads or sends a little is written out, and notifies are given together, so that no peer
+is waited for before the next is asked."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from tilelink import compiler
+from tilelink.backend.emit import emit
+from tilelink.schedule.plan import make_plan
 
 PULL = """program pull(M, N):
     x : in symmetric [M, N]
@@ -61,3 +65,117 @@ def test_all_peers_are_read_before_the_first_addition() -> None:
     body = re.findall(r"ld\.global\.v4\.b32|add\.f32", ptx)
     first = body.index("add.f32")
     assert body[:first].count("ld.global.v4.b32") == 8
+
+
+PUSH = """program push(M, N):
+    x : in                [M, N]
+    y : out symmetric     [ranks, M, N]
+
+    compute add(i: M, j: N):
+        acc = x[i, j] * 2.0
+        for (q: ranks):
+            {send}
+        for ({indices}):
+            {tell}
+
+schedule small for push:
+    add on sm, tile(i=8, j=256), warps 4
+    y channel(i={channel}, j={channel})
+
+schedule large for push:
+    add on sm, tile(i=128, j=128), warps 4
+    y channel(i={channel}, j={channel})
+"""
+SEND = "tile_push_data(y[rank, i, j] @ q, acc)"
+TELL = "producer_tile_notify(y[rank, i, j] @ q)"
+UNLESS = "\n                "
+
+
+def pushed(
+    send: str = SEND, tell: str = TELL, *, schedule: str = "small", ranks: int = 4, dialect: str = "triton",
+    channel: int = 4096, indices: str = "q: ranks",
+) -> list[str]:  # fmt: skip
+    """The generated lines of the tile program, without comments."""
+    module = compiler.parse(PUSH.format(send=send, tell=tell, channel=channel, indices=indices))
+    bound = compiler.bound(
+        module.program(), module.schedules[schedule == "large"], ranks=ranks, dims={"M": 64, "N": 512}, dtype="bf16",
+        target="sm_90",
+    )  # fmt: skip
+    text = emit(bound, make_plan(bound).thresholds, dialect=dialect).text  # whether it is safe is not asked
+    return [line.strip() for line in text.split("\ndef ")[1].splitlines() if not line.strip().startswith("#")]
+
+
+def among(lines: list[str], *starts: str) -> list[str]:
+    return [line for line in lines if line.startswith(starts)]
+
+
+@pytest.mark.parametrize(
+    ("send", "schedule", "ranks", "head"),
+    [
+        (SEND, "small", 4, "tl.static_range(0, 4)"),
+        (SEND, "small", 8, "tl.static_range(0, 8)"),
+        (SEND, "small", 9, "tl.range(0, 9, num_stages=1)"),
+        (SEND, "large", 4, "tl.range(0, 4, num_stages=1)"),
+        ("tile_push_data(y[rank, i, j] @ q, x[i, j])", "small", 4, "tl.range(0, 4, num_stages=1)"),
+        (f"{SEND}\n            {TELL}", "small", 4, "tl.range(0, 4, num_stages=1)"),
+    ],
+    ids=["small", "most ranks", "too many ranks", "large tiles", "copies", "a signal behind"],
+)
+def test_loops_that_only_send_small_tiles_are_written_out(send: str, schedule: str, ranks: int, head: str) -> None:
+    assert among(pushed(send, schedule=schedule, ranks=ranks), "for q")[0] == f"for q in {head}:"
+
+
+@pytest.mark.parametrize(
+    ("tell", "ranks", "vector", "mask"),
+    [
+        (TELL, 4, 4, "q < 4"),
+        (TELL, 3, 4, "q < 3"),
+        (TELL, 32, 32, "q < 32"),
+        (f"if rank != q:{UNLESS}{TELL}", 4, 4, "(q < 4) & (rank != q)"),
+        (f"if q > rank:{UNLESS}{TELL}", 5, 8, "(q < 5) & (q > rank)"),
+    ],
+    ids=["all", "no power of two", "a warp", "others", "later ones"],
+)
+def test_a_loop_of_notifies_is_one_notify(tell: str, ranks: int, vector: int, mask: str) -> None:
+    lines = pushed(tell=tell, ranks=ranks)
+    slots = "y_slot_number * "
+    assert among(lines, "q =", "dl.notify", "pad") == [
+        f"q = tl.arange(0, {vector})",
+        f"dl.notify_each(signals, signal_table, q, {slots}{ranks} + rank, {mask}, watch, 0, tile)",
+    ]
+    assert len(among(lines, "for q")) == 1, "the loop that sends"
+
+
+def test_each_peer_may_have_another_counter() -> None:
+    (line,) = among(pushed(tell="producer_tile_notify(y[q, i, j] @ (rank + q))"), "dl.notify")
+    assert line == (
+        "dl.notify_each(signals, signal_table, (rank + q) % 4, y_slot_number * 4 + q, q < 4, watch, 0, tile)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tell", "other"),
+    [
+        (TELL, {"ranks": 33}),
+        (TELL, {"ranks": 1}),
+        (TELL, {"channel": 4}),
+        (TELL, {"indices": "q: ranks, r: 2"}),
+        (TELL, {"dialect": "traced"}),
+        (TELL, {"dialect": "triton_dist"}),
+        ("producer_tile_notify(y[q, i, j])", {}),
+        (f"{TELL}\n            {TELL}", {}),
+        (f"acc += 1.0\n            {TELL}", {}),
+        (f"if rank != q:{UNLESS}{TELL}\n            else:{UNLESS}acc += 1.0", {}),
+        (f"if rank != q:{UNLESS}{TELL}{UNLESS}{TELL}", {}),
+        (f"if rank != q and q > 0:{UNLESS}{TELL}", {}),
+    ],
+    ids=[
+        "more than a warp", "one rank", "many channels", "two indices", "traced", "triton_dist", "the own pad",
+        "two notifies", "something else", "else", "two in a branch", "two conditions",
+    ],
+)  # fmt: skip
+def test_other_loops_of_notifies_stay_loops(tell: str, other: dict[str, Any]) -> None:
+    lines = pushed(tell=tell, **other)
+    assert not any("notify_each" in line for line in lines)
+    assert len(among(lines, "for q")) == 2
+    assert any(re.match(r"(dl|tracing)\.notify\(", line) for line in lines)
