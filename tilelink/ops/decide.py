@@ -16,7 +16,7 @@ from functools import cache
 from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
-from tilelink.ops.choice import UNFUSED, choose
+from tilelink.ops.choice import SUMS, UNFUSED, choose
 from tilelink.ops.predict import Request, fused_ways, held, machine_of, programs_for, unfused_seconds
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.values import Schedule
@@ -98,8 +98,8 @@ def _algorithms(op: str, follows: str) -> tuple[tuple[Program, ...], ...]:
 
 def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str, str]:
     """The rule's way, or one that the model is sure is better, and why."""
-    rule = choose(request.op, request.M, request.N, request.K, request.ranks)
-    if rule == UNFUSED or machine is None:
+    rule = choose(request.op, request.M, request.N, request.K, request.ranks, request.follows)
+    if rule in (UNFUSED, *SUMS) or machine is None:
         return rule, "the rule for such sizes"
     if not held(request, machine.target):
         return UNFUSED, f"no schedule fits {machine.target}"

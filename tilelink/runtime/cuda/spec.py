@@ -59,12 +59,12 @@ class GpuProgram:
         """Launches after which every tensor is at the same buffer again."""
         return lcm(*(t.slots for t in self.layout.tensors), *(g.slots for g in self.layout.grids), 1)
 
-    @property
+    @cached_property
     def meets(self) -> bool:
         """Whether its own kernels begin and end a launch, and the runtime's need not."""
         return any(a.kind == "edge" for k in self.kernels for a in k.args)
 
-    @property
+    @cached_property
     def needs_entry(self) -> bool:
         """Whether peers read this rank's inputs, and so must be told that they are there."""
         return any(k.needs_entry for k in self.kernels)
