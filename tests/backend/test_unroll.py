@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.backend.offline import compile_all
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.schedule.plan import make_plan
@@ -128,20 +129,20 @@ def test_loops_that_only_send_small_tiles_are_written_out(send: str, schedule: s
 @pytest.mark.parametrize(
     ("tell", "ranks", "vector", "mask"),
     [
-        (TELL, 4, 4, "q < 4"),
-        (TELL, 3, 4, "q < 3"),
-        (TELL, 32, 32, "q < 32"),
-        (f"if rank != q:{UNLESS}{TELL}", 4, 4, "(q < 4) & (rank != q)"),
-        (f"if q > rank:{UNLESS}{TELL}", 5, 8, "(q < 5) & (q > rank)"),
+        (TELL, 4, 4, "q_0 < 4"),
+        (TELL, 3, 4, "q_0 < 3"),
+        (TELL, 32, 32, "q_0 < 32"),
+        (f"if rank != q:{UNLESS}{TELL}", 4, 4, "(q_0 < 4) & (rank != q_0)"),
+        (f"if q > rank:{UNLESS}{TELL}", 5, 8, "(q_0 < 5) & (q_0 > rank)"),
     ],
     ids=["all", "no power of two", "a warp", "others", "later ones"],
 )
 def test_a_loop_of_notifies_is_one_notify(tell: str, ranks: int, vector: int, mask: str) -> None:
     lines = pushed(tell=tell, ranks=ranks)
     slots = "y_slot_number * "
-    assert among(lines, "q =", "dl.notify", "pad") == [
-        f"q = tl.arange(0, {vector})",
-        f"dl.notify_each(signals, signal_table, q, {slots}{ranks} + rank, {mask}, watch, 0, tile)",
+    assert among(lines, "q_0 =", "dl.notify", "pad") == [
+        f"q_0 = tl.arange(0, {vector})",
+        f"dl.notify_each(signals, signal_table, q_0, {slots}{ranks} + rank, {mask}, watch, 0, tile)",
     ]
     assert len(among(lines, "for q")) == 1, "the loop that sends"
 
@@ -149,7 +150,7 @@ def test_a_loop_of_notifies_is_one_notify(tell: str, ranks: int, vector: int, ma
 def test_each_peer_may_have_another_counter() -> None:
     (line,) = among(pushed(tell="producer_tile_notify(y[q, i, j] @ (rank + q))"), "dl.notify")
     assert line == (
-        "dl.notify_each(signals, signal_table, (rank + q) % 4, y_slot_number * 4 + q, q < 4, watch, 0, tile)"
+        "dl.notify_each(signals, signal_table, (rank + q_0) % 4, y_slot_number * 4 + q_0, q_0 < 4, watch, 0, tile)"
     )
 
 
@@ -179,3 +180,24 @@ def test_other_loops_of_notifies_stay_loops(tell: str, other: dict[str, Any]) ->
     assert not any("notify_each" in line for line in lines)
     assert len(among(lines, "for q")) == 2
     assert any(re.match(r"(dl|tracing)\.notify\(", line) for line in lines)
+
+
+BRANCH = """if rank != 0:
+            for (q: ranks):
+                {body}"""
+
+
+@pytest.mark.parametrize("send", [SEND, "tile_push_data(y[rank, i, j] @ q, x[i, j])"], ids=["written out", "a loop"])
+@pytest.mark.parametrize(
+    "body", [TELL, f"{TELL}{UNLESS}{TELL}", f"if q > 0:{UNLESS}    acc = acc * 2.0", SEND],
+    ids=["together", "one by one", "arithmetic", "written out"],
+)  # fmt: skip
+def test_an_index_may_run_in_several_ways_in_one_tile(send: str, body: str) -> None:
+    """Triton gives a name one type, whatever loops it was the index of."""
+    text = PUSH.format(send=send, tell="TELL", channel=4096, indices="q: ranks")
+    text = text.replace("for (q: ranks):\n            TELL", BRANCH.format(body=body))
+    module = compiler.parse(text)
+    bound = compiler.bound(
+        module.program(), module.schedules[0], ranks=4, dims={"M": 64, "N": 512}, dtype="bf16", target="sm_90"
+    )
+    assert len(compile_all(bound, emit(bound, make_plan(bound).thresholds))) == 1

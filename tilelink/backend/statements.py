@@ -34,7 +34,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Scalar
+from tilelink.ir.scalar import Index, Scalar, substitute
 from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import statements
 
@@ -159,7 +159,7 @@ class Statements:
             return
         index = loop.indices[depth].name
         count = self.values.addresses.stage.count(index)
-        if self._notified_together(loop, index, count):
+        if self._notified_together(loop, count):
             return
         # Loads of the next round must not pass this round's stores and notifies, and Triton's pipeliner does not take
         # waits that loads depend on: only loops inside such a loop, or without any of these, are software-pipelined.
@@ -169,6 +169,15 @@ class Statements:
             head = f"tl.static_range(0, {count})"
         with self.writer.block(f"for {index} in {head}:"):
             self._loop(loop, depth + 1)
+        if "static" in head and self._again(index):
+            # A number that is known stays one behind the loop, and Triton lets no branch turn it into an unknown one.
+            self.writer.line(f"{index} = tl.cast(0, tl.int32)")
+
+    def _again(self, index: str) -> bool:
+        """Whether the stage has several loops over an index of that name, and one inside a branch or another loop."""
+        body = self.values.addresses.stage.stage.body
+        loops = [s for s in statements(body) if isinstance(s, For) and any(d.name == index for d in s.indices)]
+        return len(loops) > 1 and any(not any(loop is s for s in body) for loop in loops)
 
     def _shapes(self, loop: For) -> dict[str, tuple[int, ...]]:
         """The shapes of the tiles that a loop assigns or sends."""
@@ -283,8 +292,8 @@ class Statements:
 
         self._channels(tile_map, grid, emit, {})
 
-    def _notified_together(self, loop: For, index: str, count: int) -> bool:
-        """Whether a loop was written as one notify of many counters."""
+    def _notified_together(self, loop: For, count: int) -> bool:
+        """Whether a loop was written as one notify of many counters, with a vector in the place of its index."""
         found = notified_together(loop, count)
         addresses = self.values.addresses
         if found is None or not addresses.dialect.notifies_together:
@@ -292,18 +301,22 @@ class Statements:
         notify, condition = found
         tile_map = addresses.bound.tile_map(addresses.stage.name, notify.region)
         grid = addresses.bound.channels[notify.region.tensor, notify.kind]
-        if not all(single(bounds) for bounds in tile_map.channel_range(grid)):
+        channels = tile_map.channel_range(grid)
+        if not all(single(bounds) for bounds in channels):
             return False
-        self.writer.line(f"{index} = tl.arange(0, {power_of_two(count)})")
-        mask = f"{index} < {count}"
+        name = self.writer.name(loop.indices[0].name)
+        each = {loop.indices[0].name: Index(name=name)}
+        self.writer.line(f"{name} = tl.arange(0, {power_of_two(count)})")
+        mask = f"{name} < {count}"
         if condition is not None:
-            mask = f"({mask}) & ({addresses.scalar(condition)})"
-        rank, stage = addresses.scalar(tile_map.rank), addresses.stage.number
+            mask = f"({mask}) & ({addresses.scalar(substitute(condition, each))})"
+        rank, stage = addresses.scalar(substitute(tile_map.rank, each)), addresses.stage.number
 
         def emit(channel: str, linear: str) -> None:
             self.writer.line(addresses.dialect.notify_each(rank, channel, mask, stage))
 
-        self._channels(tile_map, grid, emit, {})
+        fixed = {d: addresses.scalar(substitute(low, each), 6) for d, (low, _) in enumerate(channels)}
+        self._channels(tile_map, grid, emit, fixed)
         return True
 
     def _wait(self, kind: str, region: Region, consumed: bool, fixed: Mapping[int, str] | None = None) -> None:
