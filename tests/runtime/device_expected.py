@@ -123,6 +123,46 @@ def check_wait_all(device: str) -> None:
         assert out.tolist() == [1]
 
 
+def check_notify_each(device: str) -> None:
+    """Five ranks but one, each its own counter; then one counter twice."""
+    x = torch.zeros(1024, dtype=torch.int32, device=device)
+    pads = torch.zeros(8, 16, dtype=torch.int32, device=device)
+    signal_table = torch.tensor([row.data_ptr() for row in pads], device=device)
+    kernels.tell_each[(1,)](x, pads[1], signal_table, None, 2, 3, 5, 8)
+    expected = torch.zeros(8, 16, dtype=torch.int32)
+    for rank in (0, 1, 2, 4):
+        expected[rank, 2 + rank] = 1
+    assert pads.tolist() == expected.tolist()
+    kernels.tell_one[(1,)](x, pads[1], signal_table, None, 6, 9)
+    expected[6, 9] = 2
+    assert pads.tolist() == expected.tolist()
+    assert x.tolist() == list(range(9, 1024 + 9))
+
+
+def check_launches(device: str) -> None:
+    """Rank 1 of 3 alone, six programs and three launches; what peers would have told it is there before.
+
+    Counters: 0..2 entered, 3..5 finished, 6 and 7 those of an output with two buffers, five notifies in each launch.
+    """
+    x = torch.zeros(6 * 64, dtype=torch.int32, device=device)
+    pads = torch.zeros(3, 8, dtype=torch.int32, device=device)
+    signal_table = torch.tensor([row.data_ptr() for row in pads], device=device)
+    exits = torch.tensor([[6, 2, 1, 5]], dtype=torch.int32, device=device)
+    edge = torch.tensor([1, 0, 2, 1, exits.data_ptr()], dtype=torch.int64, device=device)
+    epoch = torch.tensor([1], dtype=torch.int64, device=device)
+    for launch in (1, 2, 3):
+        pads[1, 3] = pads[1, 5] = launch - 1
+        pads[1, 6], pads[1, 7] = 5 * ((launch + 1) // 2), 5 * (launch // 2)
+        kernels.launch[(6,)](x, edge, pads[1], signal_table, epoch, None, 1, 0, 3, 3, 4, 64)
+        assert set(x.tolist()) == {launch} and epoch.tolist() == [launch + 1]
+        assert edge.tolist()[:2] == [1, 6 * launch]
+        assert pads[:, 1].tolist() == pads[:, 4].tolist() == [launch] * 3, "entered and finished, once on every rank"
+    before = pads.clone()
+    for none in (torch.zeros_like(edge), None):
+        kernels.launch[(6,)](x, none, pads[1], signal_table, epoch, None, 1, 0, 3, 3, 4, 64)
+        assert pads.tolist() == before.tolist() and epoch.tolist() == [4] and set(x.tolist()) == {4}
+
+
 def check_low_level(device: str) -> None:
     signals = torch.full((1,), 7, dtype=torch.int32, device=device)
     out = torch.zeros(1, dtype=torch.int32, device=device)

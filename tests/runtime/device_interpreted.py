@@ -13,6 +13,7 @@ from triton.runtime.errors import InterpreterError
 from tests.runtime import device_expected as expected
 from tests.runtime import device_kernels as kernels
 from tilelink.runtime import monitor
+from tilelink.runtime.device import meeting
 from tilelink.runtime.device.interpreted import number
 
 EPOCHS = 12
@@ -84,6 +85,61 @@ def test_low_level() -> None:
 
 def test_all_counters_are_waited_for() -> None:
     expected.check_wait_all("cpu")
+
+
+def test_notifies_together() -> None:
+    expected.check_notify_each("cpu")
+
+
+def test_notifies_together_are_the_events_of_a_loop(events: list[tuple[Any, ...]]) -> None:
+    expected.check_notify_each("cpu")
+    assert events[:4] == [("notify", 7, 5, rank, 2 + rank) for rank in (0, 1, 2, 4)]
+    assert events[4:] == [("notify", 7, 5, 6, 9)] * 2
+
+
+@pytest.fixture
+def meets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU ranks never begin and end a launch in its kernels; here they do, as NVIDIA's processors would."""
+    monkeypatch.setattr(meeting, "isa", lambda: "ptx")
+    missing = meeting._missing
+
+    def seen(signals: Any, counters: Any, targets: Any, mask: Any) -> Any:
+        if number(found := missing(signals, counters, targets, mask)) > 0:
+            awaited = [int(c) for c, there in zip(counters.handle.data, mask.handle.data, strict=True) if there]
+            raise TimeoutError(f"waits for {awaited}")
+        return found
+
+    monkeypatch.setattr(meeting, "_missing", seen)
+
+
+@pytest.mark.usefixtures("meets")
+def test_launches_that_begin_and_end_by_themselves() -> None:
+    expected.check_launches("cpu")
+
+
+@pytest.mark.usefixtures("meets")
+@pytest.mark.parametrize(
+    ("late", "awaited", "told"), [(6, "6", 0), (3, "3, 4, 5", 1), (5, "3, 4, 5", 1), (2, "", 1)]
+)  # fmt: skip
+def test_a_launch_ends_when_all_that_it_waits_for_has_come(late: int, awaited: str, told: int) -> None:
+    """Counter 6: its own output lacks a notify, so that it has not finished. 3, 5: peers have not finished the launch
+    before the next one's buffers. 2: a peer that has not even entered, which is the business of kernels that read its
+    inputs."""
+    pads = torch.zeros(3, 8, dtype=torch.int32)
+    pads[1, :] = 20
+    pads[1, late] = {6: 14, 3: 1, 5: 1, 2: 0}[late]
+    before, epoch = pads.clone(), torch.tensor([3])
+    exits = torch.tensor([[6, 1, 1, 5]], dtype=torch.int32)
+    edge = torch.tensor([1, 4, 2, 1, exits.data_ptr()], dtype=torch.int64)
+    table = torch.tensor([row.data_ptr() for row in pads])
+    given = (torch.zeros(128, dtype=torch.int32), edge, pads[1], table, epoch, None, 1, 0, 3, 3, 4, 64)
+    if awaited:
+        with pytest.raises(InterpreterError, match=rf"waits for \[{awaited}\]"):
+            kernels.launch[(2,)](*given)
+    else:
+        kernels.launch[(2,)](*given)
+    assert (pads[:, 4] - before[:, 4]).tolist() == [told] * 3
+    assert epoch.tolist() == [3 if awaited else 4], "the next launch has not begun"
 
 
 def test_wrapped_counters() -> None:

@@ -112,6 +112,36 @@ def await_all(signals, out, first, target, watch, COUNT: tl.constexpr):
 
 
 @triton.jit
+def tell_each(x, signals, signal_table, watch, first, skipped, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """Stores a tile, then adds to a counter of each of COUNT ranks but one: to counter 2 of rank 0, 3 of rank 1, ..."""
+    lane = tl.arange(0, 1024)
+    tl.store(x + lane, lane + first)
+    rank = tl.arange(0, BLOCK)
+    dl.notify_each(signals, signal_table, rank, first + rank, (rank < COUNT) & (rank != skipped), watch, 7, 5)
+
+
+@triton.jit
+def tell_one(x, signals, signal_table, watch, rank, first):
+    """The same to one rank and counter, which are no vectors."""
+    lane = tl.arange(0, 1024)
+    tl.store(x + lane, lane + first)
+    dl.notify_each(signals, signal_table, rank, first, tl.arange(0, 4) < 2, watch, 7, 5)
+
+
+@triton.jit
+def launch(
+    x, edge, signals, signal_table, epoch_at, watch, rank,
+    ENTERED: tl.constexpr, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """A launch that begins and ends by itself: each program stores N elements, the number of the launch."""
+    epoch = tl.load(epoch_at).to(tl.int32)
+    dl.enter(edge, signal_table, rank, ENTERED, RANKS, BLOCK)
+    tl.store(x + tl.program_id(0) * N + tl.arange(0, N), epoch + tl.zeros((N,), tl.int32))
+    programs = tl.num_programs(0)
+    dl.leave(edge, signals, signal_table, epoch_at, epoch, watch, rank, programs, FINISHED, RANKS, BLOCK, 3)
+
+
+@triton.jit
 def integers(a, n, quotient, remainder, COUNT: tl.constexpr):
     """Scalars and a tile, by run-time and by constant divisors."""
     lane = tl.arange(0, COUNT)

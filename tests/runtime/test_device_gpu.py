@@ -25,6 +25,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "copies": lambda: expected.check_copies("cuda"),
     "pointers": lambda: expected.check_pointers("cuda"),
     "low level": lambda: expected.check_low_level("cuda"),
+    "notifies together": lambda: expected.check_notify_each("cuda"),
     "wait for all": lambda: expected.check_wait_all("cuda"),
     "push": lambda: expected.check_push("cuda"),
     "wrapped counters": lambda: expected.check_wrapped_counters("cuda"),

@@ -96,6 +96,61 @@ def test_a_wait_for_all_polls_side_by_side_before_a_barrier(target: str) -> None
     assert {"clock", "trip"} <= set(events(text(debug)))
 
 
+TOGETHER = {
+    "store": r"st\.global\.v4\.b32",
+    "barrier": r"bar\.sync",
+    "each": r"@%p\d+ (atom|red)\.(?=[\w.]*release)(?=[\w.]*\bsys)[\w.]*add",
+    "leave": r"@%p\d+ atom\.(?=[\w.]*acq_rel)(?=[\w.]*\bgpu)[\w.]*add[\w.]*64",
+    "look": r"(@%p\d+ )?ld\.volatile\.global\.b32",
+    "fence": r"fence\.acq_rel\.sys",
+    "launch": r"(@%p\d+ )?st\.global\.b64",
+}
+"""Releases of several threads at once, and what a launch does that begins and ends by itself."""
+
+
+def steps(kernel: Any, *kinds: str) -> list[str]:
+    """Those operations in the order of the text, of which a row of the same is one."""
+    lines = text(kernel).splitlines()
+    found = [kind for line in lines for kind in kinds if re.match(TOGETHER[kind], line.strip())]
+    return [one for one, before in zip(found, ["", *found], strict=False) if one != before]
+
+
+@pytest.mark.parametrize("target", NVIDIA)
+def test_notifies_together_are_one_release_of_each_thread_behind_a_barrier(target: str) -> None:
+    kernel, types, values = PORTABLE["tell_each"]
+    ptx = text(compile_source(kernel, types, values, target))
+    assert steps(compile_source(kernel, types, values, target), "store", "barrier", "each") == [
+        "store", "barrier", "each",
+    ]  # fmt: skip
+    assert ptx.count("bar.sync") == 1 and len(re.findall(r"\badd\.u32 %r\d+, \[", ptx)) == 1
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("target", NVIDIA)
+def test_a_launch_begins_and_ends_by_itself(target: str, debug: bool) -> None:
+    kernel, types, values = PORTABLE["launch"]
+    found = compiled(kernel, types, target, debug, {k: v for k, v in values.items() if k != "watch"})
+    order = steps(found, "store", "barrier", "each", "leave", "fence", "look")
+    assert order[:5] == ["barrier", "each", "store", "barrier", "leave"], "entered; its stores are counted when done"
+    end = order[5:]
+    told = end.index("each")
+    assert end[told - 1] == "barrier" and end.count("each") == 1
+    before, behind = end[:told], end[told + 1 :]
+    for waited in (before, behind):  # for outputs, and for peers to have finished
+        assert {"look", "fence"} <= set(waited)
+        at = waited.index("fence")
+        assert waited[at + 1] == "barrier"
+    assert steps(found, "each", "launch", "store")[-1] == "launch", "the number of the next launch is its last store"
+
+
+@pytest.mark.parametrize("target", NVIDIA)
+def test_launches_that_others_begin_and_end_pay_nothing(target: str) -> None:
+    kernel, types, values = PORTABLE["launch"]
+    without = {name: kind for name, kind in types.items() if name != "edge"}
+    ptx = text(compile_source(kernel, without, {**values, "edge": None}, target))
+    assert not re.search(r"atom|red\.|bar\.sync|fence", ptx)
+
+
 @pytest.mark.parametrize("target", NVIDIA)
 def test_a_deadline_costs_nothing_unless_asked_for(target: str) -> None:
     assert not {"clock", "trip"} & set(events(text(push(target))))
@@ -196,6 +251,16 @@ PORTABLE: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
         {"signals": "*i32", "out": "*i32", "first": "i32", "target": "i32"},
         {"watch": None, "COUNT": 8},
     ),
+    "tell_each": (
+        kernels.tell_each,
+        {"x": "*i32", "signals": "*i32", "signal_table": "*i64", "first": "i32", "skipped": "i32"},
+        {"watch": None, "COUNT": 5, "BLOCK": 8},
+    ),
+    "launch": (
+        kernels.launch,
+        {"x": "*i32", "edge": "*i64", "signals": "*i32", "signal_table": "*i64", "epoch_at": "*i64", "rank": "i32"},
+        {"watch": None, "ENTERED": 0, "FINISHED": 8, "RANKS": 4, "BLOCK": 4, "N": 1024},
+    ),
     "low_level": (kernels.low_level, {"signals": "*i32", "out": "*i32"}, {}),
 }
 
@@ -221,7 +286,17 @@ def test_both_modes_have_the_same_functions() -> None:
     from tilelink.runtime.device import compiled as one
     from tilelink.runtime.device import interpreted as other
 
-    for name in ("symm_at", "wait", "wait_all", "consume_token", "notify", "signal_add", "signal_set", "signal_read"):
+    for name in (
+        "symm_at",
+        "wait",
+        "wait_all",
+        "consume_token",
+        "notify",
+        "notify_each",
+        "signal_add",
+        "signal_set",
+        "signal_read",
+    ):
         assert list(signature(getattr(one, name).fn).parameters) == list(signature(getattr(other, name)).parameters)
     for name in ("fence", "quiet", "publish", "tile_begin", "transfer"):
         assert list(signature(getattr(one, name).fn).parameters) == list(signature(getattr(other, name)).parameters)
