@@ -58,10 +58,11 @@ def search(job: tuple[str, str, int], trials: int = TRIALS, dims: Mapping[str, i
     op, by, seed = job
     module = tilelink.load(op)
     programs = algorithms(module.programs, module.programs[0])
+    known = [schedule for program in programs for schedule in module.schedules_of(program)]
     begin = time.process_time()
     found = rank(
         programs, dims=dims or DIMS[op], ranks=RANKS, machine=MACHINE, dtype=DTYPE, by=by, budget_s=None,
-        trials=trials, seed=seed,
+        trials=trials, seed=seed, declared=known,
     )  # fmt: skip
     return {
         "op": op,

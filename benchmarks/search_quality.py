@@ -10,7 +10,7 @@
 
 The points are chosen without GPUs and before anything is measured; what each of a sweep comes from is in its `sources`:
 
-search    the best by the model, as `tilelink tune` finds them: what it would measure
+search    the best by the model that differ, as `tilelink tune` chooses them: what it would measure
 random    drawn evenly from the points of the space that can be planned, every program as likely as any other
 declared  the schedules of the operator's file
 next      the model's best with other predictions, one of each
@@ -24,7 +24,6 @@ into the measured file, for `benchmarks/report.py`.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 import time
@@ -41,15 +40,13 @@ from benchmarks.agreement_points import DTYPE, RANKS, TARGET, dims_of, point_of,
 from benchmarks.prepared import plan_of
 from benchmarks.search_quality_figures import evaluated, table_of
 from tilelink import compiler
-from tilelink.backend.emit import emit
 from tilelink.errors import TileLinkError
 from tilelink.schedule.machine import Machine, load_machine
-from tilelink.schedule.plan import Plan
 from tilelink.schedule.search import Found, Space, does_not_fit
 from tilelink.schedule.simulate import simulate
 from tilelink.schedule.values import Schedule
 from tilelink.target import target
-from tilelink.tuning import rank
+from tilelink.tuning import distinct, kernels_of, rank
 
 Point = dict[str, Any]
 GROUPS = (("ag_gemm", "mlp-5"), ("gemm_rs", "mlp-2"), ("ag_gemm", "mlp-1"), ("gemm_rs", "mlp-5@1024"),
@@ -124,15 +121,14 @@ class Sweep:
         """What `tilelink tune` does before it measures, with a number of trials in place of seconds."""
         return rank(
             self._programs, dims=dims_of(self._op, self._shape), ranks=RANKS, machine=self._machine,
-            target=target(TARGET), dtype=DTYPE, by="evolution", budget_s=None, trials=trials, seed=self._seed,
+            target=target(TARGET), dtype=DTYPE, declared=self._known(), by="evolution", budget_s=None, trials=trials,
+            seed=self._seed,
         )  # fmt: skip
 
     def _best(self, found: Found, count: int) -> list[Point]:
-        """Takes so many of the search's best, those with equal kernels once; best first."""
+        """Takes so many of the search's best as `tilelink tune` chooses them; best first."""
         kept: list[Point] = []
-        for one in found.ranking:
-            if len(kept) == count:
-                break
+        for one in distinct(found, count):
             point = self.find(self._programs[one.candidate.program].name, one.schedule)
             if point is not None and not point["sources"]:
                 point["sources"].append("search")
@@ -154,16 +150,20 @@ class Sweep:
                 count -= 1
 
     def _declared(self) -> list[Point]:
-        module, kept = compiler.load(self._op), list[Point]()
-        for program in self._programs:
-            for schedule in module.schedules_of(program):
-                point = self.find(program.name, schedule)
-                if point is None or point["chosen_us"] > self._limit:
-                    continue
-                point["sources"] += ["declared"] * ("declared" not in point["sources"])
-                point.setdefault("declared", []).append(f"{program.name}:{schedule.name}")
-                kept += [point] * (point not in kept)
+        kept = list[Point]()
+        for schedule in self._known():
+            point = self.find(schedule.program, schedule)
+            if point is None or point["chosen_us"] > self._limit:
+                continue
+            point["sources"] += ["declared"] * ("declared" not in point["sources"])
+            point.setdefault("declared", []).append(f"{schedule.program}:{schedule.name}")
+            kept += [point] * (point not in kept)
         return kept
+
+    def _known(self) -> list[Schedule]:
+        """What the operator's file declares."""
+        module = compiler.load(self._op)
+        return [schedule for program in self._programs for schedule in module.schedules_of(program)]
 
     def _random(self, count: int) -> dict[str, int]:
         """Draws until there are so many. Returns how many draws that took, by what became of them."""
@@ -210,14 +210,6 @@ class Sweep:
 
     def too_slow(self) -> list[Point]:
         return [p for p in self.points if p["sources"] == ["random"] and p["chosen_us"] > self._limit]
-
-
-def kernels_of(plan: Plan) -> str:
-    """A hash of what is generated of a plan, and how it is launched. Raises EmitError."""
-    emitted = emit(plan.bound, plan.thresholds, dialect="triton")
-    lines = [line for line in emitted.text.splitlines() if not line.lstrip().startswith("#")]
-    slots = sorted((name, tensor.slots) for name, tensor in plan.bound.tensors.items())
-    return hashlib.sha256(repr((lines, emitted.kernels, slots)).encode()).hexdigest()
 
 
 def sweep(group: tuple[str, str], machine: str, counts: Sequence[int], trials: int) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -15,14 +15,12 @@ from rich.table import Table
 
 from tilelink import cli_gpu, compiler
 from tilelink.cli_common import AsJson, Dtype, Element, File, ProgramName, Ranks, Sets, designed_errors, dims_of, write
-from tilelink.errors import BindingError, TileLinkError
+from tilelink.errors import BindingError
 from tilelink.ir.program import Program
 from tilelink.schedule.machine import load_machine
-from tilelink.schedule.search import STRATEGIES, Found
-from tilelink.schedule.simulate import simulate
-from tilelink.schedule.values import Schedule
+from tilelink.schedule.search import STRATEGIES, Found, Tried
 from tilelink.target import target as named_target
-from tilelink.tuning import Database, Record, algorithms, key_of, rank
+from tilelink.tuning import Database, Record, algorithms, distinct, key_of, rank
 
 SIZES = (1024, 1024, 4096, 1024, 128, 64)
 """Sizes of dimensions that nobody set."""
@@ -48,7 +46,9 @@ def tune(
     strategy: Annotated[str, typer.Option("--strategy", help=f"one of {', '.join(STRATEGIES)}")] = "evolution",
     budget: Annotated[float, typer.Option("--budget", min=0.0, help="seconds of searching with the model")] = 60.0,
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="points to try at most")] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="points of the search to show, and to measure")] = 8,
+    top: Annotated[
+        int, typer.Option("--top", min=1, help="best schedules to show and to measure, besides the declared ones")
+    ] = 8,
     measured: Annotated[
         bool, typer.Option("--measure", help="time the candidates on GPUs and remember the best")
     ] = False,
@@ -71,14 +71,11 @@ def tune(
             task = bar.add_task("searching", total=trials)
             found = rank(
                 programs, dims=dims, ranks=ranks, machine=load_machine(machine), target=named_target(target),
-                dtype=dtype.value, by=strategy, budget_s=budget, trials=trials, seed=seed,
+                dtype=dtype.value, by=strategy, budget_s=budget, trials=trials,
+                seed=seed, declared=[s for p in programs for s in module.schedules_of(p)],
                 progress=lambda _: bar.advance(task),
             )  # fmt: skip
-        lines = [
-            _line(programs[one.candidate.program], one.seconds, one.schedule, "found") for one in found.ranking[:top]
-        ]
-        lines += list(_declared(module, programs, ranks, dims, dtype.value, target, machine))
-        lines.sort(key=lambda line: line["predicted_us"])
+        lines = [_line(programs, one) for one in _shown(found, top)]
         best: dict[str, Any] | None = None
         seconds = {"search": found.elapsed}
         if measured and lines:
@@ -100,21 +97,17 @@ def _shape(program: Program, text: str | None) -> list[str]:
     return [f"{name}={size}" for name, size in zip(names, sizes, strict=False)]
 
 
-def _line(program: Program, seconds: float, schedule: Schedule, origin: str) -> dict[str, Any]:
+def _shown(found: Found, top: int) -> list[Tried]:
+    """The best of a search that differ, and all declared schedules; best first."""
+    best = distinct(found, top)
+    others = [one for one in found.ranking if one.declared and one not in best]
+    return sorted([*best, *others], key=lambda one: one.seconds)
+
+
+def _line(programs: Sequence[Program], one: Tried) -> dict[str, Any]:
     """origin: "found" by the search, or "declared" by the file."""
-    return {"program": program.name, "predicted_us": seconds * US, "schedule": str(schedule), "origin": origin}
-
-
-def _declared(
-    module: compiler.Module, programs: Sequence[Program], ranks: int, dims: dict[str, Any], dtype: str, target: str,
-    machine: str,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """What the model says of the schedules that the file has already, as far as they fit these sizes."""
-    for program in programs:
-        for schedule in module.schedules_of(program):
-            with suppress(TileLinkError):
-                plan = compiler.plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target)
-                yield _line(program, simulate(plan, load_machine(machine)).seconds, schedule, "declared")
+    name, origin = programs[one.candidate.program].name, "declared" if one.declared else "found"
+    return {"program": name, "predicted_us": one.seconds * US, "schedule": str(one.schedule), "origin": origin}
 
 
 def worth_measuring(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,9 +14,10 @@ import pytest
 from benchmarks import prepared, search_quality
 from benchmarks import report as benchmark_report
 from benchmarks import search_quality_figures as figures
-from benchmarks.search_quality import Sweep, kernels_of
+from benchmarks.search_quality import Sweep
 from tilelink import compiler
 from tilelink.schedule.machine import load_machine
+from tilelink.tuning import kernels_of
 
 ROOT = Path(__file__).parents[2]
 VALUES = [40.0, 10.0, 20.0, 20.0, 30.0, 15.0]

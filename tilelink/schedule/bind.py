@@ -91,6 +91,9 @@ def _check_parts(program: Program, schedule: Schedule) -> None:
         if isinstance(stage.resource, Fused) and stage.resource.stage not in stage_names:
             hint = f"stages: {', '.join(stage_names)}"
             raise ScheduleError(f"no stage {stage.resource.stage!r} to run in", location=stage.location, hint=hint)
+        if isinstance(stage.resource, Fused) and isinstance(schedule.stage(stage.resource.stage).resource, Fused):
+            message = f"{stage.name} is to run in {stage.resource.stage}, which has no kernel of its own"
+            raise ScheduleError(message, location=stage.location, hint="name the stage whose kernel it is")
     names = [t.name for t in program.tensors]
     for tensor in schedule.tensors:
         if tensor.name not in names:

@@ -13,6 +13,7 @@ from tilelink.schedule.machine import Machine, load_machine
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.search import Found, Space, Strategy, Tried, search, strategy
 from tilelink.schedule.simulate import CostModel, simulate
+from tilelink.schedule.values import Schedule
 from tilelink.target import Target
 from tilelink.target import target as named_target
 
@@ -64,6 +65,7 @@ def rank(
     machine: str | Path | Machine = "8xH200",
     target: str | Target | None = None,
     dtype: str = "bf16",
+    declared: Sequence[Schedule] = (),
     by: str | Strategy = "annealing",
     cost: CostModel | None = None,
     budget_s: float | None = 30.0,
@@ -73,13 +75,14 @@ def rank(
 ) -> Found:
     """Searches the schedules of programs that compute the same, judged by simulated seconds on a machine.
 
+    declared: schedules of these programs that are among what is ranked, and near which strategies begin.
     by: a strategy or its name. machine: a description, its name, or its file. target: what kernels are for (None: the
     machine's own). cost: what work takes (None: the roofline model). The rest is `search`'s.
     Raises what Space.of raises, and MachineError, UnknownTargetError or UnknownNameError for names that there are not.
     """
     described = machine if isinstance(machine, Machine) else load_machine(machine)
     held = target if isinstance(target, Target) else named_target(target or described.target)
-    space = Space.of(programs, dims=dims, ranks=ranks, target=held, dtype=dtype)
+    space = Space.of(programs, dims=dims, ranks=ranks, target=held, dtype=dtype, declared=declared)
     chosen = strategy(by) if isinstance(by, str) else by
 
     def seconds(plan: Plan) -> float:

@@ -1,20 +1,23 @@
 """The choices that a program leaves open, read off its stages: what each knob may be and what it does to a schedule.
 
-Nothing here knows an operator. A stage that multiplies gets tiles of a product; one that only moves data gets
-resources and sizes of what it moves; an index over the ranks gets orders that begin at one's own rank or beside it.
+Nothing here knows an operator. Stages that multiply get tiles of a product, all of them the same: they take turns on
+the same SMs, and one kernel has one number of warps. A stage that only moves data gets resources and sizes of what it
+moves; a small stage may run in the kernel of the largest one; an index over the ranks gets orders that begin at one's
+own rank or beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
-from tilelink.ir.program import Dot, IndexDecl, Program, Stage, Store, Transfer, Wait
-from tilelink.ir.scalar import RANK, Env, Ranks, Scalar, binary, const, evaluate, walk
+from tilelink.ir.program import Dot, IndexDecl, Notify, Program, Region, Stage, Store, Transfer, Wait
+from tilelink.ir.scalar import RANK, Env, Index, Ranks, Scalar, binary, const, evaluate, walk
 from tilelink.ir.typing import StageTyping, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.flat import flat_reason
-from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Schedule, Sm
+from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
 from tilelink.target import Target
 
 PRODUCTS = (
@@ -32,6 +35,7 @@ MOVED_ROWS = (64, 128, 256, 512, 1024, 2048, 65536)
 """Rows that one transfer moves; the last is all of them."""
 MOVERS = (4, 8, 16)
 """Programs on SMs of their own for a stage that moves data."""
+MOVER_WARPS = 16
 BUFFERS = (2, 1)
 
 Change = Callable[[Schedule], Schedule]
@@ -49,11 +53,16 @@ class Knob:
 def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, target: Target) -> tuple[Knob, ...]:
     """The knobs of a program at these sizes, in the order of its stages, then of its tensors."""
     typing = infer(program)
-    found: list[Knob] = []
-    for stage in program.stages:
-        reader = _Reader(program=program, stage=stage, typing=typing.stage(stage.name), dims=dims, ranks=ranks)
-        found += [*reader.product_knobs(target), *reader.pipeline_knobs()] if reader.product else reader.other_knobs()
-        found += reader.order_knobs()
+    readers = [
+        _Reader(program=program, stage=stage, typing=typing.stage(stage.name), dims=dims, ranks=ranks)
+        for stage in program.stages
+    ]
+    products = [reader for reader in readers if reader.product]
+    # the largest stage has the kernel in which others may run
+    host = max((r for r in readers if r.stage.kind == "compute"), key=_Reader.elements, default=None)
+    found = list(_product_knobs(products, target))
+    for reader in readers:
+        found += [*reader.place_knobs(host.stage if host else None), *reader.size_knobs(), *reader.order_knobs()]
     shared = [t.name for t in program.tensors if t.symmetric]
     found += [_knob(f"{name} buffers", {str(n): _buffers(name, n) for n in BUFFERS}) for name in shared]
     return tuple(knob for knob in found if len(knob.labels) > 1)
@@ -65,6 +74,36 @@ def _knob(name: str, choices: Mapping[str, Change]) -> Knob:
 
 def _buffers(tensor: str, count: int) -> Change:
     return lambda schedule: schedule.buffers(tensor, count)
+
+
+def _all(changes: Sequence[Change]) -> Change:
+    """One change after the other."""
+
+    def change(schedule: Schedule) -> Schedule:
+        for one in changes:
+            schedule = one(schedule)
+        return schedule
+
+    return change
+
+
+def _product_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Knob]:
+    """What all stages with a product have in common: tiles, pipelines and bands of rows."""
+    name = readers[0].stage.name if len(readers) == 1 else "products"
+    fitting = [
+        p for p in (SMALL_PRODUCTS if target.kind == "cpu" else PRODUCTS) if any(r.holds(*p[:2]) for r in readers)
+    ]
+    tiles = {
+        f"{m}x{n}x{k}, {warps} warps, {stages} stages": _all([r.multiply(m, n, k, warps, stages) for r in readers])
+        for m, n, k, warps, stages in fitting
+    }
+    yield _knob(f"{name} tile", tiles)
+    if able := [r for r in readers if flat_reason(r.stage.body) is None]:
+        labels = {"tile by tile": False, "through all tiles": True}
+        yield _knob(f"{name} pipeline", {label: _all([r.flat(on) for r in able]) for label, on in labels.items()})
+    if wide := [r for r in readers if len(r.tiled()) >= 2]:
+        labels = {f"of {rows}" if rows else "none": rows for rows in GROUPS}
+        yield _knob(f"{name} bands", {label: _all([r.banded(rows) for r in wide]) for label, rows in labels.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,45 +130,97 @@ class _Reader:
         scalars = self.typing.scalar_indices
         return {d.name: self.extent(d.extent) for d in self.stage.indices if d.name not in scalars}
 
-    # Sizes ---------------------------------------------------------------------------------------------------
+    def elements(self) -> int:
+        """How many points the domain has."""
+        return prod(self.extent(d.extent) for d in self.stage.indices)
 
-    def product_knobs(self, target: Target) -> Iterator[Knob]:
-        tiled = self.tiled()
+    def regions(self, kind: type[Wait] | type[Notify]) -> list[Region]:
+        """What the stage waits for, or notifies."""
+        return [s.region for s in statements(self.stage.body) if isinstance(s, kind)]
+
+    @property
+    def moves(self) -> bool:
+        """Whether it only moves data."""
+        moved = (isinstance(s, Transfer) for s in statements(self.stage.body) if isinstance(s, Store | Transfer))
+        return self.stage.kind == "comm" and all(moved)
+
+    # Products ------------------------------------------------------------------------------------------------
+
+    def axes(self) -> dict[str, int]:
+        """The indices along the rows and the columns of the product -> 0 or 1."""
         axes = self.typing.type_of(self.product).axes if self.product else ()
-        rows, columns = (str(a.index) if a.index in tiled else None for a in axes)
-        choices: dict[str, Change] = {}
-        for m, n, k, warps, stages in SMALL_PRODUCTS if target.kind == "cpu" else PRODUCTS:
-            sizes = {name: size for name, size in ((rows, m), (columns, n)) if name is not None}
-            if all(size < 2 * _padded(tiled[name]) for name, size in sizes.items()):
-                label = f"{m}x{n}x{k}, {warps} warps, {stages} stages"
-                choices[label] = self._product({**sizes, "k": k}, warps, stages)
-        yield _knob(f"{self.stage.name} tile", choices)
+        return {str(axis.index): at for at, axis in enumerate(axes[-2:]) if axis.index in self.tiled()}
 
-    def _product(self, sizes: dict[str, int], warps: int, stages: int) -> Change:
-        return lambda s: s.tile(self.stage.name, **sizes).knobs(self.stage.name, warps=warps, stages=stages)
+    def holds(self, *sizes: int) -> bool:
+        """Whether tiles of so many rows and columns are not far larger than the product."""
+        tiled = self.tiled()
+        return all(sizes[at] < 2 * _padded(tiled[name]) for name, at in self.axes().items())
 
-    def pipeline_knobs(self) -> Iterator[Knob]:
-        """Whether the next tile begins before one has ended, where a loop over tiles can be flat at all."""
-        if flat_reason(self.stage.body) is None:
-            choices = {"tile by tile": self._flat(False), "through all tiles": self._flat(True)}
-            yield _knob(f"{self.stage.name} pipeline", choices)
+    def multiply(self, m: int, n: int, k: int, warps: int, stages: int) -> Change:
+        sizes = {name: (m, n)[at] for name, at in self.axes().items()}
+        name = self.stage.name
+        return lambda s: s.tile(name, **sizes, k=k).knobs(name, warps=warps, stages=stages)
 
-    def _flat(self, on: bool) -> Change:
+    def flat(self, on: bool) -> Change:
         return lambda schedule: schedule.flat(self.stage.name, on)
 
-    def other_knobs(self) -> Iterator[Knob]:
+    def banded(self, rows: int) -> Change:
+        """Bands of so many tiles of the first index; the order of the others stays."""
+        name, group = self.stage.name, (next(iter(self.tiled())), rows) if rows else None
+        return lambda schedule: schedule.order(name, *_order(schedule, name).nest, group=group)
+
+    # Places --------------------------------------------------------------------------------------------------
+
+    def place_knobs(self, host: Stage | None) -> Iterator[Knob]:
+        """On which resources it runs, or in which other stage's kernel. host: the stage that others may run in."""
+        choices: dict[str, Change] = {}
+        hosts = (
+            [host] if host and self.stage.kind == "compute" else [s for s in self.program.stages if s.kind == "compute"]
+        )
+        if self.moves:
+            choices["copy engine"] = self._on(CopyEngine())
+        elif self.stage.kind == "compute":
+            choices["kernel of its own"] = self._on(Sm())
+        if self.moves or (self.stage != host and any(isinstance(s, Transfer) for s in statements(self.stage.body))):
+            choices |= {f"{count} programs": self._on(Sm(programs=count)) for count in MOVERS}
+        place = "epilogue" if self.regions(Wait) else "prologue"
+        for other in hosts:
+            if other != self.stage and not (place == "epilogue" and self._needed_by(other)):
+                choices[f"{place} of {other.name}"] = self._on(Fused(stage=other.name, place=place))
+        if self.moves or self.stage.kind == "compute":
+            yield _knob(f"{self.stage.name} on", choices)
+
+    def _needed_by(self, other: Stage) -> bool:
+        """Whether another stage waits for what this one notifies: then it cannot come after that one's tiles."""
+        awaited = {s.region.tensor for s in statements(other.body) if isinstance(s, Wait)}
+        return any(region.tensor in awaited for region in self.regions(Notify))
+
+    def _on(self, resource: Resource) -> Change:
+        warps = MOVER_WARPS if self.moves and isinstance(resource, Sm) else None
+
+        def change(schedule: Schedule) -> Schedule:
+            schedule = schedule.on(self.stage.name, resource)
+            return self._counters(schedule.knobs(self.stage.name, warps=warps)) if self.moves else schedule
+
+        return change
+
+    # Sizes ---------------------------------------------------------------------------------------------------
+
+    def size_knobs(self) -> Iterator[Knob]:
         tiled = self.tiled()
-        moves = all(isinstance(s, Transfer) for s in statements(self.stage.body) if isinstance(s, Store | Transfer))
-        if self.stage.kind == "comm" and moves:
-            yield _knob(f"{self.stage.name} on", dict(self._resources()))
+        if self.moves:
             yield _knob(f"{self.stage.name} tile", dict(self._moved(tiled)))
-        elif len(tiled) >= 2:
+        elif not self.product and len(tiled) >= 2:
             rows, columns = list(tiled)[-2:]
             tiles = {f"{m}x{n}": self._tile({rows: m, columns: n}) for m, n in ELEMENTWISE}
             yield _knob(f"{self.stage.name} tile", tiles)
 
     def _tile(self, sizes: dict[str, int]) -> Change:
-        return lambda schedule: schedule.tile(self.stage.name, **sizes)
+        def change(schedule: Schedule) -> Schedule:
+            schedule = schedule.tile(self.stage.name, **sizes)
+            return self._counters(schedule) if self.moves else schedule
+
+        return change
 
     def _moved(self, tiled: dict[str, int]) -> Iterator[tuple[str, Change]]:
         """Rows of the first index; whole along the others."""
@@ -142,42 +233,34 @@ class _Reader:
                 label = "all rows" if size == MOVED_ROWS[-1] else f"{size} rows"
                 yield label, self._tile(sizes)
 
-    def _resources(self) -> Iterator[tuple[str, Change]]:
-        name = self.stage.name
-        yield "copy engine", lambda schedule: schedule.on(name, CopyEngine())
-        for count in MOVERS:
-            yield f"{count} programs", self._on_programs(count)
-        awaits = any(isinstance(s, Wait) for s in statements(self.stage.body))
-        place = "epilogue" if awaits else "prologue"
-        for host in self.program.stages:
-            if host.kind == "compute":
-                yield f"{place} of {host.name}", self._inside(host.name, place)
+    def _counters(self, schedule: Schedule) -> Schedule:
+        """What a stage alone waits for before it moves it has one counter for each transfer.
 
-    def _on_programs(self, count: int) -> Change:
-        return lambda schedule: schedule.on(self.stage.name, Sm(programs=count)).knobs(self.stage.name, warps=16)
-
-    def _inside(self, host: str, place: str) -> Change:
-        return lambda schedule: schedule.on(self.stage.name, Fused(stage=host, place=place))
+        It could not begin earlier with one for each tile that is made, and would wait for all of them. Inside another
+        stage's kernel it has that one's tiles, and so counters of tiles.
+        """
+        part = schedule.stage(self.stage.name)
+        fused = isinstance(part.resource, Fused)
+        for region in self.regions(Wait):
+            others = (s for s in self.program.stages if s != self.stage)
+            awaited = {w.region.tensor for s in others for w in statements(s.body) if isinstance(w, Wait)}
+            if region.tensor not in awaited:
+                along = {c.name for c in region.coords if isinstance(c, Index)}
+                sizes = {name: size for name, size in part.tiles if name in along and not fused}
+                schedule = schedule.channel(region.tensor, **sizes)
+        return schedule
 
     # Orders --------------------------------------------------------------------------------------------------
 
     def order_knobs(self) -> Iterator[Knob]:
-        name = self.stage.name
         over = [d.name for d in self.stage.indices if isinstance(d.extent, Ranks)]
-        tiled = list(self.tiled())
-        starts: dict[str, tuple[IndexOrder, ...]] = {"as written": ()}
+        nests: dict[str, tuple[IndexOrder, ...]] = {"as written": ()}
         if len(over) == 1:
-            starts = {str(term): (term,) for term in _turns(over[0])}
+            nests = {str(term): (term,) for term in _turns(over[0])}
         for decl in self._peers():
             backwards = IndexOrder(index=decl.name, kind="sequence", start=binary("-", decl.extent, const(1)), step=-1)
-            starts[f"{decl.name} backwards"] = (backwards,)
-        bands = GROUPS if self.product and len(tiled) >= 2 else (0,)
-        choices: dict[str, Change] = {}
-        for label, nest in starts.items():
-            for band in bands:
-                group = (tiled[0], band) if band else None
-                choices[f"{label}, bands of {band}" if band else label] = self._ordered(nest, group)
-        yield _knob(f"{name} order", choices)
+            nests[f"{decl.name} backwards"] = (backwards,)
+        yield _knob(f"{self.stage.name} order", {label: self._ordered(nest) for label, nest in nests.items()})
 
     def _peers(self) -> list[IndexDecl]:
         """Indices over some of the ranks, as over all but oneself."""
@@ -186,8 +269,13 @@ class _Reader:
             if not isinstance(d.extent, Ranks) and any(isinstance(e, Ranks) for e in walk(d.extent))
         ]  # fmt: skip
 
-    def _ordered(self, nest: tuple[IndexOrder, ...], group: tuple[str, int] | None) -> Change:
-        return lambda schedule: schedule.order(self.stage.name, *nest, group=group)
+    def _ordered(self, nest: tuple[IndexOrder, ...]) -> Change:
+        name = self.stage.name
+        return lambda schedule: schedule.order(name, *nest, group=_order(schedule, name).group)
+
+
+def _order(schedule: Schedule, stage: str) -> Order:
+    return schedule.stage(stage).order or Order()
 
 
 def _turns(index: str) -> Iterator[IndexOrder]:

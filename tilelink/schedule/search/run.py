@@ -21,9 +21,10 @@ Cost = Callable[[Plan], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """A point that was judged, and its cost in seconds.
+    """A schedule that was judged, and its cost in seconds.
 
-    trial: its number, from 1, refused points counted. at: when it was done, in seconds from the begin of the search.
+    candidate: its point, or the one that is nearest to a declared schedule. trial: its number, from 1, refused points
+    counted. at: when it was done, in seconds from the begin of the search.
     """
 
     candidate: Candidate
@@ -31,16 +32,22 @@ class Tried:
     seconds: float
     trial: int
     at: float
+    declared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What a search has tried, in the order of its trials, and why it refused the rest."""
 
+    space: Space
     tried: tuple[Tried, ...]
     refused: Mapping[str, int]
-    size: int
     elapsed: float
+
+    @property
+    def size(self) -> int:
+        """How many points the space has."""
+        return self.space.size
 
     @property
     def ranking(self) -> tuple[Tried, ...]:
@@ -68,13 +75,15 @@ def search(
 ) -> Found:
     """Tries points until strategy, seconds, trials (distinct points, refused ones too) or points are spent.
 
-    A point that comes again costs nothing; a strategy that proposes nothing new for PATIENCE times is taken as done.
+    The space's declared schedules are judged first, whatever the budget, and count as trials. A point that comes again
+    costs nothing; a strategy that proposes nothing new for PATIENCE times is taken as done.
     The same arguments without budget_s find the same, always. progress is called after every trial, with None for a
     refused point.
     """
-    begin = time.monotonic()
+    judge = _Judge(space, cost, progress)
+    for schedule, nearest in zip(space.declared, space.seeds, strict=True):
+        judge(nearest, schedule)
     known: dict[Candidate, float | None] = {}
-    tried: list[Tried] = []
     proposals = strategy(space, Random(seed))
     judged: float | None = None
     repeated = 0
@@ -85,16 +94,39 @@ def search(
             break
         repeated = repeated + 1 if candidate in known else 0
         if not repeated:
-            late = budget_s is not None and time.monotonic() - begin > budget_s
-            if late or (trials is not None and len(known) >= trials):
+            late = budget_s is not None and judge.elapsed > budget_s
+            if late or (trials is not None and judge.trials >= trials):
                 break
-            plan = space.plan(candidate)
-            seconds = known[candidate] = None if plan is None else cost(plan)
-            if seconds is not None:
-                at, schedule = time.monotonic() - begin, space.schedule(candidate)
-                tried.append(Tried(candidate=candidate, schedule=schedule, seconds=seconds, trial=len(known), at=at))
-            if progress is not None:
-                progress(tried[-1] if seconds is not None else None)
+            known[candidate] = judge(candidate)
         judged = known[candidate]
-    elapsed = time.monotonic() - begin
-    return Found(tried=tuple(tried), refused=dict(space.refused), size=space.size, elapsed=elapsed)
+    return Found(space=space, tried=tuple(judge.tried), refused=dict(space.refused), elapsed=judge.elapsed)
+
+
+class _Judge:
+    """Asks for plans and costs, and keeps what came of it."""
+
+    def __init__(self, space: Space, cost: Cost, progress: Callable[[Tried | None], None] | None) -> None:
+        self._space, self._cost, self._progress = space, cost, progress
+        self._begin = time.monotonic()
+        self.trials, self.tried = 0, list[Tried]()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._begin
+
+    def __call__(self, candidate: Candidate, declared: Schedule | None = None) -> float | None:
+        """The cost of a point, or of a declared schedule near to it, in seconds; None if it is refused."""
+        schedule = declared or self._space.schedule(candidate)
+        plan = self._space.plan_of(candidate.program, schedule)
+        seconds = None if plan is None else self._cost(plan)
+        self.trials += 1
+        one = None
+        if seconds is not None:
+            one = Tried(
+                candidate=candidate, schedule=schedule, seconds=seconds, trial=self.trials, at=self.elapsed,
+                declared=declared is not None,
+            )  # fmt: skip
+            self.tried.append(one)
+        if self._progress is not None:
+            self._progress(one)
+        return seconds

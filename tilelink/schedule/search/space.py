@@ -13,9 +13,11 @@ from tilelink.errors import ScheduleError, TileLinkError
 from tilelink.ir.program import Dot, Program
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.bind import bind
-from tilelink.schedule.bound import Bound
+from tilelink.schedule.bound import Bound, BoundStage
 from tilelink.schedule.plan import Plan, make_plan
 from tilelink.schedule.search.knobs import Knob, knobs
+from tilelink.schedule.search.seeds import nearest
+from tilelink.schedule.transform import stage_writes
 from tilelink.schedule.values import Schedule
 from tilelink.schedule.verify import verify
 from tilelink.target import Target
@@ -35,6 +37,7 @@ class Candidate:
 class Space:
     """The schedules of programs with the same parameters, at given sizes.
 
+    declared: schedules that somebody wrote, which need not be points; seeds: the points that are nearest to them.
     refused counts what was pruned when a plan was asked for: error class or "shared memory" -> points.
     """
 
@@ -44,19 +47,34 @@ class Space:
     ranks: int
     dtype: str
     target: Target
+    declared: tuple[Schedule, ...] = ()
+    seeds: tuple[Candidate, ...] = ()
     name: str = "found"
     refused: Counter[str] = field(default_factory=Counter[str], compare=False)
 
     @classmethod
     def of(
         cls, programs: Sequence[Program], *, dims: Mapping[str, int | float | bool], ranks: int, target: Target,
-        dtype: str = "bf16",
+        dtype: str = "bf16", declared: Sequence[Schedule] = (),
     ) -> Space:  # fmt: skip
-        """The space of all schedules of these programs. Raises ScheduleError for none."""
+        """The space of all schedules of these programs. declared: schedules of some of them to begin with.
+
+        Raises ScheduleError if there is no program, or not that of a declared schedule.
+        """
         if not programs:
             raise ScheduleError("there is no program to search schedules for", hint="name one of the library")
         found = tuple(knobs(program, dims, ranks, target) for program in programs)
-        return cls(programs=tuple(programs), knobs=found, dims=dims, ranks=ranks, dtype=dtype, target=target)
+        numbers = {program.name: number for number, program in enumerate(programs)}
+        if other := next((s for s in declared if s.program not in numbers), None):
+            raise ScheduleError(f"{other.name} is for {other.program}", hint=f"searched are {', '.join(numbers)}")
+        seeds = [
+            Candidate(program=(n := numbers[one.program]), choices=nearest(found[n], one, dims, ranks))
+            for one in declared
+        ]
+        return cls(
+            programs=tuple(programs), knobs=found, dims=dims, ranks=ranks, dtype=dtype, target=target,
+            declared=tuple(declared), seeds=tuple(seeds),
+        )  # fmt: skip
 
     @property
     def size(self) -> int:
@@ -78,9 +96,12 @@ class Space:
 
     def plan(self, candidate: Candidate) -> Plan | None:
         """The verified plan of a point, or None for one that cannot be: the reason is counted."""
-        program = self.programs[candidate.program]
+        return self.plan_of(candidate.program, self.schedule(candidate))
+
+    def plan_of(self, number: int, schedule: Schedule) -> Plan | None:
+        """The verified plan of any schedule of the program with a number, or None, as for a point."""
         try:
-            bound = bind(program, self.schedule(candidate), self.dims, self.ranks, self.target, self.dtype)
+            bound = bind(self.programs[number], schedule, self.dims, self.ranks, self.target, self.dtype)
             if reason := does_not_fit(bound):
                 self.refused[reason] += 1
                 return None
@@ -136,6 +157,13 @@ def does_not_fit(bound: Bound) -> str | None:
         if multiplies and bound.target.kind != "cpu":
             tiles = [stage.tiles[d.name] for d in stage.stage.indices if d.name not in stage.scalar_indices]
             bytes_needed = stage.stages * sum(tiles) * stage.block * ELEMENT_BYTES[bound.dtype]
+            bytes_needed += _beside(bound, stage) if stage.flat else 0
             if bytes_needed > bound.target.shared_memory:
                 return "shared memory"
     return None
+
+
+def _beside(bound: Bound, stage: BoundStage) -> int:
+    """Bytes that Triton takes for results on their way to memory, which a flat loop has beside its operands."""
+    stored = [bound.tensors[r.tensor].dtype for r in stage_writes(stage.stage)]
+    return prod(stage.tiles[d.name] for d in stage.stage.indices) * (4 if "f32" in stored else 1)

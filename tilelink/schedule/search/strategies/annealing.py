@@ -1,4 +1,7 @@
-"""Simulated annealing (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983), restarted when it has cooled."""
+"""Simulated annealing (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983), restarted when it has cooled.
+
+It begins at the best of the points that are nearest to declared schedules, if there are any.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,14 @@ STARTS = 40
 def annealing(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
     """Steps to neighbours: always to a cheaper one, to a dearer one the less likely the colder it is."""
     best: tuple[float, Candidate] | None = None
+    for seed in space.seeds:
+        seconds = yield seed
+        if seconds is not None and (best is None or seconds < best[0]):
+            best = (seconds, seed)
+    here, cost = (best[1], best[0]) if best else (None, None)
     while True:
-        here, cost = yield from _begin(space, chance, best)
+        if here is None:
+            here, cost = yield from _begin(space, chance, best)
         if here is None or cost is None:
             return
         for step in range(STEPS):
@@ -33,6 +42,7 @@ def annealing(space: Space, chance: Random) -> Generator[Candidate, float | None
             seconds = yield there
             if seconds is not None and (seconds <= cost or chance.random() < exp((cost - seconds) / temperature)):
                 here, cost = there, seconds
+        here = None
 
 
 def _begin(

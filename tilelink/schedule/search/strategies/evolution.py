@@ -1,9 +1,13 @@
-"""Regularized evolution (Real, Aggarwal, Huang and Le, AAAI 2019): the oldest dies, not the worst."""
+"""Regularized evolution (Real, Aggarwal, Huang and Le, AAAI 2019): the oldest dies, not the worst.
+
+The first population has the points that are nearest to declared schedules.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
+from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -22,13 +26,13 @@ STARTS = 400
 def evolution(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
     """Children of the best of small contests; each takes the place of the oldest."""
     members: deque[tuple[float, Candidate]] = deque(maxlen=POPULATION)
-    for _ in range(STARTS):
-        if len(members) == POPULATION:
-            break
-        candidate = space.random(chance)
+    first = chain(dict.fromkeys(space.seeds), (space.random(chance) for _ in range(STARTS)))
+    for candidate in first:
         cost = yield candidate
         if cost is not None:
             members.append((cost, candidate))
+        if len(members) == POPULATION:
+            break
     while members:
         child = _winner(members, chance)
         if chance.random() < CROSSING:
