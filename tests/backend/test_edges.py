@@ -1,0 +1,111 @@
+"""Which kernels begin and end a launch by themselves, and where in them they do so."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tilelink import compiler
+from tilelink.backend.context import Emitted
+from tilelink.backend.emit import emit
+from tilelink.schedule.bound import Bound
+from tilelink.schedule.plan import make_plan
+
+TEXT = """
+program chain(M):
+    x : in{shared}    [M]
+    c : local     [M]
+    h : symmetric [M]
+    y : out       [M]
+
+    compute one(i: M):
+        c[i] = x[i] * 2.0
+        producer_tile_notify(c[i])
+
+    comm two(i: M):
+        consumer_tile_wait(c[i])
+        tile_push_data(h[i] @ (rank + 1), c[i])
+        producer_tile_notify(h[i] @ (rank + 1))
+
+    compute three(i: M):
+        consumer_tile_wait(h[i])
+        y[i] = h[i]{more}
+
+schedule s for chain:
+    one on sm, tile(i=32)
+    two {place}, tile(i=32)
+    three on sm, tile(i=32)
+"""
+PEERS: dict[str, Any] = {"shared": " symmetric", "more": " + x[i] @ (rank + 1)"}
+Edges = dict[str, tuple[bool, bool]]
+
+
+def bound(place: str = "on sm", ranks: int = 4, target: str = "sm_90", shared: str = "", more: str = "") -> Bound:
+    module = compiler.parse(TEXT.format(place=place, shared=shared, more=more))
+    return compiler.bound(module.programs[0], module.schedules[0], ranks=ranks, dims={"M": 256}, target=target)
+
+
+def emitted(one: Bound, dialect: str = "triton") -> Emitted:
+    return emit(one, make_plan(one).thresholds, dialect=dialect)
+
+
+def bodies(result: Emitted) -> dict[str, str]:
+    """kernel -> its lines behind the head."""
+    return dict(re.findall(r"(?m)^def (\w+)\(.*\):\n((?:    .*\n|\n)*)", result.text))
+
+
+def edges(result: Emitted) -> Edges:
+    """kernel -> whether it begins the launch and whether it ends it; those that do neither are not there."""
+    found = {name: ("dl.enter(" in body, "dl.leave(" in body) for name, body in bodies(result).items()}
+    given = {kernel.name for kernel in result.kernels if any(arg.kind == "edge" for arg in kernel.args)}
+    assert given == {name for name, both in found.items() if any(both)}, "the block is passed to those that need it"
+    return {name: both for name, both in found.items() if any(both)}
+
+
+def test_the_last_kernel_ends_a_launch() -> None:
+    assert edges(emitted(bound())) == {"three": (False, True)}
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942", "cpu"])
+def test_the_first_kernel_begins_a_launch_whose_inputs_peers_read(target: str) -> None:
+    assert edges(emitted(bound(target=target, **PEERS))) == {"one": (True, False), "three": (False, True)}
+
+
+def test_one_kernel_may_do_both() -> None:
+    program = compiler.load("all_reduce").program("all_reduce_two_shot")
+    result = emitted(compiler.bound(program, ranks=4, dims={"Ms": 64, "N": 64}, target="sm_90"))
+    assert edges(result) == {"reduce": (True, True)}
+
+
+def test_one_rank_has_nobody_to_tell_that_it_has_entered() -> None:
+    assert edges(emitted(bound(ranks=1, **PEERS))) == {"three": (False, True)}
+
+
+@pytest.mark.parametrize("place", ["on copy_engine", "on sm(2)"])
+def test_launches_of_several_streams_are_begun_and_ended_for_them(place: str) -> None:
+    assert edges(emitted(bound(place, **PEERS))) == {}
+
+
+@pytest.mark.parametrize(("dialect", "own"), [("traced", True), ("triton_dist", False)])
+def test_dialects(dialect: str, own: bool) -> None:
+    expected = {"one": (True, False), "three": (False, True)} if own else {}
+    assert edges(emitted(bound(**PEERS), dialect)) == expected
+
+
+def test_peers_are_told_before_they_are_waited_for_and_at_the_very_end() -> None:
+    one = bound(ranks=3, **PEERS)
+    found = bodies(emitted(one))
+    entered, finished = one.entered_base, one.finished_base
+    lines = [line.strip() for line in found["one"].splitlines()]
+    enter = lines.index(f"dl.enter(edge, signal_table, rank, {entered}, 3, 4)")
+    assert all(not re.match(r"for tile|dl\.wait|ready", line) for line in lines[:enter])
+    last = [line for line in found["three"].splitlines() if line.strip()]
+    assert last[-1] == (
+        f"    dl.leave(edge, signals, signal_table, epoch_at, epoch, watch, rank, num_programs, {finished}, 3, 4, 3)"
+    )
+    program = compiler.load("all_reduce").program("all_reduce_two_shot")
+    both = bodies(emitted(compiler.bound(program, ranks=4, dims={"Ms": 64, "N": 64}, target="sm_90")))["reduce"]
+    order = re.findall(r"dl\.enter|dl\.wait_all|for tile|dl\.leave", both)
+    assert order == ["dl.enter", "dl.wait_all", "dl.wait_all", "for tile", "dl.leave"]

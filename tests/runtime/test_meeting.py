@@ -1,0 +1,157 @@
+# pyright: basic
+"""Why ranks that meet at the begin of a launch need not wait at its end: launches in many random interleavings.
+
+A model of what kernels of one stream do that begin and end a launch by themselves (tilelink/runtime/device/meeting.py):
+threads are generators, a yield is a place where any other thread may run. Each rank stages its input in the buffer of
+the launch; in every launch each program of some kernel reads the inputs of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tilelink.runtime.cuda.kernel import GpuKernel
+
+LAUNCHES = 7
+Thread = Generator[Callable[[], bool] | None]
+"""It yields what it waits for, or None where it can go on at once."""
+
+
+@dataclass(kw_only=True)
+class Node:
+    """All ranks; [rank][buffer] and [rank][peer] tables."""
+
+    ranks: int
+    buffers: int
+    programs: int
+    kernels: int
+    lag: int
+    readers: tuple[int, ...]
+    """The kernels that read inputs, and so wait until peers have entered."""
+    reads_first: bool = False
+    """Programs do not wait until peers have entered: they read inputs whenever they run."""
+    staged: list[list[int]] = field(init=False)
+    entered: list[list[int]] = field(init=False)
+    finished: list[list[int]] = field(init=False)
+    left: list[int] = field(init=False)
+    ended: list[int] = field(init=False)
+    ahead: int = 0
+    """The most launches that one rank has been in front of another."""
+    wrong: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.staged = [[0] * self.buffers for _ in range(self.ranks)]
+        self.entered, self.finished = ([[0] * self.ranks for _ in range(self.ranks)] for _ in range(2))
+        self.left, self.ended = [0] * self.ranks, [0] * self.ranks
+
+    def stream(self, rank: int, begin: Callable[[Thread], Callable[[], bool]]) -> Thread:
+        """A rank's launches, one behind the other; `begin` starts a thread and returns whether it has ended."""
+        for epoch in range(1, LAUNCHES + 1):
+            self.staged[rank][(epoch - 1) % self.buffers] = epoch
+            yield None
+            for kernel in range(self.kernels):
+                running = [begin(self.program(rank, epoch, kernel, p)) for p in range(self.programs)]
+                yield lambda running=running: all(ended() for ended in running)
+            if self.ended[rank] != epoch:
+                self.wrong.append(f"launch {epoch} of rank {rank} was not ended")
+
+    def program(self, rank: int, epoch: int, kernel: int, number: int) -> Thread:
+        if kernel == 0 and number == 0:
+            yield from self.tell(self.entered, rank)
+        peers = range(self.ranks if kernel in self.readers else 0)
+        for peer in peers:
+            if not self.reads_first:
+                yield lambda peer=peer: self.entered[rank][peer] >= epoch
+        for peer in peers:
+            yield None
+            if (seen := self.staged[peer][(epoch - 1) % self.buffers]) != epoch:
+                self.wrong.append(f"rank {rank} read input {seen} of rank {peer} in launch {epoch}")
+        if kernel == self.kernels - 1:
+            yield None
+            self.left[rank] += 1
+            if self.left[rank] % self.programs == 0:
+                yield from self.end(rank, epoch)
+
+    def end(self, rank: int, epoch: int) -> Thread:
+        yield from self.tell(self.finished, rank)
+        if self.lag:
+            yield lambda: min(self.finished[rank]) >= epoch + 1 - self.lag
+        self.ended[rank] = epoch
+        self.ahead = max(self.ahead, epoch - min(self.ended))
+
+    def tell(self, counters: list[list[int]], rank: int) -> Thread:
+        for peer in range(self.ranks):
+            yield None
+            counters[peer][rank] += 1
+
+    def run(self, seed: int) -> Node:
+        """Runs every rank's launches; in each step a thread that can go on is chosen, some more often than others."""
+        chance = Random(seed)
+        threads: list[tuple[Thread, float]] = []
+        waits: dict[Thread, Callable[[], bool] | None] = {}
+        weights = [chance.choice((0.05, 0.3, 1.0)) for _ in range(self.ranks)]
+
+        def starter(rank: int) -> Callable[[Thread], Callable[[], bool]]:
+            def begin(thread: Thread) -> Callable[[], bool]:
+                waits[thread] = None
+                threads.append((thread, weights[rank] * chance.choice((0.2, 1.0))))
+                return lambda: thread not in waits
+
+            return begin
+
+        for rank in range(self.ranks):
+            begin = starter(rank)
+            begin(self.stream(rank, begin))
+        while waits:
+            ready = [(t, w) for t, w in threads if t in waits and ((until := waits[t]) is None or until())]
+            assert ready, "nobody can go on"
+            (thread,) = chance.choices([t for t, _ in ready], [w for _, w in ready])
+            try:
+                waits[thread] = next(thread)
+            except StopIteration:
+                del waits[thread]
+            threads = [one for one in threads if one[0] in waits]
+        return self
+
+
+def lag_of(slots: int, *, entry: bool = True) -> int:
+    """The launches that the end of a launch waits for, as a rank's kernels are told."""
+    program = SimpleNamespace(needs_entry=entry, lag=slots)
+    rank = SimpleNamespace(_exits=torch.zeros(0, dtype=torch.int32), _program=program, device="cpu")
+    on, off = GpuKernel._edges(rank)  # type: ignore[arg-type]
+    assert on[0] == 1 and off.tolist() == [0] * 5
+    return int(on[2])
+
+
+def nodes(**other: int | bool) -> Iterator[Node]:
+    """Interleavings of ranks, programs and kernels."""
+    readers = ((0,), (0, 1), (0,), (1,))
+    for seed, (ranks, programs, own) in enumerate(list(product((2, 3), (1, 2), readers)) * 4):
+        kernels = 1 if seed % 4 == 0 else 2
+        node = Node(ranks=ranks, programs=programs, kernels=kernels, readers=own, **other)  # type: ignore[arg-type]
+        yield node.run(seed)
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+def test_inputs_stay_until_all_peers_have_read_them(buffers: int) -> None:
+    found = list(nodes(buffers=buffers, lag=lag_of(buffers)))
+    assert not [wrong for node in found for wrong in node.wrong]
+    assert all(node.ended == [LAUNCHES] * node.ranks for node in found)
+    assert max(node.ahead for node in found) == 1, "ranks do run apart"
+
+
+def test_only_one_buffer_needs_the_wait_at_the_end() -> None:
+    assert [lag_of(n) for n in (0, 1, 2, 3)] == [0, 1, 0, 0]
+    assert [lag_of(n, entry=False) for n in (0, 1, 2)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("buffers", "other"), [(1, {}), (2, {"reads_first": True})], ids=["one buffer", "no entry"])
+def test_inputs_would_be_overwritten_without(buffers: int, other: dict[str, bool]) -> None:
+    assert any(node.wrong for node in nodes(buffers=buffers, lag=0, **other))
