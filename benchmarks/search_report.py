@@ -34,7 +34,8 @@ def render(report: Mapping[str, Any], name: str) -> str:
         f"Schedules found by the model alone, for {report['shape']} on {report['ranks']} ranks of {report['machine']}, "
         f"{report['dtype']}: the best prediction in us after so many trials, the median over seeds (the worst in "
         f"brackets); and the trials until a search was within {CLOSE - 1:.0%} of the best that any found. Dashed: the "
-        "best schedule of the operator's file.",
+        "best schedule of the operator's file. Declared schedules are judged besides; annealing and evolution begin at "
+        "the points nearest to them.",
         "",
     ]
     marks = sorted({min(mark, report["trials"]) for mark in (30, 100, report["trials"])})
