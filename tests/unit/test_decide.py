@@ -23,18 +23,16 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 GPU, VERSIONS = "NVIDIA H200", "torch 2, triton 3"
 REGRET = 0.03
 """Of a measured time that a choice may be slower than the best of the ways measured beside it."""
-UNFUSED_ERROR = 0.07
-"""Of the measured time of the unfused pair, for products of 2048 rows and more."""
-
-
-RULE_ERROR = 0.05
-"""Of the measured time of the schedule that the rule takes."""
+UNFUSED_ERROR = 0.09
+"""Of the measured time of the unfused pair, for products of 2048 rows and more; a long product slows its GPUs down."""
+RULE_ERROR = 0.08
+"""Of the measured time of the schedule that the rule takes: 4 % but for the longest product."""
 
 
 def shapes() -> list[dict[str, Any]]:
     return [
         shape
-        for name in ("tp_4xH200", "gemm_ar_4xH200", "gemm_ar_few_4xH200")
+        for name in ("tp_4xH200", "tp_few_4xH200", "gemm_ar_4xH200")
         for shape in json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["shapes"]
     ]
 
@@ -55,7 +53,8 @@ def test_the_choice_is_not_slower_than_what_was_measured(shape: dict[str, Any]) 
     ways.pop("operator", None)
     ways["unfused"] = next(row["us"] for row in shape["rows"] if row["name"] == "cuBLAS+NCCL")
     name = f"{way.program}:{way.name}" if isinstance(way, Schedule) else way
-    taken = ways[name if name in ways else f"{program_of(shape['op'], '')}:{way}"]
+    names = (name, f"operator, {name}", f"{program_of(shape['op'], '')}:{way}")
+    taken = next(ways[one] for one in names if one in ways)
     assert taken <= (1 + REGRET) * min(ways.values())
 
 
@@ -89,7 +88,7 @@ def test_what_follows_a_product_costs_something_unfused() -> None:
 def test_the_model_overrules_the_rule_where_a_product_is_too_small_to_hide_anything() -> None:
     assert chosen(request("gemm_rs", 2048, 256, 4096)) == "unfused"
     assert chosen(request("gemm_rs", 2048, 256, 4096), gpu="a GPU that nobody described") == "h200"
-    assert chosen(request("gemm_rs", 1024, 8192, 8192)) == "unfused"  # few rows: the rule
+    assert chosen(request("gemm_rs", 256, 8192, 8192)) == "unfused"  # few rows: the rule
 
 
 def test_few_rows_are_gathered_without_the_copy_engine() -> None:
@@ -101,6 +100,25 @@ def test_few_rows_are_gathered_without_the_copy_engine() -> None:
     way = chosen(request("ag_gemm", 1024, 3584, 4096))
     assert isinstance(way, Schedule) and way.name == "h200_few"
     assert chosen(request("ag_gemm", 4096, 3584, 4096)) == "h200"
+
+
+def test_some_hundred_rows_are_fused_where_the_model_is_sure() -> None:
+    way = chosen(request("gemm_rs", 1024, 4096, 3584))
+    assert isinstance(way, Schedule) and (way.program, way.name) == ("gemm_rs_ring", "h200_few")
+    assert chosen(request("gemm_rs", 1024, 4096, 3584), gpu="a GPU that nobody described") == "unfused"
+    assert chosen(request("gemm_rs", 504, 4096, 3584)) == "unfused"
+    assert chosen(request("gemm_rs", 512, 8192, 7168)) == "unfused"  # it promises 6 %, which is too little
+    assert chosen(request("gemm_rs", 1024, 4096, 3580)) == "unfused"  # rows that descriptors cannot address
+
+
+def test_sums_of_little_are_the_librarys_own() -> None:
+    assert chosen(request("gemm_ar", 64, 4096, 3584)) == "all_reduce_one_shot:few"
+    assert chosen(request("gemm_ar", 128, 4096, 3584)) == "all_reduce_two_shot_kept:more"
+    assert chosen(request("gemm_ar", 512, 8192, 7168), gpu="another") == "all_reduce_two_shot_kept:more"
+    assert chosen(request("gemm_ar", 520, 4096, 3584)) == "unfused"
+    assert chosen(request("gemm_ar", 130, 4096, 3584)) == "unfused"  # rows that the ranks do not divide
+    assert chosen(request("gemm_ar", 128, 4096, 3584, follows="f32")) == "unfused"
+    assert chosen(request("gemm_ar", 128, 4096, 3584, ranks=1)) == "unfused"
 
 
 def test_a_processor_that_can_hold_no_schedule_stays_unfused() -> None:
@@ -182,7 +200,7 @@ def test_records_that_cannot_be_used_are_passed_over(broken: dict[str, str], cap
 def test_a_choice_without_a_measurement_says_how_to_measure(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tilelink.ops"):
         chosen(request("gemm_rs", 8192, 512, 2048))
-        assert "tilelink tune gemm_rs --program gemm_rs_slots -n 4 --shape 2048,512,2048 --measure" in caplog.text
+        assert "tilelink tune gemm_rs --program gemm_rs_own_last -n 4 --shape 2048,512,2048 --measure" in caplog.text
         assert "predicted" in caplog.text and "unfused" in caplog.text
         caplog.clear()
         chosen(

@@ -13,6 +13,9 @@ FEW_ROWS = {"ag_gemm": 1024, "gemm_rs": 2048}
 FEW_OWN_ROWS = 256
 """The same for the rows of one rank."""
 
+ASKED_ROWS, ASKED_OWN_ROWS = 512, 128
+"""From so many rows on, and of one rank, the model may know a fused way that is better than the pair."""
+
 REDUCED_ROWS = 512
 """Up to so many rows a product is summed over the ranks by a kernel of the library's own."""
 AT_ONCE = 512 * 1024
@@ -61,6 +64,12 @@ def choose(op: str, M: int, N: int, K: int, ranks: int, follows: str = "") -> st
     aligned = N % ROW_ALIGNMENT == 0 and K % ROW_ALIGNMENT == 0
     enough = op in FEW_ROWS and max(FEW_ROWS[op], FEW_OWN_ROWS * ranks) <= M
     return SCHEDULE if enough and ranks > 1 and aligned else UNFUSED
+
+
+def worth_asking(op: str, M: int, N: int, K: int, ranks: int) -> bool:
+    """Whether the model is asked for a fused way where the rule has too few rows for one."""
+    enough = op in FEW_ROWS and max(ASKED_ROWS, ASKED_OWN_ROWS * ranks) <= M
+    return enough and ranks > 1 and N % ROW_ALIGNMENT == 0 and K % ROW_ALIGNMENT == 0
 
 
 def _summed(M: int, N: int, ranks: int, follows: str) -> str:

@@ -31,9 +31,10 @@ def enter(edge, signal_table, rank, ENTERED: tl.constexpr, RANKS: tl.constexpr, 
 
     ENTERED: the counter of rank 0. BLOCK: a power of two, at least RANKS.
     """
-    if edge is not None:  # noqa: SIM102 - decided when the kernel is compiled
+    if edge is not None:
+        pads = _pads(signal_table, RANKS, BLOCK)  # on its way while it is asked whether they are needed
         if (tl.program_id(0) == 0) & (tl.load(edge + ON) != 0):
-            _tell_each(signal_table, ENTERED + rank, RANKS, BLOCK)
+            _tell_each(pads, ENTERED + rank, RANKS, BLOCK)
 
 
 @triton.jit
@@ -55,9 +56,10 @@ def _end(
     edge, signals, signal_table, epoch_at, epoch, watch, rank,
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
+    pads = _pads(signal_table, RANKS, BLOCK)
     table = tl.load(edge + TABLE).to(tl.pointer_type(tl.int32))
     await_exits(signals, epoch, table, tl.load(edge + EXITS).to(tl.int32), watch, STAGE)
-    _tell_each(signal_table, FINISHED + rank, RANKS, BLOCK)
+    _tell_each(pads, FINISHED + rank, RANKS, BLOCK)
     lag = tl.load(edge + LAG).to(tl.int32)
     if lag > 0:
         peers = tl.arange(0, BLOCK)
@@ -66,11 +68,17 @@ def _end(
 
 
 @triton.jit
-def _tell_each(signal_table, counter, RANKS: tl.constexpr, BLOCK: tl.constexpr):
+def _pads(signal_table, RANKS: tl.constexpr, BLOCK: tl.constexpr):
+    """Where the pads of all peers are."""
+    peers = tl.arange(0, BLOCK)
+    return tl.load(signal_table + peers, mask=peers < RANKS, other=0).to(tl.pointer_type(tl.int32))
+
+
+@triton.jit
+def _tell_each(pads, counter, RANKS: tl.constexpr, BLOCK: tl.constexpr):
     """Adds one to a counter in the pads of all peers. Nothing is stored through descriptors before."""
     peers = tl.arange(0, BLOCK)
     there = peers < RANKS
-    pads = tl.load(signal_table + peers, mask=there, other=0).to(tl.pointer_type(tl.int32))
     tl.debug_barrier()
     if isa() == "amdgcn":
         fence()
