@@ -197,3 +197,13 @@ def test_names_that_there_are_not() -> None:
         strategy("best")
     with pytest.raises(ScheduleError, match="no program to search"):
         Space.of([], dims={}, ranks=2, target=target("cpu"))
+
+
+def test_evolution_returns_to_every_program() -> None:
+    """A program that is the dearer one by far still has children, of its best point."""
+    space = space_of("ag_gemm", "gemm_rs_ring")
+    found = search(space, lambda plan: 1.0 + (plan.bound.source.name == "ag_gemm"), strategy("evolution"), trials=250)
+    first = next(one.candidate for one in found.ranking if one.candidate.program == 0)
+    tried = {one.candidate for one in found.tried}
+    around = [there for there in space.neighbours(first) if space.plan(there)]
+    assert sum(there in tried for there in around) > 0.6 * len(around) > 5
