@@ -16,7 +16,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import search_quality_figures, search_report
-from benchmarks.agreement_figures import scatter, table_of
+from benchmarks.agreement_figures import figures, scatter, table_of
 from benchmarks.plots import drawing
 from benchmarks.tables import best, render
 
@@ -74,7 +74,16 @@ def qualities(report: dict[str, Any], name: str) -> list[str]:
     for group in report["figures"]["groups"]:
         if group["best"]:
             search_quality_figures.plot(group, DOCS / "plots" / search_quality_figures.plot_name(group, name))
-    return [f"## {name}", "", *search_quality_figures.table_of(report, name)]
+    parts = [f"## {name}", "", *search_quality_figures.table_of(report, name)]
+    return [*parts, "", "### The model on these points", "", *_foretold(report), ""]
+
+
+def _foretold(report: dict[str, Any]) -> list[str]:
+    """What the model said of points before any of them was measured, beside what came out."""
+    points = [point | {"predicted_us": point["chosen_us"]} for point in report["points"]]
+    table = table_of({**report, "points": points, "figures": figures(points)})
+    text = "Predicted before anything was measured; none of these points was used to fit the model."
+    return [text, "", *(line for line in table if line.startswith("|"))]
 
 
 def plot(shapes: Sequence[dict[str, Any]], path: Path) -> None:

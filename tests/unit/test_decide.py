@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tilelink import compiler
-from tilelink.ops.choice import program_of
+from tilelink.ops.choice import SCHEDULE, choose, program_of
 from tilelink.ops.decide import decide
 from tilelink.ops.predict import Request, fused_ways, held, machine_of, unfused_seconds
 from tilelink.schedule.machine import load_machine
@@ -25,8 +25,8 @@ REGRET = 0.03
 """Of a measured time that a choice may be slower than the best of the ways measured beside it."""
 UNFUSED_ERROR = 0.09
 """Of the measured time of the unfused pair, for products of 2048 rows and more; a long product slows its GPUs down."""
-RULE_ERROR = 0.08
-"""Of the measured time of the schedule that the rule takes: 4 % but for the longest product."""
+RULE_ERROR = 0.12
+"""Of the measured time of the schedule that the rule takes: 2 to 9 % but for one product of 2048 rows."""
 
 
 def shapes() -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def test_the_unfused_time_is_predicted() -> None:
 def test_the_time_of_the_rules_schedule_is_predicted() -> None:
     machine = load_machine("8xH200")
     for shape in shapes():
-        if shape["op"] in ("ag_gemm", "gemm_rs"):
+        if choose(shape["op"], shape["M"], shape["N"], shape["K"], shape["ranks"]) == SCHEDULE:
             name = f"{program_of(shape['op'], '')}:h200"
             asked = request(shape["op"], shape["M"], shape["N"], shape["K"], shape["ranks"])
             found = {f"{way.program.name}:{way.schedule.name}": way.seconds for way in fused_ways(asked, machine)}
@@ -123,7 +123,8 @@ def test_sums_of_little_are_the_librarys_own() -> None:
 
 def test_a_processor_that_can_hold_no_schedule_stays_unfused() -> None:
     asked = request("ag_gemm", 8192, 3584, 4096)
-    assert held(asked, "sm_90") and not held(asked, "sm_80")
+    assert held(asked, "sm_90") and not held(asked, "sm_89")
+    assert {one.schedule.name for one in held(asked, "sm_80")} == {"h200_fewer"}  # not the rule's, and slow there
     assert chosen(asked, gpu="NVIDIA A100-SXM4-80GB") == "unfused"
 
 

@@ -105,12 +105,13 @@ def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str
     asked = rule == SCHEDULE or worth_asking(request.op, request.M, request.N, request.K, request.ranks)
     if machine is None or not asked:
         return rule, "the rule for such sizes"
-    if not held(request, machine.target):
+    fitting = held(request, machine.target)
+    if not fitting:
         return UNFUSED, f"no schedule fits {machine.target}"
     ways, unfused = fused_ways(request, machine), unfused_seconds(request, machine)
-    if rule == UNFUSED:
-        return _if_sure(ways, unfused, machine)
     own = programs_for(request.op, request.follows)[0]
+    if rule == UNFUSED or not any(one.source == own and one.schedule.name == rule for one in fitting):
+        return _if_sure(ways, unfused, machine)
     usual = next((way for way in ways if way.program == own and way.schedule.name == rule), None)
     if usual is None:
         return rule, "the rule; there is too much to simulate"
@@ -121,7 +122,7 @@ def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str
 
 
 def _if_sure(ways: Sequence[Way], unfused: float, machine: Machine) -> tuple[Schedule | str, str]:
-    """The best fused way if it promises enough, where the rule has too few rows for one."""
+    """The best fused way if it promises enough: where the rule has none, or one that the processor cannot hold."""
     if not ways:
         return UNFUSED, "the rule; there is too much to simulate"
     why = f"predicted {ways[0].seconds * US:.0f} us, unfused {unfused * US:.0f} us on {machine.name}"
