@@ -240,7 +240,7 @@ class Launch:
         return tuple(results) if len(results) > 1 else results[0]
 
     def _result(self, made: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor:
-        y = made.flatten(0, -2) if shape is None else made.view(shape)
+        y = (made if made.dim() == 2 else made.flatten(0, -2)) if shape is None else made.view(shape)
         return unfused.follow(y, None, self._activation) if self._activation else y
 
 
