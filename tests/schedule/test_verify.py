@@ -20,8 +20,10 @@ from tilelink.errors import (
 )
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.link import link, strip
+from tilelink.ir.scalar import RANK
 from tilelink.schedule.bind import bind
 from tilelink.schedule.plan import NOTIFY, Plan, make_plan
+from tilelink.schedule.values import IndexOrder
 from tilelink.schedule.verify import refusals, verify
 from tilelink.target import CPU
 
@@ -135,11 +137,9 @@ def test_each_rule_refuses_with_place_and_hint(case: str) -> None:
 def test_an_order_whose_first_tiles_wait_for_the_last_is_refused() -> None:
     (module,) = (m for m in library() if any(p.name == "gemm_rs_ring" for p in m.programs))
     program = module.program("gemm_rs_ring")
-    backwards = module.schedule("ring", program).order("gemm")
-    text = str(backwards).replace("order()", "order(s = rank step +1)")
-    from tilelink.frontend.schedule_parser import parse_schedule
-
-    plan = make_plan(bind(program, parse_schedule(text), {"Ms": 200, "N": 64, "K": 32}, 4, CPU))
+    turned = IndexOrder(index="s", kind="sequence", start=RANK, step=1)
+    backwards = module.schedule("ring", program).order("gemm", turned)
+    plan = make_plan(bind(program, backwards, {"Ms": 200, "N": 64, "K": 32}, 4, CPU))
     found = refusals(plan)
     assert found
     assert isinstance(found[0], ProgressError)
