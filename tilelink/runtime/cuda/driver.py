@@ -116,6 +116,20 @@ def library() -> Any:
         raise RankError(f"the CUDA driver cannot be loaded: {error}", hint="run it where there is a GPU") from error
 
 
+def enter_context(library: Any, device: int) -> None:
+    """Gives the calling thread a GPU's primary context: a thread that has called nothing of CUDA's runtime has none.
+
+    Raises RankError if there is none to be had.
+    """
+    ordinal, context = ctypes.c_int(), ctypes.c_void_p()
+    get = function_of(library, "cuDeviceGet", ctypes.POINTER(ctypes.c_int), ctypes.c_int)
+    retain = function_of(library, "cuDevicePrimaryCtxRetain", ctypes.POINTER(ctypes.c_void_p), ctypes.c_int)
+    enter = function_of(library, "cuCtxSetCurrent", ctypes.c_void_p)
+    status = get(ctypes.byref(ordinal), device) or retain(ctypes.byref(context), ordinal) or enter(context)
+    if status:
+        raise RankError(f"the CUDA driver gives this thread no context of GPU {device}: error {status}")
+
+
 def function_of(library: Any, name: str, *types: Any) -> Any:
     """A function of the library that takes such arguments and returns the driver's error number."""
     function = getattr(library, name)

@@ -13,13 +13,14 @@ from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import BindingError, RankError
-from tilelink.runtime.cuda.driver import library
+from tilelink.runtime.cuda.driver import enter_context, library
 from tilelink.runtime.cuda.launch import InPlace, Unknown
 from tilelink.runtime.cuda.spec import Argument, GpuKernel
 from tilelink.runtime.job import Layout
 
 Values = Callable[[str, str], Any]
 _log = logging.getLogger("tilelink.runtime")
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 
 
 def launcher(compiled: Any, programs: int) -> Callable[..., None]:
@@ -61,7 +62,12 @@ def _in_place(compiled: Any, programs: int, arguments: Sequence[Any]) -> InPlace
         return None
 
 
-def _done(status: int, name: str) -> None:
+def _launch(kernel: InPlace, stream: int, name: str) -> None:
+    """Raises RankError if the driver does not launch a kernel."""
+    status = kernel(stream)
+    if status == _NO_CONTEXT:  # a thread of its own, as that of a backward pass, which has called nothing of CUDA yet
+        enter_context(library(), torch.cuda.current_device())
+        status = kernel(stream)
     if status:
         raise RankError(f"the CUDA driver did not launch {name}: error {status}", hint="see what failed before it")
 
@@ -79,7 +85,7 @@ class Boundary:
 
     def __call__(self, stream: int) -> None:
         if self._in_place is not None:
-            _done(self._in_place(stream), self._name)
+            _launch(self._in_place, stream, self._name)
         else:
             self._run(stream, *self._arguments)
 
@@ -122,7 +128,7 @@ class Function:
         if self._in_place is not None and instead is None:
             for position, argument in self._changing:
                 self._in_place.point(position, tensors[argument.name].data_ptr())
-            _done(self._in_place(stream), self._name)
+            _launch(self._in_place, stream, self._name)
             return
         arguments = list(self._arguments)
         for position, argument in self._changing:
