@@ -62,8 +62,8 @@ class Node:
             if self.ended[rank] != epoch:
                 self.wrong.append(f"launch {epoch} of rank {rank} was not ended")
 
-    def program(self, rank: int, epoch: int, kernel: int, number: int) -> Thread:
-        if kernel == 0 and number == 0:
+    def program(self, rank: int, epoch: int, kernel: int, number: int, edge: bool = True) -> Thread:
+        if edge and kernel == 0 and number == 0:
             yield from self.tell(self.entered, rank)
         peers = range(self.ranks if kernel in self.readers else 0)
         for peer in peers:
@@ -73,7 +73,7 @@ class Node:
             yield None
             if (seen := self.staged[peer][(epoch - 1) % self.buffers]) != epoch:
                 self.wrong.append(f"rank {rank} read input {seen} of rank {peer} in launch {epoch}")
-        if kernel == self.kernels - 1:
+        if edge and kernel == self.kernels - 1:
             yield None
             self.left[rank] += 1
             if self.left[rank] % self.programs == 0:
@@ -86,10 +86,10 @@ class Node:
         self.ended[rank] = epoch
         self.ahead = max(self.ahead, epoch - min(self.ended))
 
-    def tell(self, counters: list[list[int]], rank: int) -> Thread:
+    def tell(self, counters: list[list[int]], rank: int, by: int = 1) -> Thread:
         for peer in range(self.ranks):
             yield None
-            counters[peer][rank] += 1
+            counters[peer][rank] += by
 
     def run(self, seed: int) -> Node:
         """Runs every rank's launches; in each step a thread that can go on is chosen, some more often than others."""
@@ -119,6 +119,43 @@ class Node:
                 del waits[thread]
             threads = [one for one in threads if one[0] in waits]
         return self
+
+
+@dataclass(kw_only=True)
+class Replaying(Node):
+    """Some launches are replays of one that was captured with a certain buffer: they have kernels before and after them
+    (tilelink/runtime/cuda/boundary.py), which skip launches so that it is this buffer's turn, and tell the peers."""
+
+    captured: tuple[bool, ...]
+    buffer: int
+
+    def stream(self, rank: int, begin: Callable[[Thread], Callable[[], bool]]) -> Thread:
+        epoch = 1
+        for captured in self.captured:
+            skipped = (self.buffer - (epoch - 1)) % self.buffers
+            if captured:
+                yield from self.advance(rank, skipped, 0, epoch + skipped)
+                epoch += skipped
+            self.staged[rank][(epoch - 1) % self.buffers] = epoch
+            yield None
+            if captured:
+                yield from self.tell(self.entered, rank)
+            for kernel in range(self.kernels):
+                programs = range(self.programs)
+                running = [begin(self.program(rank, epoch, kernel, p, edge=not captured)) for p in programs]
+                yield lambda running=running: all(ended() for ended in running)
+            epoch += 1
+            if captured:
+                skipped = self.buffers - 1 - skipped
+                yield from self.advance(rank, skipped, 1, epoch + skipped)
+                epoch += skipped
+                self.ended[rank] = epoch - 1
+
+    def advance(self, rank: int, skipped: int, done: int, following: int) -> Thread:
+        """Launches are skipped and done; `following` comes next, and overwrites what was staged for one before it."""
+        yield from self.tell(self.entered, rank, skipped)
+        yield from self.tell(self.finished, rank, done + skipped)
+        yield lambda: min(self.finished[rank]) >= following - self.buffers
 
 
 def lag_of(slots: int, *, entry: bool = True) -> int:
@@ -155,3 +192,17 @@ def test_only_one_buffer_needs_the_wait_at_the_end() -> None:
 @pytest.mark.parametrize(("buffers", "other"), [(1, {}), (2, {"reads_first": True})], ids=["one buffer", "no entry"])
 def test_inputs_would_be_overwritten_without(buffers: int, other: dict[str, bool]) -> None:
     assert any(node.wrong for node in nodes(buffers=buffers, lag=0, **other))
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+def test_replays_between_launches_keep_inputs_too(buffers: int) -> None:
+    chance = Random(buffers)
+    for node in nodes(buffers=buffers, lag=lag_of(buffers)):
+        captured = tuple(chance.random() < 0.5 for _ in range(LAUNCHES))
+        own = {"ranks": node.ranks, "programs": node.programs, "kernels": node.kernels, "readers": node.readers}
+        mixed = Replaying(buffers=buffers, lag=node.lag, captured=captured, buffer=chance.randrange(buffers), **own)
+        mixed.run(chance.randrange(1 << 30))
+        assert not mixed.wrong
+        last = LAUNCHES + sum(captured) * (buffers - 1)
+        assert mixed.ended == [last] * mixed.ranks
+        assert mixed.finished == mixed.entered == [[last] * mixed.ranks] * mixed.ranks
