@@ -1,194 +1,348 @@
-"""Kernels with their parameters in place, without a GPU: a stand-in for the driver reads what it would be given."""
+# pyright: basic
+"""Launches whose parameters stay in place, without a GPU: a stand-in for the driver reads what it is handed."""
 
 from __future__ import annotations
 
 import ctypes
-from functools import partial
+import re
+import struct
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
+from triton.runtime.errors import OutOfResources
 
 from tilelink.errors import BindingError, RankError
+from tilelink.runtime.compile_offline import compile_source
 from tilelink.runtime.cuda import functions
+from tilelink.runtime.cuda.functions import Boundary, Function, descriptor
 from tilelink.runtime.cuda.launch import MAP_BYTES, InPlace, TensorMap, Unknown
+from tilelink.runtime.cuda.spec import Argument, GpuKernel
 
-STREAM, HANDLE = 77, 4242
-META: dict[str, Any] = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [128, 64], "fp4_padded": False}
-SIGNATURE = {"boxes": "tensordesc<bf16[128,64]>", "x": "*bf16", "watch": "constexpr", "rank": "i32", "size": "i64"}
-SIZES = [MAP_BYTES, 4, 4, 8, 8, 8, 4, 8, 8, 8]
+HANDLE, STREAM, WARPS, SHARED, PROGRAMS = 4711, 7, 8, 12345, 132
+BOX = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [64, 32], "fp4_padded": False}
+SIGNATURE = {"a": "*bf16", "d": "tensordesc<bf16[64, 32]>", "n": "i32", "N": "constexpr", "m": "i64", "b": "*fp32"}
+SIZES = [8, MAP_BYTES, 4, 4, 8, 8, 4, 8, 8, 8, 8]
+"""Of a; d, its shape and strides; n, m, b; two pointers to scratch memory."""
 
 
-class Driver:
-    """What a kernel's parameters held when it was launched, what was encoded, and what is to fail."""
+class Call:
+    """A function of the driver."""
 
-    def __init__(self, sizes: list[int]) -> None:
-        self.sizes, self.launched, self.encoded = sizes, list[dict[str, Any]](), list[tuple[Any, ...]]()
-        self.launch_status, self.encode_status, self.entered = [0], 0, list[str]()
+    def __init__(self, body: Callable[..., int]) -> None:
+        self.body = body
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "cuFuncGetParamInfo" and not self.sizes:
-            raise AttributeError(name)
-        own = getattr(type(self), f"_{name}", None)
-        called = Call(partial(own, self) if own else lambda *_: self.entered.append(name) or 0)
-        setattr(self, name, called)
-        return called
+    def __call__(self, *arguments: Any) -> int:
+        return self.body(*arguments)
 
-    def _cuFuncGetParamInfo(self, handle: int, number: int, _: Any, size: Any) -> int:
+
+class Library:
+    """A driver that knows the sizes of a kernel's parameters, and keeps what kernels are launched with."""
+
+    def __init__(self, sizes: list[int] | None) -> None:
+        """sizes: None for a driver that cannot be asked."""
+        self.sizes, self.encoded, self.launches, self.other = sizes or [], list[Any](), list[Any](), list[str]()
+        self.statuses: list[int] = []
+        """Of the next launches; then 0."""
+        self.refuses = 0
+        self.cuTensorMapEncodeTiled, self.cuLaunchKernel = Call(self._encode), Call(self._launch)
+        if sizes is not None:
+            self.cuFuncGetParamInfo = Call(self._ask)
+        for name in ("cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"):
+            setattr(self, name, Call(lambda *_, name=name: self.other.append(name) or 0))
+
+    def _ask(self, handle: int, number: int, offset: Any, size: Any) -> int:
         assert handle == HANDLE
         if number >= len(self.sizes):
             return 1
         size._obj.value = self.sizes[number]
         return 0
 
-    def _cuTensorMapEncodeTiled(self, place: int, kind: int, rank: int, address: int, *rest: Any) -> int:
-        tables = [
-            (ctypes.c_uint64, rank),
-            (ctypes.c_uint64, rank - 1),
-            (ctypes.c_uint32, rank),
-            (ctypes.c_uint32, rank),
-        ]
-        values = [list((t * n).from_address(at)) for (t, n), at in zip(tables, rest[:4], strict=True)]
-        self.encoded.append((kind, address, *values, *rest[4:]))
-        ctypes.memmove(place, address.to_bytes(8, "little"), 8)
+    def _encode(
+        self, place: int, kind: int, rank: int, address: int, shape: int, strides: int, box: int, steps: int,
+        interleave: int, swizzle: int, promotion: int, fill: int,
+    ) -> int:  # fmt: skip
         assert place % 64 == 0
-        return self.encode_status
+        if self.refuses:
+            return self.refuses
+        sizes = (ctypes.c_uint64, rank), (ctypes.c_uint64, rank - 1), (ctypes.c_uint32, rank), (ctypes.c_uint32, rank)
+        tables = zip(sizes, (shape, strides, box, steps), strict=True)
+        found = tuple([*(cell * count).from_address(at)] for (cell, count), at in tables)
+        self.encoded.append((address, kind, rank, *found, interleave, swizzle, promotion, fill))
+        ctypes.memmove(place, struct.pack("<Q", address) * (MAP_BYTES // 8), MAP_BYTES)
+        return 0
 
-    def _cuLaunchKernel(self, handle: int, *rest: Any) -> int:
-        places = (ctypes.c_uint64 * len(self.sizes)).from_address(rest[8])
-        values = [int.from_bytes(ctypes.string_at(p, min(n, 8)), "little", signed=True)
-                  for p, n in zip(places, self.sizes, strict=True)]  # fmt: skip
-        self.launched.append({"handle": handle, "grid": rest[:7], "stream": rest[7], "values": values})
-        return self.launch_status.pop(0) if len(self.launch_status) > 1 else self.launch_status[0]
-
-
-class Call:
-    """A function of the library, which may be told its argument types."""
-
-    def __init__(self, function: Any) -> None:
-        self._function = function
-
-    def __call__(self, *arguments: Any) -> int:
-        return self._function(*arguments)
+    def _launch(self, *arguments: Any) -> int:
+        *before, stream, parameters, extra = arguments
+        places = (ctypes.c_void_p * len(self.sizes)).from_address(parameters)
+        values = [ctypes.string_at(at, size) for at, size in zip(places, self.sizes, strict=True)]
+        self.launches.append(SimpleNamespace(before=before, stream=stream, extra=extra, values=values))
+        return self.statuses.pop(0) if self.statuses else 0
 
 
-class At:
-    """Stands for a tensor at an address."""
-
-    def __init__(self, address: int) -> None:
-        self._address = address
-
-    def data_ptr(self) -> int:
-        return self._address
-
-
-def descriptor(address: int, **more: Any) -> Any:
-    values: dict[str, Any] = {"base": At(address), "shape": [4096, 512], "strides": [512, 1], **more}
-    return SimpleNamespace(**values)
+def compiled_as(signature: Mapping[str, Any] = SIGNATURE, box: Mapping[str, Any] | None = BOX, **more: Any) -> Any:
+    """What Triton says of a compiled kernel; more: of its metadata."""
+    said = {
+        "name": "k", "num_ctas": 1, "launch_pdl": False, "launch_cooperative_grid": False, "global_scratch_size": 0,
+        "profile_scratch_size": 0, "num_warps": WARPS, "shared": SHARED, "tensordesc_meta": [box] if box else None,
+    }  # fmt: skip
+    src, metadata = SimpleNamespace(signature=dict(signature)), SimpleNamespace(**{**said, **more})
+    return SimpleNamespace(src=src, metadata=metadata, function=HANDLE)
 
 
-def compiled(**more: Any) -> Any:
-    meta = {"num_ctas": 1, "shared": 1000, "num_warps": 8, "tensordesc_meta": [META], "name": "gemm", **more}
-    return SimpleNamespace(
-        metadata=SimpleNamespace(**meta), src=SimpleNamespace(signature=dict(SIGNATURE)), function=HANDLE
-    )  # fmt: skip
+def given() -> tuple[list[Any], torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The arguments of a kernel with SIGNATURE, and the tensors of a, d and b."""
+    a, d, b = torch.zeros(4), torch.zeros(3, 64, 96, dtype=torch.bfloat16), torch.zeros(4)
+    return [a, descriptor(d, (64, 32)), -5, 3, 2**40 + 1, b], a, d, b
 
 
-ARGUMENTS = (descriptor(0x1000), At(0x2000), None, 3, 1 << 40)
+def bytes_of(*values: tuple[str, int]) -> list[bytes]:
+    return [struct.pack(f"<{kind}", value) for kind, value in values]
 
 
-def test_a_launch_passes_every_parameter() -> None:
-    driver = Driver(SIZES)
-    kernel = InPlace(driver, compiled(), 132, ARGUMENTS)
+# Parameters --------------------------------------------------------------------------------------------------
+
+
+def test_parameters_are_where_the_driver_reads_them() -> None:
+    library, (arguments, a, d, b) = Library(SIZES), given()
+    kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
     assert kernel(STREAM) == 0
-    (launch,) = driver.launched
-    assert launch["handle"] == HANDLE and launch["stream"] == STREAM
-    assert launch["grid"] == (132, 1, 1, 256, 1, 1, 1000)
-    assert launch["values"] == [0x1000, 4096, 512, 512, 1, 0x2000, 3, 1 << 40, 0, 0]
-    ((kind, address, shape, strides, box, steps, *modes),) = driver.encoded
-    assert (kind, address, shape, strides, box, steps) == (9, 0x1000, [512, 4096], [1024], [64, 128], [1, 1])
-    assert modes == [0, 3, 2, 0]  # no interleaving, swizzle as compiled, promotion to 128 bytes, zeros outside
+    (one,) = library.launches
+    assert one.before == [HANDLE, PROGRAMS, 1, 1, 32 * WARPS, 1, 1, SHARED]
+    assert (one.stream, one.extra) == (STREAM, None)
+    shaped = bytes_of(("i", 192), ("i", 96), ("q", 96), ("q", 1))
+    numbers = bytes_of(("i", -5), ("q", 2**40 + 1), ("Q", b.data_ptr()), ("Q", 0), ("Q", 0))
+    described = struct.pack("<Q", d.data_ptr()) * (MAP_BYTES // 8)
+    assert one.values == [*bytes_of(("Q", a.data_ptr())), described, *shaped, *numbers]
 
 
-def test_only_what_moved_is_written_anew() -> None:
-    driver = Driver(SIZES)
-    kernel = InPlace(driver, compiled(), 4, ARGUMENTS)
-    kernel.point(0, 0x1000)
-    kernel.point(1, 0x9000)
+@pytest.mark.parametrize(("said", "asked"), [(10, 9), (9, 8), (8, 10), (7, 7), (6, 6)])
+def test_a_descriptor_is_encoded_innermost_dimension_first(said: int, asked: int) -> None:
+    """10, 9, 8 on the device: bf16, f64, f32; CUtensorMapDataType has bf16 last."""
+    library, meta = Library(SIZES), {**BOX, "elem_type": said, "block_size": [2, 64, 32], "elem_size": 4}
+    base = SimpleNamespace(data_ptr=lambda: 640)
+    TensorMap(library, SimpleNamespace(base=base, shape=[5, 64, 96], strides=[6144, 96, 1], padding="zero"), meta)
+    shape, strides, box, steps = [96, 64, 5], [96 * 4, 6144 * 4], [32, 64, 2], [1, 1, 1]
+    assert library.encoded == [(640, asked, 3, shape, strides, box, steps, 0, 3, 2, 0)]
+
+
+def test_pointing_changes_one_parameter() -> None:
+    library, (arguments, _, d, b) = Library(SIZES), given()
+    kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
     kernel(STREAM)
-    assert len(driver.encoded) == 1
-    kernel.point(0, 0x5000)
+    kernel.point(0, 4096)
     kernel(STREAM)
-    assert [launch["values"][:1] + launch["values"][5:6] for launch in driver.launched] == [
-        [0x1000, 0x9000], [0x5000, 0x9000],
-    ]  # fmt: skip
-    assert len(driver.encoded) == 2 and driver.encoded[1][1] == 0x5000
+    kernel.point(5, 8192)
+    kernel(STREAM)
+    first, second, third = (one.values for one in library.launches)
+    assert second == [*bytes_of(("Q", 4096)), *first[1:]]
+    assert third == [*second[:8], *bytes_of(("Q", 8192)), *second[9:]]
+    assert [one[0] for one in library.encoded] == [d.data_ptr()]
+    assert b.data_ptr() != 8192
 
 
-@pytest.mark.parametrize(
-    ("sizes", "more", "arguments"),
-    [
-        (SIZES[:-1], {}, ARGUMENTS),  # one pointer to scratch memory, as another compiler may have it
-        ([*SIZES[:5], 4, *SIZES[6:]], {}, ARGUMENTS),
-        ([], {}, ARGUMENTS),  # a driver that cannot be asked
-        (SIZES, {"num_ctas": 2}, ARGUMENTS),
-        (SIZES, {"launch_pdl": True}, ARGUMENTS),
-        (SIZES, {"launch_cooperative_grid": True}, ARGUMENTS),
-        (SIZES, {"global_scratch_size": 8}, ARGUMENTS),
-        (SIZES, {"profile_scratch_size": 8}, ARGUMENTS),
-        (SIZES, {"tensordesc_meta": None}, ARGUMENTS),
-        (SIZES, {"tensordesc_meta": [{**META, "fp4_padded": True}]}, ARGUMENTS),
-        (SIZES, {}, (descriptor(0x1000, padding="nan"), *ARGUMENTS[1:])),
-    ],
-)
-def test_what_is_not_understood_is_left_to_triton(
-    sizes: list[int], more: dict[str, Any], arguments: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = Driver(sizes)
+def test_a_descriptor_is_encoded_again_only_for_another_address() -> None:
+    library, (arguments, _, d, _) = Library(SIZES), given()
+    kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
+    kernel(STREAM)
+    for address in (d.data_ptr(), 1024, 1024, d.data_ptr()):
+        kernel.point(1, address)
+        kernel(STREAM)
+    assert [one[0] for one in library.encoded] == [d.data_ptr(), 1024, d.data_ptr()]
+    assert len({one[1:] == library.encoded[0][1:] for one in library.encoded}) == 1
+    own, other = (struct.pack("<Q", at) * (MAP_BYTES // 8) for at in (d.data_ptr(), 1024))
+    assert [one.values[1] for one in library.launches] == [own, own, other, other, own]
+    assert all(one.values[2:] == library.launches[0].values[2:] for one in library.launches)
+
+
+@triton.jit
+def copies(a, d, n, N: tl.constexpr, m, b):
+    rows = tl.arange(0, 64)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    tl.store(a + rows + m, d.load([n, 0]))
+    tl.store(b, N)
+
+
+def test_triton_compiles_kernels_with_these_parameters() -> None:
+    kernel = compile_source(copies, {k: t for k, t in SIGNATURE.items() if k != "N"}, {"N": 3}, "sm_90")
+    found = re.findall(r"\.param (?:\.align \d+ )?\.[bu](\d+)[^\n]*?copies_param_\d+(?:\[(\d+)\])?[,\n]", kernel.asm["ptx"])
+    sizes = [int(bits) // 8 * int(count or 1) for bits, count in found]
+    assert sizes == SIZES
+    described = SimpleNamespace(src=kernel.src, metadata=kernel.metadata, function=HANDLE)
+    library, (arguments, *_) = Library(sizes), given()
+    InPlace(library, described, PROGRAMS, arguments)(STREAM)
+    assert library.launches[0].before[4:] == [32 * 4, 1, 1, kernel.metadata.shared]
+    assert library.encoded[0][1] == 9, "bfloat16"
+
+
+# What is left to Triton --------------------------------------------------------------------------------------
+
+ELSE = {
+    "a cluster": {"num_ctas": 2},
+    "dependent launches": {"launch_pdl": True},
+    "a cooperative grid": {"launch_cooperative_grid": True},
+    "scratch memory": {"global_scratch_size": 128},
+    "scratch memory of a profiler": {"profile_scratch_size": 128},
+    "four bits": {"box": {**BOX, "fp4_padded": True}},
+    "no box": {"box": None},
+    "a float": {"signature": {**SIGNATURE, "n": "fp32"}},
+    "an unsigned number": {"signature": {**SIGNATURE, "m": "u64"}},
+}
+OTHER_SIZES = {"one more": [*SIZES, 8], "one less": SIZES[:-1], "others": [4, *SIZES[1:]], "an old driver": None}
+
+
+@pytest.mark.parametrize("case", ELSE)
+def test_other_kernels_are_unknown(case: str) -> None:
     with pytest.raises(Unknown):
-        InPlace(driver, compiled(**more), 1, arguments)
-    monkeypatch.setattr(functions, "library", lambda: driver)
-    assert functions._in_place(compiled(**more), 1, arguments) is None
+        InPlace(Library(SIZES), compiled_as(**ELSE[case]), PROGRAMS, given()[0])
 
 
-def test_parameters_of_other_types_are_left_to_triton() -> None:
-    one = compiled()
-    one.src.signature["size"] = "fp32"
-    with pytest.raises(Unknown, match="fp32"):
-        InPlace(Driver(SIZES), one, 1, ARGUMENTS)
+@pytest.mark.parametrize("case", OTHER_SIZES)
+def test_parameters_that_the_driver_does_not_confirm_are_unknown(case: str) -> None:
+    with pytest.raises(Unknown):
+        InPlace(Library(OTHER_SIZES[case]), compiled_as(), PROGRAMS, given()[0])
 
 
-def test_a_tensor_that_the_driver_cannot_describe() -> None:
-    driver = Driver(SIZES)
-    found = TensorMap(driver, descriptor(0x1000), META)
-    driver.encode_status = 1
-    found.point(0x1000)
+@pytest.mark.parametrize("said", [{"padding": "nan"}, {"round_f32_to_tf32": True}], ids=str)
+def test_descriptors_that_change_what_they_load_are_unknown(said: dict[str, Any]) -> None:
+    like = {"base": torch.zeros(4), "shape": [64, 96], "strides": [96, 1], "padding": "zero", **said}
+    with pytest.raises(Unknown):
+        TensorMap(Library(SIZES), SimpleNamespace(**like), BOX)
+
+
+def test_a_tensor_that_the_driver_cannot_describe_is_unknown() -> None:
+    library, (arguments, *_) = Library(SIZES), given()
+    library.refuses = 1
     with pytest.raises(Unknown, match="error 1"):
-        found.point(0x1001)
+        InPlace(library, compiled_as(), PROGRAMS, arguments)
 
 
-def test_a_launch_that_fails_is_said() -> None:
-    driver = Driver(SIZES)
-    driver.launch_status = [700]
-    with pytest.raises(RankError, match="did not launch gemm: error 700"):
-        functions._launch(InPlace(driver, compiled(), 1, ARGUMENTS), STREAM, "gemm")
+# Functions ---------------------------------------------------------------------------------------------------
 
 
-def test_a_thread_without_a_context_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Driver(SIZES)
-    driver.launch_status = [201, 0]
-    monkeypatch.setattr(functions, "library", lambda: driver)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
-    functions._launch(InPlace(driver, compiled(), 1, ARGUMENTS), STREAM, "gemm")
-    assert driver.entered == ["cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"]
-    assert len(driver.launched) == 2
+class Compiled:
+    """A compiled kernel that Triton would launch by `run`."""
+
+    def __init__(self, said: Any, fails: Exception | None = None) -> None:
+        self.src, self.metadata, self.function, self.packed_metadata = said.src, said.metadata, said.function, "packed"
+        self.fails, self.loaded, self.runs = fails, 0, list[Any]()
+
+    def _init_handles(self) -> None:
+        self.loaded += 1
+        if self.fails:
+            raise self.fails
+
+    def run(self, *arguments: Any) -> None:
+        self.runs.append(arguments)
 
 
-def test_a_kernel_that_needs_too_much_says_so() -> None:
-    def load() -> None:
-        raise functions.OutOfResources(300_000, 232_448, "shared memory")
+class Source:
+    """A generated function."""
 
-    with pytest.raises(BindingError, match=r"kernel gemm does not fit the GPU.*300000") as caught:
-        functions._load(SimpleNamespace(_init_handles=load), "gemm")
-    assert "flat" in (caught.value.hint or "")
+    __name__ = "k"
+    arg_names = ("a", "d", "n", "N", "m", "b")
+
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled = compiled
+
+    def warmup(self, *arguments: Any, **options: Any) -> Compiled:
+        return self.compiled
+
+
+KINDS = {"a": "tensor", "d": "descriptor", "n": "rank", "N": "first_program", "m": "edge", "b": "tensor"}
+FIXED = {"rank": -5, "edge": 2**40 + 1}
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    made = Library(SIZES)
+    cuda = SimpleNamespace(current_device=lambda: 0)
+    without = {"empty": lambda shape, dtype, device: torch.empty(shape, dtype=dtype), "cuda": cuda}
+    monkeypatch.setattr(functions, "library", lambda: made)
+    monkeypatch.setattr(functions, "torch", SimpleNamespace(**without))
+    monkeypatch.setattr(functions, "_hooked", lambda: False)
+    return made
+
+
+def function_with(compiled: Compiled) -> tuple[Function, dict[str, torch.Tensor], torch.Tensor]:
+    """A function, the tensors that callers pass it (a and d) and the one that is always the same (b)."""
+    _, a, d, b = given()
+    tensors = {"a": a, "d": d}
+    layout: Any = SimpleNamespace(
+        tensor=lambda name: SimpleNamespace(shape=tensors[name].shape, torch_dtype=tensors[name].dtype)
+    )
+    args = tuple(Argument(kind=kind, name=name, block=(64, 32)) for name, kind in KINDS.items())
+    kernel = GpuKernel(
+        name="k", stream="main", position=0, programs=PROGRAMS, copy_engine=False, warps=WARPS, stages=3,
+        needs_entry=False, args=args,
+    )  # fmt: skip
+    return Function(kernel, Source(compiled), FIXED, lambda _, name: b if name == "b" else None, layout), tensors, b
+
+
+def test_a_function_points_at_what_its_caller_passes(library: Library) -> None:
+    compiled = Compiled(compiled_as())
+    function, tensors, b = function_with(compiled)
+    function(STREAM, tensors)
+    (one,) = library.launches
+    assert [one.values[0], one.values[8]] == bytes_of(("Q", tensors["a"].data_ptr()), ("Q", b.data_ptr()))
+    assert one.values[1] == struct.pack("<Q", tensors["d"].data_ptr()) * (MAP_BYTES // 8)
+    assert compiled.runs == [] and compiled.loaded == 1
+
+
+@pytest.mark.parametrize("why", ["unknown", "other values"])
+def test_triton_launches_the_rest(library: Library, why: str) -> None:
+    compiled = Compiled(compiled_as(**({"num_ctas": 2} if why == "unknown" else {})))
+    function, tensors, b = function_with(compiled)
+    function(STREAM, tensors, {"edge": 0} if why == "other values" else None)
+    assert library.launches == []
+    ((*before, a, d, n, first, edge, last),) = compiled.runs
+    assert before == [PROGRAMS, 1, 1, STREAM, HANDLE, "packed", None, None, None]
+    assert a is tensors["a"] and last is b
+    assert (n, first, edge) == (-5, 0, 0 if why == "other values" else 2**40 + 1)
+    assert (d.base.data_ptr(), d.shape, d.block_shape) == (tensors["d"].data_ptr(), [192, 96], [64, 32])
+
+
+def test_profilers_see_every_launch(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "_hooked", lambda: True)
+    assert functions._in_place(compiled_as(), PROGRAMS, given()[0]) is None
+
+
+def test_a_launch_that_fails_is_reported(library: Library) -> None:
+    function, tensors, _ = function_with(Compiled(compiled_as()))
+    library.statuses = [700]
+    with pytest.raises(RankError, match="did not launch k: error 700"):
+        function(STREAM, tensors)
+    assert library.other == []
+
+
+def test_a_thread_without_a_context_gets_one(library: Library) -> None:
+    function, tensors, _ = function_with(Compiled(compiled_as()))
+    library.statuses = [201]
+    function(STREAM, tensors)
+    assert library.other == ["cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"]
+    assert len(library.launches) == 2
+    library.statuses = [201, 201]
+    with pytest.raises(RankError, match="error 201"):
+        function(STREAM, tensors)
+
+
+def test_a_kernel_that_does_not_fit_is_refused(library: Library) -> None:
+    too_much = Compiled(compiled_as(), fails=OutOfResources(240000, 232448, "shared memory"))
+    for make in (lambda: function_with(too_much), lambda: Boundary(Source(too_much), tuple(given()[0]), {})):
+        with pytest.raises(BindingError, match="kernel k does not fit the GPU") as caught:
+            make()
+        assert "smaller tiles" in str(caught.value.hint)
+    assert library.launches == []
+
+
+def test_a_boundary_kernel_has_its_arguments_for_ever(library: Library) -> None:
+    compiled, (arguments, a, _, b) = Compiled(compiled_as()), given()
+    boundary = Boundary(Source(compiled), tuple(arguments[:4]), {"m": 9, "b": b})
+    for _ in range(2):
+        boundary(STREAM)
+    assert [one.before[1] for one in library.launches] == [1, 1] and compiled.runs == []
+    assert library.launches[1].values[0] == struct.pack("<Q", a.data_ptr())
+    assert library.launches[1].values[7:9] == bytes_of(("q", 9), ("Q", b.data_ptr()))

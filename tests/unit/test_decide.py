@@ -114,7 +114,8 @@ def test_some_hundred_rows_are_fused_where_the_model_is_sure() -> None:
 def test_sums_of_little_are_the_librarys_own() -> None:
     assert chosen(request("gemm_ar", 64, 4096, 3584)) == "all_reduce_one_shot:few"
     assert chosen(request("gemm_ar", 128, 4096, 3584)) == "all_reduce_two_shot_kept:more"
-    assert chosen(request("gemm_ar", 512, 8192, 7168), gpu="another") == "all_reduce_two_shot_kept:more"
+    assert chosen(request("gemm_ar", 512, 8192, 7168), gpu="another") == "unfused"  # it may have no links
+    assert chosen(request("gemm_ar", 512, 8192, 7168, ranks=16)) == "unfused"
     assert chosen(request("gemm_ar", 520, 4096, 3584)) == "unfused"
     assert chosen(request("gemm_ar", 130, 4096, 3584)) == "unfused"  # rows that the ranks do not divide
     assert chosen(request("gemm_ar", 128, 4096, 3584, follows="f32")) == "unfused"

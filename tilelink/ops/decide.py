@@ -15,7 +15,7 @@ from functools import cache
 from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
-from tilelink.ops.choice import SCHEDULE, UNFUSED, choose, worth_asking
+from tilelink.ops.choice import SCHEDULE, SUMS, UNFUSED, choose, worth_asking
 from tilelink.ops.predict import Request, Way, fused_ways, held, machine_of, programs_for, unfused_seconds
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.values import Schedule
@@ -102,6 +102,8 @@ def _algorithms(op: str, follows: str) -> tuple[tuple[Program, ...], ...]:
 def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str, str]:
     """The rule's way, or one that the model is sure is better, and why."""
     rule = choose(request.op, request.M, request.N, request.K, request.ranks, request.follows)
+    if rule in SUMS and (machine is None or request.ranks > machine.node_ranks):
+        return UNFUSED, "little is only summed by own kernels where all ranks are known to reach each other"
     asked = rule == SCHEDULE or worth_asking(request.op, request.M, request.N, request.K, request.ranks)
     if machine is None or not asked:
         return rule, "the rule for such sizes"
