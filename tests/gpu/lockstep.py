@@ -47,9 +47,14 @@ class Checks:
 
 
 def together(cases: Iterable[Case], body: Callable[[Case, Checks], None], name: Callable[[Case], str]) -> None:
-    """Calls body(case, checks) for each case on all ranks. Collective. Raises CasesFailed after the last one."""
+    """Calls body(case, checks) for each case on all ranks. Collective. Raises CasesFailed after the last one.
+
+    Every tenth case is said as it begins, so that one that hangs is known from many that are slow.
+    """
     failed: list[str] = []
-    for case in cases:
+    for number, case in enumerate(cases):
+        if number % 10 == 0 and dist.get_rank() == 0:
+            print(f"case {number}: {name(case)}", flush=True)
         checks = Checks()
         try:
             body(case, checks)

@@ -122,7 +122,7 @@ def test_parameters_are_where_the_driver_reads_them() -> None:
 
 @pytest.mark.parametrize(("said", "asked"), [(10, 9), (9, 8), (8, 10), (7, 7), (6, 6)])
 def test_a_descriptor_is_encoded_innermost_dimension_first(said: int, asked: int) -> None:
-    """10, 9, 8 on the device: bf16, f64, f32; CUtensorMapDataType has bf16 last."""
+    """Numbers of bf16, f64, f32 without subnormals, f32 and f16: the first three differ between device and driver."""
     library, meta = Library(SIZES), {**BOX, "elem_type": said, "block_size": [2, 64, 32], "elem_size": 4}
     base = SimpleNamespace(data_ptr=lambda: 640)
     TensorMap(library, SimpleNamespace(base=base, shape=[5, 64, 96], strides=[6144, 96, 1], padding="zero"), meta)
@@ -131,7 +131,7 @@ def test_a_descriptor_is_encoded_innermost_dimension_first(said: int, asked: int
 
 
 def test_pointing_changes_one_parameter() -> None:
-    library, (arguments, _, d, b) = Library(SIZES), given()
+    library, (arguments, _, d, _) = Library(SIZES), given()
     kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
     kernel(STREAM)
     kernel.point(0, 4096)
@@ -142,7 +142,6 @@ def test_pointing_changes_one_parameter() -> None:
     assert second == [*bytes_of(("Q", 4096)), *first[1:]]
     assert third == [*second[:8], *bytes_of(("Q", 8192)), *second[9:]]
     assert [one[0] for one in library.encoded] == [d.data_ptr()]
-    assert b.data_ptr() != 8192
 
 
 def test_a_descriptor_is_encoded_again_only_for_another_address() -> None:
@@ -153,7 +152,7 @@ def test_a_descriptor_is_encoded_again_only_for_another_address() -> None:
         kernel.point(1, address)
         kernel(STREAM)
     assert [one[0] for one in library.encoded] == [d.data_ptr(), 1024, d.data_ptr()]
-    assert len({one[1:] == library.encoded[0][1:] for one in library.encoded}) == 1
+    assert all(one[1:] == library.encoded[0][1:] for one in library.encoded)
     own, other = (struct.pack("<Q", at) * (MAP_BYTES // 8) for at in (d.data_ptr(), 1024))
     assert [one.values[1] for one in library.launches] == [own, own, other, other, own]
     assert all(one.values[2:] == library.launches[0].values[2:] for one in library.launches)
@@ -168,7 +167,8 @@ def copies(a, d, n, N: tl.constexpr, m, b):
 
 def test_triton_compiles_kernels_with_these_parameters() -> None:
     kernel = compile_source(copies, {k: t for k, t in SIGNATURE.items() if k != "N"}, {"N": 3}, "sm_90")
-    found = re.findall(r"\.param (?:\.align \d+ )?\.[bu](\d+)[^\n]*?copies_param_\d+(?:\[(\d+)\])?[,\n]", kernel.asm["ptx"])
+    parameter = r"\.param (?:\.align \d+ )?\.[bu](\d+)[^\n]*?copies_param_\d+(?:\[(\d+)\])?[,\n]"
+    found = re.findall(parameter, kernel.asm["ptx"])
     sizes = [int(bits) // 8 * int(count or 1) for bits, count in found]
     assert sizes == SIZES
     described = SimpleNamespace(src=kernel.src, metadata=kernel.metadata, function=HANDLE)
