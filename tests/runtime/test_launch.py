@@ -294,7 +294,8 @@ def test_a_function_points_at_what_its_caller_passes(library: Library) -> None:
 
 @pytest.mark.parametrize("why", ["unknown", "other values"])
 def test_triton_launches_the_rest(library: Library, why: str) -> None:
-    compiled = Compiled(compiled_as(**({"num_ctas": 2} if why == "unknown" else {})))
+    said: dict[str, Any] = {"num_ctas": 2} if why == "unknown" else {}
+    compiled = Compiled(compiled_as(**said))
     function, tensors, b = function_with(compiled)
     function(STREAM, tensors, {"edge": 0} if why == "other values" else None)
     assert library.launches == []

@@ -35,6 +35,8 @@ class TensorMap:
         """descriptor: Triton's host descriptor. meta: what Triton's compiler says of it."""
         if meta.get("fp4_padded") or getattr(descriptor, "padding", "zero") != "zero":
             raise Unknown("a descriptor that pads")
+        if getattr(descriptor, "round_f32_to_tf32", False):
+            raise Unknown("a descriptor that rounds")
         pointer = ctypes.c_void_p
         self._encode = function_of(
             library, "cuTensorMapEncodeTiled", pointer, ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, pointer,
