@@ -72,7 +72,7 @@ def test_a_case_that_fails_on_one_rank_fails_on_all_and_does_not_hide_the_next()
         "four: a number: no ValueError, on ranks 0, 1",
     ]
     assert second.splitlines() == expected
-    assert first.splitlines() == [*(f"failed: {line}" for line in expected[1:]), *expected]
+    assert first.splitlines() == ["case 0: one", *(f"failed: {line}" for line in expected[1:]), *expected]
 
 
 def test_an_error_that_is_no_failed_check_ends_the_scenario() -> None:
