@@ -71,6 +71,7 @@ def gpu_program(
         layout=layout,
         awaited=frozenset(_awaited(verified.bound)),
         lag=min(lags, default=0),
+        reuse_wait=verified.bound.schedule.reuse_wait,
         tables=dict(tables or {}),
         records=most_spans(verified) if trace else 0,
     )

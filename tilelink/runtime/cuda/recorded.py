@@ -76,9 +76,11 @@ def boundary_options(program: GpuProgram, found: Recorded) -> BoundaryOptions:
     }  # fmt: skip
     closing = {**options, "EXITS": len(found.exits)}
     turns = range(cycle if cycle > 1 else 0)
+    # Captured launches skip others. Where only the signals of every launch keep ranks together, they must wait instead.
+    skipping = {"CYCLE": cycle, "LAG": program.lag if program.reuse_wait else 1}
     return BoundaryOptions(
         opening={**common, "WAIT": entry_first},
         closing={**closing, "CYCLE": 0},
-        captured={**closing, "CYCLE": cycle} if turns else None,
-        turns=tuple({**options, "CYCLE": cycle, "TURN": turn} for turn in turns),
+        captured={**closing, **skipping} if turns else None,
+        turns=tuple({**options, **skipping, "TURN": turn} for turn in turns),
     )

@@ -42,6 +42,7 @@ class GpuProgram:
 
     awaited: the signals, (tensor, kind), that kernels on SMs wait for. lag: a rank may prepare launch e once all peers
     have finished launch e - lag, because its copy engine and its staged inputs then write to them; 0 waits for nobody.
+    reuse_wait: whether kernels wait for peers' earlier launches, not only for the program's own signals.
     tables: int32 values [ranks, *shape] of the dynamic mappings. records: how many spans a
     program has in a launch at most, where kernels write them down; else 0.
     """
@@ -51,6 +52,7 @@ class GpuProgram:
     layout: Layout
     awaited: frozenset[tuple[str, str]]
     lag: int
+    reuse_wait: bool = True
     tables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     records: int = 0
 

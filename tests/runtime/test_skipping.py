@@ -1,0 +1,160 @@
+"""Launches that replays skip send no signals: what keeps ranks together then, where nobody waits for earlier launches.
+
+A model beside that of test_meeting.py: every rank pushes to every peer, into the buffer of the launch, and reads what
+came. Programs of which signals alone keep ranks together (`reuse_wait off`) are safe while no launch is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.runtime.test_meeting import Node, Thread
+from tilelink import compiler
+from tilelink.compiler_cpu import layout
+from tilelink.compiler_gpu import gpu_program
+from tilelink.frontend.parser import parse_text
+from tilelink.runtime.cuda.recorded import Recorded, boundary_options
+
+LAUNCHES = 8
+EMPTY = Recorded(parts=(), gated=frozenset(), exits=[], counters=[], flags=[])
+
+
+@dataclass(kw_only=True)
+class Pushing(Node):
+    """captured: which launches are replays of one that was captured with `buffer`; skip_lag: LAG of their kernels."""
+
+    captured: tuple[bool, ...]
+    buffer: int
+    reuse: bool
+    skip_lag: int
+    programs: int = 1
+    kernels: int = 1
+    lag: int = 0
+    readers: tuple[int, ...] = ()
+    held: list[list[list[int]]] = field(init=False)
+    """[rank][buffer][who pushed]: the launch whose data lies there."""
+    arrived: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.held = [[[0] * self.ranks for _ in range(self.buffers)] for _ in range(self.ranks)]
+        self.arrived = [[0] * self.buffers for _ in range(self.ranks)]
+
+    def stream(self, rank: int, begin: Callable[[Thread], Callable[[], bool]]) -> Thread:
+        epoch = 1
+        for captured in self.captured:
+            skipped = (self.buffer - (epoch - 1)) % self.buffers if captured else 0
+            if captured:
+                yield from self.skip(rank, epoch, skipped, 0)
+                epoch += skipped
+            yield from self.push(rank, epoch)
+            epoch += 1
+            if captured:
+                skipped = self.buffers - 1 - skipped
+                yield from self.skip(rank, epoch, skipped, 1)
+                epoch += skipped
+            else:
+                yield from self.tell(self.finished, rank)
+            self.ended[rank] = epoch - 1
+
+    def push(self, rank: int, epoch: int) -> Thread:
+        slot = (epoch - 1) % self.buffers
+        if self.reuse:
+            yield lambda: min(self.finished[rank]) >= epoch - self.buffers
+        for peer in range(self.ranks):
+            yield None
+            self.held[peer][slot][rank] = epoch
+            yield None
+            self.arrived[peer][slot] += 1
+        target = self.ranks * ((epoch - 1) // self.buffers + 1)
+        yield lambda: self.arrived[rank][slot] >= target
+        for peer in range(self.ranks):
+            yield None
+            if (seen := self.held[rank][slot][peer]) != epoch:
+                self.wrong.append(f"rank {rank} read launch {seen} of rank {peer} in launch {epoch}")
+
+    def skip(self, rank: int, first: int, skipped: int, done: int) -> Thread:
+        """`done` launches and the skipped ones from `first` on end, as `boundary._advance` says it."""
+        for epoch in range(first, first + skipped):
+            self.arrived[rank][(epoch - 1) % self.buffers] += self.ranks
+        yield None
+        for _ in range(done + skipped):
+            yield from self.tell(self.finished, rank)
+        if self.skip_lag:
+            yield lambda: min(self.finished[rank]) >= first + skipped - self.skip_lag
+
+
+def lag_of_replays(buffers: int, reuse: bool) -> int:
+    """LAG of the kernels before and after a captured launch, which are the same."""
+    sizes = SimpleNamespace(ranks=2, entered_base=0, finished_base=2, stages=())
+    program: Any = SimpleNamespace(layout=sizes, cycle=buffers, kernels=(), lag=0, needs_entry=False, reuse_wait=reuse)
+    found = boundary_options(program, EMPTY)
+    assert found.captured is not None and found.closing["LAG"] == 0, "others do not wait"
+    (lag,) = {one["LAG"] for one in (found.captured, *found.turns)}
+    return lag
+
+
+def runs(buffers: int, replays: float, **other: Any) -> Iterator[Pushing]:
+    """Interleavings of ranks, buffers and sequences of launches and replays."""
+    for seed in range(60):
+        chance = Random(seed)
+        captured = tuple(chance.random() < replays for _ in range(LAUNCHES))
+        ranks, buffer = 2 + seed % 2, chance.randrange(buffers)
+        node = Pushing(ranks=ranks, buffers=buffers, captured=captured, buffer=buffer, **other)
+        node.run(seed)
+        yield node
+
+
+@pytest.mark.parametrize("buffers", [2, 3])
+@pytest.mark.parametrize("reuse", [True, False])
+def test_nothing_is_overwritten_or_counted_for_another_launch(buffers: int, reuse: bool) -> None:
+    for node in runs(buffers, 0.5, reuse=reuse, skip_lag=lag_of_replays(buffers, reuse)):
+        assert node.wrong == []
+        last = LAUNCHES + sum(node.captured) * (buffers - 1)
+        assert node.ended == [last] * node.ranks and node.finished == [[last] * node.ranks] * node.ranks
+        times = [len(range(slot, last, buffers)) * node.ranks for slot in range(buffers)]
+        assert node.arrived == [times] * node.ranks
+
+
+@pytest.mark.parametrize("buffers", [2, 3])
+def test_signals_keep_ranks_together_unless_launches_are_skipped(buffers: int) -> None:
+    assert not any(node.wrong for node in runs(buffers, 0.0, reuse=False, skip_lag=0))
+    assert any(node.wrong for node in runs(buffers, 1.0, reuse=False, skip_lag=0))
+
+
+SHARED = """program p(M, N):
+    x : in [M, N]
+    h : symmetric [ranks, M, N]
+    y : out [ranks, M, N]
+
+    comm send(i: M):
+        for (q: ranks):
+            tile_push_data(h[rank, i, :] @ q, x[i, :])
+        for (q: ranks):
+            producer_tile_notify(h[rank, i, :] @ q)
+
+    compute keep(s: ranks, i: M):
+        consumer_tile_wait(h[s, i, :])
+        y[s, i, :] = h[s, i, :]
+
+schedule s for p:
+    send on sm, tile(i=32)
+    keep on sm, tile(i=32)
+    h channel(i=32), buffers 2
+"""
+
+
+@pytest.mark.parametrize(("more", "lag"), [("", 0), ("    reuse_wait off\n", 1)], ids=["reuse wait", "none"])
+def test_a_schedule_says_what_replays_wait_for(more: str, lag: int) -> None:
+    module = parse_text(SHARED + more, "test.tl")
+    plan = compiler.plan(
+        module.programs[0], module.schedules[0], ranks=2, dims={"M": 64, "N": 64}, dtype="bf16", target="sm_90"
+    )
+    program = gpu_program(plan, layout(plan))
+    assert boundary_options(program, EMPTY).turns[0]["LAG"] == lag
