@@ -195,9 +195,10 @@ OTHER_SIZES = {"one more": [*SIZES, 8], "one less": SIZES[:-1], "others": [4, *S
 
 
 @pytest.mark.parametrize("case", ELSE)
-def test_other_kernels_are_unknown(case: str) -> None:
+def test_other_kernels_are_unknown(case: str, library: Library) -> None:
     with pytest.raises(Unknown):
-        InPlace(Library(SIZES), compiled_as(**ELSE[case]), PROGRAMS, given()[0])
+        InPlace(library, compiled_as(**ELSE[case]), PROGRAMS, given()[0])
+    assert functions._in_place(compiled_as(**ELSE[case]), PROGRAMS, given()[0]) is None
 
 
 @pytest.mark.parametrize("case", OTHER_SIZES)
@@ -218,6 +219,12 @@ def test_a_tensor_that_the_driver_cannot_describe_is_unknown() -> None:
     library.refuses = 1
     with pytest.raises(Unknown, match="error 1"):
         InPlace(library, compiled_as(), PROGRAMS, arguments)
+    library.refuses = 0
+    kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
+    library.refuses = 1
+    kernel.point(1, arguments[1].base.data_ptr())
+    with pytest.raises(Unknown, match="error 1"):
+        kernel.point(1, 1025)
 
 
 # Functions ---------------------------------------------------------------------------------------------------
@@ -333,7 +340,7 @@ def test_a_thread_without_a_context_gets_one(library: Library) -> None:
 def test_a_kernel_that_does_not_fit_is_refused(library: Library) -> None:
     too_much = Compiled(compiled_as(), fails=OutOfResources(240000, 232448, "shared memory"))
     for make in (lambda: function_with(too_much), lambda: Boundary(Source(too_much), tuple(given()[0]), {})):
-        with pytest.raises(BindingError, match="kernel k does not fit the GPU") as caught:
+        with pytest.raises(BindingError, match=r"kernel k does not fit the GPU.*240000") as caught:
             make()
         assert "smaller tiles" in str(caught.value.hint)
     assert library.launches == []
