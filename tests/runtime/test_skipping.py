@@ -1,4 +1,5 @@
-"""Launches that replays skip send no signals: what keeps ranks together then, where nobody waits for earlier launches.
+# pyright: basic
+"""What keeps ranks apart from each other's buffers: where replays skip launches, and while outputs are copied.
 
 A model beside that of test_meeting.py: every rank pushes to every peer, into the buffer of the launch, and reads what
 came. Programs of which signals alone keep ranks together (`reuse_wait off`) are safe while no launch is left out.
@@ -13,13 +14,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tests.runtime.test_meeting import Node, Thread
 from tilelink import compiler
 from tilelink.compiler_cpu import layout
 from tilelink.compiler_gpu import gpu_program
 from tilelink.frontend.parser import parse_text
-from tilelink.runtime.cuda.recorded import Recorded, boundary_options
+from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.runtime.cuda.recorded import Recorded, boundary_options, recorded
+from tilelink.runtime.cuda.spec import GpuProgram
 
 LAUNCHES = 8
 EMPTY = Recorded(parts=(), gated=frozenset(), exits=[], counters=[], flags=[])
@@ -37,6 +41,8 @@ class Pushing(Node):
     kernels: int = 1
     lag: int = 0
     readers: tuple[int, ...] = ()
+    late: bool = False
+    """What came is read, as outputs that are copied are, only after peers were told that the launch is over."""
     held: list[list[list[int]]] = field(init=False)
     """[rank][buffer][who pushed]: the launch whose data lies there."""
     arrived: list[list[int]] = field(init=False)
@@ -53,7 +59,9 @@ class Pushing(Node):
             if captured:
                 yield from self.skip(rank, epoch, skipped, 0)
                 epoch += skipped
-            yield from self.push(rank, epoch)
+            yield from self.push(rank, own := epoch)
+            if not self.late:
+                yield from self.read(rank, own)
             epoch += 1
             if captured:
                 skipped = self.buffers - 1 - skipped
@@ -61,6 +69,8 @@ class Pushing(Node):
                 epoch += skipped
             else:
                 yield from self.tell(self.finished, rank)
+            if self.late:
+                yield from self.read(rank, own)
             self.ended[rank] = epoch - 1
 
     def push(self, rank: int, epoch: int) -> Thread:
@@ -74,6 +84,9 @@ class Pushing(Node):
             self.arrived[peer][slot] += 1
         target = self.ranks * ((epoch - 1) // self.buffers + 1)
         yield lambda: self.arrived[rank][slot] >= target
+
+    def read(self, rank: int, epoch: int) -> Thread:
+        slot = (epoch - 1) % self.buffers
         for peer in range(self.ranks):
             yield None
             if (seen := self.held[rank][slot][peer]) != epoch:
@@ -93,7 +106,9 @@ class Pushing(Node):
 def lag_of_replays(buffers: int, reuse: bool) -> int:
     """LAG of the kernels before and after a captured launch, which are the same."""
     sizes = SimpleNamespace(ranks=2, entered_base=0, finished_base=2, stages=())
-    program: Any = SimpleNamespace(layout=sizes, cycle=buffers, kernels=(), lag=0, needs_entry=False, reuse_wait=reuse)
+    program: Any = SimpleNamespace(
+        layout=sizes, cycle=buffers, kernels=(), lag=0, needs_entry=False, reuse_wait=reuse, keeps=False
+    )
     found = boundary_options(program, EMPTY)
     assert found.captured is not None and found.closing["LAG"] == 0, "others do not wait"
     (lag,) = {one["LAG"] for one in (found.captured, *found.turns)}
@@ -128,6 +143,70 @@ def test_signals_keep_ranks_together_unless_launches_are_skipped(buffers: int) -
     assert any(node.wrong for node in runs(buffers, 1.0, reuse=False, skip_lag=0))
 
 
+@pytest.mark.parametrize(("buffers", "replays"), [(1, 0.0), (2, 1.0), (3, 1.0)])
+def test_outputs_are_copied_before_peers_are_told(buffers: int, replays: float) -> None:
+    known = {"reuse": True, "skip_lag": buffers}
+    assert not any(node.wrong for node in runs(buffers, replays, **known))
+    assert any(node.wrong for node in runs(buffers, replays, **known, late=True))
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+@pytest.mark.parametrize("meets", [False, True])
+def test_a_launch_copies_outputs_before_it_is_closed(
+    capturing: bool, meets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    done: list[str] = []
+    stream = SimpleNamespace(cuda_stream=7)
+    calls = {
+        name: lambda *_, name=name: done.append(name)
+        for name in ("_launch", "_await_outputs", "_keep", "_close", "_close_captured")
+    }
+    output = SimpleNamespace(name="y", symmetric=True)
+    rank: Any = SimpleNamespace(
+        _watch=None, _tracer=None, _inputs=[], _outputs=[output], _checked=lambda *_, **__: {}, _last=stream,
+        _current=lambda: stream, _allocate=lambda _: {}, _queues=[None], _slot=0, _turns=[],
+        _program=SimpleNamespace(meets=meets, cycle=1), **calls,
+    )  # fmt: skip
+    GpuKernel.__call__(rank, {})
+    itself = meets and not capturing
+    ends = ["_keep"] if itself else ["_await_outputs", "_keep", "_close_captured" if capturing else "_close"]
+    assert done == ["_launch", *ends]
+
+
+PUSHED = """program p(M, N):
+    x : in {kind} [M, N]
+    y : out symmetric [M, N]
+
+    comm send(i: M):
+        tile_push_data(y[i, :] @ (rank + 1), x[i, :]{peer})
+        producer_tile_notify(y[i, :] @ (rank + 1))
+
+schedule s for p:
+    send on sm, tile(i=32)
+"""
+
+
+@pytest.mark.parametrize(("kind", "peer", "meets"), [("", "", False), ("symmetric", " + x[i, :] @ (rank + 1)", True)])
+def test_kernels_that_peers_write_outputs_of_end_a_launch_only_if_entry_is_waited_for(
+    kind: str, peer: str, meets: bool
+) -> None:
+    program = gpu_of(PUSHED.format(kind=kind, peer=peer))
+    assert program.keeps and program.meets is meets
+    awaiting = boundary_options(program, recorded(program, 0)).awaiting
+    assert awaiting is not None and awaiting["EXITS"] == 2
+    other = gpu_of(SHARED)
+    assert other.meets and not other.keeps and boundary_options(other, EMPTY).awaiting is None
+
+
+def gpu_of(text: str) -> GpuProgram:
+    """The program and schedule of a text on two ranks."""
+    module = parse_text(text, "test.tl")
+    dims = {"M": 64, "N": 64}
+    plan = compiler.plan(module.programs[0], module.schedules[0], ranks=2, dims=dims, dtype="bf16", target="sm_90")
+    return gpu_program(plan, layout(plan))
+
+
 SHARED = """program p(M, N):
     x : in [M, N]
     h : symmetric [ranks, M, N]
@@ -152,9 +231,4 @@ schedule s for p:
 
 @pytest.mark.parametrize(("more", "lag"), [("", 0), ("    reuse_wait off\n", 1)], ids=["reuse wait", "none"])
 def test_a_schedule_says_what_replays_wait_for(more: str, lag: int) -> None:
-    module = parse_text(SHARED + more, "test.tl")
-    plan = compiler.plan(
-        module.programs[0], module.schedules[0], ranks=2, dims={"M": 64, "N": 64}, dtype="bf16", target="sm_90"
-    )
-    program = gpu_program(plan, layout(plan))
-    assert boundary_options(program, EMPTY).turns[0]["LAG"] == lag
+    assert boundary_options(gpu_of(SHARED + more), EMPTY).turns[0]["LAG"] == lag

@@ -10,7 +10,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from tilelink.runtime.cuda.boundary import close_launch, open_launch, turn_launch
+from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.functions import descriptor
 from tilelink.runtime.cuda.recorded import BoundaryOptions, boundary_options, recorded
 from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
@@ -89,6 +89,8 @@ def _compile_boundary(options: BoundaryOptions, watch: torch.Tensor | None) -> N
     common = (_some(torch.int32), _some(torch.int64), _some(torch.int64), watch)
     rows = [_some(torch.int32) for _ in range(4)]
     calls: list[tuple[Any, tuple[Any, ...], Any]] = [(open_launch, (*common, 0), options.opening)]
+    if options.awaiting:
+        calls.append((await_outputs, (common[0], common[2], watch, rows[0]), options.awaiting))
     closings = [options.closing, *([options.captured] if options.captured else [])]
     calls += [(close_launch, (*common, *rows, 0), one) for one in closings]
     calls += [(turn_launch, (*common, *rows[1:], 0), one) for one in options.turns]

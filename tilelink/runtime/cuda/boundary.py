@@ -31,6 +31,12 @@ def open_launch(
         dl.fence()
 
 
+@triton.jit
+def await_outputs(signals, epoch_at, watch, exits, EXITS: tl.constexpr, STAGE: tl.constexpr):
+    """Waits for what peers write into outputs, which can then be copied before `close_launch` says that all is done."""
+    meeting.await_exits(signals, tl.load(epoch_at).to(tl.int32), exits, EXITS, watch, STAGE)
+
+
 @triton.jit(do_not_specialize=["rank"])
 def close_launch(
     signals, signal_table, epoch_at, watch, exits, counters, flags, flag_values, rank,

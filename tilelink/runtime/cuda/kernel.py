@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda import tables
-from tilelink.runtime.cuda.boundary import close_launch, open_launch, turn_launch
+from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.copies import Flag
 from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.functions import Boundary, Function
@@ -125,8 +125,8 @@ class GpuKernel:
         watch = self._watch.words if self._watch else None
         self._edge, self._no_edge = self._edges()
         fixed = {
-            "signals": self._heap.pad, "signal_table": pads, "epoch": self._epoch, "edge": self._edge, "watch": watch,
-            "rank": rank,
+            "signals": self._heap.pad, "signal_table": pads, "epoch": self._epoch, "watch": watch, "rank": rank,
+            "edge": self._edge if self._program.meets else self._no_edge,
         }  # fmt: skip
         self._functions: dict[str, list[Function]] = {}
         streams = sorted((k for k in self._program.kernels if not k.copy_engine), key=lambda k: k.position)
@@ -142,6 +142,8 @@ class GpuKernel:
         closing, turning = (*arguments, self._exits, *prepared), (*arguments, *prepared)
         options = self._boundary
         self._open = Boundary(open_launch, (*arguments, rank), options.opening)
+        awaited = (self._heap.pad, self._epoch, watch, self._exits)
+        self._await_outputs = Boundary(await_outputs, awaited, options.awaiting) if options.awaiting else None
         self._close = Boundary(close_launch, closing, options.closing)
         self._close_captured = Boundary(close_launch, closing, options.captured) if options.captured else self._close
         self._turns = [Boundary(turn_launch, turning, one) for one in options.turns]
@@ -191,9 +193,14 @@ class GpuKernel:
         if capturing and self._turns:
             self._turns[self._slot](stream.cuda_stream)
         self._launch(tensors, stream, capturing)
+        meets = self._program.meets and not capturing
+        if self._await_outputs and not meets:
+            self._await_outputs(stream.cuda_stream)
         for tensor in self._outputs:
             if tensor.symmetric:
                 self._keep(tensor, results)
+        if not meets:
+            (self._close_captured if capturing else self._close)(stream.cuda_stream)
         if not capturing:
             self._slot = (self._slot + 1) % self._program.cycle
             if self._watch:
@@ -262,8 +269,6 @@ class GpuKernel:
         for side, end in self._sides:
             end.record(side)
             stream.wait_event(end)
-        if not meets:
-            (self._close_captured if capturing else self._close)(stream.cuda_stream)
 
     def buffer(self, name: str) -> torch.Tensor:
         """Where the current stream may put an input of the next launch, so that it need not be copied.

@@ -53,10 +53,12 @@ def recorded(program: GpuProgram, rank: int) -> Recorded:
 class BoundaryOptions:
     """The constants of a program's boundary kernels: of `open_launch`, of `close_launch` and of every `turn_launch`.
 
+    awaiting: of `await_outputs`, where it is needed.
     captured: of `close_launch` in a CUDA graph, where that is another kernel.
     """
 
     opening: Mapping[str, Any]
+    awaiting: Mapping[str, Any] | None
     closing: Mapping[str, Any]
     captured: Mapping[str, Any] | None
     turns: tuple[Mapping[str, Any], ...]
@@ -80,6 +82,7 @@ def boundary_options(program: GpuProgram, found: Recorded) -> BoundaryOptions:
     skipping = {"CYCLE": cycle, "LAG": program.lag if program.reuse_wait else 1}
     return BoundaryOptions(
         opening={**common, "WAIT": entry_first},
+        awaiting={"EXITS": len(found.exits), "STAGE": common["STAGE"]} if found.exits and program.keeps else None,
         closing={**closing, "CYCLE": 0},
         captured={**closing, **skipping} if turns else None,
         turns=tuple({**options, **skipping, "TURN": turn} for turn in turns),

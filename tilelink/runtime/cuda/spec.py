@@ -63,8 +63,18 @@ class GpuProgram:
 
     @cached_property
     def meets(self) -> bool:
-        """Whether its own kernels begin and end a launch, and the runtime's need not."""
-        return any(a.kind == "edge" for k in self.kernels for a in k.args)
+        """Whether its own kernels begin and end a launch, and the runtime's need not.
+
+        They end it before outputs are copied out of the buffers that peers write to: then peers must be kept from the
+        next launch by waiting for this rank's entry.
+        """
+        entered = any(k.needs_entry for k in self.kernels if k.position == 0)
+        return any(a.kind == "edge" for k in self.kernels for a in k.args) and (entered or not self.keeps)
+
+    @cached_property
+    def keeps(self) -> bool:
+        """Whether outputs are copied out of buffers that peers may write to."""
+        return any(t.symmetric and t.space == "out" for t in self.layout.tensors)
 
     @cached_property
     def needs_entry(self) -> bool:
