@@ -51,13 +51,16 @@ class Dialect:
         """Lines at the begin of a kernel; lane: of its first program, counted over all kernels of a rank."""
         return ()
 
-    def enter(self, entered: int, ranks: int) -> str:
-        """Tells the peers that the rank is in the launch; entered: the runtime's counter of rank 0."""
-        return f"dl.enter(edge, signal_table, rank, {entered}, {ranks}, {_power(ranks)})"
+    def enter(self, entered: int, ranks: int, block: int) -> str:
+        """Tells the peers that the rank is in the launch; entered: the runtime's counter of rank 0.
 
-    def leave(self, finished: int, ranks: int, stage: int) -> str:
+        block: the ranks, rounded up to a power of two.
+        """
+        return f"dl.enter(edge, signal_table, rank, {entered}, {ranks}, {block})"
+
+    def leave(self, finished: int, ranks: int, block: int, stage: int) -> str:
         """Ends the launch with the last program that comes here; finished: the runtime's counter of rank 0."""
-        numbers = f"{finished}, {ranks}, {_power(ranks)}, {stage}"
+        numbers = f"{finished}, {ranks}, {block}, {stage}"
         return f"dl.leave(edge, signals, signal_table, epoch_at, epoch, watch, rank, num_programs, {numbers})"
 
     def no_token(self) -> str:
@@ -255,11 +258,6 @@ def _wait_until(channel: str, target: str) -> str:
 
 def _each_peer(ranks: int, line: str) -> tuple[str, ...]:
     return f"for peer in range(0, {ranks}):", f"    {line}"
-
-
-def _power(number: int) -> int:
-    """The smallest power of two that is no less."""
-    return 1 << (number - 1).bit_length()
 
 
 def _launch(lag: int) -> str:

@@ -15,7 +15,7 @@ from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
 from tilelink.backend.names import user_names
 from tilelink.backend.queues import QueueStatements
-from tilelink.backend.regions import SMALLEST_DOT, Addresses, strides
+from tilelink.backend.regions import SMALLEST_DOT, Addresses, power_of_two, strides
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.statements import Statements
 from tilelink.backend.values import Values
@@ -127,13 +127,13 @@ def _arguments(
     args = [Arg(kind="tensor", name=name) for name in bound.tensors if name in own]
     args += [Arg(kind="peers", name=name) for name in bound.tensors if name in peers]
     args += [Arg(kind="thresholds", name=name) for name in tables]
-    common = [*dialect.arguments, *(["edge"] if dialect.meets and any(_edges(bound, kernel)) else [])]
+    common = [*dialect.arguments, *(["edge"] if any(_edges(bound, kernel, dialect)) else [])]
     return (*args, *(Arg(kind=kind, name="epoch_at" if kind == "epoch" else kind) for kind in common))
 
 
-def _edges(bound: Bound, kernel: Kernel) -> tuple[bool, bool]:
+def _edges(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[bool, bool]:
     """Whether a kernel begins and ends the launch by itself: where all kernels run one after the other."""
-    if any(one.stream != "main" for one in bound.kernels):
+    if not dialect.meets or any(one.stream != "main" for one in bound.kernels):
         return False, False
     read = any(one.needs_entry for one in bound.kernels) and bound.ranks > 1
     return read and kernel.position == 0, kernel.position == len(bound.kernels) - 1
@@ -240,8 +240,8 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
         writer.line(f"{name}_here = {name} + {name}_slot")
         if name in signalled:
             writer.line(f"{name}_round = (epoch - 1) // {tensor.slots} + 1")
-    if dialect.meets and _edges(bound, kernel)[0]:
-        writer.line(dialect.enter(bound.entered_base, bound.ranks))
+    if _edges(bound, kernel, dialect)[0]:
+        writer.line(dialect.enter(bound.entered_base, bound.ranks, power_of_two(bound.ranks)))
     for first, lag in _runtime_waits(bound, kernel):
         for line in dialect.wait_for_runtime(first, bound.ranks, lag, len(bound.stages)):
             writer.line(line)
@@ -250,9 +250,9 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
 
 def _closing(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
     """What the last kernel of a launch does at its end."""
-    if not dialect.meets or not _edges(bound, kernel)[1]:
+    if not _edges(bound, kernel, dialect)[1]:
         return ()
-    return (dialect.leave(bound.finished_base, bound.ranks, len(bound.stages)),)
+    return (dialect.leave(bound.finished_base, bound.ranks, power_of_two(bound.ranks), len(bound.stages)),)
 
 
 def _runtime_waits(bound: Bound, kernel: Kernel) -> Iterator[tuple[int, int]]:

@@ -61,15 +61,19 @@ def choose(op: str, M: int, N: int, K: int, ranks: int, follows: str = "") -> st
     """
     if op == "gemm_ar":
         return _summed(M, N, ranks, follows)
-    aligned = N % ROW_ALIGNMENT == 0 and K % ROW_ALIGNMENT == 0
-    enough = op in FEW_ROWS and max(FEW_ROWS[op], FEW_OWN_ROWS * ranks) <= M
-    return SCHEDULE if enough and ranks > 1 and aligned else UNFUSED
+    fused = op in FEW_ROWS and _fusable(M, N, K, ranks, FEW_ROWS[op], FEW_OWN_ROWS)
+    return SCHEDULE if fused else UNFUSED
 
 
 def worth_asking(op: str, M: int, N: int, K: int, ranks: int) -> bool:
     """Whether the model is asked for a fused way where the rule has too few rows for one."""
-    enough = op in FEW_ROWS and max(ASKED_ROWS, ASKED_OWN_ROWS * ranks) <= M
-    return enough and ranks > 1 and N % ROW_ALIGNMENT == 0 and K % ROW_ALIGNMENT == 0
+    return op in FEW_ROWS and _fusable(M, N, K, ranks, ASKED_ROWS, ASKED_OWN_ROWS)
+
+
+def _fusable(M: int, N: int, K: int, ranks: int, least: int, least_own: int) -> bool:
+    """Whether there are so many rows, in all and of one rank, and descriptors can address them."""
+    aligned = N % ROW_ALIGNMENT == 0 and K % ROW_ALIGNMENT == 0
+    return ranks > 1 and aligned and max(least, least_own * ranks) <= M
 
 
 def _summed(M: int, N: int, ranks: int, follows: str) -> str:

@@ -192,8 +192,8 @@ class GpuKernel:
             self._tracer.begin(stream)
         if capturing and self._turns:
             self._turns[self._slot](stream.cuda_stream)
-        self._launch(tensors, stream, capturing)
         meets = self._program.meets and not capturing
+        self._launch(tensors, stream, capturing, meets)
         if self._await_outputs and not meets:
             self._await_outputs(stream.cuda_stream)
         for tensor in self._outputs:
@@ -241,13 +241,15 @@ class GpuKernel:
         else:
             results[tensor.name] = there.clone()
 
-    def _launch(self, tensors: dict[str, torch.Tensor], stream: torch.cuda.Stream, capturing: bool) -> None:
+    def _launch(
+        self, tensors: dict[str, torch.Tensor], stream: torch.cuda.Stream, capturing: bool, meets: bool
+    ) -> None:  # fmt: skip
+        """Everything up to the end of the last kernel. meets: the kernels begin and end the launch by themselves."""
         for tensor in self._inputs:
             if tensor.symmetric:
                 there = self._own[tensor.name][self._slot % tensor.slots]
                 if there.data_ptr() != tensors[tensor.name].data_ptr():
                     there.copy_(tensors[tensor.name])
-        meets = self._program.meets and not capturing
         if self._program.needs_entry and not meets:
             self._open(stream.cuda_stream)
         early = self._queues[self._slot][0]
