@@ -1,4 +1,4 @@
-"""Loops over ranks as straight lines: nothing should wait for one peer's answer before the next peer is asked."""
+"""Loops over ranks as straight lines: no peer should be waited for before the next one is asked, or told."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TOGETHER = 32
 def unrolled(loop: For, count: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether a loop of `count` rounds only loads and computes small tiles, so that all its loads may be under way.
 
-    The same for loops that only send such tiles, so that all addresses are looked up together. shapes: of the tiles of
-    the stage's names. Loops with products, reductions, other stores or signals stay loops.
+    The same for loops that only send such tiles, which saves the loop. shapes: of the tiles of the stage's names. Loops
+    with products, reductions, other stores or signals stay loops.
     """
     elements = 0
     for statement in loop.body:

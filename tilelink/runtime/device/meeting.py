@@ -5,7 +5,8 @@ A launch whose kernels run one after the other needs no kernel of the runtime's:
 that the rank has entered (`enter`), the last program of its last one that it has finished (`leave`). Kernels get a
 block for that, `edge`, int64:
 
-    0   whether they do so at all: not in a CUDA graph, and not on CPU ranks, where `edge` is None
+    0   whether they do so at all: not in a CUDA graph, nor where outputs are copied first (`GpuProgram.meets`); on CPU
+        ranks, where the runtime does it, `edge` is None
     1   how many programs have left, in all launches
     2   the next launch may begin once peers have finished that many launches before it; 0: at once
     3   rows of the table of symmetric outputs' counters
