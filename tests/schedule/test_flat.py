@@ -17,11 +17,11 @@ DIMS = {"Ms": 256, "N": 512, "K": 512}
 SCHEDULE = "schedule one for gemm_rs_{}:\n    gemm tile(i=128, j=256, k=64), warps 8, stages 4{}\n"
 
 
-def bind(program: str, flat: str) -> None:
+def bind(program: str, flat: str) -> Bound:
     module = tilelink.load("gemm_rs")
     text = f"{module.program(f'gemm_rs_{program}')}\n{SCHEDULE.format(program, flat)}"
     parsed = tilelink.parse(text)
-    compiler.bound(parsed.programs[-1], parsed.schedules[-1], ranks=4, dims=DIMS, dtype="bf16", target="sm_90")
+    return compiler.bound(parsed.programs[-1], parsed.schedules[-1], ranks=4, dims=DIMS, dtype="bf16", target="sm_90")
 
 
 def test_what_uses_a_value_of_a_condition_cannot_be_flat() -> None:
@@ -33,7 +33,8 @@ def test_what_uses_a_value_of_a_condition_cannot_be_flat() -> None:
 
 
 def test_a_condition_that_keeps_its_values_can_be_flat() -> None:
-    bind("slots", ", flat")
+    assert bind("slots", ", flat").stages["gemm"].flat
+    assert not bind("slots", "").stages["gemm"].flat
 
 
 def test_the_search_does_not_propose_it() -> None:
