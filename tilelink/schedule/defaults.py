@@ -31,17 +31,17 @@ def default_sizes(
 
     def length(axis: Axis) -> int:
         if axis.kind == "tile":
-            return _padded(sizes.get(axis.index or "", 1))
-        return _padded(number_of(axis.dim, numbers, ranks)) if axis.dim is not None else 1
+            return padded(sizes.get(axis.index or "", 1))
+        return padded(number_of(axis.dim, numbers, ranks)) if axis.dim is not None else 1
 
     for value in typing.locals.values():
         free = [a.index for a in value.axes if a.index is not None and a.index in sizes and a.index not in given]
         while prod(map(length, value.axes)) > ELEMENTS and any(sizes[name] > 1 for name in free):
             largest = max(free, key=sizes.__getitem__)
-            sizes[largest] = _padded(sizes[largest]) // 2
+            sizes[largest] = padded(sizes[largest]) // 2
     return sizes
 
 
-def _padded(size: int) -> int:
-    """What a size takes in a kernel: the next power of two."""
-    return 1 << (size - 1).bit_length()
+def padded(size: int) -> int:
+    """What a size takes in a kernel: the smallest power of two that holds it."""
+    return 1 << max(0, size - 1).bit_length()

@@ -16,7 +16,7 @@ from tilelink.schedule.search import Found, Tried
 
 ALIKE = 0.2
 """How much slower a schedule may be predicted that has nothing in common with those before it, to be taken before a
-twin of theirs: as far off as the model was at its worst."""
+twin of theirs: as far off as the model was of some of the best schedules of a shape."""
 
 
 def distinct(found: Found, count: int) -> list[Tried]:

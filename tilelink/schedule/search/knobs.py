@@ -16,6 +16,7 @@ from tilelink.ir.program import Dot, IndexDecl, Notify, Program, Region, Stage, 
 from tilelink.ir.scalar import RANK, Env, Index, Ranks, Scalar, binary, const, evaluate, walk
 from tilelink.ir.typing import StageTyping, infer
 from tilelink.ir.visitor import statements, value_of, values
+from tilelink.schedule.defaults import padded
 from tilelink.schedule.flat import flat_reason
 from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
 from tilelink.target import Target
@@ -154,7 +155,7 @@ class _Reader:
     def holds(self, *sizes: int) -> bool:
         """Whether tiles of so many rows and columns are not far larger than the product."""
         tiled = self.tiled()
-        return all(sizes[at] < 2 * _padded(tiled[name]) for name, at in self.axes().items())
+        return all(sizes[at] < 2 * padded(tiled[name]) for name, at in self.axes().items())
 
     def multiply(self, m: int, n: int, k: int, warps: int, stages: int) -> Change:
         sizes = {name: (m, n)[at] for name, at in self.axes().items()}
@@ -229,7 +230,7 @@ class _Reader:
         rows, *others = tiled
         for size in MOVED_ROWS:
             if size < 2 * tiled[rows] or size == MOVED_ROWS[-1]:
-                sizes = {rows: size, **{name: _padded(tiled[name]) for name in others}}
+                sizes = {rows: size, **{name: padded(tiled[name]) for name in others}}
                 label = "all rows" if size == MOVED_ROWS[-1] else f"{size} rows"
                 yield label, self._tile(sizes)
 
@@ -283,8 +284,3 @@ def _turns(index: str) -> Iterator[IndexOrder]:
     after, before = binary("+", RANK, const(1)), binary("-", RANK, const(1))
     for start, step in ((RANK, 1), (RANK, -1), (after, 1), (before, -1)):
         yield IndexOrder(index=index, kind="sequence", start=start, step=step)
-
-
-def _padded(extent: int) -> int:
-    """The smallest power of two that holds an extent."""
-    return 1 << max(0, extent - 1).bit_length()
