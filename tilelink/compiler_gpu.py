@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tilelink.backend import store
 from tilelink.backend.emit import emit
 from tilelink.compiler_cpu import DEADLINE_S
-from tilelink.ir.program import Wait
+from tilelink.ir.program import Notify, Wait
 from tilelink.ir.visitor import statements
-from tilelink.schedule.bound import Bound
+from tilelink.schedule.bound import Bound, Kernel
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.traces import most_spans
 
@@ -60,6 +60,8 @@ def gpu_program(
             stages=one.kernel.stages,
             needs_entry=one.kernel.needs_entry,
             args=tuple(Argument(kind=a.kind, name=a.name, block=a.block) for a in one.args),
+            awaits=_signals(verified.bound, one.kernel, Wait),
+            notifies=_signals(verified.bound, one.kernel, Notify),
         )
         for one in emitted.kernels
     )
@@ -69,7 +71,6 @@ def gpu_program(
         source=store.save(emitted.text),
         kernels=kernels,
         layout=layout,
-        awaited=frozenset(_awaited(verified.bound)),
         lag=min(lags, default=0),
         reuse_wait=verified.bound.schedule.reuse_wait,
         tables=dict(tables or {}),
@@ -77,10 +78,7 @@ def gpu_program(
     )
 
 
-def _awaited(bound: Bound) -> Iterator[tuple[str, str]]:
-    """The signals that stages on SMs wait for."""
-    for kernel in bound.kernels:
-        for stage in () if kernel.on_copy_engine else kernel.stage_names:
-            for statement in statements(bound.stages[stage].stage.body):
-                if isinstance(statement, Wait):
-                    yield statement.region.tensor, statement.kind
+def _signals(bound: Bound, kernel: Kernel, kind: type[Wait] | type[Notify]) -> frozenset[tuple[str, str]]:
+    """The signals, (tensor, kind), that a kernel's stages wait for or send."""
+    bodies = (statements(bound.stages[stage].stage.body) for stage in kernel.stage_names)
+    return frozenset((s.region.tensor, s.kind) for body in bodies for s in body if isinstance(s, kind))

@@ -18,7 +18,7 @@ from triton.runtime.errors import OutOfResources
 
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.compile_offline import compile_source
-from tilelink.runtime.cuda import functions
+from tilelink.runtime.cuda import driver, functions
 from tilelink.runtime.cuda.functions import Boundary, Function, descriptor
 from tilelink.runtime.cuda.launch import MAP_BYTES, InPlace, TensorMap, Unknown
 from tilelink.runtime.cuda.spec import Argument, GpuKernel
@@ -267,9 +267,12 @@ FIXED = {"rank": -5, "edge": 2**40 + 1}
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     made = Library(SIZES)
     cuda = SimpleNamespace(current_device=lambda: 0)
-    without = {"empty": lambda shape, dtype, device: torch.empty(shape, dtype=dtype), "cuda": cuda}
+    without = {
+        "empty": lambda shape, dtype, device: torch.empty(shape, dtype=dtype),
+    }
     monkeypatch.setattr(functions, "library", lambda: made)
     monkeypatch.setattr(functions, "torch", SimpleNamespace(**without))
+    monkeypatch.setattr(driver, "torch", SimpleNamespace(cuda=cuda))
     monkeypatch.setattr(functions, "_hooked", lambda: False)
     return made
 

@@ -68,8 +68,18 @@ def library() -> Library:
     return Library()
 
 
-def replay(library: Library, queue: Queue) -> Replay:
-    return Replay(queue, lambda: Graphs(library))
+class Issued:
+    """Issues a queue as a launch does."""
+
+    def __init__(self, library: Library, queue: Queue) -> None:
+        self._replay = Replay(queue, lambda: Graphs(library))
+
+    def issue(self, stream: int, bases: Mapping[str, int], capturing: bool) -> None:
+        self._replay.issue(stream, bases, self._replay.graph(stream, bases, capturing))
+
+
+def replay(library: Library, queue: Queue) -> Issued:
+    return Issued(library, queue)
 
 
 def test_the_third_launch_with_the_same_addresses_is_one_call(library: Library) -> None:

@@ -26,7 +26,7 @@ from tilelink.runtime.cuda.recorded import Recorded, boundary_options, recorded
 from tilelink.runtime.cuda.spec import GpuProgram
 
 LAUNCHES = 8
-EMPTY = Recorded(parts=(), gated=frozenset(), exits=[], counters=[], flags=[])
+EMPTY = Recorded(early=(), late=(), gated=frozenset(), exits=[], counters=[], flags=[])
 
 
 @dataclass(kw_only=True)
@@ -165,7 +165,7 @@ def test_a_launch_copies_outputs_before_it_is_closed(
     output = SimpleNamespace(name="y", symmetric=True)
     rank: Any = SimpleNamespace(
         _watch=None, _tracer=None, _inputs=[], _outputs=[output], _checked=lambda *_, **__: {}, _last=stream,
-        _current=lambda: stream, _allocate=lambda _: {}, _queues=[None], _slot=0, _turns=[],
+        _current=lambda: stream, _allocate=lambda _: {}, _early=[None], _late=[[]], _slot=0, _turns=[],
         _program=SimpleNamespace(meets=meets, cycle=1), **calls,
     )  # fmt: skip
     GpuKernel.__call__(rank, {})

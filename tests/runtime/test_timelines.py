@@ -127,7 +127,7 @@ def test_programs_are_counted_over_all_kernels() -> None:
         for n, (name, programs) in enumerate((("a", 3), ("b", 1), ("c", 5)))
     )  # fmt: skip
     layout, _ = recorded(TEXT, "rows", 0)
-    program = GpuProgram(source=Path("x"), kernels=kernels, layout=layout, awaited=frozenset(), lag=0)
+    program = GpuProgram(source=Path("x"), kernels=kernels, layout=layout, lag=0)
     assert first_lanes(program) == {"a": 0, "b": 3, "c": 4}
 
 

@@ -90,6 +90,13 @@ class Layout:
     def tensor(self, name: str) -> TensorLayout:
         return next(t for t in self.tensors if t.name == name)
 
+    def grid(self, channel: int) -> GridLayout:
+        """The grid of a counter. Raises KeyError for one of the runtime's own."""
+        for grid in self.grids:
+            if grid.base <= channel < grid.base + grid.slots * grid.count:
+                return grid
+        raise KeyError(channel)
+
     def describe(self, stage: int, channel: int) -> tuple[str, str]:
         """The names of a stage and of a counter, for messages."""
         name = self.stages[stage] if 0 <= stage < len(self.stages) else "the runtime"
@@ -100,12 +107,13 @@ class Layout:
             return f"the end of rank {channel - self.finished_base}"
         if channel >= self.entered_base:
             return f"the entry of rank {channel - self.entered_base}"
-        for grid in self.grids:
-            if grid.base <= channel < grid.base + grid.slots * grid.count:
-                slot, linear = divmod(channel - grid.base, grid.count)
-                place = ", ".join(str(int(c)) for c in np.unravel_index(linear, grid.counts))
-                return f"{grid.tensor} {grid.kind} channel [{place}] of buffer {slot}"
-        return f"channel {channel}"
+        try:
+            grid = self.grid(channel)
+        except KeyError:
+            return f"channel {channel}"
+        slot, linear = divmod(channel - grid.base, grid.count)
+        place = ", ".join(str(int(c)) for c in np.unravel_index(linear, grid.counts))
+        return f"{grid.tensor} {grid.kind} channel [{place}] of buffer {slot}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -168,10 +168,8 @@ class Recorder:
 
 def _place(layout: Layout, channel: int) -> tuple[GridLayout, int]:
     """The grid of a counter and its number there."""
-    for grid in layout.grids:
-        if grid.base <= channel < grid.base + grid.slots * grid.count:
-            return grid, (channel - grid.base) % grid.count
-    raise KeyError(channel)
+    grid = layout.grid(channel)
+    return grid, (channel - grid.base) % grid.count
 
 
 def _run(shape: Ints, sizes: Ints) -> int:

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import torch
+
 from tilelink.errors import RankError
 
 _WAIT_GEQ = 0
 _WRITE_DEFAULT = 0
 _DEVICE_MEMORY = 2  # CU_MEMORYTYPE_DEVICE
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 
 
 class _Copy2D(ctypes.Structure):
@@ -114,6 +117,17 @@ def library() -> Any:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise RankError(f"the CUDA driver cannot be loaded: {error}", hint="run it where there is a GPU") from error
+
+
+def with_context(library: Any, status: int, function: Callable[..., int], *arguments: Any) -> int:
+    """What a call returns that failed with `status`, and is made again if that was for want of a context.
+
+    A thread of its own, as that of a backward pass, has none until it calls something of CUDA's runtime.
+    """
+    if status != _NO_CONTEXT:
+        return status
+    enter_context(library, torch.cuda.current_device())
+    return function(*arguments)
 
 
 def enter_context(library: Any, device: int) -> None:

@@ -13,14 +13,13 @@ from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import BindingError, RankError
-from tilelink.runtime.cuda.driver import enter_context, library
+from tilelink.runtime.cuda.driver import library, with_context
 from tilelink.runtime.cuda.launch import InPlace, Unknown
 from tilelink.runtime.cuda.spec import Argument, GpuKernel
 from tilelink.runtime.job import Layout
 
 Values = Callable[[str, str], Any]
 _log = logging.getLogger("tilelink.runtime")
-_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 
 
 def launcher(compiled: Any, programs: int) -> Callable[..., None]:
@@ -64,10 +63,8 @@ def _in_place(compiled: Any, programs: int, arguments: Sequence[Any]) -> InPlace
 
 def _launch(kernel: InPlace, stream: int, name: str) -> None:
     """Raises RankError if the driver does not launch a kernel."""
-    status = kernel(stream)
-    if status == _NO_CONTEXT:  # a thread of its own, as that of a backward pass, which has called nothing of CUDA yet
-        enter_context(library(), torch.cuda.current_device())
-        status = kernel(stream)
+    if status := kernel(stream):
+        status = with_context(library(), status, kernel, stream)
     if status:
         raise RankError(f"the CUDA driver did not launch {name}: error {status}", hint="see what failed before it")
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import chain
 
 import torch
 import torch.distributed as dist
@@ -13,16 +14,20 @@ from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.copies import Flag
 from tilelink.runtime.cuda.deadline import Watch
+from tilelink.runtime.cuda.driver import library
 from tilelink.runtime.cuda.functions import Boundary, Function
 from tilelink.runtime.cuda.heap import Heap
+from tilelink.runtime.cuda.order import kernels_in_order
 from tilelink.runtime.cuda.queue import Queue
 from tilelink.runtime.cuda.recorded import boundary_options, recorded
 from tilelink.runtime.cuda.replay import Replay, graphs
+from tilelink.runtime.cuda.sides import Sides
 from tilelink.runtime.cuda.spec import GpuProgram
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.job import TensorLayout
 from tilelink.runtime.modules import load_module
 
+SIDE_PRIORITY = -1  # streams of another priority have other hardware queues than the caller's
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -83,16 +88,21 @@ class GpuKernel:
         for _, count, _, counter, _ in found.flags:
             if counter >= 0:
                 self._heap.pad[counter] = count
-        self._queues: list[tuple[Queue, Queue]] = []
+        self._early: list[Queue] = []
+        self._late: list[list[Queue]] = []
         values, pads = self._flag_values.data_ptr(), self._heap.pads
-        for early, late in found.parts:
+        timed = self._tracer is not None
+        for early, late in zip(found.early, found.late, strict=True):
             rest = [o for o in early if not (isinstance(o, Flag) and o.rank == self._rank)]
-            timed = self._tracer is not None
-            first, second = (Queue(part, self._place, pads, self._rank, values, timed) for part in (rest, late))
-            self._queues.append((first, second))
-        self._replays = [Replay(late, graphs, worth=not self._watch) for _, late in self._queues]
+            self._early.append(Queue(rest, self._place, pads, self._rank, values, timed))
+            self._late.append([Queue(part, self._place, pads, self._rank, values, timed) for part in late])
+        self._replays = [
+            [(at, Replay(one, graphs, worth=not self._watch)) for at, one in enumerate(late) if one]
+            for late in self._late
+        ]
+        self._based = sorted({name for queue in chain(self._early, *self._late) for name in queue.names})
         self._gated = sorted(found.gated)
-        self._copies = torch.cuda.Stream(device) if any(late for _, late in self._queues) else None
+        self._copies = torch.cuda.Stream(device, SIDE_PRIORITY) if any(any(late) for late in self._late) else None
         self._thresholds = {(g.tensor, g.kind): tables.thresholds(g, self._rank, device) for g in layout.grids}
 
     def _check_gates(self, gated: Collection[int]) -> None:
@@ -128,15 +138,15 @@ class GpuKernel:
             "signals": self._heap.pad, "signal_table": pads, "epoch": self._epoch, "watch": watch, "rank": rank,
             "edge": self._edge if self._program.meets else self._no_edge,
         }  # fmt: skip
-        self._functions: dict[str, list[Function]] = {}
-        streams = sorted((k for k in self._program.kernels if not k.copy_engine), key=lambda k: k.position)
-        for one in streams:
-            function = Function(one, getattr(module, one.name), fixed, self._value, layout)
-            self._functions.setdefault(one.stream, []).append(function)
-        self._streams = {name: torch.cuda.Stream(self.device) for name in self._functions if name != "main"}
-        sides = [*self._streams.values(), *([self._copies] if self._copies else [])]
-        self._sides = [(side, torch.cuda.Event()) for side in sides]
-        self._begin = torch.cuda.Event()
+        order = kernels_in_order(self._program.kernels)
+        names = sorted({one.stream for one in order} - {"main"})
+        streams = {name: torch.cuda.Stream(self.device, SIDE_PRIORITY) for name in names}
+        self._functions = [
+            (streams.get(one.stream), Function(one, getattr(module, one.name), fixed, self._value, layout))
+            for one in order
+        ]
+        self._streams = [*streams.values(), *([self._copies] if self._copies else [])]
+        self._sides = Sides(library(), [side.cuda_stream for side in self._streams])
         arguments = (self._heap.pad, pads, self._epoch, watch)
         prepared = (self._counters, self._flags, self._flag_values, rank)
         closing, turning = (*arguments, self._exits, *prepared), (*arguments, *prepared)
@@ -187,7 +197,7 @@ class GpuKernel:
         if not capturing and stream is not self._last:
             self._follow(stream)
         tensors = {**given, **self._allocate(results)}
-        queues = self._queues[self._slot]
+        queues = self._early[self._slot], *self._late[self._slot]
         if self._tracer:
             self._tracer.begin(stream)
         if capturing and self._turns:
@@ -252,25 +262,30 @@ class GpuKernel:
                     there.copy_(tensors[tensor.name])
         if self._program.needs_entry and not meets:
             self._open(stream.cuda_stream)
-        early = self._queues[self._slot][0]
-        bases = {name: value.data_ptr() for name, value in tensors.items()} if early or self._copies else {}
+        early = self._early[self._slot]
+        bases = {name: tensors[name].data_ptr() for name in self._based}
         if early:
             early.issue(stream.cuda_stream, bases)
-        if self._sides:
-            self._begin.record(stream)
-            for side, _ in self._sides:
-                side.wait_event(self._begin)
-        if self._copies:
-            self._replays[self._slot].issue(self._copies.cuda_stream, bases, capturing)
-        for name, side in self._streams.items():
-            for function in self._functions[name]:
-                function(side.cuda_stream, tensors)
+        self._sides.fork(stream.cuda_stream)
         instead = {"edge": self._no_edge} if self._program.meets and capturing else None
-        for function in self._functions.get("main", ()):
-            function(stream.cuda_stream, tensors, instead)
-        for side, end in self._sides:
-            end.record(side)
-            stream.wait_event(end)
+        copies = self._ready(bases, capturing)
+        self._copy(copies.get(0), bases)
+        for number, (side, function) in enumerate(self._functions, start=1):
+            function((side or stream).cuda_stream, tensors, instead)
+            self._copy(copies.get(number), bases)
+        self._sides.join(stream.cuda_stream)
+
+    def _ready(self, bases: Mapping[str, int], capturing: bool) -> dict[int, tuple[Replay, int | None]]:
+        """What the copy engine does behind so many kernels, with its graph, which is made before any of them waits."""
+        if not self._copies:
+            return {}
+        stream = self._copies.cuda_stream
+        return {at: (one, one.graph(stream, bases, capturing)) for at, one in self._replays[self._slot]}
+
+    def _copy(self, now: tuple[Replay, int | None] | None, bases: Mapping[str, int]) -> None:
+        if now is not None and self._copies:
+            replay, graph = now
+            replay.issue(self._copies.cuda_stream, bases, graph)
 
     def buffer(self, name: str) -> torch.Tensor:
         """Where the current stream may put an input of the next launch, so that it need not be copied.
@@ -331,8 +346,9 @@ class GpuKernel:
         tensors = {**self._checked(inputs, self._inputs), **self._allocate({})}
         stream = torch.cuda.current_stream(self.device)
         pad, table = self._preset_pads()
-        for function in self._functions.get("main", ()):
-            function(stream.cuda_stream, tensors, {"signals": pad, "signal_table": table, "edge": self._no_edge})
+        for side, function in self._functions:
+            if side is None:
+                function(stream.cuda_stream, tensors, {"signals": pad, "signal_table": table, "edge": self._no_edge})
         return {t.name: tensors[t.name] for t in self._outputs if t.name in tensors}
 
     def _preset_pads(self) -> tuple[torch.Tensor, torch.Tensor]:

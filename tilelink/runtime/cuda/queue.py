@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from tilelink.errors import RankError
 from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate, Operation
-from tilelink.runtime.cuda.driver import Call, Driver, Handle, driver
+from tilelink.runtime.cuda.driver import Call, Driver, Handle, driver, library, with_context
 
 Bases = Mapping[str, int]
 """Where the tensors begin that a caller passes, by name."""
@@ -95,6 +95,8 @@ class Queue:
             cell.value = end.at(bases)
         for function, arguments in self._calls:
             if status := function(*arguments):
+                status = with_context(library(), status, function, *arguments)
+            if status:
                 raise RankError(f"the CUDA driver refused an operation of a copy engine: error {status}")
 
     def elapsed_ns(self, first: int, second: Handle) -> float:

@@ -8,18 +8,21 @@ from typing import Any
 
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.copies import Flag, Gate, Operation, own_first, record
+from tilelink.runtime.cuda.order import between_kernels, kernels_in_order
 from tilelink.runtime.cuda.spec import GpuProgram
 from tilelink.runtime.modules import load_module
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """The copy engine of a rank. parts: for each buffer in the cycle what comes before the kernels, and the rest.
+    """The copy engine of a rank. early: for each buffer in the cycle what the main stream does before the kernels.
 
+    late: likewise the rest, in the parts before the first kernel and behind each of them (`order.kernels_in_order`).
     gated: the counters that it waits for. exits, counters, flags: rows of the tables of `boundary.close_launch`.
     """
 
-    parts: tuple[tuple[list[Operation], list[Operation]], ...]
+    early: tuple[list[Operation], ...]
+    late: tuple[list[list[Operation]], ...]
     gated: frozenset[int]
     exits: list[tuple[int, int, int, int]]
     counters: list[tuple[int, int, int]]
@@ -38,10 +41,12 @@ def recorded(program: GpuProgram, rank: int) -> Recorded:
             operations += record(getattr(module, one.name), layout, rank, epoch, dict(program.tables), flags)
         cycle.append(operations)
     parts = tuple(own_first(operations, rank) for operations in cycle)
+    order = kernels_in_order(program.kernels)
     own = {o.number for o in parts[0][0] if isinstance(o, Flag) and o.rank == rank}
     gated = {o.channel for operations in cycle for o in operations if isinstance(o, Gate)}
     return Recorded(
-        parts=parts,
+        early=tuple(early for early, _ in parts),
+        late=tuple(between_kernels(late, order, layout) for _, late in parts),
         gated=frozenset(gated),
         exits=tables.exits(program, rank, gated),
         counters=tables.counters(program, rank, gated),

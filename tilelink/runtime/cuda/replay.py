@@ -75,9 +75,15 @@ class Replay:
         self._worth = worth and len(queue) >= ENOUGH
         weakref.finalize(self, _free, self._known, graphs)
 
-    def issue(self, stream: int, bases: Mapping[str, int], capturing: bool) -> None:
-        """Issues all operations on a stream. capturing: the stream is being captured already, by the caller."""
-        executable = None if capturing or not self._worth else self._executable(stream, bases)
+    def graph(self, stream: int, bases: Mapping[str, int], capturing: bool) -> int | None:
+        """The graph that `issue` is to launch, if there is one; it may be made now, which takes a while.
+
+        capturing: the stream is being captured already, by the caller.
+        """
+        return None if capturing or not self._worth else self._executable(stream, bases)
+
+    def issue(self, stream: int, bases: Mapping[str, int], executable: int | None) -> None:
+        """Issues all operations on a stream. executable: their graph."""
         if executable is None:
             self._queue.issue(stream, bases)
         elif self._graphs().launch(executable, stream):

@@ -11,6 +11,8 @@ from typing import Any
 
 from tilelink.runtime.job import Layout
 
+Signal = tuple[str, str]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Argument:
@@ -23,7 +25,10 @@ class Argument:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuKernel:
-    """A generated function. Kernels of one stream run one after the other, by `position`."""
+    """A generated function. Kernels of one stream run one after the other, by `position`.
+
+    awaits, notifies: signals of the program, (tensor, kind), that its stages wait for and send.
+    """
 
     name: str
     stream: str
@@ -34,13 +39,15 @@ class GpuKernel:
     stages: int
     needs_entry: bool
     args: tuple[Argument, ...] = ()
+    awaits: frozenset[Signal] = frozenset()
+    notifies: frozenset[Signal] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuProgram:
     """A module for all ranks of a group.
 
-    awaited: the signals, (tensor, kind), that kernels on SMs wait for. lag: a rank may prepare launch e once all peers
+    lag: a rank may prepare launch e once all peers
     have finished launch e - lag, because its copy engine and its staged inputs then write to them; 0 waits for nobody.
     reuse_wait: whether kernels wait for peers' earlier launches, not only for the program's own signals.
     tables: int32 values [ranks, *shape] of the dynamic mappings. records: how many spans a
@@ -50,11 +57,15 @@ class GpuProgram:
     source: Path
     kernels: tuple[GpuKernel, ...]
     layout: Layout
-    awaited: frozenset[tuple[str, str]]
     lag: int
     reuse_wait: bool = True
     tables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     records: int = 0
+
+    @cached_property
+    def awaited(self) -> frozenset[Signal]:
+        """The signals that kernels on SMs wait for."""
+        return frozenset[Signal]().union(*(k.awaits for k in self.kernels if not k.copy_engine))
 
     @cached_property
     def cycle(self) -> int:

@@ -1,0 +1,145 @@
+"""The order in which launches are issued, by a model of the worst case: all streams of a rank are one hardware queue.
+
+An operation at the head of a queue holds up all behind it until it may begin. A kernel has begun when it is taken from
+the queue, and notifies whatever it notifies at some time after; it ends when all that it waits for has come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.compiler.library import cases, dims, name
+from tilelink import compiler
+from tilelink.compiler_cpu import layout
+from tilelink.compiler_gpu import gpu_program
+from tilelink.runtime.cuda.copies import Flag, Gate
+from tilelink.runtime.cuda.order import between_kernels, kernels_in_order
+from tilelink.runtime.cuda.recorded import recorded
+from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
+
+RANKS = 3
+
+
+class Rank:
+    def __init__(self, program: GpuProgram, number: int, queue: list[Any]) -> None:
+        self.program, self.number, self.queue = program, number, queue
+        self.begun: list[GpuKernel] = []
+        self.flags: Counter[int] = Counter()
+
+    def notified(self, channel: int, everybody: list[Rank]) -> bool:
+        """Whether nothing holds up the notifies of a counter: peers are alike, and so are their kernels."""
+        grid = self.program.layout.grid(channel)
+        by_kernels = [k for k in self.program.kernels if not k.copy_engine and (grid.tensor, grid.kind) in k.notifies]
+        if by_kernels:
+            return all(k in rank.begun for k in by_kernels for rank in everybody)
+        return self.flags[channel] >= grid.thresholds[self.number].reshape(-1)[(channel - grid.base) % grid.count]
+
+    def ended(self, kernel: GpuKernel, everybody: list[Rank]) -> bool:
+        grids = [g for g in self.program.layout.grids if (g.tensor, g.kind) in kernel.awaits]
+        channels = [g.base + at for g in grids for at in range(g.count)]  # of the first launch, in the first buffer
+        return kernel in self.begun and all(self.notified(channel, everybody) for channel in channels)
+
+    def step(self, everybody: list[Rank]) -> bool:
+        """Takes what is at the head of the queue, if that may begin."""
+        if not self.queue:
+            return False
+        match self.queue[0]:
+            case GpuKernel() as kernel:
+                before = [k for k in self.begun if k.stream == kernel.stream]
+                if not all(self.ended(k, everybody) for k in before):
+                    return False
+                self.begun.append(kernel)
+            case Gate(channel=channel):
+                if not self.notified(channel, everybody):
+                    return False
+            case Flag(rank=peer, channel=channel):
+                everybody[peer].flags[channel] += 1
+            case _:
+                pass
+        del self.queue[0]
+        return True
+
+
+def stuck(program: GpuProgram, issued: list[list[Any]]) -> list[Any]:
+    """What heads the queues at the end, where ranks issue these operations and kernels."""
+    ranks = [Rank(program, number, list(queue)) for number, queue in enumerate(issued)]
+    while any([rank.step(ranks) for rank in ranks]):
+        pass
+    assert len({bool(rank.queue) for rank in ranks}) == 1
+    return [rank.queue[0] for rank in ranks if rank.queue]
+
+
+def order_of(program: GpuProgram, rank: int) -> list[Any]:
+    found = recorded(program, rank)
+    kernels = kernels_in_order(program.kernels)
+    first, *parts = found.late[0]
+    return [*found.early[0], *first, *(one for k, part in zip(kernels, parts, strict=True) for one in (k, *part))]
+
+
+def gpu_of(case: Any) -> GpuProgram:
+    program, schedule = case
+    plan = compiler.plan(program, schedule, ranks=RANKS, dims=dims(program, RANKS), dtype="bf16", target="sm_90")
+    return gpu_program(plan, layout(plan))
+
+
+QUEUED = [case for case in cases() if "copy_engine" in str(case[1]) or " sm(" in str(case[1])]
+"""Those whose launches use several streams."""
+
+
+@pytest.mark.parametrize("case", QUEUED, ids=name)
+def test_launches_end_where_all_streams_share_a_queue(case: Any) -> None:
+    program = gpu_of(case)
+    assert stuck(program, [order_of(program, rank) for rank in range(RANKS)]) == []
+
+
+def case_of(wanted: str) -> GpuProgram:
+    return gpu_of(next(case for case in cases() if name(case) == wanted))
+
+
+@pytest.mark.parametrize("wanted", ["gemm_rs_scatter-copy_engine", "gemm_rs_own_last-h200"])
+def test_waits_of_a_copy_engine_before_the_kernels_hold_them_up(wanted: str) -> None:
+    program = case_of(wanted)
+    issued = [order_of(program, rank) for rank in range(RANKS)]
+    first = [sorted(queue, key=lambda one: isinstance(one, GpuKernel)) for queue in issued]
+    assert all(isinstance(head, Gate) for head in stuck(program, first))
+
+
+def test_copies_that_wait_for_nothing_come_before_the_kernels() -> None:
+    program = case_of("ag_gemm-copy_engine")
+    late = recorded(program, 1).late[0]
+    assert late[0] and late[1:] == [[]]
+
+
+def test_kernels_that_notify_come_before_those_that_wait() -> None:
+    names = {
+        "ag_gemm-movers": ["gather", "gemm"], "gemm_rs_slots-movers": ["scatter", "gemm"],
+        "gemm_rs_own_last-movers": ["gemm", "scatter", "own"],
+    }  # fmt: skip
+    for wanted, order in names.items():
+        assert [k.name for k in kernels_in_order(case_of(wanted).kernels)] == order
+
+
+def test_kernels_that_wait_for_one_another_keep_the_order_of_their_streams() -> None:
+    def kernel(name: str, stream: str, position: int, awaits: str, notifies: str) -> GpuKernel:
+        return GpuKernel(
+            name=name, stream=stream, position=position, programs=1, copy_engine=False, warps=4, stages=2,
+            needs_entry=False, awaits=frozenset((t, "tile") for t in awaits),
+            notifies=frozenset((t, "tile") for t in notifies),
+        )  # fmt: skip
+
+    kernels = [kernel("a", "main", 0, "y", "x"), kernel("c", "main", 1, "", ""), kernel("b", "side", 0, "x", "y")]
+    assert [k.name for k in kernels_in_order(kernels)] == ["b", "a", "c"]
+    chain = [kernel("a", "main", 0, "", "x"), kernel("b", "main", 1, "", "y"), kernel("s", "side", 0, "y", "")]
+    assert [k.name for k in kernels_in_order(chain)] == ["a", "b", "s"]
+
+
+def test_one_wait_holds_back_what_comes_after_it() -> None:
+    program = case_of("gemm_rs_own_last-h200")
+    kernels = kernels_in_order(program.kernels)
+    operations = [o for part in recorded(program, 0).late[0] for o in part]
+    before, behind = between_kernels(operations[1:] + operations[:1], kernels, program.layout)
+    assert before == operations[1 : len(before) + 1] and isinstance(behind[0], Gate)
+    assert [*before, *behind] == operations[1:] + operations[:1]

@@ -1,0 +1,65 @@
+"""The side streams of a launch, which begin behind what the caller's stream has done and which it waits for.
+
+By the driver's own calls: torch's events cost three times as much on the host, and there are four of these calls in a
+launch. Signatures: CUDA driver API reference, "Event Management" and "Stream Management".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from tilelink.errors import RankError
+from tilelink.runtime.cuda.driver import function_of, with_context
+
+_DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+
+
+class Sides:
+    """Streams, by their handles, and an event for each."""
+
+    def __init__(self, library: Any, streams: Sequence[int]) -> None:
+        """Raises RankError if the driver has no event."""
+        self._library = library
+        event, stream = ctypes.c_void_p, ctypes.c_void_p
+        self._record = function_of(library, "cuEventRecord", event, stream)
+        self._wait = function_of(library, "cuStreamWaitEvent", stream, event, ctypes.c_uint)
+        self._begin = self._event() if streams else 0
+        self._streams = [(stream, self._event()) for stream in streams]
+        events = [self._begin, *(end for _, end in self._streams)] if streams else []
+        weakref.finalize(self, _destroy, library, events)
+
+    def _event(self) -> int:
+        create = function_of(self._library, "cuEventCreate", ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint)
+        made = ctypes.c_void_p()
+        status = create(ctypes.byref(made), _DISABLE_TIMING)
+        if status or made.value is None:
+            raise RankError(f"the CUDA driver makes no event: error {status}")
+        return made.value
+
+    def fork(self, stream: int) -> None:
+        """Lets the side streams begin once the caller's has done all that was issued so far."""
+        if self._streams:
+            self._call(self._record, self._begin, stream)
+            for side, _ in self._streams:
+                self._call(self._wait, side, self._begin, 0)
+
+    def join(self, stream: int) -> None:
+        """Lets the caller's stream go on once the side streams have done all that was issued so far."""
+        for side, end in self._streams:
+            self._call(self._record, end, side)
+            self._call(self._wait, stream, end, 0)
+
+    def _call(self, function: Any, *arguments: int) -> None:
+        if status := function(*arguments):
+            status = with_context(self._library, status, function, *arguments)
+        if status:
+            raise RankError(f"the CUDA driver does not order streams: error {status}", hint="see what failed before it")
+
+
+def _destroy(library: Any, events: Sequence[int]) -> None:
+    destroy = function_of(library, "cuEventDestroy_v2", ctypes.c_void_p)
+    for event in events:
+        destroy(event)
