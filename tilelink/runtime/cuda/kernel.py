@@ -197,7 +197,7 @@ class GpuKernel:
         if not capturing and stream is not self._last:
             self._follow(stream)
         tensors = {**given, **self._allocate(results)}
-        queues = self._early[self._slot], *self._late[self._slot]
+        slot = self._slot
         if self._tracer:
             self._tracer.begin(stream)
         if capturing and self._turns:
@@ -217,7 +217,7 @@ class GpuKernel:
                 self._end.record(stream)
                 self._watch.settle(self._end, self._heap, self._gated)
             if self._tracer:
-                self._tracer.drain(queues)
+                self._tracer.drain((self._early[slot], *self._late[slot]))
         return {t.name: results.get(t.name, tensors.get(t.name)) for t in self._outputs}  # type: ignore[misc]
 
     def _current(self) -> torch.cuda.Stream:
