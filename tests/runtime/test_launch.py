@@ -316,6 +316,26 @@ def test_triton_launches_the_rest(library: Library, why: str) -> None:
     assert (d.base.data_ptr(), d.shape, d.block_shape) == (tensors["d"].data_ptr(), [192, 96], [64, 32])
 
 
+def test_triton_launches_what_the_driver_cannot_describe_and_all_after_it(
+    library: Library, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled = Compiled(compiled_as())
+    function, tensors, b = function_with(compiled)
+    function(STREAM, tensors)
+    library.refuses = 1
+    other = {"a": torch.zeros(4), "d": torch.zeros(3, 64, 96, dtype=torch.bfloat16)}
+    function(STREAM, other)
+    library.refuses = 0
+    function(STREAM, tensors)
+    assert len(library.launches) == 1
+    for passed, (*before, a, d, n, first, edge, last) in zip((other, tensors), compiled.runs, strict=True):
+        assert before == [PROGRAMS, 1, 1, STREAM, HANDLE, "packed", None, None, None]
+        assert a is passed["a"] and last is b and (n, first, edge) == (-5, 0, 2**40 + 1)
+        assert (d.base.data_ptr(), d.shape, d.block_shape) == (passed["d"].data_ptr(), [192, 96], [64, 32])
+    (said,) = caplog.messages
+    assert "k is launched by Triton from now on" in said and "error 1" in said
+
+
 def test_profilers_see_every_launch(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functions, "_hooked", lambda: True)
     assert functions._in_place(compiled_as(), PROGRAMS, given()[0]) is None

@@ -121,12 +121,20 @@ class Function:
     def __call__(
         self, stream: int, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, Any] | None = None
     ) -> None:
-        """Launches it; instead: other values for kinds of parameters."""
+        """Launches it; instead: other values for kinds of parameters.
+
+        Where the driver cannot describe a tensor that a caller passes, Triton launches it, then and from then on.
+        """
         if self._in_place is not None and instead is None:
-            for position, argument in self._changing:
-                self._in_place.point(position, tensors[argument.name].data_ptr())
-            _launch(self._in_place, stream, self._name)
-            return
+            try:
+                for position, argument in self._changing:
+                    self._in_place.point(position, tensors[argument.name].data_ptr())
+            except Unknown as reason:
+                _log.warning("%s is launched by Triton from now on, which takes longer: %s", self._name, reason)
+                self._in_place = None
+            else:
+                _launch(self._in_place, stream, self._name)
+                return
         arguments = list(self._arguments)
         for position, argument in self._changing:
             tensor = tensors[argument.name]

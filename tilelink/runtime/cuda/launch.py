@@ -132,7 +132,10 @@ class InPlace:
         return MAP_BYTES if isinstance(cell, TensorMap) else ctypes.sizeof(cell)
 
     def point(self, position: int, address: int) -> None:
-        """Where the tensor or descriptor at a position of the arguments begins from now on."""
+        """Where the tensor or descriptor at a position of the arguments begins from now on.
+
+        Raises Unknown if the driver cannot describe it: then the next launches are not this one's to do.
+        """
         if position in self._pointers:
             self._pointers[position].value = address
         else:
