@@ -5,8 +5,18 @@ every peer has finished launch e + B - lag, and of a launch whose inputs peers m
 launch that used these inputs' buffer. Who has waited for its peers' entry knows that they have finished all launches
 before. Without a wait that reaches far enough the program's own signals must keep ranks together: if the end of every
 launch on r happens after the start of that launch on q, r is at most one launch ahead of q; and what happens after the
-start of a launch on q finds all earlier launches of q finished. The end of a launch comes after its kernels and after
-the notifies of its outputs that peers write.
+start of a launch on q finds all earlier launches of q finished.
+
+What the runtime owes this rule:
+
+* The end of a launch comes after its kernels and after the notifies of its outputs that peers write, and nobody hears
+  of it before these outputs have been copied out of their buffers. A launch of a GPU that ends by itself, before that
+  copy, is one whose first kernel waits for all ranks' entry; a rank enters its next launch behind the copy.
+* Launch e uses buffer (e - 1) % B. A replay of a CUDA graph can only use the buffers of its capture. So it skips
+  launches until it is their turn, and as many behind it as leave the turn as it was: they count as finished, and their
+  signals as arrived. Waits for finished launches mean what they did. But signals that nobody sent keep nobody together:
+  where launches may be skipped and `reuse_wait off` left waits out, the kernels before and behind a captured launch
+  wait until peers have finished all launches before the next one (LAG 1 in `runtime/cuda/recorded.py`).
 """
 
 from __future__ import annotations
