@@ -7,6 +7,7 @@ the queue, and notifies whatever it notifies at some time after; it ends when al
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from tilelink import compiler
 from tilelink.compiler_cpu import layout
 from tilelink.compiler_gpu import gpu_program
 from tilelink.runtime.cuda.copies import Flag, Gate
+from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.order import between_kernels, kernels_in_order
 from tilelink.runtime.cuda.recorded import recorded
-from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
+from tilelink.runtime.cuda.spec import GpuKernel as Spec
+from tilelink.runtime.cuda.spec import GpuProgram
 
 RANKS = 3
 
@@ -26,7 +29,7 @@ RANKS = 3
 class Rank:
     def __init__(self, program: GpuProgram, number: int, queue: list[Any]) -> None:
         self.program, self.number, self.queue = program, number, queue
-        self.begun: list[GpuKernel] = []
+        self.begun: list[Spec] = []
         self.flags: Counter[int] = Counter()
 
     def notified(self, channel: int, everybody: list[Rank]) -> bool:
@@ -37,7 +40,7 @@ class Rank:
             return all(k in rank.begun for k in by_kernels for rank in everybody)
         return self.flags[channel] >= grid.thresholds[self.number].reshape(-1)[(channel - grid.base) % grid.count]
 
-    def ended(self, kernel: GpuKernel, everybody: list[Rank]) -> bool:
+    def ended(self, kernel: Spec, everybody: list[Rank]) -> bool:
         grids = [g for g in self.program.layout.grids if (g.tensor, g.kind) in kernel.awaits]
         channels = [g.base + at for g in grids for at in range(g.count)]  # of the first launch, in the first buffer
         return kernel in self.begun and all(self.notified(channel, everybody) for channel in channels)
@@ -47,7 +50,7 @@ class Rank:
         if not self.queue:
             return False
         match self.queue[0]:
-            case GpuKernel() as kernel:
+            case Spec() as kernel:
                 before = [k for k in self.begun if k.stream == kernel.stream]
                 if not all(self.ended(k, everybody) for k in before):
                     return False
@@ -103,7 +106,7 @@ def case_of(wanted: str) -> GpuProgram:
 def test_waits_of_a_copy_engine_before_the_kernels_hold_them_up(wanted: str) -> None:
     program = case_of(wanted)
     issued = [order_of(program, rank) for rank in range(RANKS)]
-    first = [sorted(queue, key=lambda one: isinstance(one, GpuKernel)) for queue in issued]
+    first = [sorted(queue, key=lambda one: isinstance(one, Spec)) for queue in issued]
     assert all(isinstance(head, Gate) for head in stuck(program, first))
 
 
@@ -123,8 +126,8 @@ def test_kernels_that_notify_come_before_those_that_wait() -> None:
 
 
 def test_kernels_that_wait_for_one_another_keep_the_order_of_their_streams() -> None:
-    def kernel(name: str, stream: str, position: int, awaits: str, notifies: str) -> GpuKernel:
-        return GpuKernel(
+    def kernel(name: str, stream: str, position: int, awaits: str, notifies: str) -> Spec:
+        return Spec(
             name=name, stream=stream, position=position, programs=1, copy_engine=False, warps=4, stages=2,
             needs_entry=False, awaits=frozenset((t, "tile") for t in awaits),
             notifies=frozenset((t, "tile") for t in notifies),
@@ -143,3 +146,39 @@ def test_one_wait_holds_back_what_comes_after_it() -> None:
     before, behind = between_kernels(operations[1:] + operations[:1], kernels, program.layout)
     assert before == operations[1 : len(before) + 1] and isinstance(behind[0], Gate)
     assert [*before, *behind] == operations[1:] + operations[:1]
+
+
+def test_a_launch_issues_what_the_order_says() -> None:
+    done: list[str] = []
+
+    class Part:
+        """The queue of a copy engine behind so many kernels."""
+
+        def __init__(self, at: int) -> None:
+            self.at = at
+
+        def graph(self, stream: int, bases: object, capturing: bool) -> int:
+            done.append(f"graph {self.at} on {stream}")
+            return 100 + self.at
+
+        def issue(self, stream: int, bases: object, executable: int) -> None:
+            done.append(f"copies {executable} on {stream}")
+
+    def function(name: str) -> Any:
+        return lambda stream, tensors, instead: done.append(f"{name} on {stream}")
+
+    def note(name: str) -> Any:
+        return lambda stream: done.append(f"{name} {stream}")
+
+    copies, side, caller = (SimpleNamespace(cuda_stream=n) for n in (3, 2, 1))
+    rank: Any = SimpleNamespace(
+        _inputs=[], _program=SimpleNamespace(needs_entry=False, meets=False), _early=[None], _based=[], _slot=0,
+        _sides=SimpleNamespace(fork=note("fork"), join=note("join")), _copies=copies,
+        _replays=[[(0, Part(0)), (2, Part(2))]], _functions=[(None, function("a")), (side, function("b"))],
+    )  # fmt: skip
+    rank._ready = lambda *given: GpuKernel._ready(rank, *given)
+    rank._copy = lambda *given: GpuKernel._copy(rank, *given)
+    GpuKernel._launch(rank, {}, caller, False, False)  # type: ignore[arg-type]
+    assert done == [
+        "fork 1", "graph 0 on 3", "graph 2 on 3", "copies 100 on 3", "a on 1", "b on 2", "copies 102 on 3", "join 1"
+    ]  # fmt: skip
