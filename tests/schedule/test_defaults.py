@@ -1,12 +1,16 @@
-"""Tile sizes that nobody named: as large as what the body keeps allows."""
+"""What nobody said: tile sizes, as large as what the body keeps allows, and how many programs are left."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.schedule.simulate.cases import H200S, SHIFT, planned
 from tilelink.errors import ScheduleError
 from tilelink.frontend.parser import parse_text
 from tilelink.schedule.bind import bind
+from tilelink.schedule.bound import Bound
+from tilelink.schedule.simulate import simulate
+from tilelink.schedule.verify import refusals
 from tilelink.target import CPU, target
 
 ROWS = """program rows(M, N):
@@ -60,3 +64,67 @@ def test_stages_on_their_own_leave_room_for_the_others(programs: int, left: int 
     else:
         assert main_programs("sm_90") == left
     assert main_programs("cpu") >= 1
+
+
+BESIDE = """program beside(M, N):
+    x : in [M, N]
+    y : out [M, N]
+    z : out [M, N]
+    w : out [M, N]
+
+    compute few(i: M):
+        y[i, :] = x[i, :]
+
+    compute after(i: M, j: N):
+        w[i, j] = x[i, j]
+
+    compute rest(i: M, j: N):
+        z[i, j] = x[i, j]
+
+schedule s for beside:
+    few on sm({asked}), tile(i=1024)
+    after {after}
+    rest on sm, tile(i=64, j=64)
+"""
+OWN, FUSED, COPIED = "on sm(4), tile(i=1024, j=1024)", "in few epilogue, tile(i=1024, j=2048)", "on sm"
+
+
+def beside(asked: int, after: str, processor: str = "sm_90") -> Bound:
+    """4 tiles of `few`; 16 of `after` on its own, 8 in `few`, 4096 with the rest; 4096 of `rest`."""
+    module = parse_text(BESIDE.format(asked=asked, after=after), "test.tl")
+    return bind(module.programs[0], module.schedules[0], {"M": 4096, "N": 4096}, 1, target(processor))
+
+
+@pytest.mark.parametrize(
+    ("asked", "after", "programs"),
+    [
+        (3, OWN, {"few": 3, "after": 4, "rest": 125}),
+        (16, OWN, {"few": 4, "after": 4, "rest": 124}),
+        (500, OWN, {"few": 4, "after": 4, "rest": 124}),
+        (16, FUSED, {"few": 8, "rest": 124}),
+        (16, COPIED, {"few": 4, "after": 128, "rest": 128}),
+    ],
+)
+def test_stages_too_small_for_their_sms_leave_them_to_the_others(
+    asked: int, after: str, programs: dict[str, int]
+) -> None:
+    bound = beside(asked, after)
+    assert {k.name: k.programs for k in bound.kernels} == programs
+    streams = {k.stream: k.programs for k in bound.kernels}
+    assert sum(streams.values()) == bound.target.slots, "all are resident, and no SM is idle"
+
+
+def test_stages_on_their_own_take_no_more_than_a_kernel_may_have() -> None:
+    assert {k.name: k.programs for k in beside(16, COPIED, "cpu").kernels} == {"few": 2, "after": 2, "rest": 2}
+
+
+def test_asking_for_more_than_there_are_tiles_changes_nothing() -> None:
+    """6 programs that wait fill what 2 others leave of 8 SMs: all fit, so it is safe and they start at once."""
+    text = SHIFT + "schedule own for shift:\n    send on sm({asked}), tile(i=32)\n    add on sm, tile(i=8, j=8)\n"
+    two, many = (planned(text.format(asked=asked), schedule="own", sms=8, M=64, N=64) for asked in (2, 16))
+    assert {k.name: k.programs for k in many.bound.kernels} == {"send": 2, "add": 6}
+    assert many.lanes == two.lanes and (many.lane == two.lane).all()
+    assert refusals(many) == []
+    simulated = [simulate(plan, H200S) for plan in (two, many)]
+    assert len({one.seconds for one in simulated}) == 1
+    assert len(set(simulated[1].timeline.lane_begin.tolist())) == 1

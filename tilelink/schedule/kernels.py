@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilelink.errors import ScheduleError
@@ -14,15 +15,16 @@ from tilelink.schedule.values import CopyEngine, Fused, Sm
 def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
     """The kernels of a bound program, in the order of their stages."""
     hosts = [s for s in bound.stages.values() if not isinstance(s.resource, Fused)]
+    loops_of = {host.name: _loops(bound, host) for host in hosts}
+    programs = _programs(bound, hosts, {name: _tiles(bound, loops) for name, loops in loops_of.items()})
     kernels: list[Kernel] = []
     positions: dict[str, int] = {}
     for host in hosts:
         stream = _stream(host)
-        loops = _loops(bound, host)
+        loops = loops_of[host.name]
         names = [n for loop in loops for n in loop.stages]
         position = positions.get(stream, 0)
         positions[stream] = position + 1
-        total = max(bound.stages[n].total for n in names)
         remote = [t for n in names for t in _remote_tensors(bound, bound.stages[n])]
         entry = any(
             bound.tensors[r.tensor].decl.space == "in" for n in names for r in remote_reads(bound.stages[n].stage)
@@ -33,7 +35,7 @@ def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
                 name=host.name,
                 stream=stream,
                 position=position,
-                programs=_programs(bound, host, total),
+                programs=programs[host.name],
                 loops=loops,
                 warps=host.warps,
                 stages=host.stages,
@@ -44,11 +46,15 @@ def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
     return tuple(kernels)
 
 
+def _own(stage: BoundStage) -> int | None:
+    """The programs that its schedule asks for on SMs of their own, None for a stage that takes what is left."""
+    return stage.resource.programs if isinstance(stage.resource, Sm) else None
+
+
 def _stream(stage: BoundStage) -> str:
     if isinstance(stage.resource, CopyEngine):
         return "copy"
-    own = isinstance(stage.resource, Sm) and stage.resource.programs is not None
-    return stage.name if own else "main"
+    return stage.name if _own(stage) is not None else "main"
 
 
 def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
@@ -73,24 +79,30 @@ def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
     return tuple(loops)
 
 
-def _programs(bound: Bound, host: BoundStage, total: int) -> int:
-    """Programs of a kernel: what the schedule says, else what others leave free; capped by tiles and target."""
-    if isinstance(host.resource, CopyEngine):
-        return 1
-    own = [
-        s.resource.programs or 0
-        for s in bound.stages.values()
-        if isinstance(s.resource, Sm) and s.resource.programs is not None
-    ]
-    wanted = host.resource.programs if isinstance(host.resource, Sm) else None
-    if wanted is None and bound.target.kind != "cpu" and sum(own) >= bound.target.slots:
-        held = f"a rank of {bound.target} holds {bound.target.slots}"
-        message = f"stages on SMs of their own take {sum(own)} programs, and {held}"
-        hint = f"give them fewer, so that some are left for {host.stage.name}"
-        raise ScheduleError(message, location=bound.schedule.location, hint=hint)
-    programs = wanted or max(1, bound.target.slots - sum(own))
+def _tiles(bound: Bound, loops: tuple[Loop, ...]) -> int:
+    """The most programs of a kernel that have a tile: as many as its longest loop has tiles."""
+    return max(bound.stages[n].total for loop in loops for n in loop.stages)
+
+
+def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -> dict[str, int]:
+    """Programs of each kernel: what its schedule asks for, else what those leave free; capped by tiles and target.
+
+    Stages on SMs of their own leave to the others what they are too small to use.
+    """
     cap = bound.target.max_programs
-    return max(1, min(programs, total, cap or programs))
+    most = {host.name: min(tiles[host.name], cap or tiles[host.name]) for host in hosts}
+    own = {host.name: max(1, min(asked, most[host.name])) for host in hosts if (asked := _own(host)) is not None}
+    slots, taken = bound.target.slots, sum(own.values())
+    result: dict[str, int] = {}
+    for host in hosts:
+        on_copy_engine = isinstance(host.resource, CopyEngine)
+        if host.name not in own and not on_copy_engine and bound.target.kind != "cpu" and taken >= slots:
+            message = f"stages on SMs of their own take {taken} programs, and a rank of {bound.target} holds {slots}"
+            hint = f"give them fewer, so that some are left for {host.stage.name}"
+            raise ScheduleError(message, location=bound.schedule.location, hint=hint)
+        left = max(1, min(slots - taken, most[host.name]))
+        result[host.name] = 1 if on_copy_engine else own.get(host.name, left)
+    return result
 
 
 def _remote_tensors(bound: Bound, stage: BoundStage) -> list[str]:
