@@ -260,6 +260,29 @@ class RankError(TileLinkError):
         self.details = details
 
 
+class CallError(RankError):
+    """A function that a program calls (`call module.function(...)`) failed on a rank.
+
+    location: the function's line that failed, None for a call that did not fit the function. rank, stream, program:
+    the lane. details: the whole traceback, which is no part of the message; on CPU ranks it is the error's cause too.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        location: Location | None = None,
+        rank: int | None = None,
+        stream: str | None = None,
+        program: int | None = None,
+        details: str = "",
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, rank=rank, stream=stream, program=program, hint=hint)
+        self.location = location
+        self.details = details
+
+
 class DeadlineError(TileLinkError):
     """A wait outlived its deadline.
 

@@ -299,6 +299,23 @@ RankError: rank 1 ended with status 9
 ValueError: x
   hint: run it alone""",
     ),
+    "CallError": (
+        raised(
+            errors.CallError(
+                "rank 1 failed in mine.gate, called in `y[i, j] = call mine.gate(t)` (p.tl:6): ValueError: x",
+                location=errors.Location(file="mine.py", line=3, column=12, length=6, text="    return gate.x"),
+                rank=1,
+                details="the whole traceback",
+                hint="mend the function",
+            )
+        ),
+        """\
+CallError: rank 1 failed in mine.gate, called in `y[i, j] = call mine.gate(t)` (p.tl:6): ValueError: x
+  at mine.py:3:12
+        return gate.x
+               ^^^^^^
+  hint: mend the function""",
+    ),
     "DeadlineError": (
         raised(
             errors.DeadlineError(

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from tilelink.errors import RankError
+from tilelink.errors import CallError, RankError
 from tilelink.runtime.job import Job, RunResult
 from tilelink.settings import environment
 
@@ -20,11 +20,16 @@ WORKER = "tilelink.runtime.worker"
 PATIENCE_S = 5.0  # for a worker that was asked to end
 
 
+class _Traceback(Exception):
+    """The traceback of another process, which cannot send its own."""
+
+
 def run_cpu(job: Job) -> RunResult:
     """Runs all launches of a job and returns their outputs.
 
-    Raises RankError with the traceback of the rank that failed first, DeadlineError for the first wait that outlived
-    its deadline. When it returns or raises, all processes have ended and no shared memory is left.
+    Raises RankError with the traceback of the rank that failed first, CallError, with that as its cause, where it was
+    in a function that the program calls, DeadlineError for the first wait that outlived its deadline. When it returns
+    or raises, all processes have ended and no shared memory is left.
     """
     data = pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
     with _worker() as (process, answer):
@@ -36,6 +41,8 @@ def run_cpu(job: Job) -> RunResult:
     if not reply:
         raise RankError(f"the process of the CPU ranks ended with status {status} and without a word")
     result = pickle.loads(reply)
+    if isinstance(result, CallError):
+        raise result from _Traceback(result.details)
     if isinstance(result, BaseException):
         raise result
     return result

@@ -8,6 +8,8 @@ from types import ModuleType
 
 from tilelink.errors import EmitError
 
+GENERATED = "tilelink_generated_"
+"""How the names of loaded modules begin."""
 _STORED = "tilelink_"
 _DIGITS = 32
 
@@ -24,7 +26,7 @@ def load_module(source: Path) -> ModuleType:
         raise EmitError(f"cannot read {source}: {error}", hint="compile again") from error
     if source.stem != _STORED + hashlib.sha256(text).hexdigest()[:_DIGITS]:
         raise EmitError(f"{source} was changed after it was generated", hint="remove it and compile again")
-    spec = importlib.util.spec_from_file_location(f"tilelink_generated_{source.stem}", source)
+    spec = importlib.util.spec_from_file_location(f"{GENERATED}{source.stem}", source)
     if spec is None or spec.loader is None:
         raise ImportError(f"{source} is no Python module")
     module = importlib.util.module_from_spec(spec)

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from tilelink.errors import DeadlineError
 from tilelink.runtime import monitor
+from tilelink.runtime.called import called
 from tilelink.runtime.lanes.board import ARRIVED, AT_BEGIN, AT_FINISH, AT_JOIN, BEGUN, EPOCH, JOINED, PLACE, Board
 from tilelink.runtime.lanes.values import Lane, Outcome, Run
 
@@ -147,7 +148,8 @@ class _Execution:
                 return Outcome(kind="deadline", moment=moment, where=where, error=cause)
         summary = "".join(traceback.format_exception_only(error)).strip()
         details = "".join(traceback.format_exception(error))
-        return Outcome(kind="failed", moment=moment, where=where, summary=summary, details=details)
+        theirs = called(error)
+        return Outcome(kind="failed", moment=moment, where=where, summary=summary, details=details, called=theirs)
 
 
 def _monitor(run: Run, board: Board, index: int, lane: Lane) -> monitor.Monitor:

@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 
-from tilelink.errors import DeadlineError, RankError, TileLinkError
+from tilelink.errors import CallError, DeadlineError, RankError, TileLinkError
 from tilelink.runtime.lanes.board import Board
 from tilelink.runtime.lanes.parent import Child, Crew
 from tilelink.runtime.lanes.values import Hook, Lane, Run, RunReport
@@ -37,7 +37,8 @@ def run_lanes(
     deadlines, if those are longer) no lane finishes a step or reports an event is ended.
 
     Processes share what was shared before: an Arena's tensors. Everything else a step changes stays in its process.
-    When it returns or raises, all processes have ended. Raises RankError for the first lane that raised or was killed,
+    When it returns or raises, all processes have ended. Raises RankError for the first lane that raised or was killed
+    (CallError, if what raised was a function that the program calls),
     DeadlineError for the first wait that outlived its deadline or for a run that takes too long, ValueError for lanes
     that do not fit together.
     """
@@ -93,6 +94,16 @@ def _first_error(run: Run, board: Board, children: list[Child], reason: str | No
     if outcome.error is not None:
         outcome.error.waiting = tuple(_waits(run, board, children, first))
         return outcome.error
+    if theirs := outcome.called:
+        return CallError(
+            f"{lane} failed in {theirs.message}",
+            location=theirs.location,
+            hint=theirs.hint,
+            rank=lane.rank,
+            stream=lane.stream,
+            program=lane.program,
+            details=outcome.details,
+        )
     message = f"{lane} failed in {outcome.where}: {outcome.summary}"
     return RankError(message, rank=lane.rank, stream=lane.stream, program=lane.program, details=outcome.details)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tilelink.errors import DeadlineError
+from tilelink.runtime.called import Called
 from tilelink.runtime.monitor import Describe, Event
 from tilelink.runtime.spans import Span
 
@@ -61,6 +62,7 @@ class Outcome:
 
     moment: when, in seconds of the clock that all processes share (time.monotonic).
     where: "step 2 of launch 3". summary, details: the exception in a line, and its traceback.
+    called: where it came from a function that the program calls.
     error: the wait that outlived its deadline. waiting: the wait that ended because others failed, as a sentence.
     """
 
@@ -69,6 +71,7 @@ class Outcome:
     where: str = ""
     summary: str = ""
     details: str = ""
+    called: Called | None = None
     error: DeadlineError | None = None
     waiting: str = ""
     events: tuple[Event, ...] = ()
