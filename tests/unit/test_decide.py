@@ -25,8 +25,8 @@ REGRET = 0.03
 """Of a measured time that a choice may be slower than the best of the ways measured beside it."""
 UNFUSED_ERROR = 0.09
 """Of the measured time of the unfused pair, for products of 2048 rows and more; a long product slows its GPUs down."""
-RULE_ERROR = 0.12
-"""Of the measured time of the schedule that the rule takes: 2 to 9 % but for one product of 2048 rows."""
+RULE_ERROR = 0.1
+"""Of the measured time of the schedule that the rule takes."""
 
 
 def shapes() -> list[dict[str, Any]]:
@@ -107,7 +107,9 @@ def test_some_hundred_rows_are_fused_where_the_model_is_sure() -> None:
     assert isinstance(way, Schedule) and (way.program, way.name) == ("gemm_rs_ring", "h200_few")
     assert chosen(request("gemm_rs", 1024, 4096, 3584), gpu="a GPU that nobody described") == "unfused"
     assert chosen(request("gemm_rs", 504, 4096, 3584)) == "unfused"
-    assert chosen(request("gemm_rs", 512, 8192, 7168)) == "unfused"  # it promises 6 %, which is too little
+    way = chosen(request("gemm_rs", 512, 8192, 7168))
+    assert isinstance(way, Schedule) and (way.program, way.name) == ("gemm_rs_ring", "h200_wide")
+    assert chosen(request("ag_gemm", 512, 7168, 8192)) == "unfused"  # no way that promises a twentieth
     assert chosen(request("gemm_rs", 1024, 4096, 3580)) == "unfused"  # rows that descriptors cannot address
 
 

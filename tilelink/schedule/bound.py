@@ -101,6 +101,11 @@ class Kernel:
         return self.stream == "copy"
 
     @property
+    def beside(self) -> bool:
+        """Whether it runs on SMs on a stream of its own."""
+        return self.stream not in ("main", "copy")
+
+    @property
     def stage_names(self) -> tuple[str, ...]:
         """Its stages, in the order in which a program runs them."""
         return tuple(name for loop in self.loops for name in loop.stages)

@@ -87,6 +87,8 @@ class Machine:
     """Each further copy."""
     copy_signal: float = _number("s")
     """A flag written or awaited by the copy engine's stream."""
+    copy_wait: float = _number("s")
+    """Until its stream goes on, from when the counter is full that it waits for."""
 
     kernel_start: float = _number("s")
     """Of a launch, besides its kernels: before the first tile and after the last."""

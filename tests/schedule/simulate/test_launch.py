@@ -84,10 +84,59 @@ schedule one for take:
     plan = planned(text, ranks=2, M=64, N=256)
     staged = 0.25 + SIZE / 1e6
     machine, cost = replace(IDEAL, kernel_gap=0.25), Copying(seconds=0.0, rate=1e6)
-    opened = staged + 0.25 + SIZE / 1e9
+    beside = 2 * 0.25  # the only kernel has a stream of its own
+    opened = staged + 0.25 + SIZE / 1e9 + beside
     assert simulate(plan, machine, cost=cost).seconds == pytest.approx(opened)
     late = simulate(plan, machine, cost=cost, offsets=[0.0, 3.0])
-    assert late.rank_seconds[0] == pytest.approx(3.0 + opened)
+    assert late.rank_seconds[0] == pytest.approx(3.0 + opened - 0.25)  # it had begun by then
+
+
+def test_kernels_beside_the_callers_stream_begin_and_are_joined_a_kernel_later() -> None:
+    plan, cost = planned(SHIFT, schedule="movers", M=64, N=256), Fixed(seconds=0.0, rate=1e8)
+    alone = simulate(plan, IDEAL, cost=cost)
+    beside = simulate(plan, replace(IDEAL, kernel_gap=0.25), cost=cost)
+    assert beside.seconds == pytest.approx(alone.seconds + 2 * 0.25)
+    assert beside.breakdowns[0].tail == pytest.approx(alone.breakdowns[0].tail + 0.25)
+    engine = planned(SHIFT, schedule="engine", M=64, N=256)
+    for gap in (0.0, 0.25):
+        result = simulate(engine, replace(IDEAL, kernel_gap=gap), cost=Fixed(seconds=0.0))
+        assert result.seconds == pytest.approx(SIZE / 1e9)
+
+
+MADE = """\
+program make(M, N):
+    x : in        [M, N]
+    c : local     [M, N]
+    y : symmetric [M, N]
+    z : out       [M, N]
+
+    compute work(i: M):
+        c[i, :] = x[i, :] + 1
+        producer_tile_notify(c[i, :])
+
+    comm send(i: M):
+        consumer_tile_wait(c[i, :])
+        tile_push_data(y[i, :] @ (rank + 1), c[i, :])
+        producer_tile_notify(y[i, :] @ (rank + 1))
+
+    compute take(i: M):
+        consumer_tile_wait(y[i, :])
+        z[i, :] = y[i, :]
+
+schedule engine for make:
+    work on sm, tile(i=64)
+    send on copy_engine, tile(i=64)
+    take on sm, tile(i=64)
+"""
+
+
+def test_a_copy_engine_that_waited_goes_on_later() -> None:
+    """For the first tile it waits; the second one is there by the time that the first has been sent."""
+    plan = planned(MADE, schedule="engine", sms=2, M=128, N=256)
+    at_once = simulate(plan, IDEAL, cost=Fixed(seconds=1e-6)).seconds
+    assert at_once == pytest.approx(1e-6 + 2 * SIZE / 1e9 + 1e-6)
+    later = simulate(plan, replace(IDEAL, copy_wait=0.5), cost=Fixed(seconds=1e-6)).seconds
+    assert later == pytest.approx(at_once + 0.5)
 
 
 def test_a_copy_engine_begins_with_what_stays_on_its_rank() -> None:

@@ -145,7 +145,7 @@ class _Engine:
                 slept = self.begin[i] >= 0
                 if not slept:
                     self.begin[i] = now
-                now += self.machine.copy_signal if self.on_copy[lane] else 0.0 if slept else self.machine.wait
+                now += self._resumed(lane, slept)
                 self.end[i] = now
             elif kind == SIGNAL:
                 self.begin[i] = now
@@ -161,6 +161,12 @@ class _Engine:
             return self._later(lane, i, now)
         self.cursor[lane] = i
         self._start(self.programs.ended(lane, now))
+
+    def _resumed(self, lane: int, slept: bool) -> float:
+        """Seconds from when a counter is full and asked for until the lane goes on."""
+        if self.on_copy[lane]:
+            return self.machine.copy_signal + (self.machine.copy_wait if slept else 0.0)
+        return 0.0 if slept else self.machine.wait
 
     def _later(self, lane: int, i: int, now: float) -> None:
         self.cursor[lane] = i
@@ -291,7 +297,7 @@ class _Programs:
         entered = max(offsets) + script.staging + opens + machine.signal_latency
         for number, kernel in enumerate(self.kernels):
             for rank in ranks if kernel.position == 0 else ():
-                own = offsets[rank] + start
+                own = offsets[rank] + start + (self.gap if kernel.beside else 0.0)
                 self.ready[number, rank] = max(own, entered) if kernel.needs_entry else own
 
     @property

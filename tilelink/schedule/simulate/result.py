@@ -78,7 +78,10 @@ def summarize(timeline: Timeline) -> Simulated:
 
 
 def _rank_ends(timeline: Timeline) -> Floats:
-    """A rank is done when its programs are and everything that peers write into its outputs is there and copied out."""
+    """A rank is done when its programs are and everything that peers write into its outputs is there and copied out.
+
+    Where kernels ran on streams of their own, the caller's stream then still has to go on behind them.
+    """
     plan = timeline.script.plan
     ends = np.zeros(plan.bound.ranks)
     np.maximum.at(ends, timeline.script.lane_rank, timeline.lane_end)
@@ -88,7 +91,8 @@ def _rank_ends(timeline: Timeline) -> Floats:
         if decl.space == "out" and decl.symmetric:
             base = plan.channel_base[tensor, _]
             ends = np.maximum(ends, full[:, base : base + grid.count].max(axis=1, initial=0.0))
-    return ends + timeline.script.keeping
+    joined = timeline.script.machine.kernel_gap if any(kernel.beside for kernel in plan.bound.kernels) else 0.0
+    return ends + timeline.script.keeping + joined
 
 
 # Where the time goes -----------------------------------------------------------------------------------------
