@@ -54,7 +54,7 @@ class Machine:
     sm_bandwidth: float = _number("B/s")
     """Most that one SM moves from or to memory."""
     load_latency: float = _number("s")
-    """Of one load in the main loop, hidden by its pipeline."""
+    """Of one load in the main loop, besides what its bytes take at sm_bandwidth; hidden by its pipeline."""
     tile_overhead: float = _number("s")
     """Filling the pipeline of a tile and turning to the next one."""
     flat_gain: float = _number("s")

@@ -76,7 +76,10 @@ def test_the_slowest_resource_decides() -> None:
     assert model.tile(replace(WORK, traffic=1e9), ESTIMATED).main == pytest.approx(
         1e9 * 132 / ESTIMATED.memory_bandwidth
     )
-    assert model.tile(replace(WORK, stages=1), replace(ESTIMATED, load_latency=1e-5)).main == pytest.approx(64e-5)
+    loaded = 1e-5 + (128 + 256) * 64 * 2 / ESTIMATED.sm_bandwidth
+    for stages in (1, 3):
+        steps = model.tile(replace(WORK, stages=stages), replace(ESTIMATED, load_latency=1e-5))
+        assert steps.main == pytest.approx(64 * loaded / max(1, stages - 1))
     assert model.tile(replace(WORK, item=4), ESTIMATED).main == pytest.approx(2 * cores)
     assert model.tile(replace(WORK, warps=4), ESTIMATED).main > 2 * cores
     assert model.tile(WORK, replace(ESTIMATED, tile_flops={"128x256": 1e14})).main == pytest.approx(

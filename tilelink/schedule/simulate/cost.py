@@ -86,7 +86,8 @@ class Roofline:
         if product.rows * product.columns > REGISTERS * 32 * work.warps:
             main /= SPILLED
         steps = -(-product.inner // work.block)
-        return product.count * max(main, steps * machine.load_latency / max(1, work.stages - 1))
+        load = machine.load_latency + (product.rows + product.columns) * work.block * work.item / machine.sm_bandwidth
+        return product.count * max(main, steps * load / max(1, work.stages - 1))
 
     def move(self, move: Move, machine: Machine) -> MoveTime:
         """Local copies read and write memory; the network adds its latency to that of the link."""
