@@ -118,6 +118,16 @@ def test_stages_on_their_own_take_no_more_than_a_kernel_may_have() -> None:
     assert {k.name: k.programs for k in beside(16, COPIED, "cpu").kernels} == {"few": 2, "after": 2, "rest": 2}
 
 
+@pytest.mark.parametrize("name", ["copy", "main"])
+def test_a_stage_may_have_the_name_of_a_stream(name: str) -> None:
+    text = BESIDE.format(asked=2, after=COPIED).replace("few", name)
+    module = parse_text(text, "test.tl")
+    bound = bind(module.programs[0], module.schedules[0], {"M": 4096, "N": 4096}, 1, target("sm_90"))
+    places = {k.name: (k.position, k.programs, k.beside) for k in bound.kernels}
+    assert places == {name: (0, 2, True), "after": (0, 130, False), "rest": (1, 130, False)}
+    assert not any(k.on_copy_engine for k in bound.kernels)
+
+
 def test_asking_for_more_than_there_are_tiles_changes_nothing() -> None:
     """6 programs that wait fill what 2 others leave of 8 SMs: all fit, so it is safe and none begins late."""
     text = SHIFT + "schedule own for shift:\n    send on sm({asked}), tile(i=32)\n    add on sm, tile(i=8, j=8)\n"

@@ -54,7 +54,9 @@ def _own(stage: BoundStage) -> int | None:
 def _stream(stage: BoundStage) -> str:
     if isinstance(stage.resource, CopyEngine):
         return "copy"
-    return stage.name if _own(stage) is not None else "main"
+    if _own(stage) is None:
+        return "main"
+    return f"own {stage.name}" if stage.name in ("main", "copy") else stage.name
 
 
 def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
@@ -80,7 +82,7 @@ def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
 
 
 def _tiles(bound: Bound, loops: tuple[Loop, ...]) -> int:
-    """The most programs of a kernel that have a tile: as many as its longest loop has tiles."""
+    """What caps the programs of a kernel: as many as its longest loop has tiles."""
     return max(bound.stages[n].total for loop in loops for n in loop.stages)
 
 
