@@ -1,3 +1,4 @@
+# pyright: basic
 """The order in which launches are issued, by a model of the worst case: all streams of a rank are one hardware queue.
 
 An operation at the head of a queue holds up all behind it until it may begin. A kernel has begun when it is taken from
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tests.compiler.library import cases, dims, name
 from tilelink import compiler
@@ -182,3 +184,46 @@ def test_a_launch_issues_what_the_order_says() -> None:
     assert done == [
         "fork 1", "graph 0 on 3", "graph 2 on 3", "copies 100 on 3", "a on 1", "b on 2", "copies 102 on 3", "join 1"
     ]  # fmt: skip
+
+
+def test_waits_that_peers_end_stay_behind_those_that_kernels_end() -> None:
+    layout: Any = SimpleNamespace(grid=lambda channel: SimpleNamespace(tensor="abc"[channel], kind="tile"))
+    kernels: Any = [SimpleNamespace(notifies={(tensor, "tile")}) for tensor in "ab"]
+    a, b, c = (Gate(channel=channel, threshold=1) for channel in range(3))
+    assert between_kernels([c, a, c, b, a, c], kernels, layout) == [[c], [a, c], [b, a, c]]
+    assert between_kernels([b, a], [], layout) == [[b, a]]
+
+
+def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    stream, drained = SimpleNamespace(cuda_stream=7), list[list[str]]()
+
+    def nothing(*_: Any, **__: Any) -> dict[str, Any]:
+        return {}
+
+    tracer = SimpleNamespace(begin=nothing, drain=lambda queues: drained.append([*queues]))
+    rank: Any = SimpleNamespace(
+        _watch=None, _tracer=tracer, _inputs=[], _outputs=[], _checked=nothing, _last=stream, _current=lambda: stream,
+        _allocate=nothing, _early=["early 0", "early 1"], _late=[["late 0"], ["late 1", "behind 1"]], _slot=1,
+        _turns=[], _program=SimpleNamespace(meets=True, cycle=2), _launch=nothing, _await_outputs=None,
+    )  # fmt: skip
+    for _ in range(2):
+        GpuKernel.__call__(rank, {})
+    assert drained == [["early 1", "late 1", "behind 1"], ["early 0", "late 0"]]
+
+
+def test_a_preset_launch_has_the_kernels_of_the_main_stream_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    caller, side, done = SimpleNamespace(cuda_stream=1), SimpleNamespace(cuda_stream=2), []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: caller)
+
+    def function(name: str) -> Any:
+        return lambda stream, tensors, instead: done.append((name, stream, instead))
+
+    functions = [(None, function("a")), (side, function("b")), (None, function("c"))]
+    rank: Any = SimpleNamespace(
+        _inputs=[], _outputs=[], _checked=lambda *_: {}, _allocate=lambda _: {}, device="cuda:0",
+        _preset_pads=lambda: ("pad", "table"), _no_edge="edge", _functions=functions,
+    )  # fmt: skip
+    assert GpuKernel.preset(rank, {}) == {}
+    instead = {"signals": "pad", "signal_table": "table", "edge": "edge"}
+    assert done == [("a", 1, instead), ("c", 1, instead)]

@@ -1,3 +1,4 @@
+# pyright: basic
 """Side streams of a launch, without a GPU: a stand-in for the driver says what it was asked to do."""
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from tilelink.errors import RankError
-from tilelink.runtime.cuda import driver
+from tilelink.runtime.cuda import driver, queue
+from tilelink.runtime.cuda.copies import Flag
+from tilelink.runtime.cuda.queue import Queue
 from tilelink.runtime.cuda.sides import Sides
 
 CALLER, SIDES = 7, (20, 30)
@@ -79,6 +82,22 @@ def test_a_thread_without_a_context_gets_one(library: Library) -> None:
     names = [name for name, *_ in library.calls]
     entered = ["cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"]
     assert names == ["cuEventRecord", *entered, "cuEventRecord", "cuStreamWaitEvent"]
+
+
+def test_a_copy_engine_too(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "library", lambda: library)
+    monkeypatch.setattr(queue, "driver", lambda: driver.Driver(library))
+    flag = Flag(number=0, rank=1, channel=3, step=1, count=1, slots=1)
+    copies = Queue([flag], lambda *_: None, [1000, 2000], 0, 64)
+    library.statuses = [201]
+    copies.issue(SIDES[0], {})
+    names = [name for name, *_ in library.calls]
+    copy = "cuMemcpyDtoDAsync_v2"
+    assert names == [copy, "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", copy]
+    assert [cell.value for cell in library.calls[-1][1:]] == [2000 + 4 * 3, 64, 4, SIDES[0]]
+    library.statuses = [201, 0, 0, 0, 700]
+    with pytest.raises(RankError, match="refused an operation of a copy engine: error 700"):
+        copies.issue(SIDES[0], {})
 
 
 @pytest.mark.parametrize("statuses", [[700], [201, 0, 0, 0, 700]])
