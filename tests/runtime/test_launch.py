@@ -266,13 +266,10 @@ FIXED = {"rank": -5, "edge": 2**40 + 1}
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     made = Library(SIZES)
-    cuda = SimpleNamespace(current_device=lambda: 0)
-    without = {
-        "empty": lambda shape, dtype, device: torch.empty(shape, dtype=dtype),
-    }
+    here = SimpleNamespace(empty=lambda shape, dtype, device: torch.empty(shape, dtype=dtype))
     monkeypatch.setattr(functions, "library", lambda: made)
-    monkeypatch.setattr(functions, "torch", SimpleNamespace(**without))
-    monkeypatch.setattr(driver, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(functions, "torch", here)
+    monkeypatch.setattr(driver, "torch", SimpleNamespace(cuda=SimpleNamespace(current_device=lambda: 0)))
     monkeypatch.setattr(functions, "_hooked", lambda: False)
     return made
 

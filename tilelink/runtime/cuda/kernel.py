@@ -27,7 +27,7 @@ from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.job import TensorLayout
 from tilelink.runtime.modules import load_module
 
-SIDE_PRIORITY = -1  # streams of another priority have other hardware queues than the caller's
+SIDE_PRIORITY = -1  # other hardware queues than those of a caller's stream of the usual priority
 Tensors = Mapping[str, torch.Tensor]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from tilelink.runtime.job import Layout
 
 Signal = tuple[str, str]
+"""Counters of the program: of which tensor, and of which kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +48,10 @@ class GpuKernel:
 class GpuProgram:
     """A module for all ranks of a group.
 
-    lag: a rank may prepare launch e once all peers
-    have finished launch e - lag, because its copy engine and its staged inputs then write to them; 0 waits for nobody.
-    reuse_wait: whether kernels wait for peers' earlier launches, not only for the program's own signals.
-    tables: int32 values [ranks, *shape] of the dynamic mappings. records: how many spans a
-    program has in a launch at most, where kernels write them down; else 0.
+    lag: a rank may prepare launch e once all peers have finished launch e - lag, because its copy engine and its staged
+    inputs then write to them; 0 waits for nobody. reuse_wait: whether kernels wait for peers' earlier launches, not
+    only for the program's own signals. tables: int32 values [ranks, *shape] of the dynamic mappings. records: how many
+    spans a program has in a launch at most, where kernels write them down; else 0.
     """
 
     source: Path
