@@ -194,6 +194,56 @@ def test_waits_that_peers_end_stay_behind_those_that_kernels_end() -> None:
     assert between_kernels([b, a], [], layout) == [[b, a]]
 
 
+RELAY = """program relay(M, N):
+    x : in        [M, N]
+    c : local     [M, N]
+    w : symmetric [M, N]
+    u : symmetric [M, N]
+    v : symmetric [M, N]
+    y : out       [M, N]
+
+    compute work(i: M):
+        if rank > 0:
+            tile_push_data(w[i, :] @ (rank - 1), x[i, :])
+            producer_tile_notify(w[i, :] @ (rank - 1))
+        if rank == 0:
+            consumer_tile_wait(w[i, :])
+        c[i, :] = x[i, :]
+        producer_tile_notify(c[i, :])
+
+    comm send(i: M):
+        if rank == 0:
+            consumer_tile_wait(c[i, :])
+            tile_push_data(u[i, :] @ 1, c[i, :])
+            producer_tile_notify(u[i, :] @ 1)
+        if rank == 1:
+            consumer_tile_wait(u[i, :])
+            tile_push_data(v[i, :] @ 0, u[i, :])
+            producer_tile_notify(v[i, :] @ 0)
+
+    compute take(i: M):
+        if rank == 0:
+            consumer_tile_wait(v[i, :])
+        y[i, :] = x[i, :]
+
+schedule engine for relay:
+    work on sm, tile(i=64)
+    send on copy_engine, tile(i=64)
+    take on sm, tile(i=64)
+"""
+
+
+def test_waits_for_a_peers_copy_engine_come_behind_the_kernels_that_it_waits_for() -> None:
+    """Rank 0 relays what its kernel made, for which that waits for rank 1's kernel."""
+    module = compiler.parse(RELAY, "relay.tl")
+    sizes, schedule = {"M": 64, "N": 256}, module.schedules[0]
+    plan = compiler.plan(module.program(), schedule, ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+    program = gpu_program(plan, layout(plan))
+    issued = [order_of(program, rank) for rank in range(2)]
+    assert stuck(program, issued) == []
+    assert [getattr(one, "name", type(one).__name__) for one in issued[1]] == ["work", "Gate", "Copy", "Flag", "take"]
+
+
 def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     stream, drained = SimpleNamespace(cuda_stream=7), list[list[str]]()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilelink.runtime.cuda.copies import Gate, Operation
-from tilelink.runtime.cuda.spec import GpuKernel
+from tilelink.runtime.cuda.spec import GpuKernel, Signal
 from tilelink.runtime.job import Layout
 
 
@@ -31,18 +31,30 @@ def kernels_in_order(kernels: Sequence[GpuKernel]) -> list[GpuKernel]:
 
 
 def between_kernels(
-    operations: Sequence[Operation], kernels: Sequence[GpuKernel], layout: Layout
+    operations: Sequence[Operation], kernels: Sequence[GpuKernel], layout: Layout, queued: Sequence[GpuKernel] = ()
 ) -> list[list[Operation]]:
     """The operations of a copy engine before the first of these kernels, and those behind each of them.
 
-    They stay in order. One is issued when all have been whose notifies it, or one before it, waits for.
+    They stay in order. One is issued when all have been whose notifies it, or one before it, waits for: also those that
+    a peer's copy engine waits for before it notifies. queued: the kernels of the copy engine.
     """
     parts: list[list[Operation]] = [[] for _ in range(len(kernels) + 1)]
     place = 0
     for operation in operations:
         if isinstance(operation, Gate):
             grid = layout.grid(operation.channel)
-            signal = (grid.tensor, grid.kind)
-            place = max([place, *(at for at, k in enumerate(kernels, start=1) if signal in k.notifies)])
+            signals = _behind((grid.tensor, grid.kind), queued)
+            place = max([place, *(at for at, k in enumerate(kernels, start=1) if signals & k.notifies)])
         parts[place].append(operation)
     return parts
+
+
+def _behind(signal: Signal, queued: Sequence[GpuKernel]) -> set[Signal]:
+    """The signal, and all that the copy engine waits for in the kernels that send it."""
+    found, left = {signal}, [signal]
+    while left:
+        one = left.pop()
+        new = {s for k in queued if one in k.notifies for s in k.awaits} - found
+        found |= new
+        left += new
+    return found

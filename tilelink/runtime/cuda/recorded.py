@@ -46,7 +46,7 @@ def recorded(program: GpuProgram, rank: int) -> Recorded:
     gated = {o.channel for operations in cycle for o in operations if isinstance(o, Gate)}
     return Recorded(
         early=tuple(early for early, _ in parts),
-        late=tuple(between_kernels(late, order, layout) for _, late in parts),
+        late=tuple(between_kernels(late, order, layout, queued) for _, late in parts),
         gated=frozenset(gated),
         exits=tables.exits(program, rank, gated),
         counters=tables.counters(program, rank, gated),
