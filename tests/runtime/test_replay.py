@@ -89,7 +89,10 @@ def test_the_third_launch_with_the_same_addresses_is_one_call(library: Library) 
         one.issue(STREAM, {"x": 100, "w": w}, False)
     assert queue.issued == [100, 100]  # itself, then into the graph
     assert library.launched == [1001] * 4
-    captures = ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphDestroy"]
+    captures = [
+        "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphDestroy",
+        "cuGraphUpload",
+    ]  # fmt: skip
     assert library.calls == [*captures, *["cuGraphLaunch"] * 4]
 
 
@@ -119,6 +122,14 @@ def test_captured_and_short_queues_are_issued_as_they_are(library: Library, capt
     for _ in range(4):
         one.issue(STREAM, BASES, capturing)
     assert queue.issued == [100] * 4 and library.calls == []
+
+
+def test_a_driver_that_uploads_nothing_launches_all_the_same(library: Library) -> None:
+    library.failing.add("cuGraphUpload")
+    one = replay(library, Queue())
+    for _ in range(3):
+        one.issue(STREAM, BASES, False)
+    assert library.launched == [1001, 1001]
 
 
 REFUSALS = {

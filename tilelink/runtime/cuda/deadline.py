@@ -15,6 +15,8 @@ from tilelink.runtime.job import Layout
 
 _PATIENCE = 1.5
 """Times the deadline after which waits of the copy engine, which has no clock, are let go."""
+_PRIORITY = -2
+"""Not that of a launch's streams, whose waits would hold up what lets them go."""
 
 
 class Watch:
@@ -25,7 +27,7 @@ class Watch:
         self._layout = layout
         self._rank = rank
         self._seconds = deadline_s
-        self._side = torch.cuda.Stream(device)
+        self._side = torch.cuda.Stream(device, _PRIORITY)
         self._host = torch.zeros(WORDS, dtype=torch.int64, pin_memory=True)
 
     def check(self) -> None:

@@ -2,7 +2,8 @@
 
 A GPU has a few queues, onto which CUDA maps streams and the branches of graphs. What stands in a queue behind a wait
 waits too, whether or not it is of the same stream, and CUDA knows nothing of waits for counters (CUDA driver API
-reference, "Stream Memory Operations"). So whatever notifies is issued before what waits for it.
+reference, "Stream Memory Operations"). So whatever notifies is issued before what waits for it. That a graph's branches
+keep the order in which they were captured is not documented: it is what GPUs were seen to do.
 """
 
 from __future__ import annotations

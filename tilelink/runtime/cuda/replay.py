@@ -44,6 +44,7 @@ class Graphs:
         self._end = function_of(library, "cuStreamEndCapture", handle, pointer)
         self._instantiate = function_of(library, "cuGraphInstantiateWithFlags", pointer, handle, ctypes.c_ulonglong)
         self._destroy = function_of(library, "cuGraphDestroy", handle)
+        self._upload = function_of(library, "cuGraphUpload", handle, handle)
         self.launch = function_of(library, "cuGraphLaunch", handle, handle)
         self.drop = function_of(library, "cuGraphExecDestroy", handle)
 
@@ -60,7 +61,10 @@ class Graphs:
             return None
         status = self._instantiate(ctypes.byref(executable), graph, 0)
         self._destroy(graph)
-        return executable.value if not status else None
+        if status or not executable.value:
+            return None
+        self._upload(executable, stream)  # else the first launch does it, when kernels may wait already
+        return executable.value
 
 
 class Replay:

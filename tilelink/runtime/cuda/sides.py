@@ -26,10 +26,10 @@ class Sides:
         event, stream = ctypes.c_void_p, ctypes.c_void_p
         self._record = function_of(library, "cuEventRecord", event, stream)
         self._wait = function_of(library, "cuStreamWaitEvent", stream, event, ctypes.c_uint)
+        self._events: list[int] = []
+        weakref.finalize(self, _destroy, library, self._events)
         self._begin = self._event() if streams else 0
         self._streams = [(stream, self._event()) for stream in streams]
-        events = [self._begin, *(end for _, end in self._streams)] if streams else []
-        weakref.finalize(self, _destroy, library, events)
 
     def _event(self) -> int:
         create = function_of(self._library, "cuEventCreate", ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint)
@@ -37,6 +37,7 @@ class Sides:
         status = create(ctypes.byref(made), _DISABLE_TIMING)
         if status or made.value is None:
             raise RankError(f"the CUDA driver makes no event: error {status}")
+        self._events.append(made.value)
         return made.value
 
     def fork(self, stream: int) -> None:
