@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tilelink import compiler
 from tilelink.cli import app
+from tilelink.schedule.machine import load_machine
+from tilelink.schedule.simulate import simulate
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "simulation.md").read_text()
@@ -47,3 +50,23 @@ def test_the_figures_are_those_of_the_results() -> None:
         f"has a median error of {100 * halves['fitted']:.1f} %, the other one of {100 * halves['held_out']:.1f} %",
     ):
         assert text in told
+
+
+def test_the_table_of_the_librarys_schedules_is_what_was_measured_and_is_predicted() -> None:
+    """Both columns; the products of 13312 columns and rows take too long to simulate here."""
+    rows = re.findall(r"^\| (\w+) \| (\d+) x (\d+) \| (\d+) \| (\d+) \| ([+-]\d+) % \|$", TEXT, re.M)
+    shapes = json.loads((ROOT / "benchmarks" / "results" / "tp_4xH200.json").read_text())["shapes"]
+    machine = load_machine("8xH200")
+    assert len(rows) == 8
+    for name, inner, columns, measured, predicted, error in rows:
+        module = compiler.load(name)
+        program = module.program(name)
+        (shape,) = (s for s in shapes if (s["K"], s["N"]) == (int(inner), int(columns)) and s["op"] in name)
+        (us,) = (row["us"] for row in shape["rows"] if row["name"] == f"{name}:h200")
+        assert f"{us:.0f}" == measured
+        assert 100 * (int(predicted) / us - 1) == pytest.approx(int(error), abs=0.7)
+        if "13312" not in (inner, columns):
+            dims = {"Ms": 2048, "N": int(columns), "K": int(inner)}
+            chosen = module.schedule("h200", program)
+            plan = compiler.plan(program, chosen, ranks=4, dims=dims, dtype="bf16", target=machine.target)
+            assert f"{simulate(plan, machine).seconds * 1e6:.0f}" == predicted
