@@ -18,7 +18,8 @@ near      one knob away from the best of the search or from a good declared sche
 
 Two schedules with the same generated kernels are one point. Random points that the model thinks far slower than the
 best are not measured, they are in `too_slow`: whoever searches by chance has them too. `--report` writes the figures
-into the measured file, for `benchmarks/report.py`.
+into the measured file, for `benchmarks/report.py`. `--again` searches anew, as after a change of the model, and says
+what a measured file knows of the choices.
 """
 
 from __future__ import annotations
@@ -193,9 +194,20 @@ class Sweep:
                 point["sources"].append("near")
                 count -= 1
 
-    def _neighbours(self, point: Point) -> Iterator[tuple[str, Schedule]]:
+    def chosen(self, trials: int, count: int = SEARCH) -> list[Point]:
+        """What a search would measure, best first."""
+        return self._best(self._search(trials), count)
+
+    def same(self, point: Point) -> Point | None:
+        """The point of the kernels of a point of another sweep."""
+        return self.find(point["program"], self._parsed(point)[1])
+
+    def _parsed(self, point: Point) -> tuple[int, Schedule]:
         number = next(n for n, p in enumerate(self._programs) if p.name == point["program"])
-        schedule = compiler.parse(f"{self._programs[number]}\n{point['schedule']}").schedules[-1]
+        return number, compiler.parse(f"{self._programs[number]}\n{point['schedule']}").schedules[-1]
+
+    def _neighbours(self, point: Point) -> Iterator[tuple[str, Schedule]]:
+        number, schedule = self._parsed(point)
         for knob in self._space.knobs[number]:
             for change in knob.changes:
                 yield point["program"], change(schedule)
@@ -256,17 +268,37 @@ def report(path: Path, points: Path) -> int:
     return 0
 
 
+def again(
+    path: Path, machine: str, trials: int = TRIALS, groups: Sequence[tuple[str, str]] = GROUPS
+) -> int:  # fmt: skip
+    """Searches anew and shows what a measured file knows of the choices. Returns 0."""
+    points = json.loads(path.read_text(encoding="utf-8"))["points"]
+    for group in groups:
+        own = Sweep(*group, load_machine(machine))
+        chosen = own.chosen(trials)
+        times = {id(own.same(p)): p["measured_us"] for p in points if (p["op"], p["shape"]) == group}
+        best = min(times.values())
+        known = [f"{n}: {100 * (times[id(p)] / best - 1):.1f} %" for n, p in enumerate(chosen, 1) if id(p) in times]
+        print(f"{' '.join(group)}: choices of {len(chosen)} that were measured, over the best: {', '.join(known)}")
+    return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=Path, required=True, help="the points: written by --choose, else read")
+    parser.add_argument("--points", type=Path, help="the points: written by --choose, else read")
     parser.add_argument("--choose", action="store_true", help="choose points")
     parser.add_argument("--report", type=Path, help="a file of measured points")
+    parser.add_argument("--again", type=Path, help="a file of measured points: what it knows of new searches' choices")
     parser.add_argument("--machine", default="8xH200", help="a shipped machine or a JSON file")
     parser.add_argument("--trials", type=int, default=TRIALS, help="points that the search of --choose tries")
     args = parser.parse_args(argv)
-    if args.choose == bool(args.report):
-        parser.error("give either --choose or --report")
+    if args.choose + bool(args.report) + bool(args.again) != 1:
+        parser.error("give one of --choose, --report and --again")
+    if args.points is None and not args.again:
+        parser.error("give --points")
     try:
+        if args.again:
+            return again(args.again, args.machine, args.trials)
         return choose(args.points, args.machine, args.trials) if args.choose else report(args.report, args.points)
     except (OSError, ValueError, TileLinkError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -166,6 +166,18 @@ def test_points_come_from_all_sources_and_the_searchs_are_first(tmp_path: Path) 
         assert len(set(hashes)) == len(hashes)
 
 
+def test_choices_made_again_are_looked_up_by_their_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group, trials = ("ag_gemm", "mlp-1@512"), 12
+    chosen = Sweep(*group, load_machine("8xH200")).chosen(trials, 3)
+    renamed = [p | {"schedule": p["schedule"].replace("schedule one", "schedule other")} for p in chosen]
+    times = (120.0, 100.0)  # the third is not among the measured
+    measured = [p | {"measured_us": us} for p, us in zip(renamed, times, strict=False)]
+    file = tmp_path / "measured.json"
+    file.write_text(json.dumps({"points": measured}))
+    assert search_quality.again(file, "8xH200", trials, [group]) == 0
+    assert capsys.readouterr().out.strip().endswith("over the best: 1: 20.0 %, 2: 0.0 %")
+
+
 def test_the_committed_points_are_sweeps_of_the_library() -> None:
     file = ROOT / "benchmarks" / "results" / "search_quality_points.json"
     found = json.loads(file.read_text(encoding="utf-8"))

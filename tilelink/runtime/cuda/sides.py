@@ -1,7 +1,7 @@
 """The side streams of a launch, which begin behind what the caller's stream has done and which it waits for.
 
-By the driver's own calls: torch's events cost three times as much on the host, and there are four of these calls in a
-launch. Signatures: CUDA driver API reference, "Event Management" and "Stream Management".
+By the driver's own calls, without torch's objects around them: there are four of these in a launch. Signatures: CUDA
+driver API reference, "Event Management" and "Stream Management".
 """
 
 from __future__ import annotations
