@@ -41,6 +41,8 @@ class Dialect:
     """Loops over tiles may be flat (schedule/flat.py)."""
     notifies_together: bool = True
     """A loop of notifies may be one of `notify_each`."""
+    waits_together: bool = True
+    """A wait for evenly spaced counters may be one `wait_all`."""
     meets: bool = True
     """Kernels may tell peers themselves that the rank enters and ends a launch."""
 
@@ -74,6 +76,10 @@ class Dialect:
     def wait(self, channel: str, target: str, stage: int, *, consumed: bool) -> str:
         """A wait for a counter of the program, added to the token; `consumed`: a store or notify may come behind."""
         return f"ready += dl.wait(signals, {channel}, {target}, watch, {stage}, tile)"
+
+    def wait_all(self, first: str, count: int, step: int, target: str, stage: int) -> str:
+        """A wait for `count` counters of the program, every `step`-th from the first one on."""
+        return f"ready += dl.wait_all(signals, {first}, {count}, {target}, watch, {stage}, tile, {step})"
 
     def wait_for_runtime(self, first: int, ranks: int, lag: int, stage: int) -> tuple[str, ...]:
         """Waits until the runtime's counters of all ranks are at launch epoch - lag, which may be below 1, or beyond.
@@ -142,6 +148,7 @@ class Traced(Dialect):
     )
     flattens: bool = False  # a tile would begin before the one in front of it is written down
     notifies_together: bool = False  # each is a record of its own
+    waits_together: bool = False
 
     def check(self, bound: Bound) -> None:
         if bound.target.kind == "hip":
@@ -198,6 +205,7 @@ class TritonDistributed(Dialect):
     descriptors: bool = False
     flattens: bool = False
     notifies_together: bool = False
+    waits_together: bool = False
     meets: bool = False
 
     def check(self, bound: Bound) -> None:

@@ -327,13 +327,37 @@ class Statements:
         threshold = self.thresholds[region.tensor, kind]
         stage = addresses.stage.number
 
+        rounds = f"{grid.tensor}_round" if grid.slots > 1 else "epoch"
+
         def emit(channel: str, linear: str) -> None:
-            rounds = f"{grid.tensor}_round" if grid.slots > 1 else "epoch"
             table = f"tl.load({grid.tensor}_{kind}_thresholds + {linear})"
             target = rounds if threshold == 1 else f"{table if threshold is None else threshold} * {rounds}"
             self.writer.line(addresses.dialect.wait(channel, target, stage, consumed=consumed))
 
-        self._channels(tile_map, grid, emit, fixed or {})
+        def emit_all(channel: str, linear: str) -> None:
+            target = rounds if threshold == 1 else f"{threshold} * {rounds}"
+            self.writer.line(addresses.dialect.wait_all(channel, count, step, target, stage))
+
+        fixed = fixed or {}
+        if threshold is not None and addresses.dialect.waits_together and (row := self._row(tile_map, grid, fixed)):
+            dim, first, count = row
+            step = strides(grid.counts)[dim]
+            self._channels(tile_map, grid, emit_all, {**fixed, dim: str(first)})
+        else:
+            self._channels(tile_map, grid, emit, fixed)
+
+    def _row(self, tile_map: TileMap, grid: ChannelGrid, fixed: Mapping[int, str]) -> tuple[int, int, int] | None:
+        """The dimension along which an access has several channels, the first and how many; None unless all is known.
+
+        Coordinates are numbers there, the same for all tiles, and it is the only such dimension.
+        """
+        ranges = enumerate(tile_map.channel_range(grid))
+        many = [(d, bounds) for d, bounds in ranges if d not in fixed and not single(bounds)]
+        if len(many) != 1:
+            return None
+        dim, bounds = many[0]
+        low, high = (self.values.addresses.scalar(one) for one in bounds)
+        return (dim, int(low), int(high) - int(low)) if low.isdigit() and high.isdigit() else None
 
     def _channels(
         self, tile_map: TileMap, grid: ChannelGrid, emit: Callable[[str, str], None], fixed: Mapping[int, str]

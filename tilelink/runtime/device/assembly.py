@@ -38,14 +38,16 @@ bar.sync 0;
 mov.u32 $0, 0;
 }}"""
 
-# $0 token, $1 counter, $2 target, $3 counters: the threads share them out, so that none waits behind another
+# $0 token, $1 first counter, $2 target, $3 counters, $4 from one to the next: the threads share them out, so that none
+# waits behind another
 _POLL_ALL = """{{
 .reg .pred %p; .reg .b32 %i, %v; .reg .b64 %at;
 mov.u32 %i, %tid.x;
 NEXT:
 setp.ge.u32 %p, %i, $3;
 @%p bra DONE;
-mul.wide.u32 %at, %i, 4;
+mul.lo.u32 %v, %i, $4;
+mul.wide.u32 %at, %v, 4;
 add.s64 %at, %at, $1;
 POLL:
 ld.acquire.sys.global.b32 %v, [%at];

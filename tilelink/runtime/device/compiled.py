@@ -70,30 +70,35 @@ def wait(signals, channel, target, debug, STAGE: tl.constexpr, t):
 
 
 @triton.jit
-def wait_all(signals, first, COUNT: tl.constexpr, target, debug, STAGE: tl.constexpr, t):
-    """Waits until the COUNT counters from `first` on have all reached `target`; else as `wait`, and no token."""
+def wait_all(signals, first, COUNT: tl.constexpr, target, debug, STAGE: tl.constexpr, t, STEP: tl.constexpr = 1):
+    """Waits until COUNT counters, every STEP-th from `first` on, have all reached `target`; else as `wait`."""
     if isa() == "amdgcn":
-        _wait_each(signals, first, COUNT, target, debug, STAGE, t)
+        token = _wait_each(signals, first, COUNT, target, debug, STAGE, t, STEP)
     elif debug is None:
-        _wait_all_ptx(signals + first, tl.cast(target, tl.int32), COUNT)
+        token = _wait_all_ptx(signals + first, tl.cast(target, tl.int32), COUNT, STEP) * 1024
     else:
-        _wait_each(signals, first, COUNT, target, debug, STAGE, t)
+        token = _wait_each(signals, first, COUNT, target, debug, STAGE, t, STEP)
+    return token
 
 
 @triton.jit
-def _wait_each(signals, first, COUNT: tl.constexpr, target, debug, STAGE: tl.constexpr, t):
+def _wait_each(signals, first, COUNT: tl.constexpr, target, debug, STAGE: tl.constexpr, t, STEP: tl.constexpr):
+    token = tl.full((), 0, tl.int32)
     for number in range(0, COUNT):
-        wait(signals, first + number, target, debug, STAGE, t)
+        token += wait(signals, first + number * STEP, target, debug, STAGE, t)
+    return token
 
 
 @triton.jit
-def _wait_all_ptx(pointer, target, COUNT: tl.constexpr):
+def _wait_all_ptx(pointer, target, COUNT: tl.constexpr, STEP: tl.constexpr):
+    arguments = [pointer, target, COUNT, STEP]
     if isa() == "ptx90":
-        tl.inline_asm_elementwise(
-            POLL_ALL_TMA, "=r,l,r,r", [pointer, target, COUNT], dtype=tl.int32, is_pure=False, pack=1
-        )
+        token = tl.inline_asm_elementwise(
+            POLL_ALL_TMA, "=r,l,r,r,r", arguments, dtype=tl.int32, is_pure=False, pack=1
+        )  # fmt: skip
     else:
-        tl.inline_asm_elementwise(POLL_ALL, "=r,l,r,r", [pointer, target, COUNT], dtype=tl.int32, is_pure=False, pack=1)
+        token = tl.inline_asm_elementwise(POLL_ALL, "=r,l,r,r,r", arguments, dtype=tl.int32, is_pure=False, pack=1)
+    return token
 
 
 @triton.jit

@@ -40,9 +40,10 @@ def wait(signals, channel, target, debug, STAGE, t):
     return 0
 
 
-def wait_all(signals, first, COUNT, target, debug, STAGE, t):
+def wait_all(signals, first, COUNT, target, debug, STAGE, t, STEP=1):
     for one in range(number(COUNT)):
-        wait(signals, first + one, target, debug, STAGE, t)
+        wait(signals, first + one * number(STEP), target, debug, STAGE, t)
+    return 0
 
 
 def consume_token(value, token):

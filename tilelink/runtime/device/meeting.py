@@ -44,24 +44,25 @@ def leave(
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
     """The last of the programs to end does what ends a launch, as the kernel after other launches does."""
-    if edge is not None:  # noqa: SIM102
-        if tl.load(edge + ON) != 0:
-            tl.debug_barrier()  # all threads of the program have stored, before one of them counts it
-            left = tl.atomic_add(edge + LEFT, tl.full((), 1, tl.int64), sem="acq_rel", scope="gpu")
-            if (left + 1) % programs == 0:
-                _end(edge, signals, signal_table, epoch_at, epoch, watch, rank, FINISHED, RANKS, BLOCK, STAGE)
+    if edge is not None:
+        # All that the last program may need is on its way while the programs are counted; where no launch ends here
+        # the count goes to a block that nobody reads.
+        on, lag, exits, table = tl.load(edge + ON), tl.load(edge + LAG), tl.load(edge + EXITS), tl.load(edge + TABLE)
+        pads = _pads(signal_table, RANKS, BLOCK)
+        tl.debug_barrier()  # all threads of the program have stored, before one of them counts it
+        left = tl.atomic_add(edge + LEFT, tl.full((), 1, tl.int64), sem="acq_rel", scope="gpu")
+        if (on != 0) & ((left + 1) % programs == 0):
+            exit_table = table.to(tl.pointer_type(tl.int32))
+            await_exits(signals, epoch, exit_table, exits.to(tl.int32), watch, STAGE)
+            _end(pads, signals, epoch_at, epoch, lag.to(tl.int32), watch, rank, FINISHED, RANKS, BLOCK, STAGE)
 
 
 @triton.jit
 def _end(
-    edge, signals, signal_table, epoch_at, epoch, watch, rank,
+    pads, signals, epoch_at, epoch, lag, watch, rank,
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
-    pads = _pads(signal_table, RANKS, BLOCK)
-    table = tl.load(edge + TABLE).to(tl.pointer_type(tl.int32))
-    await_exits(signals, epoch, table, tl.load(edge + EXITS).to(tl.int32), watch, STAGE)
     _tell_each(pads, FINISHED + rank, RANKS, BLOCK)
-    lag = tl.load(edge + LAG).to(tl.int32)
     if lag > 0:
         peers = tl.arange(0, BLOCK)
         reach(signals, FINISHED + peers, epoch + 1 - lag + peers * 0, peers < RANKS, watch, STAGE)
