@@ -59,6 +59,7 @@ def gpu_program(
             warps=one.kernel.warps,
             stages=one.kernel.stages,
             needs_entry=one.kernel.needs_entry,
+            counted=one.counted,
             args=tuple(Argument(kind=a.kind, name=a.name, block=a.block) for a in one.args),
             awaits=_signals(verified.bound, one.kernel, Wait),
             notifies=_signals(verified.bound, one.kernel, Notify),

@@ -58,7 +58,8 @@ def bodies(result: Emitted) -> dict[str, str]:
 
 def edges(result: Emitted) -> Edges:
     """kernel -> whether it begins the launch and whether it ends it; those that do neither are not there."""
-    found = {name: ("dl.enter(" in body, "dl.leave(" in body) for name, body in bodies(result).items()}
+    found = {name: ("dl.enter(" in body, bool(re.search(r"dl\.(leave|count)\(", body)))
+             for name, body in bodies(result).items()}  # fmt: skip
     given = {kernel.name for kernel in result.kernels if any(arg.kind == "edge" for arg in kernel.args)}
     assert given == {name for name, both in found.items() if any(both)}, "the block is passed to those that need it"
     return {name: both for name, both in found.items() if any(both)}
@@ -92,6 +93,54 @@ def test_launches_of_several_streams_are_begun_and_ended_for_them(place: str) ->
 def test_dialects(dialect: str, own: bool) -> None:
     expected = {"one": (True, False), "three": (False, True)} if own else {}
     assert edges(emitted(bound(**PEERS), dialect)) == expected
+
+
+ALONE = """
+program alone(M):
+    x : in{shared}    [M]
+    h : symmetric [M]
+    y : out       [M]
+
+    comm send(i: M):
+        tile_push_data(h[i] @ (rank + 1), x[i] * 2.0)
+        producer_tile_notify(h[i] @ (rank + 1))
+
+    compute keep(i: M):
+        consumer_tile_wait(h[i])
+        y[i] = h[i]{more}
+
+schedule s for alone:
+    send {place}, tile(i=32)
+    keep in send epilogue, tile(i=32)
+    {last}
+"""
+OFF = {"last": "reuse_wait off"}
+COUNTED: dict[str, tuple[dict[str, Any], bool]] = {
+    "only signals": (OFF, True),
+    "inputs of peers with two buffers": ({**PEERS, **OFF}, True),
+    "inputs of peers with one buffer": ({**PEERS, "last": "x buffers 1\n    reuse_wait off"}, False),
+    "waits for reuse": ({}, False),
+    "a stream of its own": ({"place": "on sm(2)", **OFF}, False),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_programs_are_counted_where_nobody_waits_for_the_end_of_a_launch(name: str) -> None:
+    given, expected = COUNTED[name]
+    module = compiler.parse(ALONE.format(**{"shared": "", "more": "", "place": "on sm", "last": "", **given}))
+    one = compiler.bound(module.programs[0], module.schedules[0], ranks=3, dims={"M": 256}, target="sm_90")
+    result = emitted(one)
+    assert [kernel.counted for kernel in result.kernels] == [expected]
+    own = [line for line in bodies(result)["send"].splitlines() if re.search(r"dl\.(number|catch_up|count|leave)", line)]
+    names = re.findall(r"dl\.(\w+)", " ".join(own))
+    assert names == (["number", "catch_up", "count"] if expected else ["leave"] if name != "a stream of its own" else [])
+
+
+def test_outputs_that_peers_write_end_a_launch() -> None:
+    program = compiler.load("all_reduce").program("all_reduce_two_shot")
+    schedule = compiler.load("all_reduce").schedule("few", program)
+    result = emitted(compiler.bound(program, schedule, ranks=4, dims={"Ms": 64, "N": 64}, target="sm_90"))
+    assert [kernel.counted for kernel in result.kernels] == [False]
 
 
 def test_peers_are_told_before_they_are_waited_for_and_at_the_very_end() -> None:

@@ -45,7 +45,7 @@ CASES: dict[str, tuple[tuple[str, str], ...]] = {
     "arithmetic after a product": (("ag_gemm_bias_gelu", "small"), ("ag_gemm_gated", "small")),
     "f32 sums": (("gemm_rs_f32", "movers"),),
     "large tiles, eight warps": (("ag_gemm", "h200_few"),),
-    "no product": (("all_reduce_two_shot", "small"), ("reduce_scatter", "movers")),
+    "no product": (("all_reduce_two_shot_pushed", "small"), ("reduce_scatter", "movers")),
 }
 """What is reached -> the programs and schedules of the library by which it is."""
 
@@ -54,7 +54,7 @@ TRACED = (("ag_gemm", "copy_engine"), ("gemm_ar", "beside"))
 
 LIBRARY = (
     "check_integers", "check_relu_keeps_nan", "check_convert", "check_copies", "check_pointers", "check_low_level",
-    "check_wait_all", "check_push", "check_wrapped_counters",
+    "check_wait_all", "check_counted_launches", "check_push", "check_wrapped_counters",
 )  # fmt: skip
 """Functions of `device_expected` that run the device library alone."""
 

@@ -5,6 +5,7 @@ import math
 import torch
 
 from tests.runtime import device_kernels as kernels
+from tilelink.runtime.cuda.boundary import close_launch, open_launch, turn_launch
 
 
 def check_integers(device: str) -> None:
@@ -121,6 +122,9 @@ def check_wait_all(device: str) -> None:
         out = torch.zeros(1, dtype=torch.int32, device=device)
         kernels.await_all[(1,)](signals, out, 1, 7, None, count)
         assert out.tolist() == [1]
+    signals = torch.tensor([0, 7, 0, 0, 7, 0, 0, 9, 0], dtype=torch.int32, device=device)
+    kernels.await_all[(1,)](signals, out, 1, 7, None, 3, 3)
+    assert out.tolist() == [2], "every third, and the token is nothing"
 
 
 def check_notify_each(device: str) -> None:
@@ -161,6 +165,47 @@ def check_launches(device: str) -> None:
     for none in (torch.zeros_like(edge), None):
         kernels.launch[(6,)](x, none, pads[1], signal_table, epoch, None, 1, 0, 3, 3, 4, 64)
         assert pads.tolist() == before.tolist() and epoch.tolist() == [4] and set(x.tolist()) == {4}
+
+
+def check_counted_launches(device: str) -> None:
+    """Rank 1 of 3 alone, six programs: three launches, a captured one with buffer 0 of 2, and two more.
+
+    Counters: 0..2 entered, 3..5 finished. What peers would have told is there before.
+    """
+    x = torch.zeros(6 * 64, dtype=torch.int32, device=device)
+    pads = torch.zeros(3, 8, dtype=torch.int32, device=device)
+    pads[1, 3], pads[1, 5] = 20, 20
+    signal_table = torch.tensor([row.data_ptr() for row in pads], device=device)
+    edge = torch.tensor([1, 0, 0, 0, 0], dtype=torch.int64, device=device)
+    epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=device)
+    none = torch.zeros(1, dtype=torch.int32, device=device)
+
+    def launches(*expected: int, block: torch.Tensor | None = edge) -> None:
+        for number in expected:
+            kernels.counted_launch[(6,)](x, block, signal_table, epoch, 1, 0, 3, 3, 4, 6, 64)
+            assert set(x.tolist()) == {number}
+
+    def told(entered: int, finished: int) -> None:
+        assert (pads[:, 1].tolist(), pads[:, 4].tolist()) == ([entered] * 3, [finished] * 3)
+
+    launches(1, 2, 3)
+    told(3, 2)
+    assert epoch.tolist() == [1, 0, 18, 2]
+    state = (pads[1], signal_table, epoch, None)
+    constants = {
+        "RANKS": 3, "BLOCK": 4, "ENTERED": 0, "FINISHED": 3, "COUNTERS": 0, "FLAGS": 0, "LAG": 1, "ENTRY": True,
+        "STAGE": 1, "COUNTED": 6, "CYCLE": 2,
+    }  # fmt: skip
+    turn_launch[(1,)](*state, none, none, none, 1, **constants, TURN=0)
+    told(4, 4)
+    open_launch[(1,)](*state, 1, RANKS=3, BLOCK=4, ENTERED=0, WAIT=False, STAGE=1)
+    launches(5, block=torch.zeros_like(edge))
+    close_launch[(1,)](*state, none, none, none, none, 1, **constants, EXITS=0)
+    told(5, 5)
+    launches(6, 7)
+    told(7, 6)
+    launches(6, 6, block=None)  # nobody counts where the runtime does it
+    assert epoch.tolist() == [6, 0, 12, 6]
 
 
 def check_low_level(device: str) -> None:

@@ -118,6 +118,11 @@ def test_launches_that_begin_and_end_by_themselves() -> None:
 
 
 @pytest.mark.usefixtures("meets")
+def test_launches_whose_programs_are_counted() -> None:
+    expected.check_counted_launches("cpu")
+
+
+@pytest.mark.usefixtures("meets")
 @pytest.mark.parametrize(
     ("late", "awaited", "told"), [(6, "6", 0), (3, "3, 4, 5", 1), (5, "3, 4, 5", 1), (2, "", 1)]
 )  # fmt: skip

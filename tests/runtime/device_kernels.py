@@ -106,9 +106,9 @@ def await_one(signals, channel, target, watch, t):
 
 
 @triton.jit
-def await_all(signals, out, first, target, watch, COUNT: tl.constexpr):
-    dl.wait_all(signals, first, COUNT, target, watch, 2, 0)
-    tl.store(out, 1)
+def await_all(signals, out, first, target, watch, COUNT: tl.constexpr, STEP: tl.constexpr = 1):
+    token = dl.wait_all(signals, first, COUNT, target, watch, 2, 0, STEP)
+    tl.store(out, dl.consume_token(tl.load(out) + 1, token))
 
 
 @triton.jit
@@ -139,6 +139,20 @@ def launch(
     tl.store(x + tl.program_id(0) * N + tl.arange(0, N), epoch + tl.zeros((N,), tl.int32))
     programs = tl.num_programs(0)
     dl.leave(edge, signals, signal_table, epoch_at, epoch, watch, rank, programs, FINISHED, RANKS, BLOCK, 3)
+
+
+@triton.jit
+def counted_launch(
+    x, edge, signal_table, epoch_at, rank,
+    ENTERED: tl.constexpr, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    N: tl.constexpr,
+):  # fmt: skip
+    """The same for a launch whose programs are counted."""
+    epoch = dl.number(epoch_at, edge, PROGRAMS).to(tl.int32)
+    dl.enter(edge, signal_table, rank, ENTERED, RANKS, BLOCK)
+    dl.catch_up(edge, signal_table, epoch_at, epoch, rank, FINISHED, RANKS, BLOCK)
+    tl.store(x + tl.program_id(0) * N + tl.arange(0, N), epoch + tl.zeros((N,), tl.int32))
+    dl.count(edge, epoch_at)
 
 
 @triton.jit

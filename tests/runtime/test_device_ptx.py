@@ -92,7 +92,7 @@ def test_a_wait_for_all_polls_side_by_side_before_a_barrier(target: str) -> None
     found = events(ptx, "poll", "less", "barrier", "proxy", "store")
     assert found[: found.index("store")] == ["poll", "less", "barrier"] + ["proxy"] * (target == "sm_90")
     assert "setp.ge.u32 %p, %i," in ptx and "mov.u32 %v, %ntid.x;" in ptx  # each thread its own counters
-    debug = compile_source(kernel, {**types, "watch": "*i64"}, {"COUNT": 8}, target)
+    debug = compile_source(kernel, {**types, "watch": "*i64"}, {"COUNT": 8, "STEP": 3}, target)
     assert {"clock", "trip"} <= set(events(text(debug)))
 
 
@@ -249,7 +249,12 @@ PORTABLE: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
     "await_all": (
         kernels.await_all,
         {"signals": "*i32", "out": "*i32", "first": "i32", "target": "i32"},
-        {"watch": None, "COUNT": 8},
+        {"watch": None, "COUNT": 8, "STEP": 3},
+    ),
+    "counted_launch": (
+        kernels.counted_launch,
+        {"x": "*i32", "edge": "*i64", "signal_table": "*i64", "epoch_at": "*i64", "rank": "i32"},
+        {"ENTERED": 0, "FINISHED": 8, "RANKS": 4, "BLOCK": 4, "PROGRAMS": 6, "N": 1024},
     ),
     "tell_each": (
         kernels.tell_each,

@@ -37,6 +37,8 @@ class Node:
     """The kernels that read inputs, and so wait until peers have entered."""
     reads_first: bool = False
     """Programs do not wait until peers have entered: they read inputs whenever they run."""
+    counted: bool = False
+    """Programs are counted as they end, which numbers launches, and peers are told of a launch in the next one."""
     staged: list[list[int]] = field(init=False)
     entered: list[list[int]] = field(init=False)
     finished: list[list[int]] = field(init=False)
@@ -50,6 +52,7 @@ class Node:
         self.staged = [[0] * self.buffers for _ in range(self.ranks)]
         self.entered, self.finished = ([[0] * self.ranks for _ in range(self.ranks)] for _ in range(2))
         self.left, self.ended = [0] * self.ranks, [0] * self.ranks
+        self.number, self.told = [1] * self.ranks, [0] * self.ranks
 
     def stream(self, rank: int, begin: Callable[[Thread], Callable[[], bool]]) -> Thread:
         """A rank's launches, one behind the other; `begin` starts a thread and returns whether it has ended."""
@@ -59,12 +62,20 @@ class Node:
             for kernel in range(self.kernels):
                 running = [begin(self.program(rank, epoch, kernel, p)) for p in range(self.programs)]
                 yield lambda running=running: all(ended() for ended in running)
+            self.ended[rank] = epoch if self.counted else self.ended[rank]
             if self.ended[rank] != epoch:
                 self.wrong.append(f"launch {epoch} of rank {rank} was not ended")
 
     def program(self, rank: int, epoch: int, kernel: int, number: int, edge: bool = True) -> Thread:
+        if self.counted:
+            yield None
+            if (found := self.number[rank] + self.left[rank] // self.programs) != epoch:
+                self.wrong.append(f"launch {epoch} of rank {rank} takes itself for {found}")
         if edge and kernel == 0 and number == 0:
             yield from self.tell(self.entered, rank)
+        if edge and self.counted and number == self.programs - 1:
+            yield from self.tell(self.finished, rank, epoch - 1 - self.told[rank])
+            self.told[rank] = epoch - 1
         peers = range(self.ranks if kernel in self.readers else 0)
         for peer in peers:
             if not self.reads_first:
@@ -76,7 +87,7 @@ class Node:
         if edge and kernel == self.kernels - 1:
             yield None
             self.left[rank] += 1
-            if self.left[rank] % self.programs == 0:
+            if not self.counted and self.left[rank] % self.programs == 0:
                 yield from self.end(rank, epoch)
 
     def end(self, rank: int, epoch: int) -> Thread:
@@ -154,8 +165,10 @@ class Replaying(Node):
     def advance(self, rank: int, skipped: int, done: int, following: int) -> Thread:
         """Launches are skipped and done; `following` comes next, and overwrites what was staged for one before it."""
         yield from self.tell(self.entered, rank, skipped)
-        yield from self.tell(self.finished, rank, done + skipped)
+        yield from self.tell(self.finished, rank, following - 1 - self.told[rank] if self.counted else done + skipped)
+        self.told[rank] = following - 1
         yield lambda: min(self.finished[rank]) >= following - self.buffers
+        self.number[rank], self.left[rank] = following, 0
 
 
 def lag_of(slots: int, *, entry: bool = True) -> int:
@@ -192,6 +205,38 @@ def test_only_one_buffer_needs_the_wait_at_the_end() -> None:
 @pytest.mark.parametrize(("buffers", "other"), [(1, {}), (2, {"reads_first": True})], ids=["one buffer", "no entry"])
 def test_inputs_would_be_overwritten_without(buffers: int, other: dict[str, bool]) -> None:
     assert any(node.wrong for node in nodes(buffers=buffers, lag=0, **other))
+
+
+@pytest.mark.parametrize("buffers", [2, 3])
+def test_programs_that_are_counted_number_launches(buffers: int) -> None:
+    """Whoever reads inputs has a second buffer for them, and then nobody waits for what is finished."""
+    found = [alone(buffers, Random(seed)).run(seed) for seed in range(40)]
+    assert not [wrong for node in found for wrong in node.wrong]
+    assert all(node.left == [LAUNCHES * node.programs] * node.ranks for node in found)
+    assert all(node.finished == [[LAUNCHES - 1] * node.ranks] * node.ranks for node in found), "of all but the last"
+
+
+def alone(buffers: int, chance: Random) -> Node:
+    """Launches of one kernel, of which programs are counted."""
+    ranks, programs = chance.choice((2, 3)), chance.choice((1, 2, 3))
+    return Node(buffers=buffers, ranks=ranks, programs=programs, kernels=1, lag=0, readers=(0,), counted=True)
+
+
+@pytest.mark.parametrize("buffers", [2, 3])
+def test_replays_between_launches_that_are_counted(buffers: int) -> None:
+    for seed in range(40):
+        chance = Random(seed)
+        captured = tuple(chance.random() < 0.5 for _ in range(LAUNCHES))
+        mixed = Replaying(
+            ranks=chance.choice((2, 3)), programs=chance.choice((1, 2, 3)), kernels=1, lag=0, readers=(0,),
+            counted=True, buffers=buffers, captured=captured, buffer=chance.randrange(buffers),
+        )  # fmt: skip
+        mixed.run(seed)
+        assert not mixed.wrong
+        last = LAUNCHES + sum(captured) * (buffers - 1)
+        assert mixed.entered == [[last] * mixed.ranks] * mixed.ranks
+        told = last - (not captured[-1])
+        assert mixed.finished == [[told] * mixed.ranks] * mixed.ranks, "of all but an eager last one"
 
 
 @pytest.mark.parametrize("buffers", [1, 2, 3])

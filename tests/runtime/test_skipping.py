@@ -107,7 +107,7 @@ def lag_of_replays(buffers: int, reuse: bool) -> int:
     """LAG of the kernels before and after a captured launch, which are the same."""
     sizes = SimpleNamespace(ranks=2, entered_base=0, finished_base=2, stages=())
     program: Any = SimpleNamespace(
-        layout=sizes, cycle=buffers, kernels=(), lag=0, needs_entry=False, reuse_wait=reuse, keeps=False
+        layout=sizes, cycle=buffers, kernels=(), lag=0, needs_entry=False, reuse_wait=reuse, keeps=False, counted=0
     )
     found = boundary_options(program, EMPTY)
     assert found.captured is not None and found.closing["LAG"] == 0, "others do not wait"

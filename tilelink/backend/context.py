@@ -68,9 +68,12 @@ class ModuleContext:
 
 @dataclass(frozen=True, kw_only=True)
 class EmittedKernel:
+    """counted: its programs are counted as they end, and the launch's number follows from that."""
+
     name: str
     kernel: Kernel
     args: tuple[Arg, ...]
+    counted: bool = False
 
 
 _POINTERS = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "i32": "*i32", "bool": "*i1"}

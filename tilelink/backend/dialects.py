@@ -65,6 +65,19 @@ class Dialect:
         numbers = f"{finished}, {ranks}, {block}, {stage}"
         return f"dl.leave(edge, signals, signal_table, epoch_at, epoch, watch, rank, num_programs, {numbers})"
 
+    def number(self, counted: int) -> str:
+        """The number of the launch; counted: the programs of a kernel that are counted as they end, 0: they are not."""
+        number = f"dl.number(epoch_at, edge, {counted})" if counted else "tl.load(epoch_at)"
+        return f"epoch = {number}.to({self.epoch_type})"
+
+    def catch_up(self, finished: int, ranks: int, block: int) -> str:
+        """Tells peers what launches are finished, of a kernel whose programs are counted; as `leave`."""
+        return f"dl.catch_up(edge, signal_table, epoch_at, epoch, rank, {finished}, {ranks}, {block})"
+
+    def count(self) -> str:
+        """Counts a program that ends."""
+        return "dl.count(edge, epoch_at)"
+
     def no_token(self) -> str:
         """The token of a tile that has waited for nothing yet."""
         return "ready = 0"

@@ -45,7 +45,8 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
         else:
             context = _tile_kernel(bound, kernel, _arguments(bound, kernel, uniform, chosen), uniform, modules, chosen)
         contexts.append(context)
-        kernels.append(EmittedKernel(name=kernel.name, kernel=kernel, args=context.args))
+        counted = _counted(bound, kernel, chosen)
+        kernels.append(EmittedKernel(name=kernel.name, kernel=kernel, args=context.args, counted=counted))
     module = ModuleContext(
         header=_header(bound),
         decorator=chosen.decorator,
@@ -139,6 +140,17 @@ def _edges(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[bool, bool]:
     return read and kernel.position == 0, kernel.position == len(bound.kernels) - 1
 
 
+def _counted(bound: Bound, kernel: Kernel, dialect: Dialect) -> bool:
+    """Whether a launch is this kernel alone, and no launch waits until a peer has finished an earlier one.
+
+    Inputs that peers read have a second buffer then: whoever enters a launch has finished the one before.
+    """
+    if not dialect.meets or len(bound.kernels) > 1 or kernel.stream != "main" or kernel.reuse_lag:
+        return False
+    shared = [t for t in bound.tensors.values() if t.decl.symmetric and t.decl.space in ("in", "out")]
+    return all(t.decl.space == "in" and kernel.needs_entry and t.slots > 1 for t in shared)
+
+
 def _scalars(stage: BoundStage) -> list[Scalar]:
     return [e for s in stage_scalars(stage.stage) for e in walk(s)]
 
@@ -227,7 +239,8 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
     writer = Writer()
     for line in dialect.setup(_first_lane(bound, kernel)):
         writer.line(line)
-    writer.line(f"epoch = tl.load(epoch_at).to({dialect.epoch_type})")
+    counted = _counted(bound, kernel, dialect)
+    writer.line(dialect.number(kernel.programs if counted else 0))
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
                  if isinstance(s, Wait | Notify)}  # fmt: skip
     touched = {r.tensor for st in _stages(bound, kernel) for r in stage_regions(st.stage)}
@@ -240,8 +253,11 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
         writer.line(f"{name}_here = {name} + {name}_slot")
         if name in signalled:
             writer.line(f"{name}_round = (epoch - 1) // {tensor.slots} + 1")
+    block = power_of_two(bound.ranks)
     if _edges(bound, kernel, dialect)[0]:
-        writer.line(dialect.enter(bound.entered_base, bound.ranks, power_of_two(bound.ranks)))
+        writer.line(dialect.enter(bound.entered_base, bound.ranks, block))
+    if counted and bound.ranks > 1:
+        writer.line(dialect.catch_up(bound.finished_base, bound.ranks, block))
     for first, lag in _runtime_waits(bound, kernel):
         for line in dialect.wait_for_runtime(first, bound.ranks, lag, len(bound.stages)):
             writer.line(line)
@@ -252,6 +268,8 @@ def _closing(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
     """What the last kernel of a launch does at its end."""
     if not _edges(bound, kernel, dialect)[1]:
         return ()
+    if _counted(bound, kernel, dialect):
+        return (dialect.count(),)
     return (dialect.leave(bound.finished_base, bound.ranks, power_of_two(bound.ranks), len(bound.stages)),)
 
 

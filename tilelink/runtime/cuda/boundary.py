@@ -14,6 +14,15 @@ from tilelink.runtime import device as dl
 from tilelink.runtime.device import meeting
 
 
+@triton.jit
+def _number(epoch_at, COUNTED: tl.constexpr):
+    """The number of the launch. COUNTED: the programs of a launch that kernels count, or 0 (device/meeting.py)."""
+    epoch = tl.load(epoch_at)
+    if COUNTED:
+        epoch += tl.load(epoch_at + 2) // COUNTED
+    return epoch.to(tl.int32)
+
+
 @triton.jit(do_not_specialize=["rank"])
 def open_launch(
     signals, signal_table, epoch_at, watch, rank,
@@ -21,7 +30,8 @@ def open_launch(
 ):  # fmt: skip
     """Tells all peers that this rank has entered its launch; WAIT: and waits until all have entered it.
 
-    signals, signal_table, watch: as generated kernels take them. BLOCK: a power of two, at least RANKS.
+    signals, signal_table, watch: as generated kernels take them. BLOCK: a power of two, at least RANKS. Kernels that
+    are counted run without WAIT.
     """
     peers = tl.arange(0, BLOCK)
     meeting.tell(signal_table, ENTERED + rank, 1, peers < RANKS, peers)
@@ -42,11 +52,11 @@ def close_launch(
     signals, signal_table, epoch_at, watch, exits, counters, flags, flag_values, rank,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     EXITS: tl.constexpr, COUNTERS: tl.constexpr, FLAGS: tl.constexpr,
-    LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr, CYCLE: tl.constexpr,
+    LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr, COUNTED: tl.constexpr, CYCLE: tl.constexpr,
 ):  # fmt: skip
     """Waits for what peers still write into outputs, tells them that the launch is finished, and prepares the next one.
 
-    epoch_at: int64 [2], the number of the launch and how many launches `turn_launch` has skipped before it.
+    epoch_at: int64 [4], as generated kernels take it. COUNTED: how many programs kernels count in a launch, or 0.
     exits: int32 [EXITS, 4], rows (first counter, buffers, counters of a buffer, threshold) of outputs' counters.
     counters: int32 [COUNTERS, 3], rows (threshold, buffer, buffers) of the pad's counters, for skipped launches.
     flags: int32 [FLAGS, 5], rows (step, count, buffers, counter, counters of a buffer) of the copy engine's notifies;
@@ -55,14 +65,14 @@ def close_launch(
     LAG: the next launch may begin once peers have finished that many launches before it; 0: at once.
     CYCLE: of a captured launch, launches after which the buffers are the same; 0 if it is not captured.
     """
-    epoch = tl.load(epoch_at).to(tl.int32)
+    epoch = _number(epoch_at, COUNTED)
     meeting.await_exits(signals, epoch, exits, EXITS, watch, STAGE)
     skipped = 0
     if CYCLE:
         skipped = CYCLE - 1 - tl.load(epoch_at + 1).to(tl.int32)
     _advance(
         signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, epoch + 1, skipped, 1,
-        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, CYCLE,
+        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, COUNTED, CYCLE,
     )  # fmt: skip
 
 
@@ -71,15 +81,15 @@ def turn_launch(
     signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
-    CYCLE: tl.constexpr, TURN: tl.constexpr,
+    COUNTED: tl.constexpr, CYCLE: tl.constexpr, TURN: tl.constexpr,
 ):  # fmt: skip
     """Skips launches until the next one, counted from 0, is number TURN of its cycle. Parameters as of close_launch."""
-    epoch = tl.load(epoch_at).to(tl.int32)
+    epoch = _number(epoch_at, COUNTED)
     skipped = (TURN + CYCLE - (epoch - 1) % CYCLE) % CYCLE
     tl.store(epoch_at + 1, tl.cast(skipped, tl.int64))
     _advance(
         signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, epoch, skipped, 0,
-        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, CYCLE,
+        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, COUNTED, CYCLE,
     )  # fmt: skip
 
 
@@ -88,7 +98,7 @@ def _advance(
     signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, first, skipped, done,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
-    CYCLE: tl.constexpr,
+    COUNTED: tl.constexpr, CYCLE: tl.constexpr,
 ):  # fmt: skip
     """Ends `done` launches and `skipped` ones from number `first` on, and prepares the launch after them."""
     peers = tl.arange(0, BLOCK)
@@ -105,8 +115,11 @@ def _advance(
             tl.atomic_add(signals + at, step * times, mask=there, sem="relaxed", scope="sys")
         if ENTRY:
             meeting.tell(signal_table, ENTERED + rank, skipped, peers < RANKS, peers)
-    meeting.tell(signal_table, FINISHED + rank, done + skipped, peers < RANKS, peers)
     following = first + skipped
+    finished = done + skipped
+    if COUNTED:
+        finished = following - 1 - tl.load(epoch_at + 3).to(tl.int32)  # kernels tell of a launch in the next one
+    meeting.tell(signal_table, FINISHED + rank, finished, peers < RANKS, peers)
     if LAG:
         meeting.reach(signals, FINISHED + peers, following - LAG + peers * 0, peers < RANKS, watch, STAGE)
     for start in range(0, FLAGS, 128):
@@ -122,3 +135,6 @@ def _advance(
     dl.fence()
     tl.debug_barrier()
     tl.store(epoch_at, tl.cast(following, tl.int64))
+    if COUNTED:
+        tl.store(epoch_at + 2, tl.zeros((), tl.int64))
+        tl.store(epoch_at + 3, tl.cast(following - 1, tl.int64))

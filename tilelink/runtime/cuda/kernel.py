@@ -59,7 +59,7 @@ class GpuKernel:
                 self._own[tensor.name] = self._local(tensor)
         self._inputs = [t for t in layout.tensors if t.space == "in"]
         self._outputs = [t for t in layout.tensors if t.space == "out"]
-        self._epoch = torch.tensor([1, 0], dtype=torch.int64, device=self.device)
+        self._epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=self.device)
         self._slot = 0
         self._last: torch.cuda.Stream | None = None
         self._callers: dict[int, torch.cuda.Stream] = {}

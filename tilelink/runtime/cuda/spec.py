@@ -28,7 +28,8 @@ class Argument:
 class GpuKernel:
     """A generated function. Kernels of one stream run one after the other, by `position`.
 
-    awaits, notifies: signals of the program, (tensor, kind), that its stages wait for and send.
+    awaits, notifies: signals of the program, (tensor, kind), that its stages wait for and send. counted: launches of it
+    are numbered by counting its programs (runtime/device/meeting.py).
     """
 
     name: str
@@ -42,6 +43,7 @@ class GpuKernel:
     args: tuple[Argument, ...] = ()
     awaits: frozenset[Signal] = frozenset()
     notifies: frozenset[Signal] = frozenset()
+    counted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,11 @@ class GpuProgram:
     def cycle(self) -> int:
         """Launches after which every tensor is at the same buffer again."""
         return lcm(*(t.slots for t in self.layout.tensors), *(g.slots for g in self.layout.grids), 1)
+
+    @cached_property
+    def counted(self) -> int:
+        """The programs of a launch, where they are counted to number launches; else 0."""
+        return sum(k.programs for k in self.kernels if k.counted)
 
     @cached_property
     def meets(self) -> bool:

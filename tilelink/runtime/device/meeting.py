@@ -2,8 +2,13 @@
 """How ranks meet at the begin and the end of a launch: for the kernels between launches, or inside of a launch's own.
 
 A launch whose kernels run one after the other needs no kernel of the runtime's: the first of its own tells the peers
-that the rank has entered (`enter`), the last program of its last one that it has finished (`leave`). Kernels get a
-block for that, `edge`, int64:
+that the rank has entered (`enter`), the last program of its last one that it has finished (`leave`).
+
+Where nobody waits for that and there is one kernel, it would only make every launch longer: there the programs are
+counted as they end (`count`), which nobody waits for, the number of a launch follows from the count (`number`), and the
+next launch tells what the one before has finished (`catch_up`).
+
+Kernels get a block for that, `edge`, int64:
 
     0   whether they do so at all: not in a CUDA graph, nor where outputs are copied first (`GpuProgram.meets`); on CPU
         ranks, where the runtime does it, `edge` is None
@@ -11,6 +16,13 @@ block for that, `edge`, int64:
     2   the next launch may begin once peers have finished that many launches before it; 0: at once
     3   rows of the table of symmetric outputs' counters
     4   where that table is: int32 rows (first counter, buffers, counters of a buffer, threshold)
+
+and `epoch_at`, the state of launches, int64:
+
+    0   the number of the launch, but for those that programs have counted since
+    1   how many launches were skipped before it (runtime/cuda/boundary.py)
+    2   how many programs were counted
+    3   of how many launches peers know that they are finished, where programs are counted
 """
 
 import triton
@@ -24,6 +36,7 @@ else:
     from tilelink.runtime.device.compiled import fence, quiet
 
 ON, LEFT, LAG, EXITS, TABLE = (tl.constexpr(n) for n in range(5))
+NUMBER, SKIPPED, COUNTED, TOLD = (tl.constexpr(n) for n in range(4))
 
 
 @triton.jit
@@ -35,7 +48,42 @@ def enter(edge, signal_table, rank, ENTERED: tl.constexpr, RANKS: tl.constexpr, 
     if edge is not None:
         pads = _pads(signal_table, RANKS, BLOCK)  # on its way while it is asked whether they are needed
         if (tl.program_id(0) == 0) & (tl.load(edge + ON) != 0):
-            _tell_each(pads, ENTERED + rank, RANKS, BLOCK)
+            _tell_each(pads, ENTERED + rank, 1, RANKS, BLOCK)
+
+
+@triton.jit
+def number(epoch_at, edge, PROGRAMS: tl.constexpr):
+    """The number of a launch whose programs, PROGRAMS in all, are counted as they end. int64.
+
+    This program has not been counted yet, so however many of the others have, the quotient is of the launches before.
+    """
+    epoch = tl.load(epoch_at + NUMBER)
+    if edge is not None:
+        epoch += tl.load(epoch_at + COUNTED) // PROGRAMS
+    return epoch
+
+
+@triton.jit
+def catch_up(
+    edge, signal_table, epoch_at, epoch, rank, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The last program, which has the fewest tiles, tells peers what launches this one has found finished."""
+    if edge is not None:  # noqa: SIM102
+        if tl.program_id(0) == tl.num_programs(0) - 1:
+            pads = _pads(signal_table, RANKS, BLOCK)
+            told = tl.load(epoch_at + TOLD).to(tl.int32)
+            if (tl.load(edge + ON) != 0) & (told < epoch - 1):
+                _tell_each(pads, FINISHED + rank, epoch - 1 - told, RANKS, BLOCK)
+                tl.store(epoch_at + TOLD, tl.cast(epoch - 1, tl.int64))
+
+
+@triton.jit
+def count(edge, epoch_at):
+    """Counts a program that ends; the launches behind this one see it, and nobody waits for it."""
+    if edge is not None:
+        on = tl.load(edge + ON)
+        tl.debug_barrier()  # all threads have asked for the number of the launch
+        tl.atomic_add(epoch_at + COUNTED, on, sem="relaxed", scope="gpu")
 
 
 @triton.jit
@@ -62,7 +110,7 @@ def _end(
     pads, signals, epoch_at, epoch, lag, watch, rank,
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
-    _tell_each(pads, FINISHED + rank, RANKS, BLOCK)
+    _tell_each(pads, FINISHED + rank, 1, RANKS, BLOCK)
     if lag > 0:
         peers = tl.arange(0, BLOCK)
         reach(signals, FINISHED + peers, epoch + 1 - lag + peers * 0, peers < RANKS, watch, STAGE)
@@ -77,14 +125,14 @@ def _pads(signal_table, RANKS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _tell_each(pads, counter, RANKS: tl.constexpr, BLOCK: tl.constexpr):
-    """Adds one to a counter in the pads of all peers. Nothing is stored through descriptors before."""
+def _tell_each(pads, counter, value, RANKS: tl.constexpr, BLOCK: tl.constexpr):
+    """Adds to a counter in the pads of all peers. Nothing is stored through descriptors before."""
     peers = tl.arange(0, BLOCK)
     there = peers < RANKS
     tl.debug_barrier()
     if isa() == "amdgcn":
         fence()
-    tl.atomic_add(pads + counter, 1 + peers * 0, mask=there, sem="release", scope="sys")
+    tl.atomic_add(pads + counter, value + peers * 0, mask=there, sem="release", scope="sys")
 
 
 @triton.jit
