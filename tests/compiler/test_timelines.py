@@ -182,7 +182,8 @@ def test_without_tracing_nothing_of_it_is_in_the_source(case: Any, monkeypatch: 
 def one_by_one(plan: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """The source where no loop is flat and each notify has a line, as where they are traced."""
     with monkeypatch.context() as patched:
-        patched.setattr(emitter, "dialect_named", lambda _: Dialect(notifies_together=False, waits_together=False, flattens=False))
+        plain = Dialect(notifies_together=False, waits_together=False, flattens=False)
+        patched.setattr(emitter, "dialect_named", lambda _: plain)
         return emit(plan.bound, plan.thresholds).text
 
 
