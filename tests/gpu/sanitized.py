@@ -54,7 +54,7 @@ TRACED = (("ag_gemm", "copy_engine"), ("gemm_ar", "beside"))
 
 LIBRARY = (
     "check_integers", "check_relu_keeps_nan", "check_convert", "check_copies", "check_pointers", "check_low_level",
-    "check_wait_all", "check_counted_launches", "check_push", "check_wrapped_counters",
+    "check_wait_all", "check_boundaries", "check_counted_launches", "check_push", "check_wrapped_counters",
 )  # fmt: skip
 """Functions of `device_expected` that run the device library alone."""
 

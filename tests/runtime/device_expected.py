@@ -205,7 +205,32 @@ def check_counted_launches(device: str) -> None:
     launches(6, 7)
     told(7, 6)
     launches(6, 6, block=None)  # nobody counts where the runtime does it
-    assert epoch.tolist() == [6, 0, 12, 6]
+    assert epoch.tolist() == [6, 1, 12, 6]
+
+
+def check_boundaries(device: str) -> None:
+    """Rank 1 of 2 alone: the end of launch 1, and what is skipped before a captured launch with buffer 0 of 2.
+
+    Counters: 0, 1 entered, 2, 3 finished, 4, 5 a peer's for each buffer, 6, 7 own ones, set for the next launch.
+    """
+    pads = torch.zeros(2, 8, dtype=torch.int32, device=device)
+    pads[1, 2] = 9
+    signal_table = torch.tensor([row.data_ptr() for row in pads], device=device)
+    epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=device)
+    counters = torch.tensor([[0, 0, 1]] * 4 + [[5, 0, 2], [5, 1, 2], [7, 0, 2], [7, 1, 2]], device=device).int()
+    flags = torch.tensor([[2, 1, 2, -1, 1], [3, 2, 2, 6, 1]], dtype=torch.int32, device=device)
+    values = torch.zeros(2, dtype=torch.int32, device=device)
+    state, tables = (pads[1], signal_table, epoch, None), (counters, flags, values, 1)
+    constants = {
+        "RANKS": 2, "BLOCK": 2, "ENTERED": 0, "FINISHED": 2, "COUNTERS": 8, "FLAGS": 2, "LAG": 1, "ENTRY": False,
+        "STAGE": 1, "COUNTED": 0,
+    }  # fmt: skip
+    close_launch[(1,)](*state, flags, *tables, **constants, EXITS=0, CYCLE=0)
+    assert pads.tolist() == [[0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 9, 1, 0, 0, 0, 2]]
+    assert (values.tolist(), epoch.tolist()) == ([1, 2], [2, 0, 0, 0])
+    turn_launch[(1,)](*state, *tables, **constants, CYCLE=2, TURN=0)
+    assert pads.tolist() == [[0, 0, 0, 2, 0, 0, 0, 0], [0, 0, 9, 2, 0, 5, 5, 9]], "launch 2 is skipped"
+    assert (values.tolist(), epoch.tolist()) == ([3, 5], [3, 1, 0, 0])
 
 
 def check_low_level(device: str) -> None:

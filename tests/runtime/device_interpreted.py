@@ -118,6 +118,11 @@ def test_launches_that_begin_and_end_by_themselves() -> None:
 
 
 @pytest.mark.usefixtures("meets")
+def test_launches_that_others_begin_and_end() -> None:
+    expected.check_boundaries("cpu")
+
+
+@pytest.mark.usefixtures("meets")
 def test_launches_whose_programs_are_counted() -> None:
     expected.check_counted_launches("cpu")
 

@@ -26,6 +26,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "pointers": lambda: expected.check_pointers("cuda"),
     "low level": lambda: expected.check_low_level("cuda"),
     "notifies together": lambda: expected.check_notify_each("cuda"),
+    "boundaries": lambda: expected.check_boundaries("cuda"),
     "counted launches": lambda: expected.check_counted_launches("cuda"),
     "wait for all": lambda: expected.check_wait_all("cuda"),
     "push": lambda: expected.check_push("cuda"),

@@ -27,7 +27,7 @@ import tilelink
 from tilelink import compiler, ops
 from tilelink.errors import DtypeError, RankError, ShapeError, UnknownNameError
 from tilelink.ops import agreed, calls
-from tilelink.ops.choice import PROGRAMS
+from tilelink.ops.choice import AT_ONCE, PROGRAMS, PUSHED
 from tilelink.settings import override
 from tilelink.target import H200
 from tilelink.tuning import Database, Record, algorithms, key_of
@@ -172,6 +172,7 @@ def paired() -> None:
     short, long = (every(rows, K, seed=1, dtype=torch.bfloat16)[rank] for rows in (MS, MS * ranks))
     ways = [("ag_gemm", "all_gather:h200"), ("gemm_rs", "reduce_scatter:h200")]
     ways += [("gemm_ar", f"all_reduce_{name}:few") for name in ("one_shot", "two_shot", "two_shot_kept")]
+    ways += [(op, way) for op, (way, _) in PUSHED.items() if "gemm" in op] + [("gemm_ar", AT_ONCE[0])]
     for op, way in ways:
         function, x = getattr(ops, op), short if op == "ag_gemm" else long
         for options in ({}, {"bias": b}, {"bias": b, "activation": "silu"}):
@@ -201,14 +202,14 @@ def chosen() -> None:
             assert ops.gemm_rs(long, w).tolist() == [[float(ranks * K)] * N] * MS
         assert Meaning.made == [("gemm_rs_scatter", "epilogue")]
         near(ops.ag_gemm(long, w), torch.ones(ranks * ranks * MS, N) * K)
-        assert len(Meaning.made) == 1 and len(spoken.lines) == (rank == 0)  # few rows: not fused
+        assert Meaning.made[1:] == [("all_gather_kept", "more")] and len(spoken.lines) == (rank == 0)  # not fused
         ops.ag_gemm(long, w)
         assert len(spoken.lines) == (rank == 0)
         if rank == 0:
             Database().store(replace(found, program="", schedule="unfused", seconds=5e-5))
         ops.clear()
         ops.gemm_rs(long, w)
-        assert len(Meaning.made) == 1
+        assert len(Meaning.made) == 2
         ops.clear()
         torch.cuda.is_available = lambda: True
         torch.cuda.is_current_stream_capturing = lambda: True

@@ -88,7 +88,7 @@ def test_what_follows_a_product_costs_something_unfused() -> None:
 def test_the_model_overrules_the_rule_where_a_product_is_too_small_to_hide_anything() -> None:
     assert chosen(request("gemm_rs", 2048, 256, 4096)) == "unfused"
     assert chosen(request("gemm_rs", 2048, 256, 4096), gpu="a GPU that nobody described") == "h200"
-    assert chosen(request("gemm_rs", 256, 8192, 8192)) == "unfused"  # few rows: the rule
+    assert chosen(request("gemm_rs", 256, 8192, 8192)) == "reduce_scatter_pushed:more"  # few rows: the rule
 
 
 def test_few_rows_are_gathered_without_the_copy_engine() -> None:
@@ -103,25 +103,36 @@ def test_few_rows_are_gathered_without_the_copy_engine() -> None:
 
 
 def test_some_hundred_rows_are_fused_where_the_model_is_sure() -> None:
-    way = chosen(request("gemm_rs", 1024, 4096, 3584))
-    assert isinstance(way, Schedule) and (way.program, way.name) == ("gemm_rs_ring", "h200_few")
-    assert chosen(request("gemm_rs", 1024, 4096, 3584), gpu="a GPU that nobody described") == "unfused"
-    assert chosen(request("gemm_rs", 504, 4096, 3584)) == "unfused"
-    way = chosen(request("gemm_rs", 512, 8192, 7168))
+    way = chosen(request("gemm_rs", 1024, 8192, 7168))
     assert isinstance(way, Schedule) and (way.program, way.name) == ("gemm_rs_ring", "h200_wide")
-    assert chosen(request("ag_gemm", 512, 7168, 8192)) == "unfused"  # no way that promises a twentieth
-    assert chosen(request("gemm_rs", 1024, 4096, 3580)) == "unfused"  # rows that descriptors cannot address
+    assert chosen(request("gemm_rs", 1024, 8192, 7168), gpu="a GPU that nobody described") == "unfused"
+    assert chosen(request("gemm_rs", 1024, 4096, 3584)) == "reduce_scatter_pushed:more"  # no twentieth less
+    assert chosen(request("ag_gemm", 512, 7168, 8192)) == "all_gather_kept:more"
+    assert chosen(request("gemm_rs", 1024, 4096, 3580)) == "reduce_scatter_pushed:more"  # not for descriptors
 
 
-def test_sums_of_little_are_the_librarys_own() -> None:
-    assert chosen(request("gemm_ar", 64, 4096, 3584)) == "all_reduce_one_shot:few"
-    assert chosen(request("gemm_ar", 128, 4096, 3584)) == "all_reduce_two_shot_kept:more"
-    assert chosen(request("gemm_ar", 512, 8192, 7168), gpu="another") == "unfused"  # it may have no links
-    assert chosen(request("gemm_ar", 512, 8192, 7168, ranks=16)) == "unfused"
-    assert chosen(request("gemm_ar", 520, 4096, 3584)) == "unfused"
-    assert chosen(request("gemm_ar", 130, 4096, 3584)) == "unfused"  # rows that the ranks do not divide
+def test_little_is_moved_by_the_librarys_own_kernels() -> None:
+    once, twice = "all_reduce_one_shot_pushed:few", "all_reduce_two_shot_pushed:more"
+    for op in ("gemm_ar", "all_reduce"):
+        assert chosen(request(op, 32, 4096, 4096)) == once
+        assert chosen(request(op, 40, 4096, 4096)) == twice
+        assert chosen(request(op, 16, 4096, 4096, ranks=8)) == twice  # everybody would receive more
+        assert chosen(request(op, 3, 4096, 4096)) == once  # rows that the ranks do not divide
+        assert chosen(request(op, 1024, 4096, 4096)) == twice
+        assert chosen(request(op, 1028, 4096, 4096)) == "unfused"
+        assert chosen(request(op, 512, 8192, 8192), gpu="another") == "unfused"  # it may have no links
+        assert chosen(request(op, 128, 4096, 4096, ranks=16)) == "unfused"
+        assert chosen(request(op, 130, 4096, 4096)) == "unfused"
+        assert chosen(request(op, 128, 4099, 4099)) == "unfused"
+        assert chosen(request(op, 128, 4096, 4096, ranks=1)) == "unfused"
     assert chosen(request("gemm_ar", 128, 4096, 3584, follows="f32")) == "unfused"
-    assert chosen(request("gemm_ar", 128, 4096, 3584, ranks=1)) == "unfused"
+    assert chosen(request("ag_gemm", 128, 4096, 3584, follows="gated")) == "unfused"
+    for op, way in (("ag_gemm", "all_gather_kept"), ("all_gather", "all_gather_kept"),
+                    ("gemm_rs", "reduce_scatter_pushed"), ("reduce_scatter", "reduce_scatter_pushed")):  # fmt: skip
+        assert chosen(request(op, 480, 8192, 8192)) == f"{way}:more"
+        assert chosen(request(op, 96, 8188, 8188)) == "unfused"
+    assert chosen(request("all_gather", 1028, 8192, 8192)) == "unfused"
+    assert chosen(request("ag_gemm", 96, 8188, 8192)) == "all_gather_kept:more", "columns that only torch multiplies"
 
 
 def test_a_processor_that_can_hold_no_schedule_stays_unfused() -> None:
@@ -164,11 +175,12 @@ def test_what_was_measured_is_taken() -> None:
     scatter = record("gemm_rs", "gemm_rs_scatter", "h200", 3e-4, Ms=256, N=512, K=512)
     way = chosen(request("gemm_rs", 1000, 512, 512), scatter)  # 250 rows of a rank are rounded up to 256
     assert isinstance(way, Schedule) and (way.program, way.name) == ("gemm_rs_scatter", "h200")
-    assert chosen(request("gemm_rs", 1028, 512, 512), scatter) == "unfused"
-    assert chosen(request("gemm_rs", 1000, 512, 520), scatter) == "unfused"
-    assert chosen(request("gemm_rs", 1000, 512, 512, follows="bias"), scatter) == "unfused"
+    rule = "reduce_scatter_pushed:more"
+    assert chosen(request("gemm_rs", 1028, 512, 512), scatter) == rule
+    assert chosen(request("gemm_rs", 1000, 512, 520), scatter) == rule
+    assert chosen(request("gemm_rs", 1000, 512, 512, follows="bias"), scatter) == rule
     other = replace(scatter, key=replace(scatter.key, versions="torch 3"))
-    assert chosen(request("gemm_rs", 1000, 512, 512), other) == "unfused"
+    assert chosen(request("gemm_rs", 1000, 512, 512), other) == rule
     large = record("ag_gemm", "ag_gemm", "unfused", 3e-4, Ms=2048, N=3584, K=4096)
     assert chosen(request("ag_gemm", 8192, 3584, 4096)) == "h200"
     assert chosen(request("ag_gemm", 8192, 3584, 4096), large) == "unfused"
@@ -197,7 +209,7 @@ def test_records_that_cannot_be_used_are_passed_over(broken: dict[str, str], cap
     good = record("gemm_rs", "gemm_rs_slots", "h200", 3e-4, Ms=256, N=512, K=512)
     bad = replace(good, **broken)  # type: ignore[arg-type]
     assert isinstance(chosen(request("gemm_rs", 1024, 512, 512), good), Schedule)
-    assert chosen(request("gemm_rs", 1024, 512, 512), bad) == "unfused"
+    assert chosen(request("gemm_rs", 1024, 512, 512), bad) == "reduce_scatter_pushed:more"
     assert "is passed over" in caplog.text
 
 

@@ -50,13 +50,15 @@ def test_on_two_ranks(kind: str) -> None:
     assert [rank.returncode for rank in ranks] == [0] * RANKS, "\n".join(said)[-6000:]
 
 
-def test_few_rows_stay_unfused() -> None:
+def test_few_rows_are_not_fused() -> None:
     assert choice.choose("ag_gemm", 8192, 1376, 4096, 8) == "h200"
     assert choice.choose("gemm_rs", 2048, 4096, 1376, 8) == "h200"
-    assert choice.choose("ag_gemm", 2047, 1376, 4096, 8) == "unfused"
+    assert choice.choose("ag_gemm", 2040, 1376, 4096, 8) == "all_gather_kept:more"
     assert choice.choose("ag_gemm", 1024, 3584, 4096, 4) == "h200"
-    assert choice.choose("ag_gemm", 1023, 3584, 4096, 2) == "unfused"
-    assert choice.choose("gemm_rs", 1024, 4096, 3584, 4) == "unfused"
+    assert choice.choose("ag_gemm", 1022, 3584, 4096, 2) == "all_gather_kept:more"
+    assert choice.choose("gemm_rs", 1024, 4096, 3584, 4) == "reduce_scatter_pushed:more"
+    assert choice.choose("gemm_rs", 1024, 8192, 3584, 16) == "reduce_scatter_pushed:more"
+    assert choice.choose("gemm_rs", 1024, 8200, 3584, 16) == "unfused"
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,16 @@ def test_every_program_of_an_operator_has_the_schedule_that_is_chosen() -> None:
     for name in choice.PROGRAMS.values():
         module = compiler.load(name)
         assert module.schedule(choice.SCHEDULE, module.program(name)).name == choice.SCHEDULE
+
+
+@pytest.mark.parametrize("way", sorted({way for way, _ in (*choice.PUSHED.values(), choice.AT_ONCE)}))
+def test_kernels_that_only_communicate_are_there_and_safe(way: str) -> None:
+    from tilelink import compiler
+
+    name, _, schedule = way.partition(":")
+    program = compiler.load(name).program(name)
+    numbers = {p.name: 40 if p.name in ("M", "Ms") else 512 for p in program.params}
+    compiler.plan(program, compiler.load(name).schedule(schedule, program), ranks=8, dims=numbers, dtype="bf16")
 
 
 def test_a_program_that_there_is_not() -> None:

@@ -8,23 +8,32 @@ UNFUSED = "unfused"
 """The way without a generated kernel: the collective of torch.distributed and torch's own product."""
 
 FEW_ROWS = {"ag_gemm": 1024, "gemm_rs": 2048}
-"""Below so many rows (of all ranks together) an unfused pair is taken."""
+"""From so many rows on (of all ranks together) one kernel multiplies and communicates; below torch multiplies."""
 
 FEW_OWN_ROWS = 256
 """The same for the rows of one rank."""
 
 ASKED_ROWS, ASKED_OWN_ROWS = 512, 128
-"""From so many rows on, and of one rank, the model may know a fused way that is better than the pair."""
+"""From so many rows on, and of one rank, the model may know a fused way that is better."""
 
-REDUCED_ROWS = 512
-"""Up to so many rows a product is summed over the ranks by a kernel of the library's own."""
-AT_ONCE = 512 * 1024
-"""Up to so many bytes every rank sums all of the product, else a share of it."""
-SUMS = "all_reduce_one_shot:few", "all_reduce_two_shot_kept:more"
-"""The ways to do that, for less and for more."""
+MIB = 1024 * 1024
+PUSHED = {
+    "ag_gemm": ("all_gather_kept:more", 16 * MIB),
+    "all_gather": ("all_gather_kept:more", 16 * MIB),
+    "gemm_rs": ("reduce_scatter_pushed:more", 16 * MIB),
+    "reduce_scatter": ("reduce_scatter_pushed:more", 16 * MIB),
+    "gemm_ar": ("all_reduce_two_shot_pushed:more", 8 * MIB),
+    "all_reduce": ("all_reduce_two_shot_pushed:more", 8 * MIB),
+}
+"""The library's own way to communicate beside torch's product, and up to how many bytes of what all ranks hold then."""
+AT_ONCE = "all_reduce_one_shot_pushed:few", MIB * 3 // 4
+"""The way to sum where every rank receives at most so many bytes if each sums everything."""
 
 SCHEDULE = "h200"
 """The schedule that fused programs of the library have for GPUs; further ones for certain sizes begin with its name."""
+
+ALONE = ("gated", "gathered", "f32")
+"""What follows a product and has no pair of torch's product and a kernel."""
 
 ROW_ALIGNMENT = 8
 """Elements of 16 bit to which rows must be aligned so that descriptors can address them."""
@@ -54,15 +63,14 @@ PROGRAMS: dict[tuple[str, str], str] = {
 def choose(op: str, M: int, N: int, K: int, ranks: int, follows: str = "") -> str:
     """The way that an operator takes by default: UNFUSED, the name of a schedule, or "program:name".
 
-    M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. A plain rule: unfused for
-    few rows (FEW_ROWS, FEW_OWN_ROWS), where starting is all that costs; for rows that descriptors cannot address; for
-    collectives without a product and for the sums of many rows, where the library of the machine's vendor is hard to
-    beat; and on one rank.
+    M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. A plain rule: fused for
+    many rows (FEW_ROWS, FEW_OWN_ROWS) that descriptors can address; the library's own communication, beside torch's
+    product, for little data (PUSHED), where starting is what costs most; the library of the machine's vendor for the
+    rest, and on one rank.
     """
-    if op == "gemm_ar":
-        return _summed(M, N, ranks, follows)
-    fused = op in FEW_ROWS and _fusable(M, N, K, ranks, FEW_ROWS[op], FEW_OWN_ROWS)
-    return SCHEDULE if fused else UNFUSED
+    if op in FEW_ROWS and _fusable(M, N, K, ranks, FEW_ROWS[op], FEW_OWN_ROWS):
+        return SCHEDULE
+    return _pushed(op, M, K if op in ("ag_gemm", "all_gather") else N, ranks, follows)
 
 
 def worth_asking(op: str, M: int, N: int, K: int, ranks: int) -> bool:
@@ -76,12 +84,16 @@ def _fusable(M: int, N: int, K: int, ranks: int, least: int, least_own: int) -> 
     return ranks > 1 and aligned and max(least, least_own * ranks) <= M
 
 
-def _summed(M: int, N: int, ranks: int, follows: str) -> str:
-    """How a product is summed over the ranks: torch multiplies, and a kernel for little data adds."""
-    whole = M % ranks == 0 and N % ROW_ALIGNMENT == 0
-    if ranks == 1 or M > REDUCED_ROWS or follows == "f32" or not whole:
+def _pushed(op: str, M: int, columns: int, ranks: int, follows: str) -> str:
+    """How M x columns elements are gathered or summed by a kernel that only communicates; UNFUSED if not so."""
+    size = 2 * M * columns
+    if ranks == 1 or columns % ROW_ALIGNMENT or follows in ALONE:
         return UNFUSED
-    return SUMS[2 * M * N > AT_ONCE]
+    way, most = AT_ONCE
+    if op in ("gemm_ar", "all_reduce") and (ranks - 1) * size <= most:
+        return way
+    way, most = PUSHED[op]
+    return way if M % ranks == 0 and size <= most else UNFUSED
 
 
 def program_of(op: str, variant: str) -> str:

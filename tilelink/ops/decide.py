@@ -1,10 +1,11 @@
 """Which way a call without a schedule takes: what was measured, else the rule, unless the model is sure to know better.
 
-The rule (`choose`) knows whether there is enough to fuse. Which fused way is the best the model says, where the rule
-fuses an all-gather or a reduce-scatter with a product and where that has some hundred rows (`worth_asking`): of all
-that was measured on four H200s the way that it likes most was the best or within 3 % of it, though it was wrong by up
-to 9 % about the rule's. It may prefer the unfused pair there too. It is not asked about all-reduces, which it promises
-up to twice the speed that they have, nor about fewer rows.
+The rule (`choose`) knows whether there is enough to fuse, and for how little a kernel of the library communicates
+beside torch's product. Which fused way is the best the model says, where the rule fuses an all-gather or a
+reduce-scatter with a product and where that has some hundred rows (`worth_asking`): of all that was measured on four
+H200s the way that it likes most was the best or within 3 % of it, though it was wrong by up to 9 % about the rule's. It
+may prefer the unfused pair there too. It is not asked about all-reduces, which it promises up to twice the speed that
+they have, nor about fewer rows.
 """
 
 from __future__ import annotations
@@ -16,20 +17,29 @@ from functools import cache
 from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
-from tilelink.ops.choice import SCHEDULE, SUMS, UNFUSED, choose, worth_asking
-from tilelink.ops.predict import Request, Way, fused_ways, held, machine_of, programs_for, unfused_seconds
+from tilelink.ops.choice import SCHEDULE, UNFUSED, choose, worth_asking
+from tilelink.ops.predict import (
+    Request,
+    Way,
+    fused_ways,
+    held,
+    machine_of,
+    programs_for,
+    pushed_seconds,
+    unfused_seconds,
+)
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.values import Schedule
 from tilelink.target import Target
 from tilelink.tuning import Key, Record, algorithms, key_of
 
 SURE = 0.95
-"""What the model must promise, as a share of the time that it promises of the unfused pair, to fuse for all that."""
+"""What the model must promise, as a share of the time that it promises of the rule's pair, to fuse for all that."""
 BETTER = 0.98
 """The same share of the time of the rule's fused way, to take another one."""
 
 LONG = 60e-6
-"""Seconds that the unfused pair must be predicted to take where the rule has too few rows: of shorter ones the
+"""Seconds that the rule's pair must be predicted to take where the rule has too few rows: of shorter ones the
 predictions were up to 17 % too long."""
 
 US = 1e6
@@ -105,18 +115,20 @@ def _algorithms(op: str, follows: str) -> tuple[tuple[Program, ...], ...]:
 def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str, str]:
     """The rule's way, or one that the model is sure is better, and why."""
     rule = choose(request.op, request.M, request.N, request.K, request.ranks, request.follows)
-    if rule in SUMS and (machine is None or request.ranks > machine.node_ranks):
-        return UNFUSED, "little is only summed by own kernels where all ranks are known to reach each other"
+    if ":" in rule and (machine is None or request.ranks > machine.node_ranks):
+        return UNFUSED, "own kernels only communicate where all ranks are known to reach each other"
     asked = rule == SCHEDULE or worth_asking(request.op, request.M, request.N, request.K, request.ranks)
     if machine is None or not asked:
         return rule, "the rule for such sizes"
     fitting = held(request, machine.target)
-    if not fitting:
-        return UNFUSED, f"no schedule fits {machine.target}"
     ways, unfused = fused_ways(request, machine), unfused_seconds(request, machine)
     own = programs_for(request.op, request.follows)[0]
+    if ":" in rule:
+        return _if_sure(ways, rule, pushed_seconds(request, machine), machine)
+    if not fitting:
+        return UNFUSED, f"no schedule fits {machine.target}"
     if rule == UNFUSED or not any(one.source == own and one.schedule.name == rule for one in fitting):
-        return _if_sure(ways, unfused, machine)
+        return _if_sure(ways, UNFUSED, unfused, machine)
     usual = next((way for way in ways if way.program == own and way.schedule.name == rule), None)
     if usual is None:
         return rule, "the rule; there is too much to simulate"
@@ -126,13 +138,16 @@ def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str
     return (UNFUSED if unfused <= ways[0].seconds else ways[0].schedule), why
 
 
-def _if_sure(ways: Sequence[Way], unfused: float, machine: Machine) -> tuple[Schedule | str, str]:
-    """The best fused way if it promises enough: where the rule has none, or one that the processor cannot hold."""
+def _if_sure(ways: Sequence[Way], pair: str, seconds: float, machine: Machine) -> tuple[Schedule | str, str]:
+    """The best fused way if it promises enough: where the rule has none, or one that the processor cannot hold.
+
+    pair: what is taken otherwise, predicted to take `seconds`.
+    """
     if not ways:
-        return UNFUSED, "the rule; there is too much to simulate"
-    why = f"predicted {ways[0].seconds * US:.0f} us, unfused {unfused * US:.0f} us on {machine.name}"
-    sure = unfused >= LONG and ways[0].seconds < SURE * unfused
-    return (ways[0].schedule if sure else UNFUSED), why
+        return pair, "the rule; there is no fused way that can be simulated"
+    why = f"predicted {ways[0].seconds * US:.0f} us, {pair} {seconds * US:.0f} us on {machine.name}"
+    sure = seconds >= LONG and ways[0].seconds < SURE * seconds
+    return (ways[0].schedule if sure else pair), why
 
 
 def _name(way: Schedule | str) -> str:

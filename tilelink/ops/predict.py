@@ -33,6 +33,13 @@ Both were fitted to NCCL 2.28.9 on four H200s, from 44 to 201 MB that a rank rec
 """
 COLLECTIVE_START = 25e-6
 
+PUSH_SHARE = 0.7
+"""Of the link's rate that programs reach which push (choice.PUSHED), and what that adds to a product at least.
+
+Fitted to all-gathers and reduce-scatters of 1.5 to 25 MB that a rank receives on four H200s.
+"""
+PUSH_START = 5e-6
+
 TILES = 20_000
 """Tiles of all ranks together that are simulated for one decision: about a second. What would be more is left out."""
 
@@ -93,6 +100,11 @@ def unfused_seconds(request: Request, machine: Machine) -> float:
     return seconds + machine.kernel_gap + _collective(request, machine)
 
 
+def pushed_seconds(request: Request, machine: Machine) -> float:
+    """The vendor's product and a kernel that pushes what a rank receives (choice.PUSHED), without any overlap."""
+    return _product(request, machine) + PUSH_START + _received(request) / (PUSH_SHARE * machine.link_bandwidth)
+
+
 def _product(request: Request, machine: Machine) -> float:
     M, N, K = request.M, request.N, request.K
     compute = 2 * M * N * K / (PRODUCT_SHARE * machine.matmul_flops)
@@ -100,11 +112,16 @@ def _product(request: Request, machine: Machine) -> float:
     return machine.kernel_gap + machine.tile_overhead + max(compute, memory)
 
 
-def _collective(request: Request, machine: Machine) -> float:
-    """An all-gather moves the rows of x, the others those of the result (f32 sums are longer), an all-reduce twice."""
+def _received(request: Request) -> float:
+    """Bytes: an all-gather moves the rows of x, the others those of the result (f32 sums are longer), an all-reduce
+    twice."""
     gathers = request.op == "ag_gemm"
     whole = request.M * (request.K if gathers else request.N) * (2 * ITEM if request.follows == "f32" else ITEM)
-    moved = whole * (request.ranks - 1) / request.ranks * (2 if request.op == "gemm_ar" else 1)
+    return whole * (request.ranks - 1) / request.ranks * (2 if request.op == "gemm_ar" else 1)
+
+
+def _collective(request: Request, machine: Machine) -> float:
+    moved = _received(request)
     rate = machine.link_bandwidth if request.ranks <= machine.node_ranks else machine.network_bandwidth
     return COLLECTIVE_START + moved / (COLLECTIVE_SHARE * rate)
 

@@ -100,8 +100,13 @@ def _advance(
     COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
     COUNTED: tl.constexpr, CYCLE: tl.constexpr,
 ):  # fmt: skip
-    """Ends `done` launches and `skipped` ones from number `first` on, and prepares the launch after them."""
+    """Ends `done` launches and `skipped` ones from number `first` on, and prepares the launch after them.
+
+    The stream waits for this kernel, so what is only of this rank is loaded and written before peers are told: then
+    one fence is behind all of it, and few of the loads wait for another.
+    """
     peers = tl.arange(0, BLOCK)
+    following = first + skipped
     if CYCLE:
         begin = first - 1
         for start in range(0, COUNTERS, 128):
@@ -113,26 +118,26 @@ def _advance(
             times = (begin + skipped - 1 - slot + slots) // slots - (begin - 1 - slot + slots) // slots
             step = tl.load(counters + at * 3, mask=there, other=0)
             tl.atomic_add(signals + at, step * times, mask=there, sem="relaxed", scope="sys")
+        tl.debug_barrier()  # flags below are of some of these counters
         if ENTRY:
             meeting.tell(signal_table, ENTERED + rank, skipped, peers < RANKS, peers)
-    following = first + skipped
+    for start in range(0, FLAGS, 128):
+        at = start + tl.arange(0, 128)
+        there = at < FLAGS
+        slots = tl.load(flags + at * 5 + 2, mask=there, other=1)
+        step = tl.load(flags + at * 5, mask=there, other=0)
+        count = tl.load(flags + at * 5 + 1, mask=there, other=0)
+        counter = tl.load(flags + at * 5 + 3, mask=there, other=-1)
+        width = tl.load(flags + at * 5 + 4, mask=there, other=0)
+        value = (following - 1) // slots * step + count
+        tl.store(flag_values + at, value, mask=there)
+        tl.store(signals + counter + (following - 1) % slots * width, value, mask=counter >= 0)
     finished = done + skipped
     if COUNTED:
         finished = following - 1 - tl.load(epoch_at + 3).to(tl.int32)  # kernels tell of a launch in the next one
     meeting.tell(signal_table, FINISHED + rank, finished, peers < RANKS, peers)
     if LAG:
         meeting.reach(signals, FINISHED + peers, following - LAG + peers * 0, peers < RANKS, watch, STAGE)
-    for start in range(0, FLAGS, 128):
-        at = start + tl.arange(0, 128)
-        there = at < FLAGS
-        slots = tl.load(flags + at * 5 + 2, mask=there, other=1)
-        step = tl.load(flags + at * 5, mask=there, other=0)
-        value = (following - 1) // slots * step + tl.load(flags + at * 5 + 1, mask=there, other=0)
-        tl.store(flag_values + at, value, mask=there)
-        counter = tl.load(flags + at * 5 + 3, mask=there, other=-1)
-        own = counter + (following - 1) % slots * tl.load(flags + at * 5 + 4, mask=there, other=0)
-        tl.store(signals + own, value, mask=counter >= 0)
-    dl.fence()
     tl.debug_barrier()
     tl.store(epoch_at, tl.cast(following, tl.int64))
     if COUNTED:

@@ -31,9 +31,9 @@ import triton.language as tl
 from tilelink.runtime.device.mode import INTERPRETED, isa
 
 if INTERPRETED:
-    from tilelink.runtime.device.interpreted import fence, quiet
+    from tilelink.runtime.device.interpreted import fence
 else:
-    from tilelink.runtime.device.compiled import fence, quiet
+    from tilelink.runtime.device.compiled import fence
 
 ON, LEFT, LAG, EXITS, TABLE = (tl.constexpr(n) for n in range(5))
 NUMBER, SKIPPED, COUNTED, TOLD = (tl.constexpr(n) for n in range(4))
@@ -150,10 +150,13 @@ def await_exits(signals, epoch, exits, count, watch, STAGE: tl.constexpr):
 
 @triton.jit
 def tell(signal_table, counter, value, mask, peers):
-    """Adds to a counter in the pads of all peers, after all that this GPU has stored so far."""
-    quiet()
-    fence()
+    """Adds to a counter in the pads of all peers, after all that this GPU has stored so far.
+
+    Of a kernel that stores nothing through descriptors; kernels before it have ended.
+    """
     pads = tl.load(signal_table + peers, mask=mask, other=0).to(tl.pointer_type(tl.int32))
+    tl.debug_barrier()
+    fence()
     tl.atomic_add(pads + counter, value + peers * 0, mask=mask, sem="relaxed", scope="sys")
 
 
