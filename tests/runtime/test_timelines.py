@@ -98,7 +98,7 @@ def test_every_operation_of_a_queue_is_between_two_events(monkeypatch: pytest.Mo
     assert marks == [(n, n + 1) for n in range(1, len(operations) + 1)]
     at = {arguments[1]: place for place, (call, arguments) in enumerate(timed._calls) if call == "record"}
     between = [[c for c, _ in timed._calls[at[a] + 1 : at[b]]] for a, b in marks]
-    kinds = {Copy: {"copy", "copy_rows"}, Flag: {"copy"}, Gate: {"wait", "write"}}
+    kinds = {Copy: {"copy", "copy_rows"}, Flag: {"copy"}, Gate: {"wait_and_zero"}}
     for operation, calls in zip(operations, between, strict=True):
         assert calls and set(calls) <= kinds[type(operation)]
     assert timed.elapsed_ns(7, ctypes.c_void_p(3)) == 2993

@@ -35,6 +35,17 @@ class _Copy2D(ctypes.Structure):
     )  # fmt: skip
 
 
+class _MemoryOperation(ctypes.Structure):
+    """CUstreamBatchMemOpParams: of waits and writes of values, which lie alike."""
+
+    _fields_ = (
+        ("operation", ctypes.c_int), ("address", ctypes.c_uint64), ("value", ctypes.c_uint64),
+        ("flags", ctypes.c_uint), ("alias", ctypes.c_uint64), ("pad", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+_WAIT_VALUE, _WRITE_VALUE = 1, 2  # CU_STREAM_MEM_OP_..._32
+
 Handle = ctypes.c_void_p
 Address = ctypes.c_uint64
 Call = tuple[Callable[..., int], tuple[Any, ...]]
@@ -48,8 +59,9 @@ class Driver:
         address, size, handle, word = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint32
         self._copy = function_of(library, "cuMemcpyDtoDAsync_v2", address, address, size, handle)
         self._copy_2d = function_of(library, "cuMemcpy2DAsync_v2", ctypes.POINTER(_Copy2D), handle)
-        self._wait = function_of(library, "cuStreamWaitValue32_v2", handle, address, word, ctypes.c_uint)
         self._write = function_of(library, "cuStreamWriteValue32_v2", handle, address, word, ctypes.c_uint)
+        operations = ctypes.POINTER(_MemoryOperation)
+        self._batch = function_of(library, "cuStreamBatchMemOp_v2", handle, ctypes.c_uint, operations, ctypes.c_uint)
         self._create = function_of(library, "cuEventCreate", ctypes.POINTER(handle), ctypes.c_uint)
         self._record = function_of(library, "cuEventRecord", handle, handle)
         self._elapsed = function_of(library, "cuEventElapsedTime", ctypes.POINTER(ctypes.c_float), handle, handle)
@@ -74,13 +86,20 @@ class Driver:
 
         return copy, (target, source, stream)
 
-    def wait(self, stream: Handle, counter: Address, value: int) -> Call:
-        """The stream goes on once the int32 at `counter` has reached `value`."""
-        return self._wait, (stream, counter, ctypes.c_uint32(value), ctypes.c_uint(_WAIT_GEQ))
-
     def write(self, stream: Handle, counter: Address, value: int) -> Call:
         """Writes an int32, after all that the stream did before."""
         return self._write, (stream, counter, ctypes.c_uint32(value), ctypes.c_uint(_WRITE_DEFAULT))
+
+    def wait_and_zero(self, stream: Handle, counter: int, value: int) -> Call:
+        """The stream goes on once the int32 at `counter` has reached `value`, and then that is zero.
+
+        One call, in a CUDA graph one node: the driver does the operations of a batch in their order.
+        """
+        operations = (_MemoryOperation * 2)(
+            _MemoryOperation(operation=_WAIT_VALUE, address=counter, value=value, flags=_WAIT_GEQ),
+            _MemoryOperation(operation=_WRITE_VALUE, address=counter, value=0, flags=_WRITE_DEFAULT),
+        )
+        return self._batch, (stream, ctypes.c_uint(2), operations, ctypes.c_uint(0))
 
     def event(self) -> Handle:
         """A new event that keeps its time. Raises RankError if there is none to be had."""

@@ -74,7 +74,7 @@ class Queue:
         before = self._mark() if timed and operations else None
         for operation in operations:
             for step in _steps(operation, places, pads, values):
-                self._calls += self._prepared(driver(), step)
+                self._calls.append(self._prepared(driver(), step))
             if before is not None:
                 behind = self._mark()
                 self.timed.append((operation, before, behind))
@@ -108,19 +108,18 @@ class Queue:
         self._calls.append(driver().record(self._stream, event))
         return event
 
-    def _prepared(self, calls: Driver, step: Step) -> list[Call]:
+    def _prepared(self, calls: Driver, step: Step) -> Call:
         match step:
             case Word(target=target, source=source):
-                return [calls.copy(self._stream, ctypes.c_uint64(target), ctypes.c_uint64(source), 4)]
+                return calls.copy(self._stream, ctypes.c_uint64(target), ctypes.c_uint64(source), 4)
             case Gate(channel=channel, threshold=threshold):
-                counter = ctypes.c_uint64(self._pad + 4 * channel)
-                return [calls.wait(self._stream, counter, threshold), calls.write(self._stream, counter, 0)]
+                return calls.wait_and_zero(self._stream, self._pad + 4 * channel, threshold)
             case Move(target=target, source=source, width=width, rows=rows):
                 to, of = self._cell(target), self._cell(source)
                 if rows == 1:
-                    return [calls.copy(self._stream, to, of, width)]
+                    return calls.copy(self._stream, to, of, width)
                 pitches = step.target_pitch, step.source_pitch
-                return [calls.copy_rows(self._stream, to, of, pitches, width, rows)]
+                return calls.copy_rows(self._stream, to, of, pitches, width, rows)
 
     def _cell(self, end: End) -> ctypes.c_uint64:
         cell = ctypes.c_uint64(end.address)
