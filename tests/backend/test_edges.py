@@ -111,7 +111,7 @@ program alone(M):
 
 schedule s for alone:
     send {place}, tile(i=32)
-    keep in send epilogue, tile(i=32)
+    keep {keep}, tile(i=32)
     {last}
 """
 OFF = {"last": "reuse_wait off"}
@@ -121,18 +121,20 @@ COUNTED: dict[str, tuple[dict[str, Any], bool]] = {
     "inputs of peers with one buffer": ({**PEERS, "last": "x buffers 1\n    reuse_wait off"}, False),
     "waits for reuse": ({}, False),
     "a stream of its own": ({"place": "on sm(2)", **OFF}, False),
+    "two kernels": ({"keep": "on sm", **OFF}, False),
 }
 
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_programs_are_counted_where_nobody_waits_for_the_end_of_a_launch(name: str) -> None:
     given, expected = COUNTED[name]
-    module = compiler.parse(ALONE.format(**{"shared": "", "more": "", "place": "on sm", "last": "", **given}))
+    usual = {"shared": "", "more": "", "place": "on sm", "keep": "in send epilogue", "last": ""}
+    module = compiler.parse(ALONE.format(**{**usual, **given}))
     one = compiler.bound(module.programs[0], module.schedules[0], ranks=3, dims={"M": 256}, target="sm_90")
     result = emitted(one)
-    assert [kernel.counted for kernel in result.kernels] == [expected]
+    assert [kernel.counted for kernel in result.kernels] == [expected] * len(result.kernels)
     names = re.findall(r"dl\.(number|catch_up|count|leave)\(", bodies(result)["send"])
-    other = [] if "place" in given else ["leave"]
+    other = [] if given.keys() & {"place", "keep"} else ["leave"]
     assert names == (["number", "catch_up", "count"] if expected else other)
 
 
