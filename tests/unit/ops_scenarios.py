@@ -179,7 +179,17 @@ def paired() -> None:
             near(function(x, w, **options, schedule=way), function(x, w, **options, schedule="unfused"), way)
         assert ":".join(Meaning.made[-1]) == way
         if op != "ag_gemm":
-            assert torch.equal(Meaning.given[-1].flatten(0, -2), x @ w.T)  # not copied on the way
+            assert torch.equal(Meaning.given[-1].flatten(0, -2)[: len(x)], x @ w.T)  # not copied on the way
+    made = len(Meaning.made)
+    for rows in (1, 3, 8, 9, 16):  # as many as are rounded up to 8, and to 16
+        x = every(rows, K, seed=rows, dtype=torch.bfloat16)[rank]
+        y = ops.gemm_ar(x, w, schedule=PUSHED["gemm_ar"][0])
+        assert y.shape == (rows, N) and y.is_contiguous()
+        near(y, ops.gemm_ar(x, w, schedule="unfused"), f"{rows} rows")
+    assert len(Meaning.made) == made + 1, "12 rows had been summed before as 16"
+    ops.clear()
+    ops.gemm_ar(x, w, schedule=PUSHED["gemm_ar"][0])
+    assert len(Meaning.made) == made + 2
     with pytest.raises(UnknownNameError, match="all_gather does not compute ag_gemm_gated"):
         ops.ag_gemm_gated(short, w, w, schedule="all_gather:h200")
 

@@ -83,6 +83,17 @@ def test_every_program_of_an_operator_has_the_schedule_that_is_chosen() -> None:
         assert module.schedule(choice.SCHEDULE, module.program(name)).name == choice.SCHEDULE
 
 
+def test_rows_of_sums_are_rounded_up_to_few_numbers() -> None:
+    for ranks in (2, 3, 8):
+        found = [choice.rounded_rows(M, ranks) for M in range(1, 2049)]
+        assert all(rows >= M and rows % ranks == 0 for M, rows in enumerate(found, start=1))
+        assert all(rows - M < max(8 * ranks, M / 8 * ranks) for M, rows in enumerate(found, start=1))
+        assert found == sorted(found)
+    found = [choice.rounded_rows(M, 4) for M in range(1, 2049)]
+    assert all(rows - M <= max(7, M / 8) for M, rows in enumerate(found, start=1))
+    assert len(set(found)) == 8 + 8 * 5 and choice.rounded_rows(512, 4) == 512 and choice.rounded_rows(513, 4) == 576
+
+
 @pytest.mark.parametrize("way", sorted({way for way, _ in (*choice.PUSHED.values(), choice.AT_ONCE)}))
 def test_kernels_that_only_communicate_are_there_and_safe(way: str) -> None:
     from tilelink import compiler

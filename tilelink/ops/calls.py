@@ -21,7 +21,7 @@ from tilelink import compiler
 from tilelink.errors import DtypeError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
 from tilelink.ops.agreed import agreed, forget
-from tilelink.ops.choice import UNFUSED, program_of
+from tilelink.ops.choice import UNFUSED, program_of, rounded_rows
 from tilelink.ops.decide import decide
 from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
@@ -77,6 +77,8 @@ PAIRED = ("ag_gemm", "gemm_rs", "gemm_ar")
 
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 _calls: dict[Any, tuple[Callable[..., Any], Way]] = {}
+_summing: dict[Any, Callable[..., dict[str, torch.Tensor]]] = {}
+"""Kernels that sum products, which calls with other rows take too."""
 
 
 def run(op: str, operands: Operands, activation: str, group: str, way: Way) -> Any:
@@ -98,6 +100,7 @@ def run(op: str, operands: Operands, activation: str, group: str, way: Way) -> A
 def clear() -> None:
     """Forgets all kernels and frees their memory. All ranks call it, when no operator is running any more."""
     _calls.clear()
+    _summing.clear()
     forget()
 
 
@@ -126,7 +129,8 @@ def _prepared(op: str, operands: Operands, activation: str, group: str, way: Way
     taken = {t.name for t in program.tensors if t.space == "in"}
     if op in PAIRED and taken == {"x"}:
         moved = columns if operator.gathers else N
-        kernel = _compiled(program, schedule, x, {"M": M, "N": moved, "K": moved}, members)
+        make = _compiled if operator.gathers or operator.scatters else _sum
+        kernel = make(program, schedule, x, {"M": M, "N": moved, "K": moved}, members)
         return Pair(kernel, operator.gathers, activation)
     if taken != set(given):
         raise UnknownNameError(f"{program.name} does not compute {op}", hint=f"it takes {', '.join(sorted(taken))}")
@@ -214,6 +218,17 @@ def _compiled(
         program, schedule, ranks=ranks, dims={name: dims[name] for name in names}, dtype=_DTYPES[x.dtype],
         device="cuda", group=group,
     )  # fmt: skip
+
+
+def _sum(
+    program: Program, schedule: Schedule, x: torch.Tensor, sizes: dict[str, int], group: ProcessGroup
+) -> Callable[..., dict[str, torch.Tensor]]:
+    """The kernel for so many rows or a few more, whose sums nobody looks at: batches of any size share some kernels."""
+    M = rounded_rows(sizes["M"], group.size())
+    key = (program.name, str(schedule), M, sizes["N"], x.dtype, group.group_name)
+    if key not in _summing:
+        _summing[key] = _compiled(program, schedule, x, {**sizes, "M": M}, group)
+    return _summing[key]
 
 
 class Launch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import lcm
+
 from tilelink.errors import UnknownNameError
 
 UNFUSED = "unfused"
@@ -93,7 +95,15 @@ def _pushed(op: str, M: int, columns: int, ranks: int, follows: str) -> str:
     if op in ("gemm_ar", "all_reduce") and (ranks - 1) * size <= most:
         return way
     way, most = PUSHED[op]
-    return way if M % ranks == 0 and size <= most else UNFUSED
+    whole = M % ranks == 0 or op == "gemm_ar"  # whose rows are rounded up
+    return way if whole and size <= most else UNFUSED
+
+
+def rounded_rows(M: int, ranks: int) -> int:
+    """M or up to an eighth more, eight at least, so that all ranks have as many: the rows of a kernel that sums."""
+    step = max(8, (1 << (M.bit_length() - 1)) // 8)
+    multiple = lcm(step, ranks)
+    return -(-M // multiple) * multiple
 
 
 def program_of(op: str, variant: str) -> str:

@@ -12,7 +12,7 @@ from tilelink.ops import unfused
 class Pair:
     """An operator by a program that only communicates: before the product where rows are gathered, else behind it.
 
-    The product goes straight into the memory that peers read.
+    The product goes straight into the kernel's input: the first rows of it, where the kernel sums more of them.
     """
 
     def __init__(self, kernel: Any, gathers: bool, activation: str) -> None:
@@ -24,10 +24,16 @@ class Pair:
             y = torch.mm(_flat(self._kernel({"x": x})["y"]), w.t())
         else:
             product = self._kernel.buffer("x")
-            torch.mm(x, w.t(), out=_flat(product))
-            y = _flat(self._kernel({"x": product})["y"])
+            torch.mm(x, w.t(), out=_rows(product, x.shape[0]))
+            y = _rows(self._kernel({"x": product})["y"], x.shape[0])
         return unfused.follow(y, bias, self._activation)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.flatten(0, -2)
+
+
+def _rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """The first rows, or all where there are not so many."""
+    rows = _flat(tensor)
+    return rows if rows.shape[0] <= count else rows[:count]
