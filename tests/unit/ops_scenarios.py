@@ -221,6 +221,10 @@ def chosen() -> None:
         ops.gemm_rs(long, w)
         assert len(Meaning.made) == 2
         ops.clear()
+        agreed.socket.gethostname = lambda: f"host {rank}"
+        near(ops.ag_gemm(long, w), torch.ones(ranks * ranks * MS, N) * K)
+        assert len(Meaning.made) == 2, "nothing of the library's own between hosts"
+        ops.clear()
         torch.cuda.is_available = lambda: True
         torch.cuda.is_current_stream_capturing = lambda: True
         with pytest.raises(RankError, match="once before the capture"):

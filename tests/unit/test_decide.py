@@ -113,26 +113,29 @@ def test_some_hundred_rows_are_fused_where_the_model_is_sure() -> None:
 
 def test_little_is_moved_by_the_librarys_own_kernels() -> None:
     once, twice = "all_reduce_one_shot_pushed:few", "all_reduce_two_shot_pushed:more"
-    for op in ("gemm_ar", "all_reduce"):
-        assert chosen(request(op, 32, 4096, 4096)) == once
-        assert chosen(request(op, 40, 4096, 4096)) == twice
-        assert chosen(request(op, 16, 4096, 4096, ranks=8)) == twice  # everybody would receive more
-        assert chosen(request(op, 3, 4096, 4096)) == once  # rows that the ranks do not divide
-        assert chosen(request(op, 1024, 4096, 4096)) == twice
-        assert chosen(request(op, 1028, 4096, 4096)) == "unfused"
-        assert chosen(request(op, 512, 8192, 8192), gpu="another") == "unfused"  # it may have no links
-        assert chosen(request(op, 128, 4096, 4096, ranks=16)) == "unfused"
-        assert chosen(request(op, 130, 4096, 4096)) == (twice if op == "gemm_ar" else "unfused")
-        assert chosen(request(op, 128, 4099, 4099)) == "unfused"
-        assert chosen(request(op, 128, 4096, 4096, ranks=1)) == "unfused"
+    assert chosen(request("gemm_ar", 32, 4096, 3584)) == once
+    assert chosen(request("gemm_ar", 40, 4096, 3584)) == twice
+    assert chosen(request("gemm_ar", 16, 4096, 3584, ranks=8)) == twice  # everybody would receive more
+    assert chosen(request("gemm_ar", 3, 4096, 3584)) == once
+    assert chosen(request("gemm_ar", 130, 4096, 3584)) == twice  # rows that the ranks do not divide
+    assert chosen(request("gemm_ar", 1024, 4096, 3584)) == twice
+    assert chosen(request("gemm_ar", 1025, 4096, 3584)) == "unfused"
+    assert chosen(request("gemm_ar", 512, 8192, 7168), gpu="another") == "unfused"  # it may have no links
+    assert chosen(request("gemm_ar", 128, 4096, 3584, ranks=16)) == "unfused"
+    assert chosen(request("gemm_ar", 128, 4099, 3584)) == "unfused"
+    assert chosen(request("gemm_ar", 128, 4096, 3584, ranks=1)) == "unfused"
+    assert chosen(request("gemm_ar", 8, 1 << 19, 3584)) == "unfused"  # nearly empty tiles
+    assert chosen(request("gemm_ar", 1 << 19, 8, 3584)) == "unfused"
     assert chosen(request("gemm_ar", 128, 4096, 3584, follows="f32")) == "unfused"
-    assert chosen(request("ag_gemm", 128, 4096, 3584, follows="gated")) == "unfused"
-    for op, way in (("ag_gemm", "all_gather_kept"), ("all_gather", "all_gather_kept"),
-                    ("gemm_rs", "reduce_scatter_pushed"), ("reduce_scatter", "reduce_scatter_pushed")):  # fmt: skip
-        assert chosen(request(op, 480, 8192, 8192)) == f"{way}:more"
-        assert chosen(request(op, 96, 8188, 8188)) == "unfused"
-    assert chosen(request("all_gather", 1028, 8192, 8192)) == "unfused"
+    assert chosen(request("ag_gemm", 480, 4096, 8192)) == "all_gather_kept:more"
     assert chosen(request("ag_gemm", 96, 8188, 8192)) == "all_gather_kept:more", "columns that only torch multiplies"
+    assert chosen(request("ag_gemm", 96, 8192, 8188)) == "unfused"
+    assert choose("ag_gemm", 512, 4096, 16384, 4) == "all_gather_kept:more"
+    assert choose("ag_gemm", 520, 4096, 16384, 4) == "unfused"
+    assert chosen(request("ag_gemm", 128, 4096, 3584, follows="gated")) == "unfused"
+    assert chosen(request("gemm_rs", 480, 8192, 8192)) == "reduce_scatter_pushed:more"
+    for op in ("all_gather", "reduce_scatter", "all_reduce"):
+        assert chosen(request(op, 64, 4096, 4096)) == "unfused"
 
 
 def test_a_processor_that_can_hold_no_schedule_stays_unfused() -> None:

@@ -6,6 +6,7 @@ Ranks must take the same way, and one may read the database of tuning results be
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,11 +21,15 @@ from tilelink.tuning import Database, Key, Record, here
 
 @dataclass(frozen=True, kw_only=True)
 class Agreed:
-    """gpu, versions: of rank 0, as keys of records have them. records: for these and the group's ranks alone."""
+    """gpu, versions: of rank 0, as keys of records have them. records: for these and the group's ranks alone.
+
+    one_host: whether all ranks are on one, so that they reach each other's memory.
+    """
 
     gpu: str
     versions: str
     records: Mapping[Key, Record]
+    one_host: bool = True
 
 
 _agreed: dict[tuple[str, int], Agreed] = {}
@@ -41,9 +46,11 @@ def agreed(group: ProcessGroup) -> Agreed:
             hint = "call the operator once before the capture, on all ranks, or give it a schedule"
             raise RankError("the ranks choose a way together, which a CUDA graph cannot hold", hint=hint)
         said: list[Any] = [_own(group.size()) if group.rank() == 0 else None]
+        hosts: list[Any] = [socket.gethostname()] * group.size()
         if group.size() > 1:
             dist.broadcast_object_list(said, group=group, group_src=0)
-        _agreed[key] = said[0]
+            dist.all_gather_object(hosts, socket.gethostname(), group=group)
+        _agreed[key] = replace(said[0], one_host=len(set(hosts)) == 1)
     return _agreed[key]
 
 

@@ -148,6 +148,8 @@ def _decided(
 ) -> Schedule | str:  # fmt: skip
     """The way of a call that names none. The first of a group is collective."""
     known = agreed(group)
+    if not known.one_host:
+        return UNFUSED
     try:
         processor = current_target()
     except UnknownTargetError:

@@ -21,13 +21,12 @@ ASKED_ROWS, ASKED_OWN_ROWS = 512, 128
 MIB = 1024 * 1024
 PUSHED = {
     "ag_gemm": ("all_gather_kept:more", 16 * MIB),
-    "all_gather": ("all_gather_kept:more", 16 * MIB),
     "gemm_rs": ("reduce_scatter_pushed:more", 16 * MIB),
-    "reduce_scatter": ("reduce_scatter_pushed:more", 16 * MIB),
     "gemm_ar": ("all_reduce_two_shot_pushed:more", 8 * MIB),
-    "all_reduce": ("all_reduce_two_shot_pushed:more", 8 * MIB),
 }
 """The library's own way to communicate beside torch's product, and up to how many bytes of what all ranks hold then."""
+TILE, TILES = (64, 256), 1024
+"""The tiles of those schedules, and how many there may be: of few rows or columns most of a tile is empty."""
 AT_ONCE = "all_reduce_one_shot_pushed:few", MIB * 3 // 4
 """The way to sum where every rank receives at most so many bytes if each sums everything."""
 
@@ -68,11 +67,11 @@ def choose(op: str, M: int, N: int, K: int, ranks: int, follows: str = "") -> st
     M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. A plain rule: fused for
     many rows (FEW_ROWS, FEW_OWN_ROWS) that descriptors can address; the library's own communication, beside torch's
     product, for little data (PUSHED), where starting is what costs most; the library of the machine's vendor for the
-    rest, and on one rank.
+    rest, for collectives alone, and on one rank.
     """
     if op in FEW_ROWS and _fusable(M, N, K, ranks, FEW_ROWS[op], FEW_OWN_ROWS):
         return SCHEDULE
-    return _pushed(op, M, K if op in ("ag_gemm", "all_gather") else N, ranks, follows)
+    return _pushed(op, M, K if op == "ag_gemm" else N, ranks, follows)
 
 
 def worth_asking(op: str, M: int, N: int, K: int, ranks: int) -> bool:
@@ -88,15 +87,17 @@ def _fusable(M: int, N: int, K: int, ranks: int, least: int, least_own: int) -> 
 
 def _pushed(op: str, M: int, columns: int, ranks: int, follows: str) -> str:
     """How M x columns elements are gathered or summed by a kernel that only communicates; UNFUSED if not so."""
-    size = 2 * M * columns
-    if ranks == 1 or columns % ROW_ALIGNMENT or follows in ALONE:
+    if op not in PUSHED or ranks == 1 or columns % ROW_ALIGNMENT or follows in ALONE:
         return UNFUSED
-    way, most = AT_ONCE
-    if op in ("gemm_ar", "all_reduce") and (ranks - 1) * size <= most:
-        return way
+    size, sums = 2 * M * columns, op == "gemm_ar"
+    rows = rounded_rows(M, ranks) if sums else M
+    tiles = ranks * -(-rows // ranks // TILE[0]) * -(-columns // TILE[1])
+    if rows % ranks or tiles > TILES:
+        return UNFUSED
+    if sums and (ranks - 1) * size <= AT_ONCE[1]:
+        return AT_ONCE[0]
     way, most = PUSHED[op]
-    whole = M % ranks == 0 or op == "gemm_ar"  # whose rows are rounded up
-    return way if whole and size <= most else UNFUSED
+    return way if size <= most else UNFUSED
 
 
 def rounded_rows(M: int, ranks: int) -> int:

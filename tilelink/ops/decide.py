@@ -116,17 +116,18 @@ def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str
     """The rule's way, or one that the model is sure is better, and why."""
     rule = choose(request.op, request.M, request.N, request.K, request.ranks, request.follows)
     if ":" in rule and (machine is None or request.ranks > machine.node_ranks):
-        return UNFUSED, "own kernels only communicate where all ranks are known to reach each other"
+        return UNFUSED, "own kernels only communicate on machines that are described, within a node"
     asked = rule == SCHEDULE or worth_asking(request.op, request.M, request.N, request.K, request.ranks)
     if machine is None or not asked:
         return rule, "the rule for such sizes"
-    fitting = held(request, machine.target)
-    ways, unfused = fused_ways(request, machine), unfused_seconds(request, machine)
-    own = programs_for(request.op, request.follows)[0]
+    ways = fused_ways(request, machine)
     if ":" in rule:
         return _if_sure(ways, rule, pushed_seconds(request, machine), machine)
+    fitting = held(request, machine.target)
     if not fitting:
         return UNFUSED, f"no schedule fits {machine.target}"
+    unfused = unfused_seconds(request, machine)
+    own = programs_for(request.op, request.follows)[0]
     if rule == UNFUSED or not any(one.source == own and one.schedule.name == rule for one in fitting):
         return _if_sure(ways, UNFUSED, unfused, machine)
     usual = next((way for way in ways if way.program == own and way.schedule.name == rule), None)

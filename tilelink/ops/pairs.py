@@ -12,7 +12,7 @@ from tilelink.ops import unfused
 class Pair:
     """An operator by a program that only communicates: before the product where rows are gathered, else behind it.
 
-    The product goes straight into the kernel's input: the first rows of it, where the kernel sums more of them.
+    The product is written where the kernel takes its input from: into the first rows, where it sums more of them.
     """
 
     def __init__(self, kernel: Any, gathers: bool, activation: str) -> None:
@@ -21,11 +21,12 @@ class Pair:
 
     def __call__(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         if self._gathers:
-            y = torch.mm(_flat(self._kernel({"x": x})["y"]), w.t())
-        else:
-            product = self._kernel.buffer("x")
-            torch.mm(x, w.t(), out=_rows(product, x.shape[0]))
-            y = _rows(self._kernel({"x": product})["y"], x.shape[0])
+            gathered = _flat(self._kernel({"x": x})["y"])
+            y = torch.mm(gathered, w.t()) if bias is None else torch.addmm(bias, gathered, w.t())
+            return unfused.follow(y, None, self._activation)
+        product = self._kernel.buffer("x")
+        torch.mm(x, w.t(), out=_rows(product, x.shape[0]))
+        y = _rows(self._kernel({"x": product})["y"], x.shape[0])
         return unfused.follow(y, bias, self._activation)
 
 
