@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def bodies(result: Emitted) -> dict[str, str]:
 
 def edges(result: Emitted) -> Edges:
     """kernel -> whether it begins the launch and whether it ends it; those that do neither are not there."""
-    found = {name: ("dl.enter(" in body, bool(re.search(r"dl\.(leave|count)\(", body)))
+    found = {name: ("dl.enter(" in body, bool(re.search(r"dl\.(leave|count_program)\(", body)))
              for name, body in bodies(result).items()}  # fmt: skip
     given = {kernel.name for kernel in result.kernels if any(arg.kind == "edge" for arg in kernel.args)}
     assert given == {name for name, both in found.items() if any(both)}, "the block is passed to those that need it"
@@ -133,9 +134,9 @@ def test_programs_are_counted_where_nobody_waits_for_the_end_of_a_launch(name: s
     one = compiler.bound(module.programs[0], module.schedules[0], ranks=3, dims={"M": 256}, target="sm_90")
     result = emitted(one)
     assert [kernel.counted for kernel in result.kernels] == [expected] * len(result.kernels)
-    names = re.findall(r"dl\.(number|catch_up|count|leave)\(", bodies(result)["send"])
+    names = re.findall(r"dl\.(launch_number|tell_finished|count_program|leave)\(", bodies(result)["send"])
     other = [] if given.keys() & {"place", "keep"} else ["leave"]
-    assert names == (["number", "catch_up", "count"] if expected else other)
+    assert names == (["launch_number", "tell_finished", "count_program"] if expected else other)
 
 
 def test_outputs_that_peers_write_end_a_launch() -> None:
@@ -154,9 +155,48 @@ def test_peers_are_told_before_they_are_waited_for_and_at_the_very_end() -> None
     assert all(not re.match(r"for tile|dl\.wait|ready", line) for line in lines[:enter])
     last = [line for line in found["three"].splitlines() if line.strip()]
     assert last[-1] == (
-        f"    dl.leave(edge, signals, signal_table, epoch_at, epoch, watch, rank, num_programs, {finished}, 3, 4, 3)"
+        f"    dl.leave(edge, signals, signal_table, epoch_at, watch, rank, num_programs, {finished}, 3, 4, 3)"
     )
     program = compiler.load("all_reduce").program("all_reduce_two_shot")
     both = bodies(emitted(compiler.bound(program, ranks=4, dims={"Ms": 64, "N": 64}, target="sm_90")))["reduce"]
     order = re.findall(r"dl\.enter|dl\.wait_all|for tile|dl\.leave", both)
     assert order == ["dl.enter", "dl.wait_all", "dl.wait_all", "for tile", "dl.leave"]
+
+
+class Number(int):
+    """A number in generated source, as Triton computes it."""
+
+    def to(self, dtype: str) -> Number:
+        return Number((self + 2**31) % 2**32 - 2**31 if dtype == "i32" else self)
+
+    def __add__(self, other: int) -> Number:
+        return Number(int(self) + other)
+
+    def __sub__(self, other: int) -> Number:
+        return Number(int(self) - other)
+
+    def __mod__(self, other: int) -> Number:
+        return Number(int(self) % other)
+
+    def __floordiv__(self, other: int) -> Number:
+        return Number(int(self) // other)
+
+    def __mul__(self, other: int) -> Number:
+        return Number(int(self) * other)
+
+
+@pytest.mark.parametrize("launch", [1, 2, 7, 2**31 - 1, 2**31, 2**31 + 1, 2**31 + 2, 2**32 + 5])
+@pytest.mark.parametrize("buffers", [2, 3])
+def test_buffers_follow_the_launch_also_where_counters_wrap(buffers: int, launch: int) -> None:
+    last = f"h buffers {buffers}\n    reuse_wait off"
+    text = ALONE.format(shared="", more="", place="on sm", keep="in send epilogue", last=last)
+    module = compiler.parse(text)
+    one = compiler.bound(module.programs[0], module.schedules[0], ranks=3, dims={"M": 256}, target="sm_90")
+    lines = [line.strip() for line in bodies(emitted(one))["send"].splitlines()]
+    setup = [line for line in lines if re.match(r"epoch = |h_(slot|slot_number|round) = ", line)]
+    assert len(setup) == 4
+    found: dict[str, Any] = {"launch": Number(launch), "tl": SimpleNamespace(int32="i32", int64="i64")}
+    exec("\n".join(setup), found)
+    assert found["h_slot_number"] == (launch - 1) % buffers and found["h_slot"] == (launch - 1) % buffers * 256
+    assert found["h_round"] == Number((launch - 1) // buffers + 1).to("i32")
+    assert found["epoch"] == Number(launch).to("i32")

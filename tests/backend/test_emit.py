@@ -51,6 +51,43 @@ def test_loads_behind_waits_consume_their_token() -> None:
     assert "tl.load(q +" in text  # nobody writes an input
 
 
+GATHERED = """
+program gathered(M, N):
+    x     : in        [ranks, M, N]
+    parts : symmetric [ranks, M, N]
+    y     : out       [M, N]
+    comm send(q: ranks, i: M, j: N):
+        tile_push_data(parts[rank, i, j] @ q, x[q, i, j])
+        producer_tile_notify(parts[rank, i, j] @ q)
+    compute sums(i: M, j: N):
+        consumer_tile_wait(parts[WHAT])
+        y[i, j] = sum(parts[:, i, j], axis=0)
+schedule s for gathered:
+    send on sm, tile(i=8, j=32)
+    sums on sm, tile(i=16, j=32)
+    parts channel(CHANNEL), buffers 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "channel", "expected"),
+    [
+        (":, i, j", "i=16, j=32", "wait_all(signals, 0 + OWN, 4, 2 * epoch, watch, 1, tile, 4)"),
+        (":, i, :", "i=32, j=64", "wait_all(signals, 0, 4, 8 * epoch, watch, 1, tile, 1)"),
+        ("1, i, j", "i=16, j=32", "wait(signals, 0 + 1 * 4 + OWN, 2 * epoch, watch, 1, tile)"),
+        (":, i, :", "i=16, j=32", "wait(signals, 0 + channel_0 * 4 + i * 16 // 16 * 2 + channel_1, 2 * epoch"),
+        (":, i, j", "i=8, j=32", "wait(signals, 0 + channel_0 * 8 + channel_1 * 2 + j * 32 // 32, epoch"),
+    ],
+    ids=["every fourth", "every one", "one", "two dimensions", "a range that moves with the tile"],
+)  # fmt: skip
+def test_a_wait_for_evenly_spaced_counters_is_one(what: str, channel: str, expected: str) -> None:
+    text = GATHERED.replace("WHAT", what).replace("CHANNEL", channel)
+    result = emitted(Sample(text=text, numbers={"M": 32, "N": 64}).bound(ranks=4, target="sm_90")).text
+    (line,) = (line for line in result.splitlines() if "ready += " in line)
+    own = "i * 16 // 16 * 2 + j * 32 // 32"
+    assert f"ready += dl.{expected.replace('OWN', own)}" in line
+
+
 RELAY = Sample(
     text="""
 program relay(M):

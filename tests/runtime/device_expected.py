@@ -170,31 +170,43 @@ def check_launches(device: str) -> None:
 def check_counted_launches(device: str) -> None:
     """Rank 1 of 3 alone, six programs: three launches, a captured one with buffer 0 of 2, and two more.
 
-    Counters: 0..2 entered, 3..5 finished. What peers would have told is there before.
+    Counters: 0..2 entered, 3..5 finished. What peers would have told is there before. Once where counters wrap.
     """
+    _counted_launches(device, 0)
+    _counted_launches(device, 2**31 - 4)
+
+
+def _counted_launches(device: str, before: int) -> None:
+    """before: how many launches there have been."""
+
+    def wrapped(number: int) -> int:
+        return (number + 2**31) % 2**32 - 2**31
+
     x = torch.zeros(6 * 64, dtype=torch.int32, device=device)
     pads = torch.zeros(3, 8, dtype=torch.int32, device=device)
-    pads[1, 3], pads[1, 5] = 20, 20
+    pads[1, 3] = pads[1, 5] = wrapped(before + 20)
+    pads[:, 1] = pads[:, 4] = before
     signal_table = torch.tensor([row.data_ptr() for row in pads], device=device)
     edge = torch.tensor([1, 0, 0, 0, 0], dtype=torch.int64, device=device)
-    epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=device)
+    epoch = torch.tensor([before + 1, 0, 0, before], dtype=torch.int64, device=device)
     none = torch.zeros(1, dtype=torch.int32, device=device)
 
     def launches(*expected: int, block: torch.Tensor | None = edge) -> None:
         for number in expected:
             kernels.counted_launch[(6,)](x, block, signal_table, epoch, 1, 0, 3, 3, 4, 6, 64)
-            assert set(x.tolist()) == {number}
+            assert set(x.tolist()) == {wrapped(before + number)}
 
     def told(entered: int, finished: int) -> None:
-        assert (pads[:, 1].tolist(), pads[:, 4].tolist()) == ([entered] * 3, [finished] * 3)
+        expected = ([wrapped(before + entered)] * 3, [wrapped(before + finished)] * 3)
+        assert (pads[:, 1].tolist(), pads[:, 4].tolist()) == expected
 
     launches(1, 2, 3)
     told(3, 2)
-    assert epoch.tolist() == [1, 0, 18, 2]
+    assert epoch.tolist() == [before + 1, 0, 18, before + 2]
     state = (pads[1], signal_table, epoch, None)
     constants = {
         "RANKS": 3, "BLOCK": 4, "ENTERED": 0, "FINISHED": 3, "COUNTERS": 0, "FLAGS": 0, "LAG": 1, "ENTRY": True,
-        "STAGE": 1, "COUNTED": 6, "CYCLE": 2,
+        "STAGE": 1, "PROGRAMS": 6, "CYCLE": 2,
     }  # fmt: skip
     turn_launch[(1,)](*state, none, none, none, 1, **constants, TURN=0)
     told(4, 4)
@@ -205,7 +217,7 @@ def check_counted_launches(device: str) -> None:
     launches(6, 7)
     told(7, 6)
     launches(6, 6, block=None)  # nobody counts where the runtime does it
-    assert epoch.tolist() == [6, 1, 12, 6]
+    assert epoch.tolist() == [before + 6, 1, 12, before + 6]
 
 
 def check_boundaries(device: str) -> None:
@@ -223,7 +235,7 @@ def check_boundaries(device: str) -> None:
     state, tables = (pads[1], signal_table, epoch, None), (counters, flags, values, 1)
     constants = {
         "RANKS": 2, "BLOCK": 2, "ENTERED": 0, "FINISHED": 2, "COUNTERS": 8, "FLAGS": 2, "LAG": 1, "ENTRY": False,
-        "STAGE": 1, "COUNTED": 0,
+        "STAGE": 1, "PROGRAMS": 0,
     }  # fmt: skip
     close_launch[(1,)](*state, flags, *tables, **constants, EXITS=0, CYCLE=0)
     assert pads.tolist() == [[0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 9, 1, 0, 0, 0, 2]]

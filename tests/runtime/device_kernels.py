@@ -138,7 +138,7 @@ def launch(
     dl.enter(edge, signal_table, rank, ENTERED, RANKS, BLOCK)
     tl.store(x + tl.program_id(0) * N + tl.arange(0, N), epoch + tl.zeros((N,), tl.int32))
     programs = tl.num_programs(0)
-    dl.leave(edge, signals, signal_table, epoch_at, epoch, watch, rank, programs, FINISHED, RANKS, BLOCK, 3)
+    dl.leave(edge, signals, signal_table, epoch_at, watch, rank, programs, FINISHED, RANKS, BLOCK, 3)
 
 
 @triton.jit
@@ -148,11 +148,12 @@ def counted_launch(
     N: tl.constexpr,
 ):  # fmt: skip
     """The same for a launch whose programs are counted."""
-    epoch = dl.number(epoch_at, edge, PROGRAMS).to(tl.int32)
+    launch = dl.launch_number(epoch_at, edge, PROGRAMS)
+    epoch = launch.to(tl.int32)
     dl.enter(edge, signal_table, rank, ENTERED, RANKS, BLOCK)
-    dl.catch_up(edge, signal_table, epoch_at, epoch, rank, FINISHED, RANKS, BLOCK)
+    dl.tell_finished(edge, signal_table, epoch_at, launch, rank, FINISHED, RANKS, BLOCK)
     tl.store(x + tl.program_id(0) * N + tl.arange(0, N), epoch + tl.zeros((N,), tl.int32))
-    dl.count(edge, epoch_at)
+    dl.count_program(edge, epoch_at)
 
 
 @triton.jit

@@ -167,7 +167,8 @@ class Replaying(Node):
         yield from self.tell(self.entered, rank, skipped)
         yield from self.tell(self.finished, rank, following - 1 - self.told[rank] if self.counted else done + skipped)
         self.told[rank] = following - 1
-        yield lambda: min(self.finished[rank]) >= following - self.buffers
+        lag = 1 if self.counted else self.buffers  # with nothing but its own signals a captured launch waits longer
+        yield lambda: min(self.finished[rank]) >= following - lag
         self.number[rank], self.left[rank] = following, 0
 
 

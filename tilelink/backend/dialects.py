@@ -63,20 +63,19 @@ class Dialect:
     def leave(self, finished: int, ranks: int, block: int, stage: int) -> str:
         """Ends the launch with the last program that comes here; finished: the runtime's counter of rank 0."""
         numbers = f"{finished}, {ranks}, {block}, {stage}"
-        return f"dl.leave(edge, signals, signal_table, epoch_at, epoch, watch, rank, num_programs, {numbers})"
+        return f"dl.leave(edge, signals, signal_table, epoch_at, watch, rank, num_programs, {numbers})"
 
-    def number(self, counted: int) -> str:
+    def launch(self, counted: int) -> str:
         """The number of the launch; counted: the programs of a kernel that are counted as they end, 0: they are not."""
-        number = f"dl.number(epoch_at, edge, {counted})" if counted else "tl.load(epoch_at)"
-        return f"epoch = {number}.to({self.epoch_type})"
+        return f"dl.launch_number(epoch_at, edge, {counted})" if counted else "tl.load(epoch_at)"
 
-    def catch_up(self, finished: int, ranks: int, block: int) -> str:
+    def tell_finished(self, finished: int, ranks: int, block: int) -> str:
         """Tells peers what launches are finished, of a kernel whose programs are counted; as `leave`."""
-        return f"dl.catch_up(edge, signal_table, epoch_at, epoch, rank, {finished}, {ranks}, {block})"
+        return f"dl.tell_finished(edge, signal_table, epoch_at, launch, rank, {finished}, {ranks}, {block})"
 
-    def count(self) -> str:
+    def count_program(self) -> str:
         """Counts a program that ends."""
-        return "dl.count(edge, epoch_at)"
+        return "dl.count_program(edge, epoch_at)"
 
     def no_token(self) -> str:
         """The token of a tile that has waited for nothing yet."""

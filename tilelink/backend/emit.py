@@ -240,7 +240,9 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
     for line in dialect.setup(_first_lane(bound, kernel)):
         writer.line(line)
     counted = _counted(bound, kernel, dialect)
-    writer.line(dialect.number(kernel.programs if counted else 0))
+    # Counters wrap, and so may what they are compared with; buffers need the number itself.
+    writer.line(f"launch = {dialect.launch(kernel.programs if counted else 0)}")
+    writer.line(f"epoch = launch.to({dialect.epoch_type})")
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
                  if isinstance(s, Wait | Notify)}  # fmt: skip
     touched = {r.tensor for st in _stages(bound, kernel) for r in stage_regions(st.stage)}
@@ -248,16 +250,16 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
         if tensor.name not in touched or tensor.slots == 1:
             continue
         name = tensor.name
-        writer.line(f"{name}_slot_number = (epoch - 1) % {tensor.slots}")
+        writer.line(f"{name}_slot_number = ((launch - 1) % {tensor.slots}).to(tl.int32)")
         writer.line(f"{name}_slot = {name}_slot_number.to(tl.int64) * {tensor.size}")
         writer.line(f"{name}_here = {name} + {name}_slot")
         if name in signalled:
-            writer.line(f"{name}_round = (epoch - 1) // {tensor.slots} + 1")
+            writer.line(f"{name}_round = ((launch - 1) // {tensor.slots} + 1).to({dialect.epoch_type})")
     block = power_of_two(bound.ranks)
     if _edges(bound, kernel, dialect)[0]:
         writer.line(dialect.enter(bound.entered_base, bound.ranks, block))
     if counted and bound.ranks > 1:
-        writer.line(dialect.catch_up(bound.finished_base, bound.ranks, block))
+        writer.line(dialect.tell_finished(bound.finished_base, bound.ranks, block))
     for first, lag in _runtime_waits(bound, kernel):
         for line in dialect.wait_for_runtime(first, bound.ranks, lag, len(bound.stages)):
             writer.line(line)
@@ -269,7 +271,7 @@ def _closing(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
     if not _edges(bound, kernel, dialect)[1]:
         return ()
     if _counted(bound, kernel, dialect):
-        return (dialect.count(),)
+        return (dialect.count_program(),)
     return (dialect.leave(bound.finished_base, bound.ranks, power_of_two(bound.ranks), len(bound.stages)),)
 
 

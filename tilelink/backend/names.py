@@ -10,9 +10,9 @@ from tilelink.ir.visitor import statements
 from tilelink.schedule.bound import Bound, BoundStage
 
 FRAME = frozenset(
-    {"tile", "pid", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "edge", "first_program"}
-    | {"num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles", "libshmem_device"}
-    | {"tilelink", "slice", "min", "max", "tracing", "trace_lane"}
+    {"tile", "pid", "launch", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "edge"}
+    | {"first_program", "num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles"}
+    | {"libshmem_device", "tilelink", "slice", "min", "max", "tracing", "trace_lane"}
 )
 """Names that every kernel uses for itself."""
 DERIVED = ("here", "slot", "slot_number", "round", "peers")

@@ -12,7 +12,9 @@ collective and torch's product; else the name of a schedule of the library's pro
 Schedule. A program that only communicates ("all_reduce_one_shot:few") runs beside torch's product. The first call with
 new shapes, dtype, group or schedule compiles a kernel and allocates symmetric memory, so all ranks must make their
 first calls in the same order, and before a CUDA graph is captured; `clear` gives the memory back. The first call of a
-group without a schedule waits for rank 0, which tells the others what was measured.
+group without a schedule waits for rank 0, which tells the others what was measured. Sums of any number of rows share
+the kernels of some. As with other collectives, all ranks issue their calls in one order; kernels of operators wait for
+peers on all SMs, so those on several streams must not be issued in different orders either.
 activation: None, "silu" or "gelu" (the exact one). Where a gradient is needed it is taken outside of the kernel.
 
 All raise ShapeError and DtypeError for tensors that do not fit and UnknownNameError for a schedule that there is not.

@@ -1,10 +1,11 @@
 # pyright: basic, reportArgumentType=false
 """What a GPU rank does between launches: one small kernel before, where peers read its inputs, and one after.
 
-The number of the launch lives in device memory and only these kernels change it, so that a launch that was captured
-into a CUDA graph can be replayed. A captured launch always uses the buffers that it was captured with. So a replay
-first skips launches, as if they had happened, until it is the turn of these buffers, and afterwards as many as it
-takes to leave the turn as it was: for launches outside of the graph nothing has changed.
+The number of the launch lives in device memory, and only kernels change it: these, or a launch's own that begins and
+ends by itself (device/meeting.py). So a launch that was captured into a CUDA graph can be replayed. A captured launch
+always uses the buffers that it was captured with. So a replay first skips launches, as if they had happened, until it
+is the turn of these buffers, and afterwards as many as it takes to leave the turn as it was: for launches outside of
+the graph nothing has changed.
 """
 
 import triton
@@ -15,12 +16,12 @@ from tilelink.runtime.device import meeting
 
 
 @triton.jit
-def _number(epoch_at, COUNTED: tl.constexpr):
-    """The number of the launch. COUNTED: the programs of a launch that kernels count, or 0 (device/meeting.py)."""
-    epoch = tl.load(epoch_at)
-    if COUNTED:
-        epoch += tl.load(epoch_at + 2) // COUNTED
-    return epoch.to(tl.int32)
+def _number(epoch_at, PROGRAMS: tl.constexpr):
+    """The number of the launch, int64. PROGRAMS: those of a launch that kernels count, or 0 (device/meeting.py)."""
+    launch = tl.load(epoch_at + meeting.NUMBER)
+    if PROGRAMS:
+        launch += tl.load(epoch_at + meeting.COUNTED) // PROGRAMS
+    return launch
 
 
 @triton.jit(do_not_specialize=["rank"])
@@ -36,15 +37,15 @@ def open_launch(
     peers = tl.arange(0, BLOCK)
     meeting.tell(signal_table, ENTERED + rank, 1, peers < RANKS, peers)
     if WAIT:
-        epoch = tl.load(epoch_at).to(tl.int32)
-        meeting.reach(signals, ENTERED + peers, epoch + peers * 0, peers < RANKS, watch, STAGE)
+        launch = tl.load(epoch_at + meeting.NUMBER)
+        meeting.reach(signals, ENTERED + peers, launch + peers * 0, peers < RANKS, watch, STAGE)
         dl.fence()
 
 
 @triton.jit
 def await_outputs(signals, epoch_at, watch, exits, EXITS: tl.constexpr, STAGE: tl.constexpr):
     """Waits for what peers write into outputs, which can then be copied before `close_launch` says that all is done."""
-    meeting.await_exits(signals, tl.load(epoch_at).to(tl.int32), exits, EXITS, watch, STAGE)
+    meeting.await_exits(signals, tl.load(epoch_at + meeting.NUMBER), exits, EXITS, watch, STAGE)
 
 
 @triton.jit(do_not_specialize=["rank"])
@@ -52,11 +53,11 @@ def close_launch(
     signals, signal_table, epoch_at, watch, exits, counters, flags, flag_values, rank,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     EXITS: tl.constexpr, COUNTERS: tl.constexpr, FLAGS: tl.constexpr,
-    LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr, COUNTED: tl.constexpr, CYCLE: tl.constexpr,
+    LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr, PROGRAMS: tl.constexpr, CYCLE: tl.constexpr,
 ):  # fmt: skip
     """Waits for what peers still write into outputs, tells them that the launch is finished, and prepares the next one.
 
-    epoch_at: int64 [4], as generated kernels take it. COUNTED: how many programs kernels count in a launch, or 0.
+    epoch_at: int64 [4], as generated kernels take it. PROGRAMS: how many of them kernels count in a launch, or 0.
     exits: int32 [EXITS, 4], rows (first counter, buffers, counters of a buffer, threshold) of outputs' counters.
     counters: int32 [COUNTERS, 3], rows (threshold, buffer, buffers) of the pad's counters, for skipped launches.
     flags: int32 [FLAGS, 5], rows (step, count, buffers, counter, counters of a buffer) of the copy engine's notifies;
@@ -65,14 +66,14 @@ def close_launch(
     LAG: the next launch may begin once peers have finished that many launches before it; 0: at once.
     CYCLE: of a captured launch, launches after which the buffers are the same; 0 if it is not captured.
     """
-    epoch = _number(epoch_at, COUNTED)
-    meeting.await_exits(signals, epoch, exits, EXITS, watch, STAGE)
+    launch = _number(epoch_at, PROGRAMS)
+    meeting.await_exits(signals, launch, exits, EXITS, watch, STAGE)
     skipped = 0
     if CYCLE:
-        skipped = CYCLE - 1 - tl.load(epoch_at + 1).to(tl.int32)
+        skipped = CYCLE - 1 - tl.load(epoch_at + meeting.SKIPPED)
     _advance(
-        signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, epoch + 1, skipped, 1,
-        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, COUNTED, CYCLE,
+        signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, launch + 1, skipped, 1,
+        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, PROGRAMS, CYCLE,
     )  # fmt: skip
 
 
@@ -81,15 +82,15 @@ def turn_launch(
     signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
-    COUNTED: tl.constexpr, CYCLE: tl.constexpr, TURN: tl.constexpr,
+    PROGRAMS: tl.constexpr, CYCLE: tl.constexpr, TURN: tl.constexpr,
 ):  # fmt: skip
     """Skips launches until the next one, counted from 0, is number TURN of its cycle. Parameters as of close_launch."""
-    epoch = _number(epoch_at, COUNTED)
-    skipped = (TURN + CYCLE - (epoch - 1) % CYCLE) % CYCLE
-    tl.store(epoch_at + 1, tl.cast(skipped, tl.int64))
+    launch = _number(epoch_at, PROGRAMS)
+    skipped = (TURN + CYCLE - (launch - 1) % CYCLE) % CYCLE
+    tl.store(epoch_at + meeting.SKIPPED, skipped)
     _advance(
-        signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, epoch, skipped, 0,
-        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, COUNTED, CYCLE,
+        signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, launch, skipped, 0,
+        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, PROGRAMS, CYCLE,
     )  # fmt: skip
 
 
@@ -98,7 +99,7 @@ def _advance(
     signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, first, skipped, done,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
-    COUNTED: tl.constexpr, CYCLE: tl.constexpr,
+    PROGRAMS: tl.constexpr, CYCLE: tl.constexpr,
 ):  # fmt: skip
     """Ends `done` launches and `skipped` ones from number `first` on, and prepares the launch after them.
 
@@ -117,7 +118,7 @@ def _advance(
             # numbers in [begin, begin + skipped) whose remainder by `slots` is `slot`
             times = (begin + skipped - 1 - slot + slots) // slots - (begin - 1 - slot + slots) // slots
             step = tl.load(counters + at * 3, mask=there, other=0)
-            tl.atomic_add(signals + at, step * times, mask=there, sem="relaxed", scope="sys")
+            tl.atomic_add(signals + at, (step * times).to(tl.int32), mask=there, sem="relaxed", scope="sys")
         tl.debug_barrier()  # flags below are of some of these counters
         if ENTRY:
             meeting.tell(signal_table, ENTERED + rank, skipped, peers < RANKS, peers)
@@ -129,17 +130,17 @@ def _advance(
         count = tl.load(flags + at * 5 + 1, mask=there, other=0)
         counter = tl.load(flags + at * 5 + 3, mask=there, other=-1)
         width = tl.load(flags + at * 5 + 4, mask=there, other=0)
-        value = (following - 1) // slots * step + count
+        value = ((following - 1) // slots * step + count).to(tl.int32)
         tl.store(flag_values + at, value, mask=there)
         tl.store(signals + counter + (following - 1) % slots * width, value, mask=counter >= 0)
     finished = done + skipped
-    if COUNTED:
-        finished = following - 1 - tl.load(epoch_at + 3).to(tl.int32)  # kernels tell of a launch in the next one
+    if PROGRAMS:
+        finished = following - 1 - tl.load(epoch_at + meeting.TOLD)  # kernels tell of a launch in the next one
     meeting.tell(signal_table, FINISHED + rank, finished, peers < RANKS, peers)
     if LAG:
         meeting.reach(signals, FINISHED + peers, following - LAG + peers * 0, peers < RANKS, watch, STAGE)
     tl.debug_barrier()
-    tl.store(epoch_at, tl.cast(following, tl.int64))
-    if COUNTED:
-        tl.store(epoch_at + 2, tl.zeros((), tl.int64))
-        tl.store(epoch_at + 3, tl.cast(following - 1, tl.int64))
+    tl.store(epoch_at + meeting.NUMBER, following)
+    if PROGRAMS:
+        tl.store(epoch_at + meeting.COUNTED, tl.zeros((), tl.int64))
+        tl.store(epoch_at + meeting.TOLD, following - 1)

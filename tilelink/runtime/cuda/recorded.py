@@ -79,7 +79,7 @@ def boundary_options(program: GpuProgram, found: Recorded) -> BoundaryOptions:
     entry_first = any(k.copy_engine and k.needs_entry for k in program.kernels)
     options = {
         **common, "FINISHED": layout.finished_base, "COUNTERS": len(found.counters), "FLAGS": len(found.flags),
-        "LAG": program.lag, "ENTRY": program.needs_entry, "COUNTED": program.counted,
+        "LAG": program.lag, "ENTRY": program.needs_entry, "PROGRAMS": program.counted,
     }  # fmt: skip
     closing = {**options, "EXITS": len(found.exits)}
     turns = range(cycle if cycle > 1 else 0)

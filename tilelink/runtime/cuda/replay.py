@@ -18,7 +18,7 @@ from tilelink.runtime.cuda.driver import function_of, library
 
 KEPT = 32
 """Sets of addresses that are remembered: all that have a graph, and of the others the last ones."""
-ENOUGH = 4
+ENOUGH = 3
 """Operations that are worth a graph."""
 Addresses = tuple[int, ...]
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL

@@ -5,8 +5,8 @@ A launch whose kernels run one after the other needs no kernel of the runtime's:
 that the rank has entered (`enter`), the last program of its last one that it has finished (`leave`).
 
 Where nobody waits for that and there is one kernel, it would only make every launch longer: there the programs are
-counted as they end (`count`), which nobody waits for, the number of a launch follows from the count (`number`), and the
-next launch tells what the one before has finished (`catch_up`).
+counted as they end (`count_program`), which nobody waits for, the number of a launch follows from the count
+(`launch_number`), and the next launch tells peers that the one before is finished (`tell_finished`).
 
 Kernels get a block for that, `edge`, int64:
 
@@ -52,33 +52,33 @@ def enter(edge, signal_table, rank, ENTERED: tl.constexpr, RANKS: tl.constexpr, 
 
 
 @triton.jit
-def number(epoch_at, edge, PROGRAMS: tl.constexpr):
+def launch_number(epoch_at, edge, PROGRAMS: tl.constexpr):
     """The number of a launch whose programs, PROGRAMS in all, are counted as they end. int64.
 
     This program has not been counted yet, so however many of the others have, the quotient is of the launches before.
     """
-    epoch = tl.load(epoch_at + NUMBER)
+    launch = tl.load(epoch_at + NUMBER)
     if edge is not None:
-        epoch += tl.load(epoch_at + COUNTED) // PROGRAMS
-    return epoch
+        launch += tl.load(epoch_at + COUNTED, volatile=True) // PROGRAMS
+    return launch
 
 
 @triton.jit
-def catch_up(
-    edge, signal_table, epoch_at, epoch, rank, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr
+def tell_finished(
+    edge, signal_table, epoch_at, launch, rank, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The last program, which has the fewest tiles, tells peers what launches this one has found finished."""
+    """The last program tells peers what launches this one has found finished."""
     if edge is not None:  # noqa: SIM102
         if tl.program_id(0) == tl.num_programs(0) - 1:
             pads = _pads(signal_table, RANKS, BLOCK)
-            told = tl.load(epoch_at + TOLD).to(tl.int32)
-            if (tl.load(edge + ON) != 0) & (told < epoch - 1):
-                _tell_each(pads, FINISHED + rank, epoch - 1 - told, RANKS, BLOCK)
-                tl.store(epoch_at + TOLD, tl.cast(epoch - 1, tl.int64))
+            told = tl.load(epoch_at + TOLD)
+            if (tl.load(edge + ON) != 0) & (told < launch - 1):
+                _tell_each(pads, FINISHED + rank, (launch - 1 - told).to(tl.int32), RANKS, BLOCK)
+                tl.store(epoch_at + TOLD, launch - 1)
 
 
 @triton.jit
-def count(edge, epoch_at):
+def count_program(edge, epoch_at):
     """Counts a program that ends; the launches behind this one see it, and nobody waits for it."""
     if edge is not None:
         on = tl.load(edge + ON)
@@ -88,7 +88,7 @@ def count(edge, epoch_at):
 
 @triton.jit
 def leave(
-    edge, signals, signal_table, epoch_at, epoch, watch, rank, programs,
+    edge, signals, signal_table, epoch_at, watch, rank, programs,
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
     """The last of the programs to end does what ends a launch, as the kernel after other launches does."""
@@ -96,25 +96,25 @@ def leave(
         # All that the last program may need is on its way while the programs are counted; where no launch ends here
         # the count goes to a block that nobody reads.
         on, lag, exits, table = tl.load(edge + ON), tl.load(edge + LAG), tl.load(edge + EXITS), tl.load(edge + TABLE)
-        pads = _pads(signal_table, RANKS, BLOCK)
+        pads, launch = _pads(signal_table, RANKS, BLOCK), tl.load(epoch_at + NUMBER)
         tl.debug_barrier()  # all threads of the program have stored, before one of them counts it
         left = tl.atomic_add(edge + LEFT, tl.full((), 1, tl.int64), sem="acq_rel", scope="gpu")
         if (on != 0) & ((left + 1) % programs == 0):
             exit_table = table.to(tl.pointer_type(tl.int32))
-            await_exits(signals, epoch, exit_table, exits.to(tl.int32), watch, STAGE)
-            _end(pads, signals, epoch_at, epoch, lag.to(tl.int32), watch, rank, FINISHED, RANKS, BLOCK, STAGE)
+            await_exits(signals, launch, exit_table, exits.to(tl.int32), watch, STAGE)
+            _end(pads, signals, epoch_at, launch, lag, watch, rank, FINISHED, RANKS, BLOCK, STAGE)
 
 
 @triton.jit
 def _end(
-    pads, signals, epoch_at, epoch, lag, watch, rank,
+    pads, signals, epoch_at, launch, lag, watch, rank,
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
     _tell_each(pads, FINISHED + rank, 1, RANKS, BLOCK)
     if lag > 0:
         peers = tl.arange(0, BLOCK)
-        reach(signals, FINISHED + peers, epoch + 1 - lag + peers * 0, peers < RANKS, watch, STAGE)
-    tl.store(epoch_at, tl.cast(epoch + 1, tl.int64))
+        reach(signals, FINISHED + peers, launch + 1 - lag + peers * 0, peers < RANKS, watch, STAGE)
+    tl.store(epoch_at + NUMBER, launch + 1)
 
 
 @triton.jit
@@ -136,15 +136,18 @@ def _tell_each(pads, counter, value, RANKS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def await_exits(signals, epoch, exits, count, watch, STAGE: tl.constexpr):
-    """Waits for what peers write into symmetric outputs in launch `epoch`; exits: int32 [count, 4], rows as above."""
+def await_exits(signals, launch, exits, count, watch, STAGE: tl.constexpr):
+    """Waits for what peers write into symmetric outputs in a launch, by its number (int64).
+
+    exits: int32 [count, 4], rows as above.
+    """
     for start in range(0, count, 128):
         at = start + tl.arange(0, 128)
         there = at < count
         slots = tl.load(exits + at * 4 + 1, mask=there, other=1)
         first = tl.load(exits + at * 4, mask=there, other=0)
-        counter = first + (epoch - 1) % slots * tl.load(exits + at * 4 + 2, mask=there, other=0)
-        target = tl.load(exits + at * 4 + 3, mask=there, other=0) * ((epoch - 1) // slots + 1)
+        counter = first + (launch - 1) % slots * tl.load(exits + at * 4 + 2, mask=there, other=0)
+        target = tl.load(exits + at * 4 + 3, mask=there, other=0) * ((launch - 1) // slots + 1)
         reach(signals, counter, target, there, watch, STAGE)
 
 
@@ -157,12 +160,13 @@ def tell(signal_table, counter, value, mask, peers):
     pads = tl.load(signal_table + peers, mask=mask, other=0).to(tl.pointer_type(tl.int32))
     tl.debug_barrier()
     fence()
-    tl.atomic_add(pads + counter, value + peers * 0, mask=mask, sem="relaxed", scope="sys")
+    tl.atomic_add(pads + counter, tl.cast(value, tl.int32) + peers * 0, mask=mask, sem="relaxed", scope="sys")
 
 
 @triton.jit
 def reach(signals, counters, targets, mask, watch, STAGE: tl.constexpr):
-    """Waits until all the own counters have reached their targets, or the watch's budget is spent."""
+    """Waits until all the own counters have reached their targets (modulo 2**32), or the watch's budget is spent."""
+    targets = tl.cast(targets, tl.int32)
     missing = _missing(signals, counters, targets, mask)
     if watch is None:
         while missing > 0:
