@@ -334,17 +334,20 @@ class Statements:
             target = rounds if threshold == 1 else f"{table if threshold is None else threshold} * {rounds}"
             self.writer.line(addresses.dialect.wait(channel, target, stage, consumed=consumed))
 
+        fixed = fixed or {}
+        together = threshold is not None and addresses.dialect.waits_together
+        row = self._row(tile_map, grid, fixed) if together else None
+        if row is None:
+            self._channels(tile_map, grid, emit, fixed)
+            return
+        dim, first, count = row
+        step = strides(grid.counts)[dim]
+
         def emit_all(channel: str, linear: str) -> None:
             target = rounds if threshold == 1 else f"{threshold} * {rounds}"
             self.writer.line(addresses.dialect.wait_all(channel, count, step, target, stage))
 
-        fixed = fixed or {}
-        if threshold is not None and addresses.dialect.waits_together and (row := self._row(tile_map, grid, fixed)):
-            dim, first, count = row
-            step = strides(grid.counts)[dim]
-            self._channels(tile_map, grid, emit_all, {**fixed, dim: str(first)})
-        else:
-            self._channels(tile_map, grid, emit, fixed)
+        self._channels(tile_map, grid, emit_all, {**fixed, dim: str(first)})
 
     def _row(self, tile_map: TileMap, grid: ChannelGrid, fixed: Mapping[int, str]) -> tuple[int, int, int] | None:
         """The dimension along which an access has several channels, the first and how many; None unless all is known.

@@ -101,7 +101,10 @@ def _pushed(op: str, M: int, columns: int, ranks: int, follows: str) -> str:
 
 
 def rounded_rows(M: int, ranks: int) -> int:
-    """M or up to an eighth more, eight at least, so that all ranks have as many: the rows of a kernel that sums."""
+    """The rows of a kernel that sums M: a few more, so that few numbers occur and all ranks have as many.
+
+    A multiple of eight, from 64 rows on of an eighth of the power of two below M, and of the ranks.
+    """
     step = max(8, (1 << (M.bit_length() - 1)) // 8)
     multiple = lcm(step, ranks)
     return -(-M // multiple) * multiple
