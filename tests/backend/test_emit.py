@@ -77,8 +77,9 @@ schedule s for gathered:
         ("1, i, j", "i=16, j=32", "wait(signals, 0 + 1 * 4 + OWN, 2 * epoch, watch, 1, tile)"),
         (":, i, :", "i=16, j=32", "wait(signals, 0 + channel_0 * 4 + i * 16 // 16 * 2 + channel_1, 2 * epoch"),
         (":, i, j", "i=8, j=32", "wait(signals, 0 + channel_0 * 8 + channel_1 * 2 + j * 32 // 32, epoch"),
+        ("1, i, j", "i=8, j=32", "wait(signals, 0 + 1 * 8 + channel_0 * 2 + j * 32 // 32, epoch"),
     ],
-    ids=["every fourth", "every one", "one", "two dimensions", "a range that moves with the tile"],
+    ids=["every fourth", "every one", "one", "two dimensions", "two, one moves with the tile", "one that moves"],
 )  # fmt: skip
 def test_a_wait_for_evenly_spaced_counters_is_one(what: str, channel: str, expected: str) -> None:
     text = GATHERED.replace("WHAT", what).replace("CHANNEL", channel)
