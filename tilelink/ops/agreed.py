@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,10 +47,10 @@ def agreed(group: ProcessGroup) -> Agreed:
             hint = "call the operator once before the capture, on all ranks, or give it a schedule"
             raise RankError("the ranks choose a way together, which a CUDA graph cannot hold", hint=hint)
         said: list[Any] = [_own(group.size()) if group.rank() == 0 else None]
-        hosts: list[Any] = [socket.gethostname()] * group.size()
+        hosts: list[Any] = [_host()] * group.size()
         if group.size() > 1:
             dist.broadcast_object_list(said, group=group, group_src=0)
-            dist.all_gather_object(hosts, socket.gethostname(), group=group)
+            dist.all_gather_object(hosts, _host(), group=group)
         _agreed[key] = replace(said[0], one_host=len(set(hosts)) == 1)
     return _agreed[key]
 
@@ -63,3 +64,9 @@ def _own(ranks: int) -> Agreed:
     gpu, versions = here()
     fitting = (r for r in Database().records() if (r.key.gpu, r.key.versions, r.key.ranks) == (gpu, versions, ranks))
     return Agreed(gpu=gpu, versions=versions, records={r.key: replace(r, evidence=()) for r in fitting})
+
+
+def _host() -> str:
+    """Tells hosts apart, also those of one name."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
