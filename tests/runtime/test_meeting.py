@@ -13,13 +13,19 @@ from dataclasses import dataclass, field
 from itertools import product
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from tests.compiler.library import cases, name
+from tests.runtime.test_order import gpu_of
 from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.runtime.cuda.recorded import recorded
+from tilelink.runtime.device import meeting
 
 LAUNCHES = 7
+LAG, EXITS = meeting.LAG.value, meeting.EXITS.value
 Thread = Generator[Callable[[], bool] | None]
 """It yields what it waits for, or None where it can go on at once."""
 
@@ -252,3 +258,21 @@ def test_replays_between_launches_keep_inputs_too(buffers: int) -> None:
         last = LAUNCHES + sum(captured) * (buffers - 1)
         assert mixed.ended == [last] * mixed.ranks
         assert mixed.finished == mixed.entered == [[last] * mixed.ranks] * mixed.ranks
+
+
+@pytest.mark.parametrize("case", [c for c in cases() if "reuse_wait off" in str(c[1])], ids=name)
+def test_what_is_counted_has_nothing_to_wait_for_at_its_end(case: Any) -> None:
+    """Kernels are generated so where the runtime, which reckons by itself, would not wait either."""
+    program = gpu_of(case)
+    if program.counted:
+        rank = SimpleNamespace(
+            _exits=torch.tensor(recorded(program, 0).exits), _program=program, device=torch.device("cpu")
+        )
+        on, _ = GpuKernel._edges(rank)  # type: ignore[arg-type]
+        assert program.meets and on[LAG] == on[EXITS] == 0
+    else:
+        assert len(program.kernels) > 1 or program.keeps
+
+
+def test_the_library_has_launches_that_are_counted() -> None:
+    assert gpu_of(next(c for c in cases() if name(c) == "all_gather_kept-few")).counted > 0

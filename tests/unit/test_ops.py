@@ -100,8 +100,13 @@ def test_kernels_that_only_communicate_are_there_and_safe(way: str) -> None:
 
     name, _, schedule = way.partition(":")
     program = compiler.load(name).program(name)
-    numbers = {p.name: 40 if p.name in ("M", "Ms") else 512 for p in program.params}
-    compiler.plan(program, compiler.load(name).schedule(schedule, program), ranks=8, dims=numbers, dtype="bf16")
+    numbers = {p.name: 128 if p.name in ("M", "Ms") else 512 for p in program.params}
+    found = compiler.load(name).schedule(schedule, program)
+    plan = compiler.plan(program, found, ranks=8, dims=numbers, dtype="bf16", target="sm_90")  # or it raises
+    assert [kernel.reuse_lag for kernel in plan.bound.kernels] == [0], "one kernel that waits for no earlier launch"
+    if way != choice.AT_ONCE[0]:
+        tiles = next(iter(plan.bound.stages.values())).tiles
+        assert tuple(tiles.values())[1:] == choice.TILE, "the rule counts what moves by these"
 
 
 def test_a_program_that_there_is_not() -> None:

@@ -1,4 +1,4 @@
-"""What all ranks of a group know alike: the GPU, and what was measured on such GPUs.
+"""What all ranks of a group know alike: the GPU, what was measured on such GPUs, and whether one host has them all.
 
 Ranks must take the same way, and one may read the database of tuning results before another has written to it. So rank
 0 reads it, once, and tells the others; from then on every decision is a function of what all of them have.
@@ -47,10 +47,11 @@ def agreed(group: ProcessGroup) -> Agreed:
             hint = "call the operator once before the capture, on all ranks, or give it a schedule"
             raise RankError("the ranks choose a way together, which a CUDA graph cannot hold", hint=hint)
         said: list[Any] = [_own(group.size()) if group.rank() == 0 else None]
-        hosts: list[Any] = [_host()] * group.size()
+        own = _host()
+        hosts: list[Any] = [own] * group.size()
         if group.size() > 1:
             dist.broadcast_object_list(said, group=group, group_src=0)
-            dist.all_gather_object(hosts, _host(), group=group)
+            dist.all_gather_object(hosts, own, group=group)
         _agreed[key] = replace(said[0], one_host=len(set(hosts)) == 1)
     return _agreed[key]
 

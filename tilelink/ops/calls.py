@@ -21,7 +21,7 @@ from tilelink import compiler
 from tilelink.errors import DtypeError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
 from tilelink.ops.agreed import agreed, forget
-from tilelink.ops.choice import UNFUSED, program_of, rounded_rows
+from tilelink.ops.choice import PUSHED, UNFUSED, program_of, rounded_rows
 from tilelink.ops.decide import decide
 from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
@@ -71,9 +71,6 @@ OPERATORS: dict[str, Operator] = {
     "reduce_scatter": Operator(operands=("x",), base="reduce_scatter", scatters=True),
     "all_reduce": Operator(operands=("x",), base="all_reduce"),
 }
-
-PAIRED = ("ag_gemm", "gemm_rs", "gemm_ar")
-"""Operators for which a program may do the communication alone, beside torch's product."""
 
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 _calls: dict[Any, tuple[Callable[..., Any], Way]] = {}
@@ -127,7 +124,7 @@ def _prepared(op: str, operands: Operands, activation: str, group: str, way: Way
         return partial(_unfused, getattr(unfused, op), activation if "bias" in operator.operands else None, members)
     program, schedule = _resolve(way, operator.base, follows)
     taken = {t.name for t in program.tensors if t.space == "in"}
-    if op in PAIRED and taken == {"x"}:
+    if op in PUSHED and taken == {"x"}:
         moved = columns if operator.gathers else N
         make = _compiled if operator.gathers or operator.scatters else _sum
         kernel = make(program, schedule, x, {"M": M, "N": moved, "K": moved}, members)
