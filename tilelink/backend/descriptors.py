@@ -14,7 +14,7 @@ from tilelink.backend.context import Arg
 from tilelink.backend.regions import Addresses, Slices, strides
 from tilelink.ir.mapping import Span
 from tilelink.ir.program import Read, Region
-from tilelink.ir.scalar import Int
+from tilelink.ir.scalar import Index, Int, const, mul
 from tilelink.ir.typing import Axis
 
 ELEMENT_BYTES = {"f16": 2, "bf16": 2}
@@ -66,9 +66,22 @@ def _contracts(addresses: Addresses, axis: Axis, span: Span, position: int, slic
     """Whether a box along the contracted axis holds nothing but what belongs to it, or zeros behind the tensor."""
     part = slices.get(position)
     block, extent = addresses.block(axis, part), addresses.extent(axis)
-    divides = span.index is not None and addresses.stage.extents[span.index] % span.size == 0
-    exact = extent % block == 0 and (span.kind == "whole" or divides)
-    return exact or (position == -1 and span.kind == "whole")
+    if extent % block == 0 and (span.kind == "whole" or _whole_tiles(addresses, span)):
+        return True
+    # behind the last element of the last dimension there are zeros
+    return position == -1 and (span.kind == "whole" or (extent % block == 0 and _all(addresses, span)))
+
+
+def _whole_tiles(addresses: Addresses, span: Span) -> bool:
+    """Whether the index of a span has no tile that its end cuts."""
+    return span.index is not None and addresses.stage.extents[span.index] % span.size == 0
+
+
+def _all(addresses: Addresses, span: Span) -> bool:
+    """Whether the tiles of a span are the whole dimension, from its first element on."""
+    if span.index is None or addresses.stage.extents[span.index] != span.extent:
+        return False
+    return span.start in (const(0), mul(Index(name=span.index), const(span.size)))
 
 
 def _row(addresses: Addresses, region: Region, spans: tuple[Span, ...], slices: Slices) -> str:

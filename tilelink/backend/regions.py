@@ -164,16 +164,24 @@ class Addresses:
         if block > size or (part and size % block):
             limits.append(f"({within} + {steps} < {size})" if within != "0" else f"({steps} < {size})")
         if span.kind == "tile" and not self._divides(span):
-            limits.append(f"({name} < {span.extent if span.limit is None else self.scalar(span.limit, 5)})")
+            limits.append(f"({name} < {self._limit(span)})")
         return name, " & ".join(limits) or None
 
     def _wide(self, region: Region) -> str:
         tensor = self.bound.tensors[region.tensor]
         return ".to(tl.int64)" if tensor.size >= 2**31 else ""
 
+    def _limit(self, span: Span) -> str:
+        """One past the last element of a tile axis: that of its index, or of the dimension where that cuts no tile."""
+        whole = self.stage.extents[str(span.index)] % span.size == 0
+        return str(span.extent) if span.limit is None or whole else self.scalar(span.limit, 5)
+
     def _divides(self, span: Span) -> bool:
-        counted = span.index is not None and span.extent % span.size == 0
-        return counted and self.stage.extents[str(span.index)] == span.extent and not _shifted(span)
+        """Whether all tiles of an axis surely lie in the dimension, and none is cut."""
+        if span.index is None or self.stage.extents[span.index] % span.size:
+            return False
+        last = _largest(span.start, {name: self.stage.count(name) - 1 for name in self.stage.extents})
+        return last is not None and last + span.size <= span.extent
 
     def _gathered(self, span: Span, axis: Axis, block: int, within: str) -> tuple[str, str | None]:
         gather = span.gather
@@ -189,14 +197,23 @@ class Addresses:
         return name, mask
 
 
-def _shifted(span: Span) -> bool:
-    match span.start:
-        case Index():
-            return False
-        case Binary(op="*", left=Index(), right=Int()):
-            return False
+def _largest(expr: Scalar, last: Mapping[str, int]) -> int | None:
+    """The largest value of a sum of multiples of indices, which is not negative; None for other expressions.
+
+    last: the largest value of every index; the smallest is 0.
+    """
+    match expr:
+        case Int(value=value):
+            return value if value >= 0 else None
+        case Index(name=name):
+            return last[name]
+        case Binary(op="+" | "*" as op, left=left, right=right):
+            a, b = _largest(left, last), _largest(right, last)
+            if a is None or b is None:
+                return None
+            return a + b if op == "+" else a * b
         case _:
-            return True
+            return None
 
 
 def _view(position: int, rank: int) -> str:

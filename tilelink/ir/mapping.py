@@ -129,7 +129,8 @@ def _span(
     if tile is None:
         return Span(kind="point", start=coord, size=1, extent=extent)
     offset, name = tile
-    start = add(offset, mul(Index(name=name), const(tiles[name])))
+    own = mul(Index(name=name), const(tiles[name])) if extents[name] > tiles[name] else const(0)
+    start = add(offset, own)
     limit = binary("min", add(offset, const(extents[name])), const(extent))
     return Span(kind="tile", start=start, size=tiles[name], extent=extent, index=name, limit=limit)
 

@@ -42,10 +42,14 @@ class Tensor(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexDecl(Node):
-    """`i: Ms`: an index and the extent (in elements) that its tiles cut up."""
+    """`i: Ms`: an index and the extent (in elements) that its tiles cut up.
+
+    number: it is a number, as an index over the ranks is, whatever it is used for.
+    """
 
     name: str
     extent: Scalar
+    number: bool = False
 
     @property
     def over_ranks(self) -> bool:

@@ -16,6 +16,7 @@ from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
 from tilelink.schedule.flat import check_flat
 from tilelink.schedule.kernels import kernels_of
 from tilelink.schedule.orders import decode
+from tilelink.schedule.split import split_tails
 from tilelink.schedule.transform import (
     Numbers,
     all_indices,
@@ -70,7 +71,7 @@ def bind(
     )
     bound = replace(bound, kernels=kernels_of(bound))
     check_flat(bound)
-    return bound
+    return split_tails(bound)
 
 
 def _check_parts(program: Program, schedule: Schedule) -> None:

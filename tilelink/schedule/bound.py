@@ -53,6 +53,8 @@ class BoundStage:
     warps: int
     stages: int
     flat: bool = False
+    tasks: int | None = None
+    """How many tiles of its order it has, where that is not what its indices make."""
 
     @property
     def name(self) -> str:
@@ -64,7 +66,9 @@ class BoundStage:
 
     @cached_property
     def total(self) -> int:
-        """How many tiles the domain has."""
+        """How many tiles it has."""
+        if self.tasks is not None:
+            return self.tasks
         return prod(self.count(d.name) for d in self.stage.indices)
 
 

@@ -103,6 +103,8 @@ class StageSchedule:
     stages: int | None = None
     flat: bool = False
     """One software pipeline through all tiles of a program, instead of one for each tile (see schedule/flat.py)."""
+    split_tail: int | None = None
+    """In how many parts at most the products of tiles beyond whole rounds are divided (see schedule/split.py)."""
     location: Location | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -121,6 +123,8 @@ class StageSchedule:
             parts.append(f"stages {self.stages}")
         if self.flat:
             parts.append("flat")
+        if self.split_tail:
+            parts.append(f"split_tail {self.split_tail}")
         return f"{self.name} {', '.join(parts)}"
 
 
@@ -180,6 +184,12 @@ class Schedule:
     def flat(self, stage: str, on: bool = True) -> Schedule:
         """One software pipeline through all tiles of a program of this stage."""
         return self._with_stage(replace(self.stage(stage), flat=on))
+
+    def split_tail(self, stage: str, parts: int | None) -> Schedule:
+        """Tiles beyond whole rounds of the programs are computed in up to so many parts; None: by one program each."""
+        if parts is not None and parts < 1:
+            raise ScheduleError(f"split_tail {parts} of {stage}", hint="a tile has at least one part")
+        return self._with_stage(replace(self.stage(stage), split_tail=parts))
 
     def channel(self, tensor: str, **sizes: int) -> Schedule:
         return self._with_tensor(replace(self.tensor(tensor), channel=_positive(tensor, sizes)))
