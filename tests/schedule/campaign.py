@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from tests.compiler.library import groups
@@ -17,7 +18,10 @@ from tests.schedule.mutations import Case, Mutant, mutants
 from tilelink.compiler import library
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
+from tilelink.schedule.bind import bind
+from tilelink.schedule.values import Schedule
 from tilelink.schedule.verify import RULES, refusals
+from tilelink.target import CPU
 
 PAGE = Path(__file__).parents[2] / "docs" / "verification.md"
 SIZES: dict[str, int] = {"M": 25, "Ms": 25, "N": 36, "K": 20}
@@ -85,7 +89,25 @@ def cases() -> Iterator[Case]:
         for program in module.programs:
             for number, schedule in enumerate((None, *module.schedules_of(program))):
                 ranks = 2 + (number + len(program.name)) % 3
-                yield Case(program=program, schedule=schedule, numbers=_numbers(program, ranks), ranks=ranks)
+                case = Case(program=program, schedule=schedule, numbers=_numbers(program, ranks), ranks=ranks)
+                yield case
+                yield from _in_parts(case)
+
+
+def _in_parts(case: Case) -> Iterator[Case]:
+    """The same with the last tiles of a stage in parts, on a processor that leaves some over."""
+    for stage, programs in product((s.name for s in case.program.stages), (2, 3, 5)):
+        cut = (case.schedule or Schedule(name="default", program=case.program.name)).split_tail(stage, 2)
+        cut = cut.tile(stage, **{**dict(cut.stage(stage).tiles), "k": 2})
+        cut = replace(cut, name=f"{cut.name}_in_parts")
+        found = replace(case, schedule=cut, target=replace(CPU, sms=6, max_programs=programs))
+        try:
+            stages = bind(found.program, cut, found.numbers, found.ranks, found.target).stages
+        except TileLinkError:
+            continue
+        if any(name.endswith("_parts") for name in stages):
+            yield found
+            return
 
 
 def _numbers(program: Program, ranks: int) -> dict[str, int | float | bool]:

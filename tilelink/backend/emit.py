@@ -170,6 +170,8 @@ def _tile_kernel(
     loops: list[LoopContext] = []
     descriptors = Descriptors()
     for loop in kernel.loops:
+        if not bound.stages[loop.stages[0]].total:
+            continue
         taken = frozenset[str]().union(*(user_names(bound, bound.stages[name]) for name in loop.stages))
         writer = Writer(taken=taken)
         for name in loop.stages:

@@ -82,8 +82,9 @@ def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
 
 
 def _tiles(bound: Bound, loops: tuple[Loop, ...]) -> int:
-    """What caps the programs of a kernel: as many as its longest loop has tiles."""
-    return max(bound.stages[n].total for loop in loops for n in loop.stages)
+    """What caps the programs of a kernel: as many as its longest loop has tiles, or parts of tiles."""
+    parts = {part.name: part.split_tail or 1 for part in bound.schedule.stages}
+    return max(bound.stages[n].total * parts.get(n, 1) for loop in loops for n in loop.stages)
 
 
 def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -> dict[str, int]:

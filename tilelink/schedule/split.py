@@ -168,16 +168,18 @@ class _Split:
 
     def cut(self, kernel: Kernel, most: int) -> _Cut | None:
         """How the last round is divided; None where it is full, or too full to give every tile two programs."""
-        left = (kernel.loops[-1].first + self.stage.total) % kernel.programs
-        if not 0 < left < self.stage.total:
-            return None
+        total = self.stage.total
+        busy = (kernel.loops[-1].first + total) % kernel.programs
+        left = min(busy, total)
         steps = -(-self.length // self.stage.block)
-        parts = min(most, kernel.programs // left, steps // FEWEST_STEPS)
+        # programs that have a tile of another loop in the last round do that one
+        free = kernel.programs - (busy - left)
+        parts = min(most, free // left if left else 1, steps // FEWEST_STEPS)
         if parts < 2:
             return None
         inner = -(-steps // parts)
         rows, pieces = self.stage.tiles[self.rows], 1
-        while rows % 2 == 0 and rows >= 2 * FEWEST_ROWS and 2 * pieces * left <= kernel.programs:
+        while rows % 2 == 0 and rows >= 2 * FEWEST_ROWS and 2 * pieces * left <= free:
             rows, pieces = rows // 2, 2 * pieces
         return _Cut(tiles=left, parts=-(-steps // inner), inner=inner * self.stage.block, rows=rows)
 
@@ -334,7 +336,9 @@ class _Split:
         return replace(region, coords=tuple(map(self._coordinate, region.coords)))
 
     def _coordinate(self, coord: Scalar | Whole) -> Scalar | Whole:
-        tile = tile_index(coord, self.stage.scalar_indices) if isinstance(coord, Scalar) else None
+        if isinstance(coord, Whole):
+            return coord
+        tile = tile_index(coord, self.stage.scalar_indices)
         if tile is None or tile[1] not in self.within:
             return coord
         offset, name = tile

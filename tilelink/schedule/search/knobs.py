@@ -18,6 +18,7 @@ from tilelink.ir.typing import StageTyping, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.defaults import padded
 from tilelink.schedule.flat import flat_reason
+from tilelink.schedule.split import split_reason
 from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
 from tilelink.target import Target
 
@@ -38,6 +39,8 @@ MOVERS = (4, 8, 16)
 """Programs on SMs of their own for a stage that moves data."""
 MOVER_WARPS = 16
 BUFFERS = (2, 1)
+TAIL_PARTS = 32
+"""Parts of a tile in the last round, at most."""
 
 Change = Callable[[Schedule], Schedule]
 
@@ -64,6 +67,7 @@ def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, 
     found = list(_product_knobs(products, target))
     for reader in readers:
         found += [*reader.place_knobs(host.stage if host else None), *reader.size_knobs(), *reader.order_knobs()]
+    found += _tail_knobs(program, products)
     shared = [t.name for t in program.tensors if t.symmetric]
     found += [_knob(f"{name} buffers", {str(n): _buffers(name, n) for n in BUFFERS}) for name in shared]
     return tuple(knob for knob in found if len(knob.labels) > 1)
@@ -105,6 +109,30 @@ def _product_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Knob]
     if wide := [r for r in readers if len(r.tiled()) >= 2]:
         labels = {f"of {rows}" if rows else "none": rows for rows in GROUPS}
         yield _knob(f"{name} bands", {label: _all([r.banded(rows) for r in wide]) for label, rows in labels.items()})
+
+
+def _tail_knobs(program: Program, readers: Sequence[_Reader]) -> Iterator[Knob]:
+    """Whether the last round of tiles is divided, in every kernel that ends with a product's tiles."""
+    able = [r.stage.name for r in readers if split_reason(r.stage, r.typing) is None]
+    name = readers[0].stage.name if len(readers) == 1 else "products"
+
+    def split(schedule: Schedule) -> Schedule:
+        return _all([_split(one) for one in able if _ends_kernel(program, schedule, one)])(schedule)
+
+    if able:
+        yield _knob(f"{name} tail", {"of whole tiles": lambda schedule: schedule, "of parts": split})
+
+
+def _split(stage: str) -> Change:
+    return lambda schedule: schedule.split_tail(stage, TAIL_PARTS)
+
+
+def _ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
+    """Whether no stage runs with or behind the tiles of this one in its kernel."""
+    own = schedule.stage(stage).resource
+    host = own.stage if isinstance(own, Fused) else stage
+    behind = [s.name for s in program.stages if schedule.stage(s.name).resource == Fused(stage=host, place="epilogue")]
+    return [host, *behind][-1] == stage
 
 
 @dataclass(frozen=True, kw_only=True)

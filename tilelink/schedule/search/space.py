@@ -151,7 +151,7 @@ class Space:
 
 def does_not_fit(bound: Bound) -> str | None:
     """Why a processor cannot hold a bound program, judged by the operands of its products."""
-    for stage in bound.stages.values():
+    for stage in (bound.stages[own.name] for own in bound.source.stages):
         found = [value_of(s) for s in statements(stage.stage.body)]
         multiplies = any(isinstance(v, Dot) for one in found if one is not None for v in values(one))
         if multiplies and bound.target.kind != "cpu":

@@ -1,0 +1,73 @@
+"""Programs whose last tiles are computed in parts, on CPU ranks: numbers and events."""
+
+from __future__ import annotations
+
+import pytest
+
+import tilelink
+from tests.compiler.test_library_runs import run
+from tilelink import compiler
+from tilelink.ir.program import Program
+from tilelink.schedule.values import Schedule
+
+SIZES = {"Ms": 30, "N": 60, "K": 520, "M": 120}
+LIBRARY = [
+    ("ag_gemm", "ag_gemm_in_place", "copy_engine", "gemm", 3),
+    ("ag_gemm", "ag_gemm", "movers", "gemm", 3),
+    ("ag_gemm_gated", "ag_gemm_gated", "small", "gemm", 3),
+    ("ag_gemm_epilogues", "ag_gemm_bias_gelu", "small", "gemm", 4),
+    ("gemm_rs", "gemm_rs_own_last", "copy_engine", "own", 3),
+    ("gemm_rs", "gemm_rs_slots", "movers", "gemm", 3),
+]
+OWN = """\
+program own(M, N, K):
+    x : in    [M + 3, K]
+    w : in    [K, N]
+    b : in    [N]
+    z : local [M, N]
+    y : out   [M, N]
+
+    compute make(i: M, j: N):
+        a = dot(x[3 + i, :], w[:, j])
+        z[i, j] = a * pos(i)[:, None] + b[j]
+        for (p: ranks):
+            z[i, j] = z[i, j] + 1.0
+        if rank == 1:
+            a = a + 2.0 * pos(j)
+        y[i, j] = a + z[i, j]
+
+schedule one for own:
+    make on sm, tile(i=48, j=64, k=16), split_tail 3
+"""
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes with one tile more than two programs have in whole rounds, and many steps in each product."""
+    monkeypatch.setattr(
+        "tests.compiler.library.dims", lambda program, ranks: {p.name: SIZES[p.name] for p in program.params}
+    )
+
+
+def parts(program: Program, schedule: Schedule, ranks: int) -> int:
+    """How many parts there are in a launch."""
+    dims = {p.name: SIZES[p.name] for p in program.params}
+    stages = compiler.bound(program, schedule, ranks=ranks, dims=dims, dtype="f32", target="cpu").stages
+    return sum(stage.total for name, stage in stages.items() if name.endswith("_parts"))
+
+
+@pytest.mark.usefixtures("sizes")
+@pytest.mark.parametrize(("file", "name", "schedule", "stage", "ranks"), LIBRARY, ids=lambda one: str(one))
+def test_library_programs_run_as_planned(file: str, name: str, schedule: str, stage: str, ranks: int) -> None:
+    program = tilelink.load(file).program(name)
+    cut = tilelink.load(file).schedule(schedule, program).split_tail(stage, 2)
+    assert parts(program, cut, ranks) == 2
+    assert run(program, cut, ranks, launches=3) == []
+
+
+@pytest.mark.usefixtures("sizes")
+def test_what_follows_a_product_follows_its_sum() -> None:
+    """Positions, shifted rows, loops, conditions and own scratch behind the product, at tiles that the end cuts."""
+    module = tilelink.parse(OWN)
+    assert parts(module.programs[0], module.schedules[0], 2) == 2
+    assert run(module.programs[0], module.schedules[0], 2, launches=2) == []
