@@ -67,6 +67,28 @@ def traced_points() -> list[Point]:
     return [point(case, dims_of(case[0], EVEN), trace=True) for case in cases()]
 
 
+def tails() -> list[tuple[Case, dict[str, Any]]]:
+    """The cases that divide the last round of their tiles, with sizes that leave some over behind a whole one."""
+    found = (_left_over(case) for case in cases() if case[1] and any(part.split_tail for part in case[1].stages))
+    return [one for one in found if one is not None]
+
+
+def _left_over(case: Case) -> tuple[Case, dict[str, Any]] | None:
+    for columns in range(256, 8192, 264):
+        dims = dims_of(case[0], (1000, columns, 1032))
+        stages = compiler.bound(
+            *case, ranks=dist.get_world_size(), dims=dims, dtype="bf16", target=current_target()
+        ).stages  # fmt: skip
+        for name in stages:
+            if name.endswith("_parts") and stages[name.removesuffix("_parts")].total:
+                return case, dims
+    return None
+
+
+def tail_points() -> list[Point]:
+    return [point(case, dims, deadlines=(False,)) for case, dims in tails()]
+
+
 def prepare(points: Sequence[Point]) -> None:
     """Compiles by all cores of the host what is not there yet. Collective. What fails fails again where it is used."""
     assert dist.group.WORLD is not None

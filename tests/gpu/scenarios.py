@@ -23,11 +23,13 @@ from tests.gpu.cases import (
     even_points,
     point,
     prepare,
+    tail_points,
     traced_points,
     trial,
     uneven,
     uneven_points,
 )
+from tests.gpu.cases import tails as tails_of_library
 from tests.gpu.lockstep import CasesFailed, Checks, on_all, together
 from tilelink import compiler
 from tilelink.errors import DeadlineError, RankError
@@ -42,7 +44,7 @@ FEWER_REPLAYS = 100
 
 def prepared() -> None:
     """Compiles what the other scenarios of programs launch. They find it if they have the same cache."""
-    prepare([*even_points(), *uneven_points(), *traced_points()])
+    prepare([*even_points(), *uneven_points(), *traced_points(), *tail_points()])
 
 
 def each(body: Callable[[Case, Checks], None]) -> None:
@@ -78,6 +80,27 @@ def programs() -> None:
             known.verify(launch % 2, outputs[launch], checks, f"launch {launch}")
 
     together(chosen(), body, lambda which: f"{name(which[0])} {which[1]}")
+
+
+def tails() -> None:
+    """Launches back to back, at sizes of which the last tiles are computed in parts; twice the same is equal."""
+    prepare(tail_points())
+
+    def body(which: tuple[Case, dict[str, Any]], checks: Checks) -> None:
+        case, dims = which
+        kernel = on_all(lambda: compiler.compile(*case, dims=dims, dtype="bf16", device="cuda"))
+        known = trial(case, dims, 2)
+        ready = [known.given(0), known.given(1)]
+        outputs = [kernel(ready[launch % 2]) for launch in range(6)]
+        for launch in (0, 5):
+            known.verify(launch % 2, outputs[launch], checks, f"launch {launch}")
+        for key, value in outputs[0].items():
+            checks.expect(bool(torch.equal(value, outputs[4][key])), f"{key} differs from launch to launch")
+
+    found = tails_of_library()
+    if not found:
+        raise RuntimeError("no schedule leaves a tail at these sizes")
+    together(found, body, lambda which: f"{name(which[0])} {which[1]}")
 
 
 def skew() -> None:
