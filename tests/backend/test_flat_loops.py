@@ -41,9 +41,10 @@ def heads(
     program: str = "ag_gemm", change: Change = as_it_is, dims: dict[str, int] = DIMS, target: str = "sm_90",
     dialect: str = "triton",
 ) -> list[str]:  # fmt: skip
-    """The heads of the loops over tiles that programs on SMs run, for the schedule `h200` with a change."""
+    """The heads of the loops over tiles that programs on SMs run, for the schedule `h200`, with a change and whole
+    tiles."""
     one = compiler.load("ag_gemm").program(program)
-    schedule = change(compiler.load("ag_gemm").schedule("h200", one))
+    schedule = change(compiler.load("ag_gemm").schedule("h200", one)).split_tail("gemm", None)
     source = compiler.source(one, schedule, ranks=4, dims=dims, dtype="bf16", target=target, dialect=dialect)
     return re.findall(r"for tile in tl\.range\((.*)\):", source)
 
@@ -83,10 +84,10 @@ def test_loops_stay_nested_where_nobody_may_look_ahead(target: str, dialect: str
 
 @cache
 def kernel(target: str, change: Change) -> Any:
-    """The compiled product of the schedule `h200` with a change."""
+    """The compiled product of the schedule `h200`, with a change and whole tiles."""
     module = compiler.load("ag_gemm")
     program = module.program("ag_gemm")
-    schedule = change(module.schedule("h200", program))
+    schedule = change(module.schedule("h200", program)).split_tail("gemm", None)
     plan = compiler.plan(program, schedule, ranks=4, dims=DIMS, dtype="bf16", target=target)
     result = emit(plan.bound, plan.thresholds)
     one = next(k for k in result.kernels if k.name == "gemm")

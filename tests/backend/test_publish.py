@@ -113,7 +113,7 @@ def test_stages_of_one_tile_meet_too() -> None:
 
 def test_tiles_that_share_a_part_meet() -> None:
     text = FRAME.replace("c : local     [M, K]", "c : local     [K]").replace("[M, N]", "[M, K]")
-    body = "        c[:] = sum(x[i, :], axis=0)\n        y[i, :] = x[i, :] + c[:]\n"
+    body = "        c[:] = w[0, :]\n        y[i, :] = x[i, :] + c[:]\n"
     one = Sample(text=text + body, numbers={"M": 128, "N": 64, "K": 256})
     source = emitted(one.bound(ranks=1, target="sm_90", dtype="bf16")).text
     assert source.count("dl.publish()") == 2, "the tile before may still load; this one's threads have yet to store"

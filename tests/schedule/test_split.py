@@ -135,7 +135,7 @@ def drawn(count: int) -> Iterator[Plan]:
         schedule = chance.choice([s for s in tilelink.load(file).schedules_of(program) if last(s, stage)])
         schedule = schedule.split_tail(stage, chance.choice((2, 3, 8)))
         schedule = schedule.tile(stage, i=chance.choice((16, 24)), j=chance.choice((16, 20)), k=chance.choice((8, 16)))
-        dims = {p.name: chance.randint(20, 64) for p in program.params}
+        dims = {p.name: chance.randint(*((64, 128) if p.name == "K" else (20, 64))) for p in program.params}
         processor = replace(CPU, sms=20, max_programs=chance.randint(1, 9))
         bound = bind(program, schedule, dims, chance.randint(1, 4), processor)
         if any(name.endswith("_parts") for name in bound.stages):

@@ -16,6 +16,7 @@ from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
 from tilelink.schedule.flat import check_flat
 from tilelink.schedule.kernels import kernels_of
 from tilelink.schedule.orders import decode
+from tilelink.schedule.reductions import check_reductions
 from tilelink.schedule.split import split_tails
 from tilelink.schedule.transform import (
     Numbers,
@@ -51,6 +52,7 @@ def bind(
     shaped = _apply(program, schedule)
     concrete = concretize(shaped, numbers, ranks)
     stages = _bind_stages(shaped, concrete, schedule, numbers, ranks)
+    check_reductions(stages, infer(shaped))
     tensors = _bind_tensors(shaped, schedule, numbers, ranks, dtype)
     channels, used = _channels(concrete, schedule, stages, tensors)
     bound = Bound(

@@ -28,12 +28,14 @@ from tilelink.ir.program import (
     Notify,
     Positions,
     Read,
+    Reduce,
     Region,
     Stage,
     Statement,
     Store,
     Tensor,
     Transpose,
+    UserCall,
     Value,
     Wait,
 )
@@ -179,9 +181,14 @@ class _Split:
             return None
         inner = -(-steps // parts)
         rows, pieces = self.stage.tiles[self.rows], 1
-        while rows % 2 == 0 and rows >= 2 * FEWEST_ROWS and 2 * pieces * left <= free:
+        while self._by_rows() and rows % 2 == 0 and rows >= 2 * FEWEST_ROWS and 2 * pieces * left <= free:
             rows, pieces = rows // 2, 2 * pieces
         return _Cut(tiles=left, parts=-(-steps // inner), inner=inner * self.stage.block, rows=rows)
+
+    def _by_rows(self) -> bool:
+        """Whether what follows the products can be done for some rows of a tile alone."""
+        found = [v for s in statements(self.stage.stage.body) if (v := value_of(s)) is not None]
+        return not any(isinstance(part, Reduce | UserCall) for value in found for part in values(value))
 
     def apply(self, kernel: Kernel, cut: _Cut) -> Bound:
         """The bound program with the tail's stages in the kernel, and memory and counters for what they share."""

@@ -116,15 +116,16 @@ def _tail_knobs(program: Program, readers: Sequence[_Reader]) -> Iterator[Knob]:
     able = [r.stage.name for r in readers if split_reason(r.stage, r.typing) is None]
     name = readers[0].stage.name if len(readers) == 1 else "products"
 
-    def split(schedule: Schedule) -> Schedule:
-        return _all([_split(one) for one in able if _ends_kernel(program, schedule, one)])(schedule)
+    def split(parts: int | None) -> Change:
+        def change(schedule: Schedule) -> Schedule:
+            for one in able:
+                schedule = schedule.split_tail(one, parts if _ends_kernel(program, schedule, one) else None)
+            return schedule
+
+        return change
 
     if able:
-        yield _knob(f"{name} tail", {"of whole tiles": lambda schedule: schedule, "of parts": split})
-
-
-def _split(stage: str) -> Change:
-    return lambda schedule: schedule.split_tail(stage, TAIL_PARTS)
+        yield _knob(f"{name} tail", {"of whole tiles": split(None), "of parts": split(TAIL_PARTS)})
 
 
 def _ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:

@@ -227,10 +227,8 @@ class _Builder:
             self._transfer(one)
 
     def _count(self, one: Executions, item: int) -> None:
-        products, elementwise, special = self.work_of.least(one)
-        runs = np.bincount(self._ranks(one, one.task), minlength=len(self.least))
-        flops = sum(product.flops for product in products) * (item / 2)
-        self.least += runs[:, None] * np.array([flops, elementwise, special])
+        operations = self.work_of.least(one) * np.array([item / 2, 1.0, 1.0])
+        np.add.at(self.least, self._ranks(one, one.task), operations)
 
     def _slices(self, one: Executions, previous: list[Executions]) -> int:
         """How many slices of its contracted dimension the product waits for, one by one."""

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.ir.program import Apply, Attend, Dot, For, If, Reduce, Statement, UserCall, Value
+from tilelink.ir.program import Apply, Attend, Dot, For, If, Reduce, Statement, Store, Transfer, UserCall, Value
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.typing import Axis, StageTyping, infer
-from tilelink.ir.visitor import value_of, values
+from tilelink.ir.visitor import reads, value_of, values
 from tilelink.schedule.bound import BoundStage
 from tilelink.schedule.orders import TILE
 from tilelink.schedule.plan import Ints, Plan, length
@@ -21,6 +21,7 @@ from tilelink.schedule.transform import number_of
 
 ITEM_SIZE = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2, "bool": 1}
 SPECIAL = {"exp", "log", "sqrt", "rsqrt", "silu", "gelu", "sigmoid", "tanh"}
+Floats = NDArray[np.float64]
 Operations = tuple[tuple["Product", ...], float, float]
 """Products, elementwise operations, and those of them that are special functions."""
 SOFTMAX_STEPS = 6
@@ -186,19 +187,39 @@ class WorkOf:
             programs=self.programs[stage.name],
         )
 
-    def least(self, one: Executions) -> Operations:
-        """What an execution of the statement takes on average, without the parts of tiles beyond an edge."""
-        value = value_of(one.statement)
-        if value is None:
-            return ((), 0.0, 0.0)
-        stage = one.stage
+    def least(self, one: Executions) -> Floats:
+        """[executions, 3]: flops of products, elementwise operations and special functions of each, without the parts
+        of tiles beyond an edge."""
+        value, count = value_of(one.statement), len(one.task)
+        if value is None or not count:
+            return np.zeros((count, 3))
+        stage, known = one.stage, self._inside(one, value)
 
-        def mean(axis: Axis) -> float:
+        def inside(axis: Axis) -> Any:
             if axis.index is None:
                 return self._size(stage, axis)
-            return stage.extents[axis.index] / stage.count(axis.index)
+            return known.get(axis.index, stage.extents[axis.index] / stage.count(axis.index))
 
-        return _operations(self._typing.stage(stage.name), mean, value)
+        products, elementwise, special = _operations(self._typing.stage(stage.name), inside, value)
+        columns = (sum(product.flops for product in products), elementwise, special)
+        return np.stack([np.broadcast_to(np.asarray(c, np.float64), (count,)) for c in columns], axis=1)
+
+    def _inside(self, one: Executions, value: Value) -> dict[str, Ints]:
+        """Index -> elements of its tile that there are, in each execution, by what the statement touches."""
+        regions, a = reads(value), self._plan.accesses
+        match one.statement:
+            case Store(region=target) | Transfer(target=target):
+                regions = [*regions, target]
+            case _:
+                pass
+        rows = self.accesses(one.number).reshape(len(regions), len(one.task))
+        found: dict[str, Ints] = {}
+        for region, own in zip(regions, rows, strict=True):
+            for d, span in enumerate(self._plan.bound.tile_map(one.stage.name, region).spans):
+                if span.kind == "tile" and span.index is not None:
+                    size: Ints = np.maximum(a.hi[own, d] - a.lo[own, d], 0)
+                    found[span.index] = np.minimum(size, found[span.index]) if span.index in found else size
+        return found
 
     def _size(self, stage: BoundStage, axis: Axis) -> int:
         if axis.index is not None:
