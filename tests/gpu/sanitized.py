@@ -52,6 +52,10 @@ CASES: dict[str, tuple[tuple[str, str], ...]] = {
 TRACED = (("ag_gemm", "copy_engine"), ("gemm_ar", "beside"))
 """Those that run once more as kernels that measure themselves."""
 
+DIVIDED = (("ag_gemm_in_place", "copy_engine"), ("gemm_rs_own_last", "copy_engine"))
+LONGER = (72, 136, 264, 80)
+"""Those that compute their last tiles in parts, and sizes with enough steps for that."""
+
 LIBRARY = (
     "check_integers", "check_relu_keeps_nan", "check_convert", "check_copies", "check_pointers", "check_low_level",
     "check_wait_all", "check_boundaries", "check_counted_launches", "check_push", "check_wrapped_counters",
@@ -70,12 +74,13 @@ class Chosen:
     case: Case
     descriptors: bool = True
     trace: bool = False
+    sizes: tuple[int, ...] = SIZES
 
     @property
     def point(self) -> Point:
         target = current_target()
         return point(
-            self.case, dims_of(self.case[0], SIZES), deadlines=(True,), trace=self.trace,
+            self.case, dims_of(self.case[0], self.sizes), deadlines=(True,), trace=self.trace,
             target=replace(target, tma=target.tma and self.descriptors),
         )  # fmt: skip
 
@@ -91,6 +96,10 @@ def chosen() -> Iterator[Chosen]:
                 yield Chosen(label=label, case=case, descriptors=descriptors)
             if (program_name, schedule_name) in TRACED:
                 yield Chosen(label=f"{program_name} {schedule_name} measured", case=case, trace=True)
+    for program_name, schedule_name in DIVIDED:
+        program = compiler.load(program_name).program(program_name)
+        case = (program, compiler.load(program_name).schedule(schedule_name, program))
+        yield Chosen(label=f"{program_name} {schedule_name} in parts", case=case, sizes=LONGER)
 
 
 def run(one: Chosen, peers: list[tuple[int, int]]) -> str:
