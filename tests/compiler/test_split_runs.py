@@ -71,3 +71,13 @@ def test_what_follows_a_product_follows_its_sum() -> None:
     module = tilelink.parse(OWN)
     assert parts(module.programs[0], module.schedules[0], 2) == 2
     assert run(module.programs[0], module.schedules[0], 2, launches=2) == []
+
+
+@pytest.mark.usefixtures("sizes")
+def test_what_needs_whole_columns_gets_them() -> None:
+    head, _ = OWN.split("        z[i, j] = a")
+    text = f"{head}        y[i, j] = a - max(a, axis=0)[None, :]\n"
+    text += "\nschedule one for own:\n    make on sm, tile(i=128, j=20, k=16), split_tail 3\n"
+    module = tilelink.parse(text.replace("    z : local [M, N]\n", "").replace("    b : in    [N]\n", ""))
+    assert parts(module.programs[0], module.schedules[0], 2) == 2
+    assert run(module.programs[0], module.schedules[0], 2, launches=2) == []

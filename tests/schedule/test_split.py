@@ -280,3 +280,40 @@ def labels(knob: Knob, start: Schedule) -> tuple[str, ...]:
     whole, parts = (change(start) for change in knob.changes)
     assert whole == start
     return tuple(name for name in ("gemm", "own") if parts.stage(name).split_tail == 32)
+
+
+# What guards and what goes together --------------------------------------------------------------------------
+
+GUARDED = """\
+program guarded(M, N, K):
+    x : in        [M, K]
+    w : in        [N, K]
+    h : symmetric [M, K]
+    y : out       [M, N]
+
+    comm send(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+
+    compute make(i: M, j: N):
+        consumer_tile_wait(h[i, :])
+        y[i, j] = dot(h[i, :], w[j, :].T){}
+"""
+
+
+@pytest.mark.parametrize(("behind", "waits"), [("", 1), (" + h[i, 0][:, None]", 2)])
+def test_a_wait_stays_where_it_guards_more_than_the_products(behind: str, waits: int) -> None:
+    text = GUARDED.format(behind) + "\n" + TEXT.format(", split_tail 4").replace("product", "guarded")
+    module = tilelink.parse(text + "    send on sm(1), tile(i=16)\n")
+    bound = bind(module.programs[0], module.schedules[0], {"M": 16, "N": 80, "K": 128}, 2, holding(5))
+    assert totals(bound)["make_parts"] == 4
+    sums = bound.stages["make_sums"].stage
+    assert sum(isinstance(s, Wait) for s in sums.body) == waits
+    verify(make_plan(bound))
+
+
+@pytest.mark.parametrize(("value", "pieces"), [("a + 1.0", 2), ("a - max(a, axis=0)[None, :]", 1), ("call f.g(a)", 1)])
+def test_what_needs_whole_columns_gets_them(value: str, pieces: int) -> None:
+    body = f"a = {DOT}\n        y[i, j] = {value}"
+    bound = product(13, 4, text=PRODUCT.replace(f"y[i, j] = {DOT}", body))
+    assert totals(bound)["make_sums"] == pieces
