@@ -233,9 +233,9 @@ def test_what_cannot_be_divided_says_why(why: str, body: list[str]) -> None:
 def test_only_the_last_tiles_of_a_kernel_are_left_over() -> None:
     module = tilelink.load("ag_gemm")
     program = module.program("ag_gemm_in_place")
-    for name, stage in (("copy_engine", "own"), ("copy_engine", "gather")):
-        schedule = module.schedule(name, program).split_tail(stage, 2)
-        with pytest.raises(ScheduleError, match=f"the tail of {stage} cannot be split"):
+    for stage, why in (("own", "other tiles of its kernel come"), ("gather", "no tiles of its own on SMs")):
+        schedule = module.schedule("copy_engine", program).split_tail(stage, 2)
+        with pytest.raises(ScheduleError, match=f"the tail of {stage} cannot be split: .*{why}"):
             bind(program, schedule, {"Ms": 64, "N": 64, "K": 64}, 2, CPU)
 
 
@@ -296,14 +296,22 @@ program guarded(M, N, K):
         producer_tile_notify(h[i, :] @ (rank + 1))
 
     compute make(i: M, j: N):
-        consumer_tile_wait(h[i, :])
-        y[i, j] = dot(h[i, :], w[j, :].T){}
+        {}
 """
+FIRST = ["consumer_tile_wait(h[i, :])", "y[i, j] = dot(h[i, :], w[j, :].T)"]
 
 
-@pytest.mark.parametrize(("behind", "waits"), [("", 1), (" + h[i, 0][:, None]", 2)])
-def test_a_wait_stays_where_it_guards_more_than_the_products(behind: str, waits: int) -> None:
-    text = GUARDED.format(behind) + "\n" + TEXT.format(", split_tail 4").replace("product", "guarded")
+@pytest.mark.parametrize(
+    ("body", "waits"),
+    [
+        (FIRST, 1),
+        ([FIRST[0], FIRST[1] + " + h[i, 0][:, None]"], 2),
+        (["y[i, j] = dot(x[i, :], w[j, :].T)", FIRST[0]], 2),  # whatever it is for: it was not for the product
+    ],
+    ids=["for the product", "for more", "behind it"],
+)
+def test_a_wait_stays_where_it_guards_more_than_the_products(body: list[str], waits: int) -> None:
+    text = GUARDED.format("\n        ".join(body)) + "\n" + TEXT.format(", split_tail 4").replace("product", "guarded")
     module = tilelink.parse(text + "    send on sm(1), tile(i=16)\n")
     bound = bind(module.programs[0], module.schedules[0], {"M": 16, "N": 80, "K": 128}, 2, holding(5))
     assert totals(bound)["make_parts"] == 4
