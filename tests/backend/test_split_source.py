@@ -53,7 +53,7 @@ def test_parts_are_loaded_through_descriptors(k: int) -> None:
     inner = ceil(steps / 3) * 64
     assert f"range(0, {inner}, 64)" in parts
     assert parts.count("_boxes_") == 2 and "tl.load(" not in parts
-    assert f"inner * {inner} + k_0" in parts
+    assert f"inner * {inner} + k_0" in parts and "i_in *" not in parts, "one tile of rows begins where it begins"
     assert PARTS in parts and "mask" not in parts
     assert sums.count(SUMS) == 3 and "_boxes_" not in sums
 
@@ -85,3 +85,33 @@ def test_it_is_compiled_without_spills(target: str) -> None:
     (found,) = compile_all(plan.bound, emit(plan.bound, plan.thresholds))
     used = resources(found)
     assert used["STACK"] == used["LOCAL"] == 0 < used["REG"]
+
+
+LOOP = """\
+program looped(M, N, K):
+    x : in  [M, K]
+    w : in  [N, K]
+    y : out [M, N]
+
+    compute make(i: M, j: N):
+        acc = zeros(f32)
+        for (h: K):
+            acc += dot(x[i, h], w[j, h].T)
+        y[i, j] = acc
+
+schedule one for looped:
+    make on sm, tile(i=128, j=128, h={}), warps 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "k", "loads"), [(128, 1024, 2), (128, 1000, 2), (96, 960, 0), (96, 1000, 0), (1024, 1000, 2)]
+)
+def test_tiles_of_a_contraction_are_boxes_where_these_end_with_them(size: int, k: int, loads: int) -> None:
+    """Steps of 64 elements: those of a tile of 96 would reach into the next one."""
+    module = compiler.parse(LOOP.format(size))
+    text = compiler.source(
+        module.programs[0], module.schedules[0], ranks=1, dims={"M": 512, "N": 512, "K": k}, dtype="bf16",
+        target="sm_90",
+    )  # fmt: skip
+    assert text.count("_boxes_128x64.load(") == loads

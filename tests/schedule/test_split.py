@@ -47,7 +47,7 @@ def product(tiles: int, programs: int, most: int = 32, k: int = 256, text: str =
     """One product of so many tiles, of 16 columns each but for the last."""
     module = tilelink.parse(text + "\n" + TEXT.format(f", split_tail {most}" if most else ""))
     dims = {"M": 16, "N": 16 * tiles - 5, "K": k}
-    return bind(module.programs[0], module.schedules[0], dims, 1, holding(programs))
+    return bind(module.programs[0], module.schedules[0].flat("make"), dims, 1, holding(programs))
 
 
 def totals(bound: Bound) -> dict[str, int]:
@@ -89,6 +89,7 @@ def test_parts_are_not_short(k: int, parts: int) -> None:
 def test_parts_are_steps_of_the_loop() -> None:
     """13 steps in up to 3 parts: 5, 5 and 3."""
     bound = product(13, 4, most=3, k=8 * 13)
+    assert not bound.stages["make_parts"].flat and not bound.stages["make_sums"].flat
     assert bound.stages["make_parts"].tiles["inner"] == 5 * 8
     assert bound.tensors["make_split"].shape == (1, 3, 1, 16, 16)
     bound = product(13, 9, k=8 * 16)

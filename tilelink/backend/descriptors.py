@@ -69,7 +69,7 @@ def _contracts(addresses: Addresses, axis: Axis, span: Span, position: int, slic
     if extent % block == 0 and (span.kind == "whole" or _whole_tiles(addresses, span)):
         return True
     # behind the last element of the last dimension there are zeros
-    return position == -1 and (span.kind == "whole" or (extent % block == 0 and _all(addresses, span)))
+    return position == -1 and (span.kind == "whole" or _to_the_end(addresses, span, block))
 
 
 def _whole_tiles(addresses: Addresses, span: Span) -> bool:
@@ -77,11 +77,12 @@ def _whole_tiles(addresses: Addresses, span: Span) -> bool:
     return span.index is not None and addresses.stage.extents[span.index] % span.size == 0
 
 
-def _all(addresses: Addresses, span: Span) -> bool:
-    """Whether the tiles of a span are the whole dimension, from its first element on."""
+def _to_the_end(addresses: Addresses, span: Span, block: int) -> bool:
+    """Whether tiles that are the whole dimension hold whole boxes each, but for the last one."""
     if span.index is None or addresses.stage.extents[span.index] != span.extent:
         return False
-    return span.start in (const(0), mul(Index(name=span.index), const(span.size)))
+    tiles = mul(Index(name=span.index), const(span.size))
+    return span.start == const(0) or (span.start == tiles and span.size % block == 0)
 
 
 def _row(addresses: Addresses, region: Region, spans: tuple[Span, ...], slices: Slices) -> str:

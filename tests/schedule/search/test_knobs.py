@@ -146,10 +146,13 @@ program both(M, N):
     ("name", "parts"),
     [
         ("ag_gemm", {"gather on": "copy engine", "gemm bands": "of 8", "gemm pipeline": "through all tiles",
-                     "gather order": "p = rank step -1", "gemm order": "s = rank step +1"}),
+                     "gather order": "p = rank step -1", "gemm order": "s = rank step +1",
+                     "gemm tail": "of parts"}),
         ("ag_gemm_in_place", {"own on": "prologue of gemm", "gather order": "q backwards", "products bands": "of 8"}),
-        ("gemm_rs_own_last", {"own on": "epilogue of gemm", "scatter on": "copy engine", "scatter tile": "512 rows"}),
-        ("gemm_rs_scatter", {"reduce on": "kernel of its own", "reduce tile": "32x256", "scatter on": "copy engine"}),
+        ("gemm_rs_own_last", {"own on": "epilogue of gemm", "scatter on": "copy engine", "scatter tile": "512 rows",
+                              "products tail": "of parts"}),
+        ("gemm_rs_scatter", {"reduce on": "kernel of its own", "reduce tile": "32x256", "scatter on": "copy engine",
+                             "gemm tail": "of whole tiles"}),
     ],
 )  # fmt: skip
 def test_the_nearest_point_is_what_was_declared(name: str, parts: dict[str, str]) -> None:
