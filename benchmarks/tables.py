@@ -85,6 +85,8 @@ def render(report: dict[str, Any], rows: bool) -> str:
         f" triton {machine['triton']}, NCCL {machine['nccl']}, commit {report['commit'][:12]}."
     )
     parts = [where, ""]
+    if report.get("note"):
+        parts += [f"{report['note'][0].upper()}{report['note'][1:]}.", ""]
     if report["ended_early"]:
         parts += [f"The run ended early: {report['ended_early']}", ""]
     for op in dict.fromkeys(shape["op"] for shape in report["shapes"]):
