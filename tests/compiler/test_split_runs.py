@@ -81,3 +81,44 @@ def test_what_needs_whole_columns_gets_them() -> None:
     module = tilelink.parse(text.replace("    z : local [M, N]\n", "").replace("    b : in    [N]\n", ""))
     assert parts(module.programs[0], module.schedules[0], 2) == 2
     assert run(module.programs[0], module.schedules[0], 2, launches=2) == []
+
+
+SHIFTED = """\
+program own(M, N, K):
+    x : in    [M, K]
+    w : in    [N, K]
+    z : local [M + {0}, N]
+    y : out   [M + {0}, N]
+
+    compute rest(r: {0} - 1, j: N):
+        z[1 + M + r, j] = zeros(f32) + 7.0
+    compute first(j: N):
+        z[0, j] = zeros(f32) + 5.0
+    compute make(i: M, j: N):
+        z[1 + i, j] = dot(x[i, :], w[j, :].T) + 100.0
+    compute last(i: M + {0}, j: N):
+        y[i, j] = z[i, j]
+
+schedule one for own:
+    make on sm, tile(i={1}, j=20, k=16), split_tail 3
+"""
+
+
+@pytest.mark.usefixtures("sizes")
+@pytest.mark.parametrize(("more", "rows", "divided"), [(31, 48, 0), (31, 40, 2), (31, 120, 2)])
+def test_tiles_that_end_before_their_tensor_write_no_further(more: int, rows: int, divided: int) -> None:
+    """Where the end of 120 rows cuts a tile, and other rows follow, the tile stays whole."""
+    module = tilelink.parse(SHIFTED.format(more, rows))
+    assert parts(module.programs[0], module.schedules[0], 1) == divided
+    assert run(module.programs[0], module.schedules[0], 1, launches=2) == []
+
+
+@pytest.mark.usefixtures("sizes")
+def test_what_does_not_go_by_rows_is_written_once() -> None:
+    head, _ = OWN.split("        a = dot")
+    text = f"{head}        a = dot(x[3 + i, :], w[:, j])\n        s[j] = b[j] * 2.0\n        y[i, j] = a + s[j]\n"
+    text = text.replace("    z : local [M, N]\n", "    s : local [N]\n")
+    text += "\nschedule one for own:\n    make on sm, tile(i=128, j=20, k=16), split_tail 3\n"
+    module = tilelink.parse(text)
+    assert parts(module.programs[0], module.schedules[0], 1) == 2
+    assert run(module.programs[0], module.schedules[0], 1, launches=2) == []

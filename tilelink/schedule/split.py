@@ -14,7 +14,7 @@ What comes out are stages with tiles, waits and notifies like all others: nobody
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tilelink.errors import ScheduleError
@@ -34,6 +34,7 @@ from tilelink.ir.program import (
     Statement,
     Store,
     Tensor,
+    Transfer,
     Transpose,
     UserCall,
     Value,
@@ -41,7 +42,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Binary, Index, Scalar, Whole, add, binary, const, mul, substitute
 from tilelink.ir.typing import StageTyping, infer
-from tilelink.ir.visitor import map_regions, map_value, map_values, reads, statements, value_of, values
+from tilelink.ir.visitor import map_regions, map_value, map_values, reads, stage_regions, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, Kernel, Loop
 from tilelink.schedule.orders import TILE
 from tilelink.schedule.transform import number_of
@@ -115,6 +116,16 @@ def _products(body: Iterable[Statement]) -> list[Dot]:
     return [dot for statement in body for dot in _dots(statement)]
 
 
+def _changed(body: tuple[Statement, ...]) -> Iterator[Region]:
+    """What statements write or notify."""
+    for statement in statements(body):
+        match statement:
+            case Store(region=region) | Transfer(target=region) | Notify(region=region):
+                yield region
+            case _:
+                pass
+
+
 def _operand(value: Value) -> Region | None:
     """The region that an operand reads, transposed or not."""
     if isinstance(value, Transpose):
@@ -169,7 +180,10 @@ class _Split:
         return wanted
 
     def cut(self, kernel: Kernel, most: int) -> _Cut | None:
-        """How the last round is divided; None where it is full, or too full to give every tile two programs."""
+        """How the last round is divided; None where it is full, or too full to give every tile two programs, and where
+        tiles of an index end with it and not with what they are tiles of."""
+        if not all(map(self._ends_with_its_index, stage_regions(self.stage.stage))):
+            return None
         total = self.stage.total
         busy = (kernel.loops[-1].first + total) % kernel.programs
         left = min(busy, total)
@@ -185,10 +199,32 @@ class _Split:
             rows, pieces = rows // 2, 2 * pieces
         return _Cut(tiles=left, parts=-(-steps // inner), inner=inner * self.stage.block, rows=rows)
 
+    def _ends_with_its_index(self, region: Region) -> bool:
+        """Whether tiles that the end of an index cuts are cut there by the end of the tensor too.
+
+        Rows and columns within a tile do not know where the index ends.
+        """
+        for coord, size in zip(region.coords, self.bound.tensors[region.tensor].shape, strict=True):
+            tile = self._tile(coord)
+            if tile is None or tile[1] not in self.within:
+                continue
+            extent = self.stage.extents[tile[1]]
+            if extent % self.stage.tiles[tile[1]] and add(tile[0], const(extent)) != const(size):
+                return False
+        return True
+
     def _by_rows(self) -> bool:
-        """Whether what follows the products can be done for some rows of a tile alone."""
-        found = [v for s in statements(self.stage.stage.body) if (v := value_of(s)) is not None]
-        return not any(isinstance(part, Reduce | UserCall) for value in found for part in values(value))
+        """Whether what follows the products can be done for some rows of a tile alone, and then is done once."""
+        body = self.stage.stage.body
+        found = [v for s in statements(body) if (v := value_of(s)) is not None]
+        if any(isinstance(part, Reduce | UserCall) for value in found for part in values(value)):
+            return False
+        tiles = ([self._tile(coord) for coord in region.coords] for region in _changed(body))
+        return all(self.rows in [tile[1] for tile in own if tile] for own in tiles)
+
+    def _tile(self, coord: Scalar | Whole) -> tuple[Scalar, str] | None:
+        """The offset and the index of a coordinate that is a tile."""
+        return None if isinstance(coord, Whole) else tile_index(coord, self.stage.scalar_indices)
 
     def apply(self, kernel: Kernel, cut: _Cut) -> Bound:
         """The bound program with the tail's stages in the kernel, and memory and counters for what they share."""
@@ -343,10 +379,8 @@ class _Split:
         return replace(region, coords=tuple(map(self._coordinate, region.coords)))
 
     def _coordinate(self, coord: Scalar | Whole) -> Scalar | Whole:
-        if isinstance(coord, Whole):
-            return coord
-        tile = tile_index(coord, self.stage.scalar_indices)
-        if tile is None or tile[1] not in self.within:
+        tile = self._tile(coord)
+        if isinstance(coord, Whole) or tile is None or tile[1] not in self.within:
             return coord
         offset, name = tile
         start = add(offset, mul(Index(name=name), const(self.stage.tiles[name])))
