@@ -14,7 +14,7 @@ What comes out are stages with tiles, waits and notifies like all others: nobody
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tilelink.errors import ScheduleError
@@ -34,7 +34,6 @@ from tilelink.ir.program import (
     Statement,
     Store,
     Tensor,
-    Transfer,
     Transpose,
     UserCall,
     Value,
@@ -45,7 +44,7 @@ from tilelink.ir.typing import StageTyping, infer
 from tilelink.ir.visitor import map_regions, map_value, map_values, reads, stage_regions, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, Kernel, Loop
 from tilelink.schedule.orders import TILE
-from tilelink.schedule.transform import number_of
+from tilelink.schedule.transform import number_of, stage_writes
 
 FEWEST_STEPS = 4
 """Steps of its loop that a part has at least: what it adds to the work should not be more than what it takes."""
@@ -114,16 +113,6 @@ def _dots(statement: Statement) -> list[Dot]:
 
 def _products(body: Iterable[Statement]) -> list[Dot]:
     return [dot for statement in body for dot in _dots(statement)]
-
-
-def _changed(body: tuple[Statement, ...]) -> Iterator[Region]:
-    """What statements write or notify."""
-    for statement in statements(body):
-        match statement:
-            case Store(region=region) | Transfer(target=region) | Notify(region=region):
-                yield region
-            case _:
-                pass
 
 
 def _operand(value: Value) -> Region | None:
@@ -215,11 +204,12 @@ class _Split:
 
     def _by_rows(self) -> bool:
         """Whether what follows the products can be done for some rows of a tile alone, and then is done once."""
-        body = self.stage.stage.body
-        found = [v for s in statements(body) if (v := value_of(s)) is not None]
+        stage = self.stage.stage
+        found = [v for s in statements(stage.body) if (v := value_of(s)) is not None]
         if any(isinstance(part, Reduce | UserCall) for value in found for part in values(value)):
             return False
-        tiles = ([self._tile(coord) for coord in region.coords] for region in _changed(body))
+        changed = [*stage_writes(stage), *(s.region for s in statements(stage.body) if isinstance(s, Notify))]
+        tiles = ([self._tile(coord) for coord in region.coords] for region in changed)
         return all(self.rows in [tile[1] for tile in own if tile] for own in tiles)
 
     def _tile(self, coord: Scalar | Whole) -> tuple[Scalar, str] | None:
