@@ -13,6 +13,7 @@ from tilelink.ir.visitor import statements
 from tilelink.schedule.bound import Bound, Kernel
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.traces import most_spans
+from tilelink.schedule.verify.queues import waits_are_free
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -76,6 +77,7 @@ def gpu_program(
         reuse_wait=verified.bound.schedule.reuse_wait,
         tables=dict(tables or {}),
         records=most_spans(verified) if trace else 0,
+        branches=not trace and waits_are_free(verified),
     )
 
 

@@ -15,6 +15,7 @@ from tilelink.schedule.plan import make_plan
 
 PULL = """program pull(M, N):
     x : in symmetric [M, N]
+    w : in [N, N]
     y : out [M, N]
     c : local [ranks, M, N]
 
@@ -29,19 +30,24 @@ schedule small for pull:
 
 schedule large for pull:
     add on sm, tile(i=128, j=128), warps 4
+
+schedule huge for pull:
+    add on sm, tile(i=128, j=256), warps 8
 """
 READS = "acc += x[i, j] @ p"
+THREE = "acc += (x[i, j] @ p) * (x[i, j] @ rank) * x[i, j]"
 
 
 def loop(body: str, schedule: str, ranks: int) -> str:
     """The head of the loop over ranks in the generated source."""
     module = compiler.parse(PULL.format(body=body))
+    program = module.program()
     text = compiler.source(
-        module.program(), module.schedules[schedule == "large"], ranks=ranks, dims={"M": 512, "N": 1024}, dtype="bf16",
+        program, module.schedule(schedule, program), ranks=ranks, dims={"M": 512, "N": 1024}, dtype="bf16",
         target="sm_90",
     )  # fmt: skip
-    (found,) = re.findall(r"for p in (\w[\w.]*)\(0, \d+", text)
-    return found
+    (found,) = re.findall(r"for p in (\w[\w.]*)\(0, \d+(, num_stages=\d+)?", text)
+    return "".join(found)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +55,22 @@ def loop(body: str, schedule: str, ranks: int) -> str:
     [
         (READS, "small", 4, "tl.static_range"),
         (READS, "small", 8, "tl.static_range"),
-        (READS, "small", 9, "range"),
-        (READS, "large", 4, "range"),
-        ("c[p, i, j] = x[i, j] @ p", "small", 4, "tl.range"),
+        (READS, "small", 9, "tl.range, num_stages=3"),
+        (READS, "large", 4, "tl.range, num_stages=3"),
+        (READS, "large", 2, "tl.range, num_stages=2"),
+        (READS, "huge", 1, "range"),
+        (THREE, "large", 4, "tl.range, num_stages=2"),
+        (THREE, "huge", 4, "range"),
+        ("c[p, i, j] = x[i, j] @ p", "small", 4, "tl.range, num_stages=1"),
         ("acc += sum(x[i, :] @ p, axis=1)[:, None]", "small", 4, "range"),
+        ("acc += dot(x[i, :] @ p, w[j, :].T)", "large", 4, "range"),
     ],
-    ids=["small", "most ranks", "too many ranks", "large tiles", "stores", "reductions"],
-)
-def test_loops_that_read_small_tiles_are_written_out(body: str, schedule: str, ranks: int, head: str) -> None:
+    ids=[
+        "small", "most ranks", "too many ranks", "large tiles", "as many as there are", "one", "as many as fit",
+        "more than fit", "stores", "reductions", "products",
+    ],
+)  # fmt: skip
+def test_loops_that_read_are_written_out_or_under_way_together(body: str, schedule: str, ranks: int, head: str) -> None:
     assert loop(body, schedule, ranks) == head
 
 
@@ -66,6 +80,49 @@ def test_all_peers_are_read_before_the_first_addition() -> None:
     body = re.findall(r"ld\.global\.v4\.b32|add\.f32", ptx)
     first = body.index("add.f32")
     assert body[:first].count("ld.global.v4.b32") == 8
+
+
+NESTED = """program nested(M, N):
+    x : in        [ranks, M, N]
+    y : out       [M, N]
+
+    compute add(i: M, j: N):
+        acc = zeros(f32)
+        {outer}
+            acc += x[q, i, j]
+        y[i, j] = acc
+
+schedule large for nested:
+    add on sm, tile(i=128, j=128), warps 4
+"""
+ALONE, INNER = "for (q: ranks):", "for (p: ranks):\n          for (q: ranks):"
+
+
+@pytest.mark.parametrize(
+    ("outer", "target", "head"),
+    [(ALONE, "sm_90", "tl.range(0, 4, num_stages=3)"), (ALONE, "sm_80", "tl.range(0, 4, num_stages=3)"),
+     (ALONE, "sm_89", "tl.range(0, 4, num_stages=3)"), (ALONE, "cpu", "range(0, 4)"), (ALONE, "gfx942", "range(0, 4)"),
+     (INNER, "sm_90", "range(0, 4)")],
+)  # fmt: skip
+def test_loads_ahead_are_for_loops_of_their_own_on_gpus_that_copy_asynchronously(
+    outer: str, target: str, head: str
+) -> None:
+    module = compiler.parse(NESTED.format(outer=outer))
+    text = compiler.source(
+        module.program(), module.schedules[0], ranks=4, dims={"M": 512, "N": 1024}, dtype="bf16", target=target
+    )
+    assert f"for q in {head}:" in text
+
+
+def test_sums_behind_a_product_are_loaded_ahead_in_its_buffers() -> None:
+    """Of 128x256 tiles in four stages, whose own buffers fill shared memory."""
+    module = compiler.load("gemm_rs")
+    program = module.program("gemm_rs_own_last")
+    sizes = {"Ms": 1024, "N": 4096, "K": 1376}
+    bound = compiler.bound(program, module.schedule("h200", program), ranks=8, dims=sizes, dtype="bf16", target="sm_90")
+    (compiled,) = compile_all(bound, emit(bound, make_plan(bound).thresholds))
+    assert compiled.asm["ptx"].count("cp.async.cg.shared.global") >= 2
+    assert compiled.metadata.shared <= bound.target.shared_memory
 
 
 PUSH = """program push(M, N):

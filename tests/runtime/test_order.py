@@ -24,6 +24,7 @@ from tilelink.runtime.cuda.order import between_kernels, kernels_in_order
 from tilelink.runtime.cuda.recorded import recorded
 from tilelink.runtime.cuda.spec import GpuKernel as Spec
 from tilelink.runtime.cuda.spec import GpuProgram
+from tilelink.schedule.verify.queues import waits_are_free
 
 RANKS = 3
 
@@ -163,8 +164,8 @@ def test_a_launch_issues_what_the_order_says() -> None:
             done.append(f"graph {self.at} on {stream}")
             return 100 + self.at
 
-        def issue(self, stream: int, bases: object, executable: int) -> None:
-            done.append(f"copies {executable} on {stream}")
+        def issue(self, stream: int, bases: object, executable: int, capturing: bool) -> None:
+            done.append(f"copies {executable} on {stream}" + ", captured" * capturing)
 
     def function(name: str) -> Any:
         return lambda stream, tensors, instead: done.append(f"{name} on {stream}")
@@ -181,9 +182,13 @@ def test_a_launch_issues_what_the_order_says() -> None:
     rank._ready = lambda *given: GpuKernel._ready(rank, *given)
     rank._copy = lambda *given: GpuKernel._copy(rank, *given)
     GpuKernel._launch(rank, {}, caller, False, False)  # type: ignore[arg-type]
-    assert done == [
+    expected = [
         "fork 1", "graph 0 on 3", "graph 2 on 3", "copies 100 on 3", "a on 1", "b on 2", "copies 102 on 3", "join 1"
     ]  # fmt: skip
+    assert done == expected
+    done.clear()
+    GpuKernel._launch(rank, {}, caller, True, False)  # type: ignore[arg-type]
+    assert done == [one + ", captured" * one.startswith("copies") for one in expected]
 
 
 def test_waits_that_peers_end_stay_behind_those_that_kernels_end() -> None:
@@ -242,6 +247,77 @@ def test_waits_for_a_peers_copy_engine_come_behind_the_kernels_that_it_waits_for
     issued = [order_of(program, rank) for rank in range(2)]
     assert stuck(program, issued) == []
     assert [getattr(one, "name", type(one).__name__) for one in issued[1]] == ["work", "Gate", "Copy", "Flag", "take"]
+
+
+def waits_first(program: GpuProgram, rank: int) -> list[Any]:
+    """What a rank issues, with all waits of each part of the copy engine's queue in front of that part."""
+    found: list[Any] = []
+    part: list[Any] = []
+    for one in [*order_of(program, rank), None]:
+        if one is None or isinstance(one, Spec):
+            found += sorted(part, key=lambda operation: not isinstance(operation, Gate))
+            found, part = [*found, *([one] if one else [])], []
+        else:
+            part.append(one)
+    return found
+
+
+BRANCHES = {name(case): gpu_of(case) for case in cases() if "copy_engine" in str(case[1])}
+
+
+@pytest.mark.parametrize("wanted", BRANCHES)
+def test_launches_end_where_waits_come_first_in_the_one_queue(wanted: str) -> None:
+    """A graph may put its branches into a queue in any order."""
+    program = BRANCHES[wanted]
+    left = stuck(program, [waits_first(program, rank) for rank in range(RANKS)])
+    assert not (program.branches and left)
+    assert program.branches or wanted.startswith("all_gather_ring"), "no other needs its queue as it is"
+
+
+@pytest.mark.parametrize("wanted", [w for w, program in BRANCHES.items() if not program.branches])
+def test_some_queues_must_stay_in_order(wanted: str) -> None:
+    program = BRANCHES[wanted]
+    assert stuck(program, [waits_first(program, rank) for rank in range(RANKS)])
+
+
+RELAYED = """    compute work(i: M):
+        if rank != 0:
+            consumer_tile_wait(u[i, :])
+        c[i, :] = x[i, :]
+        producer_tile_notify(c[i, :])
+
+    comm send(i: M):
+        consumer_tile_wait(c[i, :])
+        if rank != ranks - 1:
+            tile_push_data(u[i, :] @ (rank + 1), c[i, :])
+            producer_tile_notify(u[i, :] @ (rank + 1))
+"""
+
+
+@pytest.mark.parametrize("relayed", [False, True])
+def test_waits_for_what_kernels_make_of_a_copy_engines_flags_are_not_free(relayed: bool) -> None:
+    """From the second tile on, a wait for a kernel may stand before the flag without which a peer makes nothing."""
+    text = f"""program relayed(M, N):
+    x : in        [M, N]
+    c : local     [M, N]
+    u : symmetric [M, N]
+    y : out       [M, N]
+
+{RELAYED if relayed else RELAYED.replace("rank != 0:", "rank > ranks:")}
+    compute take(i: M):
+        if rank != 0:
+            consumer_tile_wait(u[i, :])
+        y[i, :] = x[i, :]
+
+schedule engine for relayed:
+    work on sm, tile(i=64)
+    send on copy_engine, tile(i=64)
+    take on sm, tile(i=64)
+"""
+    module = compiler.parse(text, "relayed.tl")
+    sizes, schedule = {"M": 128, "N": 256}, module.schedules[0]
+    plan = compiler.plan(module.program(), schedule, ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+    assert waits_are_free(plan) is not relayed
 
 
 def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,14 +53,15 @@ class Queue:
     names = frozenset({"x"})
 
     def __init__(self, operations: int = ENOUGH) -> None:
-        self.operations, self.issued = operations, list[int]()
+        self.operations, self.issued, self.captured = operations, list[int](), list[bool]()
 
     def __len__(self) -> int:
         return self.operations
 
-    def issue(self, stream: int, bases: Mapping[str, int]) -> None:
+    def issue(self, stream: int, bases: Mapping[str, int], captured: bool = False) -> None:
         assert stream == STREAM
         self.issued.append(bases["x"])
+        self.captured.append(captured)
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ class Issued:
         self._replay = Replay(queue, lambda: Graphs(library))
 
     def issue(self, stream: int, bases: Mapping[str, int], capturing: bool) -> None:
-        self._replay.issue(stream, bases, self._replay.graph(stream, bases, capturing))
+        self._replay.issue(stream, bases, self._replay.graph(stream, bases, capturing), capturing)
 
 
 def replay(library: Library, queue: Queue) -> Issued:
@@ -87,7 +88,7 @@ def test_the_third_launch_with_the_same_addresses_is_one_call(library: Library) 
     one = replay(library, queue)
     for w in range(5):  # not the queue's
         one.issue(STREAM, {"x": 100, "w": w}, False)
-    assert queue.issued == [100, 100]  # itself, then into the graph
+    assert queue.issued == [100, 100] and queue.captured == [False, True]  # itself, then into the graph
     assert library.launched == [1001] * 4
     captures = [
         "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphDestroy",
@@ -122,6 +123,7 @@ def test_captured_and_short_queues_are_issued_as_they_are(library: Library, capt
     for _ in range(4):
         one.issue(STREAM, BASES, capturing)
     assert queue.issued == [100] * 4 and library.calls == []
+    assert queue.captured == [capturing] * 4
 
 
 def test_a_driver_that_uploads_nothing_launches_all_the_same(library: Library) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from tilelink.errors import RankError
 from tilelink.runtime.cuda import driver, queue
-from tilelink.runtime.cuda.copies import Flag
+from tilelink.runtime.cuda.branches import Branches
+from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate
 from tilelink.runtime.cuda.queue import Queue
 from tilelink.runtime.cuda.sides import Sides
 
@@ -98,6 +99,63 @@ def test_a_copy_engine_too(library: Library, monkeypatch: pytest.MonkeyPatch) ->
     library.statuses = [201, 0, 0, 0, 700]
     with pytest.raises(RankError, match="refused an operation of a copy engine: error 700"):
         copies.issue(SIDES[0], {})
+
+
+WAITS = 40
+
+
+def queue_of(library: Library, monkeypatch: pytest.MonkeyPatch, kinds: str) -> Queue:
+    """A queue of gates (g), copies (c) and flags (f), with a branch for its waits."""
+    monkeypatch.setattr(queue, "library", lambda: library)
+    monkeypatch.setattr(queue, "driver", lambda: driver.Driver(library))
+    box = Box(tensor="x", rank=0, offsets=(0,), width=64)
+    made = {
+        "g": Gate(channel=0, threshold=1), "c": Copy(target=box, source=box),
+        "f": Flag(number=0, rank=1, channel=3, step=1, count=1, slots=1),
+    }  # fmt: skip
+    branches = Branches(library, WAITS)
+    return Queue([made[kind] for kind in kinds], lambda *_: 0, [0, 0], 0, 0, branches=branches)
+
+
+def graph_of(calls: list[tuple[Any, ...]], stream: int) -> list[tuple[str, set[int]]]:
+    """Every operation with the numbers of those that it comes behind, as a capture of these calls makes them."""
+    done: dict[int, set[int]] = {stream: set(), WAITS: set()}
+    events: dict[int, set[int]] = {}
+    found: list[tuple[str, set[int]]] = []
+    for call, *arguments in calls:
+        values = [getattr(one, "value", one) for one in arguments]
+        if call == "cuEventRecord":
+            events[values[0]] = set(done[values[1]])
+        elif call == "cuStreamWaitEvent":
+            done[values[0]] |= events[values[1]]
+        elif call.startswith(("cuMemcpy", "cuStreamBatchMemOp")):
+            on = values[0] if "Batch" in call else values[-1]
+            kind = "g" if "Batch" in call else "f" if values[2] == 4 else "c"
+            found.append((kind, set(done[on])))
+            done[on].add(len(found) - 1)
+    found.append(("end", set(done[stream])))
+    return found
+
+
+@pytest.mark.parametrize("kinds", ["gcfgcf", "cfcf", "ggcfcgf", "gf", "cg"])
+def test_captured_waits_are_a_branch(library: Library, monkeypatch: pytest.MonkeyPatch, kinds: str) -> None:
+    one = queue_of(library, monkeypatch, kinds)
+    library.calls.clear()
+    one.issue(SIDES[0], {}, True)
+    *nodes, (_, behind) = graph_of(library.calls, SIDES[0])
+    assert "".join(kind for kind, _ in nodes) == kinds
+    for at, (kind, before) in enumerate(nodes):
+        assert before == {n for n in range(at) if kind != "g" or kinds[n] == "g"}, "only waits leave the line"
+    assert behind == set(range(len(kinds))), "nothing is left behind"
+
+
+def test_waits_are_in_line_where_nothing_is_captured(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = queue_of(library, monkeypatch, "gcf")
+    for captured in (True, False):
+        library.calls.clear()
+        one.issue(SIDES[0], {}, captured)
+    assert [name for name, *_ in library.calls] == ["cuStreamBatchMemOp_v2", *["cuMemcpyDtoDAsync_v2"] * 2]
+    assert library.calls[0][1].value == SIDES[0]
 
 
 @pytest.mark.parametrize("statuses", [[700], [201, 0, 0, 0, 700]])

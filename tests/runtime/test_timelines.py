@@ -91,13 +91,14 @@ def test_every_operation_of_a_queue_is_between_two_events(monkeypatch: pytest.Mo
     plain, timed = (
         queue.Queue(operations, lambda name, rank: 10**6, [0] * RANKS, 1, 0, timed=timed) for timed in (False, True)
     )
-    assert plain.timed == [] and not any(function == "record" for function, _ in plain._calls)
-    assert [c for c, _ in timed._calls if c != "record"] == [c for c, _ in plain._calls]
+    issued, between_marks = ([call for _, call in one._calls] for one in (plain, timed))
+    assert plain.timed == [] and not any(function == "record" for function, _ in issued)
+    assert [c for c, _ in between_marks if c != "record"] == [c for c, _ in issued]
     assert [operation for operation, _, _ in timed.timed] == operations
     marks = [(before, behind) for _, before, behind in timed.timed]
     assert marks == [(n, n + 1) for n in range(1, len(operations) + 1)]
-    at = {arguments[1]: place for place, (call, arguments) in enumerate(timed._calls) if call == "record"}
-    between = [[c for c, _ in timed._calls[at[a] + 1 : at[b]]] for a, b in marks]
+    at = {arguments[1]: place for place, (call, arguments) in enumerate(between_marks) if call == "record"}
+    between = [[c for c, _ in between_marks[at[a] + 1 : at[b]]] for a, b in marks]
     kinds = {Copy: {"copy", "copy_rows"}, Flag: {"copy"}, Gate: {"wait_and_zero"}}
     for operation, calls in zip(operations, between, strict=True):
         assert calls and set(calls) <= kinds[type(operation)]

@@ -8,10 +8,11 @@ from pathlib import PurePath
 
 from tilelink.backend.last_waits import last_waits
 from tilelink.backend.late_waits import late_wait
+from tilelink.backend.loops import index_is_reused, loop_head
 from tilelink.backend.publish import Pending, pending_at
 from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
 from tilelink.backend.scopes import undeclared
-from tilelink.backend.unroll import notified_together, unrolled
+from tilelink.backend.unroll import notified_together
 from tilelink.backend.values import LOW, TRITON, Tile, Values, aligned
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
@@ -23,7 +24,6 @@ from tilelink.ir.program import (
     For,
     Full,
     If,
-    Local,
     Notify,
     Read,
     Region,
@@ -36,7 +36,6 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Index, Scalar, substitute
 from tilelink.ir.typing import Axis
-from tilelink.ir.visitor import statements
 
 COPY_ROWS, COPY_COLUMNS = 32, 256
 """Elements of a copied block: rows x columns."""
@@ -55,6 +54,8 @@ class Statements:
     hosted: frozenset[tuple[str, str]] = frozenset()
     """Signals that copy engines wait for: seen from outside the processor, like those of peers."""
     pending: Pending = field(init=False)
+    inside: int = field(init=False, default=0)
+    """Loops that a statement stands in."""
     last: frozenset[int] = field(init=False)
     """The identities of waits behind which a tile does nothing that is seen."""
 
@@ -139,7 +140,9 @@ class Statements:
             case If():
                 self._branches(statement)
             case For():
+                self.inside += 1
                 self._loop(statement, 0)
+                self.inside -= 1
             case _:
                 raise EmitError(f"cannot render {type(statement).__name__}", location=statement.location)
 
@@ -161,30 +164,12 @@ class Statements:
         count = self.values.addresses.stage.count(index)
         if self._notified_together(loop, count):
             return
-        # Loads of the next round must not pass this round's stores and notifies, and Triton's pipeliner does not take
-        # waits that loads depend on: only loops inside such a loop, or without any of these, are software-pipelined.
-        ordered = any(isinstance(s, Store | Transfer | Notify | Wait) for s in statements(loop.body))
-        head = f"tl.range(0, {count}, num_stages=1)" if ordered else f"range(0, {count})"
-        if unrolled(loop, count, self._shapes(loop)):
-            head = f"tl.static_range(0, {count})"
+        head = loop_head(loop, count, self.values.addresses, inner=self.inside > 1)
         with self.writer.block(f"for {index} in {head}:"):
             self._loop(loop, depth + 1)
-        if "static" in head and self._again(index):
+        if "static" in head and index_is_reused(index, self.values.addresses):
             # A number that is known stays one behind the loop, and Triton lets no branch turn it into an unknown one.
             self.writer.line(f"{index} = tl.cast(0, tl.int32)")
-
-    def _again(self, index: str) -> bool:
-        """Whether the stage has several loops over an index of that name, and one inside a branch or another loop."""
-        body = self.values.addresses.stage.stage.body
-        loops = [s for s in statements(body) if isinstance(s, For) and any(d.name == index for d in s.indices)]
-        return len(loops) > 1 and any(not any(loop is s for s in body) for loop in loops)
-
-    def _shapes(self, loop: For) -> dict[str, tuple[int, ...]]:
-        """The shapes of the tiles that a loop assigns or sends."""
-        addresses = self.values.addresses
-        names = [s.name for s in loop.body if isinstance(s, Assign)]
-        names += [s.source.name for s in loop.body if isinstance(s, Transfer) and isinstance(s.source, Local)]
-        return {name: addresses.shape(addresses.typing.locals[name].axes, {}) for name in names}
 
     def _assign(self, name: str, value: Value) -> None:
         match value:

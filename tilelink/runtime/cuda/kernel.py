@@ -12,6 +12,7 @@ import torch.distributed as dist
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
+from tilelink.runtime.cuda.branches import Branches
 from tilelink.runtime.cuda.copies import Flag
 from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.driver import library
@@ -92,10 +93,12 @@ class GpuKernel:
         self._late: list[list[Queue]] = []
         values, pads = self._flag_values.data_ptr(), self._heap.pads
         timed = self._tracer is not None
+        branches = self._branches(bool(found.gated))
         for early, late in zip(found.early, found.late, strict=True):
             rest = [o for o in early if not (isinstance(o, Flag) and o.rank == self._rank)]
             self._early.append(Queue(rest, self._place, pads, self._rank, values, timed))
-            self._late.append([Queue(part, self._place, pads, self._rank, values, timed) for part in late])
+            given = self._place, pads, self._rank, values, timed, branches
+            self._late.append([Queue(part, *given) for part in late])
         self._replays = [
             [(at, Replay(one, graphs, worth=not self._watch)) for at, one in enumerate(late) if one]
             for late in self._late
@@ -104,6 +107,13 @@ class GpuKernel:
         self._gated = sorted(found.gated)
         self._copies = torch.cuda.Stream(device, SIDE_PRIORITY) if any(any(late) for late in self._late) else None
         self._thresholds = {(g.tensor, g.kind): tables.thresholds(g, self._rank, device) for g in layout.grids}
+
+    def _branches(self, needed: bool) -> Branches | None:
+        """What makes a branch of the waits of captured queues, on a stream of which nothing else is asked."""
+        if not needed or not self._program.branches:
+            return None
+        self._waits = torch.cuda.Stream(self.device, SIDE_PRIORITY)
+        return Branches(library(), self._waits.cuda_stream)
 
     def _check_gates(self, gated: Collection[int]) -> None:
         for grid in self._program.layout.grids:
@@ -269,10 +279,10 @@ class GpuKernel:
         self._sides.fork(stream.cuda_stream)
         instead = {"edge": self._no_edge} if self._program.meets and capturing else None
         copies = self._ready(bases, capturing)
-        self._copy(copies.get(0), bases)
+        self._copy(copies.get(0), bases, capturing)
         for number, (side, function) in enumerate(self._functions, start=1):
             function((side or stream).cuda_stream, tensors, instead)
-            self._copy(copies.get(number), bases)
+            self._copy(copies.get(number), bases, capturing)
         self._sides.join(stream.cuda_stream)
 
     def _ready(self, bases: Mapping[str, int], capturing: bool) -> dict[int, tuple[Replay, int | None]]:
@@ -282,10 +292,10 @@ class GpuKernel:
         stream = self._copies.cuda_stream
         return {at: (one, one.graph(stream, bases, capturing)) for at, one in self._replays[self._slot]}
 
-    def _copy(self, now: tuple[Replay, int | None] | None, bases: Mapping[str, int]) -> None:
+    def _copy(self, now: tuple[Replay, int | None] | None, bases: Mapping[str, int], capturing: bool) -> None:
         if now is not None and self._copies:
             replay, graph = now
-            replay.issue(self._copies.cuda_stream, bases, graph)
+            replay.issue(self._copies.cuda_stream, bases, graph, capturing)
 
     def buffer(self, name: str) -> torch.Tensor:
         """Where the current stream may put an input of the next launch, so that it need not be copied.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tilelink.errors import RankError
+from tilelink.runtime.cuda.branches import Branches
 from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate, Operation
 from tilelink.runtime.cuda.driver import Call, Driver, Handle, driver, library, with_context
 
@@ -59,22 +60,24 @@ class Queue:
 
     def __init__(
         self, operations: Sequence[Operation], places: Places, pads: Sequence[int], rank: int, values: int,
-        timed: bool = False,
+        timed: bool = False, branches: Branches | None = None,
     ) -> None:  # fmt: skip
         """pads: where each rank's counters begin; values: where the values of the flags are.
 
         timed: there is an event before the first operation and behind each of them; see `timed` and `elapsed_ns`.
+        branches: what captured operations are issued through; None if they must be done one after the other.
         """
         self._pad = pads[rank]
-        self._stream = ctypes.c_void_p()
+        self._stream, self._waits = Handle(), Handle()
+        self._branches = branches
         self._cells: list[tuple[ctypes.c_uint64, End]] = []
-        self._calls: list[Call] = []
+        self._calls: list[tuple[bool, Call]] = []
         self.timed: list[tuple[Operation, Handle, Handle]] = []
         """The operations that are timed, with the events before and behind each."""
         before = self._mark() if timed and operations else None
         for operation in operations:
             for step in _steps(operation, places, pads, values):
-                self._calls.append(self._prepared(driver(), step))
+                self._calls.append((isinstance(step, Gate), self._prepared(driver(), step)))
             if before is not None:
                 behind = self._mark()
                 self.timed.append((operation, before, behind))
@@ -88,16 +91,28 @@ class Queue:
         """The tensors of the caller whose addresses it takes."""
         return frozenset(end.name for _, end in self._cells if end.name is not None)
 
-    def issue(self, stream: int, bases: Bases) -> None:
-        """Issues all operations on a stream (its handle). Raises RankError when the driver refuses one."""
-        self._stream.value = stream
+    def issue(self, stream: int, bases: Bases, captured: bool = False) -> None:
+        """Issues all operations on a stream (its handle). Raises RankError when the driver refuses one.
+
+        captured: the stream is being captured, so that operations may become branches of a graph.
+        """
         for cell, end in self._cells:
             cell.value = end.at(bases)
-        for function, arguments in self._calls:
+        branches = self._branches if captured else None
+        self._stream.value, self._waits.value = stream, branches.waits if branches else stream
+        if branches:
+            branches.begin(stream)
+        for waits, (function, arguments) in self._calls:
+            if branches and waits:
+                branches.note_wait()
+            elif branches:
+                branches.before_copy(stream)
             if status := function(*arguments):
                 status = with_context(library(), status, function, *arguments)
             if status:
                 raise RankError(f"the CUDA driver refused an operation of a copy engine: error {status}")
+        if branches:
+            branches.before_copy(stream)
 
     def elapsed_ns(self, first: int, second: Handle) -> float:
         """From an event, by its handle, to one of `timed`, once all has been done. Raises RankError before that."""
@@ -105,7 +120,7 @@ class Queue:
 
     def _mark(self) -> Handle:
         event = driver().event()
-        self._calls.append(driver().record(self._stream, event))
+        self._calls.append((False, driver().record(self._stream, event)))
         return event
 
     def _prepared(self, calls: Driver, step: Step) -> Call:
@@ -113,7 +128,7 @@ class Queue:
             case Word(target=target, source=source):
                 return calls.copy(self._stream, ctypes.c_uint64(target), ctypes.c_uint64(source), 4)
             case Gate(channel=channel, threshold=threshold):
-                return calls.wait_and_zero(self._stream, self._pad + 4 * channel, threshold)
+                return calls.wait_and_zero(self._waits, self._pad + 4 * channel, threshold)
             case Move(target=target, source=source, width=width, rows=rows):
                 to, of = self._cell(target), self._cell(source)
                 if rows == 1:

@@ -32,7 +32,7 @@ class Issues(Protocol):
 
     def __len__(self) -> int: ...
 
-    def issue(self, stream: int, bases: Mapping[str, int]) -> None: ...
+    def issue(self, stream: int, bases: Mapping[str, int], captured: bool = False) -> None: ...
 
 
 class Graphs:
@@ -86,10 +86,10 @@ class Replay:
         """
         return None if capturing or not self._worth else self._executable(stream, bases)
 
-    def issue(self, stream: int, bases: Mapping[str, int], executable: int | None) -> None:
+    def issue(self, stream: int, bases: Mapping[str, int], executable: int | None, capturing: bool = False) -> None:
         """Issues all operations on a stream. executable: their graph."""
         if executable is None:
-            self._queue.issue(stream, bases)
+            self._queue.issue(stream, bases, capturing)
         elif self._graphs().launch(executable, stream):
             self._worth = False
             self._queue.issue(stream, bases)
@@ -104,7 +104,7 @@ class Replay:
                 self._new.popitem(last=False)
             return None
         del self._new[key]
-        made = self._graphs().captured(lambda: self._queue.issue(stream, bases), stream)
+        made = self._graphs().captured(lambda: self._queue.issue(stream, bases, True), stream)
         if made is None:
             self._worth = False
         else:

@@ -17,21 +17,19 @@ from tilelink.runtime.cuda.driver import function_of, with_context
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
 
-class Sides:
-    """Streams, by their handles, and an event for each."""
+class Events:
+    """Events of the driver, freed with this object, and streams that wait for one another by them."""
 
-    def __init__(self, library: Any, streams: Sequence[int]) -> None:
-        """Raises RankError if the driver has no event."""
+    def __init__(self, library: Any) -> None:
         self._library = library
         event, stream = ctypes.c_void_p, ctypes.c_void_p
         self._record = function_of(library, "cuEventRecord", event, stream)
         self._wait = function_of(library, "cuStreamWaitEvent", stream, event, ctypes.c_uint)
         self._events: list[int] = []
         weakref.finalize(self, _destroy, library, self._events)
-        self._begin = self._event() if streams else 0
-        self._streams = [(stream, self._event()) for stream in streams]
 
-    def _event(self) -> int:
+    def new(self) -> int:
+        """An event. Raises RankError if the driver has none."""
         create = function_of(self._library, "cuEventCreate", ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint)
         made = ctypes.c_void_p()
         status = create(ctypes.byref(made), _DISABLE_TIMING)
@@ -40,24 +38,46 @@ class Sides:
         self._events.append(made.value)
         return made.value
 
-    def fork(self, stream: int) -> None:
-        """Lets the side streams begin once the caller's has done all that was issued so far."""
-        if self._streams:
-            self._call(self._record, self._begin, stream)
-            for side, _ in self._streams:
-                self._call(self._wait, side, self._begin, 0)
+    def record(self, event: int, stream: int) -> None:
+        """The event happens once the stream has done all that was issued so far."""
+        self._call(self._record, event, stream)
 
-    def join(self, stream: int) -> None:
-        """Lets the caller's stream go on once the side streams have done all that was issued so far."""
-        for side, end in self._streams:
-            self._call(self._record, end, side)
-            self._call(self._wait, stream, end, 0)
+    def wait(self, stream: int, event: int) -> None:
+        """What is issued on the stream from now on comes behind the event."""
+        self._call(self._wait, stream, event, 0)
+
+    def follow(self, first: int, second: int, event: int) -> None:
+        """The second stream goes on once the first has done all that was issued so far."""
+        self.record(event, first)
+        self.wait(second, event)
 
     def _call(self, function: Any, *arguments: int) -> None:
         if status := function(*arguments):
             status = with_context(self._library, status, function, *arguments)
         if status:
             raise RankError(f"the CUDA driver does not order streams: error {status}", hint="see what failed before it")
+
+
+class Sides:
+    """Streams, by their handles, and an event for each."""
+
+    def __init__(self, library: Any, streams: Sequence[int]) -> None:
+        """Raises RankError if the driver has no event."""
+        self._events = Events(library)
+        self._begin = self._events.new() if streams else 0
+        self._streams = [(stream, self._events.new()) for stream in streams]
+
+    def fork(self, stream: int) -> None:
+        """Lets the side streams begin once the caller's has done all that was issued so far."""
+        if self._streams:
+            self._events.record(self._begin, stream)
+            for side, _ in self._streams:
+                self._events.wait(side, self._begin)
+
+    def join(self, stream: int) -> None:
+        """Lets the caller's stream go on once the side streams have done all that was issued so far."""
+        for side, end in self._streams:
+            self._events.follow(side, stream, end)
 
 
 def _destroy(library: Any, events: Sequence[int]) -> None:

@@ -53,7 +53,8 @@ class GpuProgram:
     lag: a rank may prepare launch e once all peers have finished launch e - lag, because its copy engine and its staged
     inputs then write to them; 0 waits for nobody. reuse_wait: whether kernels wait for peers' earlier launches, not
     only for the program's own signals. tables: int32 values [ranks, *shape] of the dynamic mappings. records: how many
-    spans a program has in a launch at most, where kernels write them down; else 0.
+    spans a program has in a launch at most, where kernels write them down; else 0. branches: whether the waits, copies
+    and flags of a copy engine may be branches of a graph (schedule/verify/queues.py).
     """
 
     source: Path
@@ -63,6 +64,7 @@ class GpuProgram:
     reuse_wait: bool = True
     tables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     records: int = 0
+    branches: bool = False
 
     @cached_property
     def awaited(self) -> frozenset[Signal]:

@@ -1,0 +1,49 @@
+"""How the loops of a tile program are rendered: written out, with several rounds under way, or round after round."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilelink.backend.regions import Addresses
+from tilelink.backend.unroll import rounds_ahead, unrolled
+from tilelink.backend.values import ITEM_BYTES
+from tilelink.ir.program import Assign, For, Local, Notify, Region, Store, Transfer, Wait
+from tilelink.ir.visitor import statements
+
+
+def loop_head(loop: For, count: int, addresses: Addresses, *, inner: bool) -> str:
+    """What a loop of `count` rounds runs over. inner: it stands in another loop, which may be pipelined itself."""
+    if unrolled(loop, count, _shapes(loop, addresses)):
+        return f"tl.static_range(0, {count})"
+    # Loads of the next round must not pass this round's stores and notifies, and Triton's pipeliner does not take
+    # waits that loads depend on: only loops inside such a loop, or without any of these, are software-pipelined.
+    if any(isinstance(s, Store | Transfer | Notify | Wait) for s in statements(loop.body)):
+        return f"tl.range(0, {count}, num_stages=1)"
+    # A product has stages of its own, whose buffers are free behind it, but not in a flat loop.
+    target = addresses.bound.target
+    if not inner and not addresses.stage.flat and target.kind == "cuda":
+        ahead = rounds_ahead(loop, count, lambda region: _bytes(region, addresses), target.shared_memory)
+        if ahead > 1:
+            return f"tl.range(0, {count}, num_stages={ahead})"
+    return f"range(0, {count})"
+
+
+def index_is_reused(index: str, addresses: Addresses) -> bool:
+    """Whether the stage has several loops over an index of that name, and one inside a branch or another loop."""
+    body = addresses.stage.stage.body
+    loops = [s for s in statements(body) if isinstance(s, For) and any(d.name == index for d in s.indices)]
+    return len(loops) > 1 and any(not any(loop is s for s in body) for loop in loops)
+
+
+def _shapes(loop: For, addresses: Addresses) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tiles that a loop assigns or sends."""
+    names = [s.name for s in loop.body if isinstance(s, Assign)]
+    names += [s.source.name for s in loop.body if isinstance(s, Transfer) and isinstance(s.source, Local)]
+    return {name: addresses.shape(addresses.typing.locals[name].axes, {}) for name in names}
+
+
+def _bytes(region: Region, addresses: Addresses) -> int:
+    """What a tile of a region takes."""
+    shape = addresses.shape(addresses.typing.region_type(region).axes, {})
+    return prod(shape) * ITEM_BYTES[addresses.bound.tensors[region.tensor].dtype]
+

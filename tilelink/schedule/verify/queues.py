@@ -1,0 +1,36 @@
+"""What the queues of copy engines may be turned into."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilelink.schedule.plan import NOTIFY, WAIT, Plan
+from tilelink.schedule.verify.happens_before import HappensBefore
+
+
+def waits_are_free(plan: Plan) -> bool:
+    """Whether nothing that copy engines wait for comes of what copy engines tell, on any rank.
+
+    Then no wait of a queue can hold up, for ever, what stands behind it: also if that was issued before it.
+    """
+    signals, channels = plan.signals, max(plan.channels, 1)
+    queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.lanes], dtype=bool)
+    by_queue = queued[plan.lane[signals.task]]
+    channel = signals.peer * channels + signals.channel
+    awaited = np.unique(channel[by_queue & (signals.kind == WAIT)])
+    if not len(awaited):
+        return True
+    rows = np.flatnonzero((signals.kind == NOTIFY) & np.isin(channel, awaited))
+    if by_queue[rows].any():
+        return False
+    order = HappensBefore(plan=plan)
+    key = order.key(signals.task, signals.position)
+    lane = plan.lane[signals.task]
+    for queue in np.flatnonzero(queued):
+        flags = np.flatnonzero((lane == queue) & (signals.kind == NOTIFY))
+        if not len(flags):
+            continue
+        reached = order.reach(int(queue), int(key[flags].min()))
+        if any(int(key[row]) > reached.get(int(lane[row]), int(key[row])) for row in rows):
+            return False
+    return True
