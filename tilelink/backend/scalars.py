@@ -6,7 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilelink.errors import EmitError
-from tilelink.ir.scalar import Binary, Choose, Compare, Index, Int, Logic, Lookup, Rank, Scalar, Whole
+from tilelink.ir.scalar import (
+    Binary,
+    Choose,
+    Compare,
+    Env,
+    Index,
+    Int,
+    Logic,
+    Lookup,
+    Rank,
+    Scalar,
+    Whole,
+    evaluate,
+    walk,
+)
 
 _LEVEL = {"+": 5, "-": 5, "*": 6, "//": 6, "%": 6, "^": 4}
 
@@ -94,3 +108,11 @@ def natural(expr: Scalar) -> bool:
             return min(values) >= 0
         case _:
             return False
+
+
+def on_all_ranks(expr: Scalar, ranks: int) -> int | None:
+    """The value that an expression has on every rank, None unless it is the same wherever and whenever it is asked."""
+    if any(isinstance(e, Index | Lookup) for e in walk(expr)):
+        return None
+    found = {int(evaluate(expr, Env(rank=rank, ranks=ranks, params={}, indices={}))) for rank in range(ranks)}
+    return found.pop() if len(found) == 1 else None

@@ -143,7 +143,7 @@ def _bind_stages(
     for number, stage in enumerate(concrete.stages):
         part = schedule.stage(stage.name)
         resource = _resource(concrete, stage, part)
-        extents = {d.name: number_of(d.extent, numbers, ranks) for d in all_indices(stage)}
+        extents = {d.name: max(0, number_of(d.extent, numbers, ranks)) for d in all_indices(stage)}
         scalars = typing.scalar_indices(stage.name)
         sizes = defaults.default_sizes(typing.stage(stage.name), dict(part.tiles), extents, numbers, ranks)
         tiles, block = _tiles(shaped, stage, part, sizes, extents)

@@ -75,7 +75,7 @@ class Machine:
     """From a notify on one rank to the end of the wait on another."""
     local_signal_latency: float = _number("s")
     fence: float = _number("s")
-    """What a notify costs the program that gives it: its stores to a peer must have arrived."""
+    """What a notify costs the program that gives it: its stores must have arrived."""
     wait: float = _number("s")
     """What a wait for a counter that is full already costs its program."""
     copies_slow_compute: float = _number("1")

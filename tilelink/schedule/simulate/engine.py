@@ -145,7 +145,7 @@ class _Engine:
                 slept = self.begin[i] >= 0
                 if not slept:
                     self.begin[i] = now
-                now += self._resumed(lane, slept)
+                now += self._resumed(lane, slept, now - self.full[self.what[i]])
                 self.end[i] = now
             elif kind == SIGNAL:
                 self.begin[i] = now
@@ -162,11 +162,13 @@ class _Engine:
         self.cursor[lane] = i
         self._start(self.programs.ended(lane, now))
 
-    def _resumed(self, lane: int, slept: bool) -> float:
-        """Seconds from when a counter is full and asked for until the lane goes on."""
-        if self.on_copy[lane]:
-            return self.machine.copy_signal + (self.machine.copy_wait if slept else 0.0)
-        return 0.0 if slept else self.machine.wait
+    def _resumed(self, lane: int, slept: bool, since: float) -> float:
+        """Seconds until the lane goes on that asks for a counter, which is full `since` so many."""
+        if not self.on_copy[lane]:
+            return 0.0 if slept else self.machine.wait
+        if self.script.waits_aside:
+            return max(0.0, self.machine.copy_signal + self.machine.copy_wait - since)
+        return self.machine.copy_signal + (self.machine.copy_wait if slept else 0.0)
 
     def _later(self, lane: int, i: int, now: float) -> None:
         self.cursor[lane] = i
@@ -268,7 +270,7 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
     again[1:] = (script.kind[1:] == SIGNAL) & (script.kind[:-1] == SIGNAL) & (script.task[1:] == script.task[:-1])
     away = peer != rank
     far = peer // machine.node_ranks != rank // machine.node_ranks
-    sent = np.where(away & ~again, machine.fence, 0.0)
+    sent = np.where(again, 0.0, machine.fence)
     by_copy = np.array([script.plan.bound.kernels[n].on_copy_engine for n, _, _ in script.plan.lanes])[script.lane]
     sent = np.where(by_copy, np.where(script.early, 0.0, machine.copy_signal), sent)
     delay = np.where(away, machine.signal_latency, machine.local_signal_latency) + far * machine.network_latency

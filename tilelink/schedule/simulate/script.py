@@ -16,6 +16,7 @@ from tilelink.schedule.machine import Machine
 from tilelink.schedule.plan import NOTIFY, READ, SUBSTEPS, WAIT, Ints, Plan
 from tilelink.schedule.simulate.cost import CostModel, Move, TileTime
 from tilelink.schedule.simulate.work import ITEM_SIZE, Executions, WorkOf, executions
+from tilelink.schedule.verify.queues import waits_are_free
 
 Floats = NDArray[np.float64]
 COMPUTE, AWAIT, SIGNAL, MOVE = range(4)
@@ -63,6 +64,8 @@ class Script:
     special functions, without what tiles count beyond an edge."""
     early: NDArray[np.bool_]
     """Notifies of a copy engine to its own rank that cost nothing: they are given before the launch."""
+    waits_aside: bool
+    """Whether copy engines wait beside their copies: a wait is then over so long after its counter is full."""
     staging: float
     """Seconds in which a rank copies its symmetric inputs into their buffers before its kernels."""
     keeping: float
@@ -139,6 +142,7 @@ def make_script(
         need=_needs(plan),
         least=builder.least,
         early=early,
+        waits_aside=waits_are_free(plan),
         staging=_copied(plan, "in", machine, cost),
         keeping=_copied(plan, "out", machine, cost),
     )
