@@ -64,6 +64,7 @@ class _Engine:
         self.lane_rank: list[int] = script.lane_rank.tolist()
         self.on_copy = [plan.bound.kernels[n].on_copy_engine for n, _, _ in plan.lanes]
         self.fresh = [True] * len(plan.lanes)
+        self.waited = [0.0] * len(plan.lanes)
         self.sent, self.delay = _signal_costs(script)
         self.need: list[int] = script.need.tolist()
         self.count = [0] * len(self.need)
@@ -145,7 +146,7 @@ class _Engine:
                 slept = self.begin[i] >= 0
                 if not slept:
                     self.begin[i] = now
-                now += self._resumed(lane, slept, now - self.full[self.what[i]])
+                now += self._resumed(lane, slept, now, self.full[self.what[i]])
                 self.end[i] = now
             elif kind == SIGNAL:
                 self.begin[i] = now
@@ -162,13 +163,15 @@ class _Engine:
         self.cursor[lane] = i
         self._start(self.programs.ended(lane, now))
 
-    def _resumed(self, lane: int, slept: bool, since: float) -> float:
-        """Seconds until the lane goes on that asks for a counter, which is full `since` so many."""
+    def _resumed(self, lane: int, slept: bool, now: float, full: float) -> float:
+        """Seconds until a lane goes on that asks now for a counter, which is full since then."""
+        machine = self.machine
         if not self.on_copy[lane]:
-            return 0.0 if slept else self.machine.wait
-        if self.script.waits_aside:
-            return max(0.0, self.machine.copy_signal + self.machine.copy_wait - since)
-        return self.machine.copy_signal + (self.machine.copy_wait if slept else 0.0)
+            return 0.0 if slept else machine.wait
+        if self.script.waits_aside:  # one after the other, but not behind the copies
+            self.waited[lane] = max(self.waited[lane], full + machine.copy_wait) + machine.copy_signal
+            return max(0.0, self.waited[lane] - now)
+        return machine.copy_signal + (machine.copy_wait if slept else 0.0)
 
     def _later(self, lane: int, i: int, now: float) -> None:
         self.cursor[lane] = i
