@@ -34,12 +34,17 @@ class Arg:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopContext:
-    """A loop over tiles: how many, the first one of program `pid`, the lines of its body, and whether it is flat."""
+    """A loop over tiles: how many, the first one of program `pid`, the lines of its body, and whether it is flat.
+
+    before, after: lines around the loop.
+    """
 
     total: int
     lines: tuple[str, ...]
     first: str = "pid"
     flat: bool = False
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,8 @@ class Dialect:
     """Loads may go through tensor descriptors."""
     flattens: bool = True
     """Loops over tiles may be flat (schedule/flat.py)."""
+    defers: bool = True
+    """Notifies may stand in the middle of a product (schedule/deferred.py)."""
     notifies_together: bool = True
     """A loop of notifies may be one of `notify_each`."""
     waits_together: bool = True
@@ -112,9 +114,11 @@ class Dialect:
         """The address of a rank's copy of a tensor."""
         return f"dl.symm_at({tensor}_peers, {rank}, {tensor})"
 
-    def notify(self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool) -> str:
+    def notify(
+        self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool, tile: str = "tile"
+    ) -> str:
         """A notify; pad: the name of the peer's pad, None for the own one. waited: the tile has a token."""
-        return f"dl.notify({pad or 'signals'}, {channel}, {rank}, watch, {stage}, tile, {remote}, False)"
+        return f"dl.notify({pad or 'signals'}, {channel}, {rank}, watch, {stage}, {tile}, {remote}, False)"
 
     def notify_each(self, ranks: str, channel: str, mask: str, stage: int) -> str:
         """A notify of counters in the pads of several ranks: `ranks`, `channel` and `mask` are vectors, or may be."""
@@ -159,6 +163,7 @@ class Traced(Dialect):
         "from tilelink.runtime.device import tracing",
     )
     flattens: bool = False  # a tile would begin before the one in front of it is written down
+    defers: bool = False
     notifies_together: bool = False  # each is a record of its own
     waits_together: bool = False
 
@@ -177,9 +182,11 @@ class Traced(Dialect):
         wait = f"tracing.wait(trace_lane, signals, {first} + peer, {_launch(lag)}, watch, {stage}, 0)"
         return _each_peer(ranks, wait)
 
-    def notify(self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool) -> str:
+    def notify(
+        self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool, tile: str = "tile"
+    ) -> str:
         place = f"{pad or 'signals'}, {channel}, {rank}"
-        return f"tracing.notify(trace_lane, {place}, watch, {stage}, tile, {remote}, False)"
+        return f"tracing.notify(trace_lane, {place}, watch, {stage}, {tile}, {remote}, False)"
 
     def mark_tile(self, stage: int) -> str | None:
         return f"tracing.tile_begin(trace_lane, watch, {stage}, tile)"
@@ -216,6 +223,7 @@ class TritonDistributed(Dialect):
     epoch_type: str = "tl.int64"
     descriptors: bool = False
     flattens: bool = False
+    defers: bool = False  # its barrier would end the pipeline
     notifies_together: bool = False
     waits_together: bool = False
     meets: bool = False
@@ -256,7 +264,9 @@ class TritonDistributed(Dialect):
     def peer(self, tensor: str, rank: str) -> str:
         return f"dl.symm_at({tensor}, {rank})"
 
-    def notify(self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool) -> str:
+    def notify(
+        self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool, tile: str = "tile"
+    ) -> str:
         signals = self.after_waits("signals", load=False) if waited else "signals"
         place = f"{signals} + {_factor(channel)}"
         return f'dl.notify({place}, {rank}, signal=1, sig_op="add", comm_scope="intra_node")'

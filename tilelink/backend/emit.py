@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from tilelink.backend.context import Arg, Emitted, EmittedKernel, KernelContext, LoopContext, ModuleContext
+from tilelink.backend.deferred import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
 from tilelink.backend.names import user_names
@@ -174,12 +175,16 @@ def _tile_kernel(
             continue
         taken = frozenset[str]().union(*(user_names(bound, bound.stages[name]) for name in loop.stages))
         writer = Writer(taken=taken)
-        for name in loop.stages:
-            _tile_body(bound, bound.stages[name], writer, uniform, modules, descriptors, dialect)
         stage = bound.stages[loop.stages[0]]
+        held = None
+        if stage.defer_notify and dialect.defers and bound.target.kind != "hip":
+            held = deferred(stage, writer, dialect, _hosted(bound))
+        for name in loop.stages:
+            _tile_body(bound, bound.stages[name], writer, uniform, modules, descriptors, dialect, held)
         flat = stage.flat and dialect.flattens and bound.target.kind != "hip" and stage.total > kernel.programs
         first = _first_tile(kernel, loop)
-        loops.append(LoopContext(total=stage.total, first=first, lines=tuple(writer.lines), flat=flat))
+        around = {"before": held.before, "after": held.after} if held else {}
+        loops.append(LoopContext(total=stage.total, first=first, lines=tuple(writer.lines), flat=flat, **around))
     return KernelContext(
         name=kernel.name,
         args=(*descriptors.args.values(), *args),
@@ -198,6 +203,7 @@ def _tile_body(
     modules: set[str],
     descriptors: Descriptors,
     dialect: Dialect,
+    held: Deferred | None,
 ) -> None:
     scalar = _printer(bound, triton=True)
     awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
@@ -217,7 +223,7 @@ def _tile_body(
         writer.line(mark)
     if awaits:
         writer.line(dialect.no_token())
-    lowered = Values(addresses=addresses, descriptors=descriptors)
+    lowered = Values(addresses=addresses, descriptors=descriptors, deferred=held)
     Statements(values=lowered, thresholds=uniform, hosted=_hosted(bound)).body(stage.stage.body)
     if mark := dialect.mark_end(stage.number):
         writer.line(mark)

@@ -136,8 +136,8 @@ class Statements:
                 self._write(region, value)
             case Transfer(target=target, source=source):
                 self._transfer(statement, target, source)
-            case Notify(kind=kind, region=region):
-                self._notify(kind, region)
+            case Notify():
+                self._notify(statement)
             case Wait(kind=kind, region=region):
                 self._wait(kind, region, id(statement) not in self.last)
             case If():
@@ -267,8 +267,9 @@ class Statements:
 
     # Signals -------------------------------------------------------------------------------------------------
 
-    def _notify(self, kind: str, region: Region) -> None:
-        addresses = self.values.addresses
+    def _notify(self, statement: Notify) -> None:
+        kind, region = statement.kind, statement.region
+        addresses, deferred = self.values.addresses, self.values.deferred
         tile_map = addresses.bound.tile_map(addresses.stage.name, region)
         grid = addresses.bound.channels[region.tensor, kind]
         remote = region.rank is not None or (region.tensor, kind) in self.hosted
@@ -280,6 +281,9 @@ class Statements:
             self.writer.line(f"{pad} = {place}")
 
         def emit(channel: str, linear: str) -> None:
+            if deferred and deferred.given:
+                deferred.keep(statement, channel)
+                return
             waited = addresses.waits
             self.writer.line(dialect.notify(pad, channel, rank, stage, remote=remote, waited=waited))
 

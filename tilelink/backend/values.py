@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tilelink.backend.deferred import Deferred
 from tilelink.backend.descriptors import Descriptors, load
 from tilelink.backend.late_waits import operands
 from tilelink.backend.regions import Addresses, Slice, Slices, power_of_two
@@ -98,6 +99,8 @@ class Values:
     descriptors: Descriptors = field(default_factory=Descriptors)
     late: dict[Region, list[Late]] = field(default_factory=dict[Region, list[Late]])
     """Waits for slices of a region that the next product reads."""
+    deferred: Deferred | None = None
+    """Notifies of the tile before that are given in the product of this one."""
     modules: set[str] = field(default_factory=set[str])
     """Modules of users' functions that the source must import."""
 
@@ -269,6 +272,8 @@ class Values:
         writer.line(f"{acc} = tl.zeros(({shape[0]}, {shape[1]}), dtype=tl.float32)")
 
         def body(part: Slice | None) -> None:
+            if part is not None and self.deferred is not None:
+                self.deferred.in_product(part.start, part.block, self.addresses.extent(axis))
             for operand in operands(value):
                 for wait in self.late.pop(operand.region, ()) if isinstance(operand, Read) else ():
                     wait(part and part.start)

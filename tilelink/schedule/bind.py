@@ -13,6 +13,7 @@ from tilelink.ir.typing import infer
 from tilelink.ir.visitor import stage_regions, statements
 from tilelink.schedule import defaults
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
+from tilelink.schedule.deferred import check_deferred
 from tilelink.schedule.flat import check_flat
 from tilelink.schedule.kernels import kernels_of
 from tilelink.schedule.orders import decode
@@ -73,6 +74,7 @@ def bind(
     )
     bound = replace(bound, kernels=kernels_of(bound))
     check_flat(bound)
+    check_deferred(bound)
     return split_tails(bound)
 
 
@@ -160,6 +162,7 @@ def _bind_stages(
             warps=part.warps or 4,
             stages=part.stages or 3,
             flat=part.flat,
+            defer_notify=part.defer_notify,
         )
     return _match_fused(bound)
 

@@ -53,6 +53,7 @@ class BoundStage:
     warps: int
     stages: int
     flat: bool = False
+    defer_notify: bool = False
     tasks: int | None = None
     """How many tiles of its order it has, where that is not what its indices make."""
 

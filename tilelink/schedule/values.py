@@ -105,6 +105,8 @@ class StageSchedule:
     """One software pipeline through all tiles of a program, instead of one for each tile (see schedule/flat.py)."""
     split_tail: int | None = None
     """In how many parts at most the products of tiles beyond whole rounds are divided (see schedule/split.py)."""
+    defer_notify: bool = False
+    """A tile is notified while the program's next one is multiplied already (see schedule/deferred.py)."""
     location: Location | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -125,6 +127,8 @@ class StageSchedule:
             parts.append("flat")
         if self.split_tail:
             parts.append(f"split_tail {self.split_tail}")
+        if self.defer_notify:
+            parts.append("defer_notify")
         return f"{self.name} {', '.join(parts)}"
 
 
@@ -190,6 +194,10 @@ class Schedule:
         if parts is not None and parts < 1:
             raise ScheduleError(f"split_tail {parts} of {stage}", hint="a tile has at least one part")
         return self._with_stage(replace(self.stage(stage), split_tail=parts))
+
+    def defer_notify(self, stage: str, on: bool = True) -> Schedule:
+        """A tile of this stage is notified while the program's next one is multiplied already."""
+        return self._with_stage(replace(self.stage(stage), defer_notify=on))
 
     def channel(self, tensor: str, **sizes: int) -> Schedule:
         return self._with_tensor(replace(self.tensor(tensor), channel=_positive(tensor, sizes)))

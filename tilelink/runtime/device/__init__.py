@@ -10,7 +10,7 @@ bitcode (puts between nodes) is not here.
 
 pointers    symm_at, remote_ptr
 launches    enter, leave, launch_number, tell_finished, count_program
-signals     wait, wait_all, consume_token, notify, notify_each, signal_add, signal_set, signal_read, fence, quiet
+signals     wait, wait_all, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read, fence, quiet
 copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
 tracing     tile_begin, transfer
 integers    mod, floordiv
@@ -23,6 +23,7 @@ if INTERPRETED:
     from tilelink.runtime.device.interpreted import (
         consume_token,
         fence,
+        hold,
         notify,
         notify_each,
         publish,
@@ -40,6 +41,7 @@ else:
     from tilelink.runtime.device.compiled import (
         consume_token,
         fence,
+        hold,
         notify,
         notify_each,
         publish,
@@ -93,6 +95,7 @@ __all__ = [
     "wait",
     "wait_all",
     "consume_token",
+    "hold",
     "notify",
     "notify_each",
     "signal_add",

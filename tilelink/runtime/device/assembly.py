@@ -243,6 +243,7 @@ SET_SYS_TMA = _signal(_SET, "sys", tma=True)
 
 BARRIER = tl.constexpr("bar.sync 0;\nmov.u32 $0, 0;")
 BARRIER_TMA = tl.constexpr(f"bar.sync 0;\n{_FENCE_PROXY}\nmov.u32 $0, 0;")
+HOLD = tl.constexpr("mov.u32 $0, $1;")
 READ = tl.constexpr("ld.acquire.sys.global.b32 $0, [$1];")
 FENCE = tl.constexpr("fence.acq_rel.sys; mov.u32 $0, 0;")
 QUIET_TMA = tl.constexpr("cp.async.bulk.wait_group 0; fence.proxy.async.global; fence.acq_rel.sys; mov.u32 $0, 0;")

@@ -21,6 +21,7 @@ from tilelink.runtime.device.assembly import (
     BARRIER,
     BARRIER_TMA,
     FENCE,
+    HOLD,
     POLL,
     POLL_ALL,
     POLL_ALL_TMA,
@@ -183,6 +184,21 @@ def consume_token(value, token):
     loop nothing else keeps the load after the wait.
     """
     return value + token
+
+
+@triton.jit
+def hold(value):
+    """`value`, an integer of 32 bits, as it is where this stands, for a later tile of a program.
+
+    Triton makes one loop of two without asking when a number that is carried by the outer one was assigned; it does not
+    move this.
+    """
+    value = tl.cast(value, tl.int32)
+    if isa() == "amdgcn":
+        held = value
+    else:
+        held = tl.inline_asm_elementwise(HOLD, "=r,r", [value], dtype=tl.int32, is_pure=False, pack=1)
+    return held
 
 
 @triton.jit

@@ -50,6 +50,10 @@ def consume_token(value, token):
     return value + token
 
 
+def hold(value):
+    return value
+
+
 def notify(pad, channel, rank, debug, STAGE, t, REMOTE, TMA=True):
     monitor.record("notify", number(STAGE), number(t), number(rank), number(channel))
     signal_add(pad + channel, 1, REMOTE, TMA)

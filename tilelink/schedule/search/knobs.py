@@ -17,6 +17,7 @@ from tilelink.ir.scalar import RANK, Env, Index, Ranks, Scalar, binary, const, e
 from tilelink.ir.typing import StageTyping, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.defaults import padded
+from tilelink.schedule.deferred import deferred_reason
 from tilelink.schedule.flat import flat_reason
 from tilelink.schedule.split import split_reason
 from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
@@ -106,6 +107,10 @@ def _product_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Knob]
     if able := [r for r in readers if flat_reason(r.stage.body) is None]:
         labels = {"tile by tile": False, "through all tiles": True}
         yield _knob(f"{name} pipeline", {label: _all([r.flat(on) for r in able]) for label, on in labels.items()})
+    if telling := [r for r in readers if deferred_reason(r.stage.body) is None]:
+        labels = {"at its end": False, "in the next product": True}
+        changes = {label: _all([r.deferring(on) for r in telling]) for label, on in labels.items()}
+        yield _knob(f"{name} notified", changes)
     if wide := [r for r in readers if len(r.tiled()) >= 2]:
         labels = {f"of {rows}" if rows else "none": rows for rows in GROUPS}
         yield _knob(f"{name} bands", {label: _all([r.banded(rows) for r in wide]) for label, rows in labels.items()})
@@ -193,6 +198,9 @@ class _Reader:
 
     def flat(self, on: bool) -> Change:
         return lambda schedule: schedule.flat(self.stage.name, on)
+
+    def deferring(self, on: bool) -> Change:
+        return lambda schedule: schedule.defer_notify(self.stage.name, on)
 
     def banded(self, rows: int) -> Change:
         """Bands of so many tiles of the first index; the order of the others stays."""

@@ -273,11 +273,22 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
     again[1:] = (script.kind[1:] == SIGNAL) & (script.kind[:-1] == SIGNAL) & (script.task[1:] == script.task[:-1])
     away = peer != rank
     far = peer // machine.node_ranks != rank // machine.node_ranks
-    sent = np.where(again, 0.0, machine.fence)
+    sent = np.where(again | _deferred(script), 0.0, machine.fence)
     by_copy = np.array([script.plan.bound.kernels[n].on_copy_engine for n, _, _ in script.plan.lanes])[script.lane]
     sent = np.where(by_copy, np.where(script.early, 0.0, machine.copy_signal), sent)
     delay = np.where(away, machine.signal_latency, machine.local_signal_latency) + far * machine.network_latency
     return sent.tolist(), delay.tolist()
+
+
+def _deferred(script: Script) -> np.ndarray:
+    """Per operation: whether it belongs to a stage whose notifies are there by the time that they are given."""
+    plan = script.plan
+    found = np.zeros(len(script.task), bool)
+    for name, stage in plan.bound.stages.items():
+        if stage.defer_notify:
+            first = plan.first_task[name]
+            found |= (script.task >= first) & (script.task < first + stage.total * plan.bound.ranks)
+    return found
 
 
 class _Programs:

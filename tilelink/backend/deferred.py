@@ -1,0 +1,77 @@
+"""Notifies of a tile that its program gives in the middle of its next product (schedule/deferred.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilelink.backend.dialects import Dialect
+from tilelink.backend.writer import Writer
+from tilelink.ir.program import Notify
+from tilelink.schedule.bound import BoundStage
+from tilelink.schedule.deferred import closing_notifies
+
+STEP = 2
+"""Of the next product. That saved 0.5 us of each 128x256 tile, and step 1 or 4 saved 0.4 (measured on an H200)."""
+NONE = "tl.cast(-1, tl.int32)"
+
+
+@dataclass(kw_only=True)
+class Deferred:
+    """The closing notifies of one stage: what a program keeps of a tile, and where it gives them.
+
+    A program keeps the tile's number, -1 for none, and the channel of each notify. `notify`: of an own channel, by the
+    identity of the statement, whether another GPU or a copy engine looks at it.
+    """
+
+    stage: BoundStage
+    writer: Writer
+    dialect: Dialect
+    remote: dict[int, bool]
+    tile: str = field(init=False)
+    channels: dict[int, str] = field(init=False)
+    given: bool = field(init=False, default=False)
+    """Whether there is a product in which they are given; else they stay at the end of their tile."""
+
+    def __post_init__(self) -> None:
+        self.tile = self.writer.name("held_tile")
+        self.channels = {key: self.writer.name("held") for key in self.remote}
+
+    def in_product(self, step: str, block: int, extent: int) -> None:
+        """Gives them in a loop over a contracted axis, of which `step` is the first element of a step."""
+        if self.given or extent <= STEP * block:
+            return
+        self.given = True
+        with self.writer.block(f"if ({step} == {STEP * block}) & ({self.tile} >= 0):"):
+            for line in self._notifies():
+                self.writer.line(line)
+
+    def keep(self, statement: Notify, channel: str) -> None:
+        """Keeps a notify of the tile that ends here."""
+        self.writer.line(f"{self.channels[id(statement)]} = dl.hold({channel})")
+        self.writer.line(f"{self.tile} = dl.hold(tile)")
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """Lines before the loop over tiles."""
+        return tuple(f"{name} = {NONE}" for name in (self.tile, *self.channels.values())) if self.given else ()
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """Lines behind the loop: the last tile has no next one."""
+        if not self.given:
+            return ()
+        return (f"if {self.tile} >= 0:", *(f"    {line}" for line in self._notifies()))
+
+    def _notifies(self) -> tuple[str, ...]:
+        number = self.stage.number
+        return tuple(
+            self.dialect.notify(None, name, "rank", number, remote=self.remote[key], waited=False, tile=self.tile)
+            for key, name in self.channels.items()
+        )
+
+
+def deferred(stage: BoundStage, writer: Writer, dialect: Dialect, hosted: frozenset[tuple[str, str]]) -> Deferred:
+    """What is deferred of a stage whose schedule asks for it. hosted: signals that copy engines wait for."""
+    notifies = closing_notifies(stage.stage.body)
+    remote = {id(s): (s.region.tensor, s.kind) in hosted for s in notifies}
+    return Deferred(stage=stage, writer=writer, dialect=dialect, remote=remote)

@@ -1,0 +1,75 @@
+"""Where a program may notify a tile only while it multiplies its next one.
+
+A notify waits until what the program stored is where others can see it, which takes most of a microsecond between two
+tiles. Some steps into the next product it is there anyway. What a schedule asks for with `defer_notify` changes nothing
+that a proof needs:
+
+* The stage waits for nothing. So between the end of a tile and the middle of the next there is nothing that could hold
+  up the notify for ever, and nothing that others could mean to come behind it.
+* It notifies its own rank at the end of a tile, one counter each time, which a program can keep until then.
+* Its tiles have a product, outside of conditions and loops, and nothing else is done in the same loop over tiles.
+"""
+
+from __future__ import annotations
+
+from tilelink.errors import ScheduleError
+from tilelink.ir.mapping import single
+from tilelink.ir.program import Dot, For, If, Notify, Statement, Wait
+from tilelink.ir.visitor import statements, value_of, values
+from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
+
+
+def check_deferred(bound: Bound) -> None:
+    """Raises ScheduleError for a stage whose notifies cannot be deferred, and says why."""
+    for kernel in bound.kernels:
+        for loop in kernel.loops:
+            for name in loop.stages:
+                stage = bound.stages[name]
+                if stage.defer_notify and (reason := _reason(bound, kernel, loop, stage)):
+                    place, hint = bound.schedule.stage(name).location, "take `defer_notify` away"
+                    raise ScheduleError(f"{name} cannot defer its notifies: {reason}", location=place, hint=hint)
+
+
+def deferred_reason(body: tuple[Statement, ...]) -> str | None:
+    """What in the statements of a tile keeps its notifies from being deferred, or None."""
+    last = closing_notifies(body)
+    if not last:
+        return "its tiles do not end with a notify"
+    every = [*statements(body)]
+    if sum(isinstance(s, Notify) for s in every) > len(last):
+        return "it also notifies before the end of a tile"
+    if any(isinstance(s, Wait) for s in every):
+        return "it waits, and what it waits for may need the notify"
+    if any(s.region.rank is not None for s in last):
+        return "it notifies peers"
+    if any(isinstance(s, If | For) for s in body):
+        return "its tiles have conditions or loops"
+    found = (value_of(s) for s in body)
+    if not any(isinstance(v, Dot) for one in found if one is not None for v in values(one)):
+        return "its tiles have no product"
+    return None
+
+
+def closing_notifies(body: tuple[Statement, ...]) -> tuple[Notify, ...]:
+    """The notifies that a tile ends with."""
+    found: list[Notify] = []
+    for statement in reversed(body):
+        if not isinstance(statement, Notify):
+            break
+        found.insert(0, statement)
+    return tuple(found)
+
+
+def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
+    if kernel.on_copy_engine or len(loop.stages) > 1:
+        return "it has no tiles of its own on SMs"
+    if bound.schedule.stage(stage.name).split_tail:
+        return "its last tiles are divided"
+    if reason := deferred_reason(stage.stage.body):
+        return reason
+    for notify in closing_notifies(stage.stage.body):
+        tile_map = bound.tile_map(stage.name, notify.region)
+        grid = bound.channels[notify.region.tensor, notify.kind]
+        if not all(single(bounds) for bounds in tile_map.channel_range(grid)):
+            return f"a tile touches several channels of {notify.region.tensor}"
+    return None
