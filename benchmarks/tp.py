@@ -3,7 +3,8 @@
 
     torchrun --nproc-per-node 8 benchmarks/tp.py --op ag_gemm --shapes all --out ag_gemm.json
 
-Shapes: names of SHAPES, `name@512` for another number of tokens, `all` (the seven), `small` (few tokens, two models).
+Shapes: names of SHAPES or sizes (4096x1536: H x I), `name@512` for another number of tokens, `all` (the seven),
+`small` (few tokens, two models).
 Schedules: names (`h200`), or `program:name`, of the operator's file in the library or of --file;
 `none`: baselines alone.
 """
@@ -15,6 +16,7 @@ import gc
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -63,12 +65,20 @@ def problems(op: str, shapes: str, ranks: int, dtype: str = "bf16") -> list[Prob
     for word in shapes.split(","):
         for name in _expanded(word.strip()):
             model, _, tokens = name.partition("@")
-            if model not in SHAPES or (tokens and not tokens.isdigit()):
-                raise ValueError(f"no shape {name!r}: the shapes are {', '.join(SHAPES)}, name@tokens, all, small")
-            hidden, intermediate = SHAPES[model]
+            inner = SHAPES.get(model) or _sizes(model)
+            if not inner or (tokens and not tokens.isdigit()):
+                known = f"{', '.join(SHAPES)}, HxI, name@tokens, all, small"
+                raise ValueError(f"no shape {name!r}: the shapes are {known}")
+            hidden, intermediate = inner
             sizes = {"S": int(tokens or TOKENS), "H": hidden, "I": intermediate}
             found.append(Problem(op=op, shape=name, ranks=ranks, dtype=dtype, **sizes))
     return found
+
+
+def _sizes(name: str) -> tuple[int, int] | None:
+    """(H, I) of "4096x1536", None for another name."""
+    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", name)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def _expanded(word: str) -> list[str]:

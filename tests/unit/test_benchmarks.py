@@ -85,10 +85,14 @@ def test_problems_divide_the_intermediate_size_by_the_ranks() -> None:
 
 
 def test_groups_of_shapes() -> None:
+    (sized,) = tp.problems("ag_gemm", "4096x1536@14336", 2)
+    assert (sized.M, sized.N, sized.K) == (14336, 768, 4096)
     assert len(tp.problems("ag_gemm", "all", 8)) == 7
     assert len(tp.problems("ag_gemm", "small", 8)) == 14
     with pytest.raises(ValueError, match="mlp-9"):
         tp.problems("ag_gemm", "mlp-9", 8)
+    with pytest.raises(ValueError, match="no shape '4096x0'"):
+        tp.problems("ag_gemm", "4096x0", 8)
 
 
 def test_operators_that_there_are_not_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,7 @@ RULE_ERROR = 0.1
 
 
 CHANGED = {
-    ("gemm_rs", "mlp-2@2048"): "measured before gemm_rs_own_last had its parts loaded ahead and its engine's waits aside",
+    ("gemm_rs", "mlp-2@2048"): "measured before gemm_rs_own_last had its parts loaded ahead and deferred its notifies",
 }
 """What must be measured again on four GPUs before it says which way is best: the one chosen has become faster."""
 

@@ -1,0 +1,113 @@
+"""Notifies that a program gives while it multiplies its next tile: what may be deferred, and what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilelink import compiler
+from tilelink.errors import ScheduleError
+from tilelink.frontend.schedule_parser import parse_schedule
+from tilelink.schedule.machine import load_machine
+from tilelink.schedule.search import Space
+from tilelink.schedule.simulate import simulate
+from tilelink.target import target
+
+PROGRAM = """program make(M, N, K):
+    x : in        [M, K]
+    w : in        [N, K]
+    c : local     [M, N]
+    d : symmetric [M, N]
+    y : out       [M, N]
+
+    compute product(i: M, j: N):
+        {body}
+
+    compute take(i: M, j: N):
+        consumer_tile_wait({taken}[i, j])
+        y[i, j] = {taken}[i, j]
+
+schedule one for make:
+    product on sm, tile(i={rows}, j=16), {more}
+    take {place}, tile(i=16, j=16)
+    {taken} channel(i=16, j=16)
+"""
+PRODUCT = "c[i, j] = dot(x[i, :], w[j, :].T)"
+TELL = "producer_tile_notify(c[i, j])"
+NEXT = "\n        "
+SIZES = {"M": 64, "N": 64, "K": 64}
+
+
+def bound(*body: str, more: str = "defer_notify", place: str = "on sm(1)", rows: int = 16, taken: str = "c") -> object:
+    text = PROGRAM.format(body=NEXT.join(body), more=more, place=place, rows=rows, taken=taken)
+    module = compiler.parse(text, "make.tl")
+    return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=SIZES)
+
+
+def test_what_notifies_its_rank_behind_a_product_may_be_deferred() -> None:
+    bound(PRODUCT, TELL)
+    bound(PRODUCT, TELL, more="flat, defer_notify")
+
+
+PUSH = (
+    "acc = dot(x[i, :], w[j, :].T)", "tile_push_data(d[i, j] @ (rank + 1), acc)",
+    "producer_tile_notify(d[i, j] @ (rank + 1))",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "others", "reason"),
+    [
+        ((PRODUCT, TELL, "c[i, j] = c[i, j] * 2.0"), {}, "its tiles do not end with a notify"),
+        ((PRODUCT, TELL, "c[i, j] = c[i, j] * 2.0", TELL), {}, "it also notifies before the end of a tile"),
+        (("if rank == 0:\n            " + TELL, PRODUCT, TELL), {}, "it also notifies before the end of a tile"),
+        (("consumer_tile_wait(c[i, j])", PRODUCT, TELL), {}, "it waits, and what it waits for may need the notify"),
+        (PUSH, {"taken": "d"}, "it notifies peers"),
+        (("if rank == 0:\n            " + PRODUCT, TELL), {}, "its tiles have conditions or loops"),
+        (("c[i, j] = 2.0", TELL), {}, "its tiles have no product"),
+        ((PRODUCT, TELL), {"rows": 32}, "a tile touches several channels of c"),
+        ((PRODUCT, TELL), {"place": "in product epilogue"}, "it has no tiles of its own on SMs"),
+        ((PRODUCT, TELL), {"more": "split_tail 2, defer_notify"}, "its last tiles are divided"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_deferred_says_why(body: tuple[str, ...], others: dict[str, object], reason: str) -> None:
+    with pytest.raises(ScheduleError, match=f"product cannot defer its notifies: {reason}") as refused:
+        bound(*body, **others)  # pyright: ignore[reportArgumentType]
+    assert refused.value.location and refused.value.location.line > 15, "the line of the schedule"
+
+
+def test_it_is_said_as_it_is_printed() -> None:
+    text = "schedule one for make:\n    product on sm, stages 4, flat, defer_notify"
+    schedule = parse_schedule(text)
+    assert str(schedule).rstrip() == text and schedule.stage("product").defer_notify
+    assert "defer_notify" not in str(schedule.defer_notify("product", False))
+
+
+def rs() -> tuple[compiler.Module, compiler.Program]:
+    module = compiler.load("gemm_rs")
+    return module, module.program("gemm_rs_own_last")
+
+
+def test_it_is_a_choice_of_the_search() -> None:
+    _, program = rs()
+    sizes = {"Ms": 1024, "N": 4096, "K": 1376}
+    space = Space.of([program], dims=sizes, ranks=8, dtype="bf16", target=target("sm_90"))
+    (knob,) = (k for k in space.knobs[0] if k.name.endswith("notified"))
+    found = [change(parse_schedule("schedule one for gemm_rs_own_last:\n    gemm on sm")) for change in knob.changes]
+    assert [schedule.stage("gemm").defer_notify for schedule in found] == [False, True]
+    assert not found[1].stage("own").defer_notify, "it waits"
+
+
+def test_the_model_knows_what_it_saves() -> None:
+    module, program = rs()
+    seconds = [
+        simulate(
+            compiler.plan(
+                program, module.schedule("h200", program).defer_notify("gemm", on), ranks=2,
+                dims={"Ms": 4096, "N": 4096, "K": 1376}, dtype="bf16", target="sm_90",
+            ),
+            load_machine("8xH200"),
+        ).seconds
+        for on in (False, True)
+    ]  # fmt: skip
+    saved = 1e6 * (seconds[0] - seconds[1])
+    assert 1 < saved < 5, "a fence for each of seven tiles, as far as the copy engine does not hide it"
