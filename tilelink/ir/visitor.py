@@ -213,3 +213,13 @@ def stage_scalars(stage: Stage) -> list[Scalar]:
 
     map_scalars(stage.body, keep)
     return found
+
+
+def closing_notifies(body: tuple[Statement, ...]) -> tuple[Notify, ...]:
+    """The notifies that a tile ends with."""
+    found: list[Notify] = []
+    for statement in reversed(body):
+        if not isinstance(statement, Notify):
+            break
+        found.insert(0, statement)
+    return tuple(found)

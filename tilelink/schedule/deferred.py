@@ -15,7 +15,7 @@ from __future__ import annotations
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import single
 from tilelink.ir.program import Dot, For, If, Notify, Statement, Wait
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.visitor import closing_notifies, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
 
 
@@ -48,16 +48,6 @@ def deferred_reason(body: tuple[Statement, ...]) -> str | None:
     if not any(isinstance(v, Dot) for one in found if one is not None for v in values(one)):
         return "its tiles have no product"
     return None
-
-
-def closing_notifies(body: tuple[Statement, ...]) -> tuple[Notify, ...]:
-    """The notifies that a tile ends with."""
-    found: list[Notify] = []
-    for statement in reversed(body):
-        if not isinstance(statement, Notify):
-            break
-        found.insert(0, statement)
-    return tuple(found)
 
 
 def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
