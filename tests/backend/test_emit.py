@@ -125,6 +125,58 @@ def test_loops_that_write_are_not_pipelined() -> None:
     assert "for k_0 in range(0, 128, 64):" in text
 
 
+FOLDED = """
+program folded(M, N):
+    x : in  [M, N]
+    y : out [M, N]
+    compute make(i: M):
+        a = x[i, :]
+        if CONDITION:
+            a = a + 1.0
+        else:
+            b = a * 2.0
+            a = b
+        y[i, :] = a
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "ranks", "kept"),
+    [
+        ("rank != rank + 1", 2, "+ 1.0"), ("rank != rank + 1", 1, "* 2.0"), ("rank == rank", 3, "+ 1.0"),
+        ("ranks > 4", 2, "* 2.0"), ("M > 16", 2, "+ 1.0"), ("rank != 1", 2, None), ("i == 0", 2, None),
+    ],
+)  # fmt: skip
+def test_what_all_ranks_do_alike_is_no_branch(condition: str, ranks: int, kept: str | None) -> None:
+    sample = Sample(text=FOLDED.replace("CONDITION", condition), numbers={"M": 32, "N": 32})
+    text = emitted(sample.bound(ranks=ranks, target="sm_90")).text.split("def make")[1]
+    body = [line.strip() for line in text.splitlines() if not line.strip().startswith("#")]
+    assert any(line.startswith("if ") for line in body) == (kept is None)
+    both = ["+ 1.0", "* 2.0"]
+    assert [c for c in both if any(c in line for line in body)] == ([kept] if kept else both)
+
+
+COPIED = """
+program copied(M, N):
+    x : in            [M, N]
+    y : out symmetric [ranks, M, N]
+    comm send(p: ranks, i: M):
+        tile_push_data(y[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(y[rank, i, :] @ p)
+schedule s for copied:
+    send on sm(2), tile(i=128), warps WARPS
+"""
+
+
+@pytest.mark.parametrize(("warps", "rows"), [(4, 32), (8, 32), (16, 64), (32, 128)])
+def test_a_copy_has_as_many_rows_under_way_as_its_warps_need(warps: int, rows: int) -> None:
+    sample = Sample(text=COPIED.replace("WARPS", str(warps)), numbers={"M": 512, "N": 1024})
+    text = emitted(sample.bound(ranks=2, target="sm_90")).text
+    assert re.findall(r"in range\(0, (\d+), (\d+)\)", text) == ([("128", str(rows))] if rows < 128 else []) + [
+        ("1024", "256")
+    ]
+
+
 def test_integers_stay_integers() -> None:
     text = emitted(samples.INTEGERS.bound(ranks=1, target="cpu")).text
     assert "float32" not in text

@@ -200,3 +200,23 @@ def test_tables_that_do_not_fit(tables: dict[str, torch.Tensor], says: str) -> N
         compiler.plan(program, ranks=2, dims={"B": 4, "M": 5, "N": 6}, tables=tables)
     assert caught.value.hint
     assert compiler.plan(program, ranks=2, dims={"B": 4, "M": 5, "N": 6}, tables={"src": GOOD, "row": GOOD}).tasks
+
+
+def test_an_index_over_less_than_nothing_has_no_tiles() -> None:
+    """As `range` has it: a program may speak of all ranks but two on one rank."""
+    module = compiler.parse("""program others(M):
+    x : in  [M]
+    y : out [M]
+    compute make(i: M):
+        a = x[i]
+        for (q: ranks - 2):
+            a += x[i]
+        y[i] = a
+""")
+    for ranks, times in ((1, 0), (2, 0), (4, 2)):
+        plan = compiler.plan(module.program(), ranks=ranks, dims={"M": 8})
+        assert plan.bound.stages["make"].extents["q"] == times
+        kernel = compiler.compile(module.program(), ranks=ranks, dims={"M": 8})
+        x = torch.arange(8.0)
+        made = kernel([{"x": x}] * ranks)
+        assert all(torch.equal(one["y"], (1 + times) * x) for one in made)

@@ -41,7 +41,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Index, Lookup, Ranks, Scalar, Whole, walk
 from tilelink.ir.scalar import Param as ParamRef
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.visitor import counters, statements, value_of, values
 
 ELEMENT = "T"
 """The dtype of tensors without one: chosen when the program is compiled."""
@@ -261,7 +261,7 @@ def infer(program: Program, mistakes: Mistakes | None = None) -> Typing:
 def _infer_stage(program: Program, stage: Stage, mistakes: Mistakes) -> StageTyping:
     loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
     indices = {d.name: d for d in (*stage.indices, *loops)}
-    scalars = frozenset(d.name for d in indices.values() if d.over_ranks or d.number)
+    scalars = frozenset(d.name for d in indices.values() if d.over_ranks or d.number) | counters(stage)
     while True:
         grown = scalars | _used_as_numbers(program, stage, scalars)
         typing = StageTyping(program=program, stage=stage, indices=indices, scalar_indices=grown)

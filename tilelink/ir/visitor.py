@@ -21,7 +21,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Scalar, rewrite
+from tilelink.ir.scalar import Index, Scalar, rewrite, walk
 
 
 def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
@@ -213,6 +213,13 @@ def stage_scalars(stage: Stage) -> list[Scalar]:
 
     map_scalars(stage.body, keep)
     return found
+
+
+def counters(stage: Stage) -> frozenset[str]:
+    """The indices of a stage's loops that nothing in it names: they only say how often, so none has tiles of many."""
+    named = {e.name for expr in stage_scalars(stage) for e in walk(expr) if isinstance(e, Index)}
+    loops = (s for s in statements(stage.body) if isinstance(s, For))
+    return frozenset(d.name for loop in loops for d in loop.indices) - named
 
 
 def closing_notifies(body: tuple[Statement, ...]) -> tuple[Notify, ...]:

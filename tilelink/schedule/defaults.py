@@ -24,7 +24,7 @@ def default_sizes(
     The stage's default is halved, the largest first, while a value that the body names has too many elements.
     """
     sizes = {
-        name: min(given.get(name, SIZES[typing.stage.kind]), extent)
+        name: min(given.get(name, SIZES[typing.stage.kind]), max(extent, 1))
         for name, extent in extents.items()
         if name not in typing.scalar_indices
     }

@@ -10,7 +10,8 @@ from tests.schedule.simulate.cases import IDEAL, SHIFT, Fixed, planned
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.simulate import simulate
 from tilelink.schedule.simulate.cost import Move, MoveTime, Roofline
-from tilelink.schedule.simulate.script import MOVE, SIGNAL
+from tilelink.schedule.simulate.engine import simulate_script
+from tilelink.schedule.simulate.script import MOVE, SIGNAL, Script, make_script
 
 SIZE = 64 * 256 * 4
 """Bytes of x."""
@@ -137,6 +138,34 @@ def test_a_copy_engine_that_waited_goes_on_later() -> None:
     assert at_once == pytest.approx(1e-6 + 2 * SIZE / 1e9 + 1e-6)
     later = simulate(plan, replace(IDEAL, copy_wait=0.5), cost=Fixed(seconds=1e-6)).seconds
     assert later == pytest.approx(at_once + 0.5)
+
+
+def ended(script: Script) -> float:
+    """When the last lane ends."""
+    return float(simulate_script(script, [0.0] * script.plan.bound.ranks).lane_end.max())
+
+
+def test_waits_of_a_copy_engine_are_over_while_it_copies() -> None:
+    """Beside its copies, one after the other; in line where they may not be."""
+    waiting = replace(IDEAL, copy_signal=1e-6)
+    plan = planned(MADE, schedule="engine", sms=2, M=256, N=256)
+    script = make_script(plan, waiting, Fixed(seconds=0.0))
+    copies = 4 * SIZE / 1e9
+    aside, in_line = (ended(replace(script, waits_aside=on)) for on in (True, False))
+    assert script.waits_aside
+    assert aside == pytest.approx(copies + 1e-6 + 4 * 1e-6)  # the first wait, and a flag behind each copy
+    assert in_line == pytest.approx(copies + 4 * 1e-6 + 4 * 1e-6)
+    slow = replace(IDEAL, copy_signal=2 * SIZE / 1e9)
+    script = make_script(plan, slow, Fixed(seconds=0.0))
+    behind = 4 * slow.copy_signal + SIZE / 1e9 + slow.copy_signal
+    assert ended(script) >= behind, "the last wait comes behind three others"
+
+
+def test_a_notify_takes_its_program_until_its_stores_are_seen() -> None:
+    """On its own rank as well as on another one."""
+    plan = planned(MADE, schedule="engine", sms=2, M=64, N=256)
+    at_once, later = (simulate(plan, replace(IDEAL, fence=f), cost=Fixed(seconds=0.0)).seconds for f in (0.0, 0.25))
+    assert later == pytest.approx(at_once + 0.25)
 
 
 def test_a_copy_engine_begins_with_what_stays_on_its_rank() -> None:
