@@ -220,3 +220,19 @@ def test_an_index_over_less_than_nothing_has_no_tiles() -> None:
         x = torch.arange(8.0)
         made = kernel([{"x": x}] * ranks)
         assert all(torch.equal(one["y"], (1 + times) * x) for one in made)
+
+
+@pytest.mark.parametrize("K", [1, 2, 5])
+def test_a_loop_over_tiles_of_nothing_does_nothing(K: int) -> None:
+    module = compiler.parse("""program others(M, K):
+    x : in  [M, K]
+    y : out [M]
+    compute make(i: M):
+        a = zeros(f32)
+        for (k: K - 1):
+            a += sum(x[i, k + 1], axis=1)
+        y[i] = a
+""")
+    x = torch.randn(6, K)
+    (made,) = compiler.compile(module.program(), ranks=1, dims={"M": 6, "K": K})([{"x": x}])
+    torch.testing.assert_close(made["y"], x[:, 1:].sum(1), atol=1e-5, rtol=1e-5)

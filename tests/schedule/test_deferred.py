@@ -9,6 +9,7 @@ from tilelink.errors import ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.search import Space
+from tilelink.schedule.search.seeds import distance
 from tilelink.schedule.simulate import simulate
 from tilelink.target import target
 
@@ -95,6 +96,7 @@ def test_it_is_a_choice_of_the_search() -> None:
     found = [change(parse_schedule("schedule one for gemm_rs_own_last:\n    gemm on sm")) for change in knob.changes]
     assert [schedule.stage("gemm").defer_notify for schedule in found] == [False, True]
     assert not found[1].stage("own").defer_notify, "it waits"
+    assert distance(*found, sizes, 8) > 0 == distance(found[0], found[0], sizes, 8)
 
 
 def test_the_model_knows_what_it_saves() -> None:

@@ -128,6 +128,12 @@ schedule engine for make:
     work on sm, tile(i=64)
     send on copy_engine, tile(i=64)
     take on sm, tile(i=64)
+
+schedule engine_at_once for make:
+    work on sm, tile(i=64)
+    send on copy_engine, tile(i=256)
+    take on sm, tile(i=64)
+    c channel(i=64)
 """
 
 
@@ -155,10 +161,9 @@ def test_waits_of_a_copy_engine_are_over_while_it_copies() -> None:
     assert script.waits_aside
     assert aside == pytest.approx(copies + 1e-6 + 4 * 1e-6)  # the first wait, and a flag behind each copy
     assert in_line == pytest.approx(copies + 4 * 1e-6 + 4 * 1e-6)
-    slow = replace(IDEAL, copy_signal=2 * SIZE / 1e9)
-    script = make_script(plan, slow, Fixed(seconds=0.0))
-    behind = 4 * slow.copy_signal + SIZE / 1e9 + slow.copy_signal
-    assert ended(script) >= behind, "the last wait comes behind three others"
+    plan = planned(MADE, schedule="engine_at_once", sms=2, M=256, N=256)
+    script = make_script(plan, waiting, Fixed(seconds=0.0))
+    assert ended(script) == pytest.approx(copies + 4 * 1e-6 + 1e-6), "four waits, one after the other, and a flag"
 
 
 def test_a_notify_takes_its_program_until_its_stores_are_seen() -> None:
