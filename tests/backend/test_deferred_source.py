@@ -55,6 +55,38 @@ def test_a_product_of_few_steps_is_over_before(K: int) -> None:
     assert source(bound(K=K)) == source(bound(on=False, K=K))
 
 
+NESTED = """program nested(M, N, K, L):
+    x : in    [M, K]
+    v : in    [L, K]
+    w : in    [N, L]
+    c : local [M, N]
+    y : out   [M, N]
+
+    compute make(i: M, j: N):
+        c[i, j] = dot(dot(x[i, :], v[:, :].T), w[j, :].T)
+        producer_tile_notify(c[i, j])
+
+    compute take(i: M, j: N):
+        consumer_tile_wait(c[i, j])
+        y[i, j] = c[i, j]
+
+schedule one for nested:
+    make on sm, tile(i=16, j=16, k=32), defer_notify
+    take on sm(1), tile(i=16, j=16)
+"""
+
+
+@pytest.mark.parametrize(("L", "times"), [(128, 1), (64, 0)])
+def test_a_product_within_another_gives_nothing(L: int, times: int) -> None:
+    """It is done again in every step of the outer one, also where that is too short to give anything."""
+    module = compiler.parse(NESTED)
+    sizes = {"M": 64, "N": 64, "K": 256, "L": L}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes)
+    text = emit(made, make_plan(made).thresholds).text.split("def make(")[1].split("\ndef ")[0]
+    assert text.count("& (held_tile_0 >= 0):") == times
+    assert text.count("dl.notify(") == 1 + times
+
+
 @cache
 def compiled(flat: bool) -> str:
     made = bound(flat=flat)

@@ -156,6 +156,28 @@ def test_what_all_ranks_do_alike_is_no_branch(condition: str, ranks: int, kept: 
     assert [c for c in both if any(c in line for line in body)] == ([kept] if kept else both)
 
 
+EMPTY = """
+program empty(M):
+    x : in  [M]
+    y : out [M]
+    compute make(i: M):
+        a = x[i]
+        WHERE
+            if ranks > 2:
+                a = a + 1.0
+        y[i] = a
+"""
+
+
+OTHERWISE = "if rank == 1:\n            a = a * 3.0\n        else:"
+
+
+@pytest.mark.parametrize("where", ["for (q: 3):", "if rank == 1:", OTHERWISE])
+def test_what_no_rank_does_leaves_a_block_that_is_python(where: str) -> None:
+    sample = Sample(text=EMPTY.replace("WHERE", where), numbers={"M": 32})
+    compile(emitted(sample.bound(ranks=2, target="cpu")).text, "empty.py", "exec")
+
+
 COPIED = """
 program copied(M, N):
     x : in            [M, N]

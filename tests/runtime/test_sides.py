@@ -150,6 +150,9 @@ def test_captured_waits_are_a_branch(library: Library, monkeypatch: pytest.Monke
     for at, (kind, before) in enumerate(nodes):
         assert before == {-1} | {n for n in range(at) if kind != "g" or kinds[n] == "g"}, "only waits leave the line"
     assert behind == {-1, *range(len(kinds))}, "nothing is left behind"
+    assert any(call == ("cuStreamWaitEvent", WAITS) for call in (c[:2] for c in library.calls)) == ("g" in kinds), (
+        "a stream that joins a capture must be joined again"
+    )
 
 
 def test_waits_are_in_line_where_nothing_is_captured(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:

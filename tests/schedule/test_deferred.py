@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tilelink import compiler
@@ -16,6 +18,7 @@ from tilelink.target import target
 PROGRAM = """program make(M, N, K):
     x : in        [M, K]
     w : in        [N, K]
+    u : in        [K, K]
     c : local     [M, N]
     d : symmetric [M, N]
     y : out       [M, N]
@@ -65,6 +68,7 @@ PUSH = (
         (PUSH, {"taken": "d"}, "it notifies peers"),
         (("if rank == 0:\n            " + PRODUCT, TELL), {}, "its tiles have conditions or loops"),
         (("c[i, j] = 2.0", TELL), {}, "its tiles have no product"),
+        (("c[i, j] = sum(dot(x[i, :], u[:, :]), axis=1)[:, None]", TELL), {}, "its tiles have no product, or only one"),
         ((PRODUCT, TELL), {"rows": 32}, "a tile touches several channels of c"),
         ((PRODUCT, TELL), {"place": "in product epilogue"}, "it has no tiles of its own on SMs"),
         ((PRODUCT, TELL), {"more": "split_tail 2, defer_notify"}, "its last tiles are divided"),
@@ -113,3 +117,22 @@ def test_the_model_knows_what_it_saves() -> None:
     ]  # fmt: skip
     saved = 1e6 * (seconds[0] - seconds[1])
     assert 1 < saved < 5, "a fence for each of seven tiles, as far as the copy engine does not hide it"
+
+
+@pytest.mark.parametrize(("K", "target", "saves"), [(128, "sm_90", False), (192, "sm_90", True)])
+def test_the_model_knows_where_it_saves_nothing(K: int, target: str, saves: bool) -> None:
+    """A product of two steps is over before; the last tile of a program is notified behind the loop."""
+    module, program = rs()
+    sizes = {"Ms": 4096, "N": 4096, "K": K}
+    plans = [
+        compiler.plan(
+            program, module.schedule("h200", program).defer_notify("gemm", on), ranks=2, dims=sizes, dtype="bf16",
+            target=target,
+        )
+        for on in (False, True)
+    ]  # fmt: skip
+    machine = replace(load_machine("8xH200"), fence=1e-3)  # so that nothing hides it
+    off, on = (simulate(plan, machine).seconds for plan in plans)
+    tiles = -(-512 // 132)
+    assert (off == on) != saves
+    assert not saves or off - on == pytest.approx((tiles - 1) * 1e-3, rel=0.1)

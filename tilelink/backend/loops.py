@@ -6,8 +6,7 @@ from math import prod
 
 from tilelink.backend.regions import Addresses
 from tilelink.backend.unroll import rounds_ahead, unrolled
-from tilelink.backend.values import ITEM_BYTES
-from tilelink.ir.program import Assign, For, Local, Notify, Region, Store, Transfer, Wait
+from tilelink.ir.program import ITEM_BYTES, Assign, For, Local, Notify, Region, Store, Transfer, Wait
 from tilelink.ir.visitor import statements
 
 
@@ -46,4 +45,3 @@ def _bytes(region: Region, addresses: Addresses) -> int:
     """What a tile of a region takes."""
     shape = addresses.shape(addresses.typing.region_type(region).axes, {})
     return prod(shape) * ITEM_BYTES[addresses.bound.tensors[region.tensor].dtype]
-

@@ -41,8 +41,9 @@ def unrolled(loop: For, count: int, shapes: Mapping[str, tuple[int, ...]]) -> bo
 def rounds_ahead(loop: For, count: int, bytes_of: Callable[[Region], int], room: int) -> int:
     """How many rounds of a loop may have their loads under way at the same time, 1 if that cannot be or is no use.
 
-    bytes_of: of what a region holds. room: bytes of shared memory, through which such loads go. It is for loops of
-    assignments that load and compute elementwise: what else is in a loop has an order of its own.
+    bytes_of: of what a region holds. room: bytes of shared memory, through which such loads go (Triton takes those of
+    one round less). It is for loops of assignments that load and compute elementwise: what else is in a loop has an
+    order of its own.
     """
     size = 0
     for statement in loop.body:

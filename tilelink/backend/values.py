@@ -33,7 +33,6 @@ from tilelink.ir.scalar import Ranks
 from tilelink.ir.typing import ELEMENT, ONE, Axis
 
 TRITON = {"f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "i32": "tl.int32", "bool": "tl.int1"}
-ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "i32": 4, "bool": 1}
 LOW = ("f16", "bf16")
 """Types that are computed with in f32."""
 INFIX = {

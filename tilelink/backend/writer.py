@@ -23,12 +23,12 @@ class Writer:
 
     @contextmanager
     def block(self, head: str) -> Generator[None]:
-        """A line ending in a colon and the lines under it; an empty block gets a `pass`."""
+        """A line ending in a colon and the lines under it; a block of nothing but comments gets a `pass`."""
         self.line(head)
         self.depth += 1
         before = len(self.lines)
         yield
-        if len(self.lines) == before:
+        if all(line.lstrip().startswith("#") for line in self.lines[before:]):
             self.line("pass")
         self.depth -= 1
 

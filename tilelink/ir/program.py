@@ -8,6 +8,7 @@ from tilelink.errors import Location
 from tilelink.ir.scalar import Ranks, Scalar, Whole
 
 DTYPES = ("f16", "bf16", "f32", "i32", "bool")
+ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "i32": 4, "bool": 1}
 SIGNAL_KINDS = ("tile", "peer", "rank")
 
 

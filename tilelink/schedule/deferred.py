@@ -7,16 +7,23 @@ that a proof needs:
 * The stage waits for nothing. So between the end of a tile and the middle of the next there is nothing that could hold
   up the notify for ever, and nothing that others could mean to come behind it.
 * It notifies its own rank at the end of a tile, one counter each time, which a program can keep until then.
-* Its tiles have a product, outside of conditions and loops, and nothing else is done in the same loop over tiles.
+* Its tiles have a product, outside of conditions, loops and other sums, so that one step of it comes once a tile; no
+  other stage has the same loop over tiles.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import single
-from tilelink.ir.program import Dot, For, If, Notify, Statement, Wait
-from tilelink.ir.visitor import closing_notifies, statements, value_of, values
+from tilelink.ir.program import Dot, For, If, Notify, Reduce, Statement, Value, Wait
+from tilelink.ir.typing import Axis, infer
+from tilelink.ir.visitor import closing_notifies, statements, value_of
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.schedule.defaults import padded
+from tilelink.schedule.transform import number_of
+from tilelink.schedule.values import NOTIFY_STEP
 
 
 def check_deferred(bound: Bound) -> None:
@@ -44,10 +51,42 @@ def deferred_reason(body: tuple[Statement, ...]) -> str | None:
         return "it notifies peers"
     if any(isinstance(s, If | For) for s in body):
         return "its tiles have conditions or loops"
-    found = (value_of(s) for s in body)
-    if not any(isinstance(v, Dot) for one in found if one is not None for v in values(one)):
-        return "its tiles have no product"
+    if not _products(body):
+        return "its tiles have no product, or only one within another sum"
     return None
+
+
+def given_in_product(bound: Bound, stage: BoundStage) -> bool:
+    """Whether a stage defers its notifies and its next product is long enough to give them."""
+    if not stage.defer_notify or bound.target.kind == "hip":
+        return False
+    typing = infer(bound.program).stage(stage.name)
+    axes = (typing.type_of(dot.left).axes[-1] for dot in _products(stage.stage.body))
+    return any(_extent(axis, bound, stage) > NOTIFY_STEP * padded(stage.block) for axis in axes)
+
+
+def _extent(axis: Axis, bound: Bound, stage: BoundStage) -> int:
+    """Elements of a contracted axis."""
+    if axis.kind == "tile" and axis.index is not None:
+        return stage.tiles[axis.index]
+    return number_of(axis.dim, bound.numbers, bound.ranks) if axis.dim is not None else 1
+
+
+def _products(body: tuple[Statement, ...]) -> list[Dot]:
+    """The products that a tile does once, each in a loop of its own: not those in another product or a reduction."""
+    found: list[Dot] = []
+    left = [one for s in body if (one := value_of(s)) is not None]
+    while left:
+        value = left.pop()
+        if isinstance(value, Dot):
+            found.append(value)
+        elif not isinstance(value, Reduce):
+            left += [child for part in fields(value) for child in _children(getattr(value, part.name))]
+    return found
+
+
+def _children(part: object) -> list[Value]:
+    return [one for one in (part if isinstance(part, tuple) else (part,)) if isinstance(one, Value)]
 
 
 def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:

@@ -15,6 +15,10 @@ from tilelink.ir.scalar import Scalar
 Sizes = tuple[tuple[str, int], ...]
 Part = TypeVar("Part", "StageSchedule", "TensorSchedule")
 
+NOTIFY_STEP = 2
+"""The step of a product in which the tile before is notified (`defer_notify`). That saved 0.5 us of each 128x256 tile,
+and step 1 or 4 saved 0.4 (measured on an H200)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CopyEngine:

@@ -24,19 +24,21 @@ class Branches:
         self.waits = waits
         self._events = Events(library)
         self._begin, self._end = self._events.new(), self._events.new()
-        self._new = False
+        self._forked = self._new = False
 
     def begin(self, stream: int) -> None:
-        """The waits begin behind what the stream of the copies has done."""
-        self._events.follow(stream, self.waits, self._begin)
-        self._new = False
+        """Notes what the stream of the copies has done, which all waits come behind."""
+        self._events.record(self._begin, stream)
+        self._forked = self._new = False
 
-    def note_wait(self) -> None:
-        """A wait was issued."""
-        self._new = True
+    def before_wait(self) -> None:
+        """The next operation is a wait. The first one makes the branch: one without operations would be left open."""
+        if not self._forked:
+            self._events.wait(self.waits, self._begin)
+        self._forked = self._new = True
 
     def before_copy(self, stream: int) -> None:
-        """The stream's next operation comes behind all waits that were issued."""
+        """The next operation is the stream's of the copies, behind all waits that were issued."""
         if self._new:
             self._events.follow(self.waits, stream, self._end)
             self._new = False

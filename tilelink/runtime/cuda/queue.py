@@ -65,7 +65,7 @@ class Queue:
         """pads: where each rank's counters begin; values: where the values of the flags are.
 
         timed: there is an event before the first operation and behind each of them; see `timed` and `elapsed_ns`.
-        branches: what captured operations are issued through; None if they must be done one after the other.
+        branches: what makes a branch of captured waits; None if they must stay in line.
         """
         self._pad = pads[rank]
         self._stream, self._waits = Handle(), Handle()
@@ -94,7 +94,7 @@ class Queue:
     def issue(self, stream: int, bases: Bases, captured: bool = False) -> None:
         """Issues all operations on a stream (its handle). Raises RankError when the driver refuses one.
 
-        captured: the stream is being captured, so that operations may become branches of a graph.
+        captured: the stream is being captured, so that the waits may become a branch of a graph.
         """
         for cell, end in self._cells:
             cell.value = end.at(bases)
@@ -104,7 +104,7 @@ class Queue:
             branches.begin(stream)
         for waits, (function, arguments) in self._calls:
             if branches and waits:
-                branches.note_wait()
+                branches.before_wait()
             elif branches:
                 branches.before_copy(stream)
             if status := function(*arguments):

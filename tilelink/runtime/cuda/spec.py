@@ -53,8 +53,8 @@ class GpuProgram:
     lag: a rank may prepare launch e once all peers have finished launch e - lag, because its copy engine and its staged
     inputs then write to them; 0 waits for nobody. reuse_wait: whether kernels wait for peers' earlier launches, not
     only for the program's own signals. tables: int32 values [ranks, *shape] of the dynamic mappings. records: how many
-    spans a program has in a launch at most, where kernels write them down; else 0. branches: whether the waits, copies
-    and flags of a copy engine may be branches of a graph (schedule/verify/queues.py).
+    spans a program has in a launch at most, where kernels write them down; else 0. branches: whether the waits of a
+    copy engine may be a branch of a graph beside its copies (schedule/verify/queues.py).
     """
 
     source: Path

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tilelink.ir.program import ITEM_BYTES
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.plan import Ints, Plan
 from tilelink.schedule.simulate.script import Moves, Script
-from tilelink.schedule.simulate.work import ITEM_SIZE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,12 @@ def _memory(plan: Plan, machine: Machine) -> float:
     size = np.zeros(len(tensors))
     for tensor in tensors:
         if tensor.decl.space in ("in", "out"):
-            size[tensor.number] = tensor.size * ITEM_SIZE[tensor.dtype]
+            size[tensor.number] = tensor.size * ITEM_BYTES[tensor.dtype]
     rows = np.flatnonzero(size[a.tensor] > 0)
     place = a.peer[rows] * len(tensors) + a.tensor[rows]
     columns = np.concatenate([place[:, None], a.lo[rows], a.hi[rows]], axis=1)
     _, first = np.unique(_mixed(columns), return_index=True)
-    items = np.array([ITEM_SIZE[t.dtype] for t in sorted(tensors, key=lambda t: t.number)])
+    items = np.array([ITEM_BYTES[t.dtype] for t in sorted(tensors, key=lambda t: t.number)])
     volume = np.prod(a.hi[rows] - a.lo[rows], axis=1, dtype=np.float64)[first] * items[a.tensor[rows][first]]
     touched = np.bincount(place[first], weights=volume, minlength=plan.bound.ranks * len(tensors))
     once = np.minimum(touched.reshape(plan.bound.ranks, -1), size)

@@ -10,6 +10,7 @@ import numpy as np
 
 from tilelink.errors import ProgressError
 from tilelink.schedule.bound import Kernel
+from tilelink.schedule.deferred import given_in_product
 from tilelink.schedule.plan import Ints
 from tilelink.schedule.simulate.links import Port
 from tilelink.schedule.simulate.script import AWAIT, COMPUTE, SIGNAL, Floats, Script
@@ -169,7 +170,8 @@ class _Engine:
         if not self.on_copy[lane]:
             return 0.0 if slept else machine.wait
         if self.script.waits_aside:  # one after the other, but not behind the copies
-            self.waited[lane] = max(self.waited[lane], full + machine.copy_wait) + machine.copy_signal
+            begun = max(self.waited[lane], self.programs.begin[lane], full + machine.copy_wait)
+            self.waited[lane] = begun + machine.copy_signal
             return max(0.0, self.waited[lane] - now)
         return machine.copy_signal + (machine.copy_wait if slept else 0.0)
 
@@ -281,13 +283,16 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
 
 
 def _deferred(script: Script) -> np.ndarray:
-    """Per operation: whether it belongs to a stage whose notifies are there by the time that they are given."""
+    """Per operation: whether it is a notify given in a next product, when its stores are long seen."""
     plan = script.plan
     found = np.zeros(len(script.task), bool)
     for name, stage in plan.bound.stages.items():
-        if stage.defer_notify:
+        if given_in_product(plan.bound, stage):
             first = plan.first_task[name]
-            found |= (script.task >= first) & (script.task < first + stage.total * plan.bound.ranks)
+            rows = np.flatnonzero((script.task >= first) & (script.task < first + stage.total * plan.bound.ranks))
+            found[rows] = True
+            last = np.flatnonzero(np.diff(script.lane[rows], append=-1))
+            found[np.isin(script.task, script.task[rows[last]])] = False  # a program's last tile has no next one
     return found
 
 

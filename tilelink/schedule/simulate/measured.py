@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilelink.ir.program import Read, Transfer
+from tilelink.ir.program import ITEM_BYTES, Read, Transfer
 from tilelink.ir.visitor import statements
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.simulate.trace import Event, indices_of, names, track
-from tilelink.schedule.simulate.work import ITEM_SIZE
 from tilelink.schedule.traces import Pad
 
 NS_IN_US = 1e3
@@ -178,7 +177,7 @@ def _sizes(plan: Plan) -> dict[tuple[int, int, int], list[int]]:
     rows = plan.transfers
     for row in np.lexsort((rows.position, rows.task)).tolist():
         stage, rank, tile = plan.task_name(int(rows.task[row]))
-        item = ITEM_SIZE[plan.bound.tensor_numbered(int(rows.tensor[row])).dtype]
+        item = ITEM_BYTES[plan.bound.tensor_numbered(int(rows.tensor[row])).dtype]
         found[rank, plan.bound.stages[stage].number, tile].append(int(rows.elements[row]) * item)
     return found
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.ir.program import Dot, Read, Region, Transfer, Transpose, Value, Wait
+from tilelink.ir.program import ITEM_BYTES, Dot, Read, Region, Transfer, Transpose, Value, Wait
 from tilelink.ir.visitor import reads, value_of, values
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.plan import NOTIFY, READ, SUBSTEPS, WAIT, Ints, Plan
 from tilelink.schedule.simulate.cost import CostModel, Move, TileTime
-from tilelink.schedule.simulate.work import ITEM_SIZE, Executions, WorkOf, executions
+from tilelink.schedule.simulate.work import Executions, WorkOf, executions
 from tilelink.schedule.verify.queues import waits_are_free
 
 Floats = NDArray[np.float64]
@@ -186,7 +186,7 @@ def _copied(plan: Plan, space: str, machine: Machine, cost: CostModel) -> float:
     """Seconds of copies between a rank's symmetric inputs or outputs and the tensors of its caller, one by one."""
     move = cost.move(Move(engine="copy", reach="local"), machine)
     sizes = [
-        t.size * ITEM_SIZE[t.dtype] for t in plan.bound.tensors.values() if t.decl.space == space and t.decl.symmetric
+        t.size * ITEM_BYTES[t.dtype] for t in plan.bound.tensors.values() if t.decl.space == space and t.decl.symmetric
     ]
     return sum(machine.kernel_gap + move.setup + size / move.rate + move.latency for size in sizes)
 

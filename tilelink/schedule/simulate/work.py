@@ -10,7 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.ir.program import Apply, Attend, Dot, For, If, Reduce, Statement, Store, Transfer, UserCall, Value
+from tilelink.ir.program import (
+    ITEM_BYTES,
+    Apply,
+    Attend,
+    Dot,
+    For,
+    If,
+    Reduce,
+    Statement,
+    Store,
+    Transfer,
+    UserCall,
+    Value,
+)
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.typing import Axis, StageTyping, infer
 from tilelink.ir.visitor import reads, value_of, values
@@ -19,7 +32,6 @@ from tilelink.schedule.orders import TILE
 from tilelink.schedule.plan import Ints, Plan, length
 from tilelink.schedule.transform import number_of
 
-ITEM_SIZE = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2, "bool": 1}
 SPECIAL = {"exp", "log", "sqrt", "rsqrt", "silu", "gelu", "sigmoid", "tanh"}
 Floats = NDArray[np.float64]
 Operations = tuple[tuple["Product", ...], float, float]
@@ -155,7 +167,7 @@ class WorkOf:
         self.programs = {n: max(1, min(k.programs, stages[n].total)) for n, k in self._kernels.items()}
         """Stage -> programs of a rank that have a tile of it."""
         tensors = sorted(plan.bound.tensors.values(), key=lambda t: t.number)
-        self.items = np.array([ITEM_SIZE[t.dtype] for t in tensors], dtype=np.int64)
+        self.items = np.array([ITEM_BYTES[t.dtype] for t in tensors], dtype=np.int64)
         rows = plan.accesses
         self._order = np.argsort(rows.statement, kind="stable")
         self._starts = np.searchsorted(rows.statement[self._order], np.arange(len(plan.statements) + 1))
@@ -179,7 +191,7 @@ class WorkOf:
             elementwise=elementwise,
             special=special,
             traffic=self._traffic(one),
-            item=ITEM_SIZE[self._plan.bound.dtype],
+            item=ITEM_BYTES[self._plan.bound.dtype],
             block=stage.block,
             warps=kernel.warps,
             stages=kernel.stages,
