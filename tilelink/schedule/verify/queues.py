@@ -24,13 +24,14 @@ def waits_are_free(plan: Plan) -> bool:
     if by_queue[rows].any():
         return False
     order = HappensBefore(plan=plan)
-    key = order.key(signals.task, signals.position)
-    lane = plan.lane[signals.task]
+    key, lane = order.key(signals.task, signals.position), plan.lane[signals.task]
     for queue in np.flatnonzero(queued):
         flags = np.flatnonzero((lane == queue) & (signals.kind == NOTIFY))
         if not len(flags):
             continue
-        reached = order.reach(int(queue), int(key[flags].min()))
-        if any(int(key[row]) > reached.get(int(lane[row]), int(key[row])) for row in rows):
+        earliest = np.full(len(plan.lanes), np.iinfo(np.int64).max)
+        for other, place in order.reach(int(queue), int(key[flags].min())).items():
+            earliest[other] = place
+        if (key[rows] > earliest[lane[rows]]).any():
             return False
     return True
