@@ -1,8 +1,8 @@
 """The waits of a copy engine's queue as a branch of a graph, beside its copies and flags.
 
-In one line a copy begins only when its wait has begun behind the copy before and its flag, and a step from the copy
-engine to anything else takes 2 to 3 us: seven copies of 8 MB to a peer, with a wait before and a flag behind each, take
-215 us, with waits aside 206 (measured on 2 H200s). Flags stay with the copies: aside they end up behind the next copy.
+In line a wait begins only behind the copy before it and its flag, and each such step takes 2 to 3 us. A product with a
+reduce-scatter of seven copies took 263 us in line and 237 with the waits aside (2 H200s, 8 MB a copy). Flags stay with the
+copies: aside they made an all-gather of seven copies 32 us longer, as if each came only behind the next copy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tilelink.runtime.cuda.sides import Events
 class Branches:
     """Says what comes behind what, while operations are issued on two streams.
 
-    A copy or flag comes behind all waits that were issued before it, and all are in order otherwise. That a wait comes
-    behind copies nobody can see, as long as it is not for what comes of their flags.
+    A copy or flag comes behind all that was issued before it, a wait only behind the waits. Whether it is over before a
+    copy that was issued before it nobody can see, as long as it does not wait for what comes of that copy's flag.
     """
 
     def __init__(self, library: Any, waits: int) -> None:
