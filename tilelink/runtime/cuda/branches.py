@@ -1,8 +1,8 @@
 """The waits of a copy engine's queue as a branch of a graph, beside its copies and flags.
 
 In line a wait begins only behind the copy before it and its flag, and each such step takes 2 to 3 us. A product with a
-reduce-scatter of seven copies took 263 us in line and 237 with the waits aside (2 H200s, 8 MB a copy). Flags stay with the
-copies: aside they made an all-gather of seven copies 32 us longer, as if each came only behind the next copy.
+reduce-scatter of seven copies took 263 us in line and 237 with the waits aside (2 H200s, 8 MB a copy). Flags stay with
+the copies: aside they made an all-gather of seven copies 32 us longer, as if each came only behind the next copy.
 """
 
 from __future__ import annotations
