@@ -18,8 +18,8 @@ NONE = "tl.cast(-1, tl.int32)"
 class Deferred:
     """The closing notifies of one stage: what a program keeps of a tile, and where it gives them.
 
-    A program keeps the tile's number, -1 for none, and the channel of each notify. `notify`: of an own channel, by the
-    identity of the statement, whether another GPU or a copy engine looks at it.
+    A program keeps the tile's number, -1 for none, and the channel of each notify. remote: the notifies by the identity
+    of their statements, with whether a copy engine waits for the counter.
     """
 
     stage: BoundStage
