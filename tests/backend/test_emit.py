@@ -167,15 +167,15 @@ program empty(M):
                 a = a + 1.0
         y[i] = a
 """
-
-
 OTHERWISE = "if rank == 1:\n            a = a * 3.0\n        else:"
 
 
 @pytest.mark.parametrize("where", ["for (q: 3):", "if rank == 1:", OTHERWISE])
 def test_what_no_rank_does_leaves_a_block_that_is_python(where: str) -> None:
     sample = Sample(text=EMPTY.replace("WHERE", where), numbers={"M": 32})
-    compile(emitted(sample.bound(ranks=2, target="cpu")).text, "empty.py", "exec")
+    text = emitted(sample.bound(ranks=2, target="cpu")).text
+    assert compile(text, "empty.py", "exec"), "else it raises SyntaxError"
+    assert "+ 1.0" not in text.split("def make(")[1]
 
 
 COPIED = """

@@ -13,13 +13,11 @@ that a proof needs:
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import single
 from tilelink.ir.program import Dot, For, If, Notify, Reduce, Statement, Value, Wait
 from tilelink.ir.typing import Axis, infer
-from tilelink.ir.visitor import closing_notifies, statements, value_of
+from tilelink.ir.visitor import closing_notifies, map_value, statements, value_of
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.schedule.defaults import padded
 from tilelink.schedule.transform import number_of
@@ -75,18 +73,16 @@ def _extent(axis: Axis, bound: Bound, stage: BoundStage) -> int:
 def _products(body: tuple[Statement, ...]) -> list[Dot]:
     """The products that a tile does once, each in a loop of its own: not those in another product or a reduction."""
     found: list[Dot] = []
-    left = [one for s in body if (one := value_of(s)) is not None]
-    while left:
-        value = left.pop()
+
+    def outermost(value: Value) -> Value | None:
         if isinstance(value, Dot):
             found.append(value)
-        elif not isinstance(value, Reduce):
-            left += [child for part in fields(value) for child in _children(getattr(value, part.name))]
+        return value if isinstance(value, Dot | Reduce) else None
+
+    for statement in body:
+        if (value := value_of(statement)) is not None:
+            map_value(value, outermost)
     return found
-
-
-def _children(part: object) -> list[Value]:
-    return [one for one in (part if isinstance(part, tuple) else (part,)) if isinstance(one, Value)]
 
 
 def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
