@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from tilelink.backend import store
+from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
 from tilelink.compiler_cpu import Kernel, Tensors, layout
 from tilelink.errors import BindingError, ParseError, ShapeError, UnknownNameError, UnknownTargetError
@@ -311,12 +312,11 @@ def assembly(
         raise UnknownTargetError("kernels are interpreted on the CPU, not compiled", hint="compile for sm_90, say")
     verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=machine, tables=tables)
     emitted = emit(verified.bound, verified.thresholds)
-    dtypes = {name: tensor.dtype for name, tensor in verified.bound.tensors.items()}
     kernels = [
         KernelSource(
             name=one.name,
-            args=tuple((a.kind, dtypes.get(a.name, "") + (str(list(a.block)) if a.block else "")) for a in one.args),
-            warps=one.kernel.warps,
+            types=signature(one, verified.bound),
+            warps=one.warps,
             stages=one.kernel.stages,
         )
         for one in emitted.kernels

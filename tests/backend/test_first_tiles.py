@@ -62,8 +62,9 @@ def planned(plan: Plan, kernel: Kernel) -> dict[int, Ran]:
 
 def generated(source: str, kernel: Kernel) -> dict[int, Ran]:
     """The same as the heads of the loops in the kernel's source say it."""
-    text = source.split(f"\ndef {kernel.name}(", 1)[1].split("\n@", 1)[0]
-    heads = re.findall(r"\n    for tile in tl\.range\((.+), (\d+), num_programs, ", text)
+    of_warps = f"\ndef _{kernel.name}("  # of each of several programs in a block of threads
+    text = source.split(of_warps if of_warps in source else f"\ndef {kernel.name}(", 1)[1].split("\n@", 1)[0]
+    heads = re.findall(r"\n    for tile in (?:tl\.)?range\((.+), (\d+), num_programs[,)]", text)
     assert len(heads) == len(kernel.loops)
     found: dict[int, Ran] = {}
     for pid in range(kernel.programs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilelink.ir.program import ITEM_BYTES
 from tilelink.schedule.bound import Bound, Kernel
 
 
@@ -16,18 +17,21 @@ class Arg:
     table of this rank; name is TENSOR_KIND), "epoch" (pointer to the int64 number of the launch), "watch" (debug
     block or None), "edge" (block of a kernel that begins or ends a launch, see runtime/device/meeting.py, or None),
     "rank", "first_program", "num_programs", "descriptor" (of the own copy of a tensor, all slots, as rows of its last
-    dimension; `block`: rows and columns of its boxes).
+    dimension; `block`: rows and columns of its boxes), "boxes" and "peer_boxes" (the same for Gluon, of the own copy
+    and of that of `owner`).
     """
 
     kind: str
     name: str
     block: tuple[int, ...] = ()
+    owner: int | None = None
 
     @property
     def parameter(self) -> str:
         """Its name in the source."""
-        if self.kind == "descriptor":
-            return f"{self.name}_boxes_{'x'.join(map(str, self.block))}"
+        if self.block:
+            at = "" if self.owner is None else f"_at_{self.owner}"
+            return f"{self.name}_boxes_{'x'.join(map(str, self.block))}{at}"
         suffix = {"peers": "_peers", "thresholds": "_thresholds"}.get(self.kind, "")
         return self.name + suffix
 
@@ -48,6 +52,33 @@ class LoopContext:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FarContext:
+    """A function that loads or stores a box of a tensor on a rank that is known when it runs.
+
+    what: "load" or "store". copies: the parameters that hold the descriptors of all ranks' copies.
+    """
+
+    name: str
+    what: str
+    copies: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BulkContext:
+    """What programs that copy by bulk share on an SM: `lanes` of them, with `buffers` boxes each.
+
+    like: the parameter whose descriptor has the boxes' type. box: rows and columns. far: see FarContext.
+    """
+
+    like: str
+    box: tuple[int, int]
+    lanes: int
+    buffers: int
+    ahead: int
+    far: tuple[FarContext, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class KernelContext:
     name: str
     args: tuple[Arg, ...]
@@ -55,6 +86,7 @@ class KernelContext:
     loops: tuple[LoopContext, ...]
     copy_engine: bool
     closing: tuple[str, ...] = ()
+    bulk: BulkContext | None = None
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -71,14 +103,27 @@ class ModuleContext:
     kernels: tuple[KernelContext, ...]
 
 
+FEWEST_WARPS = 4
+"""Gluon gives a kernel that is divided into warps of several kinds at least so many of the first one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EmittedKernel:
-    """counted: its programs are counted as they end, and the launch's number follows from that."""
+    """counted: its programs are counted as they end, and the launch's number follows from that.
+
+    lanes: programs of one warp each that share a block of threads, in a kernel written in Gluon; else 0.
+    """
 
     name: str
     kernel: Kernel
     args: tuple[Arg, ...]
     counted: bool = False
+    lanes: int = 0
+
+    @property
+    def warps(self) -> int:
+        """Of a block of threads, as Triton is told; what programs of one warp have comes beside them."""
+        return FEWEST_WARPS if self.lanes else self.kernel.warps
 
 
 _POINTERS = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "i32": "*i32", "bool": "*i1"}
@@ -96,8 +141,19 @@ def signature(emitted: EmittedKernel, bound: Bound) -> dict[str, str]:
 def _type(arg: Arg, bound: Bound) -> str:
     if arg.kind in _TYPES:
         return _TYPES[arg.kind]
-    pointer = _POINTERS[bound.tensors[arg.name].dtype]
-    return f"tensordesc<{pointer[1:]}{list(arg.block)}>" if arg.kind == "descriptor" else pointer
+    tensor = bound.tensors[arg.name]
+    pointer = _POINTERS[tensor.dtype]
+    if not arg.block:
+        return pointer
+    # as Gluon's NVMMASharedLayout describes boxes without a swizzle
+    layout = "" if arg.kind == "descriptor" else f",{plain_layout(8 * ITEM_BYTES[tensor.dtype])}"
+    return f"tensordesc<{pointer[1:]}{list(arg.block)}{layout}>"
+
+
+def plain_layout(bits: int) -> str:
+    """The text of the layout of boxes in shared memory whose rows lie one after the other, as Triton knows it."""
+    parts = f"swizzle_byte_width=0, element_bitwidth={bits}, rank=2, transposed=False, fp4_padded=False, cga_layout=[]"
+    return f"NVMMASharedLayout({parts})"
 
 
 @dataclass(frozen=True, kw_only=True)

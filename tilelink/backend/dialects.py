@@ -16,7 +16,7 @@ What Triton-distributed asks of its users (its python/triton_dist/{jit,language}
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilelink.errors import EmitError
 from tilelink.schedule.bound import Bound
@@ -47,6 +47,21 @@ class Dialect:
     """A wait for evenly spaced counters may be one `wait_all`."""
     meets: bool = True
     """Kernels may tell peers themselves that the rank enters and ends a launch."""
+    copies_by_bulk: bool = True
+    """Programs of one warp may copy by the tensor memory accelerator (schedule/bulk.py)."""
+    device: str = "dl"
+    """The library that waits, notifies and marks are called from."""
+    tracer: str = "tracing"
+    """The same of a dialect that is traced."""
+
+    def of_warps(self) -> Dialect:
+        """The dialect as programs speak it that are one warp each."""
+        return replace(self, device="bulk", tracer="bulk_tracing")
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Imports of what waits, notifies and marks are called from."""
+        return (f"from tilelink.runtime.device import {self.device}",)
 
     def check(self, bound: Bound) -> None:
         """Raises EmitError for a bound program that the dialect cannot express."""
@@ -89,18 +104,18 @@ class Dialect:
 
     def wait(self, channel: str, target: str, stage: int, *, consumed: bool) -> str:
         """A wait for a counter of the program, added to the token; `consumed`: a store or notify may come behind."""
-        return f"ready += dl.wait(signals, {channel}, {target}, watch, {stage}, tile)"
+        return f"ready += {self.device}.wait(signals, {channel}, {target}, watch, {stage}, tile)"
 
     def wait_all(self, first: str, count: int, step: int, target: str, stage: int) -> str:
         """A wait for `count` counters of the program, every `step`-th from the first one on."""
-        return f"ready += dl.wait_all(signals, {first}, {count}, {target}, watch, {stage}, tile, {step})"
+        return f"ready += {self.device}.wait_all(signals, {first}, {count}, {target}, watch, {stage}, tile, {step})"
 
     def wait_for_runtime(self, first: int, ranks: int, lag: int, stage: int) -> tuple[str, ...]:
         """Waits until the runtime's counters of all ranks are at launch epoch - lag, which may be below 1, or beyond.
 
         first: the counter of rank 0, behind which the others lie.
         """
-        return (f"dl.wait_all(signals, {first}, {ranks}, {_launch(lag)}, watch, {stage}, 0)",)
+        return (f"{self.device}.wait_all(signals, {first}, {ranks}, {_launch(lag)}, watch, {stage}, 0)",)
 
     def after_waits(self, place: str, *, load: bool) -> str:
         """An address or coordinate to load from or to store to, tied to the token."""
@@ -108,7 +123,7 @@ class Dialect:
 
     def publish(self) -> str:
         """A barrier between what a program stored and what it loads, or the other way round."""
-        return "dl.publish()"
+        return f"{self.device}.publish()"
 
     def peer(self, tensor: str, rank: str) -> str:
         """The address of a rank's copy of a tensor."""
@@ -118,7 +133,7 @@ class Dialect:
         self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool, tile: str = "tile"
     ) -> str:
         """A notify; pad: the name of the peer's pad, None for the own one. waited: the tile has a token."""
-        return f"dl.notify({pad or 'signals'}, {channel}, {rank}, watch, {stage}, {tile}, {remote}, False)"
+        return f"{self.device}.notify({pad or 'signals'}, {channel}, {rank}, watch, {stage}, {tile}, {remote}, False)"
 
     def notify_each(self, ranks: str, channel: str, mask: str, stage: int) -> str:
         """A notify of counters in the pads of several ranks: `ranks`, `channel` and `mask` are vectors, or may be."""
@@ -130,7 +145,7 @@ class Dialect:
 
     def mark_tile(self, stage: int) -> str | None:
         """A line that marks the begin of a tile for traces."""
-        return f"dl.tile_begin(watch, {stage}, tile)"
+        return f"{self.device}.tile_begin(watch, {stage}, tile)"
 
     def mark_end(self, stage: int) -> str | None:
         """A line that marks the end of a tile."""
@@ -150,7 +165,7 @@ class Dialect:
 
     def mark_transfer(self, stage: int, tensor: int, rank: str, offset: str) -> str | None:
         """A line that marks a transfer for traces."""
-        return f"dl.transfer(watch, {stage}, tile, {tensor}, {rank}, {offset})"
+        return f"{self.device}.transfer(watch, {stage}, tile, {tensor}, {rank}, {offset})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,38 +182,42 @@ class Traced(Dialect):
     notifies_together: bool = False  # each is a record of its own
     waits_together: bool = False
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        return *super().libraries, f"from tilelink.runtime.device import {self.tracer}"
+
     def check(self, bound: Bound) -> None:
         if bound.target.kind == "hip":
             hint = "compile for a processor of NVIDIA, or run it on CPU ranks"
             raise EmitError(f"kernels for {bound.target} cannot be traced", hint=hint)
 
     def setup(self, lane: int) -> tuple[str, ...]:
-        return (f"trace_lane = tracing.lane(watch, {lane} + pid)",)
+        return (f"trace_lane = {self.tracer}.lane(watch, {lane} + pid)",)
 
     def wait(self, channel: str, target: str, stage: int, *, consumed: bool) -> str:
-        return f"ready += tracing.wait(trace_lane, signals, {channel}, {target}, watch, {stage}, tile)"
+        return f"ready += {self.tracer}.wait(trace_lane, signals, {channel}, {target}, watch, {stage}, tile)"
 
     def wait_for_runtime(self, first: int, ranks: int, lag: int, stage: int) -> tuple[str, ...]:
-        wait = f"tracing.wait(trace_lane, signals, {first} + peer, {_launch(lag)}, watch, {stage}, 0)"
+        wait = f"{self.tracer}.wait(trace_lane, signals, {first} + peer, {_launch(lag)}, watch, {stage}, 0)"
         return _each_peer(ranks, wait)
 
     def notify(
         self, pad: str | None, channel: str, rank: str, stage: int, *, remote: bool, waited: bool, tile: str = "tile"
     ) -> str:
         place = f"{pad or 'signals'}, {channel}, {rank}"
-        return f"tracing.notify(trace_lane, {place}, watch, {stage}, {tile}, {remote}, False)"
+        return f"{self.tracer}.notify(trace_lane, {place}, watch, {stage}, {tile}, {remote}, False)"
 
     def mark_tile(self, stage: int) -> str | None:
-        return f"tracing.tile_begin(trace_lane, watch, {stage}, tile)"
+        return f"{self.tracer}.tile_begin(trace_lane, watch, {stage}, tile)"
 
     def mark_end(self, stage: int) -> str | None:
-        return f"tracing.tile_end(trace_lane, {stage}, tile)"
+        return f"{self.tracer}.tile_end(trace_lane, {stage}, tile)"
 
     def mark_transfer_begin(self) -> str | None:
-        return "tracing.transfer_begin(trace_lane)"
+        return f"{self.tracer}.transfer_begin(trace_lane)"
 
     def mark_transfer(self, stage: int, tensor: int, rank: str, offset: str) -> str | None:
-        return f"tracing.transfer(trace_lane, watch, {stage}, tile, {tensor}, {rank}, {offset})"
+        return f"{self.tracer}.transfer(trace_lane, watch, {stage}, tile, {tensor}, {rank}, {offset})"
 
     def setup_queue(self, lane: int) -> tuple[str, ...]:
         return (f"queue.trace({lane})",)
@@ -227,6 +246,7 @@ class TritonDistributed(Dialect):
     notifies_together: bool = False
     waits_together: bool = False
     meets: bool = False
+    copies_by_bulk: bool = False
 
     def check(self, bound: Bound) -> None:
         if not bound.schedule.reuse_wait:

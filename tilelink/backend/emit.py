@@ -10,6 +10,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
+from tilelink.backend.bulk import BulkStatements
 from tilelink.backend.context import Arg, Emitted, EmittedKernel, KernelContext, LoopContext, ModuleContext
 from tilelink.backend.deferred import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
@@ -27,9 +28,11 @@ from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.schedule.bulk import boxes_of
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
 MATH = "from tilelink.runtime.device import tiles"
+GLUON = "from triton.experimental import gluon", "from triton.experimental.gluon import language as gl"
 
 
 def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Emitted:
@@ -43,20 +46,30 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
     for kernel in bound.kernels:
         if kernel.on_copy_engine:
             context = _queue_kernel(bound, kernel, uniform, chosen)
+        elif bound.stages[kernel.name].bulk and chosen.copies_by_bulk:
+            context = _bulk_kernel(
+                bound, kernel, _arguments(bound, kernel, uniform, chosen), uniform, chosen.of_warps()
+            )
         else:
             context = _tile_kernel(bound, kernel, _arguments(bound, kernel, uniform, chosen), uniform, modules, chosen)
         contexts.append(context)
         counted = _counted(bound, kernel, chosen)
-        kernels.append(EmittedKernel(name=kernel.name, kernel=kernel, args=context.args, counted=counted))
+        lanes = context.bulk.lanes if context.bulk else 0
+        kernels.append(
+            EmittedKernel(name=kernel.name, kernel=kernel, args=context.args, counted=counted, lanes=lanes)
+        )  # fmt: skip
+    bulk = any(c.bulk for c in contexts)
     module = ModuleContext(
         header=_header(bound),
         decorator=chosen.decorator,
         imports=(
             "import triton",
             "import triton.language as tl",
+            *(GLUON if bulk else ()),
             "",
             *(f"import {m}" for m in sorted(modules)),
             *chosen.imports,
+            *(chosen.of_warps().libraries if bulk else ()),
             *([MATH] if any("tiles." in line for c in contexts for loop in c.loops for line in loop.lines) else []),
         ),
         constants=_constants(bound, thresholds, uniform),
@@ -205,29 +218,44 @@ def _tile_body(
     dialect: Dialect,
     held: Deferred | None,
 ) -> None:
-    scalar = _printer(bound, triton=True)
-    awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
-    addresses = Addresses(
-        bound=bound,
-        stage=stage,
-        typing=infer(bound.program).stage(stage.name),
-        writer=writer,
-        scalar=scalar,
-        smallest=SMALLEST_DOT if bound.target.kind != "cpu" and _multiplies(stage) else 1,
-        dialect=dialect,
-        waits=awaits,
-    )
-    for decl in stage.stage.indices:
-        writer.line(f"{decl.name} = {scalar(stage.order[decl.name])}")
-    if mark := dialect.mark_tile(stage.number):
-        writer.line(mark)
-    if awaits:
-        writer.line(dialect.no_token())
+    addresses = _tile_head(bound, stage, writer, dialect)
     lowered = Values(addresses=addresses, descriptors=descriptors, deferred=held)
     Statements(values=lowered, thresholds=uniform, hosted=_hosted(bound)).body(stage.stage.body)
     if mark := dialect.mark_end(stage.number):
         writer.line(mark)
     modules |= lowered.modules
+
+
+def _bulk_kernel(
+    bound: Bound,
+    kernel: Kernel,
+    args: tuple[Arg, ...],
+    uniform: Mapping[tuple[str, str], int | None],
+    dialect: Dialect,
+) -> KernelContext:
+    """A kernel of one stage, whose programs are warps that copy boxes."""
+    stage = bound.stages[kernel.name]
+    writer = Writer(taken=user_names(bound, stage))
+    values = Values(addresses=_tile_head(bound, stage, writer, dialect), descriptors=Descriptors())
+    boxes = boxes_of(bound, stage, kernel.lanes)
+    assert boxes is not None
+    lowered = BulkStatements(
+        values=values, thresholds=uniform, hosted=_hosted(bound), kernel=kernel.name, boxes=boxes
+    )  # fmt: skip
+    lowered.body(stage.stage.body)
+    if mark := dialect.mark_end(stage.number):
+        writer.line(mark)
+    # a tensor of which only boxes are touched needs no pointer
+    unused = {a.name for a in lowered.args.values()}
+    args = tuple(a for a in args if a.kind not in ("tensor", "peers") or a.name not in unused)
+    return KernelContext(
+        name=kernel.name,
+        args=(*lowered.args.values(), *args),
+        setup=_setup(bound, kernel, dialect, pointers=False),
+        loops=(LoopContext(total=stage.total, lines=tuple(writer.lines)),),
+        copy_engine=False,
+        bulk=lowered.context(kernel.lanes),
+    )
 
 
 def _hosted(bound: Bound) -> frozenset[tuple[str, str]]:
@@ -237,13 +265,35 @@ def _hosted(bound: Bound) -> frozenset[tuple[str, str]]:
     return frozenset((s.region.tensor, s.kind) for s in waits)
 
 
+def _tile_head(bound: Bound, stage: BoundStage, writer: Writer, dialect: Dialect) -> Addresses:
+    """The lines that a tile begins with, and what renders the regions behind them."""
+    scalar = _printer(bound, triton=True)
+    awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
+    for decl in stage.stage.indices:
+        writer.line(f"{decl.name} = {scalar(stage.order[decl.name])}")
+    if mark := dialect.mark_tile(stage.number):
+        writer.line(mark)
+    if awaits:
+        writer.line(dialect.no_token())
+    return Addresses(
+        bound=bound,
+        stage=stage,
+        typing=infer(bound.program).stage(stage.name),
+        writer=writer,
+        scalar=scalar,
+        smallest=SMALLEST_DOT if bound.target.kind != "cpu" and _multiplies(stage) else 1,
+        dialect=dialect,
+        waits=awaits,
+    )
+
+
 def _multiplies(stage: BoundStage) -> bool:
     found = [value_of(s) for s in statements(stage.stage.body)]
     return any(isinstance(v, Dot | Attend) for value in found if value is not None for v in values(value))
 
 
-def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
-    """The epoch, the buffer of every tensor, and the waits for peers' launches."""
+def _setup(bound: Bound, kernel: Kernel, dialect: Dialect, *, pointers: bool = True) -> tuple[str, ...]:
+    """The epoch, the buffer of every tensor (pointers to it too), and the waits for peers' launches."""
     writer = Writer()
     for line in dialect.setup(_first_lane(bound, kernel)):
         writer.line(line)
@@ -259,8 +309,9 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
             continue
         name = tensor.name
         writer.line(f"{name}_slot_number = ((launch - 1) % {tensor.slots}).to(tl.int32)")
-        writer.line(f"{name}_slot = {name}_slot_number.to(tl.int64) * {tensor.size}")
-        writer.line(f"{name}_here = {name} + {name}_slot")
+        if pointers:
+            writer.line(f"{name}_slot = {name}_slot_number.to(tl.int64) * {tensor.size}")
+            writer.line(f"{name}_here = {name} + {name}_slot")
         if name in signalled:
             writer.line(f"{name}_round = ((launch - 1) // {tensor.slots} + 1).to({dialect.epoch_type})")
     block = power_of_two(bound.ranks)

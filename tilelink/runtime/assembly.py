@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,13 @@ from tilelink.errors import SettingsError
 from tilelink.settings import settings
 from tilelink.target import Target
 
-_POINTERS = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "i32": "*i32", "bool": "*i1"}
-_TYPES = {
-    "peers": "*i64",
-    "signals": "*i32",
-    "signal_table": "*i64",
-    "thresholds": "*i32",
-    "epoch": "*i64",
-    "edge": "*i64",
-    "rank": "i32",
-    "first_program": "i32",
-    "num_programs": "i32",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSource:
-    """A kernel of a generated module: the kinds of its parameters, with the element type of tensors.
-
-    The type of a descriptor has its box behind it: "bf16[128, 64]".
-    """
+    """A kernel of a generated module. types: of its run-time parameters, as Triton spells them; others are None."""
 
     name: str
-    args: tuple[tuple[str, str], ...]
+    types: Mapping[str, str]
     warps: int
     stages: int
 
@@ -51,19 +35,8 @@ def assemble(source: Path, kernels: Sequence[KernelSource], target: Target) -> s
 def _compiled(function: Any, kernel: KernelSource, target: Target) -> str:
     from tilelink.runtime.compile_offline import compile_source
 
-    signature: dict[str, str] = {}
-    for name, (kind, dtype) in zip(function.arg_names, kernel.args, strict=True):
-        if kind != "watch":
-            signature[name] = _type(kind, dtype)
-    watch = [n for n, (kind, _) in zip(function.arg_names, kernel.args, strict=True) if kind == "watch"]
+    absent = dict.fromkeys(name for name in function.arg_names if name not in kernel.types)
     compiled = compile_source(
-        function, signature, dict.fromkeys(watch), target, num_warps=kernel.warps, num_stages=kernel.stages
-    )
+        function, kernel.types, absent, target, num_warps=kernel.warps, num_stages=kernel.stages
+    )  # fmt: skip
     return compiled.asm["amdgcn" if target.kind == "hip" else "ptx"]
-
-
-def _type(kind: str, dtype: str) -> str:
-    if kind == "descriptor":
-        element, _, box = dtype.partition("[")
-        return f"tensordesc<{_POINTERS[element][1:]}[{box}>"
-    return _POINTERS[dtype] if kind == "tensor" else _TYPES[kind]

@@ -26,7 +26,8 @@ def compile_source(
     """Compiles a `@triton.jit` function and returns Triton's CompiledKernel.
 
     signature: the type of each run-time parameter as Triton spells it: "i32", "i64", "fp32", pointers "*bf16",
-    host descriptors "tensordesc<bf16[128,64]>". constexprs: the values of all others, None included.
+    host descriptors "tensordesc<bf16[128,64]>", with the layout of boxes behind the size in Gluon.
+    constexprs: the values of all others, None included.
     aligned: the parameters that are multiples of 16 (bytes, for pointers); default: every pointer.
 
     Of the result, `.asm["ptx"]` or `.asm["amdgcn"]` is the text and `.metadata.shared` the bytes of shared memory.
@@ -43,9 +44,18 @@ def compile_source(
     if aligned is None:
         aligned = [name for name, kind in types.items() if kind.startswith("*")]
     attributes = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
-    source = ASTSource(fn=kernel, signature=types, constexprs=dict(constexprs), attrs=attributes)
+    source = _language(kernel)(fn=kernel, signature=types, constexprs=dict(constexprs), attrs=attributes)
     gpu = GPUTarget(machine.kind, machine.architecture, machine.warp_size)
     return triton.compile(source, target=gpu, options={"num_warps": num_warps, "num_stages": num_stages})
+
+
+def _language(kernel: Any) -> Any:
+    """What Triton compiles a function of its own as, or one in Gluon."""
+    if not kernel.is_gluon():
+        return ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource  # Triton has no other name for it
+
+    return GluonASTSource
 
 
 def _full_signature(

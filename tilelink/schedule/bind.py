@@ -13,6 +13,7 @@ from tilelink.ir.typing import infer
 from tilelink.ir.visitor import stage_regions, statements
 from tilelink.schedule import defaults
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
+from tilelink.schedule.bulk import with_bulk
 from tilelink.schedule.deferred import check_deferred
 from tilelink.schedule.flat import check_flat
 from tilelink.schedule.kernels import kernels_of
@@ -72,6 +73,7 @@ def bind(
         finished_base=used + ranks,
         pad_size=used + 2 * ranks,
     )
+    bound = with_bulk(bound)
     bound = replace(bound, kernels=kernels_of(bound))
     check_flat(bound)
     check_deferred(bound)

@@ -54,6 +54,8 @@ class BoundStage:
     stages: int
     flat: bool = False
     defer_notify: bool = False
+    bulk: int = 0
+    """Programs of one warp on each SM, where it copies by bulk (see schedule/bulk.py); else 0."""
     tasks: int | None = None
     """How many tiles of its order it has, where that is not what its indices make."""
 
@@ -100,10 +102,17 @@ class Kernel:
     """Waits that every peer has finished launch e - reuse_lag; 0 waits for nothing."""
     needs_entry: bool
     """Waits that every peer has entered launch e (it reads their inputs)."""
+    lanes: int = 1
+    """Programs that share an SM."""
 
     @property
     def on_copy_engine(self) -> bool:
         return self.stream == "copy"
+
+    @property
+    def blocks(self) -> int:
+        """Places on SMs that its programs take."""
+        return self.programs // self.lanes
 
     @property
     def beside(self) -> bool:

@@ -41,6 +41,7 @@ def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
                 stages=host.stages,
                 reuse_lag=lag if bound.schedule.reuse_wait else 0,
                 needs_entry=entry,
+                lanes=_lanes(host),
             )
         )
     return tuple(kernels)
@@ -49,6 +50,11 @@ def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
 def _own(stage: BoundStage) -> int | None:
     """The programs that its schedule asks for on SMs of their own, None for a stage that takes what is left."""
     return stage.resource.programs if isinstance(stage.resource, Sm) else None
+
+
+def _lanes(stage: BoundStage) -> int:
+    """The programs that share an SM."""
+    return max(1, stage.bulk)
 
 
 def _stream(stage: BoundStage) -> str:
@@ -94,7 +100,10 @@ def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -
     """
     cap = bound.target.max_programs
     most = {host.name: min(tiles[host.name], cap or tiles[host.name]) for host in hosts}
-    own = {host.name: max(1, min(asked, most[host.name])) for host in hosts if (asked := _own(host)) is not None}
+    own = {
+        host.name: max(1, min(asked, -(-most[host.name] // _lanes(host))))
+        for host in hosts if (asked := _own(host)) is not None
+    }  # fmt: skip
     slots, taken = bound.target.slots, sum(own.values())
     result: dict[str, int] = {}
     for host in hosts:
@@ -104,7 +113,8 @@ def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -
             hint = f"give them fewer, so that some are left for {host.stage.name}"
             raise ScheduleError(message, location=bound.schedule.location, hint=hint)
         left = max(1, min(slots - taken, most[host.name]))
-        result[host.name] = 1 if on_copy_engine else own.get(host.name, left)
+        on_sms = own[host.name] * _lanes(host) if host.name in own else left
+        result[host.name] = 1 if on_copy_engine else on_sms
     return result
 
 

@@ -69,6 +69,10 @@ class Machine:
     """Stores of one program to a peer."""
     sm_pull_rate: float = _number("B/s")
     """Loads of one program from a peer."""
+    sm_bulk_rate: float = _number("B/s")
+    """What the programs of one SM that copy by bulk have under way together, over the time that it takes to arrive."""
+    bulk_latency: float = _number("s")
+    """Of a tile copied by bulk besides: until its first box comes and its last one has arrived."""
     link_latency: float = _number("s")
     """One way, of a load that waits for its data."""
     signal_latency: float = _number("s")

@@ -111,6 +111,8 @@ class StageSchedule:
     """In how many parts at most the products of tiles beyond whole rounds are divided (see schedule/split.py)."""
     defer_notify: bool = False
     """A tile is notified while the program's next one is multiplied already (see schedule/deferred.py)."""
+    bulk: int | None = None
+    """Programs of one warp on each of its SMs, which copy by the tensor memory accelerator (see schedule/bulk.py)."""
     location: Location | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -133,6 +135,8 @@ class StageSchedule:
             parts.append(f"split_tail {self.split_tail}")
         if self.defer_notify:
             parts.append("defer_notify")
+        if self.bulk:
+            parts.append(f"bulk {self.bulk}")
         return f"{self.name} {', '.join(parts)}"
 
 
@@ -202,6 +206,12 @@ class Schedule:
     def defer_notify(self, stage: str, on: bool = True) -> Schedule:
         """A tile of this stage is notified while the program's next one is multiplied already."""
         return self._with_stage(replace(self.stage(stage), defer_notify=on))
+
+    def bulk(self, stage: str, programs: int | None) -> Schedule:
+        """So many programs of one warp on each SM of this stage copy by the tensor memory accelerator; None: none."""
+        if programs is not None and programs < 1:
+            raise ScheduleError(f"bulk {programs} of {stage}", hint="an SM runs at least one program")
+        return self._with_stage(replace(self.stage(stage), bulk=programs))
 
     def channel(self, tensor: str, **sizes: int) -> Schedule:
         return self._with_tensor(replace(self.tensor(tensor), channel=_positive(tensor, sizes)))

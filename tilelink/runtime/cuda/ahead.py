@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
-from tilelink.runtime.cuda.functions import descriptor
+from tilelink.runtime.cuda.functions import described
 from tilelink.runtime.cuda.recorded import BoundaryOptions, boundary_options, recorded
 from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
 from tilelink.runtime.modules import load_module
@@ -78,7 +78,7 @@ def _compiled(program: GpuProgram, kernel: GpuKernel, watch: torch.Tensor | None
             tensor = program.layout.tensor(one.name)
             flat = _some(tensor.torch_dtype)
             whole = flat[:1].expand(tensor.slots if tensor.symmetric else 1, *tensor.shape)
-            arguments.append(descriptor(whole, one.block) if one.kind == "descriptor" else flat)
+            arguments.append(described(whole, one) if one.block else flat)
     function = getattr(load_module(program.source), kernel.name)
     compiled = function.warmup(*arguments, grid=(1,), num_warps=kernel.warps, num_stages=kernel.stages)
     return int(compiled.metadata.shared)

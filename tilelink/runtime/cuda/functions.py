@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from tilelink.runtime.cuda.launch import InPlace, Unknown
 from tilelink.runtime.cuda.spec import Argument, GpuKernel
 from tilelink.runtime.job import Layout
 
-Values = Callable[[str, str], Any]
+Values = Callable[[Argument], Any]
 _log = logging.getLogger("tilelink.runtime")
 
 
@@ -93,7 +94,7 @@ class Function:
     def __init__(
         self, kernel: GpuKernel, function: Any, fixed: Mapping[str, Any], value: Values, layout: Layout
     ) -> None:
-        """fixed: values by kind; value(kind, name): the others, None for what the caller passes.
+        """fixed: values by kind; value(argument): the others, None for what the caller passes.
 
         Raises BindingError for a kernel that does not fit the GPU.
         """
@@ -103,17 +104,17 @@ class Function:
         self._changing: list[tuple[int, Argument]] = []
         self._kinds = [argument.kind for argument in kernel.args]
         for position, argument in enumerate(kernel.args):
-            given = own[argument.kind] if argument.kind in own else value(argument.kind, argument.name)
+            given = own[argument.kind] if argument.kind in own else value(argument)
             if argument.kind not in own and given is None:
                 self._changing.append((position, argument))
                 tensor = layout.tensor(argument.name)
                 given = torch.empty(tensor.shape, dtype=tensor.torch_dtype, device="cuda")
-            self._arguments.append(descriptor(given, argument.block) if argument.kind == "descriptor" else given)
-        grid = (kernel.programs, 1, 1)
+            self._arguments.append(described(given, argument))
+        grid = (kernel.grid, 1, 1)
         compiled = function.warmup(*self._arguments, grid=grid, num_warps=kernel.warps, num_stages=kernel.stages)
         _load(compiled, kernel.name)
-        self._run = launcher(compiled, kernel.programs)
-        self._in_place = _in_place(compiled, kernel.programs, self._arguments)
+        self._run = launcher(compiled, kernel.grid)
+        self._in_place = _in_place(compiled, kernel.grid, self._arguments)
         self.compiled = compiled
         for position, _ in self._changing:
             self._arguments[position] = None
@@ -137,25 +138,36 @@ class Function:
                 return
         arguments = list(self._arguments)
         for position, argument in self._changing:
-            tensor = tensors[argument.name]
-            arguments[position] = descriptor(tensor, argument.block) if argument.kind == "descriptor" else tensor
+            arguments[position] = described(tensors[argument.name], argument)
         if instead:
             arguments = [instead.get(kind, a) for kind, a in zip(self._kinds, arguments, strict=True)]
         self._run(stream, *arguments)
 
 
-class _Address:
-    """Stands for a tensor in a descriptor without keeping it alive."""
+class Address:
+    """Stands for a contiguous tensor in a descriptor without keeping it alive; address: where it lies, if elsewhere."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, address: int | None = None) -> None:
         self.dtype = tensor.dtype
-        self._address = tensor.data_ptr()
+        self.shape = tensor.shape
+        self._address = tensor.data_ptr() if address is None else address
 
     def data_ptr(self) -> int:
         return self._address
 
 
-def descriptor(tensor: torch.Tensor, block: tuple[int, ...]) -> Any:
-    """The tensor as rows of its last dimension, in blocks of rows and columns."""
+def described(tensor: torch.Tensor | Address, argument: Argument) -> Any:
+    """What a kernel is passed for a tensor: itself, or a descriptor as rows of its last dimension, in blocks."""
+    if not argument.block:
+        return tensor
     columns = tensor.shape[-1]
-    return TensorDescriptor(_Address(tensor), [tensor.numel() // columns, columns], [columns, 1], list(block))
+    shape, strides = [prod(tensor.shape) // columns, columns], [columns, 1]
+    base = tensor if isinstance(tensor, Address) else Address(tensor)
+    if argument.kind == "descriptor":
+        return TensorDescriptor(base, shape, strides, list(argument.block))
+    # only kernels in Gluon have these, and importing that takes a while
+    from triton.experimental.gluon.language import NVMMASharedLayout
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as Boxes
+
+    layout = NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8 * tensor.dtype.itemsize, rank=2)
+    return Boxes(base, shape, strides, list(argument.block), layout)

@@ -16,14 +16,14 @@ from tilelink.runtime.cuda.branches import Branches
 from tilelink.runtime.cuda.copies import Flag
 from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.driver import library
-from tilelink.runtime.cuda.functions import Boundary, Function
+from tilelink.runtime.cuda.functions import Address, Boundary, Function
 from tilelink.runtime.cuda.heap import Heap
 from tilelink.runtime.cuda.order import kernels_in_order
 from tilelink.runtime.cuda.queue import Queue
 from tilelink.runtime.cuda.recorded import boundary_options, recorded
 from tilelink.runtime.cuda.replay import Replay, graphs
 from tilelink.runtime.cuda.sides import Sides
-from tilelink.runtime.cuda.spec import GpuProgram
+from tilelink.runtime.cuda.spec import Argument, GpuProgram
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.job import TensorLayout
 from tilelink.runtime.modules import load_module
@@ -177,14 +177,17 @@ class GpuKernel:
         found = torch.tensor([words, [0] * len(words)], dtype=torch.int64, device=self.device)
         return found[0], found[1].clone()
 
-    def _value(self, kind: str, name: str) -> torch.Tensor | None:
+    def _value(self, argument: Argument) -> torch.Tensor | Address | None:
         """What a kernel is passed for a tensor or table of the program; None for what changes with every launch."""
-        match kind:
+        name = argument.name
+        match argument.kind:
             case "peers":
                 return self._peers[name]
             case "thresholds":
                 tensor, _, family = name.rpartition("_")
                 return self._thresholds[tensor, family]
+            case _ if argument.owner is not None:
+                return Address(self._own[name], self._heap.addresses(name)[argument.owner])
             case _:
                 return self._own.get(name)
 

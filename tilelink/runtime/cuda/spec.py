@@ -17,11 +17,15 @@ Signal = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Argument:
-    """A parameter of a kernel, of a kind that `backend.context.Arg` lists; block: of a descriptor, rows and columns."""
+    """A parameter of a kernel, of a kind that `backend.context.Arg` lists.
+
+    block: of a descriptor, rows and columns. owner: the rank whose copy of the tensor it describes, None for the own.
+    """
 
     kind: str
     name: str
     block: tuple[int, ...] = ()
+    owner: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +33,8 @@ class GpuKernel:
     """A generated function. Kernels of one stream run one after the other, by `position`.
 
     awaits, notifies: signals of the program, (tensor, kind), that its stages wait for and send. counted: launches of it
-    are numbered by counting its programs (runtime/device/meeting.py).
+    are numbered by counting its programs (runtime/device/meeting.py). lanes: programs of one warp each that share a
+    block of threads, in a kernel written in Gluon; else 0.
     """
 
     name: str
@@ -44,6 +49,12 @@ class GpuKernel:
     awaits: frozenset[Signal] = frozenset()
     notifies: frozenset[Signal] = frozenset()
     counted: bool = False
+    lanes: int = 0
+
+    @property
+    def grid(self) -> int:
+        """Blocks of threads of a launch."""
+        return self.programs // max(1, self.lanes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -248,6 +248,22 @@ READ = tl.constexpr("ld.acquire.sys.global.b32 $0, [$1];")
 FENCE = tl.constexpr("fence.acq_rel.sys; mov.u32 $0, 0;")
 QUIET_TMA = tl.constexpr("cp.async.bulk.wait_group 0; fence.proxy.async.global; fence.acq_rel.sys; mov.u32 $0, 0;")
 
+
+def _of_a_warp(text: tl.constexpr) -> tl.constexpr:
+    """The same for a program that is one warp of several: its lane 0 does what thread 0 does of others."""
+    own = text.value.replace("%tid.x", "%laneid").replace("%ntid.x", "32")
+    return tl.constexpr(own.replace("bar.sync 0;", "bar.warp.sync 0xffffffff;"))
+
+
+WARP_POLL = _of_a_warp(POLL_TMA)
+WARP_POLL_ALL = _of_a_warp(POLL_ALL_TMA)
+WARP_POLL_DEADLINE = _of_a_warp(POLL_DEADLINE_TMA)
+WARP_ADD_GPU = _of_a_warp(ADD_GPU_TMA)
+WARP_ADD_SYS = _of_a_warp(ADD_SYS_TMA)
+WARP_PUBLISH = tl.constexpr(f"{_STORES_DONE}\nbar.warp.sync 0xffffffff;\nmov.u32 $0, 0;")
+WARP_TRACE_BEGIN = _of_a_warp(TRACE_BEGIN)
+WARP_TRACE_END = _of_a_warp(TRACE_END)
+
 # AMD, as LLVM's memory model of gfx942 has it. Before a release every wave writes back its own stores and waits for
 # that (vmcnt counts stores too): the release by one wave would not wait for the others'.
 AMD_RELEASE_GPU = tl.constexpr("buffer_wbl2 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\ns_mov_b32 $0, 0")

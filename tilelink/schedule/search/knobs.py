@@ -16,6 +16,7 @@ from tilelink.ir.program import Dot, IndexDecl, Notify, Program, Region, Stage, 
 from tilelink.ir.scalar import RANK, Env, Index, Ranks, Scalar, binary, const, evaluate, walk
 from tilelink.ir.typing import StageTyping, infer
 from tilelink.ir.visitor import statements, value_of, values
+from tilelink.schedule.bulk import bulk_reason
 from tilelink.schedule.defaults import padded
 from tilelink.schedule.deferred import deferred_reason
 from tilelink.schedule.flat import flat_reason
@@ -39,6 +40,8 @@ MOVED_ROWS = (64, 128, 256, 512, 1024, 2048, 65536)
 MOVERS = (4, 8, 16)
 """Programs on SMs of their own for a stage that moves data."""
 MOVER_WARPS = 16
+BULK, BULK_MOVERS = 4, (8, 12, 16)
+"""Programs of an SM that copies by bulk, and how many SMs do."""
 BUFFERS = (2, 1)
 TAIL_PARTS = 32
 """Parts of a tile in the last round, at most."""
@@ -59,7 +62,7 @@ def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, 
     """The knobs of a program at these sizes, in the order of its stages, then of its tensors."""
     typing = infer(program)
     readers = [
-        _Reader(program=program, stage=stage, typing=typing.stage(stage.name), dims=dims, ranks=ranks)
+        _Reader(program=program, stage=stage, typing=typing.stage(stage.name), dims=dims, ranks=ranks, tma=target.tma)
         for stage in program.stages
     ]
     products = [reader for reader in readers if reader.product]
@@ -150,6 +153,12 @@ class _Reader:
     typing: StageTyping
     dims: Mapping[str, int | float | bool]
     ranks: int
+    tma: bool = False
+
+    @property
+    def bulk(self) -> bool:
+        """Whether its copies may be the accelerator's."""
+        return self.tma and bulk_reason(self.stage.body) is None
 
     @property
     def product(self) -> Dot | None:
@@ -221,6 +230,8 @@ class _Reader:
             choices["kernel of its own"] = self._on(Sm())
         if self.moves or (self.stage != host and any(isinstance(s, Transfer) for s in statements(self.stage.body))):
             choices |= {f"{count} programs": self._on(Sm(programs=count)) for count in MOVERS}
+        if self.moves and self.bulk:
+            choices |= {f"{count} SMs by bulk": self._on(Sm(programs=count), BULK) for count in BULK_MOVERS}
         place = "epilogue" if self.regions(Wait) else "prologue"
         for other in hosts:
             if other != self.stage and not (place == "epilogue" and self._needed_by(other)):
@@ -233,11 +244,11 @@ class _Reader:
         awaited = {s.region.tensor for s in statements(other.body) if isinstance(s, Wait)}
         return any(region.tensor in awaited for region in self.regions(Notify))
 
-    def _on(self, resource: Resource) -> Change:
-        warps = MOVER_WARPS if self.moves and isinstance(resource, Sm) else None
+    def _on(self, resource: Resource, bulk: int | None = None) -> Change:
+        warps = MOVER_WARPS if self.moves and isinstance(resource, Sm) and not bulk else None
 
         def change(schedule: Schedule) -> Schedule:
-            schedule = schedule.on(self.stage.name, resource)
+            schedule = schedule.on(self.stage.name, resource).bulk(self.stage.name, bulk)
             return self._counters(schedule.knobs(self.stage.name, warps=warps)) if self.moves else schedule
 
         return change

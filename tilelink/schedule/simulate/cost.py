@@ -19,6 +19,10 @@ FULL_WARPS = 16
 """Warps of the programs with which a machine's rates of one program are measured."""
 
 
+Engine = Literal["copy", "push", "pull", "bulk"]
+"""What moves bytes: a copy engine, stores or loads of a peer's memory, or an SM's accelerator."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TileTime:
     """Seconds of one execution: the computation itself, and what comes before and after it."""
@@ -34,23 +38,26 @@ class TileTime:
 class Move:
     """A transfer: what moves it, how far, and how many programs of how many warps do such transfers on a rank."""
 
-    engine: Literal["copy", "push", "pull"]
+    engine: Engine
     reach: Literal["local", "node", "network"]
     programs: int = 1
     warps: int = FULL_WARPS
+    lanes: int = 1
+    """Programs that share an SM."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoveTime:
     """setup: seconds before the first byte (the copy engine's calls come on top). latency: seconds after the last.
 
-    rate: most bytes a second that this one transfer reaches. efficiency: share of the link's bandwidth that such
-    transfers reach together.
+    rate: most bytes a second that this one transfer reaches, and ramp: seconds that it takes longer than by this rate,
+    in which others have the link. efficiency: share of the link's bandwidth that such transfers reach together.
     """
 
     setup: float = 0.0
     latency: float = 0.0
     rate: float = inf
+    ramp: float = 0.0
     efficiency: float = 1.0
 
 
@@ -91,6 +98,8 @@ class Roofline:
 
     def move(self, move: Move, machine: Machine) -> MoveTime:
         """Local copies read and write memory; the network adds its latency to that of the link."""
+        if move.engine == "bulk":
+            return self._bulk(move, machine)
         if move.reach == "local":
             share = machine.memory_bandwidth / 2 / move.programs
             return MoveTime(
@@ -107,6 +116,17 @@ class Roofline:
         return MoveTime(
             latency=latency, rate=_rate(machine.sm_pull_rate, move, machine), efficiency=machine.sm_pull_efficiency
         )
+
+    def _bulk(self, move: Move, machine: Machine) -> MoveTime:
+        """Each program has its part of what its SM has under way, and of every tile waits for the first and last box.
+
+        Meanwhile others copy: programs of an SM do not keep in step.
+        """
+        far = machine.network_latency if move.reach == "network" else 0.0
+        memory = machine.memory_bandwidth / 2 / move.programs if move.reach == "local" else inf
+        rate = min(machine.sm_bulk_rate / move.lanes, memory)
+        shared = 1.0 if move.reach == "local" else machine.sm_push_efficiency
+        return MoveTime(latency=far, rate=rate, ramp=machine.bulk_latency, efficiency=shared)
 
 
 def _rate(full: float, move: Move, machine: Machine) -> float:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from heapq import heappop, heappush
+from math import floor
 
 import numpy as np
 
@@ -305,7 +307,7 @@ class _Programs:
         self.lanes = plan.lanes
         self.gap = machine.kernel_gap
         ranks = range(plan.bound.ranks)
-        self.free = [plan.bound.target.slots for _ in ranks]
+        self.free = [Fraction(plan.bound.target.slots) for _ in ranks]
         self.begin = [0.0] * len(self.lanes)
         self.end = [0.0] * len(self.lanes)
         self.waiting: dict[tuple[int, int], list[int]] = {}
@@ -334,7 +336,7 @@ class _Programs:
         number, rank, _ = self.lanes[lane]
         self.end[lane] = now
         kernel = self.kernels[number]
-        self.free[rank] += not kernel.on_copy_engine
+        self.free[rank] += self._room(kernel)
         self.running[number, rank] -= 1
         if self.running[number, rank] == 0:
             for after in self._behind(kernel):
@@ -352,10 +354,15 @@ class _Programs:
             waiting = self.waiting[number, rank]
             if (number, rank) not in self.ready or not waiting:
                 continue
-            free = len(waiting) if self.kernels[number].on_copy_engine else self.free[rank]
+            room = self._room(self.kernels[number])
+            free = min(len(waiting), floor(self.free[rank] / room)) if room else len(waiting)
             for lane in waiting[:free]:
                 self.begin[lane] = max(now, self.ready[number, rank])
                 started.append((lane, self.begin[lane]))
             self.waiting[number, rank] = waiting[free:] if free else waiting
-            self.free[rank] -= 0 if self.kernels[number].on_copy_engine else min(free, len(waiting))
+            self.free[rank] -= free * room
         return started
+
+    def _room(self, kernel: Kernel) -> Fraction:
+        """Of an SM that one of its programs takes."""
+        return Fraction(0 if kernel.on_copy_engine else 1, kernel.lanes)

@@ -14,7 +14,7 @@ from tilelink.ir.program import ITEM_BYTES, Dot, Read, Region, Transfer, Transpo
 from tilelink.ir.visitor import reads, value_of, values
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.plan import NOTIFY, READ, SUBSTEPS, WAIT, Ints, Plan
-from tilelink.schedule.simulate.cost import CostModel, Move, TileTime
+from tilelink.schedule.simulate.cost import CostModel, Engine, Move, TileTime
 from tilelink.schedule.simulate.work import Executions, WorkOf, executions
 from tilelink.schedule.verify.queues import waits_are_free
 
@@ -286,26 +286,31 @@ class _Builder:
         own = self._ranks(one, one.task)
         source, target = own, t.peer[rows]
         fetched = isinstance(one.statement.source, Read) and one.statement.target.rank is None
-        engine = "push"
+        engine: Engine = "push"
         if fetched and one.statement.mode != "push":
             source, target, engine = target, own, "pull"
         what = self._move(one, engine, source, target, t.elements[rows] * self.items[t.tensor[rows]])
         self.columns.add(MOVE, one.task, t.position[rows], what=what)
 
-    def _move(self, one: Executions, engine: str, source: Ints, target: Ints, size: Ints) -> Ints:
+    def _move(self, one: Executions, engine: Engine, source: Ints, target: Ints, size: Ints) -> Ints:
         """Rows of moves, priced by how they are done and how far they go."""
         kernel = self.kernel_of[one.stage.name]
         node = self.machine.node_ranks
         reach = np.where(source == target, 0, np.where(source // node == target // node, 1, 2))
         by_copy = kernel.on_copy_engine
+        engine = "copy" if by_copy else "bulk" if one.stage.bulk else engine
         moves = [
-            Move(engine="copy" if by_copy else "pull" if engine == "pull" else "push", reach=far,
-                 programs=self.work_of.programs[one.stage.name], warps=kernel.warps)
+            Move(engine=engine, reach=far, programs=self.work_of.programs[one.stage.name], warps=kernel.warps,
+                 lanes=kernel.lanes)
             for far in REACHES
         ]  # fmt: skip
         times = [self.cost.move(move, self.machine) for move in moves]
-        table = np.array([(t.setup, t.latency, t.rate, t.efficiency) for t in times])[reach]
-        self.move_parts.append((source, target, size, reach, np.full(len(size), by_copy), *table.T))
+        table = np.array([(t.setup, t.latency, t.ramp, t.rate, t.efficiency) for t in times])
+        setup, latency, ramp, rate, efficiency = table[reach].T
+        with np.errstate(divide="ignore"):  # what has no limit takes no time, and 1 / 0 is no limit again
+            rate = size / (ramp + size / rate)
+        by_engine = np.full(len(size), by_copy)
+        self.move_parts.append((source, target, size, reach, by_engine, setup, latency, rate, efficiency))
         what = np.arange(self.moves_made, self.moves_made + len(size))
         self.moves_made += len(size)
         return what

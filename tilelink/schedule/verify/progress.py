@@ -41,25 +41,31 @@ def progress(plan: Plan) -> Iterator[VerificationError]:
 
 
 def _programs(plan: Plan) -> int:
-    """Programs of a rank that are to run at the same time."""
+    """Programs of a rank that are to run at the same time, those that share an SM as one."""
     largest: dict[str, int] = {}
     for kernel in plan.bound.kernels:
         if not kernel.on_copy_engine:
-            largest[kernel.stream] = max(kernel.programs, largest.get(kernel.stream, 0))
+            largest[kernel.stream] = max(kernel.blocks, largest.get(kernel.stream, 0))
     return sum(largest.values())
 
 
 def _waiting_programs(plan: Plan, scripts: list[Ints]) -> list[dict[str, int]]:
-    """Per rank and stream the most programs of one kernel that wait for anything."""
-    count: Counter[tuple[int, int]] = Counter()
-    for (number, rank, _), script in zip(plan.lanes, scripts, strict=True):
-        count[number, rank] += bool((plan.signals.kind[script] == WAIT).any())
+    """Per rank and stream the most programs of one kernel that wait for anything, those that share an SM as one."""
+    lanes = zip(plan.lanes, scripts, strict=True)
+    waiting = {_block(plan, lane) for lane, script in lanes if (plan.signals.kind[script] == WAIT).any()}
+    count = Counter((number, rank) for number, rank, _ in waiting)
     result: list[dict[str, int]] = [{} for _ in range(plan.bound.ranks)]
     for (number, rank), programs in count.items():
         kernel = plan.bound.kernels[number]
         if not kernel.on_copy_engine:
             result[rank][kernel.stream] = max(programs, result[rank].get(kernel.stream, 0))
     return result
+
+
+def _block(plan: Plan, lane: tuple[int, int, int]) -> tuple[int, int, int]:
+    """(kernel, rank, block of threads) of a lane, (kernel, rank, program): some programs share one."""
+    number, rank, program = lane
+    return number, rank, program // plan.bound.kernels[number].lanes
 
 
 def _scripts(plan: Plan) -> list[Ints]:
@@ -87,6 +93,10 @@ class _Run:
         self.sleepers: dict[int, list[int]] = {}
         self.ready: deque[int] = deque()
         self.free = [slots] * plan.bound.ranks
+        self.blocks = [_block(plan, lane) for lane in plan.lanes]
+        self.running = Counter[tuple[int, int, int]]()
+        """Programs of each block that have a slot and have not ended."""
+        self.size = Counter(self.blocks)
         self.pending: list[deque[int]] = self._pending(priority)
         self.unfinished = self._kernel_sizes()
 
@@ -135,9 +145,12 @@ class _Run:
         waiting = self.pending[rank]
         while waiting:
             lane = waiting.popleft()
-            free = self.plan.bound.kernels[self.plan.lanes[lane][0]].on_copy_engine
+            block = self.blocks[lane]
+            free = self.plan.bound.kernels[block[0]].on_copy_engine or block in self.running
             if self._started(lane) and (free or self.free[rank] > 0):
                 self.free[rank] -= 0 if free else 1
+                if block not in self.running:
+                    self.running[block] = self.size[block]
                 self.ready.append(lane)
             else:
                 later.append(lane)
@@ -160,9 +173,11 @@ class _Run:
                     self.ready.extend(self.sleepers.pop(key))
             at += 1
         self.cursor[lane] = at
-        number, rank, _ = self.plan.lanes[lane]
+        number, rank, _ = block = self.blocks[lane]
         self.unfinished[number, rank] -= 1
-        self.free[rank] += 0 if self.plan.bound.kernels[number].on_copy_engine else 1
+        self.running[block] -= 1
+        if not self.running[block] and not self.plan.bound.kernels[number].on_copy_engine:
+            self.free[rank] += 1
         self._admit(rank)
 
 

@@ -1,0 +1,190 @@
+# pyright: basic
+"""Kernels that copy by bulk: their source, and the order of what Triton makes of it."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+import torch
+
+from tests.runtime.ptx import text
+from tilelink import compiler
+from tilelink.backend import store
+from tilelink.backend.context import plain_layout, signature
+from tilelink.backend.emit import emit
+from tilelink.compiler_cpu import layout
+from tilelink.compiler_gpu import gpu_program
+from tilelink.runtime.compile_offline import compile_source
+from tilelink.runtime.cuda.functions import Address, described
+from tilelink.runtime.cuda.spec import Argument
+from tilelink.schedule.bound import Bound
+from tilelink.schedule.plan import make_plan
+
+ROW = 4096
+SIZES = {"Ms": 512, "K": ROW}
+
+
+@cache
+def bound(ranks: int = 4, *, pull: bool = False, more: str = "bulk 4", on: str = "sm_90") -> Bound:
+    """Programs that wait for rows of their own rank and push them to all, or that pull them from all."""
+    if pull:
+        statements = "tile_pull_data(s[p, i, :], c[i, :] @ p)", "producer_tile_notify(s[p, i, :])"
+    else:
+        statements = "tile_push_data(s[rank, i, :] @ p, c[i, :])", "producer_tile_notify(s[rank, i, :] @ p)"
+    module = compiler.parse(
+        f"""program hand(Ms, K):
+    x : in        [Ms, K]
+    c : symmetric [Ms, K]
+    s : symmetric [ranks, Ms, K]
+    y : out       [ranks, Ms, K]
+
+    compute make(i: Ms):
+        c[i, :] = exp(x[i, :])
+        for (p: ranks):
+            producer_tile_notify(c[i, :] @ p)
+
+    comm carry(p: ranks, i: Ms):
+        consumer_tile_wait(c[i, :])
+        {statements[0]}
+        {statements[1]}
+
+    compute take(p: ranks, i: Ms):
+        consumer_tile_wait(s[p, i, :])
+        y[p, i, :] = s[p, i, :]
+
+schedule one for hand:
+    make on sm, tile(i=1)
+    carry on sm(8), tile(i=64), {more}
+    take in make epilogue, tile(i=1)
+""",
+        "hand.tl",
+    )
+    return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=SIZES, dtype="bf16", target=on)
+
+
+def source(made: Bound, dialect: str = "triton") -> str:
+    return emit(made, make_plan(made).thresholds, dialect=dialect).text
+
+
+def test_a_tile_is_waited_for_copied_in_boxes_and_notified() -> None:
+    lines = [line.strip() for line in source(bound()).split("def _carry(")[1].split("\n@")[0].splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    assert lines[1] == "pid = gl.program_id(0) * 4 + LANE + first_program"
+    loop = lines.index("for tile in range(pid, 32, num_programs):")
+    kinds = [
+        ("wait", "ready += bulk.wait("), ("load", "bulk.load_box("), ("loaded", "bulk.loaded("),
+        ("store", "_carry_store("), ("notify", "bulk.notify("),
+    ]  # fmt: skip
+    found = [kind for line in lines[loop:] for kind, mark in kinds if mark in line]
+    assert found == ["wait", "load", "loaded", "store", "notify"]
+    assert "for step_0 in range(0, 67):" in lines  # 64 boxes, three of them ahead
+    row = next(line for line in lines if line.startswith("row_0 = "))
+    assert row == "row_0 = dl.consume_token(c_slot_number * 512 + i * 64, ready)"
+    assert not any(re.match(r"tl\.(load|store)\(.*(c|s)_", line) for line in lines)
+
+
+def test_every_ranks_copy_has_a_descriptor_and_the_own_ones_one() -> None:
+    for pull, near, far in ((False, "c", "s"), (True, "s", "c")):
+        emitted = emit(bound(pull=pull), make_plan(bound(pull=pull)).thresholds)
+        kernel = next(k for k in emitted.kernels if k.name == "carry")
+        boxes = [(a.kind, a.name, a.owner) for a in kernel.args if a.block]
+        assert sorted(boxes, key=str) == sorted(
+            [("boxes", near, None), *(("peer_boxes", far, rank) for rank in range(4))], key=str
+        )
+        assert not any(a.kind in ("tensor", "peers") for a in kernel.args)
+        assert (kernel.lanes, kernel.warps) == (4, 4)
+        what = "load" if pull else "store"
+        assert len(re.findall(rf"(?:if|elif) peer == \d:\n        bulk\.{what}_box\(", emitted.text)) == 4
+
+
+def compiled(made: Bound, dialect: str = "triton", watch: bool = False):
+    emitted = emit(made, make_plan(made).thresholds, dialect=dialect)
+    kernel = next(k for k in emitted.kernels if k.name == "carry")
+    types = signature(kernel, made) | ({"watch": "*i64"} if watch else {})
+    function = store.load(store.save(emitted.text)).carry
+    rest = {} if watch else {"watch": None}
+    return compile_source(function, types, rest, "sm_90", num_warps=kernel.warps, num_stages=3)
+
+
+EVENTS = {
+    "poll": r"ld\.acquire\.sys\.global\.b32",
+    "proxy": r"fence\.proxy\.async\.global",
+    "load": r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global",
+    "arrived": r"mbarrier\.try_wait",
+    "store": r"cp\.async\.bulk\.tensor\.2d\.global\.shared",
+    "written": r"cp\.async\.bulk\.wait_group\s+0",
+    "together": r"bar\.warp\.sync 0xffffffff",
+    "release": r"red\.release\.(sys|gpu)\.global\.add",
+}
+
+
+@pytest.mark.parametrize("pull", [False, True])
+def test_what_was_stored_is_written_before_it_is_told_of(pull: bool) -> None:
+    kernel = compiled(bound(pull=pull))
+    lines = text(kernel).splitlines()
+    found = [kind for line in lines for kind, pattern in EVENTS.items() if re.search(pattern, line)]
+    tells = [n for n, kind in enumerate(found) if kind == "release"]
+    assert len(tells) == 4  # one of each program
+    for at in tells:
+        assert found[at - 3 : at] == ["written", "proxy", "together"]
+    scope = "gpu" if pull else "sys"
+    assert len(re.findall(rf"red\.release\.{scope}\.global\.add", text(kernel))) == 4
+    first = found.index("load")
+    assert "poll" in found[:first] and found[found.index("poll") :][:3] == ["poll", "together", "proxy"]
+    assert kernel.metadata.num_warps == 8 and 192 * 1024 <= kernel.metadata.shared <= 227 * 1024
+    # a barrier of all threads of the block would wait for programs that are elsewhere
+    assert not re.search(r"bar\.sync\s+0;", text(kernel))
+
+
+@pytest.mark.parametrize("dialect", ["triton", "traced"])
+def test_deadlines_and_traces_are_those_of_a_warp(dialect: str) -> None:
+    ptx = text(compiled(bound(), dialect, watch=True))
+    assert len(re.findall(r"atom\.relaxed\.sys\.global\.cas\.b64", ptx)) >= 4
+    assert not re.search(r"bar\.sync\s+0;", ptx)
+    assert ("%tid.x" not in ptx.split("DONE:")[1].split("DONE:")[0]) and "%laneid" in ptx
+    assert ("bulk_tracing.tile_begin(" in source(bound(), "traced")) and "tracing" not in source(bound())
+
+
+def test_the_device_library_knows_programs_of_a_warp() -> None:
+    """All that programs of all threads of a block call has a form for one warp, with other names for its threads."""
+    from tilelink.runtime.device import assembly
+
+    warp = {name: value.value for name, value in vars(assembly).items() if name.startswith("WARP_")}
+    assert len(warp) == 8
+    for name, one in warp.items():
+        assert "%tid" not in one and "%ntid" not in one and "bar.sync" not in one, name
+
+
+def test_another_dialect_and_another_processor_load_and_store() -> None:
+    assert "gluon" not in source(bound(), "triton_dist")
+    for on in ("sm_80", "cpu"):
+        plain = source(bound(on=on))
+        assert "gluon" not in plain and "tl.store(s_there_0" in plain
+
+
+def test_a_single_program_of_an_sm() -> None:
+    made = bound(more="bulk 1")
+    emitted = emit(made, make_plan(made).thresholds)
+    assert [k.lanes for k in emitted.kernels if k.name == "carry"] == [1]
+    assert "(_carry, (" in emitted.text and compiled(made).metadata.num_warps == 8
+
+
+def test_a_launch_has_a_block_for_the_programs_of_an_sm() -> None:
+    verified = compiler.plan(bound().source, bound().schedule, ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
+    program = gpu_program(verified, layout(verified))
+    found = {one.name: (one.programs, one.lanes, one.grid, one.warps) for one in program.kernels}
+    assert found == {"make": (124, 0, 124, 4), "carry": (32, 4, 8, 4)}
+    far = [one for one in program.kernels[1].args if one.owner is not None]
+    assert [(one.kind, one.name, one.owner, one.block) for one in far] == [
+        ("peer_boxes", "s", rank, (32, 128)) for rank in range(4)
+    ]
+
+
+def test_a_descriptor_of_a_peers_copy_says_what_was_compiled() -> None:
+    tensor = torch.empty(2, 4, 512, ROW, dtype=torch.bfloat16, device="meta")
+    made = described(Address(tensor, 1 << 20), Argument(kind="peer_boxes", name="s", block=(32, 128), owner=3))
+    assert (made.base.data_ptr(), made.base.dtype) == (1 << 20, torch.bfloat16)
+    assert (list(made.shape), list(made.strides), list(made.block_shape)) == ([4096, ROW], [ROW, 1], [32, 128])
+    assert repr(made.layout) == plain_layout(16)

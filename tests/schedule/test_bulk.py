@@ -1,0 +1,230 @@
+"""Copies by bulk: what may be copied so, in which boxes, and by how many programs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilelink import compiler
+from tilelink.errors import ScheduleError
+from tilelink.frontend.schedule_parser import parse_schedule
+from tilelink.schedule.bound import Bound
+from tilelink.schedule.bulk import ALIGNMENT, LONGEST, SHARED, boxes_of
+from tilelink.schedule.search.knobs import knobs
+from tilelink.schedule.search.seeds import distance
+from tilelink.schedule.values import Schedule
+from tilelink.target import target
+
+PROGRAM = """program carry(Ms, K):
+    x : in        [Ms, K]
+    z : in        [Ms, K]
+    l : local     [Ms, K]
+    s : symmetric [ranks, Ms, K]
+    t : symmetric [ranks, Ms, K]
+    y : out       [ranks, Ms, K]
+
+    comm carry(p: ranks, i: Ms):
+        {body}
+
+    compute take(p: ranks, i: Ms, j: K):
+        consumer_tile_wait(s[p, i, :])
+        y[p, i, j] = s[p, i, j]{more}
+
+schedule one for carry:
+    carry {place}
+    take {taken}, tile(i=64, j=64)
+"""
+PUSH, TELL = "tile_push_data(s[rank, i, :] @ p, x[i, :])", "producer_tile_notify(s[rank, i, :] @ p)"
+NEXT = "\n        "
+PLACE = "on sm(8), tile(i=64), bulk 4"
+
+
+def bound(
+    *body: str, place: str = PLACE, Ms: int = 512, K: int = 4096, ranks: int = 4, on: str = "sm_90",
+    dtype: str = "bf16", taken: str = "on sm", more: str = "",
+) -> Bound:  # fmt: skip
+    text = PROGRAM.format(body=NEXT.join(body or (PUSH, TELL)), place=place, taken=taken, more=more)
+    module = compiler.parse(text, "carry.tl")
+    sizes = {"Ms": Ms, "K": K}
+    return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=sizes, dtype=dtype, target=on)
+
+
+def programs(made: Bound) -> list[tuple[int, int, int]]:
+    return [(k.programs, k.lanes, k.blocks) for k in made.kernels]
+
+
+def test_programs_share_the_sms_that_are_left_out_of_the_other_kernels() -> None:
+    made = bound(Ms=4096)
+    assert made.stages["carry"].bulk == 4
+    assert programs(made) == [(32, 4, 8), (124, 1, 124)]
+
+
+def test_no_more_sms_than_there_are_tiles_for() -> None:
+    assert programs(bound(Ms=128, ranks=3))[0] == (8, 4, 2)  # six tiles
+
+
+@pytest.mark.parametrize("on", ["cpu", "sm_80", "gfx942"])
+def test_without_an_accelerator_programs_copy_as_they_do_without_it(on: str) -> None:
+    plain = bound(place=PLACE.removesuffix(", bulk 4"), on=on)
+    assert (programs(bound(on=on)), bound(on=on).stages["carry"].bulk) == (programs(plain), 0)
+
+
+POSSIBLE = {
+    "rows that no power of two divides": {"K": 1376},
+    "long elements": {"dtype": "f32"},
+    "parts of rows": {"place": "on sm(8), tile(i=64, k=512), bulk 4"},
+    "one row at a time": {"place": "on sm(8), tile(i=1), bulk 2"},
+    "odd tiles": {"place": "on sm(8), tile(i=48), bulk 4", "Ms": 480},
+    "many programs": {"place": "on sm(2), tile(i=64), bulk 16"},
+}
+IMPOSSIBLE = {
+    "a tile that its index's end cuts": {"Ms": 500},
+    "rows of other than 16 bytes": {"K": 1372},
+    "too many ranks for descriptors of all copies": {"ranks": 17},
+    "parts of rows that are too short": {"place": "on sm(8), tile(i=64, k=4), bulk 4"},
+}
+
+
+@pytest.mark.parametrize("case", POSSIBLE)
+def test_tiles_that_are_whole_boxes(case: str) -> None:
+    made = bound(**POSSIBLE[case])  # type: ignore[arg-type]
+    assert made.stages["carry"].bulk
+    check_boxes(made)
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_other_tiles_are_loaded_and_stored(case: str) -> None:
+    made = bound(**IMPOSSIBLE[case])  # type: ignore[arg-type]
+    assert made.stages["carry"].bulk == 0
+    assert made.kernels[0].lanes == 1
+
+
+def test_a_rank_alone_has_nothing_to_copy() -> None:
+    module = compiler.load("gemm_rs")
+    program = module.program("gemm_rs_own_last")
+    schedule = module.schedule("h200_movers", program)
+    for ranks, programs in ((1, 0), (2, 4)):
+        made = compiler.bound(
+            program, schedule, ranks=ranks, dims={"Ms": 256, "N": 512, "K": 64}, dtype="bf16", target="sm_90"
+        )
+        assert made.stages["scatter"].bulk == programs
+
+
+@given(
+    rows=st.sampled_from([1, 2, 3, 8, 24, 64, 128, 512]),
+    columns=st.integers(1, 600).map(lambda n: 8 * n),
+    dtype=st.sampled_from(["bf16", "f32"]),
+    together=st.integers(1, 16),
+)
+def test_boxes_are_the_tile_and_fit_an_sm(rows: int, columns: int, dtype: str, together: int) -> None:
+    made = bound(place=f"on sm(8), tile(i={rows}), bulk {together}", Ms=4 * rows, K=columns, dtype=dtype)
+    check_boxes(made)
+
+
+def check_boxes(made: Bound) -> None:
+    """That the boxes of a tile are all of it once, and what is said of their sizes."""
+    stage = made.stages["carry"]
+    boxes = boxes_of(made, stage, stage.bulk)
+    assert boxes is not None
+    down, wide = boxes.box
+    corners = [(n // boxes.across * down, n % boxes.across * wide) for n in range(boxes.count)]
+    assert corners == [(r, c) for r in range(0, boxes.rows, down) for c in range(0, boxes.columns, wide)]
+    assert boxes.rows % down == 0
+    whole = boxes.columns == made.numbers["K"]
+    assert boxes.columns % wide == 0 or (whole and boxes.across * wide - boxes.columns < wide)
+    bytes_of = 4 if made.dtype == "f32" else 2
+    assert wide * bytes_of % ALIGNMENT == 0 and max(down, wide) <= LONGEST
+    assert stage.bulk * boxes.buffers * down * wide * bytes_of <= SHARED <= target("sm_90").shared_memory
+    assert 0 < boxes.ahead < boxes.buffers
+    assert all(side & (side - 1) == 0 for side in boxes.box)
+
+
+REFUSED = {
+    "no SMs of its own": ((PUSH, TELL), {"place": "on sm, tile(i=64), bulk 4"}, "it has no SMs of its own"),
+    "a copy engine": ((PUSH, TELL), {"place": "on copy_engine, bulk 4"}, "it has no SMs of its own"),
+    "another kernel": ((PUSH, TELL), {"place": "in take prologue, bulk 4"}, "it has no SMs of its own"),
+    "two copies": (
+        (PUSH, "tile_push_data(t[rank, i, :] @ p, z[i, :])", TELL), {}, "its tiles are not one copy each"
+    ),
+    "a computation": (("tile_push_data(s[rank, i, :] @ p, x[i, :] + z[i, :])", TELL), {}, "not one copy each"),
+    "a condition": ((PUSH, "if rank != p:", "    " + TELL), {}, "do more than to wait, copy and notify"),
+    "a notify before": ((TELL, PUSH, TELL), {}, "do more than to wait, copy and notify"),
+    "a guest": ((PUSH, TELL), {"taken": "in carry epilogue"}, "another stage runs in its kernel"),
+    "a crowd": ((PUSH, TELL), {"place": "on sm(8), tile(i=64), bulk 17"}, "runs 16 such programs at most"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_stage_that_is_not_one_copy_on_sms_of_its_own_is_refused(case: str) -> None:
+    body, options, reason = REFUSED[case]
+    with pytest.raises(ScheduleError, match="carry cannot copy by bulk: .*" + reason) as caught:
+        bound(*body, **options)  # type: ignore[arg-type]
+    assert caught.value.location is not None and caught.value.location.line > 15
+
+
+def test_the_text_and_the_methods_say_the_same() -> None:
+    text = "schedule s for p:\n    a on sm(8), bulk 4\n"
+    made = Schedule(name="s", program="p").on("a", parse_schedule(text).stage("a").resource).bulk("a", 4)  # type: ignore[arg-type]
+    assert str(made) == text and parse_schedule(text) == made
+    assert str(made.bulk("a", None)) == "schedule s for p:\n    a on sm(8)\n"
+    with pytest.raises(ScheduleError, match="bulk 0 of a"):
+        made.bulk("a", 0)
+
+
+WAITING = """program hand(Ms, K):
+    x : in        [Ms, K]
+    c : local     [Ms, K]
+    s : symmetric [ranks, Ms, K]
+    y : out       [ranks, Ms, K]
+
+    compute make(i: Ms):
+        c[i, :] = exp(x[i, :])
+        producer_tile_notify(c[i, :])
+
+    comm carry(p: ranks, i: Ms):
+        consumer_tile_wait(c[i, :])
+        tile_push_data(s[rank, i, :] @ p, c[i, :])
+        producer_tile_notify(s[rank, i, :] @ p)
+
+    compute take(p: ranks, i: Ms):
+        consumer_tile_wait(s[p, i, :])
+        y[p, i, :] = s[p, i, :]
+
+schedule one for hand:
+    make on sm, tile(i=1)
+    carry on sm({sms}), tile(i=1), bulk 8
+    take in make epilogue, tile(i=1)
+    c channel(i=1)
+    s channel(i=1)
+"""
+
+
+def hand(sms: int) -> None:
+    module = compiler.parse(WAITING.format(sms=sms), "hand.tl")
+    compiler.plan(
+        module.program(), module.schedules[0], ranks=2, dims={"Ms": 2048, "K": 64}, dtype="bf16", target="sm_90"
+    )
+
+
+def test_programs_that_share_an_sm_are_resident_together() -> None:
+    hand(16)  # 116 programs and 16 x 8, on 132 SMs
+    hand(131)
+    with pytest.raises(ScheduleError, match="take 132 programs"):
+        hand(132)
+
+
+def test_the_search_tries_it_where_there_is_an_accelerator() -> None:
+    module = compiler.load("gemm_rs")
+    program = module.program("gemm_rs_own_last")
+    sizes = {"Ms": 1024, "N": 4096, "K": 1376}
+    knob = next(k for k in knobs(program, sizes, 8, target("sm_90")) if k.name == "scatter on")
+    assert [label for label in knob.labels if "bulk" in label] == ["8 SMs by bulk", "12 SMs by bulk", "16 SMs by bulk"]
+    empty = Schedule(name="s", program=program.name)
+    made = knob.changes[knob.labels.index("12 SMs by bulk")](empty).stage("scatter")
+    assert (str(made.resource), made.bulk, made.warps) == ("on sm(12)", 4, None)
+    plain = knob.changes[knob.labels.index("16 programs")](empty)
+    assert plain.stage("scatter").bulk is None
+    assert distance(plain, plain.bulk("scatter", 4), sizes, 8) == 1
+    for other in ("sm_80", "cpu"):
+        assert not any("bulk" in label for k in knobs(program, sizes, 8, target(other)) for label in k.labels)

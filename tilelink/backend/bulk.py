@@ -1,0 +1,101 @@
+"""Stages that copy by the tensor memory accelerator: programs of one warp, in Gluon (schedule/bulk.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilelink.backend.context import Arg, BulkContext, FarContext
+from tilelink.backend.regions import strides
+from tilelink.backend.statements import Statements
+from tilelink.ir.program import Read, Region, Value
+from tilelink.schedule.bulk import Boxes
+
+ROOM, FULL, MOVED, LANE = "bulk_room", "bulk_full", "bulk_moved", "LANE"
+"""Boxes in shared memory, their barriers, how many a program has moved, and its number on its SM."""
+
+
+@dataclass(kw_only=True)
+class BulkStatements(Statements):
+    """Lowers the statements of a stage that copies so. Waits and notifies are those of other stages."""
+
+    kernel: str
+    boxes: Boxes
+    args: dict[str, Arg] = field(default_factory=dict[str, Arg])
+    """The descriptors that the kernel is passed, by parameter."""
+    far: list[FarContext] = field(default_factory=list[FarContext])
+
+    def _write(self, region: Region, value: Value) -> None:
+        assert isinstance(value, Read)
+        boxes, writer = self.boxes, self.writer
+        count, ahead, buffers = boxes.count, boxes.ahead, boxes.buffers
+        source, target = self._corner(value.region, load=True), self._corner(region, load=False)
+        step = writer.name("step")
+        first = f"{LANE} * {buffers}"
+        with writer.block(f"for {step} in range(0, {count + ahead}):"):
+            with writer.block(f"if {step} < {count}:"):
+                shelf = f"{ROOM}, {FULL}, {first}, {MOVED} + {step}"
+                tail = f"{shelf}, {buffers}, {ahead}"
+                self._end("load", value.region, self._place(source, step), tail)
+            with writer.block(f"if {step} >= {ahead}:"):
+                box, number = writer.name("box"), writer.name("number")
+                writer.line(f"{number} = {step} - {ahead}")
+                writer.line(f"{box} = {ROOM}.index(bulk.loaded({FULL}, {first}, {MOVED} + {number}, {buffers}))")
+                self._end("store", region, self._place(target, number), box)
+        writer.line(f"{MOVED} += {count}")
+
+    def _corner(self, region: Region, *, load: bool) -> tuple[str, str]:
+        """Names of the row and column of a tile's first element, in its tensor seen as rows of its last dimension."""
+        addresses, writer = self.values.addresses, self.writer
+        tensor = addresses.bound.tensors[region.tensor]
+        spans = addresses.bound.tile_map(addresses.stage.name, region).spans
+        rows = tensor.size // tensor.shape[-1]
+        terms = [f"{tensor.name}_slot_number * {rows}"] if tensor.slots > 1 else []
+        for span, stride in zip(spans[:-1], strides(tensor.shape[:-1]), strict=True):
+            start = addresses.scalar(span.start, 6)
+            if start != "0":
+                terms.append(start if stride == 1 else f"{start} * {stride}")
+        row, column = writer.name("row"), writer.name("column")
+        writer.line(f"{row} = {addresses.after_waits(region, ' + '.join(terms) or '0', load=load)}")
+        writer.line(f"{column} = {addresses.scalar(spans[-1].start)}")
+        return row, column
+
+    def _place(self, corner: tuple[str, str], number: str) -> str:
+        """Row and column of a box of the tile."""
+        (row, column), (down, wide), across = corner, self.boxes.box, self.boxes.across
+        if across == 1:
+            return f"{row} + {number} * {down}, {column}"
+        return f"{row} + {number} // {across} * {down}, {column} + {number} % {across} * {wide}"
+
+    def _end(self, what: str, region: Region, place: str, rest: str) -> None:
+        """A load from or a store to a region, on a rank that is only known when it runs if it is another one."""
+        bound, stage = self.values.addresses.bound, self.values.addresses.stage.name
+        if region.rank is None:
+            name = self._descriptor(Arg(kind="boxes", name=region.tensor, block=self.boxes.box))
+            self.writer.line(_call(what, name, place, rest))
+            return
+        args = [
+            Arg(kind="peer_boxes", name=region.tensor, block=self.boxes.box, owner=rank) for rank in range(bound.ranks)
+        ]
+        copies = tuple(map(self._descriptor, args))
+        end = FarContext(name=f"_{self.kernel}_{what}", what=what, copies=copies)
+        self.far.append(end)
+        peer = self.values.addresses.scalar(bound.tile_map(stage, region).rank)
+        self.writer.line(f"{end.name}({peer}, {place}, {rest}, {', '.join(copies)})")
+
+    def _descriptor(self, arg: Arg) -> str:
+        self.args.setdefault(arg.parameter, arg)
+        return arg.parameter
+
+    def context(self, lanes: int) -> BulkContext:
+        """What the kernel's template is to know of its boxes."""
+        like = next(iter(self.args))
+        boxes = self.boxes
+        return BulkContext(
+            like=like, box=boxes.box, lanes=lanes, buffers=boxes.buffers, ahead=boxes.ahead, far=tuple(self.far)
+        )
+
+
+def _call(what: str, boxes: str, place: str, rest: str) -> str:
+    if what == "load":
+        return f"bulk.load_box({boxes}, {place}, {rest})"
+    return f"bulk.store_box({boxes}, [{place}], {rest})"

@@ -1,0 +1,168 @@
+"""Where programs may copy by the tensor memory accelerator, and in which boxes.
+
+A program that copies by loads and stores needs many threads, and waits with all of them until what it stored has
+arrived before it can notify. The accelerator (PTX ISA, cp.async.bulk.tensor) needs one thread, and shared memory for
+what is under way. So `bulk n` puts n programs of one warp each on an SM: while one of them waits for the end of its
+tile, the others copy. They are programs like any others: each waits, copies and notifies its tiles in their order.
+
+Stages that do one copy a tile, behind waits and before notifies, may ask for it. Where a processor has no such
+accelerator, or a tile is not made of whole boxes of both tensors, programs load and store as they do without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilelink.errors import ScheduleError
+from tilelink.ir.mapping import Span
+from tilelink.ir.program import ITEM_BYTES, Notify, Read, Region, Statement, Store, Transfer, Wait
+from tilelink.schedule.bound import Bound, BoundStage
+from tilelink.schedule.values import Fused, Sm
+
+SHARED = 192 * 1024
+"""Bytes of shared memory of an SM that hold boxes. No large product's program finds room beside them."""
+BUFFERS = 8
+"""Boxes of a program at most."""
+FEWEST = 6
+"""Boxes of a program at least, where tiles are large enough: some are loaded while others are stored."""
+ROW_BYTES = 256
+"""Of a box at most."""
+LONGEST = 256
+"""Elements of a box along a dimension at most (CUDA driver API, cuTensorMapEncodeTiled)."""
+ALIGNMENT = 16
+"""Bytes that rows of tensors and boxes are multiples of (ibid.)."""
+MOST_PROGRAMS = 16
+"""Of an SM: with more of them none has room for boxes worth an order."""
+MOST_RANKS = 16
+"""A descriptor of every rank's copy is a parameter of the kernel, of which there is room for a few thousand bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boxes:
+    """How a tile of rows x columns elements is copied: in boxes, of which a program holds `buffers` at a time.
+
+    The last box of a row may reach beyond the last column of both tensors: there it copies nothing.
+    """
+
+    rows: int
+    columns: int
+    box: tuple[int, int]
+    buffers: int
+
+    @property
+    def across(self) -> int:
+        """Boxes side by side."""
+        return -(-self.columns // self.box[1])
+
+    @property
+    def count(self) -> int:
+        return self.rows // self.box[0] * self.across
+
+    @property
+    def ahead(self) -> int:
+        """Boxes that are loaded before the first of them is stored."""
+        return self.buffers // 2
+
+
+def with_bulk(bound: Bound) -> Bound:
+    """The stages with what their schedule asks for, where it is possible.
+
+    Raises ScheduleError for a stage that is not one copy on SMs of its own.
+    """
+    stages = dict(bound.stages)
+    for name, stage in bound.stages.items():
+        part = bound.schedule.stage(name)
+        if not part.bulk:
+            continue
+        if reason := _reason(bound, stage):
+            hint = "take `bulk` away, or let the stage copy on SMs of its own: on sm(n)"
+            raise ScheduleError(f"{name} cannot copy by bulk: {reason}", location=part.location, hint=hint)
+        if boxes_of(bound, stage, part.bulk):
+            stages[name] = replace(stage, bulk=part.bulk)
+    return replace(bound, stages=stages)
+
+
+def bulk_reason(body: tuple[Statement, ...]) -> str | None:
+    """What in the statements of a tile keeps it from being copied so, or None."""
+    copies = [at for at, s in enumerate(body) if copied(s) is not None]
+    if len(copies) != 1:
+        return "its tiles are not one copy each"
+    before, behind = body[: copies[0]], body[copies[0] + 1 :]
+    if not all(isinstance(s, Wait) for s in before) or not all(isinstance(s, Notify) for s in behind):
+        return "its tiles do more than to wait, copy and notify"
+    return None
+
+
+def copied(statement: Statement) -> tuple[Region, Region] | None:
+    """(to, from) of a statement that is a copy."""
+    match statement:
+        case Transfer(target=target, source=Read(region=source)) | Store(region=target, value=Read(region=source)):
+            return target, source
+        case _:
+            return None
+
+
+def _reason(bound: Bound, stage: BoundStage) -> str | None:
+    if not isinstance(stage.resource, Sm) or stage.resource.programs is None:
+        return "it has no SMs of its own"
+    if (bound.schedule.stage(stage.name).bulk or 0) > MOST_PROGRAMS:
+        return f"an SM runs {MOST_PROGRAMS} such programs at most"
+    if any(isinstance(s.resource, Fused) and s.resource.stage == stage.name for s in bound.stages.values()):
+        return "another stage runs in its kernel"
+    return bulk_reason(stage.stage.body)
+
+
+def boxes_of(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
+    """The boxes of a stage's tiles where `programs` of them share an SM; None where there are none that fit."""
+    if not bound.target.tma or bound.ranks > MOST_RANKS or not stage.total:
+        return None
+    pair = next(pair for s in stage.stage.body if (pair := copied(s)))
+    sizes = {_size(bound, stage, region) for region in pair}
+    if len(sizes) != 1 or None in sizes or len({bound.tensors[r.tensor].dtype for r in pair}) != 1:
+        return None
+    ((rows, columns, whole),) = (size for size in sizes if size is not None)
+    width = ITEM_BYTES[bound.tensors[pair[0].tensor].dtype]
+    room = SHARED // programs
+    long = min(LONGEST, ROW_BYTES // width, room // width)
+    across = _power_within(columns) if whole else _power_dividing(columns)
+    across = min(across, _power_below(long))
+    down = min(_power_dividing(rows), _power_below(max(1, min(LONGEST, room // FEWEST // (across * width)))))
+    if across * width % ALIGNMENT:
+        return None
+    return Boxes(rows=rows, columns=columns, box=(down, across), buffers=min(BUFFERS, room // (down * across * width)))
+
+
+def _size(bound: Bound, stage: BoundStage, region: Region) -> tuple[int, int, bool] | None:
+    """Rows, columns and whether these are all that its tensor has; None for what is no block of whole tiles' rows."""
+    tensor = bound.tensors[region.tensor]
+    spans = bound.tile_map(stage.name, region).spans
+    *others, columns = spans
+    rows = others.pop() if others else None
+    points = all(span.kind == "point" for span in others)
+    aligned = tensor.shape[-1] * ITEM_BYTES[tensor.dtype] % ALIGNMENT == 0
+    if not points or not aligned or columns.kind not in ("tile", "whole") or not _uncut(stage, columns):
+        return None
+    if rows is None or rows.kind == "point":
+        return 1, columns.size, columns.size == columns.extent
+    if rows.kind == "gather" or not _uncut(stage, rows):
+        return None
+    return rows.size, columns.size, columns.size == columns.extent
+
+
+def _uncut(stage: BoundStage, span: Span) -> bool:
+    """Whether the end of its index cuts no tile."""
+    return span.index is None or stage.extents[span.index] % span.size == 0
+
+
+def _power_dividing(n: int) -> int:
+    return n & -n
+
+
+def _power_below(n: int) -> int:
+    """The largest power of two up to n."""
+    return 1 << (n.bit_length() - 1)
+
+
+def _power_within(n: int) -> int:
+    """The smallest power of two from n on."""
+    return 1 << max(0, n - 1).bit_length()
