@@ -56,6 +56,10 @@ DIVIDED = (("ag_gemm_in_place", "copy_engine"), ("gemm_rs_own_last", "copy_engin
 LONGER = (72, 136, 264, 80)
 """Those that compute their last tiles in parts, and sizes with enough steps for that."""
 
+BY_BULK = (("all_gather", "h200_bulk"), ("all_gather", "h200_bulk_pull"), ("gemm_rs_own_last", "h200_movers"))
+WHOLE = (128, 136, 104, 80)
+"""Those that copy boxes, and sizes whose rows are whole tiles; the last boxes of a row reach beyond it."""
+
 LIBRARY = (
     "check_integers", "check_relu_keeps_nan", "check_convert", "check_copies", "check_pointers", "check_low_level",
     "check_wait_all", "check_boundaries", "check_counted_launches", "check_push", "check_wrapped_counters",
@@ -96,10 +100,12 @@ def chosen() -> Iterator[Chosen]:
                 yield Chosen(label=label, case=case, descriptors=descriptors)
             if (program_name, schedule_name) in TRACED:
                 yield Chosen(label=f"{program_name} {schedule_name} measured", case=case, trace=True)
-    for program_name, schedule_name in DIVIDED:
-        program = compiler.load(program_name).program(program_name)
-        case = (program, compiler.load(program_name).schedule(schedule_name, program))
-        yield Chosen(label=f"{program_name} {schedule_name} in parts", case=case, sizes=LONGER)
+    for found, how, sizes in ((DIVIDED, "in parts", LONGER), (BY_BULK, "by bulk", WHOLE)):
+        for program_name, schedule_name in found:
+            module = compiler.load(program_name)
+            program = module.program(program_name)
+            case = (program, module.schedule(schedule_name, program))
+            yield Chosen(label=f"{program_name} {schedule_name} {how}", case=case, sizes=sizes)
 
 
 def run(one: Chosen, peers: list[tuple[int, int]]) -> str:

@@ -19,7 +19,7 @@ from triton.runtime.errors import OutOfResources
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.compile_offline import compile_source
 from tilelink.runtime.cuda import driver, functions
-from tilelink.runtime.cuda.functions import Boundary, Function, descriptor
+from tilelink.runtime.cuda.functions import Boundary, Function, described
 from tilelink.runtime.cuda.launch import MAP_BYTES, InPlace, TensorMap, Unknown
 from tilelink.runtime.cuda.spec import Argument, GpuKernel
 
@@ -97,7 +97,7 @@ def compiled_as(signature: Mapping[str, Any] = SIGNATURE, box: Mapping[str, Any]
 def given() -> tuple[list[Any], torch.Tensor, torch.Tensor, torch.Tensor]:
     """The arguments of a kernel with SIGNATURE, and the tensors of a, d and b."""
     a, d, b = torch.zeros(4), torch.zeros(3, 64, 96, dtype=torch.bfloat16), torch.zeros(4)
-    return [a, descriptor(d, (64, 32)), -5, 3, 2**40 + 1, b], a, d, b
+    return [a, described(d, Argument(kind="descriptor", name="d", block=(64, 32))), -5, 3, 2**40 + 1, b], a, d, b
 
 
 def bytes_of(*values: tuple[str, int]) -> list[bytes]:
@@ -281,12 +281,14 @@ def function_with(compiled: Compiled) -> tuple[Function, dict[str, torch.Tensor]
     layout: Any = SimpleNamespace(
         tensor=lambda name: SimpleNamespace(shape=tensors[name].shape, torch_dtype=tensors[name].dtype)
     )
-    args = tuple(Argument(kind=kind, name=name, block=(64, 32)) for name, kind in KINDS.items())
+    args = tuple(
+        Argument(kind=kind, name=name, block=(64, 32) if kind == "descriptor" else ()) for name, kind in KINDS.items()
+    )
     kernel = GpuKernel(
         name="k", stream="main", position=0, programs=PROGRAMS, copy_engine=False, warps=WARPS, stages=3,
         needs_entry=False, args=args,
     )  # fmt: skip
-    return Function(kernel, Source(compiled), FIXED, lambda _, name: b if name == "b" else None, layout), tensors, b
+    return Function(kernel, Source(compiled), FIXED, lambda one: b if one.name == "b" else None, layout), tensors, b
 
 
 def test_a_function_points_at_what_its_caller_passes(library: Library) -> None:

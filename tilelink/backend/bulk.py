@@ -8,7 +8,7 @@ from tilelink.backend.context import Arg, BulkContext, FarContext
 from tilelink.backend.regions import strides
 from tilelink.backend.statements import Statements
 from tilelink.ir.program import Read, Region, Value
-from tilelink.schedule.bulk import Boxes
+from tilelink.schedule.bound import Boxes
 
 ROOM, FULL, MOVED, LANE = "bulk_room", "bulk_full", "bulk_moved", "LANE"
 """Boxes in shared memory, their barriers, how many a program has moved, and its number on its SM."""
@@ -86,12 +86,17 @@ class BulkStatements(Statements):
         self.args.setdefault(arg.parameter, arg)
         return arg.parameter
 
-    def context(self, lanes: int) -> BulkContext:
+    def context(self) -> BulkContext:
         """What the kernel's template is to know of its boxes."""
         like = next(iter(self.args))
         boxes = self.boxes
         return BulkContext(
-            like=like, box=boxes.box, lanes=lanes, buffers=boxes.buffers, ahead=boxes.ahead, far=tuple(self.far)
+            like=like,
+            box=boxes.box,
+            lanes=boxes.programs,
+            buffers=boxes.buffers,
+            ahead=boxes.ahead,
+            far=tuple(self.far),
         )
 
 

@@ -28,7 +28,6 @@ from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
-from tilelink.schedule.bulk import boxes_of
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
 MATH = "from tilelink.runtime.device import tiles"
@@ -237,10 +236,9 @@ def _bulk_kernel(
     stage = bound.stages[kernel.name]
     writer = Writer(taken=user_names(bound, stage))
     values = Values(addresses=_tile_head(bound, stage, writer, dialect), descriptors=Descriptors())
-    boxes = boxes_of(bound, stage, kernel.lanes)
-    assert boxes is not None
+    assert stage.bulk is not None
     lowered = BulkStatements(
-        values=values, thresholds=uniform, hosted=_hosted(bound), kernel=kernel.name, boxes=boxes
+        values=values, thresholds=uniform, hosted=_hosted(bound), kernel=kernel.name, boxes=stage.bulk
     )  # fmt: skip
     lowered.body(stage.stage.body)
     if mark := dialect.mark_end(stage.number):
@@ -254,7 +252,7 @@ def _bulk_kernel(
         setup=_setup(bound, kernel, dialect, pointers=False),
         loops=(LoopContext(total=stage.total, lines=tuple(writer.lines)),),
         copy_engine=False,
-        bulk=lowered.context(kernel.lanes),
+        bulk=lowered.context(),
     )
 
 

@@ -35,6 +35,36 @@ class BoundTensor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Boxes:
+    """How tiles of rows x columns elements are copied: in boxes, by `programs` of one warp on each SM.
+
+    box: rows and columns. buffers: boxes of a program at a time. Boxes may reach beyond the last column of both
+    tensors: there they copy nothing.
+    """
+
+    programs: int
+    rows: int
+    columns: int
+    box: tuple[int, int]
+    buffers: int
+
+    @property
+    def across(self) -> int:
+        """Boxes side by side."""
+        return -(-self.columns // self.box[1])
+
+    @property
+    def count(self) -> int:
+        """Boxes of a tile."""
+        return self.rows // self.box[0] * self.across
+
+    @property
+    def ahead(self) -> int:
+        """Boxes that are loaded before the first of them is stored."""
+        return self.buffers // 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class BoundStage:
     """A stage with its tile sizes and its order.
 
@@ -54,8 +84,8 @@ class BoundStage:
     stages: int
     flat: bool = False
     defer_notify: bool = False
-    bulk: int = 0
-    """Programs of one warp on each SM, where it copies by bulk (see schedule/bulk.py); else 0."""
+    bulk: Boxes | None = None
+    """How it copies by bulk, if it does (see schedule/bulk.py)."""
     tasks: int | None = None
     """How many tiles of its order it has, where that is not what its indices make."""
 

@@ -11,12 +11,13 @@ accelerator, or a tile is not made of whole boxes of both tensors, programs load
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import Span
 from tilelink.ir.program import ITEM_BYTES, Notify, Read, Region, Statement, Store, Transfer, Wait
-from tilelink.schedule.bound import Bound, BoundStage
+from tilelink.ir.scalar import Index, const, mul
+from tilelink.schedule.bound import Bound, BoundStage, Boxes
 from tilelink.schedule.values import Fused, Sm
 
 SHARED = 192 * 1024
@@ -37,33 +38,6 @@ MOST_RANKS = 16
 """A descriptor of every rank's copy is a parameter of the kernel, of which there is room for a few thousand bytes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Boxes:
-    """How a tile of rows x columns elements is copied: in boxes, of which a program holds `buffers` at a time.
-
-    The last box of a row may reach beyond the last column of both tensors: there it copies nothing.
-    """
-
-    rows: int
-    columns: int
-    box: tuple[int, int]
-    buffers: int
-
-    @property
-    def across(self) -> int:
-        """Boxes side by side."""
-        return -(-self.columns // self.box[1])
-
-    @property
-    def count(self) -> int:
-        return self.rows // self.box[0] * self.across
-
-    @property
-    def ahead(self) -> int:
-        """Boxes that are loaded before the first of them is stored."""
-        return self.buffers // 2
-
-
 def with_bulk(bound: Bound) -> Bound:
     """The stages with what their schedule asks for, where it is possible.
 
@@ -77,8 +51,7 @@ def with_bulk(bound: Bound) -> Bound:
         if reason := _reason(bound, stage):
             hint = "take `bulk` away, or let the stage copy on SMs of its own: on sm(n)"
             raise ScheduleError(f"{name} cannot copy by bulk: {reason}", location=part.location, hint=hint)
-        if boxes_of(bound, stage, part.bulk):
-            stages[name] = replace(stage, bulk=part.bulk)
+        stages[name] = replace(stage, bulk=_boxes(bound, stage, part.bulk))
     return replace(bound, stages=stages)
 
 
@@ -112,7 +85,7 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
     return bulk_reason(stage.stage.body)
 
 
-def boxes_of(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
+def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
     """The boxes of a stage's tiles where `programs` of them share an SM; None where there are none that fit."""
     if not bound.target.tma or bound.ranks > MOST_RANKS or not stage.total:
         return None
@@ -129,7 +102,8 @@ def boxes_of(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
     down = min(_power_dividing(rows), _power_below(max(1, min(LONGEST, room // FEWEST // (across * width)))))
     if across * width % ALIGNMENT:
         return None
-    return Boxes(rows=rows, columns=columns, box=(down, across), buffers=min(BUFFERS, room // (down * across * width)))
+    buffers = min(BUFFERS, room // (down * across * width))
+    return Boxes(programs=programs, rows=rows, columns=columns, box=(down, across), buffers=buffers)
 
 
 def _size(bound: Bound, stage: BoundStage, region: Region) -> tuple[int, int, bool] | None:
@@ -140,7 +114,9 @@ def _size(bound: Bound, stage: BoundStage, region: Region) -> tuple[int, int, bo
     rows = others.pop() if others else None
     points = all(span.kind == "point" for span in others)
     aligned = tensor.shape[-1] * ITEM_BYTES[tensor.dtype] % ALIGNMENT == 0
-    if not points or not aligned or columns.kind not in ("tile", "whole") or not _uncut(stage, columns):
+    if not points or not aligned or columns.kind not in ("tile", "whole"):
+        return None
+    if not _uncut(stage, columns) and not _ends_with_tensor(stage, columns):
         return None
     if rows is None or rows.kind == "point":
         return 1, columns.size, columns.size == columns.extent
@@ -152,6 +128,12 @@ def _size(bound: Bound, stage: BoundStage, region: Region) -> tuple[int, int, bo
 def _uncut(stage: BoundStage, span: Span) -> bool:
     """Whether the end of its index cuts no tile."""
     return span.index is None or stage.extents[span.index] % span.size == 0
+
+
+def _ends_with_tensor(stage: BoundStage, span: Span) -> bool:
+    """Whether its tiles are the whole dimension: what reaches beyond that is not copied."""
+    whole = span.index is not None and stage.extents[span.index] == span.extent
+    return whole and span.start == mul(Index(name=str(span.index)), const(span.size))
 
 
 def _power_dividing(n: int) -> int:

@@ -54,7 +54,7 @@ def _own(stage: BoundStage) -> int | None:
 
 def _lanes(stage: BoundStage) -> int:
     """The programs that share an SM."""
-    return max(1, stage.bulk)
+    return stage.bulk.programs if stage.bulk else 1
 
 
 def _stream(stage: BoundStage) -> str:

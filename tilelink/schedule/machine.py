@@ -70,9 +70,9 @@ class Machine:
     sm_pull_rate: float = _number("B/s")
     """Loads of one program from a peer."""
     sm_bulk_rate: float = _number("B/s")
-    """What the programs of one SM that copy by bulk have under way together, over the time that it takes to arrive."""
+    """Most that the programs of one SM copy by bulk, together."""
     bulk_latency: float = _number("s")
-    """Of a tile copied by bulk besides: until its first box comes and its last one has arrived."""
+    """From when a box is ordered that is copied by bulk until its place in shared memory is free again."""
     link_latency: float = _number("s")
     """One way, of a load that waits for its data."""
     signal_latency: float = _number("s")

@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tests.schedule.simulate.cases import H200S, SCALE, planned
+from tilelink import compiler
 from tilelink.ir.program import Store
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.simulate import CostModel, Roofline, simulate
 from tilelink.schedule.simulate.cost import Move, MoveTime, TileTime
 from tilelink.schedule.simulate.work import Product, TileWork, WorkOf, executions
+from tilelink.schedule.values import Sm
 
 PRODUCT = """\
 program product(M, N, K):
@@ -49,6 +51,59 @@ def test_operations_are_counted_where_they_run() -> None:
     assert product.products == (Product(rows=8, columns=256, inner=1024),)
     assert (special.elementwise, special.special) == (2 * 8 * 256, 8 * 256)
     assert (plain.elementwise, plain.special, plain.products) == (0, 0, ())
+
+
+BULK = Move(engine="bulk", reach="node", programs=32, lanes=4, size=131072)
+
+
+def bulk(**changes: object) -> MoveTime:
+    return Roofline().move(replace(BULK, **changes), H200S)  # type: ignore[arg-type]
+
+
+def test_programs_that_copy_by_bulk_share_what_their_sm_has_under_way() -> None:
+    latency, most = H200S.bulk_latency, H200S.sm_bulk_rate
+    assert bulk(size=1e9).rate == most / 4
+    assert bulk(size=1e9, lanes=1).rate == most
+    small = 65536 / (1.5 * latency + 65536 * 4 * latency / 196608)
+    assert bulk(size=65536).rate == pytest.approx(small) and small < most / 4
+    assert bulk(size=65536, lanes=8).rate < small
+    assert bulk().latency == 0 and bulk().efficiency == H200S.sm_push_efficiency
+    assert bulk(reach="network").latency == H200S.network_latency
+    local = bulk(reach="local", size=1e9, programs=10000)
+    assert (local.rate, local.efficiency) == (H200S.memory_bandwidth / 20000, 1.0)
+
+
+def test_the_simulator_asks_for_the_way_in_which_a_stage_copies() -> None:
+    asked: list[Move] = []
+
+    class Asking(Roofline):
+        def move(self, move: Move, machine: Machine) -> MoveTime:
+            asked.append(move)
+            return super().move(move, machine)
+
+    program = "all_gather"
+    module = compiler.load(program)
+    for name in ("h200_bulk", "h200_bulk_pull", "pull", "h200"):
+        schedule = module.schedule(name, module.program(program))
+        found = compiler.plan(
+            module.program(program), schedule, ranks=2, dims={"Ms": 512, "K": 4096}, dtype="bf16", target="sm_90"
+        )
+        simulate(found, H200S, cost=Asking())
+        asked, last = [], asked
+        kinds = {(one.engine, one.lanes, one.size) for one in last if one.size}
+        expected = {"h200_bulk": "bulk", "h200_bulk_pull": "bulk", "pull": "pull", "h200": "copy"}[name]
+        size = 512 * 8192 if name == "h200" else 64 * 8192
+        assert kinds == {(expected, 4 if expected == "bulk" else 1, size)}
+
+
+def test_programs_that_share_an_sm_run_together() -> None:
+    module = compiler.load("all_gather")
+    program = module.program("all_gather")
+    schedule = module.schedule("h200_bulk", program).on("gather", Sm(programs=132)).bulk("gather", 16)
+    found = compiler.plan(program, schedule, ranks=2, dims={"Ms": 132 * 64 * 8, "K": 128}, dtype="bf16", target="sm_90")
+    assert len(found.lanes) == 2 * 132 * 16
+    begins = simulate(found, H200S).timeline.lane_begin
+    assert len(set(begins.tolist())) == 1
 
 
 def test_traffic_counts_every_byte_once() -> None:

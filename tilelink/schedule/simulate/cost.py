@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import exp, inf, log, log2
 from typing import Literal, Protocol
 
+from tilelink.schedule.bulk import SHARED
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.simulate.work import Product, TileWork
 
@@ -15,6 +16,8 @@ SPILLED = 0.3
 """Speed that is left where accumulators spill."""
 ISSUING = 4
 """Warps that together issue copies as fast as their SM does them."""
+FILLING = 1.5
+"""Times the latency of a box that the first and the last one of a tile add to it."""
 FULL_WARPS = 16
 """Warps of the programs with which a machine's rates of one program are measured."""
 
@@ -44,20 +47,21 @@ class Move:
     warps: int = FULL_WARPS
     lanes: int = 1
     """Programs that share an SM."""
+    size: float = 0.0
+    """Bytes of such a transfer, in the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoveTime:
     """setup: seconds before the first byte (the copy engine's calls come on top). latency: seconds after the last.
 
-    rate: most bytes a second that this one transfer reaches, and ramp: seconds that it takes longer than by this rate,
-    in which others have the link. efficiency: share of the link's bandwidth that such transfers reach together.
+    rate: most bytes a second that this one transfer reaches. efficiency: share of the link's bandwidth that such
+    transfers reach together.
     """
 
     setup: float = 0.0
     latency: float = 0.0
     rate: float = inf
-    ramp: float = 0.0
     efficiency: float = 1.0
 
 
@@ -118,15 +122,15 @@ class Roofline:
         )
 
     def _bulk(self, move: Move, machine: Machine) -> MoveTime:
-        """Each program has its part of what its SM has under way, and of every tile waits for the first and last box.
+        """A program's part of what its SM has under way, which it fills and empties once for every tile.
 
-        Meanwhile others copy: programs of an SM do not keep in step.
+        That is in the rate, since others have the link meanwhile: programs of an SM do not keep in step.
         """
         far = machine.network_latency if move.reach == "network" else 0.0
+        own = move.size / (FILLING * machine.bulk_latency + move.size * move.lanes * machine.bulk_latency / SHARED)
         memory = machine.memory_bandwidth / 2 / move.programs if move.reach == "local" else inf
-        rate = min(machine.sm_bulk_rate / move.lanes, memory)
-        shared = 1.0 if move.reach == "local" else machine.sm_push_efficiency
-        return MoveTime(latency=far, rate=rate, ramp=machine.bulk_latency, efficiency=shared)
+        rate = min(own, machine.sm_bulk_rate / move.lanes, memory)
+        return MoveTime(latency=far, rate=rate, efficiency=1.0 if move.reach == "local" else machine.sm_push_efficiency)
 
 
 def _rate(full: float, move: Move, machine: Machine) -> float:

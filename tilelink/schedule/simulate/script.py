@@ -301,16 +301,12 @@ class _Builder:
         engine = "copy" if by_copy else "bulk" if one.stage.bulk else engine
         moves = [
             Move(engine=engine, reach=far, programs=self.work_of.programs[one.stage.name], warps=kernel.warps,
-                 lanes=kernel.lanes)
+                 lanes=kernel.lanes, size=float(size.mean()))
             for far in REACHES
         ]  # fmt: skip
         times = [self.cost.move(move, self.machine) for move in moves]
-        table = np.array([(t.setup, t.latency, t.ramp, t.rate, t.efficiency) for t in times])
-        setup, latency, ramp, rate, efficiency = table[reach].T
-        with np.errstate(divide="ignore"):  # what has no limit takes no time, and 1 / 0 is no limit again
-            rate = size / (ramp + size / rate)
-        by_engine = np.full(len(size), by_copy)
-        self.move_parts.append((source, target, size, reach, by_engine, setup, latency, rate, efficiency))
+        table = np.array([(t.setup, t.latency, t.rate, t.efficiency) for t in times])[reach]
+        self.move_parts.append((source, target, size, reach, np.full(len(size), by_copy), *table.T))
         what = np.arange(self.moves_made, self.moves_made + len(size))
         self.moves_made += len(size)
         return what
