@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ from tilelink.backend.context import plain_layout, signature
 from tilelink.backend.emit import emit
 from tilelink.compiler_cpu import layout
 from tilelink.compiler_gpu import gpu_program
+from tilelink.errors import EmitError
 from tilelink.runtime.compile_offline import compile_source
 from tilelink.runtime.cuda.functions import Address, described
 from tilelink.runtime.cuda.spec import Argument
@@ -157,6 +160,15 @@ def test_the_device_library_knows_programs_of_a_warp() -> None:
         assert "%tid" not in one and "%ntid" not in one and "bar.sync" not in one, name
 
 
+def test_a_stage_with_the_name_of_a_function_is_told_so() -> None:
+    program = str(bound().source).replace("take(", "_carry_store(")
+    schedule = str(bound().schedule).replace("take in", "_carry_store in")
+    module = compiler.parse(f"{program}\n{schedule}", "hand.tl")
+    made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
+    with pytest.raises(EmitError, match="'_carry_store' of a stage means something else beside carry"):
+        source(made)
+
+
 def test_another_dialect_and_another_processor_load_and_store() -> None:
     assert "gluon" not in source(bound(), "triton_dist")
     for on in ("sm_80", "cpu"):
@@ -188,3 +200,105 @@ def test_a_descriptor_of_a_peers_copy_says_what_was_compiled() -> None:
     assert (made.base.data_ptr(), made.base.dtype) == (1 << 20, torch.bfloat16)
     assert (list(made.shape), list(made.strides), list(made.block_shape)) == ([4096, ROW], [ROW, 1], [32, 128])
     assert repr(made.layout) == plain_layout(16)
+
+
+# What the programs of a rank do --------------------------------------------------------------------------------
+
+
+class Number(int):
+    """The number of the launch, which is converted and computed with."""
+
+    def to(self, _: object) -> Number:
+        return self
+
+    def __add__(self, other: int) -> Number:
+        return Number(int(self) + other)
+
+    def __sub__(self, other: int) -> Number:
+        return self + -other
+
+    def __mod__(self, other: int) -> Number:
+        return Number(int(self) % other)
+
+    def __floordiv__(self, other: int) -> Number:
+        return Number(int(self) // other)
+
+
+class Copying:
+    """Stands for the device library: boxes are numpy arrays, and each use of a buffer must be its turn.
+
+    tensors: parameter -> rows of a tensor, as a descriptor sees them.
+    """
+
+    def __init__(self, tensors: dict[str, np.ndarray], box: tuple[int, int], lane: int) -> None:
+        self.tensors, self.box, self.lane = tensors, box, lane
+        self.held: dict[int, tuple[int, np.ndarray]] = {}
+        self.told: list[int] = []
+        self.moved = 0
+
+    def load_box(self, boxes, row, column, room, full, first, number, buffers, ahead) -> None:
+        slot = first + number % buffers
+        assert slot not in self.held and self.lane * buffers <= slot < (self.lane + 1) * buffers
+        assert len(self.held) <= ahead < buffers
+        self.held[slot] = number, self.tensors[boxes][row : row + self.box[0], column : column + self.box[1]].copy()
+
+    def loaded(self, full, first, number, buffers) -> int:
+        slot = first + number % buffers
+        assert self.held[slot][0] == number
+        return slot
+
+    def store_box(self, boxes, place, slot) -> None:
+        (row, column), (_, data) = place, self.held.pop(slot)
+        there = self.tensors[boxes][row : row + self.box[0], column : column + self.box[1]]
+        there[...] = data[: there.shape[0], : there.shape[1]]
+        self.moved += 1
+
+    def notify(self, pad, channel, *_: object) -> None:
+        assert not self.held  # everything is on its way when a tile is told of
+        self.told.append(channel)
+
+    def wait(self, *_: object) -> int:
+        return 0
+
+    wait_all = tile_begin = transfer = wait
+
+
+@pytest.mark.parametrize("pull", [False, True])
+def test_the_programs_of_a_rank_move_what_the_stage_says(pull: bool) -> None:
+    made = bound(pull=pull)
+    emitted = emit(made, make_plan(made).thresholds)
+    kernel = next(k for k in emitted.kernels if k.name == "carry")
+    rank, epoch, rows = 2, 4, 512
+    random = np.random.default_rng(1)
+    copies = {name: [np.zeros((2 * n * rows, ROW)) for _ in range(4)] for name, n in (("c", 1), ("s", 4))}
+    for copy in copies["c"]:
+        copy[:] = random.integers(0, 1 << 20, copy.shape)
+    slot = (epoch - 1) % 2
+    tensors = {a.parameter: copies[a.name][rank if a.owner is None else a.owner] for a in kernel.args if a.block}
+    text_of = re.findall(r"@gluon\.jit\n(def _carry\w*\(.*?)\n\n\n", emitted.text, re.DOTALL)
+    told = moved = 0
+    for block in range(kernel.kernel.blocks):
+        for lane in range(4):
+            bulk = Copying(tensors, (32, 128), lane)
+            room = SimpleNamespace(index=lambda at: at)
+            space = {
+                "bulk": bulk, "gl": SimpleNamespace(program_id=lambda _, at=block: at, constexpr=int),
+                "tl": SimpleNamespace(load=lambda _: Number(epoch), int32=0, int64=0, minimum=min),
+                "dl": SimpleNamespace(symm_at=lambda *_: 0, consume_token=lambda value, token: value + token),
+                "tiles": SimpleNamespace(mod=lambda a, b: a % b, floordiv=lambda a, b: a // b),
+            }  # fmt: skip
+            for one in text_of:
+                exec(one, space)
+            given = {a.parameter: a.parameter if a.block else 0 for a in kernel.args}
+            given |= {"rank": rank, "num_programs": kernel.kernel.programs}
+            space["_carry"](**given, bulk_room=room, bulk_full=None, LANE=lane)
+            told, moved = told + len(bulk.told), moved + bulk.moved
+    assert (told, moved) == (4 * 8, 4 * 8 * 64)
+    for peer in range(4):
+        if pull:
+            source, target = copies["c"][peer], copies["s"][rank][slot * 4 * rows + peer * rows :]
+        else:
+            source, target = copies["c"][rank], copies["s"][peer][slot * 4 * rows + rank * rows :]
+        assert np.array_equal(target[:rows], source[slot * rows : (slot + 1) * rows])
+    written = sum(int(np.count_nonzero(copy.any(axis=1))) for copy in copies["s"])
+    assert written <= 4 * rows

@@ -24,6 +24,11 @@ class BulkStatements(Statements):
     """The descriptors that the kernel is passed, by parameter."""
     far: list[FarContext] = field(default_factory=list[FarContext])
 
+    @property
+    def own(self) -> str:
+        """The name of the function that each of its programs runs."""
+        return f"_{self.kernel}"
+
     def _write(self, region: Region, value: Value) -> None:
         assert isinstance(value, Read)
         boxes, writer = self.boxes, self.writer
@@ -77,7 +82,7 @@ class BulkStatements(Statements):
             Arg(kind="peer_boxes", name=region.tensor, block=self.boxes.box, owner=rank) for rank in range(bound.ranks)
         ]
         copies = tuple(map(self._descriptor, args))
-        end = FarContext(name=f"_{self.kernel}_{what}", what=what, copies=copies)
+        end = FarContext(name=f"{self.own}_{what}", what=what, copies=copies)
         self.far.append(end)
         peer = self.values.addresses.scalar(bound.tile_map(stage, region).rank)
         self.writer.line(f"{end.name}({peer}, {place}, {rest}, {', '.join(copies)})")

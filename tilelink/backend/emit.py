@@ -22,6 +22,7 @@ from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.statements import Statements
 from tilelink.backend.values import Values
 from tilelink.backend.writer import Writer
+from tilelink.errors import EmitError
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Attend, Dot, Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
@@ -243,6 +244,9 @@ def _bulk_kernel(
     lowered.body(stage.stage.body)
     if mark := dialect.mark_end(stage.number):
         writer.line(mark)
+    if taken := {lowered.own, *(one.name for one in lowered.far)} & bound.stages.keys():
+        message = f"the name {min(taken)!r} of a stage means something else beside {kernel.name}, which copies by bulk"
+        raise EmitError(message, location=bound.stages[min(taken)].stage.location, hint="choose another name")
     # a tensor of which only boxes are touched needs no pointer
     unused = {a.name for a in lowered.args.values()}
     args = tuple(a for a in args if a.kind not in ("tensor", "peers") or a.name not in unused)

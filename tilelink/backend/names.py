@@ -13,7 +13,8 @@ FRAME = frozenset(
     {"tile", "pid", "launch", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "edge"}
     | {"first_program", "num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles"}
     | {"libshmem_device", "tilelink", "slice", "min", "max", "tracing", "trace_lane"}
-    | {"gl", "gluon", "bulk", "bulk_tracing", "bulk_room", "bulk_full", "bulk_moved", "LANE"}
+    | {"gl", "gluon", "bulk", "bulk_tracing", "bulk_room", "bulk_full", "bulk_box", "bulk_moved"}
+    | {"LANE"}
 )
 """Names that every kernel uses for itself."""
 DERIVED = ("here", "slot", "slot_number", "round", "peers")
