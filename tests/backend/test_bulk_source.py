@@ -30,7 +30,7 @@ SIZES = {"Ms": 512, "K": ROW}
 
 
 @cache
-def bound(ranks: int = 4, *, pull: bool = False, more: str = "bulk 4", on: str = "sm_90") -> Bound:
+def bound(ranks: int = 4, *, pull: bool = False, more: str = "bulk 4", on: str = "sm_90", sms: int = 8) -> Bound:
     """Programs that wait for rows of their own rank and push them to all, or that pull them from all."""
     if pull:
         statements = "tile_pull_data(s[p, i, :], c[i, :] @ p)", "producer_tile_notify(s[p, i, :])"
@@ -59,7 +59,7 @@ def bound(ranks: int = 4, *, pull: bool = False, more: str = "bulk 4", on: str =
 
 schedule one for hand:
     make on sm, tile(i=1)
-    carry on sm(8), tile(i=64), {more}
+    carry on sm({sms}), tile(i=64), {more}
     take in make epilogue, tile(i=1)
 """,
         "hand.tl",
@@ -134,8 +134,10 @@ def test_what_was_stored_is_written_before_it_is_told_of(pull: bool) -> None:
         assert found[at - 3 : at] == ["written", "proxy", "together"]
     scope = "gpu" if pull else "sys"
     assert len(re.findall(rf"red\.release\.{scope}\.global\.add", text(kernel))) == 4
-    first = found.index("load")
-    assert "poll" in found[:first] and found[found.index("poll") :][:3] == ["poll", "together", "proxy"]
+    polls = [n for n, kind in enumerate(found) if kind == "poll"]
+    assert len(polls) >= 8 and polls[0] < found.index("load")
+    for at in polls:
+        assert found[at : at + 3] == ["poll", "together", "proxy"]
     assert kernel.metadata.num_warps == 8 and 192 * 1024 <= kernel.metadata.shared <= 227 * 1024
     # a barrier of all threads of the block would wait for programs that are elsewhere
     assert not re.search(r"bar\.sync\s+0;", text(kernel))
@@ -184,7 +186,8 @@ def test_a_single_program_of_an_sm() -> None:
 
 
 def test_a_launch_has_a_block_for_the_programs_of_an_sm() -> None:
-    verified = compiler.plan(bound().source, bound().schedule, ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
+    made = bound(more="warps 16, bulk 4")  # those of programs that load and store
+    verified = compiler.plan(made.source, made.schedule, ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
     program = gpu_program(verified, layout(verified))
     found = {one.name: (one.programs, one.lanes, one.grid, one.warps) for one in program.kernels}
     assert found == {"make": (124, 0, 124, 4), "carry": (32, 4, 8, 4)}
@@ -234,12 +237,13 @@ class Copying:
         self.tensors, self.box, self.lane = tensors, box, lane
         self.held: dict[int, tuple[int, np.ndarray]] = {}
         self.told: list[int] = []
-        self.moved = 0
+        self.moved = self.ordered = 0
 
     def load_box(self, boxes, row, column, room, full, first, number, buffers, ahead) -> None:
         slot = first + number % buffers
         assert slot not in self.held and self.lane * buffers <= slot < (self.lane + 1) * buffers
-        assert len(self.held) <= ahead < buffers
+        assert len(self.held) <= ahead < buffers and number == self.ordered
+        self.ordered += 1
         self.held[slot] = number, self.tensors[boxes][row : row + self.box[0], column : column + self.box[1]].copy()
 
     def loaded(self, full, first, number, buffers) -> int:
@@ -265,7 +269,7 @@ class Copying:
 
 @pytest.mark.parametrize("pull", [False, True])
 def test_the_programs_of_a_rank_move_what_the_stage_says(pull: bool) -> None:
-    made = bound(pull=pull)
+    made = bound(pull=pull, sms=3)  # some programs have three tiles and some two
     emitted = emit(made, make_plan(made).thresholds)
     kernel = next(k for k in emitted.kernels if k.name == "carry")
     rank, epoch, rows = 2, 4, 512

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilelink import compiler
-from tilelink.errors import ScheduleError
+from tilelink.errors import ProgressError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.bulk import ALIGNMENT, LONGEST, SHARED
@@ -82,6 +82,7 @@ POSSIBLE = {
     "parts of rows": {"place": "on sm(8), tile(i=64, k=512), bulk 4"},
     "one row at a time": {"place": "on sm(8), tile(i=1), bulk 2"},
     "parts of rows, the last one shorter": {"place": "on sm(8), tile(i=64, k=1024), bulk 4", "K": 1376},
+    "parts of rows of an odd length": {"place": "on sm(8), tile(i=64, k=48), bulk 4", "K": 480},
     "odd tiles": {"place": "on sm(8), tile(i=48), bulk 4", "Ms": 480},
     "many programs": {"place": "on sm(2), tile(i=64), bulk 16"},
 }
@@ -198,16 +199,16 @@ WAITING = """program hand(Ms, K):
         y[p, i, :] = s[p, i, :]
 
 schedule one for hand:
-    make on sm, tile(i=1)
+    make {make}, tile(i=1)
     carry on sm({sms}), tile(i=1), bulk 8
-    take in make epilogue, tile(i=1)
+    take {take}, tile(i=1)
     c channel(i=1)
     s channel(i=1)
 """
 
 
-def hand(sms: int) -> None:
-    module = compiler.parse(WAITING.format(sms=sms), "hand.tl")
+def hand(sms: int, make: str = "on sm", take: str = "in make epilogue") -> None:
+    module = compiler.parse(WAITING.format(sms=sms, make=make, take=take), "hand.tl")
     compiler.plan(
         module.program(), module.schedules[0], ranks=2, dims={"Ms": 2048, "K": 64}, dtype="bf16", target="sm_90"
     )
@@ -218,6 +219,13 @@ def test_programs_that_share_an_sm_are_resident_together() -> None:
     hand(131)
     with pytest.raises(ScheduleError, match="take 132 programs"):
         hand(132)
+    hand(111, "on sm(20)", "in make epilogue")
+    with pytest.raises(ProgressError):  # all places are taken by programs that wait for others
+        hand(132, "on sm(20)", "in make epilogue")
+
+
+def test_of_programs_that_wait_the_places_on_sms_are_counted() -> None:
+    hand(120, "on sm(20)", "on sm(1)")  # more than there are, but never all of them with programs that wait
 
 
 def test_the_search_tries_it_where_there_is_an_accelerator() -> None:

@@ -336,7 +336,7 @@ class _Programs:
         number, rank, _ = self.lanes[lane]
         self.end[lane] = now
         kernel = self.kernels[number]
-        self.free[rank] += self._room(kernel)
+        self.free[rank] += kernel.room
         self.running[number, rank] -= 1
         if self.running[number, rank] == 0:
             for after in self._behind(kernel):
@@ -354,7 +354,7 @@ class _Programs:
             waiting = self.waiting[number, rank]
             if (number, rank) not in self.ready or not waiting:
                 continue
-            room = self._room(self.kernels[number])
+            room = self.kernels[number].room
             free = min(len(waiting), floor(self.free[rank] / room)) if room else len(waiting)
             for lane in waiting[:free]:
                 self.begin[lane] = max(now, self.ready[number, rank])
@@ -362,7 +362,3 @@ class _Programs:
             self.waiting[number, rank] = waiting[free:] if free else waiting
             self.free[rank] -= free * room
         return started
-
-    def _room(self, kernel: Kernel) -> Fraction:
-        """Of an SM that one of its programs takes."""
-        return Fraction(0 if kernel.on_copy_engine else 1, kernel.lanes)

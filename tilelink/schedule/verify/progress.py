@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import permutations
 
 import numpy as np
@@ -51,8 +52,10 @@ def _programs(plan: Plan) -> int:
 
 def _waiting_programs(plan: Plan, scripts: list[Ints]) -> list[dict[str, int]]:
     """Per rank and stream the most programs of one kernel that wait for anything, those that share an SM as one."""
-    lanes = zip(plan.lanes, scripts, strict=True)
-    waiting = {_block(plan, lane) for lane, script in lanes if (plan.signals.kind[script] == WAIT).any()}
+    waiting: set[tuple[int, int, int]] = set()
+    for (number, rank, program), script in zip(plan.lanes, scripts, strict=True):
+        if (plan.signals.kind[script] == WAIT).any():
+            waiting.add((number, rank, program // plan.bound.kernels[number].lanes))
     count = Counter((number, rank) for number, rank, _ in waiting)
     result: list[dict[str, int]] = [{} for _ in range(plan.bound.ranks)]
     for (number, rank), programs in count.items():
@@ -60,12 +63,6 @@ def _waiting_programs(plan: Plan, scripts: list[Ints]) -> list[dict[str, int]]:
         if not kernel.on_copy_engine:
             result[rank][kernel.stream] = max(programs, result[rank].get(kernel.stream, 0))
     return result
-
-
-def _block(plan: Plan, lane: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(kernel, rank, block of threads) of a lane, (kernel, rank, program): some programs share one."""
-    number, rank, program = lane
-    return number, rank, program // plan.bound.kernels[number].lanes
 
 
 def _scripts(plan: Plan) -> list[Ints]:
@@ -92,11 +89,7 @@ class _Run:
         self.count = [0] * len(self.need)
         self.sleepers: dict[int, list[int]] = {}
         self.ready: deque[int] = deque()
-        self.free = [slots] * plan.bound.ranks
-        self.blocks = [_block(plan, lane) for lane in plan.lanes]
-        self.running = Counter[tuple[int, int, int]]()
-        """Programs of each block that have a slot and have not ended."""
-        self.size = Counter(self.blocks)
+        self.free = [Fraction(slots)] * plan.bound.ranks
         self.pending: list[deque[int]] = self._pending(priority)
         self.unfinished = self._kernel_sizes()
 
@@ -145,12 +138,9 @@ class _Run:
         waiting = self.pending[rank]
         while waiting:
             lane = waiting.popleft()
-            block = self.blocks[lane]
-            free = self.plan.bound.kernels[block[0]].on_copy_engine or block in self.running
-            if self._started(lane) and (free or self.free[rank] > 0):
-                self.free[rank] -= 0 if free else 1
-                if block not in self.running:
-                    self.running[block] = self.size[block]
+            room = self.plan.bound.kernels[self.plan.lanes[lane][0]].room
+            if self._started(lane) and self.free[rank] >= room:
+                self.free[rank] -= room
                 self.ready.append(lane)
             else:
                 later.append(lane)
@@ -173,11 +163,9 @@ class _Run:
                     self.ready.extend(self.sleepers.pop(key))
             at += 1
         self.cursor[lane] = at
-        number, rank, _ = block = self.blocks[lane]
+        number, rank, _ = self.plan.lanes[lane]
         self.unfinished[number, rank] -= 1
-        self.running[block] -= 1
-        if not self.running[block] and not self.plan.bound.kernels[number].on_copy_engine:
-            self.free[rank] += 1
+        self.free[rank] += self.plan.bound.kernels[number].room
         self._admit(rank)
 
 
