@@ -17,10 +17,9 @@ from tilelink.schedule.values import Schedule
 from tilelink.target import target
 
 PROGRAM = """program carry(Ms, K):
-    x : in        [Ms, K]
+    x : in        [Ms, K]{given}
     z : in        [Ms, K]
-    l : local     [Ms, K]
-    s : symmetric [ranks, Ms, K]
+    s : symmetric [ranks, Ms, K]{given}
     t : symmetric [ranks, Ms, K]
     y : out       [ranks, Ms, K]
 
@@ -29,7 +28,7 @@ PROGRAM = """program carry(Ms, K):
 
     compute take(p: ranks, i: Ms, j: K):
         consumer_tile_wait(s[p, i, :])
-        y[p, i, j] = s[p, i, j]{more}
+        y[p, i, j] = s[p, i, j]
 
 schedule one for carry:
     carry {place}
@@ -42,9 +41,9 @@ PLACE = "on sm(8), tile(i=64), bulk 4"
 
 def bound(
     *body: str, place: str = PLACE, Ms: int = 512, K: int = 4096, ranks: int = 4, on: str = "sm_90",
-    dtype: str = "bf16", taken: str = "on sm", more: str = "",
+    dtype: str = "bf16", taken: str = "on sm", given: str = "",
 ) -> Bound:  # fmt: skip
-    text = PROGRAM.format(body=NEXT.join(body or (PUSH, TELL)), place=place, taken=taken, more=more)
+    text = PROGRAM.format(body=NEXT.join(body or (PUSH, TELL)), place=place, taken=taken, given=given)
     module = compiler.parse(text, "carry.tl")
     sizes = {"Ms": Ms, "K": K}
     return compiler.bound(module.program(), module.schedules[0], ranks=ranks, dims=sizes, dtype=dtype, target=on)
@@ -90,6 +89,7 @@ IMPOSSIBLE = {
     "a tile that its index's end cuts": {"Ms": 500},
     "rows of other than 16 bytes": {"K": 1372},
     "too many ranks for descriptors of all copies": {"ranks": 17},
+    "elements that no descriptor has": {"given": " bool"},
     "parts of rows that are too short": {"place": "on sm(8), tile(i=64, k=4), bulk 4"},
 }
 

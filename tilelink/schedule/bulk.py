@@ -91,7 +91,8 @@ def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
         return None
     pair = next(pair for s in stage.stage.body if (pair := copied(s)))
     sizes = {_size(bound, stage, region) for region in pair}
-    if len(sizes) != 1 or None in sizes or len({bound.tensors[r.tensor].dtype for r in pair}) != 1:
+    dtypes = {bound.tensors[region.tensor].dtype for region in pair}
+    if len(sizes) != 1 or None in sizes or len(dtypes) != 1 or "bool" in dtypes:  # no descriptor has that
         return None
     ((rows, columns, whole),) = (size for size in sizes if size is not None)
     width = ITEM_BYTES[bound.tensors[pair[0].tensor].dtype]
