@@ -129,6 +129,7 @@ def test_what_was_stored_is_written_before_it_is_told_of(pull: bool) -> None:
     lines = text(kernel).splitlines()
     found = [kind for line in lines for kind, pattern in EVENTS.items() if re.search(pattern, line)]
     tells = [n for n, kind in enumerate(found) if kind == "release"]
+    assert found.count("written") == 8  # and once more at the end of each program
     assert len(tells) == 4  # one of each program
     for at in tells:
         assert found[at - 3 : at] == ["written", "proxy", "together"]
@@ -141,6 +142,29 @@ def test_what_was_stored_is_written_before_it_is_told_of(pull: bool) -> None:
     assert kernel.metadata.num_warps == 8 and 192 * 1024 <= kernel.metadata.shared <= 227 * 1024
     # a barrier of all threads of the block would wait for programs that are elsewhere
     assert not re.search(r"bar\.sync\s+0;", text(kernel))
+
+
+def test_a_program_ends_when_what_it_stored_is_written() -> None:
+    """Also one that notifies nobody: the next block on its SM may own the memory of its boxes at once."""
+    module = compiler.parse(
+        """program move(Ms, K):
+    x : in  [Ms, K]
+    y : out [Ms, K]
+
+    comm carry(i: Ms):
+        y[i, :] = x[i, :]
+
+schedule one for move:
+    carry on sm(8), tile(i=64), bulk 4
+""",
+        "move.tl",
+    )
+    made = compiler.bound(module.program(), module.schedules[0], ranks=2, dims=SIZES, dtype="bf16", target="sm_90")
+    lines = text(compiled(made)).splitlines()
+    found = [kind for line in lines for kind, pattern in EVENTS.items() if re.search(pattern, line)]
+    assert found.count("written") == 4
+    for at in (n for n, kind in enumerate(found) if kind == "written"):
+        assert found[at : at + 3] == ["written", "proxy", "together"]
 
 
 @pytest.mark.parametrize("dialect", ["triton", "traced"])
@@ -263,6 +287,9 @@ class Copying:
 
     def wait(self, *_: object) -> int:
         return 0
+
+    def publish(self) -> None:
+        assert not self.held
 
     wait_all = tile_begin = transfer = wait
 

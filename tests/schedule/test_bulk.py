@@ -10,7 +10,7 @@ from tilelink import compiler
 from tilelink.errors import ProgressError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.bound import Bound
-from tilelink.schedule.bulk import ALIGNMENT, LONGEST, SHARED
+from tilelink.schedule.bulk import ALIGNMENT, LONGEST, SHARED, SHELF
 from tilelink.schedule.search.knobs import knobs
 from tilelink.schedule.search.seeds import distance
 from tilelink.schedule.values import Schedule
@@ -90,6 +90,7 @@ IMPOSSIBLE = {
     "rows of other than 16 bytes": {"K": 1372},
     "too many ranks for descriptors of all copies": {"ranks": 17},
     "elements that no descriptor has": {"given": " bool"},
+    "boxes that lie too close together": {"place": "on sm(8), tile(i=1), bulk 4", "K": 32},
     "parts of rows that are too short": {"place": "on sm(8), tile(i=64, k=4), bulk 4"},
 }
 
@@ -127,7 +128,40 @@ def test_a_rank_alone_has_nothing_to_copy() -> None:
 )
 def test_boxes_are_the_tile_and_fit_an_sm(rows: int, columns: int, dtype: str, together: int) -> None:
     made = bound(place=f"on sm(8), tile(i={rows}), bulk {together}", Ms=4 * rows, K=columns, dtype=dtype)
-    check_boxes(made)
+    if made.stages["carry"].bulk or columns >= 64:
+        check_boxes(made)
+
+
+SHIFTED = """program shift(Ms, R, K, L):
+    x : in        [ranks, Ms, K]
+    s : symmetric [ranks, Ms, K]
+    y : out       [ranks, {rows}, {columns}]
+
+    comm carry(p: ranks, i: {rows}, j: {columns}):
+        tile_push_data(s[rank, {at}i, {to}j] @ p, x[p, {at}i, {to}j])
+        producer_tile_notify(s[rank, {at}i, {to}j] @ p)
+
+    compute take(p: ranks, i: {rows}, j: {columns}):
+        consumer_tile_wait(s[p, {at}i, {to}j])
+        y[p, i, j] = s[p, {at}i, {to}j]
+
+schedule one for shift:
+    carry on sm(8), tile(i=64, j=64), bulk 4
+    take on sm, tile(i=64, j=64)
+"""
+
+
+@pytest.mark.parametrize(("rows", "at", "columns", "to", "possible"), [
+    ("Ms", "", "K", "", True), ("R", "64 + ", "K", "", False), ("Ms", "", "L", "8 + ", False),
+])  # fmt: skip
+@pytest.mark.parametrize("R", [448, 512])
+def test_what_lies_behind_a_dimension_is_never_touched(
+    rows: str, at: str, columns: str, to: str, possible: bool, R: int
+) -> None:
+    module = compiler.parse(SHIFTED.format(rows=rows, at=at, columns=columns, to=to), "shift.tl")
+    sizes = {"Ms": 512, "R": R, "K": 512, "L": 256}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+    assert bool(made.stages["carry"].bulk) is possible
 
 
 def check_boxes(made: Bound) -> None:
@@ -142,6 +176,7 @@ def check_boxes(made: Bound) -> None:
     assert boxes.columns % wide == 0 or (whole and boxes.across * wide - boxes.columns < wide)
     bytes_of = 4 if made.dtype == "f32" else 2
     assert wide * bytes_of % ALIGNMENT == 0 and max(down, wide) <= LONGEST
+    assert down * wide * bytes_of % SHELF == 0
     assert boxes.programs * boxes.buffers * down * wide * bytes_of <= SHARED <= target("sm_90").shared_memory
     assert 0 < boxes.ahead < boxes.buffers
     assert all(side & (side - 1) == 0 for side in boxes.box)
@@ -226,6 +261,43 @@ def test_programs_that_share_an_sm_are_resident_together() -> None:
 
 def test_of_programs_that_wait_the_places_on_sms_are_counted() -> None:
     hand(120, "on sm(20)", "on sm(1)")  # more than there are, but never all of them with programs that wait
+
+
+HALVES = """program halves(Ms, K):
+    x : in        [Ms, K]
+    h : local     [ranks, Ms, K]
+    y : out       [ranks, Ms, K]
+
+    comm fetch(i: Ms):
+        tile_push_data(h[0, i, :], x[i, :])
+        producer_tile_notify(h[0, i, :])
+
+    compute make(i: Ms):
+        h[1, i, :] = exp(x[i, :])
+        producer_tile_notify(h[1, i, :])
+
+    comm carry(p: ranks, i: Ms):
+        consumer_tile_wait(h[p, i, :])
+        tile_push_data(y[p, i, :], h[p, i, :])
+
+schedule one for halves:
+    fetch on copy_engine, tile(i=1)
+    make on sm(20), tile(i=1)
+    carry on sm({sms}), tile(i=1), order(i, p), bulk 2
+    h channel(i=1)
+"""
+
+
+def test_a_place_is_free_when_the_last_program_of_its_block_ends() -> None:
+    def halves(sms: int) -> None:
+        module = compiler.parse(HALVES.format(sms=sms), "halves.tl")
+        compiler.plan(
+            module.program(), module.schedules[0], ranks=2, dims={"Ms": 132, "K": 64}, dtype="bf16", target="sm_90"
+        )
+
+    halves(112)
+    with pytest.raises(ProgressError):  # one of two programs ends everywhere, the other waits for what cannot start
+        halves(132)
 
 
 def test_the_search_tries_it_where_there_is_an_accelerator() -> None:

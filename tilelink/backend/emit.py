@@ -248,7 +248,7 @@ def _bulk_kernel(
         message = f"the name {min(taken)!r} of a stage means something else beside {kernel.name}, which copies by bulk"
         raise EmitError(message, location=bound.stages[min(taken)].stage.location, hint="choose another name")
     # a tensor of which only boxes are touched needs no pointer
-    unused = {a.name for a in lowered.args.values()}
+    unused = {a.name for a in lowered.args.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
     args = tuple(a for a in args if a.kind not in ("tensor", "peers") or a.name not in unused)
     return KernelContext(
         name=kernel.name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from math import prod
 
@@ -144,11 +143,6 @@ class Kernel:
     def blocks(self) -> int:
         """Places on SMs that its programs take."""
         return self.programs // self.lanes
-
-    @property
-    def room(self) -> Fraction:
-        """Of a place on an SM that one of its programs takes; a copy engine's takes none."""
-        return Fraction(0 if self.on_copy_engine else 1, self.lanes)
 
     @property
     def beside(self) -> bool:

@@ -32,6 +32,8 @@ LONGEST = 256
 """Elements of a box along a dimension at most (CUDA driver API, cuTensorMapEncodeTiled)."""
 ALIGNMENT = 16
 """Bytes that rows of tensors and boxes are multiples of (ibid.)."""
+SHELF = 128
+"""Bytes in shared memory of which the place of a box is a multiple (PTX ISA, cp.async.bulk.tensor)."""
 MOST_PROGRAMS = 16
 """Of an SM: with more of them none has room for boxes worth an order."""
 MOST_RANKS = 16
@@ -101,7 +103,7 @@ def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
     across = _power_within(columns) if whole else _power_dividing(columns)
     across = min(across, _power_below(long))
     down = min(_power_dividing(rows), _power_below(max(1, min(LONGEST, room // FEWEST // (across * width)))))
-    if across * width % ALIGNMENT:
+    if across * width % ALIGNMENT or down * across * width % SHELF:
         return None
     buffers = min(BUFFERS, room // (down * across * width))
     return Boxes(programs=programs, rows=rows, columns=columns, box=(down, across), buffers=buffers)
@@ -117,11 +119,12 @@ def _size(bound: Bound, stage: BoundStage, region: Region) -> tuple[int, int, bo
     aligned = tensor.shape[-1] * ITEM_BYTES[tensor.dtype] % ALIGNMENT == 0
     if not points or not aligned or columns.kind not in ("tile", "whole"):
         return None
-    if not _uncut(stage, columns) and not _ends_with_tensor(stage, columns):
+    ends = columns.index is not None and stage.extents[columns.index] == columns.extent
+    if not _in_steps(stage, columns) or not (ends or _uncut(stage, columns)):
         return None
     if rows is None or rows.kind == "point":
         return 1, columns.size, columns.size == columns.extent
-    if rows.kind == "gather" or not _uncut(stage, rows):
+    if rows.kind == "gather" or not _in_steps(stage, rows) or not _uncut(stage, rows):
         return None
     return rows.size, columns.size, columns.size == columns.extent
 
@@ -131,10 +134,15 @@ def _uncut(stage: BoundStage, span: Span) -> bool:
     return span.index is None or stage.extents[span.index] % span.size == 0
 
 
-def _ends_with_tensor(stage: BoundStage, span: Span) -> bool:
-    """Whether its tiles are the whole dimension: what reaches beyond that is not copied."""
-    whole = span.index is not None and stage.extents[span.index] == span.extent
-    return whole and span.start == mul(Index(name=str(span.index)), const(span.size))
+def _in_steps(stage: BoundStage, span: Span) -> bool:
+    """Whether its tiles are the first ones of the dimension, one behind the other: none is shifted, or beyond its end.
+
+    What lies behind the last row of a dimension is the first one of the next.
+    """
+    if span.index is None:
+        return True
+    steps = mul(Index(name=span.index), const(span.size))
+    return span.start in (steps, const(0)) and stage.extents[span.index] <= span.extent
 
 
 def _power_dividing(n: int) -> int:

@@ -3,7 +3,7 @@
 
 Signals are those of `runtime/device/compiled.py`, of a warp instead of all of a kernel's threads: a barrier of these
 would wait for the other programs too. Boxes are in Gluon, Triton's language for what a kernel does with shared memory.
-Needs sm_90.
+Needs sm_90. A late wait names the block of threads as its program.
 
 Box `number` of a program, counted over all its tiles, goes through buffer `number % BUFFERS` of its own. One thread of
 the warp, always the same, gives all orders to the accelerator, so that waiting for what it ordered is enough.
@@ -82,7 +82,7 @@ def notify(pad, channel, rank, debug, STAGE: tl.constexpr, t, REMOTE: tl.constex
 
 @triton.jit
 def publish():
-    """dl.publish: what the program stored before it loads behind it."""
+    """dl.publish: what the program stored before it loads behind it. At its end: the next one finds the boxes empty."""
     tl.inline_asm_elementwise(WARP_PUBLISH, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from heapq import heappop, heappush
-from math import floor
 
 import numpy as np
 
@@ -307,7 +305,9 @@ class _Programs:
         self.lanes = plan.lanes
         self.gap = machine.kernel_gap
         ranks = range(plan.bound.ranks)
-        self.free = [Fraction(plan.bound.target.slots) for _ in ranks]
+        self.free = [plan.bound.target.slots for _ in ranks]
+        self.together: dict[tuple[int, int, int], int] = {}
+        """Block of threads, which has an SM until the last of its programs ends -> those that have not."""
         self.begin = [0.0] * len(self.lanes)
         self.end = [0.0] * len(self.lanes)
         self.waiting: dict[tuple[int, int], list[int]] = {}
@@ -336,7 +336,9 @@ class _Programs:
         number, rank, _ = self.lanes[lane]
         self.end[lane] = now
         kernel = self.kernels[number]
-        self.free[rank] += kernel.room
+        block = number, rank, self.lanes[lane][2] // kernel.lanes
+        self.together[block] = self.together.get(block, kernel.lanes) - 1
+        self.free[rank] += not self.together[block] and not kernel.on_copy_engine
         self.running[number, rank] -= 1
         if self.running[number, rank] == 0:
             for after in self._behind(kernel):
@@ -354,11 +356,11 @@ class _Programs:
             waiting = self.waiting[number, rank]
             if (number, rank) not in self.ready or not waiting:
                 continue
-            room = self.kernels[number].room
-            free = min(len(waiting), floor(self.free[rank] / room)) if room else len(waiting)
+            kernel = self.kernels[number]
+            free = len(waiting) if kernel.on_copy_engine else min(len(waiting), self.free[rank] * kernel.lanes)
             for lane in waiting[:free]:
                 self.begin[lane] = max(now, self.ready[number, rank])
                 started.append((lane, self.begin[lane]))
             self.waiting[number, rank] = waiting[free:] if free else waiting
-            self.free[rank] -= free * room
+            self.free[rank] -= 0 if kernel.on_copy_engine else free // kernel.lanes
         return started

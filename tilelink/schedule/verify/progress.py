@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
-from fractions import Fraction
 from itertools import permutations
 
 import numpy as np
@@ -55,7 +54,7 @@ def _waiting_programs(plan: Plan, scripts: list[Ints]) -> list[dict[str, int]]:
     waiting: set[tuple[int, int, int]] = set()
     for (number, rank, program), script in zip(plan.lanes, scripts, strict=True):
         if (plan.signals.kind[script] == WAIT).any():
-            waiting.add((number, rank, program // plan.bound.kernels[number].lanes))
+            waiting.add(_block(plan, (number, rank, program)))
     count = Counter((number, rank) for number, rank, _ in waiting)
     result: list[dict[str, int]] = [{} for _ in range(plan.bound.ranks)]
     for (number, rank), programs in count.items():
@@ -63,6 +62,12 @@ def _waiting_programs(plan: Plan, scripts: list[Ints]) -> list[dict[str, int]]:
         if not kernel.on_copy_engine:
             result[rank][kernel.stream] = max(programs, result[rank].get(kernel.stream, 0))
     return result
+
+
+def _block(plan: Plan, lane: tuple[int, int, int]) -> tuple[int, int, int]:
+    """(kernel, rank, block of threads) of a lane, (kernel, rank, program): some programs share one, and so a slot."""
+    number, rank, program = lane
+    return number, rank, program // plan.bound.kernels[number].lanes
 
 
 def _scripts(plan: Plan) -> list[Ints]:
@@ -89,7 +94,10 @@ class _Run:
         self.count = [0] * len(self.need)
         self.sleepers: dict[int, list[int]] = {}
         self.ready: deque[int] = deque()
-        self.free = [Fraction(slots)] * plan.bound.ranks
+        self.free = [slots] * plan.bound.ranks
+        self.blocks = [_block(plan, lane) for lane in plan.lanes]
+        self.running: dict[tuple[int, int, int], int] = {}
+        """Blocks of threads that have a slot -> their programs that have not ended."""
         self.pending: list[deque[int]] = self._pending(priority)
         self.unfinished = self._kernel_sizes()
 
@@ -138,9 +146,11 @@ class _Run:
         waiting = self.pending[rank]
         while waiting:
             lane = waiting.popleft()
-            room = self.plan.bound.kernels[self.plan.lanes[lane][0]].room
-            if self._started(lane) and self.free[rank] >= room:
-                self.free[rank] -= room
+            block = self.blocks[lane]
+            free = self.plan.bound.kernels[block[0]].on_copy_engine or block in self.running
+            if self._started(lane) and (free or self.free[rank] > 0):
+                self.free[rank] -= 0 if free else 1
+                self.running.setdefault(block, self.plan.bound.kernels[block[0]].lanes)
                 self.ready.append(lane)
             else:
                 later.append(lane)
@@ -163,9 +173,11 @@ class _Run:
                     self.ready.extend(self.sleepers.pop(key))
             at += 1
         self.cursor[lane] = at
-        number, rank, _ = self.plan.lanes[lane]
+        number, rank, _ = block = self.blocks[lane]
         self.unfinished[number, rank] -= 1
-        self.free[rank] += self.plan.bound.kernels[number].room
+        self.running[block] -= 1
+        if not self.running[block] and not self.plan.bound.kernels[number].on_copy_engine:
+            self.free[rank] += 1
         self._admit(rank)
 
 
