@@ -277,8 +277,8 @@ HALVES = """program halves(Ms, K):
         producer_tile_notify(h[1, i, :])
 
     comm carry(p: ranks, i: Ms):
-        consumer_tile_wait(h[p, i, :])
-        tile_push_data(y[p, i, :], h[p, i, :])
+        consumer_tile_wait(h[{which}, i, :])
+        tile_push_data(y[p, i, :], h[{which}, i, :])
 
 schedule one for halves:
     fetch on copy_engine, tile(i=1)
@@ -289,13 +289,14 @@ schedule one for halves:
 
 
 def test_a_place_is_free_when_the_last_program_of_its_block_ends() -> None:
-    def halves(sms: int) -> None:
-        module = compiler.parse(HALVES.format(sms=sms), "halves.tl")
+    def halves(sms: int, which: str = "p") -> None:
+        module = compiler.parse(HALVES.format(sms=sms, which=which), "halves.tl")
         compiler.plan(
             module.program(), module.schedules[0], ranks=2, dims={"Ms": 132, "K": 64}, dtype="bf16", target="sm_90"
         )
 
     halves(112)
+    halves(132, "0")  # all end, and what has no place until then begins
     with pytest.raises(ProgressError):  # one of two programs ends everywhere, the other waits for what cannot start
         halves(132)
 
