@@ -100,7 +100,6 @@ class BulkStatements(Statements):
             box=boxes.box,
             lanes=boxes.programs,
             buffers=boxes.buffers,
-            ahead=boxes.ahead,
             far=tuple(self.far),
         )
 

@@ -74,7 +74,6 @@ class BulkContext:
     box: tuple[int, int]
     lanes: int
     buffers: int
-    ahead: int
     far: tuple[FarContext, ...]
 
 

@@ -18,6 +18,7 @@ from tilelink.ir.mapping import Span
 from tilelink.ir.program import ITEM_BYTES, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.schedule.bound import Bound, BoundStage, Boxes
+from tilelink.schedule.defaults import padded
 from tilelink.schedule.values import Fused, Sm
 
 SHARED = 192 * 1024
@@ -99,10 +100,9 @@ def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
     ((rows, columns, whole),) = (size for size in sizes if size is not None)
     width = ITEM_BYTES[bound.tensors[pair[0].tensor].dtype]
     room = SHARED // programs
-    long = min(LONGEST, ROW_BYTES // width, room // width)
-    across = _power_within(columns) if whole else _power_dividing(columns)
-    across = min(across, _power_below(long))
-    down = min(_power_dividing(rows), _power_below(max(1, min(LONGEST, room // FEWEST // (across * width)))))
+    across = padded(columns) if whole else _power_dividing(columns)
+    across = min(across, LONGEST, ROW_BYTES // width)
+    down = min(_power_dividing(rows), LONGEST, _power_below(room // FEWEST // (across * width)))
     if across * width % ALIGNMENT or down * across * width % SHELF:
         return None
     buffers = min(BUFFERS, room // (down * across * width))
@@ -152,8 +152,3 @@ def _power_dividing(n: int) -> int:
 def _power_below(n: int) -> int:
     """The largest power of two up to n."""
     return 1 << (n.bit_length() - 1)
-
-
-def _power_within(n: int) -> int:
-    """The smallest power of two from n on."""
-    return 1 << max(0, n - 1).bit_length()

@@ -82,7 +82,7 @@ def notify(pad, channel, rank, debug, STAGE: tl.constexpr, t, REMOTE: tl.constex
 
 @triton.jit
 def publish():
-    """dl.publish: what the program stored before it loads behind it. At its end: the next one finds the boxes empty."""
+    """dl.publish: what the program stored before it loads behind it. It ends so: nothing reads its boxes any more."""
     tl.inline_asm_elementwise(WARP_PUBLISH, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
