@@ -78,7 +78,7 @@ def test_a_tile_is_waited_for_copied_in_boxes_and_notified() -> None:
     loop = lines.index("for tile in range(pid, 32, num_programs):")
     kinds = [
         ("wait", "ready += bulk.wait("), ("load", "bulk.load_box("), ("loaded", "bulk.loaded("),
-        ("store", "_carry_store("), ("notify", "bulk.notify("),
+        ("store", "_carry_store_s("), ("notify", "bulk.notify("),
     ]  # fmt: skip
     found = [kind for line in lines[loop:] for kind, mark in kinds if mark in line]
     assert found == ["wait", "load", "loaded", "store", "notify"]
@@ -187,11 +187,11 @@ def test_the_device_library_knows_programs_of_a_warp() -> None:
 
 
 def test_a_stage_with_the_name_of_a_function_is_told_so() -> None:
-    program = str(bound().source).replace("take(", "_carry_store(")
-    schedule = str(bound().schedule).replace("take in", "_carry_store in")
+    program = str(bound().source).replace("take(", "_carry_store_s(")
+    schedule = str(bound().schedule).replace("take in", "_carry_store_s in")
     module = compiler.parse(f"{program}\n{schedule}", "hand.tl")
     made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
-    with pytest.raises(EmitError, match="'_carry_store' of a stage means something else beside carry"):
+    with pytest.raises(EmitError, match="'_carry_store_s' of a stage means something else beside carry"):
         source(made)
 
 

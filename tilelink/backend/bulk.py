@@ -82,8 +82,9 @@ class BulkStatements(Statements):
             Arg(kind="peer_boxes", name=region.tensor, block=self.boxes.box, owner=rank) for rank in range(bound.ranks)
         ]
         copies = tuple(map(self._descriptor, args))
-        end = FarContext(name=f"{self.own}_{what}", what=what, copies=copies)
-        self.far.append(end)
+        end = FarContext(name=f"{self.own}_{what}_{region.tensor}", what=what, copies=copies)
+        if end not in self.far:
+            self.far.append(end)
         peer = self.values.addresses.scalar(bound.tile_map(stage, region).rank)
         self.writer.line(f"{end.name}({peer}, {place}, {rest}, {', '.join(copies)})")
 

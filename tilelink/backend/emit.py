@@ -244,9 +244,7 @@ def _bulk_kernel(
     lowered.body(stage.stage.body)
     if mark := dialect.mark_end(stage.number):
         writer.line(mark)
-    if taken := {lowered.own, *(one.name for one in lowered.far)} & bound.stages.keys():
-        message = f"the name {min(taken)!r} of a stage means something else beside {kernel.name}, which copies by bulk"
-        raise EmitError(message, location=bound.stages[min(taken)].stage.location, hint="choose another name")
+    _refuse_taken_names(bound, kernel.name, {lowered.own, *(one.name for one in lowered.far)})
     # a tensor of which only boxes are touched needs no pointer
     unused = {a.name for a in lowered.args.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
     args = tuple(a for a in args if a.kind not in ("tensor", "peers") or a.name not in unused)
@@ -258,6 +256,15 @@ def _bulk_kernel(
         copy_engine=False,
         bulk=lowered.context(),
     )
+
+
+def _refuse_taken_names(bound: Bound, kernel: str, functions: set[str]) -> None:
+    """Raises EmitError where a stage, or the programs of one that copies by bulk too, have the name of a function."""
+    for other, stage in bound.stages.items():
+        names = {other, f"_{other}"} if stage.bulk and other != kernel else {other}
+        if taken := functions & names:
+            message = f"the name {min(taken)!r} of a stage means something else beside {kernel}, which copies by bulk"
+            raise EmitError(message, location=stage.stage.location, hint="choose another name")
 
 
 def _hosted(bound: Bound) -> frozenset[tuple[str, str]]:

@@ -5,8 +5,9 @@ arrived before it can notify. The accelerator (PTX ISA, cp.async.bulk.tensor) ne
 what is under way. So `bulk n` puts n programs of one warp each on an SM: while one of them waits for the end of its
 tile, the others copy. They are programs like any others: each waits, copies and notifies its tiles in their order.
 
-Stages that do one copy a tile, behind waits and before notifies, may ask for it. Where a processor has no such
-accelerator, or a tile is not made of whole boxes of both tensors, programs load and store as they do without it.
+Stages that do one copy a tile, behind waits and before notifies, may ask for it; which copy may depend on conditions,
+and under some there may be none. Where a processor has no such accelerator, or a tile is not made of whole boxes of both
+tensors of its copy, programs load and store as they do without it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dataclasses import replace
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import Span
-from tilelink.ir.program import ITEM_BYTES, Notify, Read, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.program import ITEM_BYTES, If, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import Index, const, mul
+from tilelink.ir.visitor import statements
 from tilelink.schedule.bound import Bound, BoundStage, Boxes
 from tilelink.schedule.defaults import padded
 from tilelink.schedule.values import Fused, Sm
@@ -60,13 +62,17 @@ def with_bulk(bound: Bound) -> Bound:
 
 def bulk_reason(body: tuple[Statement, ...]) -> str | None:
     """What in the statements of a tile keeps it from being copied so, or None."""
-    copies = [at for at, s in enumerate(body) if copied(s) is not None]
+    copies = [at for at, s in enumerate(body) if isinstance(s, If) or copied(s) is not None]
     if len(copies) != 1:
         return "its tiles are not one copy each"
     before, behind = body[: copies[0]], body[copies[0] + 1 :]
     if not all(isinstance(s, Wait) for s in before) or not all(isinstance(s, Notify) for s in behind):
         return "its tiles do more than to wait, copy and notify"
-    return None
+    match body[copies[0]]:
+        case If(then=then, orelse=orelse):
+            return next(filter(None, map(bulk_reason, filter(None, (then, orelse)))), None)
+        case _:
+            return None
 
 
 def copied(statement: Statement) -> tuple[Region, Region] | None:
@@ -92,13 +98,13 @@ def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
     """The boxes of a stage's tiles where `programs` of them share an SM; None where there are none that fit."""
     if not bound.target.tma or bound.ranks > MOST_RANKS or not stage.total:
         return None
-    pair = next(pair for s in stage.stage.body if (pair := copied(s)))
-    sizes = {_size(bound, stage, region) for region in pair}
-    dtypes = {bound.tensors[region.tensor].dtype for region in pair}
+    regions = [region for s in statements(stage.stage.body) for region in copied(s) or ()]
+    sizes = {_size(bound, stage, region) for region in regions}
+    dtypes = {bound.tensors[region.tensor].dtype for region in regions}
     if len(sizes) != 1 or None in sizes or len(dtypes) != 1 or "bool" in dtypes:  # no descriptor has that
         return None
     ((rows, columns, whole),) = (size for size in sizes if size is not None)
-    width = ITEM_BYTES[bound.tensors[pair[0].tensor].dtype]
+    (width,) = (ITEM_BYTES[dtype] for dtype in dtypes)
     room = SHARED // programs
     across = padded(columns) if whole else _power_dividing(columns)
     across = min(across, LONGEST, ROW_BYTES // width)

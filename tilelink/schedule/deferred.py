@@ -4,8 +4,9 @@ A notify waits until what the program stored is where others can see it, which t
 tiles. Some steps into the next product it is there anyway. What a schedule asks for with `defer_notify` changes nothing
 that a proof needs:
 
-* The stage waits for nothing. So between the end of a tile and the middle of the next there is nothing that could hold
-  up the notify for ever, and nothing that others could mean to come behind it.
+* The stage waits for nothing, or only behind the product in which the notify is given. So between the end of a tile and
+  the middle of the next there is nothing that could hold up the notify for ever, and nothing that others could mean to
+  come behind it.
 * It notifies its own rank at the end of a tile, one counter each time, which a program can keep until then.
 * Its tiles have a product, outside of conditions, loops and other sums, so that one step of it comes once a tile; no
   other stage has the same loop over tiles.
@@ -43,8 +44,8 @@ def deferred_reason(body: tuple[Statement, ...]) -> str | None:
     every = [*statements(body)]
     if sum(isinstance(s, Notify) for s in every) > len(last):
         return "it also notifies before the end of a tile"
-    if any(isinstance(s, Wait) for s in every):
-        return "it waits, and what it waits for may need the notify"
+    if any(isinstance(s, Wait) for s in statements(_up_to_last_product(body))):
+        return "it waits before its product is over, and what it waits for may need the notify"
     if any(s.region.rank is not None for s in last):
         return "it notifies peers"
     if any(isinstance(s, If | For) for s in body):
@@ -68,6 +69,12 @@ def _extent(axis: Axis, bound: Bound, stage: BoundStage) -> int:
     if axis.kind == "tile" and axis.index is not None:
         return stage.tiles[axis.index]
     return number_of(axis.dim, bound.numbers, bound.ranks) if axis.dim is not None else 1
+
+
+def _up_to_last_product(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """The statements of a tile up to the last one with a product; all where there is none."""
+    multiply = [at for at in range(len(body)) if _products(body[at : at + 1])]
+    return body[: multiply[-1] + 1] if multiply else body
 
 
 def _products(body: tuple[Statement, ...]) -> list[Dot]:
