@@ -53,6 +53,15 @@ def test_what_notifies_its_rank_behind_a_product_may_be_deferred() -> None:
         assert bound(PRODUCT, TELL, more=more).stages["product"].defer_notify
 
 
+WAIT = "consumer_tile_wait(d[i, j])"
+
+
+def test_a_wait_behind_the_product_comes_behind_the_last_tiles_notify_too() -> None:
+    """As it does where nothing is deferred: the notify is given in the product."""
+    body = ("acc = dot(x[i, :], w[j, :].T)", WAIT, "acc += d[i, j]", "c[i, j] = acc", TELL)
+    assert bound(*body, more="flat, defer_notify").stages["product"].defer_notify
+
+
 PUSH = (
     "acc = dot(x[i, :], w[j, :].T)", "tile_push_data(d[i, j] @ (rank + 1), acc)",
     "producer_tile_notify(d[i, j] @ (rank + 1))",
@@ -65,7 +74,9 @@ PUSH = (
         ((PRODUCT, TELL, "c[i, j] = c[i, j] * 2.0"), {}, "its tiles do not end with a notify"),
         ((PRODUCT, TELL, "c[i, j] = c[i, j] * 2.0", TELL), {}, "it also notifies before the end of a tile"),
         (("if rank == 0:\n            " + TELL, PRODUCT, TELL), {}, "it also notifies before the end of a tile"),
-        (("consumer_tile_wait(c[i, j])", PRODUCT, TELL), {}, "it waits, and what it waits for may need the notify"),
+        ((WAIT, PRODUCT, TELL), {}, "it waits before its product is over, and what it waits for may need the notify"),
+        (("acc = dot(x[i, :], w[j, :].T)", WAIT, "acc += dot(x[i, :], w[j, :].T)", "c[i, j] = acc", TELL), {},
+         "it waits before its product is over"),
         (PUSH, {"taken": "d"}, "it notifies peers"),
         (("if rank == 0:\n            " + PRODUCT, TELL), {}, "its tiles have conditions or loops"),
         (("c[i, j] = 2.0", TELL), {}, "its tiles have no product"),

@@ -14,6 +14,7 @@ import tilelink
 from tilelink.errors import OrderingError, ParseError, ScheduleError, VerificationError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.program import Notify, Wait
+from tilelink.ir.typing import infer
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.plan import WRITE, Plan, make_plan
@@ -94,6 +95,28 @@ def test_parts_are_steps_of_the_loop() -> None:
     assert bound.tensors["make_split"].shape == (1, 3, 1, 16, 16)
     bound = product(13, 9, k=8 * 16)
     assert totals(bound)["make_parts"] == 4 * 2  # 4 tiles left, 9 programs
+
+
+@pytest.mark.parametrize(("k", "parts"), [(8 * 256, 3 * 5), (8 * 48, 0)])
+def test_parts_take_several_rounds_where_these_are_shorter(k: int, parts: int) -> None:
+    """Three tiles on five programs: three rounds of fifths, if those are long enough for what each part costs."""
+    bound = product(13, 5, k=k)
+    assert totals(bound).get("make_parts", 0) == parts
+    verify(make_plan(bound))
+
+
+def test_an_index_that_only_the_products_show_to_be_a_number_stays_one() -> None:
+    text = PRODUCT.replace("M, N, K)", "H, M, N, K)").replace("in  [M, K]", "in  [H, M, K]")
+    text = text.replace("out [M, N]", "out [H, M, N]").replace("(i: M", "(q: H, i: M")
+    text = text.replace("y[i, j] = dot(x[i, :]", "y[q, i, j] = dot(x[q, i, :]")
+    module = tilelink.parse(text + "\n" + TEXT.format(", split_tail 4"))
+    dims = {"H": 3, "M": 16, "N": 11, "K": 64}
+    bound = bind(module.programs[0], module.schedules[0], dims, 1, holding(2))
+    assert totals(bound) == {"make": 2, "make_parts": 2, "make_sums": 2}
+    typing = infer(bound.program)
+    for name in totals(bound):
+        assert "q" in typing.stage(name).scalar_indices & bound.stages[name].scalar_indices
+    verify(make_plan(bound))
 
 
 def test_programs_with_a_tile_of_another_loop_do_that_one() -> None:

@@ -6,8 +6,8 @@ what is under way. So `bulk n` puts n programs of one warp each on an SM: while 
 tile, the others copy. They are programs like any others: each waits, copies and notifies its tiles in their order.
 
 Stages that do one copy a tile, behind waits and before notifies, may ask for it; which copy may depend on conditions,
-and under some there may be none. Where a processor has no such accelerator, or a tile is not made of whole boxes of both
-tensors of its copy, programs load and store as they do without it.
+and under some there may be none. Where a processor has no such accelerator, or a tile is not made of whole boxes of
+both tensors of its copy, programs load and store as they do without it.
 """
 
 from __future__ import annotations

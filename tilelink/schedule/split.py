@@ -1,8 +1,10 @@
 """The tiles that are left over from whole rounds of a kernel's programs, divided among all of them.
 
 P programs do T tiles in ceil(T / P) rounds, and in the last one only R = T % P of them have work. With `split_tail n`
-each of these R tiles becomes S <= n products over parts of the contracted dimension, R * S <= P, whose results are
-added up in the order of the parts (the hybrid of whole tiles and split-K in Osama et al., "Stream-K", PPoPP 2023).
+each of these R tiles becomes S <= n products over parts of the contracted dimension, whose results are added up in the
+order of the parts (the hybrid of whole tiles and split-K in Osama et al., "Stream-K", PPoPP 2023). They take one round
+where R * S <= P, or several short ones where these take less than one of whole tiles: 80 tiles on 132 programs are 240
+parts, two rounds of a third of a tile each.
 
 before: gemm(i: M, j: N):                    y[i, j] = f(dot(a[i, :], b[j, :].T))
 after:  gemm, its first T - R tiles;         and then, in the same kernel
@@ -48,6 +50,8 @@ from tilelink.schedule.transform import number_of, stage_writes
 
 FEWEST_STEPS = 4
 """Steps of its loop that a part has at least: what it adds to the work should not be more than what it takes."""
+PART_STEPS = 8
+"""Steps of the loop that a part takes beside its own, to fill the pipeline and to store its result."""
 FEWEST_ROWS = 8
 """Rows of a tile that are added up together at least."""
 
@@ -169,7 +173,7 @@ class _Split:
         return wanted
 
     def cut(self, kernel: Kernel, most: int) -> _Cut | None:
-        """How the last round is divided; None where it is full, or too full to give every tile two programs, and where
+        """How the last round is divided; None where it is full, or too full for parts to take less than it, and where
         tiles of an index end with it and not with what they are tiles of."""
         if not all(map(self._ends_with_its_index, stage_regions(self.stage.stage))):
             return None
@@ -179,14 +183,30 @@ class _Split:
         steps = -(-self.length // self.stage.block)
         # programs that have a tile of another loop in the last round do that one
         free = kernel.programs - (busy - left)
-        parts = min(most, free // left if left else 1, steps // FEWEST_STEPS)
-        if parts < 2:
+        inner = self._inner(min(most, steps // FEWEST_STEPS), steps, left, free, kernel.programs)
+        if inner == steps:
             return None
-        inner = -(-steps // parts)
         rows, pieces = self.stage.tiles[self.rows], 1
         while self._by_rows() and rows % 2 == 0 and rows >= 2 * FEWEST_ROWS and 2 * pieces * left <= free:
             rows, pieces = rows // 2, 2 * pieces
         return _Cut(tiles=left, parts=-(-steps // inner), inner=inner * self.stage.block, rows=rows)
+
+    @staticmethod
+    def _inner(most: int, steps: int, left: int, free: int, programs: int) -> int:
+        """The steps of a part, of at most so many parts of a tile, with which the `left` tiles take the least time.
+
+        free: programs that have no other tile in the first of their rounds.
+        """
+
+        def cost(inner: int) -> tuple[int, int]:
+            parts = left * -(-steps // inner)
+            rounds = 1 + -(-max(0, parts - free) // programs)
+            return rounds * (inner + PART_STEPS), inner
+
+        lengths = {-(-steps // parts) for parts in range(2, most + 1)} if left else set[int]()
+        together = [inner for inner in lengths if left * -(-steps // inner) <= free]
+        shorter = [inner for inner in lengths if cost(inner)[0] < steps]
+        return min({*together, *shorter}, key=cost, default=steps)
 
     def _ends_with_its_index(self, region: Region) -> bool:
         """Whether tiles that the end of an index cuts are cut there by the end of the tensor too.
@@ -319,6 +339,8 @@ class _Split:
                 running.append(_Running(decl=decl, tile=1, extent=count, order=order))
             else:
                 name = decl.name
+                # also where only the products, which are not in all of the stages, show that it is a number
+                decl = replace(decl, number=decl.number or name in old.scalar_indices)
                 running.append(_Running(decl=decl, tile=old.tiles[name], extent=old.extents[name], order=order))
         for name, tile, order in ((self.rows, rows, piece), (self.columns, old.tiles[self.columns], const(0))):
             size = old.tiles[name]
