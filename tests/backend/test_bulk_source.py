@@ -19,6 +19,7 @@ from tilelink.backend.emit import emit
 from tilelink.compiler_cpu import layout
 from tilelink.compiler_gpu import gpu_program
 from tilelink.errors import EmitError
+from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.runtime.compile_offline import compile_source
 from tilelink.runtime.cuda.functions import Address, described
 from tilelink.runtime.cuda.spec import Argument
@@ -102,11 +103,11 @@ def test_every_ranks_copy_has_a_descriptor_and_the_own_ones_one() -> None:
         assert len(re.findall(rf"(?:if|elif) peer == \d:\n        bulk\.{what}_box\(", emitted.text)) == 4
 
 
-def compiled(made: Bound, dialect: str = "triton", watch: bool = False):
+def compiled(made: Bound, dialect: str = "triton", watch: bool = False, stage: str = "carry"):
     emitted = emit(made, make_plan(made).thresholds, dialect=dialect)
-    kernel = next(k for k in emitted.kernels if k.name == "carry")
+    kernel = next(k for k in emitted.kernels if k.name == stage)
     types = signature(kernel, made) | ({"watch": "*i64"} if watch else {})
-    function = store.load(store.save(emitted.text)).carry
+    function = getattr(store.load(store.save(emitted.text)), stage)
     rest = {} if watch else {"watch": None}
     return compile_source(function, types, rest, "sm_90", num_warps=kernel.warps, num_stages=3)
 
@@ -190,6 +191,36 @@ def test_a_stage_with_the_name_of_a_function_is_told_so() -> None:
     program = str(bound().source).replace("take(", "_carry_store_s(")
     schedule = str(bound().schedule).replace("take in", "_carry_store_s in")
     module = compiler.parse(f"{program}\n{schedule}", "hand.tl")
+    made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
+    with pytest.raises(EmitError, match="'_carry_store_s' of a stage means something else beside carry"):
+        source(made)
+
+
+def test_functions_of_two_such_stages_are_told_apart() -> None:
+    module = compiler.parse(
+        """program hand(Ms, K):
+    x : in        [Ms, K]
+    s : symmetric [Ms, K]
+    y : out       [2, Ms, K]
+
+    comm carry(i: Ms):
+        tile_push_data(s[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(s[i, :] @ (rank + 1))
+
+    comm carry_store_s(i: Ms):
+        y[0, i, :] = x[i, :]
+
+    comm keep(i: Ms):
+        consumer_tile_wait(s[i, :])
+        y[1, i, :] = s[i, :]
+
+schedule one for hand:
+    carry on sm(8), tile(i=64), bulk 4
+    carry_store_s on sm(8), tile(i=64), bulk 4
+    keep on sm
+""",
+        "hand.tl",
+    )
     made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
     with pytest.raises(EmitError, match="'_carry_store_s' of a stage means something else beside carry"):
         source(made)
@@ -294,23 +325,21 @@ class Copying:
     wait_all = tile_begin = transfer = wait
 
 
-@pytest.mark.parametrize("pull", [False, True])
-def test_the_programs_of_a_rank_move_what_the_stage_says(pull: bool) -> None:
-    made = bound(pull=pull, sms=3)  # some programs have three tiles and some two
+def run(made: Bound, stage: str, copies: dict[str, list[np.ndarray]], rank: int, epoch: int) -> tuple[int, int]:
+    """Runs all programs of a rank. Returns how many notifies they gave and how many boxes they moved.
+
+    copies: tensor -> of every rank, its rows with all buffers, one behind the other.
+    """
     emitted = emit(made, make_plan(made).thresholds)
-    kernel = next(k for k in emitted.kernels if k.name == "carry")
-    rank, epoch, rows = 2, 4, 512
-    random = np.random.default_rng(1)
-    copies = {name: [np.zeros((2 * n * rows, ROW)) for _ in range(4)] for name, n in (("c", 1), ("s", 4))}
-    for copy in copies["c"]:
-        copy[:] = random.integers(0, 1 << 20, copy.shape)
-    slot = (epoch - 1) % 2
+    kernel = next(k for k in emitted.kernels if k.name == stage)
+    boxes = made.stages[stage].bulk
+    assert boxes
     tensors = {a.parameter: copies[a.name][rank if a.owner is None else a.owner] for a in kernel.args if a.block}
-    text_of = re.findall(r"@gluon\.jit\n(def _carry\w*\(.*?)\n\n\n", emitted.text, re.DOTALL)
+    functions = re.findall(rf"@gluon\.jit\n(def _{stage}\w*\(.*?)\n\n\n", emitted.text, re.DOTALL)
     told = moved = 0
     for block in range(kernel.kernel.blocks):
-        for lane in range(4):
-            bulk = Copying(tensors, (32, 128), lane)
+        for lane in range(boxes.programs):
+            bulk = Copying(tensors, boxes.box, lane)
             room = SimpleNamespace(index=lambda at: at)
             space = {
                 "bulk": bulk, "gl": SimpleNamespace(program_id=lambda _, at=block: at, constexpr=int),
@@ -318,13 +347,25 @@ def test_the_programs_of_a_rank_move_what_the_stage_says(pull: bool) -> None:
                 "dl": SimpleNamespace(symm_at=lambda *_: 0, consume_token=lambda value, token: value + token),
                 "tiles": SimpleNamespace(mod=lambda a, b: a % b, floordiv=lambda a, b: a // b),
             }  # fmt: skip
-            for one in text_of:
+            for one in functions:
                 exec(one, space)
             given = {a.parameter: a.parameter if a.block else 0 for a in kernel.args}
             given |= {"rank": rank, "num_programs": kernel.kernel.programs}
-            space["_carry"](**given, bulk_room=room, bulk_full=None, LANE=lane)
+            space[f"_{stage}"](**given, bulk_room=room, bulk_full=None, LANE=lane)
             told, moved = told + len(bulk.told), moved + bulk.moved
-    assert (told, moved) == (4 * 8, 4 * 8 * 64)
+    return told, moved
+
+
+@pytest.mark.parametrize("pull", [False, True])
+def test_the_programs_of_a_rank_move_what_the_stage_says(pull: bool) -> None:
+    made = bound(pull=pull, sms=3)  # some programs have three tiles and some two
+    rank, epoch, rows = 2, 4, 512
+    random = np.random.default_rng(1)
+    copies = {name: [np.zeros((2 * n * rows, ROW)) for _ in range(4)] for name, n in (("c", 1), ("s", 4))}
+    for copy in copies["c"]:
+        copy[:] = random.integers(0, 1 << 20, copy.shape)
+    slot = (epoch - 1) % 2
+    assert run(made, "carry", copies, rank, epoch) == (4 * 8, 4 * 8 * 64)
     for peer in range(4):
         if pull:
             source, target = copies["c"][peer], copies["s"][rank][slot * 4 * rows + peer * rows :]
@@ -333,3 +374,49 @@ def test_the_programs_of_a_rank_move_what_the_stage_says(pull: bool) -> None:
         assert np.array_equal(target[:rows], source[slot * rows : (slot + 1) * rows])
     written = sum(int(np.count_nonzero(copy.any(axis=1))) for copy in copies["s"])
     assert written <= 4 * rows
+
+
+RANKS, WIDE = 3, 256
+RING = """
+schedule one for ag_gemm_ring:
+    hand on sm(2), tile(i=64), order(q, i), bulk 4
+    own in gemm prologue, tile(i=64, j=64, k=64)
+    gemm on sm, tile(i=64, j=64, k=64)
+    xs channel(i=64), buffers 2
+"""
+
+
+@cache
+def ring() -> Bound:
+    """What is copied depends on how far it has come."""
+    program = compiler.load("ag_gemm").program("ag_gemm_ring")
+    sizes = {"Ms": 192, "N": 64, "K": WIDE}
+    schedule = parse_schedule(RING.strip())
+    return compiler.bound(program, schedule, ranks=RANKS, dims=sizes, dtype="bf16", target="sm_90")
+
+
+def test_a_copy_under_a_condition() -> None:
+    """Hop by hop, all shards come everywhere: each pass over the ranks finds what the one before it has moved."""
+    made, rows, epoch = ring(), 192, 3
+    random = np.random.default_rng(2)
+    copies = {
+        "x": [random.integers(1, 1 << 20, (rows, WIDE)) for _ in range(RANKS)],
+        "xs": [np.zeros((2 * RANKS * rows, WIDE), int) for _ in range(RANKS)],
+    }
+    boxes = made.stages["hand"].bulk
+    assert boxes
+    for _ in range(RANKS - 1):
+        for rank in range(RANKS):
+            assert run(made, "hand", copies, rank, epoch) == (2 * 3, 2 * 3 * boxes.count)
+    for rank in range(RANKS):
+        found = copies["xs"][rank].reshape(2, RANKS, rows, WIDE)
+        assert not found[1].any() and not found[0][rank].any()
+        for other in {*range(RANKS)} - {rank}:
+            assert np.array_equal(found[0][other], copies["x"][other])
+
+
+def test_functions_of_two_tensors_and_of_two_branches() -> None:
+    text = source(ring())
+    assert len(re.findall(r"def _hand_store_xs\(", text)) == 1 and "def _hand_load" not in text
+    assert len(re.findall(r" _hand_store_xs\(", text.split("def _hand(")[1])) == 2
+    assert compiled(ring(), stage="hand").metadata.num_warps == 8

@@ -85,6 +85,21 @@ POSSIBLE = {
     "odd tiles": {"place": "on sm(8), tile(i=48), bulk 4", "Ms": 480},
     "many programs": {"place": "on sm(2), tile(i=64), bulk 16"},
 }
+CONDITIONAL = (
+    ("if rank != p:", "    " + PUSH, "    " + TELL),
+    ("if rank != p:", "    " + PUSH, "else:", "    tile_push_data(s[rank, i, :], z[i, :])", TELL),
+    ("if rank != p:", "    if p == 0:", "        " + PUSH, "    else:", "        " + PUSH, "    " + TELL),
+)
+
+
+@pytest.mark.parametrize("body", CONDITIONAL)
+def test_which_copy_a_tile_is_may_depend_on_conditions(body: tuple[str, ...]) -> None:
+    made = bound(*body)
+    assert how_many(made)
+    check_boxes(made)
+    assert how_many(bound(*body, Ms=500)) == 0  # the end cuts a tile of each
+
+
 IMPOSSIBLE = {
     "a tile that its index's end cuts": {"Ms": 500},
     "rows of other than 16 bytes": {"K": 1372},
@@ -190,7 +205,16 @@ REFUSED = {
         (PUSH, "tile_push_data(t[rank, i, :] @ p, z[i, :])", TELL), {}, "its tiles are not one copy each"
     ),
     "a computation": (("tile_push_data(s[rank, i, :] @ p, x[i, :] + z[i, :])", TELL), {}, "not one copy each"),
-    "a condition": ((PUSH, "if rank != p:", "    " + TELL), {}, "do more than to wait, copy and notify"),
+    "a loop": (("for (q: ranks):", "    " + PUSH, TELL), {}, "its tiles are not one copy each"),
+    "a condition beside a copy": ((PUSH, "if rank != p:", "    " + TELL), {}, "its tiles are not one copy each"),
+    "two copies under a condition": (
+        ("if rank != p:", "    " + PUSH, "    tile_push_data(t[rank, i, :] @ p, z[i, :])", TELL),
+        {}, "its tiles are not one copy each",
+    ),
+    "two copies in the other branch": (
+        ("if rank != p:", "    " + PUSH, "else:", "    " + PUSH, "    tile_push_data(t[rank, i, :], z[i, :])", TELL),
+        {}, "its tiles are not one copy each",
+    ),
     "a notify before": ((TELL, PUSH, TELL), {}, "do more than to wait, copy and notify"),
     "a guest": ((PUSH, TELL), {"taken": "in carry epilogue"}, "another stage runs in its kernel"),
     "a crowd": ((PUSH, TELL), {"place": "on sm(8), tile(i=64), bulk 17"}, "runs 16 such programs at most"),

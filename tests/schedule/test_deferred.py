@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 
 from tilelink import compiler
+from tilelink.backend.emit import emit
 from tilelink.errors import ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.machine import load_machine
+from tilelink.schedule.plan import make_plan
 from tilelink.schedule.search import Space
 from tilelink.schedule.search.seeds import distance
 from tilelink.schedule.simulate import simulate
+from tilelink.schedule.verify import verify
 from tilelink.target import target
 
 PROGRAM = """program make(M, N, K):
@@ -53,13 +56,21 @@ def test_what_notifies_its_rank_behind_a_product_may_be_deferred() -> None:
         assert bound(PRODUCT, TELL, more=more).stages["product"].defer_notify
 
 
-WAIT = "consumer_tile_wait(d[i, j])"
+WAIT = "consumer_tile_wait(c[i, j])"
 
 
 def test_a_wait_behind_the_product_comes_behind_the_last_tiles_notify_too() -> None:
     """As it does where nothing is deferred: the notify is given in the product."""
-    body = ("acc = dot(x[i, :], w[j, :].T)", WAIT, "acc += d[i, j]", "c[i, j] = acc", TELL)
-    assert bound(*body, more="flat, defer_notify").stages["product"].defer_notify
+    module = compiler.load("gemm_rs")
+    program = module.program("gemm_rs_ring_carried")
+    schedule = module.schedule("h200_movers", program)
+    sizes = {"Ms": 256, "N": 512, "K": 512}
+    made = compiler.bound(program, schedule, ranks=4, dims=sizes, dtype="bf16", target=target("sm_90"))
+    assert made.stages["first"].defer_notify and made.stages["gemm"].defer_notify
+    verify(make_plan(made))
+    loops = emit(made, make_plan(made).thresholds).text.split("for tile in")
+    (tile,) = (loop for loop in loops if "dl.wait(" in loop and "dl.hold(" in loop)
+    assert tile.index("dl.notify(") < tile.index("dl.wait(") < tile.index(" = dl.hold(")
 
 
 PUSH = (

@@ -56,7 +56,7 @@ class Machine:
     load_latency: float = _number("s")
     """Of one load in the main loop, besides what its bytes take at sm_bandwidth; hidden by its pipeline."""
     tile_overhead: float = _number("s")
-    """Filling the pipeline of a tile and turning to the next one."""
+    """Storing a tile of 128 x 256 elements, turning to the next one, and filling its pipeline."""
     flat_gain: float = _number("s")
     """What of that a flat loop hides, where the next tile's operands come while the last one ends."""
 

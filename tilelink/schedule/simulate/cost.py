@@ -14,6 +14,8 @@ REGISTERS = 160
 """f32 values of accumulators that a thread holds without spilling."""
 SPILLED = 0.3
 """Speed that is left where accumulators spill."""
+STORED = 128 * 256
+"""Elements of the tiles with which a machine's tile_overhead is measured."""
 ISSUING = 4
 """Warps that together issue copies as fast as their SM does them."""
 FILLING = 1.5
@@ -88,8 +90,7 @@ class Roofline:
         main = max(main, work.traffic / share)
         main += work.elementwise * machine.sms / machine.vector_flops
         main += work.special * machine.sms / machine.special_rate
-        between = machine.tile_overhead - (machine.flat_gain if work.flat else 0.0)
-        return TileTime(main=main, overhead=max(0.0, between) if work.products else 0.0)
+        return TileTime(main=main, overhead=_between(work, machine))
 
     def _product(self, product: Product, work: TileWork, machine: Machine) -> float:
         """Main loop: tensor cores, operands from the cache, or the latency that too few stages leave visible."""
@@ -131,6 +132,16 @@ class Roofline:
         memory = machine.memory_bandwidth / 2 / move.programs if move.reach == "local" else inf
         rate = min(own, machine.sm_bulk_rate / move.lanes, memory)
         return MoveTime(latency=far, rate=rate, efficiency=1.0 if move.reach == "local" else machine.sm_push_efficiency)
+
+
+def _between(work: TileWork, machine: Machine) -> float:
+    """Seconds between products of two tiles: to store the one, in proportion to what is stored, and to begin the next.
+
+    A flat loop has begun already.
+    """
+    elements = sum(p.rows * p.columns for p in work.products)
+    store = max(0.0, machine.tile_overhead - machine.flat_gain) * min(1.0, elements / STORED)
+    return store + (machine.flat_gain if work.products and not work.flat else 0.0)
 
 
 def _rate(full: float, move: Move, machine: Machine) -> float:
