@@ -45,6 +45,8 @@ def main() -> int:
             parts += searches(report, path.stem)
         if isinstance(report, dict) and report.get("benchmark") == "search quality":
             parts += qualities(report, path.stem)
+        if isinstance(report, dict) and report.get("benchmark") == "share":
+            parts += [f"## {path.stem}", "", render(report, rows=False)]
         if not isinstance(report, dict) or report.get("benchmark") != "tp":
             continue
         parts += [f"## {path.stem}", ""]

@@ -100,6 +100,11 @@ def test_which_copy_a_tile_is_may_depend_on_conditions(body: tuple[str, ...]) ->
     assert how_many(bound(*body, Ms=500)) == 0  # the end cuts a tile of each
 
 
+def test_all_copies_of_a_tile_have_the_same_boxes() -> None:
+    body = ("if rank != p:", "    tile_push_data(t[rank, i, :] @ p, z[i, :])", "else:", "    " + PUSH, TELL)
+    assert how_many(bound(*body)) and how_many(bound(*body, given=" f32")) == 0
+
+
 IMPOSSIBLE = {
     "a tile that its index's end cuts": {"Ms": 500},
     "rows of other than 16 bytes": {"K": 1372},
