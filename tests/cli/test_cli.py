@@ -185,7 +185,7 @@ def test_a_library_program_by_its_name() -> None:
     done = tilelink("check", "ag_gemm", "--ranks", "4")
     assert done.exit_code == 0, done.stderr
     assert [line.partition(" on 4 ranks")[0] for line in done.stdout.splitlines()] == [
-        "ag_gemm: safe", "ag_gemm_in_place: safe",
+        "ag_gemm: safe", "ag_gemm_in_place: safe", "ag_gemm_ring: safe",
     ]  # fmt: skip
 
 

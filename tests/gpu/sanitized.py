@@ -56,7 +56,10 @@ DIVIDED = (("ag_gemm_in_place", "copy_engine"), ("gemm_rs_own_last", "copy_engin
 LONGER = (72, 136, 264, 80)
 """Those that compute their last tiles in parts, and sizes with enough steps for that."""
 
-BY_BULK = (("all_gather", "h200_bulk"), ("all_gather", "h200_bulk_pull"), ("gemm_rs_own_last", "h200_movers"))
+BY_BULK = (
+    ("all_gather", "h200_bulk"), ("all_gather", "h200_bulk_pull"), ("gemm_rs_own_last", "h200_movers"),
+    ("ag_gemm_ring", "movers"),
+)  # fmt: skip
 WHOLE = (128, 136, 104, 80)
 """Those that copy boxes, and sizes whose rows are whole tiles; the last boxes of a row reach beyond it."""
 

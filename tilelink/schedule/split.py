@@ -3,8 +3,7 @@
 P programs do T tiles in ceil(T / P) rounds, and in the last one only R = T % P of them have work. With `split_tail n`
 each of these R tiles becomes S <= n products over parts of the contracted dimension, whose results are added up in the
 order of the parts (the hybrid of whole tiles and split-K in Osama et al., "Stream-K", PPoPP 2023). They take one round
-where R * S <= P, or several short ones where these take less than one of whole tiles: 80 tiles on 132 programs are 240
-parts, two rounds of a third of a tile each.
+where R * S <= P, or several short ones: 80 tiles on 132 programs are 240 parts, two rounds of a third of a tile each.
 
 before: gemm(i: M, j: N):                    y[i, j] = f(dot(a[i, :], b[j, :].T))
 after:  gemm, its first T - R tiles;         and then, in the same kernel
@@ -173,8 +172,7 @@ class _Split:
         return wanted
 
     def cut(self, kernel: Kernel, most: int) -> _Cut | None:
-        """How the last round is divided; None where it is full, or too full for parts to take less than it, and where
-        tiles of an index end with it and not with what they are tiles of."""
+        """How the last round is divided; None where that gains nothing, and where tiles end with their index alone."""
         if not all(map(self._ends_with_its_index, stage_regions(self.stage.stage))):
             return None
         total = self.stage.total
@@ -209,10 +207,7 @@ class _Split:
         return min({*together, *shorter}, key=cost, default=steps)
 
     def _ends_with_its_index(self, region: Region) -> bool:
-        """Whether tiles that the end of an index cuts are cut there by the end of the tensor too.
-
-        Rows and columns within a tile do not know where the index ends.
-        """
+        """Whether the end of the tensor cuts the tiles that an index's end cuts: within a tile nobody knows that one."""
         for coord, size in zip(region.coords, self.bound.tensors[region.tensor].shape, strict=True):
             tile = self._tile(coord)
             if tile is None or tile[1] not in self.within:
@@ -337,9 +332,8 @@ class _Split:
                 count = old.count(decl.name)
                 decl = replace(decl, extent=const(count), number=True)
                 running.append(_Running(decl=decl, tile=1, extent=count, order=order))
-            else:
+            else:  # a number also where only the products, which are not in all of the stages, show that it is one
                 name = decl.name
-                # also where only the products, which are not in all of the stages, show that it is a number
                 decl = replace(decl, number=decl.number or name in old.scalar_indices)
                 running.append(_Running(decl=decl, tile=old.tiles[name], extent=old.extents[name], order=order))
         for name, tile, order in ((self.rows, rows, piece), (self.columns, old.tiles[self.columns], const(0))):
