@@ -13,15 +13,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tilelink.ir.program import FromScalar, IndexDecl, Notify, Program, Region, Stage, Tensor, Value, Wait
 from tilelink.ir.scalar import (
     RANK,
     Compare,
     Env,
     Index,
+    Lookup,
     Rank,
     Ranks,
     Scalar,
+    Whole,
     add,
     binary,
     const,
@@ -31,7 +35,10 @@ from tilelink.ir.scalar import (
 )
 from tilelink.ir.visitor import map_loops, map_regions, map_scalars, map_values, statements
 from tilelink.schedule.transform import all_indices, flip_direction
-from tilelink.schedule.values import IndexOrder, Schedule, StageSchedule
+from tilelink.schedule.values import Schedule, StageSchedule
+
+DRAWS = 256
+"""Values of the indices for which ranks are compared."""
 
 
 def share(program: Program, schedule: Schedule, ranks: int) -> tuple[Program, Schedule]:
@@ -41,7 +48,7 @@ def share(program: Program, schedule: Schedule, ranks: int) -> tuple[Program, Sc
     """
     tensors = tuple(_tensor(t, ranks) for t in program.tensors)
     stages = tuple(_Share(program, _directed(program, stage, schedule), ranks).stage() for stage in program.stages)
-    parts = tuple(_ordered(program, part, ranks) for part in schedule.stages)
+    parts = tuple(_ordered(program, schedule.stage(stage.name), ranks) for stage in program.stages)
     return replace(program, tensors=tensors, stages=stages), replace(schedule, stages=parts)
 
 
@@ -65,17 +72,34 @@ def _from_here(expr: Scalar, ranks: int) -> Scalar:
 
 
 def _ordered(program: Program, part: StageSchedule, ranks: int) -> StageSchedule:
-    """A stage's part of a schedule whose sequences begin where they begin for rank 0."""
+    """A stage's part of a schedule whose sequences begin where they begin for rank 0.
+
+    Raises ValueError where a rank does not take the ranks in the order of their distances.
+    """
+    over = {d.name for d in program.stage(part.name).indices if d.over_ranks}
+    nest = {one.index: one for one in part.order.nest} if part.order else {}
+    for name in over:
+        one = nest.get(name)
+        turns = one is not None and one.kind == "sequence" and one.start is not None and _turns(one.start, ranks)
+        if not turns:
+            raise ValueError(f"the order of {name} in {part.name} is not one sequence from every rank on")
+    for one in nest.values():
+        if one.index not in over and one.start is not None and _speaks_of_ranks(one.start, over):
+            raise ValueError(f"the order of {one.index} in {part.name} is not the same on all ranks")
     if part.order is None:
         return part
-    over = {d.name for d in program.stage(part.name).indices if d.over_ranks}
+    begun = (replace(n, start=_from_here(n.start, ranks)) if n.start is not None else n for n in part.order.nest)
+    return replace(part, order=replace(part.order, nest=tuple(begun)))
 
-    def begun(one: IndexOrder) -> IndexOrder:
-        if one.index in over and one.kind != "sequence":
-            raise ValueError(f"the order of {one.index} in {part.name} is not one sequence from every rank on")
-        return replace(one, start=_from_here(one.start, ranks)) if one.start is not None else one
 
-    return replace(part, order=replace(part.order, nest=tuple(map(begun, part.order.nest))))
+def _turns(start: Scalar, ranks: int) -> bool:
+    """Whether a sequence begins one rank later for the next rank."""
+    env = [Env(rank=rank, ranks=ranks, params=_Any(), indices={}) for rank in range(ranks)]
+    return len({(int(evaluate(start, env[rank])) - rank) % ranks for rank in range(ranks)}) == 1
+
+
+def _speaks_of_ranks(expr: Scalar, over: set[str]) -> bool:
+    return any(isinstance(e, Rank) or (isinstance(e, Index) and e.name in over) for e in walk(expr))
 
 
 class _Share:
@@ -99,44 +123,50 @@ class _Share:
     def _region(self, region: Region) -> Region:
         owner = region.rank if region.rank is not None else RANK
         shape = self.program.tensor(region.tensor).shape
-        coords = tuple(
-            self._distance(c, owner) if isinstance(n, Ranks) and isinstance(c, Scalar) else c
-            for c, n in zip(region.coords, shape, strict=True)
-        )
+        coords = tuple(self._coordinate(c, n, owner) for c, n in zip(region.coords, shape, strict=True))
         if region.rank is None:
             return replace(region, coords=coords)
         away = self._distance(owner, RANK)
         return replace(region, coords=coords, rank=add(RANK, binary("min", away, const(1))))
 
+    def _coordinate(self, coord: Scalar | Whole, extent: Scalar, owner: Scalar) -> Scalar | Whole:
+        if isinstance(coord, Whole):
+            return coord
+        if isinstance(extent, Ranks):
+            return self._distance(coord, owner)
+        if _speaks_of_ranks(coord, self.over):
+            raise ValueError(f"{self.old.name} finds a place within a tensor by the number of a rank")
+        return coord
+
     def _distance(self, one: Scalar, other: Scalar) -> Scalar:
         """How many ranks the one lies behind the other, which must be the same seen from every rank."""
-        if self._seen(one, other, 0) != self._seen(one, other, 1):
+        if any(isinstance(e, Lookup) for e in (*walk(one), *walk(other))):
+            raise ValueError(f"{self.old.name} looks ranks up in a table")
+        if len({self._seen(one, other, rank) for rank in range(self.ranks)}) > 1:
             raise ValueError(f"{self.old.name} does not do the same on all ranks")
         both = binary("-", _from_here(one, self.ranks), _from_here(other, self.ranks))
         return binary("%", both, const(self.ranks))
 
-    def _seen(self, one: Scalar, other: Scalar, rank: int) -> list[int]:
-        """The distance as a rank computes it, for some values of the indices."""
-        found: list[int] = []
-        for turn in range(3):
-            own = {d.name: (turn + 2) * (number + 1) for number, d in enumerate(all_indices(self.old))}
-            indices = {name: value + (rank if name in self.over else 0) for name, value in own.items()}
-            env = Env(rank=rank, ranks=self.ranks, params=_Any(), indices=indices)
-            found.append(int(evaluate(one, env) - evaluate(other, env)) % self.ranks)
-        return found
+    def _seen(self, one: Scalar, other: Scalar, rank: int) -> tuple[int, ...]:
+        """The distance as a rank computes it, for many values of the indices."""
+        random = np.random.default_rng(0)
+        own = {d.name: random.integers(0, self.ranks, DRAWS) for d in all_indices(self.old)}
+        indices = {name: (n + rank) % self.ranks if name in self.over else n for name, n in own.items()}
+        env = Env(rank=rank, ranks=self.ranks, params=_Any(), indices=indices)
+        found = (evaluate(one, env) - evaluate(other, env)) % self.ranks
+        return tuple(np.broadcast_to(found, DRAWS).tolist())
 
     def _scalar(self, expr: Scalar) -> Scalar | None:
         if isinstance(expr, Ranks):
             return const(self.ranks)
-        if isinstance(expr, Compare) and expr.op in ("==", "!=") and self._speaks_of_ranks(expr):
-            return replace(expr, left=self._distance(expr.left, expr.right), right=const(0))
-        return None
-
-    def _speaks_of_ranks(self, expr: Scalar) -> bool:
-        return any(isinstance(e, Rank) or (isinstance(e, Index) and e.name in self.over) for e in walk(expr))
+        if not isinstance(expr, Compare) or not _speaks_of_ranks(expr, self.over):
+            return None
+        if expr.op not in ("==", "!="):
+            raise ValueError(f"{self.old.name} compares the numbers of ranks")
+        return replace(expr, left=self._distance(expr.left, expr.right), right=const(0))
 
     def _value(self, value: Value) -> Value | None:
-        if isinstance(value, FromScalar) and self._speaks_of_ranks(value.scalar):
+        if isinstance(value, FromScalar) and _speaks_of_ranks(value.scalar, self.over):
             raise ValueError(f"{self.old.name} computes with the number of its rank")
         return None
 

@@ -192,7 +192,7 @@ def test_a_stage_with_the_name_of_a_function_is_told_so() -> None:
     schedule = str(bound().schedule).replace("take in", "_carry_store_s in")
     module = compiler.parse(f"{program}\n{schedule}", "hand.tl")
     made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
-    with pytest.raises(EmitError, match="'_carry_store_s' of a stage means something else beside carry"):
+    with pytest.raises(EmitError, match="'_carry_store_s' would be that of functions"):
         source(made)
 
 
@@ -222,7 +222,42 @@ schedule one for hand:
         "hand.tl",
     )
     made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
-    with pytest.raises(EmitError, match="'_carry_store_s' of a stage means something else beside carry"):
+    with pytest.raises(EmitError, match="'_carry_store_s' would be that of functions"):
+        source(made)
+
+
+def test_functions_of_two_such_stages_that_are_called_alike() -> None:
+    module = compiler.parse(
+        """program hand(Ms, K):
+    b_store_c : in symmetric [Ms, K]
+    x         : in           [Ms, K]
+    c         : symmetric    [Ms, K]
+    s         : local        [Ms, K]
+    y         : out          [2, Ms, K]
+
+    comm a(i: Ms):
+        tile_pull_data(s[i, :], b_store_c[i, :] @ (rank + 1))
+        producer_tile_notify(s[i, :])
+
+    comm a_load_b(i: Ms):
+        tile_push_data(c[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(c[i, :] @ (rank + 1))
+
+    compute keep(i: Ms, j: K):
+        consumer_tile_wait(s[i, :])
+        consumer_tile_wait(c[i, :])
+        y[0, i, j] = s[i, j]
+        y[1, i, j] = c[i, j]
+
+schedule one for hand:
+    a on sm(8), tile(i=64), bulk 4
+    a_load_b on sm(8), tile(i=64), bulk 4
+    keep on sm, tile(i=64, j=64)
+""",
+        "hand.tl",
+    )
+    made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
+    with pytest.raises(EmitError, match="'_a_load_b_store_c' would be that of functions of a and of a_load_b"):
         source(made)
 
 

@@ -57,6 +57,7 @@ def test_what_notifies_its_rank_behind_a_product_may_be_deferred() -> None:
 
 
 WAIT = "consumer_tile_wait(c[i, j])"
+SUM, WITHIN = "acc = dot(x[i, :], w[j, :].T)", "sum(dot(x[i, :], u[:, :]), axis=1)[:, None]"
 
 
 def test_a_wait_behind_the_product_comes_behind_the_last_tiles_notify_too() -> None:
@@ -85,9 +86,9 @@ PUSH = (
         ((PRODUCT, TELL, "c[i, j] = c[i, j] * 2.0"), {}, "its tiles do not end with a notify"),
         ((PRODUCT, TELL, "c[i, j] = c[i, j] * 2.0", TELL), {}, "it also notifies before the end of a tile"),
         (("if rank == 0:\n            " + TELL, PRODUCT, TELL), {}, "it also notifies before the end of a tile"),
-        ((WAIT, PRODUCT, TELL), {}, "it waits before its product is over, and what it waits for may need the notify"),
-        (("acc = dot(x[i, :], w[j, :].T)", WAIT, "acc += dot(x[i, :], w[j, :].T)", "c[i, j] = acc", TELL), {},
-         "it waits before its product is over"),
+        ((WAIT, PRODUCT, TELL), {}, "it waits before its last product is over, and what it waits for may need"),
+        ((SUM, WAIT, "acc += dot(x[i, :], w[j, :].T)", "c[i, j] = acc", TELL), {}, "it waits before its last product"),
+        ((SUM, WAIT, "acc += " + WITHIN, "c[i, j] = acc", TELL), {}, "it waits before its last product"),
         (PUSH, {"taken": "d"}, "it notifies peers"),
         (("if rank == 0:\n            " + PRODUCT, TELL), {}, "its tiles have conditions or loops"),
         (("c[i, j] = 2.0", TELL), {}, "its tiles have no product"),

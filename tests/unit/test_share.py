@@ -129,10 +129,16 @@ REFUSED = {
     "only one rank": (TWICE, "same on all ranks"),
     "the third one": ("tile_push_data(s[rank, i, j] @ 2, x[i, j])", "same on all ranks"),
     "a fixed place": ("tile_push_data(s[2, i, j] @ (rank + 1), x[i, j])", "same on all ranks"),
+    "all but the last": (TWICE.replace("rank == 0", "rank // 3 == 0"), "same on all ranks"),
+    "the first ones": (TWICE.replace("rank == 0", "rank < 3"), "compares the numbers of ranks"),
+    "a part of a dimension": ("y[i, j] = z[rank * M + i, j]", "by the number of a rank"),
+    "a table": (TWICE.replace("rank == 0", "t[rank] == 0"), "looks ranks up"),
     "its number": ("y[i, j] = x[i, j] * rank", "computes with the number of its rank"),
 }
 TEXT = """program odd(M, N):
     x : in        [M, N]
+    z : in        [ranks * M, N]
+    t : table     [ranks] < M
     s : symmetric [ranks, M, N]
     y : out       [M, N]
 
@@ -149,11 +155,22 @@ def test_programs_that_are_not_the_same_on_all_ranks(case: str) -> None:
         share(program, parse_schedule("schedule one for odd:\n    all on sm"), RANKS)
 
 
-def test_orders_that_begin_with_the_first_rank() -> None:
-    program = compiler.load("ag_gemm").program("ag_gemm")
-    for order in ("order(s, i)", "order(s = rank xor)"):
-        with pytest.raises(ValueError, match="order of s in gemm"):
-            share(program, parse_schedule(f"schedule one for ag_gemm:\n    gemm on sm, {order}"), RANKS)
+@pytest.mark.parametrize(
+    "order",
+    ["order(s, i)", "order(s = rank xor)", "order(i)", "order(s = 1 step +1)", "order(s = 2 * rank step +1)",
+     "order(s = rank // 2 step +1)", "order(s = rank step +1, i = rank step +1)", ""],
+)  # fmt: skip
+def test_orders_that_do_not_begin_with_the_own_rank(order: str) -> None:
+    module = compiler.load("ag_gemm")
+    program = module.program("ag_gemm")
+    text = str(module.schedule("h200", program))
+    assert share(program, parse_schedule(text), RANKS)
+    lines = [f"    gemm on sm, {order}".rstrip(", ") if "gemm on" in line else line for line in text.splitlines()]
+    with pytest.raises(ValueError, match=r"the order of \w in gemm"):
+        share(program, parse_schedule("\n".join(lines)), RANKS)
+    without = [line for line in text.splitlines() if "gemm on" not in line]
+    with pytest.raises(ValueError, match="the order of s in gemm"):
+        share(program, parse_schedule("\n".join(without)), RANKS)
 
 
 def test_what_is_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

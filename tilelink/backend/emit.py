@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -58,6 +58,7 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
         kernels.append(
             EmittedKernel(name=kernel.name, kernel=kernel, args=context.args, counted=counted, lanes=lanes)
         )  # fmt: skip
+    _refuse_taken_names(bound, contexts)
     bulk = any(c.bulk for c in contexts)
     module = ModuleContext(
         header=_header(bound),
@@ -244,7 +245,6 @@ def _bulk_kernel(
     lowered.body(stage.stage.body)
     if mark := dialect.mark_end(stage.number):
         writer.line(mark)
-    _refuse_taken_names(bound, kernel.name, {lowered.own, *(one.name for one in lowered.far)})
     # a tensor of which only boxes are touched needs no pointer
     unused = {a.name for a in lowered.args.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
     args = tuple(a for a in args if a.kind not in ("tensor", "peers") or a.name not in unused)
@@ -258,13 +258,16 @@ def _bulk_kernel(
     )
 
 
-def _refuse_taken_names(bound: Bound, kernel: str, functions: set[str]) -> None:
-    """Raises EmitError where a stage, or the programs of one that copies by bulk too, have the name of a function."""
-    for other, stage in bound.stages.items():
-        names = {other, f"_{other}"} if stage.bulk and other != kernel else {other}
-        if taken := functions & names:
-            message = f"the name {min(taken)!r} of a stage means something else beside {kernel}, which copies by bulk"
-            raise EmitError(message, location=stage.stage.location, hint="choose another name")
+def _refuse_taken_names(bound: Bound, contexts: Sequence[KernelContext]) -> None:
+    """Raises EmitError where a function of a stage that copies by bulk has the name of a stage or of another's."""
+    taken = {name: name for name in bound.stages}
+    for kernel in contexts:
+        for name in (f"_{kernel.name}", *(one.name for one in kernel.bulk.far)) if kernel.bulk else ():
+            if name in taken:
+                message = f"the name {name!r} would be that of functions of {taken[name]} and of {kernel.name}"
+                hint = f"choose another name: {kernel.name} copies by bulk"
+                raise EmitError(message, location=bound.stages[taken[name]].stage.location, hint=hint)
+            taken[name] = kernel.name
 
 
 def _hosted(bound: Bound) -> frozenset[tuple[str, str]]:

@@ -4,9 +4,9 @@ A notify waits until what the program stored is where others can see it, which t
 tiles. Some steps into the next product it is there anyway. What a schedule asks for with `defer_notify` changes nothing
 that a proof needs:
 
-* The stage waits for nothing, or only behind the product in which the notify is given. So between the end of a tile and
-  the middle of the next there is nothing that could hold up the notify for ever, and nothing that others could mean to
-  come behind it.
+* The stage waits for nothing, or only behind everything that it multiplies. So between the end of a tile and the middle
+  of the next there is nothing that could hold up the notify for ever, and nothing that others could mean to come behind
+  it.
 * It notifies its own rank at the end of a tile, one counter each time, which a program can keep until then.
 * Its tiles have a product, outside of conditions, loops and other sums, so that one step of it comes once a tile; no
   other stage has the same loop over tiles.
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import single
-from tilelink.ir.program import Dot, For, If, Notify, Reduce, Statement, Value, Wait
+from tilelink.ir.program import Attend, Dot, For, If, Notify, Reduce, Statement, Value, Wait
 from tilelink.ir.typing import Axis, infer
-from tilelink.ir.visitor import closing_notifies, map_value, statements, value_of
+from tilelink.ir.visitor import closing_notifies, map_value, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.schedule.defaults import padded
 from tilelink.schedule.transform import number_of
@@ -45,7 +45,7 @@ def deferred_reason(body: tuple[Statement, ...]) -> str | None:
     if sum(isinstance(s, Notify) for s in every) > len(last):
         return "it also notifies before the end of a tile"
     if any(isinstance(s, Wait) for s in statements(_up_to_last_product(body))):
-        return "it waits before its product is over, and what it waits for may need the notify"
+        return "it waits before its last product is over, and what it waits for may need the notify"
     if any(s.region.rank is not None for s in last):
         return "it notifies peers"
     if any(isinstance(s, If | For) for s in body):
@@ -72,8 +72,11 @@ def _extent(axis: Axis, bound: Bound, stage: BoundStage) -> int:
 
 
 def _up_to_last_product(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """The statements of a tile up to the last one with a product; all where there is none."""
-    multiply = [at for at in range(len(body)) if _products(body[at : at + 1])]
+    """The statements of a tile up to the last one that multiplies, within sums or attention too; all if none does."""
+    found = [value_of(s) for s in body]
+    multiply = [
+        at for at, one in enumerate(found) if one is not None and any(isinstance(v, Dot | Attend) for v in values(one))
+    ]
     return body[: multiply[-1] + 1] if multiply else body
 
 

@@ -49,6 +49,8 @@ from tilelink.schedule.transform import number_of, stage_writes
 
 FEWEST_STEPS = 4
 """Steps of its loop that a part has at least: what it adds to the work should not be more than what it takes."""
+ROUNDS = 2
+"""Of parts at most: they are all in memory at a time, and each is stored and loaded once more."""
 PART_STEPS = 8
 """Steps of the loop that a part takes beside its own, to fill the pipeline and to store its result."""
 FEWEST_ROWS = 8
@@ -191,23 +193,21 @@ class _Split:
 
     @staticmethod
     def _inner(most: int, steps: int, left: int, free: int, programs: int) -> int:
-        """The steps of a part, of at most so many parts of a tile, with which the `left` tiles take the least time.
+        """The steps of a part, of at most so many of a tile, with which the `left` tiles take the least time; all of
+        them where no parts are worth it. free: programs that have no other tile in the first round."""
 
-        free: programs that have no other tile in the first of their rounds.
-        """
+        def rounds(inner: int) -> int:
+            return 1 + -(-max(0, left * -(-steps // inner) - free) // programs)
 
         def cost(inner: int) -> tuple[int, int]:
-            parts = left * -(-steps // inner)
-            rounds = 1 + -(-max(0, parts - free) // programs)
-            return rounds * (inner + PART_STEPS), inner
+            return rounds(inner) * (inner + PART_STEPS), inner
 
         lengths = {-(-steps // parts) for parts in range(2, most + 1)} if left else set[int]()
-        together = [inner for inner in lengths if left * -(-steps // inner) <= free]
-        shorter = [inner for inner in lengths if cost(inner)[0] < steps]
-        return min({*together, *shorter}, key=cost, default=steps)
+        worth = [n for n in lengths if rounds(n) == 1 or (rounds(n) <= ROUNDS and cost(n)[0] < steps)]
+        return min(worth, key=cost, default=steps)
 
     def _ends_with_its_index(self, region: Region) -> bool:
-        """Whether the end of the tensor cuts the tiles that an index's end cuts: within a tile nobody knows that one."""
+        """Whether a tensor's end cuts the tiles that an index's end cuts: within a tile nobody knows the latter."""
         for coord, size in zip(region.coords, self.bound.tensors[region.tensor].shape, strict=True):
             tile = self._tile(coord)
             if tile is None or tile[1] not in self.within:
