@@ -125,11 +125,12 @@ def _copies(one: Share) -> Variant:
     there = handle.get_buffer(1 - one.session.rank, shape, one.dtype)
     source = one.sent.view(-1)[: mine.numel()].view(shape)
 
-    def run() -> None:
+    def run() -> torch.Tensor:
         for piece, target in zip(source, there, strict=True):
             target.copy_(piece)
+        return mine  # which is kept as long as the other GPU may write to it
 
-    return Variant(name="copy engine, push", kind="transfer", run=run, notes={"kept": len(mine)})
+    return Variant(name="copy engine, push", kind="transfer", run=run)
 
 
 def _ours(one: Share, choice: tp.Choice) -> Iterator[Builder]:
