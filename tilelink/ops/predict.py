@@ -40,8 +40,8 @@ Fitted to all-gathers and reduce-scatters of 1.5 to 25 MB that a rank receives o
 """
 PUSH_START = 5e-6
 
-TILES = 24_000
-"""Tiles of all ranks together that are simulated for one decision: a second or two. What would be more is left out."""
+TILES = 44_000
+"""Tiles of all ranks together that are simulated for one decision: a few seconds. What would be more is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
