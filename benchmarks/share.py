@@ -29,7 +29,7 @@ import torch.distributed as dist
 import tilelink
 from benchmarks import tp
 from benchmarks.baselines import Builder, Problem, all_gather, reduce_scatter
-from benchmarks.measure import Session, Variant, Watchdog, summarize
+from benchmarks.measure import Session, Variant, Watchdog
 from benchmarks.shares import share
 from benchmarks.tables import shape_lines
 
@@ -178,26 +178,11 @@ def measure(problem: Problem, session: Session, args: argparse.Namespace) -> dic
     """All rows of one problem."""
     begin = time.perf_counter()
     session.watchdog.context(f"{problem.op} {problem.shape}")
-    one, rows, variants = Share(problem, session), list[dict[str, Any]](), list[Variant]()
+    one = Share(problem, session)
     with session.watchdog.step("data"):
         one.refresh()
         session.meet()
-    for name, kind, builder in builders(one, args):
-        built = session.build(name, kind, builder)
-        if isinstance(built, Variant):
-            variants.append(built)
-        else:
-            rows.append(built)
-    built_s = time.perf_counter() - begin
-    rows = session.time(variants, one.refresh, samples=args.samples, warmups=args.warmups) + rows
-    session.meet()
-    return {
-        "shape": problem.shape, "op": problem.op, "ranks": problem.ranks, "dtype": problem.dtype,
-        "S": problem.S, "H": problem.H, "I": problem.I, "I_per_rank": f"I/{problem.ranks}",
-        "M": problem.M, "N": problem.N, "K": problem.K, "received_bytes": problem.received_bytes,
-        "rate_gbs": args.rate, "rows": rows, "summary": summarize(rows, problem.received_bytes, args.rate),
-        "build_s": round(built_s, 2), "wall_s": round(time.perf_counter() - begin, 2),
-    }  # fmt: skip
+    return tp.timed(problem, session, builders(one, args), one.refresh, args, begin)
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

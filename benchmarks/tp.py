@@ -216,18 +216,27 @@ def measure(problem: Problem, session: Session, args: argparse.Namespace) -> dic
     with session.watchdog.step("reference"):
         case.refresh()
         session.meet()
+    found = timed(problem, session, _builders(case, args), case.refresh, args, begin)
+    ops.clear()
+    return found
+
+
+def timed(
+    problem: Problem, session: Session, builders: Iterator[Builder], refresh: Callable[[], Any],
+    args: argparse.Namespace, begin: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Builds and times the rows of one problem, on which work began at `begin`; what results say of it."""
     rows: list[dict[str, Any]] = []
     variants: list[Variant] = []
-    for name, kind, builder in _builders(case, args):
+    for name, kind, builder in builders:
         built = session.build(name, kind, builder)
         if isinstance(built, Variant):
             variants.append(built)
         else:
             rows.append(built)
     built_s = time.perf_counter() - begin
-    rows = session.time(variants, case.refresh, samples=args.samples, warmups=args.warmups) + rows
+    rows = session.time(variants, refresh, samples=args.samples, warmups=args.warmups) + rows
     session.meet()  # nobody frees what a peer may still reach
-    ops.clear()
     return {
         "shape": problem.shape, "op": problem.op, "ranks": problem.ranks, "dtype": problem.dtype,
         "S": problem.S, "H": problem.H, "I": problem.I, "I_per_rank": f"I/{problem.ranks}",

@@ -3,7 +3,7 @@
 P programs do T tiles in ceil(T / P) rounds, and in the last one only R = T % P of them have work. With `split_tail n`
 each of these R tiles becomes S <= n products over parts of the contracted dimension, whose results are added up in the
 order of the parts (the hybrid of whole tiles and split-K in Osama et al., "Stream-K", PPoPP 2023). They take one round
-where R * S <= P, or several short ones: 80 tiles on 132 programs are 240 parts, two rounds of a third of a tile each.
+where R * S <= P, or two short ones: 80 tiles on 132 programs are 240 parts, two rounds of a third of a tile each.
 
 before: gemm(i: M, j: N):                    y[i, j] = f(dot(a[i, :], b[j, :].T))
 after:  gemm, its first T - R tiles;         and then, in the same kernel
@@ -150,6 +150,21 @@ class _Running:
     order: Scalar
 
 
+def _inner(most: int, steps: int, left: int, free: int, programs: int) -> int:
+    """The steps of a part, of at most so many of a tile, with which the `left` tiles take the least time; all of
+    them where no parts are worth it. free: programs that have no other tile in the first round."""
+
+    def rounds(inner: int) -> int:
+        return 1 + -(-max(0, left * -(-steps // inner) - free) // programs)
+
+    def cost(inner: int) -> tuple[int, int]:
+        return rounds(inner) * (inner + PART_STEPS), inner
+
+    lengths = {-(-steps // parts) for parts in range(2, most + 1)} if left else set[int]()
+    worth = [n for n in lengths if rounds(n) == 1 or (rounds(n) <= ROUNDS and cost(n)[0] < steps)]
+    return min(worth, key=cost, default=steps)
+
+
 class _Split:
     """Writes the three stages that one becomes."""
 
@@ -183,28 +198,13 @@ class _Split:
         steps = -(-self.length // self.stage.block)
         # programs that have a tile of another loop in the last round do that one
         free = kernel.programs - (busy - left)
-        inner = self._inner(min(most, steps // FEWEST_STEPS), steps, left, free, kernel.programs)
+        inner = _inner(min(most, steps // FEWEST_STEPS), steps, left, free, kernel.programs)
         if inner == steps:
             return None
         rows, pieces = self.stage.tiles[self.rows], 1
         while self._by_rows() and rows % 2 == 0 and rows >= 2 * FEWEST_ROWS and 2 * pieces * left <= free:
             rows, pieces = rows // 2, 2 * pieces
         return _Cut(tiles=left, parts=-(-steps // inner), inner=inner * self.stage.block, rows=rows)
-
-    @staticmethod
-    def _inner(most: int, steps: int, left: int, free: int, programs: int) -> int:
-        """The steps of a part, of at most so many of a tile, with which the `left` tiles take the least time; all of
-        them where no parts are worth it. free: programs that have no other tile in the first round."""
-
-        def rounds(inner: int) -> int:
-            return 1 + -(-max(0, left * -(-steps // inner) - free) // programs)
-
-        def cost(inner: int) -> tuple[int, int]:
-            return rounds(inner) * (inner + PART_STEPS), inner
-
-        lengths = {-(-steps // parts) for parts in range(2, most + 1)} if left else set[int]()
-        worth = [n for n in lengths if rounds(n) == 1 or (rounds(n) <= ROUNDS and cost(n)[0] < steps)]
-        return min(worth, key=cost, default=steps)
 
     def _ends_with_its_index(self, region: Region) -> bool:
         """Whether a tensor's end cuts the tiles that an index's end cuts: within a tile nobody knows the latter."""
