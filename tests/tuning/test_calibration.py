@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,14 @@ def test_times_give_back_the_numbers_that_they_were_made_of() -> None:
     assert dict(found.tile_flops) == pytest.approx({f"{r}x{c}": rate for (r, c), rate in RATES.items()})
     assert found.name == "mine" and found.vector_flops == BASE.vector_flops
     assert found.sources["vector_flops"] == BASE.sources["vector_flops"]
+
+
+def test_the_time_between_tiles_is_that_of_large_ones_though_smaller_ones_are_the_fastest() -> None:
+    rows = [row for row in products() if row[:2] == [128, 128]]
+    assert rows
+    given = timings()
+    found = fit(replace(given, rows={**given.rows, "products": rows}), BASE, name="mine")
+    assert found.tile_overhead == pytest.approx(BASE.flat_gain + 2 * (OVERHEAD - BASE.flat_gain))
 
 
 def test_what_failed_is_as_before_and_its_source_says_why() -> None:
