@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,7 +79,8 @@ def test_the_time_between_tiles_is_that_of_large_ones_though_smaller_ones_are_th
     rows = [row for row in products() if row[:2] == [64, 128]]
     assert rows
     given = timings()
-    found = fit(replace(given, rows={**given.rows, "products": rows}), BASE, name="mine")
+    given["rows"]["products"] = rows
+    found = fit(given, BASE, name="mine")
     assert found.tile_overhead == pytest.approx(BASE.flat_gain + 4 * (OVERHEAD - BASE.flat_gain))
 
 
