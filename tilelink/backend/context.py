@@ -40,12 +40,13 @@ class Arg:
 class LoopContext:
     """A loop over tiles: how many, the first one of program `pid`, the lines of its body, and whether it is flat.
 
-    before, after: lines around the loop.
+    step: from one tile of a program to its next. before, after: lines around the loop.
     """
 
     total: int
     lines: tuple[str, ...]
     first: str = "pid"
+    step: str = "num_programs"
     flat: bool = False
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()

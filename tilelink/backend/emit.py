@@ -15,6 +15,7 @@ from tilelink.backend.context import Arg, Emitted, EmittedKernel, KernelContext,
 from tilelink.backend.deferred import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
+from tilelink.backend.loops import turns
 from tilelink.backend.names import user_names
 from tilelink.backend.queues import QueueStatements
 from tilelink.backend.regions import SMALLEST_DOT, Addresses, power_of_two, strides
@@ -28,7 +29,7 @@ from tilelink.ir.program import Attend, Dot, Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements, value_of, values
-from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.schedule.bound import Bound, BoundStage, Kernel
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
 MATH = "from tilelink.runtime.device import tiles"
@@ -196,9 +197,10 @@ def _tile_kernel(
         for name in loop.stages:
             _tile_body(bound, bound.stages[name], writer, uniform, modules, descriptors, dialect, held)
         flat = stage.flat and dialect.flattens and bound.target.kind != "hip" and stage.total > kernel.programs
-        first = _first_tile(kernel, loop)
+        first, step = turns(kernel, loop, stage.total)
+        lines = tuple(writer.lines)
         around = {"before": held.before, "after": held.after} if held else {}
-        loops.append(LoopContext(total=stage.total, first=first, lines=tuple(writer.lines), flat=flat, **around))
+        loops.append(LoopContext(total=stage.total, first=first, step=step, lines=lines, flat=flat, **around))
     return KernelContext(
         name=kernel.name,
         args=(*descriptors.args.values(), *args),
@@ -353,12 +355,6 @@ def _runtime_waits(bound: Bound, kernel: Kernel) -> Iterator[tuple[int, int]]:
             yield bound.finished_base, kernel.reuse_lag
         if kernel.needs_entry:
             yield bound.entered_base, 0
-
-
-def _first_tile(kernel: Kernel, loop: Loop) -> str:
-    """A program's first tile of a loop: tile 0 goes to the program behind that of the last tile before."""
-    turned = -loop.first % kernel.programs
-    return f"(pid + {turned}) % num_programs" if turned else "pid"
 
 
 def _first_lane(bound: Bound, kernel: Kernel) -> int:

@@ -1,4 +1,4 @@
-"""How the loops of a tile program are rendered: written out, with several rounds under way, or round after round."""
+"""Whose tiles a kernel's loop has, and how loops of a tile are rendered: unrolled, in flight, or one by one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from tilelink.backend.regions import Addresses
 from tilelink.backend.unroll import rounds_ahead, unrolled
 from tilelink.ir.program import ITEM_BYTES, Assign, For, Local, Notify, Region, Store, Transfer, Wait
 from tilelink.ir.visitor import statements
+from tilelink.schedule.bound import Kernel, Loop
+
+
+def turns(kernel: Kernel, loop: Loop, total: int) -> tuple[str, str]:
+    """A program's first tile of a loop over so many tiles, and the steps to its next ones.
+
+    Tile 0 goes to the program behind that of the last tile before, or to the first of those that take tiles at all.
+    """
+    if loop.width:
+        return f"tl.where(pid >= {loop.begin}, pid - {loop.begin}, {total})", str(loop.width)
+    turned = -loop.first % kernel.programs
+    return f"(pid + {turned}) % num_programs" if turned else "pid", "num_programs"
 
 
 def loop_head(loop: For, count: int, addresses: Addresses, *, inner: bool) -> str:

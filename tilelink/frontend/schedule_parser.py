@@ -78,7 +78,7 @@ def _unexpected(error: UnexpectedInput, line: str, place: Location) -> ParseErro
     column = error.column if error.column and error.column > 0 else len(line.rstrip()) + 1
     found = line[column - 1 :].split("#")[0].strip().split(" ")[0] or "the end of the line"
     hint = "NAME followed by: on sm, on sm(n), on copy_engine, in STAGE, push, pull, tile(..), order(..), warps n,"
-    hint += " stages n, flat, split_tail n, defer_notify, bulk n; or for a tensor channel(..), buffers n"
+    hint += " stages n, flat, split_tail n, fill n, defer_notify, bulk n; or for a tensor channel(..), buffers n"
     where = replace(place, column=column, length=1)
     return ParseError(f"did not expect {found!r} here", location=where, hint=hint)
 
@@ -135,6 +135,9 @@ class _Build(Transformer[Token, Any]):
 
     def split_tail(self, items: list[Any]) -> tuple[str, Any]:
         return "split_tail", _positive(items[0])
+
+    def fill(self, items: list[Any]) -> tuple[str, Any]:
+        return "fill", _positive(items[0])
 
     def defer_notify(self, _: list[Any]) -> tuple[str, Any]:
         return "defer_notify", True

@@ -15,6 +15,7 @@ from tilelink.schedule import defaults
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
 from tilelink.schedule.bulk import with_bulk
 from tilelink.schedule.deferred import check_deferred
+from tilelink.schedule.fill import fill_rounds
 from tilelink.schedule.flat import check_flat
 from tilelink.schedule.kernels import kernels_of
 from tilelink.schedule.orders import decode
@@ -77,7 +78,7 @@ def bind(
     bound = replace(bound, kernels=kernels_of(bound))
     check_flat(bound)
     check_deferred(bound)
-    return split_tails(bound)
+    return fill_rounds(split_tails(bound))
 
 
 def _check_parts(program: Program, schedule: Schedule) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
 from tilelink.ir.program import Program, Region, Stage, Tensor
@@ -111,10 +112,22 @@ class Loop:
 
     first: tiles of the loops before it. Program (first + t) % programs runs tile t, so that the programs which have one
     tile less of the loops before are the first to have one of this loop.
+    begin, width: where only `width` programs have tiles of it, from program `begin` on, tile t is that of program
+    begin + t % width.
     """
 
     stages: tuple[str, ...]
     first: int = 0
+    begin: int = 0
+    width: int | None = None
+
+    def taking(self, programs: int) -> int:
+        """How many of a kernel's programs take tiles of it in turn."""
+        return self.width or programs
+
+    def program(self, tile: Any, programs: int) -> Any:
+        """Which of a kernel's programs runs a tile: numbers, or arrays of them."""
+        return self.begin + tile % self.width if self.width else (self.first + tile) % programs
 
 
 @dataclass(frozen=True, kw_only=True)

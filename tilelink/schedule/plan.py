@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -16,9 +16,9 @@ from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store,
 from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.ir.visitor import reads, value_of
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
+from tilelink.schedule.columns import Ints, expand, join
 from tilelink.schedule.orders import TILE
 
-Ints = NDArray[np.int64]
 READ, WRITE, WAIT, NOTIFY = range(4)
 SUBSTEPS = 4
 """Places in a task's sequence that one statement takes: read, write or signal, in this order."""
@@ -119,11 +119,7 @@ class Plan:
 
 def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) -> Plan:
     """Enumerate a bound program. `tables`: name -> int array [ranks, *shape] for its dynamic mappings."""
-    first_task: dict[str, int] = {}
-    tasks = 0
-    for stage in bound.stages.values():
-        first_task[stage.name] = tasks
-        tasks += stage.total * bound.ranks
+    first_task, tasks = _number_tasks(bound)
     channel_base, channels = _number_channels(bound)
     collector = _Collector(bound, first_task, channel_base, tables or {})
     for stage in bound.stages.values():
@@ -161,6 +157,24 @@ def count_thresholds(
     return result
 
 
+def signals_of(bound: Bound, stages: Iterable[str]) -> tuple[Signals, dict[str, int]]:
+    """What some stages wait for and notify, and the first task of every stage: as in the plan of a bound program."""
+    first_task, _ = _number_tasks(bound)
+    collector = _Collector(bound, first_task, _number_channels(bound)[0], {})
+    for name in stages:
+        collector.stage(bound.stages[name])
+    return collector.signals(), first_task
+
+
+def _number_tasks(bound: Bound) -> tuple[dict[str, int], int]:
+    first: dict[str, int] = {}
+    used = 0
+    for stage in bound.stages.values():
+        first[stage.name] = used
+        used += stage.total * bound.ranks
+    return first, used
+
+
 def _number_channels(bound: Bound) -> tuple[dict[tuple[str, str], int], int]:
     base: dict[tuple[str, str], int] = {}
     used = 0
@@ -187,13 +201,13 @@ def _place(bound: Bound, kernel: Kernel, base: int, first_task: Mapping[str, int
     ranks = np.arange(bound.ranks)[:, None]
     before = 0
     for loop in kernel.loops:
-        total = bound.stages[loop.stages[0]].total
+        total, taking = bound.stages[loop.stages[0]].total, loop.taking(kernel.programs)
         t = np.arange(total)[None, :]
         for place, name in enumerate(loop.stages):
             where = first_task[name] + ranks * total + t
-            lane[where] = base + ranks * kernel.programs + (loop.first + t) % kernel.programs
-            sequence[where] = before + (t // kernel.programs) * len(loop.stages) + place
-        before += -(-total // kernel.programs) * len(loop.stages)
+            lane[where] = base + ranks * kernel.programs + loop.program(t, kernel.programs)
+            sequence[where] = before + (t // taking) * len(loop.stages) + place
+        before += -(-total // taking) * len(loop.stages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,7 +351,7 @@ class _Collector:
         bounds = tile_map.channel_range(grid)
         low = np.stack([self._column(a, env, n) for a, _ in bounds], axis=1) if bounds else np.zeros((n, 0), np.int64)
         high = np.stack([self._column(b, env, n) for _, b in bounds], axis=1) if bounds else np.zeros((n, 0), np.int64)
-        source, channel = _expand(low, np.minimum(high, np.array(grid.counts)), grid.counts)
+        source, channel = expand(low, np.minimum(high, np.array(grid.counts)), grid.counts)
         peer = self._column(tile_map.rank, env, n)
         position = rows.position[source] + 3
         self._signals.append(
@@ -352,39 +366,17 @@ class _Collector:
         )
 
     def accesses(self) -> Accesses:
-        columns = _join(self._accesses, 8, self.dims)
+        columns = join(self._accesses, 8, self.dims)
         names = ("task", "position", "kind", "peer", "tensor", "statement", "lo", "hi")
         return Accesses(**dict(zip(names, columns, strict=True)))
 
     def signals(self) -> Signals:
         names = ("task", "position", "kind", "peer", "channel", "statement")
-        return Signals(**dict(zip(names, _join(self._signals, 6, 0), strict=True)))
+        return Signals(**dict(zip(names, join(self._signals, 6, 0), strict=True)))
 
     def transfers(self) -> Transfers:
         names = ("task", "position", "tensor", "peer", "offset", "elements")
-        return Transfers(**dict(zip(names, _join(self._transfers, 6, 0), strict=True)))
-
-
-def _join(parts: list[tuple[Ints, ...]], columns: int, dims: int) -> list[Ints]:
-    if parts:
-        return [np.concatenate([p[c] for p in parts]) for c in range(columns)]
-    empty: list[Ints] = [np.zeros(0, np.int64) for _ in range(columns)]
-    if dims:
-        return [*empty[:-2], np.zeros((0, dims), np.int64), np.zeros((0, dims), np.int64)]
-    return empty
-
-
-def _expand(low: Ints, high: Ints, counts: tuple[int, ...]) -> tuple[Ints, Ints]:
-    """All cells of boxes [low, high): the row each comes from, and its linear number."""
-    source = np.arange(len(low))
-    linear = np.zeros(len(low), np.int64)
-    for d, count in enumerate(counts):
-        sizes = np.maximum(high[source, d] - low[source, d], 0)
-        first = np.cumsum(sizes) - sizes
-        steps = np.arange(int(sizes.sum())) - np.repeat(first, sizes)
-        linear = np.repeat(linear, sizes) * count + np.repeat(low[source, d], sizes) + steps
-        source = np.repeat(source, sizes)
-    return source, linear
+        return Transfers(**dict(zip(names, join(self._transfers, 6, 0), strict=True)))
 
 
 def length(stage: BoundStage, statement: Statement) -> int:

@@ -109,6 +109,8 @@ class StageSchedule:
     """One software pipeline through all tiles of a program, instead of one for each tile (see schedule/flat.py)."""
     split_tail: int | None = None
     """In how many parts at most the products of tiles beyond whole rounds are divided (see schedule/split.py)."""
+    fill: int | None = None
+    """How many tiles at most programs without a tile in the round before do in it (see schedule/fill.py)."""
     defer_notify: bool = False
     """A tile is notified while the program's next one is multiplied already (see schedule/deferred.py)."""
     bulk: int | None = None
@@ -133,6 +135,8 @@ class StageSchedule:
             parts.append("flat")
         if self.split_tail:
             parts.append(f"split_tail {self.split_tail}")
+        if self.fill:
+            parts.append(f"fill {self.fill}")
         if self.defer_notify:
             parts.append("defer_notify")
         if self.bulk:
@@ -202,6 +206,12 @@ class Schedule:
         if parts is not None and parts < 1:
             raise ScheduleError(f"split_tail {parts} of {stage}", hint="a tile has at least one part")
         return self._with_stage(replace(self.stage(stage), split_tail=parts))
+
+    def fill(self, stage: str, tiles: int | None) -> Schedule:
+        """Programs without a tile in the round before this stage do up to so many of its tiles in it; None: none."""
+        if tiles is not None and tiles < 1:
+            raise ScheduleError(f"fill {tiles} of {stage}", hint="a program does at least one tile")
+        return self._with_stage(replace(self.stage(stage), fill=tiles))
 
     def defer_notify(self, stage: str, on: bool = True) -> Schedule:
         """A tile of this stage is notified while the program's next one is multiplied already."""

@@ -164,7 +164,8 @@ class WorkOf:
         self._typing = infer(plan.bound.program)
         stages = plan.bound.stages
         self._kernels = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
-        self.programs = {n: max(1, min(k.programs, stages[n].total)) for n, k in self._kernels.items()}
+        taking = {n: loop.taking(k.programs) for k in plan.bound.kernels for loop in k.loops for n in loop.stages}
+        self.programs = {name: max(1, min(programs, stages[name].total)) for name, programs in taking.items()}
         """Stage -> programs of a rank that have a tile of it."""
         tensors = sorted(plan.bound.tensors.values(), key=lambda t: t.number)
         self.items = np.array([ITEM_BYTES[t.dtype] for t in tensors], dtype=np.int64)
