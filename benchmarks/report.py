@@ -29,8 +29,7 @@ INTRODUCTION = """# Results
 
 Made by `benchmarks/report.py` from the files in `benchmarks/results`; do not edit. Every row of a shape is in those
 files, with the schedules, versions and commit. `bound` is the slower of cuBLAS alone and the fastest transfer of the
-same bytes measured in the same run; the plots show times relative to it. Shapes of `tp_2xH200` give each of two GPUs
-about the bytes and the flops that each of eight has of mlp-1 and mlp-2, from one peer where eight have seven.
+same bytes measured in the same run; the plots show times relative to it.
 """
 
 

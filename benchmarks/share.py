@@ -218,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = {
         "benchmark": "share", "op": args.op, "ranks": PAIR, "dtype": args.dtype, "samples": args.samples,
         "warmups": args.warmups, "machine": tp.machine(), "commit": args.commit or tp.commit(),
-        "shapes": [], "ended_early": None,
+        "command": tp.command(), "shapes": [], "ended_early": None,
         "note": f"Each of the two GPUs does the share of one of {args.of} ranks (`benchmarks/share.py`)",
     }  # fmt: skip
 

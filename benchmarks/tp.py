@@ -280,7 +280,7 @@ def commit() -> str:
     return found + ("+" if _output("git", "status", "--porcelain", "--untracked-files=no") else "")
 
 
-def _command() -> str:
+def command() -> str:
     """The arguments, without the place of the results."""
     given = sys.argv[1:]
     at = given.index("--out") if "--out" in given else len(given)
@@ -332,7 +332,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = {
         "benchmark": "tp", "op": args.op, "ranks": ranks, "dtype": args.dtype, "samples": args.samples,
         "warmups": args.warmups, "machine": machine(), "commit": args.commit or commit(),
-        "command": _command(), "shapes": [], "ended_early": None,
+        "command": command(), "shapes": [], "ended_early": None,
     }  # fmt: skip
 
     def write(ended_early: str | None = None) -> None:

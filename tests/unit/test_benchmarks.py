@@ -241,6 +241,6 @@ def test_a_run_measures_checks_and_records_failures(tmp_path: Path) -> None:
 
 def test_results_do_not_say_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["tp.py", "--op", "ag_gemm", "--out", "somewhere.json", "--operator"])
-    assert tp._command() == "--op ag_gemm --operator"
+    assert tp.command() == "--op ag_gemm --operator"
     monkeypatch.setattr("sys.argv", ["tp.py", "--op", "ag_gemm"])
-    assert tp._command() == "--op ag_gemm"
+    assert tp.command() == "--op ag_gemm"

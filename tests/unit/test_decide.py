@@ -19,7 +19,7 @@ from tilelink.schedule.bind import bind
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.plan import make_plan
 from tilelink.schedule.simulate import simulate
-from tilelink.schedule.values import Schedule
+from tilelink.schedule.values import CopyEngine, Schedule
 from tilelink.target import target
 from tilelink.tuning import Record, algorithms, key_of
 
@@ -27,12 +27,12 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 GPU, VERSIONS = "NVIDIA H200", "torch 2, triton 3"
 REGRET = 0.03
 """Of a measured time that a choice may be slower than the best of the ways measured beside it."""
-UNFUSED_ERROR = 0.09
+UNFUSED_ERROR = 0.12
 """Of the measured time of the unfused pair, for products of 2048 rows and more; a long product slows its GPUs down."""
 PUSHED_ERROR = 0.08
 """Of the measured time of a product beside a kernel that pushes, for 512 rows and more."""
-RULE_ERROR = 0.1
-"""Of the measured time of the schedule that the rule takes."""
+RULE_ERROR = 0.12
+"""Of the measured time of the schedule that the rule takes; the same goes for it."""
 
 
 CHANGED = {
@@ -48,7 +48,7 @@ that is chosen has become faster since, or is new."""
 def shapes() -> list[dict[str, Any]]:
     """What was measured last of every shape."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for name in ("tp_4xH200", "tp_tails_4xH200", "tp_few_4xH200", "gemm_ar_4xH200"):
+    for name in ("tp_4xH200", "tp_few_4xH200", "gemm_ar_4xH200"):
         report = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         for shape in report["shapes"]:
             found[shape["op"], shape["shape"]] = shape | {"commit": report["commit"]}
@@ -76,6 +76,22 @@ def test_the_choice_is_not_slower_than_what_was_measured(shape: dict[str, Any]) 
     names = (name, f"operator, {name}", f"{program_of(shape['op'], '')}:{way}")
     taken = next(ways[one] for one in names if one in ways)
     assert taken <= (1 + REGRET) * min(ways.values())
+
+
+def shares() -> list[dict[str, Any]]:
+    """What two GPUs measured that did the share of one of eight ranks: a product of each kind."""
+    report = json.loads((RESULTS / "share_2xH200.json").read_text(encoding="utf-8"))
+    kinds = ("mlp-2", "mlp-4", "mlp-6")  # as long as its transfer; longer; longer, with ragged columns
+    return [shape for shape in report["shapes"] if shape["shape"] in kinds]
+
+
+@pytest.mark.parametrize("shape", shares(), ids=lambda shape: f"{shape['op']}-{shape['shape']}")
+def test_the_choice_for_eight_ranks_is_not_slower_than_what_was_measured_of_a_share(shape: dict[str, Any]) -> None:
+    way = chosen(request(shape["op"], shape["M"], shape["N"], shape["K"], shape["ranks"]))
+    ways = {row["name"]: row["us"] for row in shape["rows"] if row["kind"] == "ours"}
+    own = program_of(shape["op"], "")
+    name = f"{way.program}:{way.name}" if isinstance(way, Schedule) else f"{own}:{way}"
+    assert ways[name] <= (1 + REGRET) * min(ways.values())
 
 
 def test_the_unfused_time_is_predicted() -> None:
@@ -134,7 +150,8 @@ def test_few_rows_are_gathered_without_the_copy_engine() -> None:
     assert "gather in gemm prologue, tile(i=64)" in best["schedule"]
     way = chosen(request("ag_gemm", 1024, 3584, 4096))
     assert isinstance(way, Schedule) and way.name == "h200_few"
-    assert chosen(request("ag_gemm", 4096, 3584, 4096)) == "h200"
+    way = chosen(request("ag_gemm", 4096, 3584, 4096))
+    assert isinstance(way, Schedule) and way.stage("gather").resource == CopyEngine()
 
 
 def test_some_hundred_rows_are_fused_where_the_model_is_sure() -> None:

@@ -33,7 +33,7 @@ SMALL_PRODUCTS = ((16, 16, 16, 4, 2), (32, 32, 32, 4, 2), (64, 64, 32, 4, 2))
 """The same in the interpreter, where a tile costs by its number of operations."""
 GROUPS = (0, 4, 8, 16)
 """Bands of rows in which a product's tiles are walked; 0: row by row."""
-ELEMENTWISE = ((32, 64), (64, 128), (32, 256), (16, 512))
+ELEMENTWISE = ((32, 64), (64, 128), (32, 256), (16, 512), (64, 512))
 """Rows and columns of a tile that is computed without a product."""
 MOVED_ROWS = (64, 128, 256, 512, 1024, 2048, 65536)
 """Rows that one transfer moves; the last is all of them."""
@@ -45,6 +45,8 @@ BULK, BULK_MOVERS = 4, (8, 12, 16)
 BUFFERS = (2, 1)
 TAIL_PARTS = 32
 """Parts of a tile in the last round, at most."""
+FILLED = 2
+"""Tiles that a program without a product in the last round does in it."""
 
 Change = Callable[[Schedule], Schedule]
 
@@ -263,6 +265,22 @@ class _Reader:
             rows, columns = list(tiled)[-2:]
             tiles = {f"{m}x{n}": self._tile({rows: m, columns: n}) for m, n in ELEMENTWISE}
             yield _knob(f"{self.stage.name} tile", tiles)
+            if self.regions(Wait):
+                bands = {f"of {count}" if count else "none": self.banded(count) for count in GROUPS}
+                yield _knob(f"{self.stage.name} bands", bands)
+                labels = {"with all programs": None, "with those free a round earlier": FILLED}
+                yield _knob(f"{self.stage.name} begins", {label: self._filling(n) for label, n in labels.items()})
+
+    def _filling(self, tiles: int | None) -> Change:
+        """Only what comes behind other tiles fills their last round."""
+        name = self.stage.name
+
+        def change(schedule: Schedule) -> Schedule:
+            place = schedule.stage(name).resource
+            behind = isinstance(place, Fused) and place.place == "epilogue"
+            return schedule.fill(name, tiles if behind else None)
+
+        return change
 
     def _tile(self, sizes: dict[str, int]) -> Change:
         def change(schedule: Schedule) -> Schedule:

@@ -36,7 +36,7 @@ def _stages(one: StageSchedule, other: StageSchedule, dims: Mapping[str, int | f
     tiles = dict(other.tiles)
     apart = _resources(one.resource or Sm(), other.resource or Sm()) + (one.flat != other.flat)
     apart += (bool(one.split_tail) != bool(other.split_tail)) + (one.defer_notify != other.defer_notify)
-    apart += bool(one.bulk) != bool(other.bulk)
+    apart += (bool(one.bulk) != bool(other.bulk)) + (bool(one.fill) != bool(other.fill))
     apart += sum(_ratio(size, tiles.get(name)) for name, size in one.tiles)
     apart += (_ratio(one.warps, other.warps) + _ratio(one.stages, other.stages)) / FAR
     mine, others = one.order or Order(), other.order or Order()
