@@ -68,8 +68,9 @@ def traced_points() -> list[Point]:
 
 
 def tails() -> list[tuple[Case, dict[str, Any]]]:
-    """The cases that divide the last round of their tiles, with sizes that leave some over behind a whole one."""
-    found = (_left_over(case) for case in cases() if case[1] and any(part.split_tail for part in case[1].stages))
+    """The cases that divide or fill the last round of their tiles, with sizes that leave some over behind it."""
+    every = ((case, case[1].stages) for case in cases() if case[1])
+    found = (_left_over(case) for case, parts in every if any(part.split_tail or part.fill for part in parts))
     return [one for one in found if one is not None]
 
 
@@ -80,8 +81,9 @@ def _left_over(case: Case) -> tuple[Case, dict[str, Any]] | None:
             *case, ranks=dist.get_world_size(), dims=dims, dtype="bf16", target=current_target()
         ).stages  # fmt: skip
         for name in stages:
-            if name.endswith("_parts") and stages[name.removesuffix("_parts")].total:
-                return case, dims
+            for ending in ("_parts", "_rest"):
+                if name.endswith(ending) and stages[name.removesuffix(ending)].total:
+                    return case, dims
     return None
 
 

@@ -83,7 +83,7 @@ def programs() -> None:
 
 
 def tails() -> None:
-    """Launches back to back, at sizes of which the last tiles are computed in parts; twice the same is equal."""
+    """Launches back to back, at sizes of which the last round is divided or filled; twice the same is equal."""
     prepare(tail_points())
 
     def body(which: tuple[Case, dict[str, Any]], checks: Checks) -> None:

@@ -80,9 +80,10 @@ def test_the_choice_is_not_slower_than_what_was_measured(shape: dict[str, Any]) 
 
 def shares() -> list[dict[str, Any]]:
     """What two GPUs measured that did the share of one of eight ranks: a product of each kind."""
-    report = json.loads((RESULTS / "share_2xH200.json").read_text(encoding="utf-8"))
+    files = (RESULTS / f"share_{op}_2xH200.json" for op in ("ag_gemm", "gemm_rs"))
+    every = [shape for file in files for shape in json.loads(file.read_text(encoding="utf-8"))["shapes"]]
     kinds = ("mlp-2", "mlp-4", "mlp-6")  # as long as its transfer; longer; longer, with ragged columns
-    return [shape for shape in report["shapes"] if shape["shape"] in kinds]
+    return [shape for shape in every if shape["shape"] in kinds]
 
 
 @pytest.mark.parametrize("shape", shares(), ids=lambda shape: f"{shape['op']}-{shape['shape']}")
