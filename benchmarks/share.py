@@ -1,11 +1,11 @@
 # pyright: basic
-"""What one of many ranks does, between two GPUs: tensor-parallel products as one of eight computes and communicates.
+"""What one of many ranks does, between few GPUs: tensor-parallel products as one of eight computes and communicates.
 
     torchrun --nproc-per-node 2 benchmarks/share.py --of 8 --op ag_gemm,gemm_rs --shapes mlp-1 --out share.json
 
-Programs of the library become those of two ranks (`shares.py`): each GPU multiplies, sends, receives and waits for
-what one of `--of` ranks does. Beside them: the vendor's product of that size, and NCCL and the copy engine for as many
-bytes. What links do when all peers are served at once, only a machine of as many GPUs can say.
+Programs of the library become those of two ranks or a few more (`shares.py`): each GPU multiplies, sends, receives and
+waits for what one of `--of` ranks does. Beside them: the vendor's product of that size, and NCCL and the copy engine
+for as many bytes. What links do when all peers are served at once, only a machine of as many GPUs can say.
 """
 
 from __future__ import annotations
@@ -30,17 +30,14 @@ import tilelink
 from benchmarks import tp
 from benchmarks.baselines import Builder, Problem, all_gather, reduce_scatter
 from benchmarks.measure import Session, Variant, Watchdog
-from benchmarks.shares import share
+from benchmarks.shares import share, standing_for
 from benchmarks.tables import shape_lines
-
-PAIR = 2
-"""GPUs that stand for all ranks."""
 
 
 class Share:
     """The tensors of one rank's share, refilled before each round, and what must come out.
 
-    x, w: the operands, x in the ranks' distances where it has them. everything: both GPUs' products of x and w.
+    x, w: the operands, x in the ranks' distances where it has them. every_x, every_w: those of all GPUs.
     """
 
     def __init__(self, problem: Problem, session: Session) -> None:
@@ -50,20 +47,23 @@ class Share:
         self._generator = torch.Generator(device=session.device).manual_seed(1000 + session.rank)
         rows = problem.shard if self.gathers else problem.M
         self.x, self.w = self.empty(rows, problem.K), self.empty(problem.N, problem.K)
-        self.every_x, self.every_w = self.empty(PAIR, rows, problem.K), self.empty(PAIR, problem.N, problem.K)
+        gpus = session.ranks
+        self.every_x, self.every_w = self.empty(gpus, rows, problem.K), self.empty(gpus, problem.N, problem.K)
         self.full = self.empty(problem.M, problem.K)
         self.product = self.empty(problem.M, problem.N)
         self.output = self.empty(problem.M if self.gathers else problem.shard, problem.N)
         others = (problem.ranks - 1) * problem.shard
-        self.sent = self.empty(others if self.gathers else PAIR * others, problem.H)
-        self.received = self.empty(PAIR * others if self.gathers else others, problem.H)
+        piece = -(-others // (gpus - 1))  # what a collective brings from each GPU
+        self.sent = self.empty(piece if self.gathers else gpus * piece, problem.H)
+        self.received = self.empty(gpus * piece if self.gathers else piece, problem.H)
+        self.copied = self.empty(problem.ranks - 1, problem.shard, problem.H)
 
     def empty(self, *shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.session.device)
 
     def refresh(self) -> None:
-        """New operands on both."""
-        for one in (self.x, self.full, self.sent):
+        """New operands on all."""
+        for one in (self.x, self.full, self.sent, self.copied):
             one.normal_(generator=self._generator)
         self.w.normal_(0, 0.02, generator=self._generator)
         all_gather(self.every_x.flatten(0, 1), self.x, group=self.session.group)
@@ -72,11 +72,12 @@ class Share:
     def expected(self, found: torch.Tensor) -> torch.Tensor:
         """The result that is meant: whose rows, or which sums, come to a rank depends on the algorithm.
 
-        Pushed by everybody, all come from the other GPU; round a ring, from both by turns.
+        Pushed by everybody, they come from those who stand for the others; round a ring, from all by turns.
         """
-        own, other = self.session.rank, 1 - self.session.rank
-        turns = ([other] * self.problem.ranks, [(own + n) % PAIR for n in range(self.problem.ranks)])
-        made = [self._result([own, *whose[1:]]) for whose in turns]
+        own, gpus, ranks = self.session.rank, self.session.ranks, self.problem.ranks
+        behind = [-n % ranks if self.gathers else n for n in range(ranks)]  # how far, whose n-th part is
+        pushed, handed = [standing_for(away, gpus) for away in behind], behind
+        made = [self._result([(own - away) % gpus for away in whose]) for whose in (pushed, handed)]
         return min(made, key=lambda one: float(torch.linalg.vector_norm(found.reshape(one.shape) - one)))
 
     def _result(self, whose: Sequence[int]) -> torch.Tensor:
@@ -119,16 +120,16 @@ def _copies(one: Share) -> Variant:
     """As many bytes, a rank's at a time, by the copy engine."""
     from torch.distributed import _symmetric_memory as symmetric
 
-    shape = (one.problem.ranks - 1, one.problem.shard, one.problem.H)
+    shape = one.copied.shape
     mine = symmetric.empty(*shape, dtype=one.dtype, device=one.session.device)
     handle = symmetric.rendezvous(mine, one.session.group)
-    there = handle.get_buffer(1 - one.session.rank, shape, one.dtype)
-    source = one.sent.view(-1)[: mine.numel()].view(shape)
+    gpus, own = one.session.ranks, one.session.rank
+    there = [handle.get_buffer((own + away) % gpus, shape, one.dtype) for away in range(gpus)]
 
     def run() -> torch.Tensor:
-        for piece, target in zip(source, there, strict=True):
-            target.copy_(piece)
-        return mine  # which is kept as long as the other GPU may write to it
+        for n, piece in enumerate(one.copied):
+            there[standing_for(n + 1, gpus)][n].copy_(piece)
+        return mine  # which is kept as long as others may write to it
 
     return Variant(name="copy engine, push", kind="transfer", run=run)
 
@@ -142,10 +143,11 @@ def _ours(one: Share, choice: tp.Choice) -> Iterator[Builder]:
 
     def kernel() -> Any:
         if not kernels:
-            made, scheduled = share(program, schedule, one.problem.ranks)
+            gpus = one.session.ranks
+            made, scheduled = share(program, schedule, one.problem.ranks, gpus)
             dims = {p.name: one.problem.dims[p.name] for p in program.params}
             kernels[name] = tilelink.compile(
-                made, scheduled, ranks=PAIR, dims=dims, dtype=one.problem.dtype, device="cuda", group=one.session.group
+                made, scheduled, ranks=gpus, dims=dims, dtype=one.problem.dtype, device="cuda", group=one.session.group
             )
         return kernels[name]
 
@@ -200,7 +202,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--commit", help="what to write for the commit where there is no git")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
-    if args.of < PAIR:
+    if args.of < 2:
         parser.error(f"a share of {args.of} ranks is no share")
     if unknown := set(args.op.split(",")) - {"ag_gemm", "gemm_rs"}:
         parser.error(f"no operator {', '.join(sorted(unknown))}")
@@ -210,16 +212,17 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = arguments(argv)
     os.environ.update(tp.ENVIRONMENT)
-    if not torch.cuda.is_available() or os.environ.get("WORLD_SIZE") != str(PAIR):
-        print("this needs two GPUs: torchrun --nproc-per-node 2 benchmarks/share.py ...", file=sys.stderr)
+    gpus = int(os.environ.get("WORLD_SIZE", "1"))
+    if not torch.cuda.is_available() or not 2 <= gpus <= args.of:
+        print(f"this needs 2 to {args.of} GPUs: torchrun --nproc-per-node 2 benchmarks/share.py ...", file=sys.stderr)
         return 2
     torch.cuda.set_device(local := int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))
     report = {
-        "benchmark": "share", "op": args.op, "ranks": PAIR, "dtype": args.dtype, "samples": args.samples,
+        "benchmark": "share", "op": args.op, "ranks": gpus, "dtype": args.dtype, "samples": args.samples,
         "warmups": args.warmups, "machine": tp.machine(), "commit": args.commit or tp.commit(),
         "command": tp.command(), "shapes": [], "ended_early": None,
-        "note": f"Each of the two GPUs does the share of one of {args.of} ranks (`benchmarks/share.py`)",
+        "note": f"Each of the GPUs does the share of one of {args.of} ranks (`benchmarks/share.py`)",
     }  # fmt: skip
 
     def write(ended_early: str | None = None) -> None:

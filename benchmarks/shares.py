@@ -1,10 +1,10 @@
-"""A program that does on each of two ranks what it does on each of many: the share of one rank, between two GPUs.
+"""A program that does on each of few ranks what it does on each of many: the share of one rank, between some GPUs.
 
 A program that is the same on all ranks but for where they stand is written in the ranks' distances from oneself: the
 index of a tensor over the ranks becomes the distance from the rank whose tensor it is, and a rank that is so far away
-becomes the next one. What a rank computes, sends, receives and waits for stays as it was, tile for tile, and so does
-the order; data comes from other places. What is not the same: on many ranks the links of several peers are used, and
-nothing says here that a switch serves them as well.
+becomes the next one, or where there are more than two, all others by turns. What a rank computes, sends, receives and
+waits for stays as it was, tile for tile, and so does the order; data comes from other places. What is not the same: on
+many ranks the links of more peers are used, and nothing says here that a switch serves them as well.
 """
 
 from __future__ import annotations
@@ -41,13 +41,20 @@ DRAWS = 256
 """Values of the indices for which ranks are compared."""
 
 
-def share(program: Program, schedule: Schedule, ranks: int) -> tuple[Program, Schedule]:
-    """The program of one of so many ranks, and its schedule, to be run on two.
+def standing_for(away: int, gpus: int) -> int:
+    """How far away the GPU is that stands for the rank so far away."""
+    return away and 1 + (away - 1) % (gpus - 1)
+
+
+def share(program: Program, schedule: Schedule, ranks: int, gpus: int = 2) -> tuple[Program, Schedule]:
+    """The program of one of so many ranks, and its schedule, to be run on some GPUs, two or more.
 
     Raises ValueError for a program that is not the same on all ranks but for where they stand.
     """
     tensors = tuple(_tensor(t, ranks) for t in program.tensors)
-    stages = tuple(_Share(program, _directed(program, stage, schedule), ranks).stage() for stage in program.stages)
+    stages = tuple(
+        _Share(program, _directed(program, stage, schedule), ranks, gpus).stage() for stage in program.stages
+    )
     parts = tuple(_ordered(program, schedule.stage(stage.name), ranks) for stage in program.stages)
     return replace(program, tensors=tensors, stages=stages), replace(schedule, stages=parts)
 
@@ -105,8 +112,8 @@ def _speaks_of_ranks(expr: Scalar, over: set[str]) -> bool:
 class _Share:
     """Rewrites one stage."""
 
-    def __init__(self, program: Program, stage: Stage, ranks: int) -> None:
-        self.program, self.old, self.ranks = program, stage, ranks
+    def __init__(self, program: Program, stage: Stage, ranks: int, gpus: int) -> None:
+        self.program, self.old, self.ranks, self.gpus = program, stage, ranks, gpus
         self.over = {d.name for d in all_indices(stage) if d.over_ranks}
 
     def stage(self) -> Stage:
@@ -126,8 +133,15 @@ class _Share:
         coords = tuple(self._coordinate(c, n, owner) for c, n in zip(region.coords, shape, strict=True))
         if region.rank is None:
             return replace(region, coords=coords)
-        away = self._distance(owner, RANK)
-        return replace(region, coords=coords, rank=add(RANK, binary("min", away, const(1))))
+        return replace(region, coords=coords, rank=add(RANK, self._standing_for(self._distance(owner, RANK))))
+
+    def _standing_for(self, away: Scalar) -> Scalar:
+        """`standing_for` of a distance."""
+        other = binary("min", away, const(1))
+        if self.gpus == 2:
+            return other
+        turn = binary("%", add(away, const(self.gpus - 2)), const(self.gpus - 1))
+        return add(other, binary("*", other, turn))
 
     def _coordinate(self, coord: Scalar | Whole, extent: Scalar, owner: Scalar) -> Scalar | Whole:
         if isinstance(coord, Whole):

@@ -14,6 +14,7 @@ from tilelink.schedule.bound import Bound
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.plan import Plan, make_plan
 from tilelink.schedule.simulate import simulate
+from tilelink.schedule.simulate.work import WorkOf
 from tilelink.schedule.values import Schedule
 from tilelink.schedule.verify import verify
 from tilelink.target import CPU
@@ -37,6 +38,14 @@ schedule one for two:
     make on sm, tile(i=16, j=16, k=8){make}
     after in make epilogue, tile(j=16){after}
 """
+
+PRODUCT_BEHIND = (
+    PROGRAM.replace("    y : out   [M, N]", "    u : in    [K, N]\n    y : out   [M, K]")
+    .replace("after(j: N)", "after(i: M, l: K)")
+    .replace("wait(z[:, j])", "wait(z[i, :])")
+    .replace("y[:, j] = 2.0 * z[:, j]", "y[i, l] = dot(z[i, :], u[l, :].T)")
+    .replace("tile(j=16){after}", "tile(i=16, l=16, n=8){after}")
+)
 
 
 def two(tiles: int, programs: int, after: str = "", make: str = "", text: str = PROGRAM) -> Bound:
@@ -122,6 +131,16 @@ def test_all_of_it_may_fill_the_round() -> None:
     assert set(programs_of(plan, "after")) == {2, 3}
 
 
+def test_what_fills_a_round_is_done_tile_by_tile() -> None:
+    """Some programs have nothing of it, and a pipeline through no tiles is none."""
+    text = PRODUCT_BEHIND.replace("        consumer_tile_wait(z[i, :])\n", "").replace("dot(z[i", "dot(x[i")
+    bound = two(
+        14, 4, ", fill 1, flat", text=text.replace("u : in    [K, N]", "u : in    [K, K]").replace("n=8", "k=8")
+    )
+    assert [bound.stages[name].flat for name in ("after", "after_rest")] == [False, True]
+    verify(make_plan(bound))
+
+
 def test_names_of_the_program_are_left_alone() -> None:
     text = PROGRAM.replace("z ", "after_rest ").replace("z[", "after_rest[")
     assert "after_rest_" in two(14, 4, ", fill 2", text=text).stages
@@ -151,20 +170,11 @@ def test_sums_of_a_large_product_are_done_earlier() -> None:
 
 
 def test_what_memory_gives_is_shared_by_those_who_fill() -> None:
-    plan = make_plan(two(14, 4, ", fill 2"))
-    loops = {loop.stages[0]: loop.taking(4) for loop in plan.bound.kernels[0].loops}
-    assert loops == {"make": 4, "after": 2, "after_rest": 4}
+    assert WorkOf(make_plan(two(14, 4, ", fill 2"))).programs == {"make": 4, "after": 2, "after_rest": 4}
 
 
 # What cannot be ----------------------------------------------------------------------------------------------
 
-PRODUCT_BEHIND = (
-    PROGRAM.replace("    y : out   [M, N]", "    u : in    [K, N]\n    y : out   [M, K]")
-    .replace("after(j: N)", "after(i: M, l: K)")
-    .replace("wait(z[:, j])", "wait(z[i, :])")
-    .replace("y[:, j] = 2.0 * z[:, j]", "y[i, l] = dot(z[i, :], u[l, :].T)")
-    .replace("tile(j=16){after}", "tile(i=16, l=16, n=8){after}")
-)
 TOGETHER = (
     PROGRAM.replace("after(j: N)", "after(i: M, j: N)").replace("[:, j]", "[i, j]").replace("tile(j", "tile(i=16, j")
 )

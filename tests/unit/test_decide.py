@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from tilelink import compiler
+from tilelink.errors import VerificationError
 from tilelink.frontend.schedule_parser import parse_schedule
+from tilelink.ops import predict
 from tilelink.ops.choice import PUSHED, SCHEDULE, choose, program_of
 from tilelink.ops.decide import decide
 from tilelink.ops.predict import Request, fused_ways, held, machine_of, pushed_seconds, unfused_seconds
 from tilelink.schedule.bind import bind
 from tilelink.schedule.machine import load_machine
-from tilelink.schedule.plan import make_plan
+from tilelink.schedule.plan import Plan, make_plan
 from tilelink.schedule.simulate import simulate
 from tilelink.schedule.values import CopyEngine, Schedule
 from tilelink.target import target
@@ -199,6 +201,19 @@ def test_a_processor_takes_what_it_can_hold() -> None:
     taken = chosen(asked, gpu="NVIDIA A100-SXM4-80GB")
     assert isinstance(taken, Schedule) and taken.name == "h200_movers_fine"
     assert chosen(replace(asked, follows="bias"), gpu="NVIDIA A100-SXM4-80GB") == "unfused"
+
+
+def test_what_is_not_safe_is_not_the_best_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, machine = request("gemm_rs", 2048, 2048, 1024), load_machine("8xH200")
+    best, *others = fused_ways(asked, machine)
+
+    def refuse(plan: Plan) -> None:
+        if plan.bound.source == best.program:
+            raise VerificationError("not safe")
+
+    monkeypatch.setattr(predict, "verify", refuse)
+    left = [way.seconds for way in others if way.program != best.program]
+    assert left and fused_ways(asked, machine)[0].seconds == left[0]
 
 
 def test_what_would_take_long_to_simulate_is_left_to_the_rule() -> None:

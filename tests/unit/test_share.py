@@ -10,8 +10,8 @@ import torch
 
 from benchmarks import tp
 from benchmarks.baselines import Problem
-from benchmarks.share import PAIR, Share, arguments, main
-from benchmarks.shares import share
+from benchmarks.share import Share, arguments, main
+from benchmarks.shares import share, standing_for
 from tilelink import compiler
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.program import Program
@@ -25,7 +25,7 @@ from tilelink.schedule.verify import verify
 from tilelink.target import target
 
 SIZES = {"Ms": 256, "M": 1024, "N": 512, "K": 512}
-RANKS = 4
+RANKS, PAIR = 4, 2
 FILES = ("ag_gemm", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "ag_gemm_epilogues")
 
 
@@ -61,9 +61,18 @@ def work(plan: Plan) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("program", "schedule"), cases(), ids=name)
 def test_each_of_two_ranks_does_what_each_of_many_does(program: Program, schedule: Schedule) -> None:
-    shared = plan(*share(program, schedule, RANKS), PAIR)
-    verify(shared)
-    assert work(shared) == work(plan(program, schedule, RANKS))
+    """And each of three, who stand for the others by turns."""
+    wanted = work(plan(program, schedule, RANKS))
+    for gpus in (PAIR, 3):
+        shared = plan(*share(program, schedule, RANKS, gpus), gpus)
+        verify(shared)
+        assert work(shared) == wanted
+
+
+def test_who_stands_for_whom() -> None:
+    assert [standing_for(away, 2) for away in range(8)] == [0, 1, 1, 1, 1, 1, 1, 1]
+    assert [standing_for(away, 4) for away in range(8)] == [0, 1, 2, 3, 1, 2, 3, 1]
+    assert [standing_for(away, 8) for away in range(8)] == [*range(8)]
 
 
 @pytest.mark.parametrize(
@@ -83,12 +92,12 @@ def test_it_is_predicted_to_take_as_long(file: str, program: str, schedule: str)
     assert simulate(plan(*share(*case, 8), PAIR, sizes), machine).seconds == pytest.approx(whole, rel=0.01)
 
 
-class Pair(Share):
-    """What one of two ranks expects, without GPUs."""
+class Few(Share):
+    """What one of few ranks expects, without GPUs."""
 
     def __init__(self, problem: Problem, rank: int, given: list[dict[str, torch.Tensor]]) -> None:
         self.problem, self.gathers, self.dtype = problem, problem.op == "ag_gemm", torch.float32
-        self.session: Any = type("Session", (), {"rank": rank})()
+        self.session: Any = type("Session", (), {"rank": rank, "ranks": len(given)})()
         self.every_x = torch.stack([one["x"].reshape(-1, problem.K) for one in given])
         self.every_w = torch.stack([one["w"] for one in given])
 
@@ -98,9 +107,10 @@ def products() -> list[tuple[Program, Schedule]]:
     return [case for op in ("ag_gemm", "gemm_rs") for case in tp.choices(op, None) if case[1] is not None]
 
 
+@pytest.mark.parametrize("gpus", [2, 3])
 @pytest.mark.parametrize(("program", "schedule"), products(), ids=name)
-def test_the_expected_results_are_those_of_the_shared_program(program: Program, schedule: Schedule) -> None:
-    made, _ = share(program, schedule, RANKS)
+def test_the_expected_results_are_those_of_the_shared_program(program: Program, schedule: Schedule, gpus: int) -> None:
+    made, _ = share(program, schedule, RANKS, gpus)
     problem = Problem(
         op="ag_gemm" if program.name.startswith("ag") else "gemm_rs",
         shape="tiny",
@@ -114,11 +124,11 @@ def test_the_expected_results_are_those_of_the_shared_program(program: Program, 
     shape = [problem.shard, problem.K] if problem.op == "ag_gemm" else [RANKS, problem.shard, problem.K]
     given = [
         {"x": torch.randn(shape, generator=random), "w": torch.randn(problem.N, problem.K, generator=random)}
-        for _ in range(PAIR)
+        for _ in range(gpus)
     ]
-    found = run(made, given, ranks=PAIR, dims=numbers)
-    for rank in range(PAIR):
-        one = Pair(problem, rank, given)
+    found = run(made, given, ranks=gpus, dims=numbers)
+    for rank in range(gpus):
+        one = Few(problem, rank, given)
         got = found[rank]["y"].reshape(-1, problem.N)
         assert torch.allclose(got, one.expected(got), atol=1e-4)
         assert not torch.allclose(got + 1, one.expected(got + 1), atol=1e-4)
