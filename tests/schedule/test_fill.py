@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import tilelink
+from tilelink.backend.emit import emit
 from tilelink.errors import ParseError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.bind import bind
@@ -109,9 +112,10 @@ def test_all_tiles_are_done_in_the_order_that_they_had() -> None:
 def test_the_rest_goes_on_behind_the_products() -> None:
     plan = make_plan(two(14, 4, ", fill 1"))
     assert programs_of(plan, "after") == [2, 3]
-    assert programs_of(plan, "after_rest") == [(14 + 2 + tile) % 4 for tile in range(12)]
-    for name in ("after", "after_rest"):
-        assert plan.sequence[plan.first_task[name]] >= 4  # behind all of the products' rounds
+    assert programs_of(plan, "after_rest") == [tile % 4 for tile in range(12)]  # the round is full
+    ends = [int(plan.sequence[plan.first_task[name] :][:count].max()) for name, count in (("make", 14), ("after", 2))]
+    for name, end in zip(("after", "after_rest"), ends, strict=True):
+        assert plan.sequence[plan.first_task[name] :][: plan.bound.stages[name].total].min() > end
 
 
 def test_tiles_that_wait_for_the_last_round_fill_nothing() -> None:
@@ -146,9 +150,158 @@ def test_names_of_the_program_are_left_alone() -> None:
     assert "after_rest_" in two(14, 4, ", fill 2", text=text).stages
 
 
-def test_flat_tiles_and_deferred_notifies_before_it_stay_what_they_are() -> None:
-    bound = two(14, 4, ", fill 2", make=", flat, defer_notify")
-    assert bound.stages["make"].flat and bound.stages["make"].defer_notify
+THREE = """\
+program three(M, N, K, B):
+    x : in  [M, K]
+    w : in  [N, K]
+    a : in  [B, N]
+    c : in  [B, B]
+    z : out [M, N]
+    s : out [B, B]
+    y : out [B, N]
+
+    compute make(i: M, j: N):
+        z[i, j] = dot(x[i, :], w[j, :].T)
+
+    compute mid(b: B, d: B):
+        s[b, d] = 2.0 * c[b, d]
+
+    compute after(b: B, j: N):
+        y[b, j] = 2.0 * a[b, j]
+
+schedule one for three:
+    make on sm, tile(i=16, j=16, k=8)
+    mid in make epilogue, tile(b=16, d=16){mid}
+    after in make epilogue, tile(b=48, j=16){after}
+"""
+
+
+def three(mid: str, after: str, text: str = THREE, tiles: int = 13) -> Bound:
+    """13 products, 9 tiles behind them and 13 more, on 4 programs."""
+    module = tilelink.parse(text.replace("{mid}", mid).replace("{after}", after))
+    dims = {"M": 16, "N": 16 * tiles, "K": 64, "B": 40}
+    return bind(module.programs[0], module.schedules[0], dims, 1, replace(CPU, sms=4, max_programs=None))
+
+
+@pytest.mark.parametrize(
+    ("mid", "after", "found"),
+    [
+        ("", "", [9, 9, 9, 8]),
+        (", fill 3", "", [8, 9, 9, 9]),  # nothing is left of the second stage
+        (", fill 2", "", [8, 9, 9, 9]),
+        (", fill 3", ", fill 2", [8, 9, 9, 9]),  # its own last round is full: nobody is free for the third
+        (", fill 2", ", fill 2", [8, 9, 9, 9]),
+    ],
+)
+def test_what_comes_behind_a_full_round_is_dealt_out_evenly(mid: str, after: str, found: list[int]) -> None:
+    bound = three(mid, after)
+    plan = make_plan(bound)
+    verify(plan)
+    done = [program for name in bound.stages for program in programs_of(plan, name)]
+    assert [done.count(program) for program in range(4)] == found
+
+
+def test_a_kernels_own_stage_may_fill_the_round_before_it() -> None:
+    text = THREE.replace("mid in make epilogue", "mid in make prologue").replace("k=8)", "k=8), fill 2")
+    bound = three("", "", text)
+    assert totals(bound) == {"make": 6, "mid": 9, "after": 13, "make_rest": 7}
+    verify(make_plan(bound))
+
+
+def emitted_turns(bound: Bound) -> list[list[tuple[str, int]]]:
+    """The tiles of each program of the first kernel, as the generated loops have them."""
+    plan = make_plan(bound)
+    heads = re.findall(r"for tile in tl\.range\((.*), num_stages=1", emit(bound, plan.thresholds).text)
+    kernel = bound.kernels[0]
+    assert len(heads) == len(kernel.loops)
+    where = SimpleNamespace(where=lambda condition, one, other: one if condition else other)
+
+    def of(program: int) -> list[tuple[str, int]]:
+        known = {"tl": where, "pid": program, "num_programs": kernel.programs}
+        turns = [(loop.stages[0], range(*eval(head, known))) for loop, head in zip(kernel.loops, heads, strict=True)]
+        return [(name, tile) for name, tiles in turns for tile in tiles]
+
+    return [of(program) for program in range(kernel.programs)]
+
+
+@pytest.mark.parametrize("bound", [two(14, 4, ", fill 1"), two(17, 5, ", fill 9"), three(", fill 2", ", fill 2")])
+def test_generated_loops_have_the_tiles_of_the_plan(bound: Bound) -> None:
+    plan = make_plan(bound)
+    planned = [list[tuple[int, str, int]]() for _ in range(bound.kernels[0].programs)]
+    for name, stage in bound.stages.items():
+        for tile, program in enumerate(programs_of(plan, name)):
+            planned[program].append((int(plan.sequence[plan.first_task[name] + tile]), name, tile))
+        assert stage.total
+    assert emitted_turns(bound) == [[(name, tile) for _, name, tile in sorted(own)] for own in planned]
+
+
+RELAYED = """program relayed(M, N, K):
+    x : in    [M, K]
+    w : in    [N, K]
+    u : in    [48, 16]
+    z : out   [M, N]
+    a : local [48, 16]
+    b : local [48, 16]
+    y : out   [48, 16]
+
+    compute make(i: M, j: N):
+        z[i, j] = dot(x[i, :], w[j, :].T)
+
+    compute after(r: 48):
+        a[r, :] = 2.0 * u[r, :]
+        producer_tile_notify(a[r, :])
+        consumer_tile_wait(b[:, :])
+        y[r, :] = 2.0 * b[r, :]
+
+    comm relay(r: 48):
+        consumer_tile_wait(a[r, :])
+        b[r, :] = a[r, :]
+        producer_tile_notify(b[r, :])
+
+schedule one for relayed:
+    make on sm, tile(i=16, j=16, k=8)
+    after in make epilogue, tile(r=16), fill 2
+    relay on sm(1), tile(r=16)
+"""
+
+
+def test_tiles_that_wait_for_what_others_make_of_later_ones_fill_nothing() -> None:
+    """Two of them in one program would wait for each other for ever."""
+    bound = two(7, 5, text=RELAYED)
+    assert totals(bound) == {"make": 7, "after": 3, "relay": 3}
+    verify(make_plan(bound))
+
+
+DEFERRED = """\
+program own(M, N, K):
+    x : in    [M, K]
+    w : in    [N, K]
+    u : in    [K, K]
+    z : out   [M, N]
+    v : local [M, K]
+    y : out   [M, K]
+
+    compute make(i: M, j: N):
+        z[i, j] = dot(x[i, :], w[j, :].T)
+
+    compute after(i: M, l: K):
+        v[i, l] = dot(x[i, :], u[l, :].T)
+        producer_tile_notify(v[i, l])
+
+    compute last(i: M):
+        consumer_tile_wait(v[i, :])
+        y[i, :] = 2.0 * v[i, :]
+
+schedule one for own:
+    make on sm, tile(i=16, j=16, k=8)
+    after in make epilogue, tile(i=16, l=16, k=8), defer_notify, fill 1
+    last in make epilogue, tile(i=16)
+"""
+
+
+def test_notifies_of_what_fills_a_round_are_not_deferred() -> None:
+    bound = two(14, 4, text=DEFERRED)
+    assert [bound.stages[name].defer_notify for name in ("after", "after_rest")] == [False, True]
     verify(make_plan(bound))
 
 
@@ -187,7 +340,7 @@ TABLED = PROGRAM.replace("    y : out", "    t : table [1] < M\n    y : out").re
         ("make", "no tiles on SMs come before its own", PROGRAM, ", fill 2"),
         ("after", "its last tiles are divided", PRODUCT_BEHIND, ", fill 2, split_tail 2"),
         ("after", "other stages do its tiles with it", TOGETHER, ", fill 2"),
-        ("after", "a table says what its tiles wait for", TABLED, ", fill 2"),
+        ("after", "there is a table", TABLED, ", fill 2"),
     ],
     ids=["first", "divided", "together", "tabled"],
 )

@@ -3,9 +3,9 @@
 The rule (`choose`) knows whether there is enough to fuse, and for how little a kernel of the library communicates
 beside torch's product. Which fused way is the best the model says, where the rule fuses an all-gather or a
 reduce-scatter with a product and where that has some hundred rows (`worth_asking`): of all that was measured on four
-H200s the way that it likes most was the best or within 3 % of it, though it was wrong by up to 9 % about the rule's. It
-may prefer the unfused pair there too. It is not asked about all-reduces, which it promises up to twice the speed that
-they have, nor about fewer rows.
+H200s the way that it likes most was the best or within 3 % of it, though it was wrong by up to 12 % about the rule's.
+It may prefer the unfused pair there too. It is not asked about all-reduces, which it promises up to twice the speed
+that they have, nor about fewer rows.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tilelink.ops.choice import SCHEDULE, program_of
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.machine import Machine, load_machine, shipped_machines
-from tilelink.schedule.plan import Plan, make_plan
+from tilelink.schedule.plan import make_plan
 from tilelink.schedule.search import does_not_fit
 from tilelink.schedule.simulate import simulate
 from tilelink.schedule.values import Schedule
@@ -144,7 +144,7 @@ def fused_ways(request: Request, machine: Machine) -> list[Way]:
     Those of the default program and those with fewest tiles are simulated first, until TILES are spent; the rest is
     left out. Of what is found the best is proved safe at these sizes, which takes longer than to simulate it.
     """
-    found: list[tuple[Way, Plan]] = []
+    found: list[tuple[Way, Bound]] = []
     spent = 0
     own = programs_for(request.op, request.follows)[0]
     for bound in sorted(held(request, machine.target), key=lambda one: (one.source != own, _tiles(one))):
@@ -152,18 +152,17 @@ def fused_ways(request: Request, machine: Machine) -> list[Way]:
         if spent > TILES:
             break
         with suppress(TileLinkError):  # what waits for ever
-            plan = make_plan(bound)
-            seconds = simulate(plan, machine).seconds
-            found.append((Way(program=bound.source, schedule=bound.schedule, seconds=seconds), plan))
+            seconds = simulate(make_plan(bound), machine).seconds
+            found.append((Way(program=bound.source, schedule=bound.schedule, seconds=seconds), bound))
     found.sort(key=lambda one: one[0].seconds)
     while found and not _is_safe(found[0][1]):
         del found[0]
     return [way for way, _ in found]
 
 
-def _is_safe(plan: Plan) -> bool:
+def _is_safe(bound: Bound) -> bool:
     with suppress(TileLinkError):
-        verify(plan)
+        verify(make_plan(bound))
         return True
     return False
 

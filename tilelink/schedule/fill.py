@@ -6,10 +6,11 @@ earlier, and wait. With `fill n` they do up to n tiles of that stage each before
 
 before: sums(t: S)          tile t: program (T + t) % P
 after:  sums(t: F)          tile t: program busy + t % (P - busy),                 F <= n * (P - busy)
-        sums_rest(t: S - F) tile F + t of the order: program (T + F + t) % P
+        sums_rest(t: S - F) tile F + t of the order: program t % P, for the round is full
 
-Tiles that wait for what the kernel itself makes in its last round or later would hold them up, so F ends before the
-first of these. What comes out are stages with tiles like all others: nobody else knows that they were one.
+Tiles that wait for what the kernel itself makes in its last round or later, or for what others make of that, would hold
+them up, so F ends before the first of these. They are done tile by tile, without what `flat` and `defer_notify` do for
+the rest. What comes out are stages with tiles like all others: nobody else knows that they were one.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.scalar import Lookup, add, const, substitute, walk
 from tilelink.ir.visitor import stage_scalars
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.schedule.columns import Ints
 from tilelink.schedule.orders import TILE
-from tilelink.schedule.plan import NOTIFY, WAIT, signals_of
+from tilelink.schedule.plan import NOTIFY, WAIT, Signals, signals_of
+
+Bools = NDArray[np.bool_]
 
 
 def fill_rounds(bound: Bound) -> Bound:
@@ -51,33 +56,41 @@ def _reason(bound: Bound, kernel: Kernel, at: int) -> str | None:
         return "no tiles on SMs come before its own in a kernel"
     if part.split_tail:
         return "its last tiles are divided"
-    stages = (bound.stages[name].stage for name in kernel.stage_names)
-    if any(isinstance(e, Lookup) for stage in stages for scalar in stage_scalars(stage) for e in walk(scalar)):
-        return "a table says what its tiles wait for, which is not known yet"
+    if any(isinstance(e, Lookup) for s in bound.program.stages for scalar in stage_scalars(s) for e in walk(scalar)):
+        return "there is a table, and what its tiles wait for may depend on it"
     return None
 
 
 def _ready(bound: Bound, kernel: Kernel, at: int) -> int:
-    """How many of its first tiles wait, on every rank, for nothing that the kernel makes in its last round or later."""
+    """How many of its first tiles wait, on every rank, for nothing that comes of its kernels' last round or later."""
     stage = bound.stages[kernel.loops[at].stages[0]]
-    signals, first_task = signals_of(bound, kernel.stage_names)
+    signals, first_task = signals_of(bound)
+    late = np.zeros(sum(one.total for one in bound.stages.values()) * bound.ranks, bool)
     last = (kernel.loops[at].first - 1) // kernel.programs * kernel.programs
-    late: list[int] = []
     for loop in kernel.loops:
         for name in loop.stages:
-            task = signals.task - first_task[name]
-            own = (task >= 0) & (task < bound.stages[name].total * bound.ranks) & (signals.kind == NOTIFY)
-            behind = loop.first + task % max(1, bound.stages[name].total) >= last
-            late += _cells(bound, signals.peer[own & behind], signals.channel[own & behind]).tolist()
-    task = signals.task - first_task[stage.name]
-    waits = (task >= 0) & (task < stage.total * bound.ranks) & (signals.kind == WAIT)
-    held = waits & np.isin(_cells(bound, signals.peer, signals.channel), np.array(late, dtype=np.int64))
-    return int(np.min(task[held] % stage.total, initial=stage.total))
+            tile = np.tile(np.arange(bound.stages[name].total), bound.ranks)
+            late[first_task[name] + np.arange(len(tile))] = _place(loop, tile, kernel.programs) >= last
+    held = _held(signals, late)
+    own = held[first_task[stage.name] :][: stage.total * bound.ranks]
+    return int(np.min(np.flatnonzero(own) % stage.total, initial=stage.total))
 
 
-def _cells(bound: Bound, rank: np.ndarray, channel: np.ndarray) -> np.ndarray:
-    """Numbers for the channels of all ranks."""
-    return channel * bound.ranks + rank
+def _place(loop: Loop, tile: Ints, programs: int) -> Ints:
+    """The places of a loop's tiles in the rounds of so many programs; those that fill a round are all in that one."""
+    return np.full_like(tile, loop.first // programs * programs) if loop.width else loop.first + tile
+
+
+def _held(signals: Signals, late: Bools) -> Bools:
+    """Which tasks wait for late ones, or for tasks that do."""
+    cell = signals.channel * (int(signals.peer.max(initial=0)) + 1) + signals.peer
+    notify, wait = signals.kind == NOTIFY, signals.kind == WAIT
+    held, found = np.zeros_like(late), -1
+    while (count := int(held.sum())) > found:
+        found = count
+        made = cell[notify & (late | held)[signals.task]]
+        held[signals.task[wait & np.isin(cell, made)]] = True
+    return held
 
 
 def _cut(bound: Bound, kernel: Kernel, at: int, tiles: int) -> Bound:
@@ -85,13 +98,21 @@ def _cut(bound: Bound, kernel: Kernel, at: int, tiles: int) -> Bound:
     loop = kernel.loops[at]
     stage = bound.stages[loop.stages[0]]
     busy = loop.first % kernel.programs
-    head = replace(stage, tasks=tiles, flat=False, defer_notify=False)
-    early = replace(loop, begin=busy, width=kernel.programs - busy)
-    if tiles == stage.total:
-        return _with(bound, kernel, (head,), at, (early,))
-    rest = _behind(bound, stage, tiles)
-    late = Loop(stages=(rest.name,), first=loop.first + tiles)
-    return _with(bound, kernel, (head, rest), at, (early, late))
+    stages = [replace(stage, tasks=tiles, flat=False, defer_notify=False)]
+    loops = [replace(loop, begin=busy, width=kernel.programs - busy)]
+    full = loop.first - busy + kernel.programs
+    if tiles < stage.total:
+        stages.append(_behind(bound, stage, tiles))
+        loops.append(Loop(stages=(stages[1].name,), first=full))
+    moved = full - loop.first - tiles
+    behind = (replace(one, first=one.first + moved) for one in kernel.loops[at + 1 :])
+    changed = replace(kernel, loops=(*kernel.loops[:at], *loops, *behind))
+    return replace(
+        bound,
+        program=replace(bound.program, stages=(*bound.program.stages, *(one.stage for one in stages[1:]))),
+        stages={**bound.stages, **{one.name: one for one in stages}},
+        kernels=tuple(changed if k.name == kernel.name else k for k in bound.kernels),
+    )
 
 
 def _behind(bound: Bound, stage: BoundStage, tiles: int) -> BoundStage:
@@ -106,17 +127,4 @@ def _behind(bound: Bound, stage: BoundStage, tiles: int) -> BoundStage:
         stage=replace(stage.stage, name=name),
         order={index: substitute(place_of, place) for index, place_of in stage.order.items()},
         tasks=stage.total - tiles,
-    )
-
-
-def _with(bound: Bound, kernel: Kernel, stages: tuple[BoundStage, ...], at: int, loops: tuple[Loop, ...]) -> Bound:
-    """The bound program with stages of which the last may be new, and other loops in the place of one."""
-    known = {*bound.stages}
-    new = tuple(one.stage for one in stages if one.name not in known)
-    changed = replace(kernel, loops=(*kernel.loops[:at], *loops, *kernel.loops[at + 1 :]))
-    return replace(
-        bound,
-        program=replace(bound.program, stages=(*bound.program.stages, *new)),
-        stages={**bound.stages, **{one.name: one for one in stages}},
-        kernels=tuple(changed if k.name == kernel.name else k for k in bound.kernels),
     )

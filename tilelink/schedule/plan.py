@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -157,12 +157,12 @@ def count_thresholds(
     return result
 
 
-def signals_of(bound: Bound, stages: Iterable[str]) -> tuple[Signals, dict[str, int]]:
-    """What some stages wait for and notify, and the first task of every stage: as in the plan of a bound program."""
+def signals_of(bound: Bound) -> tuple[Signals, dict[str, int]]:
+    """What all stages wait for and notify, and the first task of each: as in the plan of a program without tables."""
     first_task, _ = _number_tasks(bound)
     collector = _Collector(bound, first_task, _number_channels(bound)[0], {})
-    for name in stages:
-        collector.stage(bound.stages[name])
+    for stage in bound.stages.values():
+        collector.stage(stage)
     return collector.signals(), first_task
 
 
