@@ -201,6 +201,15 @@ def test_what_comes_behind_a_full_round_is_dealt_out_evenly(mid: str, after: str
     assert [done.count(program) for program in range(4)] == found
 
 
+def test_what_filled_a_round_was_made_in_it() -> None:
+    """The third stage waits for tiles of the second one that stood behind that round, were they dealt out evenly."""
+    text = THREE.replace("s : out [B, B]", "s : local [B, B]")
+    text = text.replace("c[b, d]\n", "c[b, d]\n        producer_tile_notify(s[b, d])\n")
+    text = text.replace("        y[b, j]", "        consumer_tile_wait(s[16, :])\n        y[b, j]")
+    bound = three(", fill 2", ", fill 2", text)
+    assert totals(bound) == {"make": 13, "mid": 6, "after": 2, "mid_rest": 3, "after_rest": 11}
+
+
 def test_a_kernels_own_stage_may_fill_the_round_before_it() -> None:
     text = THREE.replace("mid in make epilogue", "mid in make prologue").replace("k=8)", "k=8), fill 2")
     bound = three("", "", text)
