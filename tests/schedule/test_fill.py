@@ -53,10 +53,14 @@ PRODUCT_BEHIND = (
 
 def two(tiles: int, programs: int, after: str = "", make: str = "", text: str = PROGRAM) -> Bound:
     """So many tiles of 16 columns, and as many behind them."""
-    module = tilelink.parse(text.replace("{make}", make).replace("{after}", after))
-    dims = {"M": 16, "N": 16 * tiles - 5, "K": 64}
+    return bound_of(text.replace("{make}", make).replace("{after}", after), programs, {"N": 16 * tiles - 5})
+
+
+def bound_of(text: str, programs: int, dims: dict[str, int]) -> Bound:
+    """A program of one row of tiles, on a processor for so many programs."""
+    module = tilelink.parse(text)
     processor = replace(CPU, sms=programs, max_programs=None)
-    return bind(module.programs[0], module.schedules[0], dims, 1, processor)
+    return bind(module.programs[0], module.schedules[0], {"M": 16, "K": 64, **dims}, 1, processor)
 
 
 def totals(bound: Bound) -> dict[str, int]:
@@ -176,11 +180,9 @@ schedule one for three:
 """
 
 
-def three(mid: str, after: str, text: str = THREE, tiles: int = 13) -> Bound:
+def three(mid: str, after: str, text: str = THREE) -> Bound:
     """13 products, 9 tiles behind them and 13 more, on 4 programs."""
-    module = tilelink.parse(text.replace("{mid}", mid).replace("{after}", after))
-    dims = {"M": 16, "N": 16 * tiles, "K": 64, "B": 40}
-    return bind(module.programs[0], module.schedules[0], dims, 1, replace(CPU, sms=4, max_programs=None))
+    return bound_of(text.replace("{mid}", mid).replace("{after}", after), 4, {"N": 16 * 13, "B": 40})
 
 
 @pytest.mark.parametrize(

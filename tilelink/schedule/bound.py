@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
 
 from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
 from tilelink.ir.program import Program, Region, Stage, Tensor
 from tilelink.ir.scalar import Scalar
+from tilelink.schedule.columns import Ints
 from tilelink.schedule.values import Resource, Schedule
 from tilelink.target import Target
 
@@ -125,8 +125,8 @@ class Loop:
         """How many of a kernel's programs take tiles of it in turn."""
         return self.width or programs
 
-    def program(self, tile: Any, programs: int) -> Any:
-        """Which of a kernel's programs runs a tile: numbers, or arrays of them."""
+    def program(self, tile: Ints, programs: int) -> Ints:
+        """Which of a kernel's programs run tiles."""
         return self.begin + tile % self.width if self.width else (self.first + tile) % programs
 
 

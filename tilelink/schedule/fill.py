@@ -27,6 +27,7 @@ from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.schedule.columns import Ints
 from tilelink.schedule.orders import TILE
 from tilelink.schedule.plan import NOTIFY, WAIT, Signals, signals_of
+from tilelink.schedule.transform import free_name
 
 Bools = NDArray[np.bool_]
 
@@ -62,7 +63,7 @@ def _reason(bound: Bound, kernel: Kernel, at: int) -> str | None:
 
 
 def _ready(bound: Bound, kernel: Kernel, at: int) -> int:
-    """How many of its first tiles wait, on every rank, for nothing that comes of its kernels' last round or later."""
+    """How many of its first tiles wait, on every rank, for nothing that comes of its kernel's last round or later."""
     stage = bound.stages[kernel.loops[at].stages[0]]
     signals, first_task = signals_of(bound)
     late = np.zeros(sum(one.total for one in bound.stages.values()) * bound.ranks, bool)
@@ -117,9 +118,8 @@ def _cut(bound: Bound, kernel: Kernel, at: int, tiles: int) -> Bound:
 
 def _behind(bound: Bound, stage: BoundStage, tiles: int) -> BoundStage:
     """The stage without its first tiles, by another name."""
-    name = f"{stage.name}_rest"
-    while name in {*bound.stages, *bound.tensors, *(p.name for p in bound.program.params), *stage.extents}:
-        name += "_"
+    taken = {*bound.stages, *bound.tensors, *(p.name for p in bound.program.params), *stage.extents}
+    name = free_name(f"{stage.name}_rest", taken)
     place = {TILE.name: add(TILE, const(tiles))}
     return replace(
         stage,

@@ -45,7 +45,7 @@ from tilelink.ir.typing import StageTyping, infer
 from tilelink.ir.visitor import map_regions, map_value, map_values, reads, stage_regions, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, Kernel, Loop
 from tilelink.schedule.orders import TILE
-from tilelink.schedule.transform import number_of, stage_writes
+from tilelink.schedule.transform import free_name, number_of, stage_writes
 
 FEWEST_STEPS = 4
 """Steps of its loop that a part has at least: what it adds to the work should not be more than what it takes."""
@@ -183,10 +183,9 @@ class _Split:
         self.memory = self._name(f"{stage.name}_split")
 
     def _name(self, wanted: str) -> str:
-        while wanted in self.taken:
-            wanted += "_"
-        self.taken.add(wanted)
-        return wanted
+        name = free_name(wanted, self.taken)
+        self.taken.add(name)
+        return name
 
     def cut(self, kernel: Kernel, most: int) -> _Cut | None:
         """How the last round is divided; None where that gains nothing, and where tiles end with their index alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -276,3 +276,10 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "bool": ("a bool is True or False", lambda v: v in (0, 1)),
 }
 """Kind of a parameter -> what it takes, and whether a number is that."""
+
+
+def free_name(wanted: str, taken: Collection[str]) -> str:
+    """The name, or the next one like it that is not taken."""
+    while wanted in taken:
+        wanted += "_"
+    return wanted

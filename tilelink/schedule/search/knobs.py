@@ -32,7 +32,7 @@ PRODUCTS = (
 SMALL_PRODUCTS = ((16, 16, 16, 4, 2), (32, 32, 32, 4, 2), (64, 64, 32, 4, 2))
 """The same in the interpreter, where a tile costs by its number of operations."""
 GROUPS = (0, 4, 8, 16)
-"""Bands of rows in which a product's tiles are walked; 0: row by row."""
+"""Bands of rows in which tiles are walked; 0: row by row."""
 ELEMENTWISE = ((32, 64), (64, 128), (32, 256), (16, 512), (64, 512))
 """Rows and columns of a tile that is computed without a product."""
 MOVED_ROWS = (64, 128, 256, 512, 1024, 2048, 65536)
@@ -46,7 +46,7 @@ BUFFERS = (2, 1)
 TAIL_PARTS = 32
 """Parts of a tile in the last round, at most."""
 FILLED = 2
-"""Tiles that a program without a product in the last round does in it."""
+"""Tiles that a program without a product in the last round does in it, at most."""
 
 Change = Callable[[Schedule], Schedule]
 
@@ -117,8 +117,13 @@ def _product_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Knob]
         changes = {label: _all([r.deferring(on) for r in telling]) for label, on in labels.items()}
         yield _knob(f"{name} notified", changes)
     if wide := [r for r in readers if len(r.tiled()) >= 2]:
-        labels = {f"of {rows}" if rows else "none": rows for rows in GROUPS}
-        yield _knob(f"{name} bands", {label: _all([r.banded(rows) for r in wide]) for label, rows in labels.items()})
+        yield _bands(name, wide)
+
+
+def _bands(name: str, readers: Sequence[_Reader]) -> Knob:
+    """In which bands of rows the tiles of some stages are walked."""
+    labels = {f"of {rows}" if rows else "none": rows for rows in GROUPS}
+    return _knob(f"{name} bands", {label: _all([r.banded(rows) for r in readers]) for label, rows in labels.items()})
 
 
 def _tail_knobs(program: Program, readers: Sequence[_Reader]) -> Iterator[Knob]:
@@ -266,8 +271,7 @@ class _Reader:
             tiles = {f"{m}x{n}": self._tile({rows: m, columns: n}) for m, n in ELEMENTWISE}
             yield _knob(f"{self.stage.name} tile", tiles)
             if self.regions(Wait):
-                bands = {f"of {count}" if count else "none": self.banded(count) for count in GROUPS}
-                yield _knob(f"{self.stage.name} bands", bands)
+                yield _bands(self.stage.name, [self])
                 labels = {"with all programs": None, "with those free a round earlier": FILLED}
                 yield _knob(f"{self.stage.name} begins", {label: self._filling(n) for label, n in labels.items()})
 
