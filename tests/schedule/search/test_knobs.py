@@ -1,5 +1,7 @@
 """What knobs a program has: what products share, where small stages run, counters of transfers; points to begin at."""
 
+from math import prod
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -216,3 +218,17 @@ def test_sums_behind_products_may_fill_their_last_round() -> None:
     earlier = {"sums_begins": "with those free a round earlier"}
     for place, fill in (("epilogue of gemm", 2), ("kernel of its own", None)):
         assert chosen(space, sums_on=place, **earlier).stage("sums").fill == fill
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ag_gemm", "ag_gemm_in_place", "gemm_rs_slots", "gemm_rs_own_last", "gemm_rs_scatter", "gemm_rs_ring"],
+)  # fmt: skip
+def test_the_document_says_how_many_points_there_are(name: str) -> None:
+    told = " ".join((Path(__file__).parents[3] / "docs" / "search.md").read_text(encoding="utf-8").split())
+    file = "ag_gemm" if name.startswith("ag_gemm") else "gemm_rs"
+    program = compiler.load(file).program(name)
+    dims = {"Ms": 2048, "N": 8192, "K": 7168} if file == "gemm_rs" else {"Ms": 2048, "N": 7168, "K": 8192}
+    space = Space.of([program], dims=dims, ranks=4, target=target("sm_90"), dtype="bf16")
+    points = f"{prod(len(knob.labels) for knob in space.knobs[0]):,}"
+    assert any(f"{points} {words}`{name}`" in told for words in ("points for ", "for ", "("))
