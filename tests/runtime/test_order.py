@@ -173,21 +173,22 @@ def test_a_launch_issues_what_the_order_says() -> None:
     def note(name: str) -> Any:
         return lambda stream: done.append(f"{name} {stream}")
 
-    copies, side, caller = (SimpleNamespace(cuda_stream=n) for n in (3, 2, 1))
+    copies, side = (SimpleNamespace(cuda_stream=n) for n in (3, 2))
     rank: Any = SimpleNamespace(
-        _inputs=[], _program=SimpleNamespace(needs_entry=False, meets=False), _early=[None], _based=[], _slot=0,
-        _sides=SimpleNamespace(fork=note("fork"), join=note("join")), _copies=copies,
+        _program=SimpleNamespace(needs_entry=False, meets=False), _early=[None], _based=[], _slot=0,
+        _sides=SimpleNamespace(fork=note("fork"), join=note("join")), _copies=copies, _await_outputs=note("await"),
         _replays=[[(0, Part(0)), (2, Part(2))]], _functions=[(None, function("a")), (side, function("b"))],
     )  # fmt: skip
     rank._ready = lambda *given: GpuKernel._ready(rank, *given)
     rank._copy = lambda *given: GpuKernel._copy(rank, *given)
-    GpuKernel._launch(rank, {}, caller, False, False)  # type: ignore[arg-type]
+    GpuKernel._issue(rank, {}, 1, False, note("close"), captured=False)  # type: ignore[arg-type]
     expected = [
-        "fork 1", "graph 0 on 3", "graph 2 on 3", "copies 100 on 3", "a on 1", "b on 2", "copies 102 on 3", "join 1"
+        "fork 1", "graph 0 on 3", "graph 2 on 3", "copies 100 on 3", "a on 1", "b on 2", "copies 102 on 3", "join 1",
+        "await 1", "close 1",
     ]  # fmt: skip
     assert done == expected
     done.clear()
-    GpuKernel._launch(rank, {}, caller, True, False)  # type: ignore[arg-type]
+    GpuKernel._issue(rank, {}, 1, False, note("close"), captured=True)  # type: ignore[arg-type]
     assert done == [one + ", captured" * one.startswith("copies") for one in expected]
 
 
@@ -321,10 +322,11 @@ def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest
 
     tracer = SimpleNamespace(begin=nothing, drain=lambda queues: drained.append([*queues]))
     rank: Any = SimpleNamespace(
-        _watch=None, _tracer=tracer, _inputs=[], _outputs=[], _checked=nothing, _last=stream, _current=lambda: stream,
+        _watch=None, _tracer=tracer, _inputs=[], _outputs=[], _last=stream, _current=lambda: stream, device="cuda:0",
         _allocate=nothing, _early=["early 0", "early 1"], _late=[["late 0"], ["late 1", "behind 1"]], _slot=1,
-        _turns=[], _program=SimpleNamespace(meets=True, cycle=2), _launch=nothing, _await_outputs=None,
+        _program=SimpleNamespace(cycle=2), _launch=nothing,
     )  # fmt: skip
+    rank._end_eager = lambda stream: GpuKernel._end_eager(rank, stream)
     for _ in range(2):
         GpuKernel.__call__(rank, {})
     assert drained == [["early 1", "late 1", "behind 1"], ["early 0", "late 0"]]
@@ -339,7 +341,7 @@ def test_a_preset_launch_has_the_kernels_of_the_main_stream_alone(monkeypatch: p
 
     functions = [(None, function("a")), (side, function("b")), (None, function("c"))]
     rank: Any = SimpleNamespace(
-        _inputs=[], _outputs=[], _checked=lambda *_: {}, _allocate=lambda _: {}, device="cuda:0",
+        _inputs=[], _outputs=[], _allocate=lambda _: {}, device="cuda:0",
         _preset_pads=lambda: ("pad", "table"), _no_edge="edge", _functions=functions,
     )  # fmt: skip
     assert GpuKernel.preset(rank, {}) == {}

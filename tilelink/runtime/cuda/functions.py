@@ -119,6 +119,11 @@ class Function:
         for position, _ in self._changing:
             self._arguments[position] = None
 
+    @property
+    def in_place(self) -> bool:
+        """Whether a launch is one call of the driver, which nobody else listens to."""
+        return self._in_place is not None
+
     def __call__(
         self, stream: int, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, Any] | None = None
     ) -> None:

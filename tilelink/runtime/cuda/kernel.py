@@ -18,10 +18,11 @@ from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.driver import library
 from tilelink.runtime.cuda.functions import Address, Boundary, Function
 from tilelink.runtime.cuda.heap import Heap
+from tilelink.runtime.cuda.operands import Tensors, allocated, checked
 from tilelink.runtime.cuda.order import kernels_in_order
 from tilelink.runtime.cuda.queue import Queue
 from tilelink.runtime.cuda.recorded import boundary_options, recorded
-from tilelink.runtime.cuda.replay import Replay, graphs
+from tilelink.runtime.cuda.replay import Replay, Seen, graphs
 from tilelink.runtime.cuda.sides import Sides
 from tilelink.runtime.cuda.spec import Argument, GpuProgram
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
@@ -29,7 +30,8 @@ from tilelink.runtime.job import TensorLayout
 from tilelink.runtime.modules import load_module
 
 SIDE_PRIORITY = -1  # other hardware queues than those of a caller's stream of the usual priority
-Tensors = Mapping[str, torch.Tensor]
+SETS = 128
+"""Sets of tensors that are remembered, and for which a launch is one graph."""
 
 
 class GpuKernel:
@@ -59,7 +61,10 @@ class GpuKernel:
             if tensor.space in ("local", "table"):
                 self._own[tensor.name] = self._local(tensor)
         self._inputs = [t for t in layout.tensors if t.space == "in"]
+        self._staged = [t for t in self._inputs if t.symmetric]
         self._outputs = [t for t in layout.tensors if t.space == "out"]
+        self._kept = [t for t in self._outputs if t.symmetric]
+        self._ordinary = [t for t in self._outputs if not t.symmetric]
         self._epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=self.device)
         self._slot = 0
         self._last: torch.cuda.Stream | None = None
@@ -155,6 +160,10 @@ class GpuKernel:
             (streams.get(one.stream), Function(one, getattr(module, one.name), fixed, self._value, layout))
             for one in order
         ]
+        # Two kernels at once get other SMs in a graph, and those that move data were slower by 10 to 20 us there.
+        worth = bool(self._copies) and not streams and all(function.in_place for _, function in self._functions)
+        self._seen = Seen(graphs, worth and not self._watch, SETS)
+        self._issued = torch.cuda.Stream(self.device)
         self._streams = [*streams.values(), *([self._copies] if self._copies else [])]
         self._sides = Sides(library(), [side.cuda_stream for side in self._streams])
         arguments = (self._heap.pad, pads, self._epoch, watch)
@@ -201,8 +210,8 @@ class GpuKernel:
         """
         if self._watch:
             self._watch.check()
-        given = self._checked(inputs, self._inputs)
-        results = self._checked(out, self._outputs, complete=False) if out else {}
+        given = checked(inputs, self._inputs, self.device)
+        results = checked(out, self._outputs, self.device, complete=False) if out else {}
         stream = self._current()
         capturing = torch.cuda.is_current_stream_capturing()
         if capturing and self._tracer:
@@ -210,28 +219,20 @@ class GpuKernel:
         if not capturing and stream is not self._last:
             self._follow(stream)
         tensors = {**given, **self._allocate(results)}
-        slot = self._slot
         if self._tracer:
             self._tracer.begin(stream)
-        if capturing and self._turns:
-            self._turns[self._slot](stream.cuda_stream)
-        meets = self._program.meets and not capturing
-        self._launch(tensors, stream, capturing, meets)
-        if self._await_outputs and not meets:
-            self._await_outputs(stream.cuda_stream)
-        for tensor in self._outputs:
-            if tensor.symmetric:
-                self._keep(tensor, results)
-        if not meets:
-            (self._close_captured if capturing else self._close)(stream.cuda_stream)
+        self._launch(tensors, stream.cuda_stream, capturing, results)
         if not capturing:
-            self._slot = (self._slot + 1) % self._program.cycle
-            if self._watch:
-                self._end.record(stream)
-                self._watch.settle(self._end, self._heap, self._gated)
-            if self._tracer:
-                self._tracer.drain((self._early[slot], *self._late[slot]))
+            self._end_eager(stream)
         return {t.name: results.get(t.name, tensors.get(t.name)) for t in self._outputs}  # type: ignore[misc]
+
+    def _end_eager(self, stream: torch.cuda.Stream) -> None:
+        slot, self._slot = self._slot, (self._slot + 1) % self._program.cycle
+        if self._watch:
+            self._end.record(stream)
+            self._watch.settle(self._end, self._heap, self._gated)
+        if self._tracer:
+            self._tracer.drain((self._early[slot], *self._late[slot]))
 
     def _current(self) -> torch.cuda.Stream:
         """The current stream, always by the same object; asking for a new one costs more than a kernel's launch."""
@@ -250,11 +251,8 @@ class GpuKernel:
 
     def _allocate(self, results: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The outputs that are not symmetric: those given, or new ones."""
-        return {
-            t.name: results[t.name] if t.name in results
-            else torch.empty(t.shape, dtype=t.torch_dtype, device=self.device)
-            for t in self._outputs if not t.symmetric
-        }  # fmt: skip
+        made = allocated([t for t in self._ordinary if t.name not in results], self.device)
+        return {t.name: results[t.name] if t.name in results else made[t.name] for t in self._ordinary}
 
     def _keep(self, tensor: TensorLayout, results: dict[str, torch.Tensor]) -> None:
         """Copies a symmetric output out of the buffer of this launch, before a later launch of a peer writes there."""
@@ -264,29 +262,58 @@ class GpuKernel:
         else:
             results[tensor.name] = there.clone()
 
-    def _launch(
-        self, tensors: dict[str, torch.Tensor], stream: torch.cuda.Stream, capturing: bool, meets: bool
-    ) -> None:  # fmt: skip
-        """Everything up to the end of the last kernel. meets: the kernels begin and end the launch by themselves."""
-        for tensor in self._inputs:
-            if tensor.symmetric:
-                there = self._own[tensor.name][self._slot % tensor.slots]
-                if there.data_ptr() != tensors[tensor.name].data_ptr():
-                    there.copy_(tensors[tensor.name])
+    def _launch(self, tensors: Tensors, stream: int, capturing: bool, results: dict[str, torch.Tensor]) -> None:
+        """Everything on a stream, by its handle. results: where the outputs go that are symmetric, or get there."""
+        if capturing and self._turns:
+            self._turns[self._slot](stream)
+        self._stage(tensors)
+        meets = self._program.meets and not capturing
+        close = None if meets else self._close_captured if capturing else self._close
+        within = None if self._kept else close  # it tells peers that they may write again to what is kept
+        graph = None if capturing else self._whole(tensors, meets, within)
+        if graph is None or not self._seen.launch(graph, stream):
+            self._issue(tensors, stream, meets, within, captured=capturing)
+        for tensor in self._kept:
+            self._keep(tensor, results)
+        if close and not within:
+            close(stream)
+
+    def _stage(self, tensors: Tensors) -> None:
+        """Copies the inputs that peers read into the buffers of this launch, where they are not there already."""
+        for tensor in self._staged:
+            there = self._own[tensor.name][self._slot % tensor.slots]
+            if there.data_ptr() != tensors[tensor.name].data_ptr():
+                there.copy_(tensors[tensor.name])
+
+    def _whole(self, tensors: Tensors, meets: bool, close: Boundary | None) -> int | None:
+        """The graph of all that `_issue` does for these tensors and this launch's buffers, if there is one."""
+        key = (self._slot, *[one.data_ptr() for one in tensors.values()])
+        stream = self._issued.cuda_stream
+        return self._seen.find(key, lambda: self._issue(tensors, stream, meets, close, captured=True), stream)
+
+    def _issue(self, tensors: Tensors, stream: int, meets: bool, close: Boundary | None, captured: bool) -> None:
+        """The kernels and copies of a launch, with what begins and ends it.
+
+        meets: the kernels do that by themselves. captured: the stream is being captured.
+        """
         if self._program.needs_entry and not meets:
-            self._open(stream.cuda_stream)
+            self._open(stream)
         early = self._early[self._slot]
         bases = {name: tensors[name].data_ptr() for name in self._based}
         if early:
-            early.issue(stream.cuda_stream, bases)
-        self._sides.fork(stream.cuda_stream)
-        instead = {"edge": self._no_edge} if self._program.meets and capturing else None
-        copies = self._ready(bases, capturing)
-        self._copy(copies.get(0), bases, capturing)
+            early.issue(stream, bases)
+        self._sides.fork(stream)
+        instead = {"edge": self._no_edge} if self._program.meets and not meets else None
+        copies = self._ready(bases, captured)
+        self._copy(copies.get(0), bases, captured)
         for number, (side, function) in enumerate(self._functions, start=1):
-            function((side or stream).cuda_stream, tensors, instead)
-            self._copy(copies.get(number), bases, capturing)
-        self._sides.join(stream.cuda_stream)
+            function(side.cuda_stream if side else stream, tensors, instead)
+            self._copy(copies.get(number), bases, captured)
+        self._sides.join(stream)
+        if self._await_outputs and not meets:
+            self._await_outputs(stream)
+        if close:
+            close(stream)
 
     def _ready(self, bases: Mapping[str, int], capturing: bool) -> dict[int, tuple[Replay, int | None]]:
         """What the copy engine does behind so many kernels, with its graph, which is made before any of them waits."""
@@ -316,29 +343,7 @@ class GpuKernel:
 
     def empty_outputs(self) -> dict[str, torch.Tensor]:
         """New tensors for all outputs, so that a launch which is given them allocates nothing."""
-        return {t.name: torch.empty(t.shape, dtype=t.torch_dtype, device=self.device) for t in self._outputs}
-
-    def _checked(self, given: Tensors, wanted: list[TensorLayout], complete: bool = True) -> dict[str, torch.Tensor]:
-        result: dict[str, torch.Tensor] = {}
-        for tensor in wanted:
-            value = given.get(tensor.name)
-            if value is None:
-                if complete:
-                    raise BindingError(f"there is no tensor {tensor.name!r}")
-                continue
-            if value.shape != tensor.shape or value.dtype != tensor.torch_dtype or value.device != self.device:
-                got = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')} on {value.device}"
-                hint = f"it takes {list(tensor.shape)} {tensor.dtype} on {self.device}"
-                raise BindingError(f"tensor {tensor.name!r} is {got}", hint=hint)
-            if not value.is_contiguous() or value.data_ptr() % 16:
-                if tensor.space == "out":
-                    raise BindingError(f"output {tensor.name!r} is not contiguous and aligned to 16 bytes")
-                value = value.clone(memory_format=torch.contiguous_format)
-            result[tensor.name] = value
-        if len(result) < len(given) and (unknown := sorted(given.keys() - result.keys())):
-            hint = f"there are {', '.join(t.name for t in wanted)}"
-            raise BindingError(f"there is no tensor {unknown[0]!r}", hint=hint)
-        return result
+        return allocated(self._outputs, self.device)
 
     # Measuring -----------------------------------------------------------------------------------------------
 
@@ -356,7 +361,7 @@ class GpuKernel:
 
         The values of the outputs mean nothing. Needs no peer.
         """
-        tensors = {**self._checked(inputs, self._inputs), **self._allocate({})}
+        tensors = {**checked(inputs, self._inputs, self.device), **self._allocate({})}
         stream = torch.cuda.current_stream(self.device)
         pad, table = self._preset_pads()
         for side, function in self._functions:

@@ -1,8 +1,8 @@
-"""Operations of a copy engine as one CUDA graph: the host then issues a single call instead of one for each.
+"""What a launch issues as one CUDA graph: the host then makes a single call instead of one for each operation.
 
-The driver takes several microseconds for a copy to a peer, and a launch has two of them for every peer and channel. A
-graph holds the addresses of the tensors that a caller passed; so there is one for each set of addresses that comes
-again, as a training step's do.
+The driver takes several microseconds for a kernel or a copy to a peer, and a launch has two copies for every peer and
+channel. A graph holds the addresses of the tensors that a caller passed; so there is one for each set of addresses that
+comes again, as a training step's do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEPT = 32
 """Sets of addresses that are remembered: all that have a graph, and of the others the last ones."""
 ENOUGH = 3
 """Operations that are worth a graph."""
-Addresses = tuple[int, ...]
+Key = tuple[int, ...]
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 
@@ -67,52 +67,70 @@ class Graphs:
         return executable.value
 
 
-class Replay:
-    """Issues a queue: as it is for addresses that are new, as a graph for those that it has seen."""
+class Seen:
+    """Executable graphs by what they hold: one is made when the same comes for the second time."""
 
-    def __init__(self, queue: Issues, graphs: Callable[[], Graphs], worth: bool = True) -> None:
-        """worth: False never makes a graph, as where operations are timed one by one."""
-        self._queue, self._graphs = queue, graphs
-        self._new: OrderedDict[Addresses, None] = OrderedDict()
-        self._known: dict[Addresses, int] = {}
-        self._names = sorted(queue.names)
-        self._worth = worth and len(queue) >= ENOUGH
+    def __init__(self, graphs: Callable[[], Graphs], worth: bool = True, kept: int = KEPT) -> None:
+        """worth: False never makes one. kept: how many keys are remembered: all with a graph, and the last others."""
+        self._graphs, self._worth, self._kept = graphs, worth, kept
+        self._new: OrderedDict[Key, None] = OrderedDict()
+        self._known: dict[Key, int] = {}
         weakref.finalize(self, _free, self._known, graphs)
 
-    def graph(self, stream: int, bases: Mapping[str, int], capturing: bool) -> int | None:
-        """The graph that `issue` is to launch, if there is one; it may be made now, which takes a while.
-
-        capturing: the stream is being captured already, by the caller.
-        """
-        return None if capturing or not self._worth else self._executable(stream, bases)
-
-    def issue(self, stream: int, bases: Mapping[str, int], executable: int | None, capturing: bool = False) -> None:
-        """Issues all operations on a stream. executable: their graph."""
-        if executable is None:
-            self._queue.issue(stream, bases, capturing)
-        elif self._graphs().launch(executable, stream):
-            self._worth = False
-            self._queue.issue(stream, bases)
-
-    def _executable(self, stream: int, bases: Mapping[str, int]) -> int | None:
-        key = tuple(bases[name] for name in self._names)
+    def find(self, key: Key, issue: Callable[[], None], stream: int) -> int | None:
+        """The graph of what `issue` puts on a stream; it may be made now, which takes a while. None: there is none."""
+        if not self._worth:
+            return None
         if key in self._known:
             return self._known[key]
         if key not in self._new:
             self._new[key] = None
-            if len(self._new) + len(self._known) > KEPT:
+            if len(self._new) + len(self._known) > self._kept:
                 self._new.popitem(last=False)
             return None
         del self._new[key]
-        made = self._graphs().captured(lambda: self._queue.issue(stream, bases, True), stream)
+        made = self._graphs().captured(issue, stream)
         if made is None:
             self._worth = False
         else:
             self._known[key] = made
         return made
 
+    def launch(self, executable: int, stream: int) -> bool:
+        """Whether the driver launched a graph on a stream. Where it does not, there are none from now on."""
+        refused = self._graphs().launch(executable, stream) != 0
+        self._worth = self._worth and not refused
+        return not refused
 
-def _free(executables: dict[Addresses, int], graphs: Callable[[], Graphs]) -> None:
+
+class Replay:
+    """Issues a queue: as it is for addresses that are new, as a graph for those that it has seen."""
+
+    def __init__(self, queue: Issues, graphs: Callable[[], Graphs], worth: bool = True) -> None:
+        """worth: False never makes a graph, as where operations are timed one by one."""
+        self._queue = queue
+        self._names = sorted(queue.names)
+        self._seen = Seen(graphs, worth and len(queue) >= ENOUGH)
+
+    def graph(self, stream: int, bases: Mapping[str, int], capturing: bool) -> int | None:
+        """The graph that `issue` is to launch, if there is one; it may be made now, which takes a while.
+
+        capturing: the stream is being captured already, by the caller.
+        """
+        if capturing:
+            return None
+        key = tuple(bases[name] for name in self._names)
+        return self._seen.find(key, lambda: self._queue.issue(stream, bases, True), stream)
+
+    def issue(self, stream: int, bases: Mapping[str, int], executable: int | None, capturing: bool = False) -> None:
+        """Issues all operations on a stream. executable: their graph."""
+        if executable is None:
+            self._queue.issue(stream, bases, capturing)
+        elif not self._seen.launch(executable, stream):
+            self._queue.issue(stream, bases)
+
+
+def _free(executables: dict[Key, int], graphs: Callable[[], Graphs]) -> None:
     for executable in executables.values():
         graphs().drop(executable)
 

@@ -1,0 +1,97 @@
+# pyright: basic
+"""When a launch is one graph: with a stand-in for the driver, and for what a launch issues."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.test_replay import Library
+from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.runtime.cuda.replay import Graphs, Seen
+
+CALLER, OWN = 1, 9
+
+
+class Rank:
+    """A rank's kernel, as far as a launch goes; `done` says what was issued, in order."""
+
+    def __init__(self, library: Library, *, keeps: bool = False, meets: bool = False, worth: bool = True) -> None:
+        self.done: list[str] = []
+        kept = [SimpleNamespace(name="y", symmetric=True, slots=1)] if keeps else []
+        note = self.done.append
+        self._own: Any = SimpleNamespace(
+            _program=SimpleNamespace(meets=meets), _turns=[], _staged=[], _kept=kept, _slot=0,
+            _close=lambda stream: note(f"close on {stream}"),
+            _close_captured=lambda stream: note(f"close of a graph on {stream}"),
+            _seen=Seen(lambda: Graphs(library), worth), _issued=SimpleNamespace(cuda_stream=OWN),
+            _keep=lambda tensor, results: note(f"keep {tensor.name}"), _stage=lambda tensors: None,
+        )  # fmt: skip
+        self._own._whole = lambda *given: GpuKernel._whole(self._own, *given)
+        self._own._issue = self._issue
+
+    def _issue(self, tensors: Any, stream: int, meets: bool, close: Any, captured: bool) -> None:
+        self.done.append(f"all on {stream}" + ", captured" * captured + ", meets" * meets)
+        if close:
+            close(stream)
+
+    def launch(self, *tensors: torch.Tensor, slot: int = 0, capturing: bool = False) -> list[str]:
+        """What one launch issues."""
+        self.done.clear()
+        self._own._slot = slot
+        GpuKernel._launch(self._own, dict(zip("xy", tensors, strict=False)), CALLER, capturing, {})
+        return list(self.done)
+
+
+@pytest.fixture
+def library() -> Library:
+    return Library()
+
+
+def test_from_the_second_time_on_a_launch_is_a_graph(library: Library) -> None:
+    rank, x, y = Rank(library), torch.zeros(1), torch.zeros(1)
+    assert rank.launch(x, y) == ["all on 1", "close on 1"] and not library.launched
+    assert rank.launch(x, y) == ["all on 9, captured", "close on 9"] and library.launched == [1001]
+    assert rank.launch(x, y) == [] and library.launched == [1001, 1001]
+
+
+def test_other_tensors_and_other_buffers_are_other_graphs(library: Library) -> None:
+    rank, x, y = Rank(library), torch.zeros(1), torch.zeros(1)
+    for _ in range(2):
+        rank.launch(x, y)
+    assert rank.launch(y, x) == rank.launch(x, y, slot=1) == ["all on 1", "close on 1"]
+    rank.launch(x, y, slot=1)
+    assert library.launched == [1001, 1002]
+    assert rank.launch(x, y) == [] and library.launched[-1] == 1001
+
+
+def test_a_callers_capture_takes_the_operations_themselves(library: Library) -> None:
+    rank, x = Rank(library, meets=True), torch.zeros(1)
+    for _ in range(3):
+        assert rank.launch(x, capturing=True) == ["all on 1, captured", "close of a graph on 1"]
+    assert library.calls == []
+    assert rank.launch(x) == ["all on 1, meets"] and rank.launch(x) == ["all on 9, captured, meets"]
+
+
+def test_outputs_are_kept_behind_a_graph_and_before_the_launch_is_closed(library: Library) -> None:
+    rank, x = Rank(library, keeps=True), torch.zeros(1)
+    assert rank.launch(x) == ["all on 1", "keep y", "close on 1"]
+    assert rank.launch(x) == ["all on 9, captured", "keep y", "close on 1"]
+    assert rank.launch(x) == ["keep y", "close on 1"] and library.launched == [1001, 1001]
+
+
+def test_what_is_not_worth_a_graph_has_none(library: Library) -> None:
+    rank, x = Rank(library, worth=False), torch.zeros(1)
+    assert [rank.launch(x) for _ in range(3)] == [["all on 1", "close on 1"]] * 3 and library.calls == []
+
+
+def test_a_graph_that_the_driver_refuses_is_issued_instead_and_is_the_last(library: Library) -> None:
+    rank, x = Rank(library), torch.zeros(1)
+    rank.launch(x)
+    library.failing.add("cuGraphLaunch")
+    assert rank.launch(x) == ["all on 9, captured", "close on 9", "all on 1", "close on 1"]
+    library.failing.clear()
+    assert [rank.launch(x) for _ in range(2)] == [["all on 1", "close on 1"]] * 2
