@@ -139,6 +139,43 @@ def test_programs_are_counted_where_nobody_waits_for_the_end_of_a_launch(name: s
     assert names == (["launch_number", "tell_finished", "count_program"] if expected else other)
 
 
+COPIED = """
+program copied(M):
+    x : in{shared}    [M]
+    h : symmetric [M]
+    y : out       [M]
+
+    comm send(i: M):
+        tile_push_data(h[i] @ (rank + 1), x[i])
+        producer_tile_notify(h[i] @ (rank + 1))
+
+    compute keep(i: M):
+        consumer_tile_wait(h[i])
+        y[i] = h[i] * 2.0{more}
+
+schedule s for copied:
+    send on copy_engine, tile(i=256)
+    keep on sm, tile(i=32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks", "begins"), [({}, 3, True), ({}, 1, False), (PEERS, 3, False)], ids=["alone", "one rank", "peers"]
+)  # fmt: skip
+def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str], ranks: int, begins: bool) -> None:
+    module = compiler.parse(COPIED.format(**{"shared": "", "more": "", **given}))
+    one = compiler.bound(module.programs[0], module.schedules[0], ranks=ranks, dims={"M": 256}, target="sm_90")
+    result = emitted(one)
+    assert {kernel.name: kernel.counted for kernel in result.kernels} == {"send": False, "keep": begins}
+    body = bodies(result)["keep"]
+    names = re.findall(r"dl\.(launch_number|\w*finished|begin_copies|wait|count_program|leave)\(", body)
+    assert names == (["launch_number", "begin_copies", "wait", "count_program"] if begins else ["wait"])
+    if begins:
+        numbers = f"{one.finished_base}, 3, 4, 2"
+        call = f"dl.begin_copies(edge, signals, signal_table, epoch_at, watch, launch, rank, {numbers})"
+        assert [line.strip() for line in body.splitlines() if "begin_copies" in line] == [call]
+
+
 def test_outputs_that_peers_write_end_a_launch() -> None:
     program = compiler.load("all_reduce").program("all_reduce_two_shot")
     schedule = compiler.load("all_reduce").schedule("few", program)

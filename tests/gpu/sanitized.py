@@ -65,7 +65,8 @@ WHOLE = (128, 136, 104, 80)
 
 LIBRARY = (
     "check_integers", "check_relu_keeps_nan", "check_convert", "check_copies", "check_pointers", "check_low_level",
-    "check_wait_all", "check_boundaries", "check_counted_launches", "check_push", "check_wrapped_counters",
+    "check_wait_all", "check_boundaries", "check_counted_launches", "check_begun_copies",
+    "check_push", "check_wrapped_counters",
 )  # fmt: skip
 """Functions of `device_expected` that run the device library alone."""
 

@@ -220,6 +220,48 @@ def _counted_launches(device: str, before: int) -> None:
     assert epoch.tolist() == [before + 6, 1, 12, before + 6]
 
 
+def check_begun_copies(device: str) -> None:
+    """Rank 1 of 3 alone, six programs and a copy engine: three launches, a captured one with buffer 0 of 2, one more.
+
+    Counters: 0..2 entered, 3..5 finished. What peers would have told is there before. The second flag is never set by
+    the GPU itself, the first one is, in the buffer of the launch: counters 6, 7.
+    """
+    x = torch.zeros(6 * 64, dtype=torch.int32, device=device)
+    pads = torch.zeros(3, 8, dtype=torch.int32, device=device)
+    pads[1, 3] = pads[1, 5] = 20
+    signal_table = torch.tensor([row.data_ptr() for row in pads], device=device)
+    flags = torch.tensor([[3, 2, 2, 6, 1], [2, 1, 1, -1, 1]], dtype=torch.int32, device=device)
+    values, ready = (torch.zeros(n, dtype=torch.int32, device=device) for n in (2, 1))
+    words = [1, 0, 2, 0, 0, len(flags), flags.data_ptr(), values.data_ptr(), ready.data_ptr()]
+    edge = torch.tensor(words, dtype=torch.int64, device=device)
+    epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=device)
+    state = (pads[1], signal_table, epoch, None)
+
+    def launches(*expected: int) -> None:
+        for number in expected:
+            kernels.copying_launch[(6,)](x, edge, *state, 1, 3, 3, 4, 6, 64)
+            assert set(x.tolist()) == {number} and ready.tolist() == [1]
+            assert values.tolist() == [3 * ((number - 1) // 2) + 2, 2 * (number - 1) + 1]
+            assert pads[1, 7 - number % 2].item() == values[0].item()
+            assert pads[:, 4].tolist() == [number - 1] * 3, "told of the launches before"
+            ready.zero_()
+
+    launches(1, 2, 3)
+    none = torch.zeros(1, dtype=torch.int32, device=device)
+    tables = (none, flags, values, 1)
+    constants = {
+        "RANKS": 3, "BLOCK": 4, "ENTERED": 0, "FINISHED": 3, "COUNTERS": 0, "FLAGS": 2, "LAG": 2, "ENTRY": False,
+        "STAGE": 1, "PROGRAMS": 6, "CYCLE": 2,
+    }  # fmt: skip
+    turn_launch[(1,)](*state, *tables, **constants, TURN=0)
+    assert (values.tolist(), pads[:, 4].tolist()) == ([8, 9], [4] * 3), "launch 4 is skipped, 5 is prepared"
+    kernels.copying_launch[(6,)](x, torch.zeros_like(edge), *state, 1, 3, 3, 4, 6, 64)
+    assert set(x.tolist()) == {5} and ready.tolist() == [0]
+    close_launch[(1,)](*state, none, *tables, **constants, EXITS=0)
+    assert epoch.tolist() == [6, 1, 0, 5] and pads[:, 4].tolist() == [5] * 3
+    launches(6)
+
+
 def check_boundaries(device: str) -> None:
     """Rank 1 of 2 alone: the end of launch 1, and what is skipped before a captured launch with buffer 0 of 2.
 

@@ -128,6 +128,33 @@ def test_launches_whose_programs_are_counted() -> None:
 
 
 @pytest.mark.usefixtures("meets")
+def test_launches_that_let_a_copy_engine_begin() -> None:
+    expected.check_begun_copies("cpu")
+
+
+@pytest.mark.usefixtures("meets")
+@pytest.mark.parametrize("late", [None, 3, 5])
+def test_a_copy_engine_begins_when_peers_have_finished_with_its_buffers(late: int | None) -> None:
+    """Launch 4 of two buffers; 3, 5: what peers have told. They are told of the own launches before they are waited
+    for."""
+    pads = torch.zeros(3, 8, dtype=torch.int32)
+    pads[1, 3:6] = 2
+    if late is not None:
+        pads[1, late] = 1
+    flags, ready = torch.zeros((0, 5), dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    edge = torch.tensor([1, 0, 2, 0, 0, 0, flags.data_ptr(), flags.data_ptr(), ready.data_ptr()])
+    table = torch.tensor([row.data_ptr() for row in pads])
+    epoch = torch.tensor([4, 0, 0, 2])
+    given = (torch.zeros(128, dtype=torch.int32), edge, pads[1], table, epoch, None, 1, 3, 3, 4, 2, 64)
+    if late is None:
+        kernels.copying_launch[(2,)](*given)
+    else:
+        with pytest.raises(InterpreterError, match=r"waits for \[3, 4, 5\]"):
+            kernels.copying_launch[(2,)](*given)
+    assert ready.tolist() == [late is None] and pads[0, 4] == 1
+
+
+@pytest.mark.usefixtures("meets")
 @pytest.mark.parametrize(
     ("late", "awaited", "told"), [(6, "6", 0), (3, "3, 4, 5", 1), (5, "3, 4, 5", 1), (2, "", 1)]
 )  # fmt: skip

@@ -157,6 +157,18 @@ def counted_launch(
 
 
 @triton.jit
+def copying_launch(
+    x, edge, signals, signal_table, epoch_at, watch, rank,
+    FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """The same for one that lets a copy engine begin."""
+    launch = dl.launch_number(epoch_at, edge, PROGRAMS)
+    dl.begin_copies(edge, signals, signal_table, epoch_at, watch, launch, rank, FINISHED, RANKS, BLOCK, 3)
+    tl.store(x + tl.program_id(0) * N + tl.arange(0, N), launch.to(tl.int32) + tl.zeros((N,), tl.int32))
+    dl.count_program(edge, epoch_at)
+
+
+@triton.jit
 def integers(a, n, quotient, remainder, COUNT: tl.constexpr):
     """Scalars and a tile, by run-time and by constant divisors."""
     lane = tl.arange(0, COUNT)

@@ -28,6 +28,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "notifies together": lambda: expected.check_notify_each("cuda"),
     "boundaries": lambda: expected.check_boundaries("cuda"),
     "counted launches": lambda: expected.check_counted_launches("cuda"),
+    "begun copies": lambda: expected.check_begun_copies("cuda"),
     "wait for all": lambda: expected.check_wait_all("cuda"),
     "push": lambda: expected.check_push("cuda"),
     "wrapped counters": lambda: expected.check_wrapped_counters("cuda"),

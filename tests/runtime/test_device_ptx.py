@@ -256,6 +256,11 @@ PORTABLE: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
         {"x": "*i32", "edge": "*i64", "signal_table": "*i64", "epoch_at": "*i64", "rank": "i32"},
         {"ENTERED": 0, "FINISHED": 8, "RANKS": 4, "BLOCK": 4, "PROGRAMS": 6, "N": 1024},
     ),
+    "copying_launch": (
+        kernels.copying_launch,
+        {"x": "*i32", "edge": "*i64", "signals": "*i32", "signal_table": "*i64", "epoch_at": "*i64", "rank": "i32"},
+        {"watch": None, "FINISHED": 8, "RANKS": 4, "BLOCK": 4, "PROGRAMS": 6, "N": 1024},
+    ),
     "tell_each": (
         kernels.tell_each,
         {"x": "*i32", "signals": "*i32", "signal_table": "*i64", "first": "i32", "skipped": "i32"},

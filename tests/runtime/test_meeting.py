@@ -178,12 +178,20 @@ class Replaying(Node):
         self.number[rank], self.left[rank] = following, 0
 
 
+def rank_of(program: Any, exits: torch.Tensor | None = None) -> Any:
+    """A rank, as far as what its kernels are passed to end a launch goes."""
+    none = torch.zeros(0, dtype=torch.int32)
+    return SimpleNamespace(
+        _exits=none if exits is None else exits, _flags=none, _flag_values=none, _program=program, device="cpu",
+        _engine=SimpleNamespace(begin=torch.zeros(1, dtype=torch.int32)),
+    )  # fmt: skip
+
+
 def lag_of(slots: int, *, entry: bool = True) -> int:
     """The launches that the end of a launch waits for, as a rank's kernels are told."""
     program = SimpleNamespace(needs_entry=entry, lag=slots)
-    rank = SimpleNamespace(_exits=torch.zeros(0, dtype=torch.int32), _program=program, device="cpu")
-    on, off = GpuKernel._edges(rank)  # type: ignore[arg-type]
-    assert on[0] == 1 and off.tolist() == [0] * 5
+    on, off = GpuKernel._edges(rank_of(program))  # type: ignore[arg-type]
+    assert on[0] == 1 and off.tolist() == [0] * len(on)
     return int(on[2])
 
 
@@ -265,10 +273,7 @@ def test_what_is_counted_has_nothing_to_wait_for_at_its_end(case: Any) -> None:
     """Kernels are generated so where the runtime, which reckons by itself, would not wait either."""
     program = gpu_of(case)
     if program.counted:
-        rank = SimpleNamespace(
-            _exits=torch.tensor(recorded(program, 0).exits), _program=program, device=torch.device("cpu")
-        )
-        on, _ = GpuKernel._edges(rank)  # type: ignore[arg-type]
+        on, _ = GpuKernel._edges(rank_of(program, torch.tensor(recorded(program, 0).exits)))  # type: ignore[arg-type]
         assert program.meets and on[LAG] == on[EXITS] == 0
     else:
         assert len(program.kernels) > 1 or program.keeps

@@ -19,6 +19,7 @@ from tilelink import compiler
 from tilelink.compiler_cpu import layout
 from tilelink.compiler_gpu import gpu_program
 from tilelink.runtime.cuda.copies import Flag, Gate
+from tilelink.runtime.cuda.engine import CopyEngine, behind
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.order import between_kernels, kernels_in_order
 from tilelink.runtime.cuda.recorded import recorded
@@ -101,6 +102,21 @@ def test_launches_end_where_all_streams_share_a_queue(case: Any) -> None:
     assert stuck(program, [order_of(program, rank) for rank in range(RANKS)]) == []
 
 
+@pytest.mark.parametrize("case", [c for c in QUEUED if "copy_engine" in str(c[1])], ids=name)
+def test_copies_that_a_kernel_lets_begin_may_share_its_queue(case: Any) -> None:
+    """What stands behind a kernel begins whenever that has said so, which it does before it waits for anything."""
+    program = gpu_of(case)
+    issued: list[list[Any]] = []
+    for rank in range(RANKS):
+        found = recorded(program, rank)
+        if not program.begins_copies or any(found.early):
+            return
+        (kernel,) = kernels_in_order(program.kernels)
+        before, after = behind(found.late[0])
+        issued.append([*before, kernel, *after])
+    assert stuck(program, issued) == []
+
+
 def case_of(wanted: str) -> GpuProgram:
     return gpu_of(next(case for case in cases() if name(case) == wanted))
 
@@ -174,13 +190,16 @@ def test_a_launch_issues_what_the_order_says() -> None:
         return lambda stream: done.append(f"{name} {stream}")
 
     copies, side = (SimpleNamespace(cuda_stream=n) for n in (3, 2))
+    engine: Any = SimpleNamespace(
+        stream=copies, early=[None], names=[], _captured_replays=[[(0, Part(0)), (2, Part(2))]], _replays=[]
+    )
+    engine.ready = lambda *given: CopyEngine.ready(engine, *given)
+    engine.issue = lambda *given: CopyEngine.issue(engine, *given)
     rank: Any = SimpleNamespace(
-        _program=SimpleNamespace(needs_entry=False, meets=False), _early=[None], _based=[], _slot=0,
-        _sides=SimpleNamespace(fork=note("fork"), join=note("join")), _copies=copies, _await_outputs=note("await"),
-        _replays=[[(0, Part(0)), (2, Part(2))]], _functions=[(None, function("a")), (side, function("b"))],
+        _program=SimpleNamespace(needs_entry=False), _meets=False, _engine=engine, _slot=0,
+        _await_outputs=note("await"), _sides=SimpleNamespace(fork=note("fork"), join=note("join")),
+        _functions=[(None, function("a")), (side, function("b"))],
     )  # fmt: skip
-    rank._ready = lambda *given: GpuKernel._ready(rank, *given)
-    rank._copy = lambda *given: GpuKernel._copy(rank, *given)
     GpuKernel._issue(rank, {}, 1, False, note("close"), captured=False)  # type: ignore[arg-type]
     expected = [
         "fork 1", "graph 0 on 3", "graph 2 on 3", "copies 100 on 3", "a on 1", "b on 2", "copies 102 on 3", "join 1",
@@ -320,10 +339,11 @@ def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest
     def nothing(*_: Any, **__: Any) -> dict[str, Any]:
         return {}
 
+    engine = SimpleNamespace(early=["early 0", "early 1"], late=[["late 0"], ["late 1", "behind 1"]])
     tracer = SimpleNamespace(begin=nothing, drain=lambda queues: drained.append([*queues]))
     rank: Any = SimpleNamespace(
         _watch=None, _tracer=tracer, _inputs=[], _outputs=[], _last=stream, _current=lambda: stream, device="cuda:0",
-        _allocate=nothing, _early=["early 0", "early 1"], _late=[["late 0"], ["late 1", "behind 1"]], _slot=1,
+        _allocate=nothing, _engine=engine, _slot=1,
         _program=SimpleNamespace(cycle=2), _launch=nothing,
     )  # fmt: skip
     rank._end_eager = lambda stream: GpuKernel._end_eager(rank, stream)

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from tests.runtime.test_meeting import Node, Thread
 from tilelink import compiler
@@ -22,11 +21,10 @@ from tilelink.compiler_cpu import layout
 from tilelink.compiler_gpu import gpu_program
 from tilelink.frontend.parser import parse_text
 from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.runtime.cuda.recorded import Recorded, boundary_options, recorded
+from tilelink.runtime.cuda.recorded import EMPTY, boundary_options, recorded
 from tilelink.runtime.cuda.spec import GpuProgram
 
 LAUNCHES = 8
-EMPTY = Recorded(early=(), late=(), gated=frozenset(), exits=[], counters=[], flags=[])
 
 
 @dataclass(kw_only=True)
@@ -41,6 +39,8 @@ class Pushing(Node):
     kernels: int = 1
     lag: int = 0
     readers: tuple[int, ...] = ()
+    begun: bool = False
+    """A kernel lets pushes begin, and peers are told of a launch in the next one (meeting.begin_copies)."""
     late: bool = False
     """What came is read, as outputs that are copied are, only after peers were told that the launch is over."""
     held: list[list[list[int]]] = field(init=False)
@@ -59,6 +59,9 @@ class Pushing(Node):
             if captured:
                 yield from self.skip(rank, epoch, skipped, 0)
                 epoch += skipped
+            elif self.begun:
+                yield from self.tell(self.finished, rank, epoch - 1 - self.told[rank])
+                self.told[rank] = epoch - 1
             yield from self.push(rank, own := epoch)
             if not self.late:
                 yield from self.read(rank, own)
@@ -67,7 +70,7 @@ class Pushing(Node):
                 skipped = self.buffers - 1 - skipped
                 yield from self.skip(rank, epoch, skipped, 1)
                 epoch += skipped
-            else:
+            elif not self.begun:
                 yield from self.tell(self.finished, rank)
             if self.late:
                 yield from self.read(rank, own)
@@ -97,8 +100,10 @@ class Pushing(Node):
         for epoch in range(first, first + skipped):
             self.arrived[rank][(epoch - 1) % self.buffers] += self.ranks
         yield None
-        for _ in range(done + skipped):
+        following = first + skipped
+        for _ in range(following - 1 - self.told[rank] if self.begun else done + skipped):
             yield from self.tell(self.finished, rank)
+        self.told[rank] = following - 1
         if self.skip_lag:
             yield lambda: min(self.finished[rank]) >= first + skipped - self.skip_lag
 
@@ -107,8 +112,9 @@ def lag_of_replays(buffers: int, reuse: bool) -> int:
     """LAG of the kernels before and after a captured launch, which are the same."""
     sizes = SimpleNamespace(ranks=2, entered_base=0, finished_base=2, stages=())
     program: Any = SimpleNamespace(
-        layout=sizes, cycle=buffers, kernels=(), lag=0, needs_entry=False, reuse_wait=reuse, keeps=False, counted=0
-    )
+        layout=sizes, cycle=buffers, kernels=(), lag=0, needs_entry=False, reuse_wait=reuse, keeps=False, counted=0,
+        begins_copies=False,
+    )  # fmt: skip
     found = boundary_options(program, EMPTY)
     assert found.captured is not None and found.closing["LAG"] == 0, "others do not wait"
     (lag,) = {one["LAG"] for one in (found.captured, *found.turns)}
@@ -137,6 +143,16 @@ def test_nothing_is_overwritten_or_counted_for_another_launch(buffers: int, reus
         assert node.arrived == [times] * node.ranks
 
 
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+@pytest.mark.parametrize("replays", [0.0, 0.5])
+def test_peers_may_be_told_of_a_launch_in_the_next_one(buffers: int, replays: float) -> None:
+    for node in runs(buffers, replays, reuse=True, skip_lag=buffers, begun=True):
+        assert node.wrong == []
+        last = LAUNCHES + sum(node.captured) * (buffers - 1)
+        told = last - (not node.captured[-1])
+        assert node.ended == [last] * node.ranks and node.finished == [[told] * node.ranks] * node.ranks
+
+
 @pytest.mark.parametrize("buffers", [2, 3])
 def test_signals_keep_ranks_together_unless_launches_are_skipped(buffers: int) -> None:
     assert not any(node.wrong for node in runs(buffers, 0.0, reuse=False, skip_lag=0))
@@ -152,26 +168,23 @@ def test_outputs_are_copied_before_peers_are_told(buffers: int, replays: float) 
 
 @pytest.mark.parametrize("capturing", [False, True])
 @pytest.mark.parametrize("meets", [False, True])
-def test_a_launch_copies_outputs_before_it_is_closed(
-    capturing: bool, meets: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+def test_a_launch_copies_outputs_before_it_is_closed(capturing: bool, meets: bool) -> None:
     done: list[str] = []
-    stream = SimpleNamespace(cuda_stream=7)
-    calls = {
+    note = {
         name: lambda *_, name=name: done.append(name)
-        for name in ("_launch", "_await_outputs", "_keep", "_close", "_close_captured")
+        for name in ("_stage", "_await_outputs", "_keep", "_close", "_close_captured")
     }
-    output = SimpleNamespace(name="y", symmetric=True)
+    engine = SimpleNamespace(names=[], early=[[]], ready=lambda *_: {}, issue=lambda *_: None)
     rank: Any = SimpleNamespace(
-        _watch=None, _tracer=None, _inputs=[], _outputs=[output], _checked=lambda *_, **__: {}, _last=stream,
-        _current=lambda: stream, _allocate=lambda _: {}, _early=[None], _late=[[]], _slot=0, _turns=[],
-        _program=SimpleNamespace(meets=meets, cycle=1), **calls,
+        _turns=[], _meets=meets, _kept=[SimpleNamespace(name="y")], _slot=0, _engine=engine, _functions=[],
+        _sides=SimpleNamespace(fork=lambda _: None, join=lambda _: done.append("join")), _whole=lambda *_: None,
+        _program=SimpleNamespace(needs_entry=False), _no_edge=None, **note,
     )  # fmt: skip
-    GpuKernel.__call__(rank, {})
+    rank._issue = lambda *given, **named: GpuKernel._issue(rank, *given, **named)
+    GpuKernel._launch(rank, {}, 7, capturing, {})
     itself = meets and not capturing
     ends = ["_keep"] if itself else ["_await_outputs", "_keep", "_close_captured" if capturing else "_close"]
-    assert done == ["_launch", *ends]
+    assert done == ["_stage", "join", *ends]
 
 
 PUSHED = """program p(M, N):

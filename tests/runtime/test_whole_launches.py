@@ -24,7 +24,7 @@ class Rank:
         kept = [SimpleNamespace(name="y", symmetric=True, slots=1)] if keeps else []
         note = self.done.append
         self._own: Any = SimpleNamespace(
-            _program=SimpleNamespace(meets=meets), _turns=[], _staged=[], _kept=kept, _slot=0,
+            _meets=meets, _turns=[], _staged=[], _kept=kept, _slot=0,
             _close=lambda stream: note(f"close on {stream}"),
             _close_captured=lambda stream: note(f"close of a graph on {stream}"),
             _seen=Seen(lambda: Graphs(library), worth), _issued=SimpleNamespace(cuda_stream=OWN),

@@ -15,6 +15,7 @@ from tilelink.backend.context import Arg, Emitted, EmittedKernel, KernelContext,
 from tilelink.backend.deferred import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
+from tilelink.backend.edges import counted, edges, feeds
 from tilelink.backend.loops import turns
 from tilelink.backend.names import user_names
 from tilelink.backend.queues import QueueStatements
@@ -54,10 +55,10 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
         else:
             context = _tile_kernel(bound, kernel, _arguments(bound, kernel, uniform, chosen), uniform, modules, chosen)
         contexts.append(context)
-        counted = _counted(bound, kernel, chosen)
+        alone = counted(bound, kernel, chosen)
         lanes = context.bulk.lanes if context.bulk else 0
         kernels.append(
-            EmittedKernel(name=kernel.name, kernel=kernel, args=context.args, counted=counted, lanes=lanes)
+            EmittedKernel(name=kernel.name, kernel=kernel, args=context.args, counted=alone, lanes=lanes)
         )  # fmt: skip
     _refuse_taken_names(bound, contexts)
     bulk = any(c.bulk for c in contexts)
@@ -144,27 +145,8 @@ def _arguments(
     args = [Arg(kind="tensor", name=name) for name in bound.tensors if name in own]
     args += [Arg(kind="peers", name=name) for name in bound.tensors if name in peers]
     args += [Arg(kind="thresholds", name=name) for name in tables]
-    common = [*dialect.arguments, *(["edge"] if any(_edges(bound, kernel, dialect)) else [])]
+    common = [*dialect.arguments, *(["edge"] if any(edges(bound, kernel, dialect)) else [])]
     return (*args, *(Arg(kind=kind, name="epoch_at" if kind == "epoch" else kind) for kind in common))
-
-
-def _edges(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[bool, bool]:
-    """Whether a kernel begins and ends the launch by itself: where all kernels run one after the other."""
-    if not dialect.meets or any(one.stream != "main" for one in bound.kernels):
-        return False, False
-    read = any(one.needs_entry for one in bound.kernels) and bound.ranks > 1
-    return read and kernel.position == 0, kernel.position == len(bound.kernels) - 1
-
-
-def _counted(bound: Bound, kernel: Kernel, dialect: Dialect) -> bool:
-    """Whether a launch is this kernel alone, and no launch waits until a peer has finished an earlier one.
-
-    Inputs that peers read have a second buffer then: whoever enters a launch has finished the one before.
-    """
-    if not dialect.meets or len(bound.kernels) > 1 or kernel.stream != "main" or kernel.reuse_lag:
-        return False
-    shared = [t for t in bound.tensors.values() if t.decl.symmetric and t.decl.space in ("in", "out")]
-    return all(t.decl.space == "in" and kernel.needs_entry and t.slots > 1 for t in shared)
 
 
 def _scalars(stage: BoundStage) -> list[Scalar]:
@@ -311,9 +293,9 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect, *, pointers: bool = T
     writer = Writer()
     for line in dialect.setup(_first_lane(bound, kernel)):
         writer.line(line)
-    counted = _counted(bound, kernel, dialect)
+    alone = counted(bound, kernel, dialect)
     # Counters wrap, and so may what they are compared with; buffers need the number itself.
-    writer.line(f"launch = {dialect.launch(kernel.programs if counted else 0)}")
+    writer.line(f"launch = {dialect.launch(kernel.programs if alone else 0)}")
     writer.line(f"epoch = launch.to({dialect.epoch_type})")
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
                  if isinstance(s, Wait | Notify)}  # fmt: skip
@@ -329,9 +311,11 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect, *, pointers: bool = T
         if name in signalled:
             writer.line(f"{name}_round = ((launch - 1) // {tensor.slots} + 1).to({dialect.epoch_type})")
     block = power_of_two(bound.ranks)
-    if _edges(bound, kernel, dialect)[0]:
+    if edges(bound, kernel, dialect)[0]:
         writer.line(dialect.enter(bound.entered_base, bound.ranks, block))
-    if counted and bound.ranks > 1:
+    if alone and feeds(bound):
+        writer.line(dialect.begin_copies(bound.finished_base, bound.ranks, block, len(bound.stages)))
+    elif alone and bound.ranks > 1:
         writer.line(dialect.tell_finished(bound.finished_base, bound.ranks, block))
     for first, lag in _runtime_waits(bound, kernel):
         for line in dialect.wait_for_runtime(first, bound.ranks, lag, len(bound.stages)):
@@ -341,9 +325,9 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect, *, pointers: bool = T
 
 def _closing(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
     """What the last kernel of a launch does at its end."""
-    if not _edges(bound, kernel, dialect)[1]:
+    if not edges(bound, kernel, dialect)[1]:
         return ()
-    if _counted(bound, kernel, dialect):
+    if counted(bound, kernel, dialect):
         return (dialect.count_program(),)
     return (dialect.leave(bound.finished_base, bound.ranks, power_of_two(bound.ranks), len(bound.stages)),)
 

@@ -122,17 +122,7 @@ def _advance(
         tl.debug_barrier()  # flags below are of some of these counters
         if ENTRY:
             meeting.tell(signal_table, ENTERED + rank, skipped, peers < RANKS, peers)
-    for start in range(0, FLAGS, 128):
-        at = start + tl.arange(0, 128)
-        there = at < FLAGS
-        slots = tl.load(flags + at * 5 + 2, mask=there, other=1)
-        step = tl.load(flags + at * 5, mask=there, other=0)
-        count = tl.load(flags + at * 5 + 1, mask=there, other=0)
-        counter = tl.load(flags + at * 5 + 3, mask=there, other=-1)
-        width = tl.load(flags + at * 5 + 4, mask=there, other=0)
-        value = ((following - 1) // slots * step + count).to(tl.int32)
-        tl.store(flag_values + at, value, mask=there)
-        tl.store(signals + counter + (following - 1) % slots * width, value, mask=counter >= 0)
+    meeting.set_flags(signals, flags, flag_values, following, FLAGS)
     finished = done + skipped
     if PROGRAMS:
         finished = following - 1 - tl.load(epoch_at + meeting.TOLD)  # kernels tell of a launch in the next one

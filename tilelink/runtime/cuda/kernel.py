@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from itertools import chain
+from collections.abc import Collection
 
 import torch
 import torch.distributed as dist
@@ -12,24 +11,21 @@ import torch.distributed as dist
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
-from tilelink.runtime.cuda.branches import Branches
-from tilelink.runtime.cuda.copies import Flag
 from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.driver import library
+from tilelink.runtime.cuda.engine import SIDE_PRIORITY, CopyEngine
 from tilelink.runtime.cuda.functions import Address, Boundary, Function
 from tilelink.runtime.cuda.heap import Heap
 from tilelink.runtime.cuda.operands import Tensors, allocated, checked
 from tilelink.runtime.cuda.order import kernels_in_order
-from tilelink.runtime.cuda.queue import Queue
 from tilelink.runtime.cuda.recorded import boundary_options, recorded
-from tilelink.runtime.cuda.replay import Replay, Seen, graphs
+from tilelink.runtime.cuda.replay import Seen, graphs
 from tilelink.runtime.cuda.sides import Sides
 from tilelink.runtime.cuda.spec import Argument, GpuProgram
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.job import TensorLayout
 from tilelink.runtime.modules import load_module
 
-SIDE_PRIORITY = -1  # other hardware queues than those of a caller's stream of the usual priority
 SETS = 128
 """Sets of tensors that are remembered, and for which a launch is one graph."""
 
@@ -94,31 +90,14 @@ class GpuKernel:
         for _, count, _, counter, _ in found.flags:
             if counter >= 0:
                 self._heap.pad[counter] = count
-        self._early: list[Queue] = []
-        self._late: list[list[Queue]] = []
-        values, pads = self._flag_values.data_ptr(), self._heap.pads
-        timed = self._tracer is not None
-        branches = self._branches(bool(found.gated))
-        for early, late in zip(found.early, found.late, strict=True):
-            rest = [o for o in early if not (isinstance(o, Flag) and o.rank == self._rank)]
-            self._early.append(Queue(rest, self._place, pads, self._rank, values, timed))
-            given = self._place, pads, self._rank, values, timed, branches
-            self._late.append([Queue(part, *given) for part in late])
-        self._replays = [
-            [(at, Replay(one, graphs, worth=not self._watch)) for at, one in enumerate(late) if one]
-            for late in self._late
-        ]
-        self._based = sorted({name for queue in chain(self._early, *self._late) for name in queue.names})
+        self._engine = CopyEngine(
+            found, self._place, self._heap.pads, self._rank, self._flag_values, branches=self._program.branches,
+            timed=self._tracer is not None, graphs=not self._watch, begun=self._program.begins_copies,
+        )  # fmt: skip
         self._gated = sorted(found.gated)
-        self._copies = torch.cuda.Stream(device, SIDE_PRIORITY) if any(any(late) for late in self._late) else None
         self._thresholds = {(g.tensor, g.kind): tables.thresholds(g, self._rank, device) for g in layout.grids}
-
-    def _branches(self, needed: bool) -> Branches | None:
-        """What makes a branch of the waits of captured queues, on a stream of which nothing else is asked."""
-        if not needed or not self._program.branches:
-            return None
-        self._waits = torch.cuda.Stream(self.device, SIDE_PRIORITY)
-        return Branches(library(), self._waits.cuda_stream)
+        # Else its queue would wait for a kernel that does not know that it is to let it begin.
+        self._meets = self._program.meets and self._engine.begun == self._program.begins_copies
 
     def _check_gates(self, gated: Collection[int]) -> None:
         for grid in self._program.layout.grids:
@@ -151,7 +130,7 @@ class GpuKernel:
         self._edge, self._no_edge = self._edges()
         fixed = {
             "signals": self._heap.pad, "signal_table": pads, "epoch": self._epoch, "watch": watch, "rank": rank,
-            "edge": self._edge if self._program.meets else self._no_edge,
+            "edge": self._edge if self._meets else self._no_edge,
         }  # fmt: skip
         order = kernels_in_order(self._program.kernels)
         names = sorted({one.stream for one in order} - {"main"})
@@ -161,10 +140,10 @@ class GpuKernel:
             for one in order
         ]
         # Two kernels at once get other SMs in a graph, and those that move data were slower by 10 to 20 us there.
-        worth = bool(self._copies) and not streams and all(function.in_place for _, function in self._functions)
+        worth = bool(self._engine.stream) and not streams and all(function.in_place for _, function in self._functions)
         self._seen = Seen(graphs, worth and not self._watch, SETS)
         self._issued = torch.cuda.Stream(self.device)
-        self._streams = [*streams.values(), *([self._copies] if self._copies else [])]
+        self._streams = [*streams.values(), *([self._engine.stream] if self._engine.stream else [])]
         self._sides = Sides(library(), [side.cuda_stream for side in self._streams])
         arguments = (self._heap.pad, pads, self._epoch, watch)
         prepared = (self._counters, self._flags, self._flag_values, rank)
@@ -183,6 +162,8 @@ class GpuKernel:
         # Whoever has waited for all peers to enter a launch knows that they have finished the one before it.
         lag = 0 if self._program.needs_entry and self._program.lag > 1 else self._program.lag
         words = [1, 0, lag, rows, self._exits.data_ptr()]
+        words += [len(self._flag_values), self._flags.data_ptr(), self._flag_values.data_ptr()]
+        words.append(self._engine.begin.data_ptr())
         found = torch.tensor([words, [0] * len(words)], dtype=torch.int64, device=self.device)
         return found[0], found[1].clone()
 
@@ -232,7 +213,7 @@ class GpuKernel:
             self._end.record(stream)
             self._watch.settle(self._end, self._heap, self._gated)
         if self._tracer:
-            self._tracer.drain((self._early[slot], *self._late[slot]))
+            self._tracer.drain((self._engine.early[slot], *self._engine.late[slot]))
 
     def _current(self) -> torch.cuda.Stream:
         """The current stream, always by the same object; asking for a new one costs more than a kernel's launch."""
@@ -267,7 +248,7 @@ class GpuKernel:
         if capturing and self._turns:
             self._turns[self._slot](stream)
         self._stage(tensors)
-        meets = self._program.meets and not capturing
+        meets = self._meets and not capturing
         close = None if meets else self._close_captured if capturing else self._close
         within = None if self._kept else close  # it tells peers that they may write again to what is kept
         graph = None if capturing else self._whole(tensors, meets, within)
@@ -298,34 +279,22 @@ class GpuKernel:
         """
         if self._program.needs_entry and not meets:
             self._open(stream)
-        early = self._early[self._slot]
-        bases = {name: tensors[name].data_ptr() for name in self._based}
-        if early:
-            early.issue(stream, bases)
+        engine, slot = self._engine, self._slot
+        bases = {name: tensors[name].data_ptr() for name in engine.names}
+        if engine.early[slot]:
+            engine.early[slot].issue(stream, bases)
         self._sides.fork(stream)
-        instead = {"edge": self._no_edge} if self._program.meets and not meets else None
-        copies = self._ready(bases, captured)
-        self._copy(copies.get(0), bases, captured)
+        instead = {"edge": self._no_edge} if self._meets and not meets else None
+        copies = engine.ready(slot, bases, captured, meets)
+        engine.issue(copies, 0, bases, captured)
         for number, (side, function) in enumerate(self._functions, start=1):
             function(side.cuda_stream if side else stream, tensors, instead)
-            self._copy(copies.get(number), bases, captured)
+            engine.issue(copies, number, bases, captured)
         self._sides.join(stream)
         if self._await_outputs and not meets:
             self._await_outputs(stream)
         if close:
             close(stream)
-
-    def _ready(self, bases: Mapping[str, int], capturing: bool) -> dict[int, tuple[Replay, int | None]]:
-        """What the copy engine does behind so many kernels, with its graph, which is made before any of them waits."""
-        if not self._copies:
-            return {}
-        stream = self._copies.cuda_stream
-        return {at: (one, one.graph(stream, bases, capturing)) for at, one in self._replays[self._slot]}
-
-    def _copy(self, now: tuple[Replay, int | None] | None, bases: Mapping[str, int], capturing: bool) -> None:
-        if now is not None and self._copies:
-            replay, graph = now
-            replay.issue(self._copies.cuda_stream, bases, graph, capturing)
 
     def buffer(self, name: str) -> torch.Tensor:
         """Where the current stream may put an input of the next launch, so that it need not be copied.

@@ -49,7 +49,14 @@ class Word:
     source: int
 
 
-Step = Move | Word | Gate
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A wait until the four-byte word at an address is 1; then it is zero again."""
+
+    address: int
+
+
+Step = Move | Word | Gate | Ready
 
 
 class Queue:
@@ -60,10 +67,11 @@ class Queue:
 
     def __init__(
         self, operations: Sequence[Operation], places: Places, pads: Sequence[int], rank: int, values: int,
-        timed: bool = False, branches: Branches | None = None,
+        timed: bool = False, branches: Branches | None = None, ready: int | None = None,
     ) -> None:  # fmt: skip
         """pads: where each rank's counters begin; values: where the values of the flags are.
 
+        ready: the address of a word that all operations wait for.
         timed: there is an event before the first operation and behind each of them; see `timed` and `elapsed_ns`.
         branches: what makes a branch of captured waits; None if they must stay in line.
         """
@@ -74,6 +82,8 @@ class Queue:
         self._calls: list[tuple[bool, Call]] = []
         self.timed: list[tuple[Operation, Handle, Handle]] = []
         """The operations that are timed, with the events before and behind each."""
+        if ready is not None:
+            self._calls.append((True, self._prepared(driver(), Ready(address=ready))))
         before = self._mark() if timed and operations else None
         for operation in operations:
             for step in _steps(operation, places, pads, values):
@@ -129,6 +139,8 @@ class Queue:
                 return calls.copy(self._stream, ctypes.c_uint64(target), ctypes.c_uint64(source), 4)
             case Gate(channel=channel, threshold=threshold):
                 return calls.wait_and_zero(self._waits, self._pad + 4 * channel, threshold)
+            case Ready(address=address):
+                return calls.wait_and_zero(self._waits, address, 1)
             case Move(target=target, source=source, width=width, rows=rows):
                 to, of = self._cell(target), self._cell(source)
                 if rows == 1:

@@ -29,6 +29,10 @@ class Recorded:
     flags: list[tuple[int, int, int, int, int]]
 
 
+EMPTY = Recorded(early=(), late=(), gated=frozenset(), exits=[], counters=[], flags=[])
+"""A rank without a copy engine."""
+
+
 def recorded(program: GpuProgram, rank: int) -> Recorded:
     """Runs the queue functions of a rank once for each buffer. Raises BindingError for what a copy engine cannot do."""
     module, layout = load_module(program.source), program.layout
@@ -82,7 +86,8 @@ def boundary_options(program: GpuProgram, found: Recorded) -> BoundaryOptions:
         "LAG": program.lag, "ENTRY": program.needs_entry, "PROGRAMS": program.counted,
     }  # fmt: skip
     closing = {**options, "EXITS": len(found.exits)}
-    turns = range(cycle if cycle > 1 else 0)
+    # A captured launch prepares its copy engine before it begins, where others leave that to their kernel.
+    turns = range(cycle if cycle > 1 or program.begins_copies else 0)
     # Captured launches skip others. Where only the signals of every launch keep ranks together, they must wait instead.
     skipping = {"CYCLE": cycle, "LAG": program.lag if program.reuse_wait else 1}
     return BoundaryOptions(

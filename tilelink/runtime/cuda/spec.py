@@ -93,6 +93,11 @@ class GpuProgram:
         return sum(k.programs for k in self.kernels if k.counted)
 
     @cached_property
+    def begins_copies(self) -> bool:
+        """Whether a kernel lets the copy engine begin (runtime/device/meeting.py)."""
+        return self.counted > 0 and any(k.copy_engine for k in self.kernels)
+
+    @cached_property
     def meets(self) -> bool:
         """Whether its own kernels begin and end a launch, and the runtime's need not.
 

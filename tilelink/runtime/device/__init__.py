@@ -9,7 +9,7 @@ no device-side state to ask for them. Puts and gets go through peer pointers, in
 bitcode (puts between nodes) is not here.
 
 pointers    symm_at, remote_ptr
-launches    enter, leave, launch_number, tell_finished, count_program
+launches    enter, leave, launch_number, tell_finished, begin_copies, count_program
 signals     wait, wait_all, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read, fence, quiet
 copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
 tracing     tile_begin, transfer
@@ -68,7 +68,14 @@ from tilelink.runtime.device.copies import (
     putmem_signal_block,
     remote_ptr,
 )
-from tilelink.runtime.device.meeting import count_program, enter, launch_number, leave, tell_finished
+from tilelink.runtime.device.meeting import (
+    begin_copies,
+    count_program,
+    enter,
+    launch_number,
+    leave,
+    tell_finished,
+)
 from tilelink.runtime.device.numeric import (
     cast,
     dot,
@@ -91,6 +98,7 @@ __all__ = [
     "leave",
     "launch_number",
     "tell_finished",
+    "begin_copies",
     "count_program",
     "wait",
     "wait_all",

@@ -6,7 +6,9 @@ that the rank has entered (`enter`), the last program of its last one that it ha
 
 Where nobody waits for that and there is one kernel, it would only make every launch longer: there the programs are
 counted as they end (`count_program`), which nobody waits for, the number of a launch follows from the count
-(`launch_number`), and the next launch tells peers that the one before is finished (`tell_finished`).
+(`launch_number`), and the next launch tells peers that the one before is finished (`tell_finished`). A copy engine may
+be beside it, which begins when that kernel says so (`begin_copies`): its flags have the values of the launch, and peers
+have finished the launches whose buffers it writes to. Nothing is left to do then when the kernel has ended.
 
 Kernels get a block for that, `edge`, int64:
 
@@ -16,6 +18,10 @@ Kernels get a block for that, `edge`, int64:
     2   the next launch may begin once peers have finished that many launches before it; 0: at once
     3   rows of the table of symmetric outputs' counters
     4   where that table is: int32 rows (first counter, buffers, counters of a buffer, threshold)
+    5   rows of the table of the copy engine's flags (runtime/cuda/boundary.py), where a kernel lets it begin
+    6   where that table is
+    7   where the values of the flags are, int32
+    8   where the word is, int32, for which the copy engine waits: it becomes 1 here, and 0 again when it has waited
 
 and `epoch_at`, the state of launches, int64:
 
@@ -35,7 +41,7 @@ if INTERPRETED:
 else:
     from tilelink.runtime.device.compiled import fence
 
-ON, LEFT, LAG, EXITS, TABLE = (tl.constexpr(n) for n in range(5))
+ON, LEFT, LAG, EXITS, TABLE, FLAGS, FLAG_TABLE, FLAG_VALUES, READY = (tl.constexpr(n) for n in range(9))
 NUMBER, SKIPPED, COUNTED, TOLD = (tl.constexpr(n) for n in range(4))
 
 
@@ -70,11 +76,63 @@ def tell_finished(
     """The last program tells peers what launches this one has found finished."""
     if edge is not None:  # noqa: SIM102
         if tl.program_id(0) == tl.num_programs(0) - 1:
-            pads = _pads(signal_table, RANKS, BLOCK)
-            told = tl.load(epoch_at + TOLD)
-            if (tl.load(edge + ON) != 0) & (told < launch - 1):
-                _tell_each(pads, FINISHED + rank, (launch - 1 - told).to(tl.int32), RANKS, BLOCK)
-                tl.store(epoch_at + TOLD, launch - 1)
+            _tell_of(edge, signal_table, epoch_at, launch, rank, FINISHED, RANKS, BLOCK)
+
+
+@triton.jit
+def begin_copies(
+    edge, signals, signal_table, epoch_at, watch, launch, rank,
+    FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
+):  # fmt: skip
+    """The last program tells peers what launches this one has found finished, and lets the copy engine begin.
+
+    That of the launch before has ended: the launch began behind it.
+    """
+    if edge is not None:  # noqa: SIM102
+        if tl.program_id(0) == tl.num_programs(0) - 1:
+            _tell_of(edge, signal_table, epoch_at, launch, rank, FINISHED, RANKS, BLOCK)
+            if tl.load(edge + ON) != 0:
+                count, lag = tl.load(edge + FLAGS).to(tl.int32), tl.load(edge + LAG)
+                flags = tl.load(edge + FLAG_TABLE).to(tl.pointer_type(tl.int32))
+                values = tl.load(edge + FLAG_VALUES).to(tl.pointer_type(tl.int32))
+                set_flags(signals, flags, values, launch, count)
+                if lag > 0:
+                    peers = tl.arange(0, BLOCK)
+                    reach(signals, FINISHED + peers, launch - lag + peers * 0, peers < RANKS, watch, STAGE)
+                tl.debug_barrier()
+                ready = tl.load(edge + READY).to(tl.pointer_type(tl.int32))
+                tl.atomic_add(ready, 1, sem="release", scope="sys")
+
+
+@triton.jit
+def _tell_of(
+    edge, signal_table, epoch_at, launch, rank, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr
+):
+    pads = _pads(signal_table, RANKS, BLOCK)
+    told = tl.load(epoch_at + TOLD)
+    if (tl.load(edge + ON) != 0) & (told < launch - 1):
+        _tell_each(pads, FINISHED + rank, (launch - 1 - told).to(tl.int32), RANKS, BLOCK)
+        tl.store(epoch_at + TOLD, launch - 1)
+
+
+@triton.jit
+def set_flags(signals, flags, values, launch, count):
+    """The values of the copy engine's flags in a launch, by its number (int64).
+
+    flags: int32 [count, 5], rows (step, count, buffers, counter, counters of a buffer), see runtime/cuda/boundary.py;
+    values: int32 [count]. The own counters that are named get their values here.
+    """
+    for start in range(0, count, 128):
+        at = start + tl.arange(0, 128)
+        there = at < count
+        slots = tl.load(flags + at * 5 + 2, mask=there, other=1)
+        step = tl.load(flags + at * 5, mask=there, other=0)
+        number = tl.load(flags + at * 5 + 1, mask=there, other=0)
+        counter = tl.load(flags + at * 5 + 3, mask=there, other=-1)
+        width = tl.load(flags + at * 5 + 4, mask=there, other=0)
+        value = ((launch - 1) // slots * step + number).to(tl.int32)
+        tl.store(values + at, value, mask=there)
+        tl.store(signals + counter + (launch - 1) % slots * width, value, mask=counter >= 0)
 
 
 @triton.jit

@@ -1,0 +1,125 @@
+# pyright: basic
+"""The copy engine of a rank without a GPU: what waits for a kernel that lets it begin, and what a caller captures."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.test_order import case_of
+from tests.runtime.test_sides import Library
+from tilelink.runtime.cuda import driver, engine, queue
+from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate, Operation
+from tilelink.runtime.cuda.engine import CopyEngine, behind
+from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.runtime.cuda.recorded import EMPTY, Recorded, boundary_options, recorded
+
+STREAM = 5
+BOX = Box(tensor="x", rank=0, offsets=(0,), width=64)
+COPY, FLAG = Copy(target=BOX, source=BOX), Flag(number=0, rank=1, channel=3, step=1, count=1, slots=1)
+GATE = Gate(channel=0, threshold=7)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    found = Library()
+    for module in (queue, engine):
+        monkeypatch.setattr(module, "library", lambda: found)
+    monkeypatch.setattr(queue, "driver", lambda: driver.Driver(found))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: SimpleNamespace(cuda_stream=STREAM))
+    return found
+
+
+def made(*late: list[Operation], early: list[Operation] | None = None, begun: bool = True) -> CopyEngine:
+    """Rank 0 of 2, with one buffer."""
+    found = Recorded(
+        early=(early or [],), late=([*late],), gated=frozenset(), exits=[], counters=[], flags=[]
+    )  # fmt: skip
+    return CopyEngine(
+        found, lambda *_: 4096, [1000, 2000], 0, torch.zeros(1, dtype=torch.int32), branches=False, timed=False,
+        graphs=False, begun=begun,
+    )  # fmt: skip
+
+
+def issued(one: CopyEngine, library: Library, kernels: int = 1, begun: bool = True) -> list[str]:
+    """What a launch of so many kernels asks of the driver, "kernel" among it."""
+    parts = one.ready(0, {}, False, begun)
+    found: list[str] = []
+    for number in range(kernels + 1):
+        library.calls.clear()
+        one.issue(parts, number, {}, False)
+        found += [called(call, one) for call in library.calls] + ["kernel"] * (number < kernels)
+    return found
+
+
+def called(call: tuple[Any, ...], one: CopyEngine) -> str:
+    if call[0] != "cuStreamBatchMemOp_v2":
+        return "copy"
+    operations = call[3]
+    wait, write = operations[0], operations[1]
+    assert (wait.operation, write.operation, write.value) == (1, 2, 0) and wait.address == write.address
+    return f"begin at {wait.value}" if wait.address == one.begin.data_ptr() else f"gate at {wait.value}"
+
+
+def test_a_kernel_lets_the_copies_of_its_launch_begin(library: Library) -> None:
+    one = made([COPY, FLAG], [GATE, COPY])
+    assert one.begun and one.begin.tolist() == [0]
+    assert issued(one, library) == ["kernel", "begin at 1", "copy", "copy", "gate at 7", "copy"]
+    assert issued(made([], [GATE, COPY]), library) == ["kernel", "begin at 1", "gate at 7", "copy"]
+
+
+def test_what_a_caller_captures_begins_at_once(library: Library) -> None:
+    one = made([COPY, FLAG], [GATE, COPY])
+    assert issued(one, library, begun=False) == ["copy", "copy", "kernel", "gate at 7", "copy"]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [(([COPY], []), {"begun": False}), (([COPY], []), {"early": [COPY]}), (([], []), {})]
+)  # fmt: skip
+def test_others_do_not_wait(given: tuple[list[Operation], ...], named: dict[str, Any], library: Library) -> None:
+    one = made(*given, **named)
+    assert not one.begun and "begin at 1" not in issued(one, library, begun=False)
+    assert issued(one, library) == issued(one, library, begun=False)
+
+
+def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:
+    assert behind([[COPY], [GATE]]) == [[], [COPY, GATE]] and behind([[], [GATE]]) == [[], [GATE]]
+
+
+@pytest.mark.parametrize(
+    ("case", "begins", "turns"),
+    [("gemm_rs_sums_last-h200", True, 2), ("ag_gemm_in_place-h200", True, 2), ("gemm_rs_scatter-h200", False, 2),
+     ("gemm_rs_own_last-movers", False, 2)],
+)  # fmt: skip
+def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, turns: int) -> None:
+    program = case_of(case)
+    assert program.begins_copies is begins and len(boundary_options(program, recorded(program, 0)).turns) == turns
+
+
+def test_a_captured_launch_is_prepared_before_it_begins() -> None:
+    """With one buffer none are skipped; but what the kernel of another launch does must be done before this one."""
+    sizes = SimpleNamespace(ranks=2, entered_base=0, finished_base=2, stages=())
+    program: Any = SimpleNamespace(
+        layout=sizes, cycle=1, kernels=(), lag=1, needs_entry=False, reuse_wait=True, keeps=False, counted=6,
+        begins_copies=True,
+    )  # fmt: skip
+    found = boundary_options(program, EMPTY)
+    assert [turn["TURN"] for turn in found.turns] == [0] and found.captured is not None
+    assert found.captured["LAG"] == found.turns[0]["LAG"] == 1
+    program.begins_copies = False
+    assert boundary_options(program, EMPTY).turns == ()
+
+
+def test_the_block_says_where_flags_and_the_word_are(library: Library) -> None:
+    one = made([COPY], [])
+    exits, flags, values = (torch.zeros(n, dtype=torch.int32) for n in (0, 5, 1))
+    program = SimpleNamespace(needs_entry=False, lag=2)
+    rank: Any = SimpleNamespace(
+        _exits=exits, _flags=flags, _flag_values=values, _program=program, device="cpu", _engine=one
+    )
+    on, off = GpuKernel._edges(rank)
+    words = [1, flags.data_ptr(), values.data_ptr(), one.begin.data_ptr()]
+    assert on.tolist()[:4] == [1, 0, 2, 0] and on.tolist()[5:] == words and not off.any()
