@@ -110,7 +110,8 @@ def compiled(name: str) -> tuple[Any, str]:
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_flat_loop_is_one_pipelined_loop(name: str) -> None:
     found, copies = compiled(name)
-    assert found.asm["ttgir"].count("scf.for") == 1
+    products = [body for body in found.asm["ttgir"].split("scf.for")[1:] if "dot" in body]
+    assert len(products) == 1
     assert set(depths(found, r"warp_group_dot |tt\.dot ")) == {1}
     inside = depths(found, copies)
     assert inside.count(1) == 2 and inside.count(0) == 2 * (found.metadata.num_stages - 1), "a and b, ahead of the loop"
@@ -124,7 +125,7 @@ def test_the_next_tile_is_waited_for_before_it_is_loaded(name: str) -> None:
     of the tile before."""
     found, copies = compiled(name)
     assert depths(found, "POLL") == [0, 1]
-    body = found.asm["ttgir"].split("scf.for", 1)[1]
+    body = found.asm["ttgir"].rsplit("scf.for", 1)[1]
     order = [re.search(rf"POLL|{copies}|tt\.store", line) for line in body.splitlines()]
     assert [one.group() for one in order if one] == ["POLL", copies, copies, "tt.store"]
     ptx = text(found)

@@ -57,10 +57,13 @@ def depending(ptx: str, sources: set[str]) -> set[str]:
 
 
 def guarded_loads(ptx: str) -> list[bool]:
-    """For each load of a tile, whether its address or coordinates depend on a wait."""
+    """For each load of a tile, whether its address or coordinates depend on a wait.
+
+    A load of one word a thread is none: tables of the runtime are read so.
+    """
     tainted = depending(ptx, tokens(ptx))
-    pattern = re.compile(EVENTS["load"])
-    lines = [line for line in ptx.splitlines() if pattern.search(line)]
+    pattern, word = re.compile(EVENTS["load"]), re.compile(r"ld\.global\.b32 \{ %r\d+ \}")
+    lines = [line for line in ptx.splitlines() if pattern.search(line) and not word.search(line)]
     return [bool(tainted & set(re.findall(r"%[a-z]+\d+", line))) for line in lines]
 
 
