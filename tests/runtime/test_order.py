@@ -340,9 +340,10 @@ def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest
         return {}
 
     engine = SimpleNamespace(early=["early 0", "early 1"], late=[["late 0"], ["late 1", "behind 1"]])
+    given = SimpleNamespace(checked=nothing)
     tracer = SimpleNamespace(begin=nothing, drain=lambda queues: drained.append([*queues]))
     rank: Any = SimpleNamespace(
-        _watch=None, _tracer=tracer, _inputs=[], _outputs=[], _last=stream, _current=lambda: stream, device="cuda:0",
+        _watch=None, _tracer=tracer, _outputs=[], _last=stream, _current=lambda: stream, _given=given,
         _allocate=nothing, _engine=engine, _slot=1,
         _program=SimpleNamespace(cycle=2), _launch=nothing,
     )  # fmt: skip
@@ -361,7 +362,7 @@ def test_a_preset_launch_has_the_kernels_of_the_main_stream_alone(monkeypatch: p
 
     functions = [(None, function("a")), (side, function("b")), (None, function("c"))]
     rank: Any = SimpleNamespace(
-        _inputs=[], _outputs=[], _allocate=lambda _: {}, device="cuda:0",
+        _outputs=[], _allocate=lambda _: {}, device="cuda:0", _given=SimpleNamespace(checked=lambda _: {}),
         _preset_pads=lambda: ("pad", "table"), _no_edge="edge", _functions=functions,
     )  # fmt: skip
     assert GpuKernel.preset(rank, {}) == {}

@@ -140,11 +140,18 @@ def _collective(op: str, x: torch.Tensor, group: Group, schedule: Way) -> torch.
     return getattr(registered, op)(x, name, _text(schedule))
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def _direct(operands: tuple[torch.Tensor | None, ...]) -> bool:
     """Whether nobody but the kernel need see the call: no tracing, no gradients; it saves torch's dispatch."""
-    if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None or _differentiable(operands):
+    if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
         return False
-    return all(t is None or type(t) in (torch.Tensor, torch.nn.Parameter) for t in operands)
+    graded = torch.is_grad_enabled()
+    for one in operands:  # noqa: SIM110 -- a generator takes longer than what it looks at
+        if one is not None and (type(one) not in _PLAIN or (graded and one.requires_grad)):
+            return False
+    return True
 
 
 def _differentiable(operands: tuple[torch.Tensor | None, ...]) -> bool:

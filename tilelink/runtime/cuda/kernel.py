@@ -16,7 +16,7 @@ from tilelink.runtime.cuda.driver import library
 from tilelink.runtime.cuda.engine import SIDE_PRIORITY, CopyEngine
 from tilelink.runtime.cuda.functions import Address, Boundary, Function
 from tilelink.runtime.cuda.heap import Heap
-from tilelink.runtime.cuda.operands import Tensors, allocated, checked
+from tilelink.runtime.cuda.operands import Operands, Tensors
 from tilelink.runtime.cuda.order import kernels_in_order
 from tilelink.runtime.cuda.recorded import boundary_options, recorded
 from tilelink.runtime.cuda.replay import Seen, graphs
@@ -60,7 +60,8 @@ class GpuKernel:
         self._staged = [t for t in self._inputs if t.symmetric]
         self._outputs = [t for t in layout.tensors if t.space == "out"]
         self._kept = [t for t in self._outputs if t.symmetric]
-        self._ordinary = [t for t in self._outputs if not t.symmetric]
+        self._given, self._taken = Operands(self._inputs, self.device), Operands(self._outputs, self.device)
+        self._ordinary = Operands([t for t in self._outputs if not t.symmetric], self.device)
         self._epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=self.device)
         self._slot = 0
         self._last: torch.cuda.Stream | None = None
@@ -191,15 +192,15 @@ class GpuKernel:
         """
         if self._watch:
             self._watch.check()
-        given = checked(inputs, self._inputs, self.device)
-        results = checked(out, self._outputs, self.device, complete=False) if out else {}
+        given = self._given.checked(inputs)
+        results = self._taken.checked(out, complete=False) if out else {}
         stream = self._current()
         capturing = torch.cuda.is_current_stream_capturing()
         if capturing and self._tracer:
             raise BindingError("a launch that is measured cannot be captured", hint="compile it without trace")
         if not capturing and stream is not self._last:
             self._follow(stream)
-        tensors = {**given, **self._allocate(results)}
+        tensors = given | self._allocate(results)
         if self._tracer:
             self._tracer.begin(stream)
         self._launch(tensors, stream.cuda_stream, capturing, results)
@@ -232,8 +233,11 @@ class GpuKernel:
 
     def _allocate(self, results: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The outputs that are not symmetric: those given, or new ones."""
-        made = allocated([t for t in self._ordinary if t.name not in results], self.device)
-        return {t.name: results[t.name] if t.name in results else made[t.name] for t in self._ordinary}
+        made = self._ordinary.new(results)
+        if not results:
+            return made
+        ordinary = [t.name for t in self._outputs if not t.symmetric]
+        return {name: results[name] if name in results else made[name] for name in ordinary}
 
     def _keep(self, tensor: TensorLayout, results: dict[str, torch.Tensor]) -> None:
         """Copies a symmetric output out of the buffer of this launch, before a later launch of a peer writes there."""
@@ -312,7 +316,7 @@ class GpuKernel:
 
     def empty_outputs(self) -> dict[str, torch.Tensor]:
         """New tensors for all outputs, so that a launch which is given them allocates nothing."""
-        return allocated(self._outputs, self.device)
+        return self._taken.new()
 
     # Measuring -----------------------------------------------------------------------------------------------
 
@@ -330,7 +334,7 @@ class GpuKernel:
 
         The values of the outputs mean nothing. Needs no peer.
         """
-        tensors = {**checked(inputs, self._inputs, self.device), **self._allocate({})}
+        tensors = self._given.checked(inputs) | self._allocate({})
         stream = torch.cuda.current_stream(self.device)
         pad, table = self._preset_pads()
         for side, function in self._functions:

@@ -122,7 +122,8 @@ def set_flags(signals, flags, values, launch, count):
     flags: int32 [count, 5], rows (step, count, buffers, counter, counters of a buffer), see runtime/cuda/boundary.py;
     values: int32 [count]. The own counters that are named get their values here.
     """
-    for start in tl.range(0, count, 128, num_stages=1):  # a pipeline would take shared memory from a product's
+    # A pipeline would take shared memory from a product's.
+    for start in tl.range(0, count, 128, num_stages=1):  # pyright: ignore[reportGeneralTypeIssues]
         at = start + tl.arange(0, 128)
         there = at < count
         slots = tl.load(flags + at * 5 + 2, mask=there, other=1)
