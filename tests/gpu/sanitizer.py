@@ -21,6 +21,9 @@ What is not looked at, or not held against the kernels:
 * Errors of calls to CUDA's interface are not reported: torch and NCCL try what a machine can do by calls that may fail.
 * An access "out of bounds" inside a peer's heap, which this process has mapped: a tool need not know memory imported
   from another process. A run with such reports is no proof, and is called doubtful.
+* Hazards of which both accesses are at the lines of `gl.warp_specialize` and of the head of its kernel: those are
+  Triton's own, which tells warps by a byte in shared memory, between barriers, what they have to do. They are counted
+  as doubts. What the warps do has lines of its own.
 * A wait that is late under a tool, in a case that is good without one: a tool may run kernels of different streams one
   after the other, and then a program that another stream waits for does not run. Such a case is not judged.
 * A tool that refuses the machine ("Device not supported").
@@ -44,6 +47,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.ranks import ROOT
+from tilelink.settings import settings
 
 TOOLS = ("memcheck", "racecheck")
 FOUND = 9
@@ -53,6 +57,8 @@ GRACE_S = 60
 """Seconds that ranks have to end after the first one did."""
 
 ADDRESS = re.compile(r"(?:Access(?: at| to)?|Address) (0x[0-9a-f]+)")
+PLACE = re.compile(r"access at \w+\+0x[0-9a-f]+ in (\S+\.py):(\d+)")
+HANDING = re.compile(r"\s*gl\.warp_specialize\(|def \w+\(")
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error")
 REPORT = re.compile(r"Invalid |Misaligned |Race reported|hazard|Barrier error|Program hit|Error:|Exception")
 SHOWN = 12
@@ -181,10 +187,13 @@ def _judge_report(verdict: Verdict, rank: int, text: str, peers: Sequence[tuple[
         return
     reports = blocks(text)
     imported = [one for one in reports if _inside(one, peers)]
-    count = int(summary.group(1) or summary.group(2)) - len(imported)
+    handing = [one for one in reports if _hands_work(one)]
+    count = int(summary.group(1) or summary.group(2)) - len(imported) - len(handing)
     if count > 0:
-        others = [one for one in reports if one not in imported]
+        others = [one for one in reports if one not in imported + handing]
         verdict.problems.append(f"rank {rank}: {count} reports; the first:\n{others[0] if others else text[-2000:]}")
+    if handing:
+        verdict.doubts.append(f"rank {rank}: {len(handing)} reports about how Triton tells warps what to do")
     if imported:
         verdict.doubts.append(f"rank {rank}: {len(imported)} reports about memory imported from a peer")
 
@@ -200,6 +209,20 @@ def blocks(text: str) -> list[str]:
             found.append([])
     joined = ["\n".join(lines[:SHOWN]) for lines in found if lines]
     return [one for one in joined if REPORT.search(one)]
+
+
+def _hands_work(report: str) -> bool:
+    """Whether all accesses of a report are at lines of generated kernels by which Triton hands work to warps."""
+    places = PLACE.findall(report)
+    return bool(places) and all(HANDING.match(_line(name, int(number))) for name, number in places)
+
+
+def _line(module: str, number: int) -> str:
+    """A line of a generated module that has `gl.warp_specialize`, else ""."""
+    path = settings().cache / "sources" / Path(module).name
+    text = path.read_text() if path.is_file() else ""
+    lines = text.splitlines() if "gl.warp_specialize(" in text else []
+    return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
 def _inside(report: str, peers: Sequence[tuple[int, int]]) -> bool:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -204,6 +205,32 @@ def test_reports_are_problems_but_not_those_about_memory_of_a_peer(tmp_path: Pat
     assert not doubtful.problems and "2 reports about memory imported" in doubtful.doubts[0]
     race = "Error: Race reported between Write\n=========\nRACECHECK SUMMARY: 3 hazards displayed (1 error, 2 warnings)"
     assert "1 reports" in verdict(tmp_path, tool="racecheck", log=race).problems[0]
+
+
+GENERATED = """@gluon.jit
+def gather(x):
+    room = allocate()
+    gl.warp_specialize([(work, (x,))])
+"""
+RACE = """========= Error: Race reported between Read access at gather+0x120 in made.py:2
+=========     and Write access at gather+0x4e20 in made.py:{line} [1 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazards displayed (1 errors, 0 warnings)
+"""
+
+
+@pytest.mark.parametrize(("text", "line", "wrong"), [
+    (GENERATED, 4, False), (GENERATED, 2, False), (GENERATED, 3, True), (GENERATED, 9, True),
+    (GENERATED.replace("gl.warp", "warp"), 2, True), ("", 4, True),
+])  # fmt: skip
+def test_hazards_of_handing_work_to_warps_are_doubts(
+    text: str, line: int, wrong: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "made.py").write_text(text)
+    monkeypatch.setattr(sanitizer, "settings", lambda: SimpleNamespace(cache=tmp_path))
+    found = verdict(tmp_path, tool="racecheck", log=RACE.format(line=line), status=9)
+    assert (bool(found.problems), bool(found.doubts)) == (wrong, not wrong)
 
 
 def test_what_else_ends_a_run(tmp_path: Path) -> None:
