@@ -182,7 +182,7 @@ def test_the_device_library_knows_programs_of_a_warp() -> None:
     from tilelink.runtime.device import assembly
 
     warp = {name: value.value for name, value in vars(assembly).items() if name.startswith("WARP_")}
-    assert len(warp) == 8
+    assert len(warp) == 9
     for name, one in warp.items():
         assert "%tid" not in one and "%ntid" not in one and "bar.sync" not in one, name
 
@@ -327,7 +327,7 @@ class Copying:
         self.tensors, self.box, self.lane = tensors, box, lane
         self.held: dict[int, tuple[int, np.ndarray]] = {}
         self.told: list[int] = []
-        self.moved = self.ordered = 0
+        self.moved = self.ordered = self.counted = 0
 
     def load_box(self, boxes, row, column, room, full, first, number, buffers, ahead) -> None:
         slot = first + number % buffers
@@ -357,6 +357,9 @@ class Copying:
     def publish(self) -> None:
         assert not self.held
 
+    def count_program(self, edge: object, epoch_at: object) -> None:
+        self.counted += 1
+
     wait_all = tile_begin = transfer = wait
 
 
@@ -379,7 +382,10 @@ def run(made: Bound, stage: str, copies: dict[str, list[np.ndarray]], rank: int,
             space = {
                 "bulk": bulk, "gl": SimpleNamespace(program_id=lambda _, at=block: at, constexpr=int),
                 "tl": SimpleNamespace(load=lambda _: Number(epoch), int32=0, int64=0, minimum=min),
-                "dl": SimpleNamespace(symm_at=lambda *_: 0, consume_token=lambda value, token: value + token),
+                "dl": SimpleNamespace(
+                    symm_at=lambda *_: 0, consume_token=lambda value, token: value + token,
+                    launch_number=lambda *_: Number(epoch),
+                ),
                 "tiles": SimpleNamespace(mod=lambda a, b: a % b, floordiv=lambda a, b: a // b),
             }  # fmt: skip
             for one in functions:
@@ -387,6 +393,7 @@ def run(made: Bound, stage: str, copies: dict[str, list[np.ndarray]], rank: int,
             given = {a.parameter: a.parameter if a.block else 0 for a in kernel.args}
             given |= {"rank": rank, "num_programs": kernel.kernel.programs}
             space[f"_{stage}"](**given, bulk_room=room, bulk_full=None, LANE=lane)
+            assert bulk.counted == 1
             told, moved = told + len(bulk.told), moved + bulk.moved
     return told, moved
 

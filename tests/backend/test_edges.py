@@ -139,6 +139,36 @@ def test_programs_are_counted_where_nobody_waits_for_the_end_of_a_launch(name: s
     assert names == (["launch_number", "tell_finished", "count_program"] if expected else other)
 
 
+def test_kernels_beside_each_other_are_counted_together_and_one_tells() -> None:
+    result = emitted(one := bound("on sm(2)"))
+    programs = sum(kernel.kernel.programs for kernel in result.kernels)
+    assert len(result.kernels) == 3 and all(kernel.counted for kernel in result.kernels)
+    for name, body in bodies(result).items():
+        lines = [line.strip() for line in body.splitlines() if line.strip()]
+        assert f"launch = dl.launch_number(epoch_at, edge, {programs})" in lines
+        tells = [line for line in lines if "tell_finished" in line]
+        assert tells == [f"dl.tell_finished(edge, signal_table, epoch_at, launch, rank, {one.finished_base}, 4, 4)"] * (
+            name == "one"
+        ), "the first one of the caller's stream, before it waits for anything"
+        assert lines[-1] == "dl.count_program(edge, epoch_at)"
+    for other in (bound("on sm(2)", **PEERS), bound("on sm(2)", ranks=1), bound("on copy_engine")):
+        assert not any(kernel.counted for kernel in emitted(other).kernels)
+
+
+def test_programs_of_a_warp_are_counted_too() -> None:
+    module = compiler.load("gemm_rs")
+    program = module.program("gemm_rs_own_last")
+    one = compiler.bound(
+        program, module.schedule("h200_movers", program), ranks=4, dims={"Ms": 256, "N": 1024, "K": 256}, dtype="bf16",
+        target="sm_90",
+    )  # fmt: skip
+    result = emitted(one)
+    assert "gl.warp_specialize" in result.text and all(kernel.counted for kernel in result.kernels)
+    programs = sum(kernel.kernel.programs for kernel in result.kernels)
+    assert result.text.count(f"launch = dl.launch_number(epoch_at, edge, {programs})") == 2
+    assert "    bulk.publish()\n    bulk.count_program(edge, epoch_at)\n" in result.text
+
+
 COPIED = """
 program copied(M):
     x : in{shared}    [M]
@@ -171,9 +201,23 @@ def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str
     names = re.findall(r"dl\.(launch_number|\w*finished|begin_copies|wait|count_program|leave)\(", body)
     assert names == (["launch_number", "begin_copies", "wait", "count_program"] if begins else ["wait"])
     if begins:
-        numbers = f"{one.finished_base}, 3, 4, 2"
-        call = f"dl.begin_copies(edge, signals, signal_table, epoch_at, watch, launch, rank, {numbers})"
+        numbers = f"{one.finished_base}, 3, 4, 2, True"
+        call = (
+            f"dl.begin_copies(edge, signals, signal_table, epoch_at, watch, launch, rank, {numbers})"
+        )
         assert [line.strip() for line in body.splitlines() if "begin_copies" in line] == [call]
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "first"), [("ag_gemm", "ag_gemm_in_place", True), ("gemm_rs", "gemm_rs_sums_last", False)]
+)
+def test_which_program_lets_copies_begin(file: str, name: str, first: bool) -> None:
+    """The first one, whichever others run, unless the copies wait for products of them all anyway."""
+    module = compiler.load(file)
+    program = module.program(name)
+    dims = {"Ms": 256, "N": 1024, "K": 256}
+    text = emitted(compiler.bound(program, module.schedule("h200", program), ranks=4, dims=dims, target="sm_90")).text
+    assert re.findall(r"dl\.begin_copies\(.* (\w+)\)", text) == [str(first)]
 
 
 def test_outputs_that_peers_write_end_a_launch() -> None:

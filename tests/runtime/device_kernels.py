@@ -163,7 +163,7 @@ def copying_launch(
 ):  # fmt: skip
     """The same for one that lets a copy engine begin."""
     launch = dl.launch_number(epoch_at, edge, PROGRAMS)
-    dl.begin_copies(edge, signals, signal_table, epoch_at, watch, launch, rank, FINISHED, RANKS, BLOCK, 3)
+    dl.begin_copies(edge, signals, signal_table, epoch_at, watch, launch, rank, FINISHED, RANKS, BLOCK, 3, N > 64)
     tl.store(x + tl.program_id(0) * N + tl.arange(0, N), launch.to(tl.int32) + tl.zeros((N,), tl.int32))
     dl.count_program(edge, epoch_at)
 

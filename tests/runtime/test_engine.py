@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.runtime.test_order import case_of
 from tests.runtime.test_sides import Library
 from tilelink.runtime.cuda import driver, engine, queue
 from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate, Operation
-from tilelink.runtime.cuda.engine import CopyEngine, behind
+from tilelink.runtime.cuda.engine import CopyEngine, behind, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.recorded import EMPTY, Recorded, boundary_options, recorded
 
@@ -29,30 +31,31 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     for module in (queue, engine):
         monkeypatch.setattr(module, "library", lambda: found)
     monkeypatch.setattr(queue, "driver", lambda: driver.Driver(found))
-    monkeypatch.setattr(torch.cuda, "Stream", lambda *_, **__: SimpleNamespace(cuda_stream=STREAM))
+    monkeypatch.setattr(engine, "new_stream", lambda *_: SimpleNamespace(cuda_stream=STREAM))
     return found
 
 
-def made(*late: list[Operation], early: list[Operation] | None = None, begun: bool = True) -> CopyEngine:
+def found(*late: list[Operation], early: list[Operation] | None = None) -> Recorded:
+    return Recorded(early=(early or [],), late=([*late],), gated=frozenset(), exits=[], counters=[], flags=[])
+
+
+def made(*late: list[Operation], begun: bool = True) -> CopyEngine:
     """Rank 0 of 2, with one buffer."""
-    found = Recorded(
-        early=(early or [],), late=([*late],), gated=frozenset(), exits=[], counters=[], flags=[]
-    )  # fmt: skip
     return CopyEngine(
-        found, lambda *_: 4096, [1000, 2000], 0, torch.zeros(1, dtype=torch.int32), branches=False, timed=False,
-        graphs=False, begun=begun,
+        found(*late), lambda *_: 4096, [1000, 2000], 0, torch.zeros(1, dtype=torch.int32), branches=False, timed=False,
+        replayed=False, begun=begun,
     )  # fmt: skip
 
 
-def issued(one: CopyEngine, library: Library, kernels: int = 1, begun: bool = True) -> list[str]:
+def issued(one: CopyEngine, library: Library, kernels: int = 1, callers: bool = False) -> list[str]:
     """What a launch of so many kernels asks of the driver, "kernel" among it."""
-    parts = one.ready(0, {}, False, begun)
-    found: list[str] = []
+    parts = one.ready(0, {}, False, callers)
+    said: list[str] = []
     for number in range(kernels + 1):
         library.calls.clear()
         one.issue(parts, number, {}, False)
-        found += [called(call, one) for call in library.calls] + ["kernel"] * (number < kernels)
-    return found
+        said += [called(call, one) for call in library.calls] + ["kernel"] * (number < kernels)
+    return said
 
 
 def called(call: tuple[Any, ...], one: CopyEngine) -> str:
@@ -66,23 +69,35 @@ def called(call: tuple[Any, ...], one: CopyEngine) -> str:
 
 def test_a_kernel_lets_the_copies_of_its_launch_begin(library: Library) -> None:
     one = made([COPY, FLAG], [GATE, COPY])
-    assert one.begun and one.begin.tolist() == [0]
+    assert one.begin.tolist() == [0]
     assert issued(one, library) == ["kernel", "begin at 1", "copy", "copy", "gate at 7", "copy"]
     assert issued(made([], [GATE, COPY]), library) == ["kernel", "begin at 1", "gate at 7", "copy"]
+    assert issued(made([], []), library) == ["kernel"], "nobody waits for the word"
 
 
 def test_what_a_caller_captures_begins_at_once(library: Library) -> None:
-    one = made([COPY, FLAG], [GATE, COPY])
-    assert issued(one, library, begun=False) == ["copy", "copy", "kernel", "gate at 7", "copy"]
+    expected = ["copy", "copy", "kernel", "gate at 7", "copy"]
+    assert issued(made([COPY, FLAG], [GATE, COPY]), library, callers=True) == expected
+    other = made([COPY, FLAG], [GATE, COPY], begun=False)
+    assert issued(other, library) == issued(other, library, callers=True) == expected
 
 
-@pytest.mark.parametrize(
-    ("given", "named"), [(([COPY], []), {"begun": False}), (([COPY], []), {"early": [COPY]}), (([], []), {})]
-)  # fmt: skip
-def test_others_do_not_wait(given: tuple[list[Operation], ...], named: dict[str, Any], library: Library) -> None:
-    one = made(*given, **named)
-    assert not one.begun and "begin at 1" not in issued(one, library, begun=False)
-    assert issued(one, library) == issued(one, library, begun=False)
+def test_who_may_be_begun() -> None:
+    assert may_be_begun(found([COPY], [GATE])) and may_be_begun(found([], []))
+    assert not may_be_begun(found([COPY], [], early=[COPY])), "what the main stream copies waits for no kernel"
+    some = replace(found([COPY], []), early=([], []), late=([[COPY], []], [[], []]))
+    assert not may_be_begun(some), "a word that nobody waited for would let a later launch begin"
+
+
+@pytest.mark.parametrize(("able", "others"), [(True, True), (True, False), (False, False)])
+def test_all_ranks_let_their_copy_engines_begin_or_none(
+    able: bool, others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reduce(values: torch.Tensor, *_: Any, **__: Any) -> None:
+        values.fill_(min(int(values), int(others)))
+
+    monkeypatch.setattr(dist, "all_reduce", reduce)
+    assert GpuKernel._all(SimpleNamespace(device="cpu", _group=None), able) is (able and others)  # type: ignore[arg-type]
 
 
 def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:
@@ -96,7 +111,8 @@ def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:
 )  # fmt: skip
 def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, turns: int) -> None:
     program = case_of(case)
-    assert program.begins_copies is begins and len(boundary_options(program, recorded(program, 0)).turns) == turns
+    options = boundary_options(program, recorded(program, 0), begins)
+    assert program.begins_copies is begins and len(options.turns) == turns
 
 
 def test_a_captured_launch_is_prepared_before_it_begins() -> None:
@@ -106,11 +122,15 @@ def test_a_captured_launch_is_prepared_before_it_begins() -> None:
         layout=sizes, cycle=1, kernels=(), lag=1, needs_entry=False, reuse_wait=True, keeps=False, counted=6,
         begins_copies=True,
     )  # fmt: skip
-    found = boundary_options(program, EMPTY)
-    assert [turn["TURN"] for turn in found.turns] == [0] and found.captured is not None
-    assert found.captured["LAG"] == found.turns[0]["LAG"] == 1
+    options = boundary_options(program, EMPTY, False)
+    assert [turn["TURN"] for turn in options.turns] == [0] and options.captured is not None
+    assert options.captured["LAG"] == options.turns[0]["LAG"] == 1
+    begun = boundary_options(program, EMPTY, True)
+    assert begun.captured is not None and (begun.captured["LAG"], begun.turns[0]["LAG"]) == (0, 1), (
+        "peers may tell of this launch in their next one"
+    )
     program.begins_copies = False
-    assert boundary_options(program, EMPTY).turns == ()
+    assert boundary_options(program, EMPTY, False).turns == ()
 
 
 def test_the_block_says_where_flags_and_the_word_are(library: Library) -> None:

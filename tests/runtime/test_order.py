@@ -19,7 +19,7 @@ from tilelink import compiler
 from tilelink.compiler_cpu import layout
 from tilelink.compiler_gpu import gpu_program
 from tilelink.runtime.cuda.copies import Flag, Gate
-from tilelink.runtime.cuda.engine import CopyEngine, behind
+from tilelink.runtime.cuda.engine import CopyEngine, behind, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.order import between_kernels, kernels_in_order
 from tilelink.runtime.cuda.recorded import recorded
@@ -102,17 +102,18 @@ def test_launches_end_where_all_streams_share_a_queue(case: Any) -> None:
     assert stuck(program, [order_of(program, rank) for rank in range(RANKS)]) == []
 
 
-@pytest.mark.parametrize("case", [c for c in QUEUED if "copy_engine" in str(c[1])], ids=name)
+def begun_of(program: GpuProgram) -> bool:
+    return program.begins_copies and all(may_be_begun(recorded(program, rank)) for rank in range(RANKS))
+
+
+@pytest.mark.parametrize("case", [c for c in QUEUED if "copy_engine" in str(c[1]) and begun_of(gpu_of(c))], ids=name)
 def test_copies_that_a_kernel_lets_begin_may_share_its_queue(case: Any) -> None:
     """What stands behind a kernel begins whenever that has said so, which it does before it waits for anything."""
     program = gpu_of(case)
     issued: list[list[Any]] = []
     for rank in range(RANKS):
-        found = recorded(program, rank)
-        if not program.begins_copies or any(found.early):
-            return
         (kernel,) = kernels_in_order(program.kernels)
-        before, after = behind(found.late[0])
+        before, after = behind(recorded(program, rank).late[0])
         issued.append([*before, kernel, *after])
     assert stuck(program, issued) == []
 
@@ -191,23 +192,24 @@ def test_a_launch_issues_what_the_order_says() -> None:
 
     copies, side = (SimpleNamespace(cuda_stream=n) for n in (3, 2))
     engine: Any = SimpleNamespace(
-        stream=copies, early=[None], names=[], _captured_replays=[[(0, Part(0)), (2, Part(2))]], _replays=[]
+        stream=copies, early=[None], names=[], _captured_replays=[[]], _replays=[[(0, Part(0)), (2, Part(2))]]
     )
     engine.ready = lambda *given: CopyEngine.ready(engine, *given)
     engine.issue = lambda *given: CopyEngine.issue(engine, *given)
     rank: Any = SimpleNamespace(
         _program=SimpleNamespace(needs_entry=False), _meets=False, _engine=engine, _slot=0,
-        _await_outputs=note("await"), _sides=SimpleNamespace(fork=note("fork"), join=note("join")),
+        _kept=[], _end_launch=lambda stream, callers: done.append(f"close {stream}"), _await_outputs=note("await"),
+        _sides=SimpleNamespace(fork=note("fork"), join=note("join")),
         _functions=[(None, function("a")), (side, function("b"))],
     )  # fmt: skip
-    GpuKernel._issue(rank, {}, 1, False, note("close"), captured=False)  # type: ignore[arg-type]
+    GpuKernel._issue(rank, {}, 1, captured=False, callers=False)  # type: ignore[arg-type]
     expected = [
         "fork 1", "graph 0 on 3", "graph 2 on 3", "copies 100 on 3", "a on 1", "b on 2", "copies 102 on 3", "join 1",
         "await 1", "close 1",
     ]  # fmt: skip
     assert done == expected
     done.clear()
-    GpuKernel._issue(rank, {}, 1, False, note("close"), captured=True)  # type: ignore[arg-type]
+    GpuKernel._issue(rank, {}, 1, captured=True, callers=False)  # type: ignore[arg-type]
     assert done == [one + ", captured" * one.startswith("copies") for one in expected]
 
 

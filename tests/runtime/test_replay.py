@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tilelink.errors import RankError
 from tilelink.runtime.cuda.replay import ENOUGH, KEPT, Graphs, Replay
 
 STREAM = 7
@@ -152,6 +153,35 @@ def test_a_driver_that_refuses_gets_the_operations_themselves(library: Library, 
         one.issue(STREAM, BASES, False)
     assert len(queue.issued) == issued and library.launched == []
     assert library.calls.count(failing) == 1
+
+
+def test_the_last_graphs_are_kept(library: Library) -> None:
+    one = replay(library, Queue())
+    for x in range(KEPT + 1):
+        for _ in range(2):
+            one.issue(STREAM, {"x": x}, False)
+    assert library.calls.count("cuGraphExecDestroy") == 1 and library.made == KEPT + 1
+    one.issue(STREAM, {"x": 1}, False)
+    assert library.launched[-1] == 1002, "the first one went"
+    for _ in range(2):
+        one.issue(STREAM, {"x": 0}, False)
+    assert library.launched[-1] == 1000 + KEPT + 2
+
+
+def test_an_operation_that_cannot_be_captured_is_issued_instead(library: Library) -> None:
+    class Refusing(Queue):
+        def issue(self, stream: int, bases: Mapping[str, int], captured: bool = False) -> None:
+            super().issue(stream, bases, captured)
+            if captured:
+                raise RankError("refused")
+
+    queue = Refusing()
+    one = replay(library, queue)
+    for _ in range(4):
+        one.issue(STREAM, BASES, False)
+    assert queue.captured == [False, True, False, False, False] and library.launched == []
+    ended = ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphDestroy"]
+    assert library.calls == ended, "what was captured is thrown away, and it is not tried again"
 
 
 def test_graphs_are_freed_with_their_queue(library: Library) -> None:

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tilelink.errors import RankError
 from tilelink.runtime.cuda import driver, queue
 from tilelink.runtime.cuda.branches import Branches
 from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate
 from tilelink.runtime.cuda.queue import Queue
-from tilelink.runtime.cuda.sides import Sides
+from tilelink.runtime.cuda.sides import Sides, new_stream
 
 CALLER, SIDES = 7, (20, 30)
 
@@ -32,6 +34,8 @@ class Library:
             if name == "cuEventCreate":
                 self.events += 1
                 arguments[0]._obj.value = self.events
+            if name == "cuStreamCreateWithPriority":
+                arguments[0]._obj.value = 500
             self.calls.append((name, *arguments[-2:]) if name == "cuEventCreate" else (name, *arguments))
             return self.statuses.pop(0) if self.statuses else 0
 
@@ -58,6 +62,24 @@ def test_sides_begin_behind_the_caller_and_it_goes_on_behind_them(library: Libra
         ("cuEventRecord", 102, 20), ("cuStreamWaitEvent", CALLER, 102, 0),
         ("cuEventRecord", 103, 30), ("cuStreamWaitEvent", CALLER, 103, 0),
     ]  # fmt: skip
+
+
+def test_streams_are_nobody_elses_and_freed(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream:
+        def __init__(self, handle: int, device: Any) -> None:
+            self.cuda_stream = handle
+
+    monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    stream = new_stream(library, torch.device("cuda:0"), -1)
+    assert stream.cuda_stream == 500 and library.calls[-1][0] == "cuStreamCreateWithPriority"
+    assert library.calls[-1][2:] == (1, -1), "it does not wait for the default stream"
+    del stream
+    gc.collect()
+    assert library.calls[-1] == ("cuStreamDestroy_v2", 500)
+    library.statuses = [2]
+    with pytest.raises(RankError, match="makes no stream: error 2"):
+        new_stream(library, torch.device("cuda:0"))
 
 
 def test_a_launch_on_one_stream_asks_for_nothing(library: Library) -> None:

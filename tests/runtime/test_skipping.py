@@ -115,7 +115,7 @@ def lag_of_replays(buffers: int, reuse: bool) -> int:
         layout=sizes, cycle=buffers, kernels=(), lag=0, needs_entry=False, reuse_wait=reuse, keeps=False, counted=0,
         begins_copies=False,
     )  # fmt: skip
-    found = boundary_options(program, EMPTY)
+    found = boundary_options(program, EMPTY, False)
     assert found.captured is not None and found.closing["LAG"] == 0, "others do not wait"
     (lag,) = {one["LAG"] for one in (found.captured, *found.turns)}
     return lag
@@ -180,7 +180,9 @@ def test_a_launch_copies_outputs_before_it_is_closed(capturing: bool, meets: boo
         _sides=SimpleNamespace(fork=lambda _: None, join=lambda _: done.append("join")), _whole=lambda *_: None,
         _program=SimpleNamespace(needs_entry=False), _no_edge=None, **note,
     )  # fmt: skip
+    rank._seen = SimpleNamespace(worth=False)
     rank._issue = lambda *given, **named: GpuKernel._issue(rank, *given, **named)
+    rank._end_launch = lambda *given: GpuKernel._end_launch(rank, *given)
     GpuKernel._launch(rank, {}, 7, capturing, {})
     itself = meets and not capturing
     ends = ["_keep"] if itself else ["_await_outputs", "_keep", "_close_captured" if capturing else "_close"]
@@ -206,10 +208,10 @@ def test_kernels_that_peers_write_outputs_of_end_a_launch_only_if_entry_is_waite
 ) -> None:
     program = gpu_of(PUSHED.format(kind=kind, peer=peer))
     assert program.keeps and program.meets is meets
-    awaiting = boundary_options(program, recorded(program, 0)).awaiting
+    awaiting = boundary_options(program, recorded(program, 0), False).awaiting
     assert awaiting is not None and awaiting["EXITS"] == 2
     other = gpu_of(SHARED)
-    assert other.meets and not other.keeps and boundary_options(other, EMPTY).awaiting is None
+    assert other.meets and not other.keeps and boundary_options(other, EMPTY, False).awaiting is None
 
 
 def gpu_of(text: str) -> GpuProgram:
@@ -244,4 +246,4 @@ schedule s for p:
 
 @pytest.mark.parametrize(("more", "lag"), [("", 0), ("    reuse_wait off\n", 1)], ids=["reuse wait", "none"])
 def test_a_schedule_says_what_replays_wait_for(more: str, lag: int) -> None:
-    assert boundary_options(gpu_of(SHARED + more), EMPTY).turns[0]["LAG"] == lag
+    assert boundary_options(gpu_of(SHARED + more), EMPTY, False).turns[0]["LAG"] == lag

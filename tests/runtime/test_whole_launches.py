@@ -24,24 +24,25 @@ class Rank:
         kept = [SimpleNamespace(name="y", symmetric=True, slots=1)] if keeps else []
         note = self.done.append
         self._own: Any = SimpleNamespace(
-            _meets=meets, _turns=[], _staged=[], _kept=kept, _slot=0,
+            _meets=meets, _turns=[], _staged=[], _kept=kept, _slot=0, _keyed=["x", "y"],
             _close=lambda stream: note(f"close on {stream}"),
             _close_captured=lambda stream: note(f"close of a graph on {stream}"),
-            _seen=Seen(lambda: Graphs(library), worth), _issued=SimpleNamespace(cuda_stream=OWN),
+            _seen=Seen(lambda: Graphs(library), worth), _capturing=SimpleNamespace(cuda_stream=OWN),
             _keep=lambda tensor, results: note(f"keep {tensor.name}"), _stage=lambda tensors: None,
         )  # fmt: skip
         self._own._whole = lambda *given: GpuKernel._whole(self._own, *given)
+        self._own._end_launch = lambda *given: GpuKernel._end_launch(self._own, *given)
         self._own._issue = self._issue
 
-    def _issue(self, tensors: Any, stream: int, meets: bool, close: Any, captured: bool) -> None:
-        self.done.append(f"all on {stream}" + ", captured" * captured + ", meets" * meets)
-        if close:
-            close(stream)
+    def _issue(self, tensors: Any, stream: int, captured: bool, callers: bool) -> None:
+        self.done.append(f"all on {stream}" + ", captured" * captured)
+        if not self._own._kept:
+            self._own._end_launch(stream, callers)
 
     def launch(self, *tensors: torch.Tensor, slot: int = 0, capturing: bool = False) -> list[str]:
         """What one launch issues."""
         self.done.clear()
-        self._own._slot = slot
+        self._own._slot, self._own._keyed = slot, ["x", "y"][: len(tensors)]
         GpuKernel._launch(self._own, dict(zip("xy", tensors, strict=False)), CALLER, capturing, {})
         return list(self.done)
 
@@ -73,7 +74,7 @@ def test_a_callers_capture_takes_the_operations_themselves(library: Library) -> 
     for _ in range(3):
         assert rank.launch(x, capturing=True) == ["all on 1, captured", "close of a graph on 1"]
     assert library.calls == []
-    assert rank.launch(x) == ["all on 1, meets"] and rank.launch(x) == ["all on 9, captured, meets"]
+    assert rank.launch(x) == ["all on 1"] and rank.launch(x) == ["all on 9, captured"], "kernels close it"
 
 
 def test_outputs_are_kept_behind_a_graph_and_before_the_launch_is_closed(library: Library) -> None:
@@ -95,3 +96,12 @@ def test_a_graph_that_the_driver_refuses_is_issued_instead_and_is_the_last(libra
     assert rank.launch(x) == ["all on 9, captured", "close on 9", "all on 1", "close on 1"]
     library.failing.clear()
     assert [rank.launch(x) for _ in range(2)] == [["all on 1", "close on 1"]] * 2
+
+
+def test_only_what_a_graph_holds_is_in_its_key(library: Library) -> None:
+    """A staged input is copied before."""
+    rank, x, y = Rank(library), torch.zeros(1), torch.zeros(1)
+    rank._own._keyed = ["y"]
+    key = {"x": x, "y": y}
+    assert [GpuKernel._whole(rank._own, key) for _ in range(2)] == [None, 1001]
+    assert GpuKernel._whole(rank._own, {**key, "x": torch.zeros(1)}) == 1001

@@ -90,14 +90,14 @@ class Dialect:
         """Tells peers what launches are finished, of a kernel whose programs are counted; as `leave`."""
         return f"dl.tell_finished(edge, signal_table, epoch_at, launch, rank, {finished}, {ranks}, {block})"
 
-    def begin_copies(self, finished: int, ranks: int, block: int, stage: int) -> str:
-        """The same, and lets the copy engine of the launch begin; as `leave`."""
-        numbers = f"{finished}, {ranks}, {block}, {stage}"
+    def begin_copies(self, finished: int, ranks: int, block: int, stage: int, *, first: bool) -> str:
+        """The same, and lets the copy engine of the launch begin; first: the first program does, not the last one."""
+        numbers = f"{finished}, {ranks}, {block}, {stage}, {first}"
         return f"dl.begin_copies(edge, signals, signal_table, epoch_at, watch, launch, rank, {numbers})"
 
     def count_program(self) -> str:
         """Counts a program that ends."""
-        return "dl.count_program(edge, epoch_at)"
+        return f"{self.device}.count_program(edge, epoch_at)"
 
     def no_token(self) -> str:
         """The token of a tile that has waited for nothing yet."""

@@ -3,34 +3,55 @@
 from __future__ import annotations
 
 from tilelink.backend.dialects import Dialect
+from tilelink.ir.program import Wait
+from tilelink.ir.visitor import statements
 from tilelink.schedule.bound import Bound, Kernel
 
 
 def edges(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[bool, bool]:
-    """Whether a kernel begins and ends the launch by itself: where all kernels run one after the other, or it is the
-    only one beside a copy engine."""
-    alone = counted(bound, kernel, dialect)
-    if not dialect.meets or (not alone and any(one.stream != "main" for one in bound.kernels)):
+    """Whether a kernel begins the launch by itself, and ends it: where all kernels run one after the other, or all
+    their programs are counted."""
+    alone = counted(bound, dialect) > 0
+    if not dialect.meets or kernel.on_copy_engine or (not alone and any(one.stream != "main" for one in bound.kernels)):
         return False, False
     read = any(one.needs_entry for one in bound.kernels) and bound.ranks > 1
     return read and kernel.position == 0, alone or kernel.position == len(bound.kernels) - 1
 
 
-def counted(bound: Bound, kernel: Kernel, dialect: Dialect) -> bool:
-    """Whether a launch is this kernel alone, and no kernel waits until a peer has finished an earlier one.
+def counted(bound: Bound, dialect: Dialect) -> int:
+    """The programs of a launch, where they are counted as they end and nobody waits for its end; else 0.
 
-    A copy engine may be beside it, which the kernel lets begin, if peers read no inputs and write no outputs. Else
-    inputs that peers read have a second buffer: whoever enters a launch has finished the one before.
+    That is where peers read no inputs and write no outputs, and the kernels run beside each other, or there is one
+    beside a copy engine, which it lets begin. A kernel alone is counted if it does not wait until a peer has finished
+    an earlier launch; inputs that peers read must have a second buffer then: whoever enters a launch has finished the
+    one before.
     """
-    programs = [one for one in bound.kernels if not one.on_copy_engine]
-    if not dialect.meets or programs != [kernel] or kernel.stream != "main" or kernel.reuse_lag:
-        return False
+    kernels = [one for one in bound.kernels if not one.on_copy_engine]
+    if not dialect.meets or not kernels:
+        return 0
+    first, programs = kernels[0], sum(one.programs for one in kernels)
     shared = [t for t in bound.tensors.values() if t.decl.symmetric and t.decl.space in ("in", "out")]
+    if len(kernels) == 1 and first.stream == "main" and not first.reuse_lag and not feeds(bound):
+        twice = all(t.decl.space == "in" and first.needs_entry and t.slots > 1 for t in shared)
+        return programs if twice else 0
+    if bound.ranks == 1 or shared or not any(one.stream == "main" for one in kernels):
+        return 0
     if feeds(bound):
-        return bound.ranks > 1 and not shared
-    return all(t.decl.space == "in" and kernel.needs_entry and t.slots > 1 for t in shared)
+        return programs if len(kernels) == 1 and not first.reuse_lag else 0
+    return programs if any(one.beside for one in kernels) else 0
+
+
+def tells(kernel: Kernel) -> bool:
+    """Whether it is the kernel that tells peers of the launches before: the first one of the caller's stream."""
+    return kernel.stream == "main" and kernel.position == 0
 
 
 def feeds(bound: Bound) -> bool:
     """Whether there is a copy engine."""
     return any(one.on_copy_engine for one in bound.kernels)
+
+
+def waits_for_products(bound: Bound) -> bool:
+    """Whether the copy engine waits for what programs make; then it needs all of them to run."""
+    queued = (bound.stages[name].stage for one in bound.kernels if one.on_copy_engine for name in one.stage_names)
+    return any(isinstance(s, Wait) for stage in queued for s in statements(stage.body))

@@ -15,7 +15,7 @@ from tilelink.backend.context import Arg, Emitted, EmittedKernel, KernelContext,
 from tilelink.backend.deferred import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
-from tilelink.backend.edges import counted, edges, feeds
+from tilelink.backend.edges import counted, edges, feeds, tells, waits_for_products
 from tilelink.backend.loops import turns
 from tilelink.backend.names import user_names
 from tilelink.backend.queues import QueueStatements
@@ -55,7 +55,7 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
         else:
             context = _tile_kernel(bound, kernel, _arguments(bound, kernel, uniform, chosen), uniform, modules, chosen)
         contexts.append(context)
-        alone = counted(bound, kernel, chosen)
+        alone = counted(bound, chosen) > 0 and not kernel.on_copy_engine
         lanes = context.bulk.lanes if context.bulk else 0
         kernels.append(
             EmittedKernel(name=kernel.name, kernel=kernel, args=context.args, counted=alone, lanes=lanes)
@@ -238,6 +238,7 @@ def _bulk_kernel(
         setup=_setup(bound, kernel, dialect, pointers=False),
         loops=(LoopContext(total=stage.total, lines=tuple(writer.lines)),),
         copy_engine=False,
+        closing=_closing(bound, kernel, dialect),
         bulk=lowered.context(),
     )
 
@@ -293,9 +294,9 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect, *, pointers: bool = T
     writer = Writer()
     for line in dialect.setup(_first_lane(bound, kernel)):
         writer.line(line)
-    alone = counted(bound, kernel, dialect)
+    programs = counted(bound, dialect)
     # Counters wrap, and so may what they are compared with; buffers need the number itself.
-    writer.line(f"launch = {dialect.launch(kernel.programs if alone else 0)}")
+    writer.line(f"launch = {dialect.launch(programs)}")
     writer.line(f"epoch = launch.to({dialect.epoch_type})")
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
                  if isinstance(s, Wait | Notify)}  # fmt: skip
@@ -313,9 +314,10 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect, *, pointers: bool = T
     block = power_of_two(bound.ranks)
     if edges(bound, kernel, dialect)[0]:
         writer.line(dialect.enter(bound.entered_base, bound.ranks, block))
-    if alone and feeds(bound):
-        writer.line(dialect.begin_copies(bound.finished_base, bound.ranks, block, len(bound.stages)))
-    elif alone and bound.ranks > 1:
+    if programs and feeds(bound):
+        first = not waits_for_products(bound)
+        writer.line(dialect.begin_copies(bound.finished_base, bound.ranks, block, len(bound.stages), first=first))
+    elif programs and bound.ranks > 1 and tells(kernel):
         writer.line(dialect.tell_finished(bound.finished_base, bound.ranks, block))
     for first, lag in _runtime_waits(bound, kernel):
         for line in dialect.wait_for_runtime(first, bound.ranks, lag, len(bound.stages)):
@@ -327,7 +329,7 @@ def _closing(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
     """What the last kernel of a launch does at its end."""
     if not edges(bound, kernel, dialect)[1]:
         return ()
-    if counted(bound, kernel, dialect):
+    if counted(bound, dialect):
         return (dialect.count_program(),)
     return (dialect.leave(bound.finished_base, bound.ranks, power_of_two(bound.ranks), len(bound.stages)),)
 

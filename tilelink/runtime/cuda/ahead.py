@@ -11,6 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
+from tilelink.runtime.cuda.engine import may_be_begun
 from tilelink.runtime.cuda.functions import described
 from tilelink.runtime.cuda.recorded import BoundaryOptions, boundary_options, recorded
 from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
@@ -46,7 +47,8 @@ def compile_ahead(program: GpuProgram, machine: Target, deadlines: Collection[bo
     driver.set_active(_Absent(machine))  # type: ignore[arg-type]
     different: list[BoundaryOptions] = []
     for rank in range(program.layout.ranks):
-        options = boundary_options(program, recorded(program, rank))
+        found = recorded(program, rank)
+        options = boundary_options(program, found, program.begins_copies and may_be_begun(found))
         different += [options] if options not in different else []
     shared: list[int] = []
     for deadline in deadlines:

@@ -1,8 +1,9 @@
 """Copy-engine stages of a GPU rank: a generated queue function, recorded once for each buffer and then replayed.
 
 Nothing that is recorded depends on the number of the launch, so that a CUDA graph may hold it:
-* a notify is a copy of a four-byte value that the rank's own GPU computed when it prepared the launch (boundary.py).
-  It sets the counter of a peer, where programs would add; so nobody else may notify that counter.
+* a notify is a copy of a four-byte value that the rank's own GPU computed when it prepared the launch (boundary.py,
+  or a kernel of the launch, device/meeting.py). It sets the counter of a peer, where programs would add; so nobody else
+  may notify that counter.
 * a wait is for the threshold of one launch, and the stream puts the counter back to zero; so nobody else may wait for
   that counter.
 """

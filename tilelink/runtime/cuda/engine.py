@@ -14,6 +14,7 @@ from tilelink.runtime.cuda.driver import library
 from tilelink.runtime.cuda.queue import Places, Queue
 from tilelink.runtime.cuda.recorded import Recorded
 from tilelink.runtime.cuda.replay import Replay, graphs
+from tilelink.runtime.cuda.sides import new_stream
 
 SIDE_PRIORITY = -1  # other hardware queues than those of a caller's stream of the usual priority
 Bases = Mapping[str, int]
@@ -26,35 +27,35 @@ class CopyEngine:
 
     def __init__(
         self, found: Recorded, places: Places, pads: Sequence[int], rank: int, values: torch.Tensor,
-        *, branches: bool, timed: bool, graphs: bool, begun: bool,
+        *, branches: bool, timed: bool, replayed: bool, begun: bool,
     ) -> None:  # fmt: skip
         """pads: where each rank's counters begin. values: of the flags.
 
-        branches: its waits may be a branch of a graph. timed: there are events around every operation. graphs: it is
-        issued as graphs. begun: a kernel lets it begin, in launches that are not captured by a caller.
+        branches: its waits may be a branch of a graph. timed: there are events around every operation. replayed: it is
+        issued as graphs. begun: a kernel lets it begin, in launches that are not captured by a caller; `may_be_begun`.
         """
+        self._device = values.device
         self._branches = self._branching() if branches and found.gated else None
         self._given = places, pads, rank, values.data_ptr(), timed
-        self._graphs = graphs
-        self.begun = begun and not any(found.early) and any(any(late) for late in found.late)
-        """Whether a kernel lets it begin. What the main stream copies before its kernels waits for none."""
+        self._replayed = replayed
         self.begin = torch.zeros(1, dtype=torch.int32, device=values.device)
         """The word by which it does."""
         rest = [[o for o in early if not (isinstance(o, Flag) and o.rank == rank)] for early in found.early]
         self.early = [Queue(operations, *self._given) for operations in rest]
         """What the main stream does before the kernels, for each buffer."""
         self._captured = [self._queues(late, None) for late in found.late]
-        self.late = [self._queues(behind(late), self.begin) for late in found.late] if self.begun else self._captured
+        self.late = [self._queues(behind(late), self.begin) for late in found.late] if begun else self._captured
         """The rest, for each buffer in parts: before the kernels, and behind each of them."""
-        self._replays, self._captured_replays = self._replayed(self.late), self._replayed(self._captured)
+        self._captured_replays = self._replays_of(self._captured)
+        self._replays = self._replays_of(self.late) if begun else self._captured_replays
         self.names = sorted({name for queue in chain(self.early, *self.late) for name in queue.names})
         """The tensors of the caller whose addresses it takes."""
         busy = any(any(late) for late in self.late)
-        self.stream = torch.cuda.Stream(values.device, SIDE_PRIORITY) if busy else None
+        self.stream = new_stream(library(), self._device, SIDE_PRIORITY) if busy else None
 
     def _branching(self) -> Branches:
         """What makes a branch of the waits of captured queues, on a stream of which nothing else is asked."""
-        self._waits = torch.cuda.Stream(priority=SIDE_PRIORITY)
+        self._waits = new_stream(library(), self._device, SIDE_PRIORITY)
         return Branches(library(), self._waits.cuda_stream)
 
     def _queues(self, parts: Sequence[Sequence[Operation]], begin: torch.Tensor | None) -> list[Queue]:
@@ -65,17 +66,17 @@ class CopyEngine:
             Queue(part, *self._given, self._branches, word if at == first else None) for at, part in enumerate(parts)
         ]
 
-    def _replayed(self, queues: list[list[Queue]]) -> list[list[tuple[int, Replay]]]:
-        return [[(at, Replay(one, graphs, self._graphs)) for at, one in enumerate(late) if one] for late in queues]
+    def _replays_of(self, queues: list[list[Queue]]) -> list[list[tuple[int, Replay]]]:
+        return [[(at, Replay(one, graphs, self._replayed)) for at, one in enumerate(late) if one] for late in queues]
 
-    def ready(self, slot: int, bases: Bases, captured: bool, begun: bool) -> Parts:
+    def ready(self, slot: int, bases: Bases, captured: bool, callers: bool) -> Parts:
         """What it does in a launch with the buffers of `slot`, with graphs, which are made before any of them waits.
 
-        captured: the streams are being captured. begun: a kernel of the launch lets it begin.
+        captured: the streams are being captured; callers: by the caller.
         """
         if not self.stream:
             return {}
-        replays = (self._replays if begun else self._captured_replays)[slot]
+        replays = (self._captured_replays if callers else self._replays)[slot]
         stream = self.stream.cuda_stream
         return {at: (one, one.graph(stream, bases, captured)) for at, one in replays}
 
@@ -84,6 +85,14 @@ class CopyEngine:
         if self.stream and kernels in parts:
             replay, graph = parts[kernels]
             replay.issue(self.stream.cuda_stream, bases, graph, captured)
+
+
+def may_be_begun(found: Recorded) -> bool:
+    """Whether a kernel may let a rank's copy engine begin: in every launch or in none there is something to begin.
+
+    What the main stream copies before its kernels waits for none.
+    """
+    return not any(found.early) and len({any(late) for late in found.late}) == 1
 
 
 def behind(parts: Sequence[list[Operation]]) -> list[list[Operation]]:

@@ -13,14 +13,14 @@ from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.driver import library
-from tilelink.runtime.cuda.engine import SIDE_PRIORITY, CopyEngine
+from tilelink.runtime.cuda.engine import SIDE_PRIORITY, CopyEngine, may_be_begun
 from tilelink.runtime.cuda.functions import Address, Boundary, Function
 from tilelink.runtime.cuda.heap import Heap
 from tilelink.runtime.cuda.operands import Operands, Tensors
 from tilelink.runtime.cuda.order import kernels_in_order
 from tilelink.runtime.cuda.recorded import boundary_options, recorded
 from tilelink.runtime.cuda.replay import Seen, graphs
-from tilelink.runtime.cuda.sides import Sides
+from tilelink.runtime.cuda.sides import Sides, new_stream
 from tilelink.runtime.cuda.spec import Argument, GpuProgram
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.job import TensorLayout
@@ -43,7 +43,7 @@ class GpuKernel:
         Raises RankError if the ranks build different programs, BindingError for a stage that its copy engine cannot do.
         """
         self._program = program
-        self._rank = dist.get_rank(group)
+        self._rank, self._group = dist.get_rank(group), group
         self.device = torch.device("cuda", torch.cuda.current_device())
         _agree(program, group, self.device)
         layout = program.layout
@@ -60,6 +60,7 @@ class GpuKernel:
         self._staged = [t for t in self._inputs if t.symmetric]
         self._outputs = [t for t in layout.tensors if t.space == "out"]
         self._kept = [t for t in self._outputs if t.symmetric]
+        self._keyed = [t.name for t in (*self._inputs, *self._outputs) if not t.symmetric]
         self._given, self._taken = Operands(self._inputs, self.device), Operands(self._outputs, self.device)
         self._ordinary = Operands([t for t in self._outputs if not t.symmetric], self.device)
         self._epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=self.device)
@@ -82,7 +83,10 @@ class GpuKernel:
     def _record(self) -> None:
         """The queue of every buffer in the cycle, and the tables of the boundary kernels."""
         found = recorded(self._program, self._rank)
-        self._boundary = boundary_options(self._program, found)
+        # All ranks or none: one that is told of a launch in the next one must not be waited for at this one's end.
+        begun = self._program.begins_copies and self._all(may_be_begun(found))
+        self._meets = self._program.meets and begun == self._program.begins_copies
+        self._boundary = boundary_options(self._program, found, begun)
         self._check_gates(found.gated)
         layout, device = self._program.layout, self.device
         rows = found.exits, found.counters, found.flags
@@ -93,12 +97,16 @@ class GpuKernel:
                 self._heap.pad[counter] = count
         self._engine = CopyEngine(
             found, self._place, self._heap.pads, self._rank, self._flag_values, branches=self._program.branches,
-            timed=self._tracer is not None, graphs=not self._watch, begun=self._program.begins_copies,
+            timed=self._tracer is not None, replayed=not self._watch, begun=begun,
         )  # fmt: skip
         self._gated = sorted(found.gated)
         self._thresholds = {(g.tensor, g.kind): tables.thresholds(g, self._rank, device) for g in layout.grids}
-        # Else its queue would wait for a kernel that does not know that it is to let it begin.
-        self._meets = self._program.meets and self._engine.begun == self._program.begins_copies
+
+    def _all(self, able: bool) -> bool:
+        """Whether all ranks say so. Collective."""
+        found = torch.tensor([able], dtype=torch.int32, device=self.device)
+        dist.all_reduce(found, dist.ReduceOp.MIN, group=self._group)
+        return bool(found.item())
 
     def _check_gates(self, gated: Collection[int]) -> None:
         for grid in self._program.layout.grids:
@@ -135,7 +143,7 @@ class GpuKernel:
         }  # fmt: skip
         order = kernels_in_order(self._program.kernels)
         names = sorted({one.stream for one in order} - {"main"})
-        streams = {name: torch.cuda.Stream(self.device, SIDE_PRIORITY) for name in names}
+        streams = {name: new_stream(library(), self.device, SIDE_PRIORITY) for name in names}
         self._functions = [
             (streams.get(one.stream), Function(one, getattr(module, one.name), fixed, self._value, layout))
             for one in order
@@ -143,7 +151,7 @@ class GpuKernel:
         # Two kernels at once get other SMs in a graph, and those that move data were slower by 10 to 20 us there.
         worth = bool(self._engine.stream) and not streams and all(function.in_place for _, function in self._functions)
         self._seen = Seen(graphs, worth and not self._watch, SETS)
-        self._issued = torch.cuda.Stream(self.device)
+        self._capturing = new_stream(library(), self.device)
         self._streams = [*streams.values(), *([self._engine.stream] if self._engine.stream else [])]
         self._sides = Sides(library(), [side.cuda_stream for side in self._streams])
         arguments = (self._heap.pad, pads, self._epoch, watch)
@@ -252,16 +260,13 @@ class GpuKernel:
         if capturing and self._turns:
             self._turns[self._slot](stream)
         self._stage(tensors)
-        meets = self._meets and not capturing
-        close = None if meets else self._close_captured if capturing else self._close
-        within = None if self._kept else close  # it tells peers that they may write again to what is kept
-        graph = None if capturing else self._whole(tensors, meets, within)
+        graph = self._whole(tensors) if self._seen.worth and not capturing else None
         if graph is None or not self._seen.launch(graph, stream):
-            self._issue(tensors, stream, meets, within, captured=capturing)
-        for tensor in self._kept:
-            self._keep(tensor, results)
-        if close and not within:
-            close(stream)
+            self._issue(tensors, stream, captured=capturing, callers=capturing)
+        if self._kept:  # peers may write there again when they are told that the launch is closed
+            for tensor in self._kept:
+                self._keep(tensor, results)
+            self._end_launch(stream, capturing)
 
     def _stage(self, tensors: Tensors) -> None:
         """Copies the inputs that peers read into the buffers of this launch, where they are not there already."""
@@ -270,35 +275,42 @@ class GpuKernel:
             if there.data_ptr() != tensors[tensor.name].data_ptr():
                 there.copy_(tensors[tensor.name])
 
-    def _whole(self, tensors: Tensors, meets: bool, close: Boundary | None) -> int | None:
+    def _whole(self, tensors: Tensors) -> int | None:
         """The graph of all that `_issue` does for these tensors and this launch's buffers, if there is one."""
-        key = (self._slot, *[one.data_ptr() for one in tensors.values()])
-        stream = self._issued.cuda_stream
-        return self._seen.find(key, lambda: self._issue(tensors, stream, meets, close, captured=True), stream)
+        key = (self._slot, *[tensors[name].data_ptr() for name in self._keyed])
+        stream = self._capturing.cuda_stream
+        return self._seen.find(key, lambda: self._issue(tensors, stream, captured=True, callers=False), stream)
 
-    def _issue(self, tensors: Tensors, stream: int, meets: bool, close: Boundary | None, captured: bool) -> None:
-        """The kernels and copies of a launch, with what begins and ends it.
+    def _issue(self, tensors: Tensors, stream: int, captured: bool, callers: bool) -> None:
+        """The kernels and copies of a launch, with what begins and, unless outputs are kept, ends it.
 
-        meets: the kernels do that by themselves. captured: the stream is being captured.
+        captured: the stream is being captured; callers: by the caller, who may replay it at any time.
         """
-        if self._program.needs_entry and not meets:
+        if self._program.needs_entry and (callers or not self._meets):
             self._open(stream)
         engine, slot = self._engine, self._slot
         bases = {name: tensors[name].data_ptr() for name in engine.names}
         if engine.early[slot]:
             engine.early[slot].issue(stream, bases)
         self._sides.fork(stream)
-        instead = {"edge": self._no_edge} if self._meets and not meets else None
-        copies = engine.ready(slot, bases, captured, meets)
+        instead = {"edge": self._no_edge} if self._meets and callers else None
+        copies = engine.ready(slot, bases, captured, callers)
         engine.issue(copies, 0, bases, captured)
         for number, (side, function) in enumerate(self._functions, start=1):
             function(side.cuda_stream if side else stream, tensors, instead)
             engine.issue(copies, number, bases, captured)
         self._sides.join(stream)
-        if self._await_outputs and not meets:
+        if self._await_outputs and (callers or not self._meets):
             self._await_outputs(stream)
-        if close:
-            close(stream)
+        if not self._kept:
+            self._end_launch(stream, callers)
+
+    def _end_launch(self, stream: int, callers: bool) -> None:
+        """Tells peers that the launch is over, where its kernels do not. callers: the caller captures it."""
+        if callers:
+            self._close_captured(stream)
+        elif not self._meets:
+            self._close(stream)
 
     def buffer(self, name: str) -> torch.Tensor:
         """Where the current stream may put an input of the next launch, so that it need not be copied.

@@ -23,7 +23,7 @@ class Operands:
         self._rows = [(t.name, torch.Size(t.shape), t.torch_dtype, t) for t in wanted]
         # To make one like another takes half as long as to make one of a shape; these have one element in memory.
         self._models = [
-            (t.name, torch.empty(1, dtype=t.torch_dtype, device=device).expand(t.shape)) for t in wanted
+            (t.name, torch.empty((), dtype=t.torch_dtype, device=device).expand(t.shape)) for t in wanted
         ]  # fmt: skip
 
     def new(self, but: Container[str] = ()) -> dict[str, torch.Tensor]:

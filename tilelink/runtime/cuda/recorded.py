@@ -73,8 +73,8 @@ class BoundaryOptions:
     turns: tuple[Mapping[str, Any], ...]
 
 
-def boundary_options(program: GpuProgram, found: Recorded) -> BoundaryOptions:
-    """What the boundary kernels of a rank are compiled with."""
+def boundary_options(program: GpuProgram, found: Recorded, begun: bool) -> BoundaryOptions:
+    """What the boundary kernels of a rank are compiled with. begun: a kernel lets the copy engine begin."""
     layout, cycle = program.layout, program.cycle
     common: dict[str, Any] = {
         "RANKS": layout.ranks, "BLOCK": 1 << (layout.ranks - 1).bit_length(), "ENTERED": layout.entered_base,
@@ -89,11 +89,13 @@ def boundary_options(program: GpuProgram, found: Recorded) -> BoundaryOptions:
     # A captured launch prepares its copy engine before it begins, where others leave that to their kernel.
     turns = range(cycle if cycle > 1 or program.begins_copies else 0)
     # Captured launches skip others. Where only the signals of every launch keep ranks together, they must wait instead.
-    skipping = {"CYCLE": cycle, "LAG": program.lag if program.reuse_wait else 1}
+    skipping = {"CYCLE": cycle, "LAG": program.lag if program.reuse_wait or cycle == 1 else 1}
+    # Of a launch that others begin, peers may be told in the next one: whoever waited for that here would never end.
+    ending = {**skipping, "LAG": 0} if begun and program.reuse_wait else skipping
     return BoundaryOptions(
         opening={**common, "WAIT": entry_first},
         awaiting={"EXITS": len(found.exits), "STAGE": common["STAGE"]} if found.exits and program.keeps else None,
         closing={**closing, "CYCLE": 0},
-        captured={**closing, **skipping} if turns else None,
+        captured={**closing, **ending} if turns else None,
         turns=tuple({**options, **skipping, "TURN": turn} for turn in turns),
     )

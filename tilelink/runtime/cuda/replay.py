@@ -11,13 +11,15 @@ import ctypes
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, Protocol
 
+from tilelink.errors import RankError
 from tilelink.runtime.cuda.driver import function_of, library
 
 KEPT = 32
-"""Sets of addresses that are remembered: all that have a graph, and of the others the last ones."""
+"""Sets of addresses that are remembered, and sets that have a graph: the last ones of each."""
 ENOUGH = 3
 """Operations that are worth a graph."""
 Key = tuple[int, ...]
@@ -49,19 +51,26 @@ class Graphs:
         self.drop = function_of(library, "cuGraphExecDestroy", handle)
 
     def captured(self, issue: Callable[[], None], stream: int) -> int | None:
-        """What `issue` puts on the stream as an executable graph, or None if the driver cannot have it as one."""
+        """What `issue` puts on the stream as an executable graph, or None if the driver cannot have it as one.
+
+        Then nothing was done, and `issue` may be called again for the stream that is meant.
+        """
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         if self._begin(stream, _THREAD_LOCAL):
             return None
+        refused = True
         try:
-            issue()
+            with suppress(RankError):
+                issue()
+                refused = False
         finally:
             status = self._end(stream, ctypes.byref(graph))
-        if status or not graph.value:
+        if not graph.value:
             return None
-        status = self._instantiate(ctypes.byref(executable), graph, 0)
+        if not (status or refused):
+            status = self._instantiate(ctypes.byref(executable), graph, 0)
         self._destroy(graph)
-        if status or not executable.value:
+        if status or refused or not executable.value:
             return None
         self._upload(executable, stream)  # else the first launch does it, when kernels may wait already
         return executable.value
@@ -71,35 +80,39 @@ class Seen:
     """Executable graphs by what they hold: one is made when the same comes for the second time."""
 
     def __init__(self, graphs: Callable[[], Graphs], worth: bool = True, kept: int = KEPT) -> None:
-        """worth: False never makes one. kept: how many keys are remembered: all with a graph, and the last others."""
-        self._graphs, self._worth, self._kept = graphs, worth, kept
+        """worth: False never makes one. kept: the keys that are remembered, and as many graphs: the last ones."""
+        self.worth = worth
+        self._graphs, self._kept = graphs, kept
         self._new: OrderedDict[Key, None] = OrderedDict()
-        self._known: dict[Key, int] = {}
+        self._known: OrderedDict[Key, int] = OrderedDict()
         weakref.finalize(self, _free, self._known, graphs)
 
     def find(self, key: Key, issue: Callable[[], None], stream: int) -> int | None:
         """The graph of what `issue` puts on a stream; it may be made now, which takes a while. None: there is none."""
-        if not self._worth:
+        if not self.worth:
             return None
         if key in self._known:
+            self._known.move_to_end(key)
             return self._known[key]
         if key not in self._new:
             self._new[key] = None
-            if len(self._new) + len(self._known) > self._kept:
+            if len(self._new) > self._kept:
                 self._new.popitem(last=False)
             return None
         del self._new[key]
         made = self._graphs().captured(issue, stream)
         if made is None:
-            self._worth = False
-        else:
-            self._known[key] = made
+            self.worth = False
+            return None
+        self._known[key] = made
+        if len(self._known) > self._kept:
+            self._graphs().drop(self._known.popitem(last=False)[1])  # the driver frees it once it is done
         return made
 
     def launch(self, executable: int, stream: int) -> bool:
         """Whether the driver launched a graph on a stream. Where it does not, there are none from now on."""
         refused = self._graphs().launch(executable, stream) != 0
-        self._worth = self._worth and not refused
+        self.worth = self.worth and not refused
         return not refused
 
 
@@ -130,7 +143,7 @@ class Replay:
             self._queue.issue(stream, bases)
 
 
-def _free(executables: dict[Key, int], graphs: Callable[[], Graphs]) -> None:
+def _free(executables: Mapping[Key, int], graphs: Callable[[], Graphs]) -> None:
     for executable in executables.values():
         graphs().drop(executable)
 

@@ -11,10 +11,13 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from tilelink.errors import RankError
 from tilelink.runtime.cuda.driver import function_of, with_context
 
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 
 class Events:
@@ -56,6 +59,24 @@ class Events:
             status = with_context(self._library, status, function, *arguments)
         if status:
             raise RankError(f"the CUDA driver does not order streams: error {status}", hint="see what failed before it")
+
+
+def new_stream(library: Any, device: torch.device, priority: int = 0) -> torch.cuda.ExternalStream:
+    """A stream that nobody else has: torch's come from a pool, and a caller's may be one of the same.
+
+    Freed with this object. Raises RankError if the driver has none.
+    """
+    create = function_of(
+        library, "cuStreamCreateWithPriority", ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint, ctypes.c_int
+    )
+    made = ctypes.c_void_p()
+    with torch.cuda.device(device):
+        status = create(ctypes.byref(made), _NON_BLOCKING, priority)
+    if status or made.value is None:
+        raise RankError(f"the CUDA driver makes no stream: error {status}")
+    stream = torch.cuda.ExternalStream(made.value, device)
+    weakref.finalize(stream, function_of(library, "cuStreamDestroy_v2", ctypes.c_void_p), made.value)
+    return stream
 
 
 class Sides:

@@ -61,11 +61,12 @@ class GpuKernel:
 class GpuProgram:
     """A module for all ranks of a group.
 
-    lag: a rank may prepare launch e once all peers have finished launch e - lag, because its copy engine and its staged
-    inputs then write to them; 0 waits for nobody. reuse_wait: whether kernels wait for peers' earlier launches, not
-    only for the program's own signals. tables: int32 values [ranks, *shape] of the dynamic mappings. records: how many
-    spans a program has in a launch at most, where kernels write them down; else 0. branches: whether the waits of a
-    copy engine may be a branch of a graph beside its copies (schedule/verify/queues.py).
+    lag: a rank may prepare launch e, or let its copy engine begin, once all peers have finished launch e - lag, because
+    its copy engine and its staged inputs then write to them; 0 waits for nobody. reuse_wait: whether kernels wait for
+    peers' earlier launches, not only for the program's own signals. tables: int32 values [ranks, *shape] of the dynamic
+    mappings. records: how many spans a program has in a launch at most, where kernels write them down; else 0.
+    branches: whether the waits of a copy engine may be a branch of a graph beside its copies, see
+    schedule/verify/queues.py.
     """
 
     source: Path

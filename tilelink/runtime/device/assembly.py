@@ -261,6 +261,15 @@ WARP_POLL_DEADLINE = _of_a_warp(POLL_DEADLINE_TMA)
 WARP_ADD_GPU = _of_a_warp(ADD_GPU_TMA)
 WARP_ADD_SYS = _of_a_warp(ADD_SYS_TMA)
 WARP_PUBLISH = tl.constexpr(f"{_STORES_DONE}\nbar.warp.sync 0xffffffff;\nmov.u32 $0, 0;")
+# $1 the counter, $2 by how much it goes up: lane 0 counts, behind all that the others have loaded
+WARP_COUNT = tl.constexpr("""{
+.reg .pred %p; .reg .b32 %v;
+bar.warp.sync 0xffffffff;
+mov.u32 %v, %laneid;
+setp.eq.u32 %p, %v, 0;
+@%p red.relaxed.gpu.global.add.u64 [$1], $2;
+mov.u32 $0, 0;
+}""")
 WARP_TRACE_BEGIN = _of_a_warp(TRACE_BEGIN)
 WARP_TRACE_END = _of_a_warp(TRACE_END)
 

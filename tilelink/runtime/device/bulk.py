@@ -18,16 +18,18 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from tilelink.runtime.device.assembly import (
     WARP_ADD_GPU,
     WARP_ADD_SYS,
+    WARP_COUNT,
     WARP_POLL,
     WARP_POLL_ALL,
     WARP_POLL_DEADLINE,
     WARP_PUBLISH,
 )
 from tilelink.runtime.device.compiled import tile_begin, transfer
+from tilelink.runtime.device.meeting import COUNTED, ON
 
 __all__ = [
-    "barriers", "idle", "load_box", "loaded", "notify", "prepare", "publish", "store_box", "tile_begin", "transfer",
-    "wait", "wait_all",
+    "barriers", "count_program", "idle", "load_box", "loaded", "notify", "prepare", "publish", "store_box",
+    "tile_begin", "transfer", "wait", "wait_all",
 ]  # fmt: skip
 
 # Triton 3.9 names them so.
@@ -84,6 +86,15 @@ def notify(pad, channel, rank, debug, STAGE: tl.constexpr, t, REMOTE: tl.constex
 def publish():
     """dl.publish: what the program stored before it loads behind it. It ends so: nothing reads its boxes any more."""
     tl.inline_asm_elementwise(WARP_PUBLISH, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def count_program(edge, epoch_at):
+    """dl.count_program."""
+    if edge is not None:
+        tl.inline_asm_elementwise(
+            WARP_COUNT, "=r,l,l", [epoch_at + COUNTED, tl.load(edge + ON)], dtype=tl.int32, is_pure=False, pack=1
+        )  # fmt: skip
 
 
 @gluon.jit

@@ -4,16 +4,16 @@
 A launch whose kernels run one after the other needs no kernel of the runtime's: the first of its own tells the peers
 that the rank has entered (`enter`), the last program of its last one that it has finished (`leave`).
 
-Where nobody waits for that and there is one kernel, it would only make every launch longer: there the programs are
-counted as they end (`count_program`), which nobody waits for, the number of a launch follows from the count
-(`launch_number`), and the next launch tells peers that the one before is finished (`tell_finished`). A copy engine may
-be beside it, which begins when that kernel says so (`begin_copies`): its flags have the values of the launch, and peers
-have finished the launches whose buffers it writes to. Nothing is left to do then when the kernel has ended.
+Where nobody waits for that it would only make every launch longer: there the programs are counted as they end
+(`count_program`), which nobody waits for, the number of a launch follows from the count (`launch_number`), and the next
+launch tells peers that the one before is finished (`tell_finished`). There may be several kernels, and a copy engine
+beside one, which begins when that kernel says so (`begin_copies`): its flags have the values of the launch, and peers
+have finished the launches whose buffers it writes to. Nothing is left to do then when the kernels have ended.
 
 Kernels get a block for that, `edge`, int64:
 
-    0   whether they do so at all: not in a CUDA graph, nor where outputs are copied first (`GpuProgram.meets`); on CPU
-        ranks, where the runtime does it, `edge` is None
+    0   whether they do so at all: not in a graph that a caller captures, nor where outputs are copied first
+        (`GpuProgram.meets`); on CPU ranks, where the runtime does it, `edge` is None
     1   how many programs have left, in all launches
     2   the next launch may begin once peers have finished that many launches before it; 0: at once
     3   rows of the table of symmetric outputs' counters
@@ -82,14 +82,15 @@ def tell_finished(
 @triton.jit
 def begin_copies(
     edge, signals, signal_table, epoch_at, watch, launch, rank,
-    FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
+    FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
-    """The last program tells peers what launches this one has found finished, and lets the copy engine begin.
+    """One program tells peers what launches this one has found finished, and lets the copy engine begin.
 
-    That of the launch before has ended: the launch began behind it.
+    That of the launch before has ended: the launch began behind it. FIRST: the first program does, which runs whenever
+    any does; else the last one, which has the fewest tiles, but runs only where all do.
     """
     if edge is not None:  # noqa: SIM102
-        if tl.program_id(0) == tl.num_programs(0) - 1:
+        if tl.program_id(0) == (0 if FIRST else tl.num_programs(0) - 1):
             _tell_of(edge, signal_table, epoch_at, launch, rank, FINISHED, RANKS, BLOCK)
             if tl.load(edge + ON) != 0:
                 count, lag = tl.load(edge + FLAGS).to(tl.int32), tl.load(edge + LAG)
@@ -100,6 +101,8 @@ def begin_copies(
                     peers = tl.arange(0, BLOCK)
                     reach(signals, FINISHED + peers, launch - lag + peers * 0, peers < RANKS, watch, STAGE)
                 tl.debug_barrier()
+                if isa() == "amdgcn":
+                    fence()
                 ready = tl.load(edge + READY).to(tl.pointer_type(tl.int32))
                 tl.atomic_add(ready, 1, sem="release", scope="sys")
 
