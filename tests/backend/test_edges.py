@@ -202,9 +202,7 @@ def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str
     assert names == (["launch_number", "begin_copies", "wait", "count_program"] if begins else ["wait"])
     if begins:
         numbers = f"{one.finished_base}, 3, 4, 2, True"
-        call = (
-            f"dl.begin_copies(edge, signals, signal_table, epoch_at, watch, launch, rank, {numbers})"
-        )
+        call = f"dl.begin_copies(edge, signals, signal_table, epoch_at, watch, launch, rank, {numbers})"
         assert [line.strip() for line in body.splitlines() if "begin_copies" in line] == [call]
 
 

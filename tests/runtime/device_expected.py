@@ -260,6 +260,8 @@ def check_begun_copies(device: str) -> None:
     close_launch[(1,)](*state, none, *tables, **constants, EXITS=0)
     assert epoch.tolist() == [6, 1, 0, 5] and pads[:, 4].tolist() == [5] * 3
     launches(6)
+    turn_launch[(1,)](*state, *tables, **{**constants, "CYCLE": 1}, TURN=0)
+    assert epoch.tolist() == [7, 0, 0, 6] and pads[:, 4].tolist() == [6] * 3, "with one buffer none are skipped"
 
 
 def check_boundaries(device: str) -> None:

@@ -11,18 +11,24 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.runtime.test_order import case_of
+from tests.compiler.library import cases, name
+from tests.runtime.test_order import gpu_of
 from tests.runtime.test_sides import Library
 from tilelink.runtime.cuda import driver, engine, queue
 from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate, Operation
 from tilelink.runtime.cuda.engine import CopyEngine, behind, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.recorded import EMPTY, Recorded, boundary_options, recorded
+from tilelink.runtime.cuda.spec import GpuProgram
 
 STREAM = 5
 BOX = Box(tensor="x", rank=0, offsets=(0,), width=64)
 COPY, FLAG = Copy(target=BOX, source=BOX), Flag(number=0, rank=1, channel=3, step=1, count=1, slots=1)
 GATE = Gate(channel=0, threshold=7)
+
+
+def case_of(wanted: str) -> GpuProgram:
+    return gpu_of(next(case for case in cases() if name(case) == wanted))
 
 
 @pytest.fixture
@@ -115,12 +121,21 @@ def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, turns: int) -
     assert program.begins_copies is begins and len(options.turns) == turns
 
 
+@pytest.mark.parametrize(
+    ("case", "turns"), [("ag_gemm-movers", 1), ("ag_gemm_in_place-movers", 1), ("all_gather_kept-few", 2)]
+)
+def test_captured_launches_whose_kernels_wait_for_what_peers_tell_late_have_a_turn(case: str, turns: int) -> None:
+    program = case_of(case)
+    assert program.counted and program.tells_late is (turns == 1)
+    assert len(boundary_options(program, recorded(program, 0), False).turns) == turns == program.cycle
+
+
 def test_a_captured_launch_is_prepared_before_it_begins() -> None:
     """With one buffer none are skipped; but what the kernel of another launch does must be done before this one."""
     sizes = SimpleNamespace(ranks=2, entered_base=0, finished_base=2, stages=())
     program: Any = SimpleNamespace(
         layout=sizes, cycle=1, kernels=(), lag=1, needs_entry=False, reuse_wait=True, keeps=False, counted=6,
-        begins_copies=True,
+        tells_late=True,
     )  # fmt: skip
     options = boundary_options(program, EMPTY, False)
     assert [turn["TURN"] for turn in options.turns] == [0] and options.captured is not None
@@ -129,7 +144,7 @@ def test_a_captured_launch_is_prepared_before_it_begins() -> None:
     assert begun.captured is not None and (begun.captured["LAG"], begun.turns[0]["LAG"]) == (0, 1), (
         "peers may tell of this launch in their next one"
     )
-    program.begins_copies = False
+    program.tells_late = False
     assert boundary_options(program, EMPTY, False).turns == ()
 
 

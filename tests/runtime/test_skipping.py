@@ -41,6 +41,8 @@ class Pushing(Node):
     readers: tuple[int, ...] = ()
     begun: bool = False
     """A kernel lets pushes begin, and peers are told of a launch in the next one (meeting.begin_copies)."""
+    turns: bool = True
+    """There is a kernel before a captured launch, also where none is skipped."""
     late: bool = False
     """What came is read, as outputs that are copied are, only after peers were told that the launch is over."""
     held: list[list[list[int]]] = field(init=False)
@@ -57,7 +59,8 @@ class Pushing(Node):
         for captured in self.captured:
             skipped = (self.buffer - (epoch - 1)) % self.buffers if captured else 0
             if captured:
-                yield from self.skip(rank, epoch, skipped, 0)
+                if self.turns:
+                    yield from self.skip(rank, epoch, skipped, 0)
                 epoch += skipped
             elif self.begun:
                 yield from self.tell(self.finished, rank, epoch - 1 - self.told[rank])
@@ -113,7 +116,7 @@ def lag_of_replays(buffers: int, reuse: bool) -> int:
     sizes = SimpleNamespace(ranks=2, entered_base=0, finished_base=2, stages=())
     program: Any = SimpleNamespace(
         layout=sizes, cycle=buffers, kernels=(), lag=0, needs_entry=False, reuse_wait=reuse, keeps=False, counted=0,
-        begins_copies=False,
+        tells_late=False,
     )  # fmt: skip
     found = boundary_options(program, EMPTY, False)
     assert found.captured is not None and found.closing["LAG"] == 0, "others do not wait"
@@ -151,6 +154,12 @@ def test_peers_may_be_told_of_a_launch_in_the_next_one(buffers: int, replays: fl
         last = LAUNCHES + sum(node.captured) * (buffers - 1)
         told = last - (not node.captured[-1])
         assert node.ended == [last] * node.ranks and node.finished == [[told] * node.ranks] * node.ranks
+
+
+def test_a_captured_launch_tells_peers_before_its_kernels_wait_for_them() -> None:
+    """With one buffer none are skipped, and its kernels do not tell of the launch before, as others do."""
+    with pytest.raises(AssertionError, match="nobody can go on"):
+        list(runs(1, 0.5, reuse=True, skip_lag=0, begun=True, turns=False))
 
 
 @pytest.mark.parametrize("buffers", [2, 3])

@@ -86,8 +86,8 @@ def boundary_options(program: GpuProgram, found: Recorded, begun: bool) -> Bound
         "LAG": program.lag, "ENTRY": program.needs_entry, "PROGRAMS": program.counted,
     }  # fmt: skip
     closing = {**options, "EXITS": len(found.exits)}
-    # A captured launch prepares its copy engine before it begins, where others leave that to their kernel.
-    turns = range(cycle if cycle > 1 or program.begins_copies else 0)
+    # Kernels of a captured launch tell peers of nothing, and let nobody begin: that must be done before them.
+    turns = range(cycle if cycle > 1 or program.tells_late else 0)
     # Captured launches skip others. Where only the signals of every launch keep ranks together, they must wait instead.
     skipping = {"CYCLE": cycle, "LAG": program.lag if program.reuse_wait or cycle == 1 else 1}
     # Of a launch that others begin, peers may be told in the next one: whoever waited for that here would never end.

@@ -94,6 +94,11 @@ class GpuProgram:
         return sum(k.programs for k in self.kernels if k.counted)
 
     @cached_property
+    def tells_late(self) -> bool:
+        """Whether somebody waits for what peers are told in their next launch (runtime/device/meeting.py)."""
+        return self.counted > 0 and len(self.kernels) > 1
+
+    @cached_property
     def begins_copies(self) -> bool:
         """Whether a kernel lets the copy engine begin (runtime/device/meeting.py)."""
         return self.counted > 0 and any(k.copy_engine for k in self.kernels)
