@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.compiler.library import cases, name
 from tests.runtime.test_order import gpu_of
 from tests.runtime.test_sides import Library
-from tilelink.runtime.cuda import driver, engine, queue
+from tilelink.runtime.cuda import driver, engine, kernel, queue
 from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate, Operation
 from tilelink.runtime.cuda.engine import CopyEngine, behind, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
@@ -95,15 +94,20 @@ def test_who_may_be_begun() -> None:
     assert not may_be_begun(some), "a word that nobody waited for would let a later launch begin"
 
 
-@pytest.mark.parametrize(("able", "others"), [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize(("others", "begun"), [(1, True), (0, False)])
 def test_all_ranks_let_their_copy_engines_begin_or_none(
-    able: bool, others: bool, monkeypatch: pytest.MonkeyPatch
+    others: int, begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def reduce(values: torch.Tensor, *_: Any, **__: Any) -> None:
-        values.fill_(min(int(values), int(others)))
-
-    monkeypatch.setattr(dist, "all_reduce", reduce)
-    assert GpuKernel._all(SimpleNamespace(device="cpu", _group=None), able) is (able and others)  # type: ignore[arg-type]
+    """One that tells of a launch in its next one must not be waited for at the end of this one."""
+    program, made = case_of("ag_gemm_in_place-h200"), list[dict[str, Any]]()
+    monkeypatch.setattr(kernel, "_of_all", lambda own, group, device: [own, others])
+    monkeypatch.setattr(kernel, "CopyEngine", lambda *_, **named: made.append(named))
+    rank: Any = SimpleNamespace(
+        _program=program, _rank=0, _group=None, device=torch.device("cpu"), _place=None, _tracer=None, _watch=None,
+        _heap=SimpleNamespace(pads=[0] * 3, pad=torch.zeros(4)), _check_gates=lambda gated: None,
+    )  # fmt: skip
+    GpuKernel._record(rank)
+    assert made[0]["begun"] is begun is rank._meets and rank._boundary.captured["LAG"] == (0 if begun else 2)
 
 
 def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:

@@ -84,7 +84,7 @@ class GpuKernel:
         """The queue of every buffer in the cycle, and the tables of the boundary kernels."""
         found = recorded(self._program, self._rank)
         # All ranks or none: one that is told of a launch in the next one must not be waited for at this one's end.
-        begun = self._program.begins_copies and self._all(may_be_begun(found))
+        begun = self._program.begins_copies and all(_of_all(int(may_be_begun(found)), self._group, self.device))
         self._meets = self._program.meets and begun == self._program.begins_copies
         self._boundary = boundary_options(self._program, found, begun)
         self._check_gates(found.gated)
@@ -101,12 +101,6 @@ class GpuKernel:
         )  # fmt: skip
         self._gated = sorted(found.gated)
         self._thresholds = {(g.tensor, g.kind): tables.thresholds(g, self._rank, device) for g in layout.grids}
-
-    def _all(self, able: bool) -> bool:
-        """Whether all ranks say so. Collective."""
-        found = torch.tensor([able], dtype=torch.int32, device=self.device)
-        dist.all_reduce(found, dist.ReduceOp.MIN, group=self._group)
-        return bool(found.item())
 
     def _check_gates(self, gated: Collection[int]) -> None:
         for grid in self._program.layout.grids:
@@ -365,10 +359,16 @@ class GpuKernel:
 def _agree(program: GpuProgram, group: dist.ProcessGroup, device: torch.device) -> None:
     """Raises RankError on every rank if the ranks do not build the same program: they would wait for ever."""
     number = int(program.source.stem.rpartition("_")[2][:15], 16)
-    own = torch.tensor([number], dtype=torch.int64, device=device)
-    every = torch.zeros(dist.get_world_size(group), dtype=torch.int64, device=device)
-    dist.all_gather_into_tensor(every, own, group=group)
-    different = [rank for rank, one in enumerate(every.tolist()) if one != number]
+    every = _of_all(number, group, device)
+    different = [rank for rank, one in enumerate(every) if one != number]
     if different:
         hint = "call compile with the same program, schedule and sizes on all ranks, in the same order"
         raise RankError(f"rank {dist.get_rank(group)} and rank {different[0]} compile different programs", hint=hint)
+
+
+def _of_all(number: int, group: dist.ProcessGroup, device: torch.device) -> list[int]:
+    """The numbers of all ranks. Collective."""
+    own = torch.tensor([number], dtype=torch.int64, device=device)
+    every = torch.zeros(dist.get_world_size(group), dtype=torch.int64, device=device)
+    dist.all_gather_into_tensor(every, own, group=group)
+    return every.tolist()
