@@ -155,14 +155,17 @@ def test_kernels_beside_each_other_are_counted_together_and_one_tells() -> None:
         assert not any(kernel.counted for kernel in emitted(other).kernels)
 
 
+def of_library(file: str, name: str, schedule: str) -> Emitted:
+    """A schedule of the library, with sizes that its tiles divide, on four ranks."""
+    module = compiler.load(file)
+    program = module.program(name)
+    dims = {"Ms": 256, "N": 1024, "K": 256}
+    chosen = module.schedule(schedule, program)
+    return emitted(compiler.bound(program, chosen, ranks=4, dims=dims, dtype="bf16", target="sm_90"))
+
+
 def test_programs_of_a_warp_are_counted_too() -> None:
-    module = compiler.load("gemm_rs")
-    program = module.program("gemm_rs_own_last")
-    one = compiler.bound(
-        program, module.schedule("h200_movers", program), ranks=4, dims={"Ms": 256, "N": 1024, "K": 256}, dtype="bf16",
-        target="sm_90",
-    )  # fmt: skip
-    result = emitted(one)
+    result = of_library("gemm_rs", "gemm_rs_own_last", "h200_movers")
     assert "gl.warp_specialize" in result.text and all(kernel.counted for kernel in result.kernels)
     programs = sum(kernel.kernel.programs for kernel in result.kernels)
     assert result.text.count(f"launch = dl.launch_number(epoch_at, edge, {programs})") == 2
@@ -211,10 +214,7 @@ def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str
 )
 def test_which_program_lets_copies_begin(file: str, name: str, first: bool) -> None:
     """The first one, whichever others run, unless the copies wait for products of them all anyway."""
-    module = compiler.load(file)
-    program = module.program(name)
-    dims = {"Ms": 256, "N": 1024, "K": 256}
-    text = emitted(compiler.bound(program, module.schedule("h200", program), ranks=4, dims=dims, target="sm_90")).text
+    text = of_library(file, name, "h200").text
     assert re.findall(r"dl\.begin_copies\(.* (\w+)\)", text) == [str(first)]
 
 

@@ -10,24 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from tests.compiler.library import cases, name
-from tests.runtime.test_order import gpu_of
+from tests.runtime.test_order import case_of
 from tests.runtime.test_sides import Library
 from tilelink.runtime.cuda import driver, engine, kernel, queue
 from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate, Operation
 from tilelink.runtime.cuda.engine import CopyEngine, behind, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.recorded import EMPTY, Recorded, boundary_options, recorded
-from tilelink.runtime.cuda.spec import GpuProgram
 
 STREAM = 5
 BOX = Box(tensor="x", rank=0, offsets=(0,), width=64)
 COPY, FLAG = Copy(target=BOX, source=BOX), Flag(number=0, rank=1, channel=3, step=1, count=1, slots=1)
 GATE = Gate(channel=0, threshold=7)
-
-
-def case_of(wanted: str) -> GpuProgram:
-    return gpu_of(next(case for case in cases() if name(case) == wanted))
 
 
 @pytest.fixture

@@ -102,20 +102,18 @@ def test_launches_end_where_all_streams_share_a_queue(case: Any) -> None:
     assert stuck(program, [order_of(program, rank) for rank in range(RANKS)]) == []
 
 
-def begun_of(program: GpuProgram) -> bool:
-    return program.begins_copies and all(may_be_begun(recorded(program, rank)) for rank in range(RANKS))
-
-
-@pytest.mark.parametrize("case", [c for c in QUEUED if "copy_engine" in str(c[1]) and begun_of(gpu_of(c))], ids=name)
-def test_copies_that_a_kernel_lets_begin_may_share_its_queue(case: Any) -> None:
+def test_copies_that_a_kernel_lets_begin_may_share_its_queue() -> None:
     """What stands behind a kernel begins whenever that has said so, which it does before it waits for anything."""
-    program = gpu_of(case)
-    issued: list[list[Any]] = []
-    for rank in range(RANKS):
-        (kernel,) = kernels_in_order(program.kernels)
-        before, after = behind(recorded(program, rank).late[0])
-        issued.append([*before, kernel, *after])
-    assert stuck(program, issued) == []
+    tried = 0
+    for case in (one for one in QUEUED if "copy_engine" in str(one[1])):
+        program = gpu_of(case)
+        queues = [recorded(program, rank) for rank in range(RANKS)]
+        if program.begins_copies and all(map(may_be_begun, queues)):
+            (kernel,) = kernels_in_order(program.kernels)
+            parts = [behind(queue.late[0]) for queue in queues]
+            assert stuck(program, [[*before, kernel, *after] for before, after in parts]) == [], name(case)
+            tried += 1
+    assert tried > 10, "of the library's schedules"
 
 
 def case_of(wanted: str) -> GpuProgram:

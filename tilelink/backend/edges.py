@@ -11,11 +11,12 @@ from tilelink.schedule.bound import Bound, Kernel
 def edges(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[bool, bool]:
     """Whether a kernel begins the launch by itself, and ends it: where all kernels run one after the other, or all
     their programs are counted."""
-    alone = counted(bound, dialect) > 0
-    if not dialect.meets or kernel.on_copy_engine or (not alone and any(one.stream != "main" for one in bound.kernels)):
+    by_count = counted(bound, dialect) > 0
+    in_line = all(one.stream == "main" for one in bound.kernels)
+    if not dialect.meets or kernel.on_copy_engine or not (by_count or in_line):
         return False, False
     read = any(one.needs_entry for one in bound.kernels) and bound.ranks > 1
-    return read and kernel.position == 0, alone or kernel.position == len(bound.kernels) - 1
+    return read and kernel.position == 0, by_count or kernel.position == len(bound.kernels) - 1
 
 
 def counted(bound: Bound, dialect: Dialect) -> int:

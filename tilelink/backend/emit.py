@@ -55,10 +55,10 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
         else:
             context = _tile_kernel(bound, kernel, _arguments(bound, kernel, uniform, chosen), uniform, modules, chosen)
         contexts.append(context)
-        alone = counted(bound, chosen) > 0 and not kernel.on_copy_engine
+        by_count = counted(bound, chosen) > 0 and not kernel.on_copy_engine
         lanes = context.bulk.lanes if context.bulk else 0
         kernels.append(
-            EmittedKernel(name=kernel.name, kernel=kernel, args=context.args, counted=alone, lanes=lanes)
+            EmittedKernel(name=kernel.name, kernel=kernel, args=context.args, counted=by_count, lanes=lanes)
         )  # fmt: skip
     _refuse_taken_names(bound, contexts)
     bulk = any(c.bulk for c in contexts)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import torch
@@ -11,13 +11,11 @@ import torch
 from tilelink.runtime.cuda.branches import Branches
 from tilelink.runtime.cuda.copies import Flag, Operation
 from tilelink.runtime.cuda.driver import library
-from tilelink.runtime.cuda.queue import Places, Queue
+from tilelink.runtime.cuda.queue import Bases, Places, Queue
 from tilelink.runtime.cuda.recorded import Recorded
 from tilelink.runtime.cuda.replay import Replay, graphs
-from tilelink.runtime.cuda.sides import new_stream
+from tilelink.runtime.cuda.sides import SIDE_PRIORITY, new_stream
 
-SIDE_PRIORITY = -1  # other hardware queues than those of a caller's stream of the usual priority
-Bases = Mapping[str, int]
 Parts = dict[int, tuple[Replay, int | None]]
 """What is issued behind so many kernels, and its graph, if there is one."""
 
@@ -39,14 +37,14 @@ class CopyEngine:
         self._given = places, pads, rank, values.data_ptr(), timed
         self._replayed = replayed
         self.begin = torch.zeros(1, dtype=torch.int32, device=values.device)
-        """The word by which it does."""
+        """The word by which a kernel lets it begin."""
         rest = [[o for o in early if not (isinstance(o, Flag) and o.rank == rank)] for early in found.early]
         self.early = [Queue(operations, *self._given) for operations in rest]
         """What the main stream does before the kernels, for each buffer."""
-        self._captured = [self._queues(late, None) for late in found.late]
-        self.late = [self._queues(behind(late), self.begin) for late in found.late] if begun else self._captured
+        captured = [self._queues(late, None) for late in found.late]
+        self.late = [self._queues(behind(late), self.begin) for late in found.late] if begun else captured
         """The rest, for each buffer in parts: before the kernels, and behind each of them."""
-        self._captured_replays = self._replays_of(self._captured)
+        self._captured_replays = self._replays_of(captured)
         self._replays = self._replays_of(self.late) if begun else self._captured_replays
         self.names = sorted({name for queue in chain(self.early, *self.late) for name in queue.names})
         """The tensors of the caller whose addresses it takes."""

@@ -13,14 +13,14 @@ from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.driver import library
-from tilelink.runtime.cuda.engine import SIDE_PRIORITY, CopyEngine, may_be_begun
+from tilelink.runtime.cuda.engine import CopyEngine, may_be_begun
 from tilelink.runtime.cuda.functions import Address, Boundary, Function
 from tilelink.runtime.cuda.heap import Heap
 from tilelink.runtime.cuda.operands import Operands, Tensors
 from tilelink.runtime.cuda.order import kernels_in_order
 from tilelink.runtime.cuda.recorded import boundary_options, recorded
 from tilelink.runtime.cuda.replay import Seen, graphs
-from tilelink.runtime.cuda.sides import Sides, new_stream
+from tilelink.runtime.cuda.sides import SIDE_PRIORITY, Sides, new_stream
 from tilelink.runtime.cuda.spec import Argument, GpuProgram
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.job import TensorLayout
@@ -142,12 +142,12 @@ class GpuKernel:
             (streams.get(one.stream), Function(one, getattr(module, one.name), fixed, self._value, layout))
             for one in order
         ]
-        # Two kernels at once get other SMs in a graph, and those that move data were slower by 10 to 20 us there.
+        # Of kernels beside each other most were 6 to 24 us slower in a graph, where they seem to get other SMs.
         worth = bool(self._engine.stream) and not streams and all(function.in_place for _, function in self._functions)
         self._seen = Seen(graphs, worth and not self._watch, SETS)
         self._capturing = new_stream(library(), self.device)
-        self._streams = [*streams.values(), *([self._engine.stream] if self._engine.stream else [])]
-        self._sides = Sides(library(), [side.cuda_stream for side in self._streams])
+        sides = [*streams.values(), *([self._engine.stream] if self._engine.stream else [])]
+        self._sides = Sides(library(), [side.cuda_stream for side in sides])
         arguments = (self._heap.pad, pads, self._epoch, watch)
         prepared = (self._counters, self._flags, self._flag_values, rank)
         closing, turning = (*arguments, self._exits, *prepared), (*arguments, *prepared)

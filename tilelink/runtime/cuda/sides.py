@@ -16,6 +16,7 @@ import torch
 from tilelink.errors import RankError
 from tilelink.runtime.cuda.driver import function_of, with_context
 
+SIDE_PRIORITY = -1  # other hardware queues than those of a caller's stream of the usual priority
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
