@@ -48,12 +48,17 @@ class Library:
         self.sizes, self.encoded, self.launches, self.other = sizes or [], list[Any](), list[Any](), list[str]()
         self.statuses: list[int] = []
         """Of the next launches; then 0."""
-        self.refuses = 0
+        self.refuses, self.made = 0, list[Any]()
         self.cuTensorMapEncodeTiled, self.cuLaunchKernel = Call(self._encode), Call(self._launch)
         if sizes is not None:
             self.cuFuncGetParamInfo = Call(self._ask)
         for name in ("cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"):
             setattr(self, name, Call(lambda *_, name=name: self.other.append(name) or 0))
+
+    def launcher(self, src: Any, metadata: Any, keep: Callable[[Any], None]) -> Callable[..., None]:
+        """Makes a launcher of Triton's, which keeps its arguments."""
+        self.made.append(src)
+        return lambda *arguments: keep(arguments)
 
     def _ask(self, handle: int, number: int, offset: Any, size: Any) -> int:
         assert handle == HANDLE
@@ -235,15 +240,13 @@ class Compiled:
 
     def __init__(self, said: Any, fails: Exception | None = None) -> None:
         self.src, self.metadata, self.function, self.packed_metadata = said.src, said.metadata, said.function, "packed"
-        self.fails, self.loaded, self.runs = fails, 0, list[Any]()
+        self.fails, self.loaded, self.runs, self.run = fails, 0, list[Any](), None
 
     def _init_handles(self) -> None:
         self.loaded += 1
+        self.run = functions.driver.active.launcher_cls(self.src, self.metadata, self.runs.append)
         if self.fails:
             raise self.fails
-
-    def run(self, *arguments: Any) -> None:
-        self.runs.append(arguments)
 
 
 class Source:
@@ -259,8 +262,8 @@ class Source:
         return self.compiled
 
 
-KINDS = {"a": "tensor", "d": "descriptor", "n": "rank", "N": "first_program", "m": "edge", "b": "tensor"}
-FIXED = {"rank": -5, "edge": 2**40 + 1}
+KINDS = {"a": "tensor", "d": "descriptor", "n": "rank", "N": "first_program", "m": "num_programs", "b": "edge"}
+EDGE = torch.zeros(4)
 
 
 @pytest.fixture
@@ -271,12 +274,14 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     monkeypatch.setattr(functions, "torch", here)
     monkeypatch.setattr(driver, "torch", SimpleNamespace(cuda=SimpleNamespace(current_device=lambda: 0)))
     monkeypatch.setattr(functions, "_hooked", lambda: False)
+    active = SimpleNamespace(active=SimpleNamespace(launcher_cls=made.launcher))
+    monkeypatch.setattr(functions, "driver", active)
     return made
 
 
 def function_with(compiled: Compiled) -> tuple[Function, dict[str, torch.Tensor], torch.Tensor]:
     """A function, the tensors that callers pass it (a and d) and the one that is always the same (b)."""
-    _, a, d, b = given()
+    _, a, d, _ = given()
     tensors = {"a": a, "d": d}
     layout: Any = SimpleNamespace(
         tensor=lambda name: SimpleNamespace(shape=tensors[name].shape, torch_dtype=tensors[name].dtype)
@@ -288,7 +293,8 @@ def function_with(compiled: Compiled) -> tuple[Function, dict[str, torch.Tensor]
         name="k", stream="main", position=0, programs=PROGRAMS, copy_engine=False, warps=WARPS, stages=3,
         needs_entry=False, args=args,
     )  # fmt: skip
-    return Function(kernel, Source(compiled), FIXED, lambda one: b if one.name == "b" else None, layout), tensors, b
+    fixed = {"rank": -5, "edge": EDGE}
+    return Function(kernel, Source(compiled), fixed, lambda one: None, layout), tensors, EDGE
 
 
 def test_a_function_points_at_what_its_caller_passes(library: Library) -> None:
@@ -301,18 +307,43 @@ def test_a_function_points_at_what_its_caller_passes(library: Library) -> None:
     assert compiled.runs == [] and compiled.loaded == 1
 
 
-@pytest.mark.parametrize("why", ["unknown", "other values"])
-def test_triton_launches_the_rest(library: Library, why: str) -> None:
-    said: dict[str, Any] = {"num_ctas": 2} if why == "unknown" else {}
-    compiled = Compiled(compiled_as(**said))
-    function, tensors, b = function_with(compiled)
-    function(STREAM, tensors, {"edge": 0} if why == "other values" else None)
-    assert library.launches == []
-    ((*before, a, d, n, first, edge, last),) = compiled.runs
-    assert before == [PROGRAMS, 1, 1, STREAM, HANDLE, "packed", None, None, None]
-    assert a is tensors["a"] and last is b
-    assert (n, first, edge) == (-5, 0, 0 if why == "other values" else 2**40 + 1)
-    assert (d.base.data_ptr(), d.shape, d.block_shape) == (tensors["d"].data_ptr(), [192, 96], [64, 32])
+def test_no_launcher_of_tritons_is_made_where_none_is_used(library: Library) -> None:
+    function, tensors, _ = function_with(Compiled(compiled_as()))
+    function(STREAM, tensors)
+    function(STREAM, tensors, {"edge": torch.zeros(4)})
+    Boundary(Source(Compiled(compiled_as())), tuple(given()[0]), {})(STREAM)
+    assert len(library.launches) == 3 and library.made == []
+    assert functions.driver.active.launcher_cls == library.launcher
+
+
+def test_triton_launches_the_rest(library: Library) -> None:
+    compiled = Compiled(compiled_as(num_ctas=2))
+    function, tensors, edge = function_with(compiled)
+    assert library.made == []
+    other = torch.zeros(4)
+    for instead in (None, {"edge": other}, None):
+        function(STREAM, tensors, instead)
+    assert library.launches == [] and len(library.made) == 1
+    for last, (*before, a, d, n, first, m, b) in zip((edge, other, edge), compiled.runs, strict=True):
+        assert before == [PROGRAMS, 1, 1, STREAM, HANDLE, "packed", None, None, None]
+        assert a is tensors["a"] and b is last and (n, first, m) == (-5, 0, PROGRAMS)
+        assert (d.base.data_ptr(), d.shape, d.block_shape) == (tensors["d"].data_ptr(), [192, 96], [64, 32])
+
+
+def test_other_tensors_for_a_kind_change_that_parameter_of_one_launch(library: Library) -> None:
+    function, tensors, edge = function_with(Compiled(compiled_as()))
+    other, third = torch.zeros(4), torch.zeros(4)
+    more = {"a": torch.zeros(4), "d": torch.zeros(3, 64, 96, dtype=torch.bfloat16)}
+    launches = [(tensors, edge), (tensors, other), (more, other), (more, third), (more, edge)]
+    for passed, last in launches:
+        function(STREAM, passed, None if last is edge else {"edge": last})
+    for one, (passed, last) in zip(library.launches, launches, strict=True):
+        assert [one.values[0], one.values[8]] == bytes_of(("Q", passed["a"].data_ptr()), ("Q", last.data_ptr()))
+        assert one.values[1] == struct.pack("<Q", passed["d"].data_ptr()) * (MAP_BYTES // 8)
+    encoded = len(library.encoded)
+    for passed, last in ((more, other), (more, third), (more, other)):
+        function(STREAM, passed, {"edge": last})
+    assert len(library.encoded) == encoded, "parameters are kept"
 
 
 def test_triton_launches_what_the_driver_cannot_describe_and_all_after_it(
@@ -326,10 +357,11 @@ def test_triton_launches_what_the_driver_cannot_describe_and_all_after_it(
     function(STREAM, other)
     library.refuses = 0
     function(STREAM, tensors)
+    function(STREAM, tensors, {"edge": b})
     assert len(library.launches) == 1
-    for passed, (*before, a, d, n, first, edge, last) in zip((other, tensors), compiled.runs, strict=True):
+    for passed, (*before, a, d, n, first, m, last) in zip((other, tensors, tensors), compiled.runs, strict=True):
         assert before == [PROGRAMS, 1, 1, STREAM, HANDLE, "packed", None, None, None]
-        assert a is passed["a"] and last is b and (n, first, edge) == (-5, 0, 2**40 + 1)
+        assert a is passed["a"] and last is b and (n, first, m) == (-5, 0, PROGRAMS)
         assert (d.base.data_ptr(), d.shape, d.block_shape) == (passed["d"].data_ptr(), [192, 96], [64, 32])
     (said,) = caplog.messages
     assert "k is launched by Triton from now on" in said and "error 1" in said

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from math import prod
 from typing import Any
 
 import torch
 from triton import knobs
+from triton.runtime import driver
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -42,10 +45,33 @@ def _hooked() -> bool:
     return any(hook is not None and bool(getattr(hook, "calls", True)) for hook in hooks)
 
 
+class _Later:
+    """Triton's launcher of a kernel, made when it is first used: Triton 3.6 has a C compiler make each, for 0.5 s."""
+
+    def __init__(self, make: Callable[..., Callable[..., None]], *arguments: Any) -> None:
+        self._make = cache(lambda: make(*arguments))
+
+    def __call__(self, *arguments: Any) -> None:
+        self._make()(*arguments)
+
+
+@contextmanager
+def _launchers_later() -> Iterator[None]:
+    """Kernels that are loaded meanwhile get their launcher when it is first used, if ever."""
+    active: Any = driver.active
+    made = active.launcher_cls
+    active.launcher_cls = partial(_Later, made)
+    try:
+        yield
+    finally:
+        active.launcher_cls = made
+
+
 def _load(compiled: Any, name: str) -> None:
     """Puts a compiled kernel on the GPU. Raises BindingError for one that asks for more than an SM has."""
     try:
-        compiled._init_handles()
+        with _launchers_later():
+            compiled._init_handles()
     except OutOfResources as error:
         hint = "take smaller tiles, fewer stages, or `flat` away"
         raise BindingError(f"kernel {name} does not fit the GPU: {error}", hint=hint) from None
@@ -115,6 +141,7 @@ class Function:
         _load(compiled, kernel.name)
         self._run = launcher(compiled, kernel.grid)
         self._in_place = _in_place(compiled, kernel.grid, self._arguments)
+        self._grid, self._others = kernel.grid, dict[tuple[Any, ...], InPlace | None]()
         self.compiled = compiled
         for position, _ in self._changing:
             self._arguments[position] = None
@@ -125,28 +152,41 @@ class Function:
         return self._in_place is not None
 
     def __call__(
-        self, stream: int, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, Any] | None = None
+        self, stream: int, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, torch.Tensor] | None = None
     ) -> None:
-        """Launches it; instead: other values for kinds of parameters.
+        """Launches it; instead: other tensors for kinds of parameters, the same few again and again.
 
         Where the driver cannot describe a tensor that a caller passes, Triton launches it, then and from then on.
         """
-        if self._in_place is not None and instead is None:
+        kernel = self._in_place if instead is None else self._other(tensors, instead)
+        if kernel is not None:
             try:
                 for position, argument in self._changing:
-                    self._in_place.point(position, tensors[argument.name].data_ptr())
+                    kernel.point(position, tensors[argument.name].data_ptr())
             except Unknown as reason:
                 _log.warning("%s is launched by Triton from now on, which takes longer: %s", self._name, reason)
                 self._in_place = None
             else:
-                _launch(self._in_place, stream, self._name)
+                _launch(kernel, stream, self._name)
                 return
+        self._run(stream, *self._all(tensors, instead))
+
+    def _all(self, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, torch.Tensor] | None) -> list[Any]:
         arguments = list(self._arguments)
         for position, argument in self._changing:
             arguments[position] = described(tensors[argument.name], argument)
         if instead:
             arguments = [instead.get(kind, a) for kind, a in zip(self._kinds, arguments, strict=True)]
-        self._run(stream, *arguments)
+        return arguments
+
+    def _other(self, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, torch.Tensor]) -> InPlace | None:
+        """The kernel with other tensors for kinds of parameters, if its launch is understood."""
+        if self._in_place is None:
+            return None
+        key = tuple((kind, value.data_ptr()) for kind, value in instead.items())
+        if key not in self._others:
+            self._others[key] = _in_place(self.compiled, self._grid, self._all(tensors, instead))
+        return self._others[key]
 
 
 class Address:
