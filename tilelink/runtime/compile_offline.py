@@ -9,6 +9,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tilelink.errors import BindingError, SettingsError, UnknownTargetError
+from tilelink.runtime.keys import settled
 from tilelink.target import Target
 from tilelink.target import target as named_target
 
@@ -44,7 +45,7 @@ def compile_source(
     if aligned is None:
         aligned = [name for name, kind in types.items() if kind.startswith("*")]
     attributes = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
-    source = _language(kernel)(fn=kernel, signature=types, constexprs=dict(constexprs), attrs=attributes)
+    source = _language(kernel)(fn=settled(kernel), signature=types, constexprs=dict(constexprs), attrs=attributes)
     gpu = GPUTarget(machine.kind, machine.architecture, machine.warp_size)
     return triton.compile(source, target=gpu, options={"num_warps": num_warps, "num_stages": num_stages})
 

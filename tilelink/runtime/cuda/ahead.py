@@ -15,6 +15,7 @@ from tilelink.runtime.cuda.engine import may_be_begun
 from tilelink.runtime.cuda.functions import described
 from tilelink.runtime.cuda.recorded import BoundaryOptions, boundary_options, recorded
 from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
+from tilelink.runtime.keys import settled
 from tilelink.runtime.modules import load_module
 from tilelink.target import Target
 
@@ -82,7 +83,7 @@ def _compiled(program: GpuProgram, kernel: GpuKernel, watch: torch.Tensor | None
             whole = flat[:1].expand(tensor.slots if tensor.symmetric else 1, *tensor.shape)
             arguments.append(described(whole, one) if one.block else flat)
     function = getattr(load_module(program.source), kernel.name)
-    compiled = function.warmup(*arguments, grid=(1,), num_warps=kernel.warps, num_stages=kernel.stages)
+    compiled = settled(function).warmup(*arguments, grid=(1,), num_warps=kernel.warps, num_stages=kernel.stages)
     return int(compiled.metadata.shared)
 
 
@@ -97,4 +98,4 @@ def _compile_boundary(options: BoundaryOptions, watch: torch.Tensor | None) -> N
     calls += [(close_launch, (*common, *rows, 0), one) for one in closings]
     calls += [(turn_launch, (*common, *rows[1:], 0), one) for one in options.turns]
     for function, arguments, constants in calls:
-        function.warmup(*arguments, **constants, grid=(1,), num_warps=4)
+        settled(function).warmup(*arguments, **constants, grid=(1,), num_warps=4)

@@ -21,6 +21,7 @@ from tilelink.runtime.cuda.driver import library, with_context
 from tilelink.runtime.cuda.launch import InPlace, Unknown
 from tilelink.runtime.cuda.spec import Argument, GpuKernel
 from tilelink.runtime.job import Layout
+from tilelink.runtime.keys import settled
 
 Values = Callable[[Argument], Any]
 _log = logging.getLogger("tilelink.runtime")
@@ -100,7 +101,7 @@ class Boundary:
     """A boundary kernel of one program, all of whose arguments are fixed."""
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
-        compiled = function.warmup(*arguments, **options, grid=(1,), num_warps=4)
+        compiled = settled(function).warmup(*arguments, **options, grid=(1,), num_warps=4)
         self._name = function.__name__
         _load(compiled, self._name)
         self._run = launcher(compiled, 1)
@@ -137,7 +138,8 @@ class Function:
                 given = torch.empty(tensor.shape, dtype=tensor.torch_dtype, device="cuda")
             self._arguments.append(described(given, argument))
         grid = (kernel.grid, 1, 1)
-        compiled = function.warmup(*self._arguments, grid=grid, num_warps=kernel.warps, num_stages=kernel.stages)
+        options = {"num_warps": kernel.warps, "num_stages": kernel.stages}
+        compiled = settled(function).warmup(*self._arguments, grid=grid, **options)
         _load(compiled, kernel.name)
         self._run = launcher(compiled, kernel.grid)
         self._in_place = _in_place(compiled, kernel.grid, self._arguments)
