@@ -252,8 +252,9 @@ class Compiled:
 class Source:
     """A generated function."""
 
-    __name__ = "k"
+    __name__ = cache_key = "k"
     arg_names = ("a", "d", "n", "N", "m", "b")
+    fn = staticmethod(lambda: None)
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled = compiled
