@@ -107,6 +107,19 @@ def variable(name: str) -> str | None:
     return os.environ.get(name)
 
 
+def variables() -> dict[str, str]:
+    """All variables of this process, for one that is to go on like it."""
+    return dict(os.environ)
+
+
+def adopt(variables: Mapping[str, str]) -> None:
+    """Makes these the variables of this process, and no others; the settings are read again."""
+    global _current
+    os.environ.clear()
+    os.environ.update(variables)
+    _current = None
+
+
 def _apply(variables: Mapping[str, str | None]) -> None:
     for name, value in variables.items():
         if value is None:

@@ -1,9 +1,6 @@
 """The CPU runtime alone, on a kernel written by hand as the emitter would."""
 
 import os
-import signal
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,22 +158,3 @@ def test_a_notify_that_never_comes(tmp_path: Path) -> None:
     with pytest.raises(DeadlineError, match=r"rank \d add tile 1 waits for xs tile channel \[1\].*0 of 1") as caught:
         run_cpu(job)
     assert (caught.value.tile, caught.value.channel, caught.value.expected) == (1, 1, 1)
-
-
-def test_a_worker_that_is_killed(tmp_path: Path) -> None:
-    endless = SOURCE.replace("    e = tl.load", "    while True:\n        pass\n    e = tl.load")
-
-    def kill() -> None:
-        path = Path(f"/proc/{os.getpid()}/task")
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            children = [c for task in path.iterdir() for c in (task / "children").read_text().split()]
-            workers = [c for c in children if b"tilelink.runtime.worker" in Path(f"/proc/{c}/cmdline").read_bytes()]
-            if workers and Path(f"/proc/{workers[0]}/task/{workers[0]}/children").read_text().split():
-                os.kill(int(workers[0]), signal.SIGKILL)
-                return
-            time.sleep(0.05)
-
-    threading.Thread(target=kill).start()
-    with pytest.raises(RankError, match="without a word"):
-        run_cpu(make_job(tmp_path, endless))

@@ -91,3 +91,14 @@ def test_environment_reaches_child_processes_and_is_undone() -> None:
         assert settings().deadline == 3
     assert settings().deadline is None
     assert child() == "None"
+
+
+def test_adopted_variables_replace_all_and_are_read() -> None:
+    before, other = module.variables(), {"HOME": "/nowhere", "TILELINK_DEADLINE": "7"}
+    assert settings().deadline != 7
+    try:
+        module.adopt(other)
+        assert settings().deadline == 7 and settings().cache == Path("/nowhere/.cache/tilelink")
+        assert module.variables() == other
+    finally:
+        module.adopt(before)

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from triton.runtime.interpreter import InterpretedFunction  # pyright: ignore[reportMissingTypeStubs]
 
 from tilelink.runtime import host_signals
 from tilelink.runtime.job import CpuKernel, GridLayout, Job, LaneTrace, RunResult, poison
@@ -20,6 +21,7 @@ from tilelink.runtime.queue import CopyQueue
 def run_job(job: Job) -> RunResult:
     """Runs a job in this process, in which Triton interprets. Raises as run_lanes does."""
     module = load_module(job.source)
+    _rewrite(module)
     memory = Memory(job.layout, len(job.inputs))
     lanes = [lane for rank in range(job.layout.ranks) for lane in _lanes(job, module, memory, rank)]
     launch = _Launch(job, memory)
@@ -42,6 +44,13 @@ def run_job(job: Job) -> RunResult:
     traces = tuple(LaneTrace(rank=n.rank, stream=n.stream, program=n.program, events=e) for n, e in named)
     spans = tuple(span for own in report.spans for span in own)
     return RunResult(outputs=outputs, traces=traces if job.trace else (), spans=spans, seconds=report.seconds)
+
+
+def _rewrite(module: ModuleType) -> None:
+    """Lets Triton prepare the functions for its interpreter, which else every lane does for itself."""
+    for value in list(vars(module).values()):  # it adds names to the module
+        if isinstance(value, InterpretedFunction):
+            value.rewrite()
 
 
 def _lanes(job: Job, module: ModuleType, memory: Memory, rank: int) -> Iterator[Lane]:

@@ -1,41 +1,47 @@
-"""The process of a run on CPU ranks: reads a Job from stdin, forks the ranks, answers with their outputs.
+"""The process of a run on CPU ranks: reads a Job from a pipe, forks the ranks, answers with their outputs.
 
-Started by cpu.py as `python -m tilelink.runtime.worker PIPE PARENT`, with TRITON_INTERPRET=1.
+starter.py forks it. To the run it is as if its caller had started it: with the caller's variables, folder and output.
 """
 
 import ctypes
 import os
 import pickle
 import signal
-import sys
 import traceback
+from typing import BinaryIO
 
 from tilelink.errors import RankError, TileLinkError
-from tilelink.runtime.job import Job, RunResult
+from tilelink.runtime.job import RunResult
 from tilelink.runtime.launches import run_job
+from tilelink.runtime.request import Pipes
 
 _PR_SET_PDEATHSIG = 1
 
 
-def main(pipe: int, parent: int) -> int:
-    """Runs the job on stdin and writes its RunResult or its error to `pipe`. Returns the exit status."""
+def main(pipes: Pipes, starter: int) -> int:
+    """Runs the job that comes by a pipe and writes its RunResult or its error to another. Returns the exit status."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
+    if os.getppid() != starter:
         return 1
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupt)
-    os.set_inheritable(pipe, False)
+    os.dup2(pipes.stdout, 1)
+    os.dup2(pipes.stderr, 2)
     try:
-        answer: RunResult | TileLinkError = _answer(pickle.load(sys.stdin.buffer))
+        with open(pipes.job, "rb") as stream:
+            answer = _answer(stream)
+        with open(pipes.answer, "wb") as stream:
+            pickle.dump(answer, stream, protocol=pickle.HIGHEST_PROTOCOL)
     except KeyboardInterrupt:
         return 130
-    with open(pipe, "wb") as stream:
-        pickle.dump(answer, stream, protocol=pickle.HIGHEST_PROTOCOL)
     return 0
 
 
-def _answer(job: Job) -> RunResult | TileLinkError:
+def _answer(stream: BinaryIO) -> RunResult | TileLinkError:
+    """stream: the caller's Surroundings and then the Job."""
     try:
-        return run_job(job)
+        pickle.load(stream).enter()
+        return run_job(pickle.load(stream))
     except TileLinkError as error:
         return error
     except Exception as error:
@@ -45,7 +51,3 @@ def _answer(job: Job) -> RunResult | TileLinkError:
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

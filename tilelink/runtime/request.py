@@ -1,0 +1,46 @@
+"""What cpu.py asks of starter.py: a worker, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from tilelink import settings
+
+NUMBER = struct.Struct("q")
+"""Requests and replies. NEW, sent with descriptors (`Pipes`), asks for a worker, and the reply is its process. The
+process of a worker asks for its status as `waitpid` gives it, when it ends; LOST if another starter has forked it."""
+NEW, LOST = 0, -1
+
+
+class Pipes(NamedTuple):
+    """Descriptors of a worker: where its job comes from, where its answer goes, and its output."""
+
+    job: int
+    answer: int
+    stdout: int
+    stderr: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a process takes over from one that starts it."""
+
+    variables: dict[str, str]
+    folder: str
+    path: list[str]
+
+    @classmethod
+    def here(cls) -> Self:
+        """Those of this process."""
+        folder = os.getcwd()
+        return cls(variables=settings.variables(), folder=folder, path=[entry or folder for entry in sys.path])
+
+    def enter(self) -> None:
+        """Makes them those of this process, in which Triton goes on to interpret."""
+        settings.adopt(self.variables | {"TRITON_INTERPRET": "1"})
+        os.chdir(self.folder)
+        sys.path[:] = self.path
