@@ -40,7 +40,7 @@ if __name__ == "__main__":
     dims = {"Ms": 256, "N": 512, "K": 4096}
     for cost in (Roofline(), PowerLimited()):
         for by in ("random", descent):
-            found = rank([program], dims=dims, ranks=4, machine="8xH200", by=by, cost=cost, trials=80, budget_s=None)
+            found = rank([program], dims=dims, ranks=4, machine="8xH200", by=by, cost=cost, trials=40, budget_s=None)
             name = by if isinstance(by, str) else by.__name__
             best = found.ranking[0]
             print(f"{type(cost).__name__:>12}, {name:>9}: {best.seconds * 1e6:5.1f} us of {len(found.tried)} schedules")

@@ -101,7 +101,7 @@ def compiled(text: str, kernels: Any, bound: Any) -> list[str]:
     return result
 
 
-@pytest.mark.parametrize("case", UNLIKE, ids=library.name)
+@pytest.mark.parametrize("case", library.in_turn(UNLIKE), ids=library.name)
 @pytest.mark.usefixtures("stand_in")
 def test_it_compiles(case: library.Case) -> None:
     sizes = {p.name: {"K": 200}.get(p.name, 136) for p in case[0].params} | library.groups(case[0], 4)

@@ -34,10 +34,14 @@ def unlike() -> list[Case]:
 def alike() -> list[Case]:
     """Each of the other programs, whose arithmetic alone is new, with one of its schedules in turn."""
     seen = {program.name for program, _ in unlike()}
+    return in_turn(case for case in cases() if case[0].name not in seen)
+
+
+def in_turn(cases: Iterable[Case]) -> list[Case]:
+    """Each program with one of its schedules: with its first, the next program with its second, and so on."""
     own: dict[str, list[Case]] = {}
-    for case in cases():
-        if case[0].name not in seen:
-            own.setdefault(case[0].name, []).append(case)
+    for case in cases:
+        own.setdefault(case[0].name, []).append(case)
     return [found[number % len(found)] for number, found in enumerate(own.values())]
 
 
