@@ -118,6 +118,14 @@ def test_a_caller_without_output(tmp_path: Path) -> None:
         os.close(kept)
 
 
+def test_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, gone = make_job(tmp_path), tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert len(run_cpu(job).outputs) == 5
+
+
 def test_threads_share_a_starter(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     lengths = list[int]()
@@ -232,7 +240,7 @@ def test_a_forked_process_has_a_starter_of_its_own(tmp_path: Path) -> None:
     assert status == 0 and len(run_cpu(make_job(tmp_path)).outputs) == 5 and starters() == before
 
 
-@pytest.mark.parametrize("last", ["silence", "the end of its caller"])
+@pytest.mark.parametrize("last", ["silence", "the end of its caller", "a request of a caller that has ended"])
 def test_a_starter_ends_after(last: str) -> None:
     own, other = socket.socketpair()
     with own, other:
@@ -249,6 +257,8 @@ def test_a_starter_ends_after(last: str) -> None:
         if last == "silence":
             served.workers.clear()
         else:
+            if "request" in last:
+                own.sendall(NUMBER.pack(NOBODY + 1))
             own.close()
         thread.join(LONG_S)
         assert not thread.is_alive()

@@ -178,7 +178,10 @@ def _worker() -> Generator[_Worker]:
         with ExitStack() as others:
             theirs, job = _pipe(others, own)
             answer, given = _pipe(own, others)
-            pipes = Pipes(theirs.fileno(), given.fileno(), *(_output(number, others) for number in (1, 2)))
+            pipes = Pipes(
+                job=theirs.fileno(), answer=given.fileno(), stdout=_output(1, others), stderr=_output(2, others),
+                folder=_folder(others),
+            )  # fmt: skip
             worker = _Worker(process=STARTER.worker(pipes), job=job, answer=answer)
         try:
             yield worker
@@ -199,3 +202,10 @@ def _output(number: int, stack: ExitStack) -> int:
         return number
     except OSError:
         return stack.enter_context(open(os.devnull, "wb")).fileno()
+
+
+def _folder(stack: ExitStack) -> int:
+    """A descriptor of this process's folder, which may have no name any more."""
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    stack.callback(os.close, descriptor)
+    return descriptor

@@ -17,12 +17,13 @@ NEW, LOST = 0, -1
 
 
 class Pipes(NamedTuple):
-    """Descriptors of a worker: where its job comes from, where its answer goes, and its output."""
+    """Descriptors of a worker: where its job comes from, where its answer goes, its output, and its folder."""
 
     job: int
     answer: int
     stdout: int
     stderr: int
+    folder: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +31,14 @@ class Surroundings:
     """What a process takes over from one that starts it."""
 
     variables: dict[str, str]
-    folder: str
     path: list[str]
 
     @classmethod
     def here(cls) -> Self:
         """Those of this process."""
-        folder = os.getcwd()
-        return cls(variables=settings.variables(), folder=folder, path=[entry or folder for entry in sys.path])
+        return cls(variables=settings.variables(), path=[entry or os.getcwd() for entry in sys.path])
 
     def enter(self) -> None:
         """Makes them those of this process, in which Triton goes on to interpret."""
         settings.adopt(self.variables | {"TRITON_INTERPRET": "1"})
-        os.chdir(self.folder)
         sys.path[:] = self.path

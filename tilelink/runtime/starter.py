@@ -5,6 +5,7 @@ Started by cpu.py as `python -m tilelink.runtime.starter SOCKET`, with TRITON_IN
 or closes the other end of the socket, or has asked for nothing for a while.
 """
 
+import contextlib
 import gc
 import os
 import signal
@@ -17,7 +18,7 @@ import triton
 
 from tilelink.runtime import worker
 from tilelink.runtime.lanes.child import flush_output
-from tilelink.runtime.lanes.threads import single_thread
+from tilelink.runtime.lanes.threads import fork, single_thread
 from tilelink.runtime.request import LOST, NEW, NUMBER, Pipes
 
 IDLE_S = 60.0
@@ -48,23 +49,27 @@ class Server:
 
     def serve(self) -> None:
         """Returns when there is nobody left to serve."""
-        while True:
-            try:
-                message, descriptors, _, _ = socket.recv_fds(self._requests, NUMBER.size, len(Pipes._fields))
-            except TimeoutError:
-                if self.workers:
-                    continue
-                return
-            if not message:
-                return
-            (request,) = NUMBER.unpack(message)
-            reply = self._fork(Pipes(*descriptors)) if request == NEW else self._status(request)
-            self._requests.sendall(NUMBER.pack(reply))
+        with contextlib.suppress(ConnectionError):  # the caller ended before it had its reply
+            while self._serve():
+                pass
+
+    def _serve(self) -> bool:
+        """Serves a request, or waits for a while if there is none. Returns whether another one may come."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._requests, NUMBER.size, len(Pipes._fields))
+        except TimeoutError:
+            return bool(self.workers)
+        if not message:
+            return False
+        (request,) = NUMBER.unpack(message)
+        reply = self._fork(Pipes(*descriptors)) if request == NEW else self._status(request)
+        self._requests.sendall(NUMBER.pack(reply))
+        return True
 
     def _fork(self, pipes: Pipes) -> int:
         """Forks a worker, which does not come back. Returns its process."""
         starter = os.getpid()
-        process = os.fork()
+        process = fork()
         if process:
             self.workers.add(process)
             for one in pipes:

@@ -27,6 +27,7 @@ def main(pipes: Pipes, starter: int) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     os.dup2(pipes.stdout, 1)
     os.dup2(pipes.stderr, 2)
+    os.fchdir(pipes.folder)
     try:
         with open(pipes.job, "rb") as stream:
             answer = _answer(stream)

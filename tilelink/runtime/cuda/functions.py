@@ -47,7 +47,7 @@ def _hooked() -> bool:
 
 
 class _Later:
-    """Triton's launcher of a kernel, made when it is first used: Triton 3.6 has a C compiler make each, for 0.5 s."""
+    """Triton's launcher of a kernel, made when it is first used: Triton 3.6 has a C compiler make each."""
 
     def __init__(self, make: Callable[..., Callable[..., None]], *arguments: Any) -> None:
         self._make = cache(lambda: make(*arguments))

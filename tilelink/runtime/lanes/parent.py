@@ -6,14 +6,13 @@ import pickle
 import selectors
 import signal
 import time
-import warnings
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 from tilelink.runtime.lanes import child
 from tilelink.runtime.lanes.board import Board
-from tilelink.runtime.lanes.threads import single_thread
+from tilelink.runtime.lanes.threads import fork, single_thread
 from tilelink.runtime.lanes.values import Outcome, Run
 
 GRACE_S = 1.0  # for lanes to stop by themselves once one has failed
@@ -83,7 +82,7 @@ class Crew:
         # A signal's handler must not run between the fork and the line that makes the child known.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
         try:
-            pid = _fork()
+            pid = fork()
             if pid == 0:
                 child.main(self._run, self._board, index, pipe=write, parent=parent, mask=mask)
             self.children.append(Child(index=index, pid=pid, pipe=read))
@@ -167,13 +166,6 @@ class _Guard:
         elif now - self._moved > self._quiet_s:
             self.reason = f"no program of any rank got any further for {self._quiet_s:g} s"
         return self.reason is not None
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # torch's threads are idle, and the child does not use them: each process computes on one thread.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def _read(one: Child) -> int | None:

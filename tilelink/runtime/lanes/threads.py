@@ -1,6 +1,8 @@
 """One thread per process: lanes are the parallelism, and more threads than cores cost far more than they give."""
 
 import ctypes
+import os
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +40,16 @@ def single_thread() -> Generator[None]:
         torch.set_num_threads(torch_threads)
         for (_, setter), count in zip(libraries, before, strict=True):
             setter(count)
+
+
+def fork() -> int:
+    """`os.fork` without the warning of newer Pythons where there are several threads.
+
+    Those of torch and the BLAS are idle, and the child does not use them: each process computes on one thread.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _thread_counts() -> list[tuple[Any, Any]]:
