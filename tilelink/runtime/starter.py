@@ -43,6 +43,8 @@ def main(number: int) -> int:
 
 
 class Server:
+    """What a starter does for its caller. workers: those whose status nobody has asked for yet."""
+
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
         self.workers: set[int] = set()
