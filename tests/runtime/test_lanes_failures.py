@@ -21,6 +21,7 @@ from tilelink.runtime.lanes import run as run_module
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {0: "copy", 1: "gemm"}
+SOON_S = 10.0  # far less than what would otherwise be waited for, far more than a busy machine needs
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def test_an_exception_reaches_the_parent_with_its_traceback_and_ends_the_others(
     lanes = lanes_of(lambda epoch: None if epoch == 1 else waits_for_ever(0)(epoch), boom)
     with pytest.raises(RankError) as caught:
         run_lanes(lanes, launches=3, deadline_s=30)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < SOON_S
     error = caught.value
     assert (error.rank, error.stream, error.program) == (1, "main", 0)
     assert error.message.startswith(
@@ -79,7 +80,7 @@ def test_an_exception_in_a_hook(hook: str) -> None:
 
 def test_the_first_failure_wins() -> None:
     def late(epoch: int) -> None:
-        time.sleep(0.3)
+        time.sleep(0.9)
         raise LookupError("late")
 
     def early(epoch: int) -> None:
@@ -105,7 +106,7 @@ def test_a_killed_process_is_named_and_nothing_stays() -> None:
     start = time.monotonic()
     with pytest.raises(RankError) as caught:
         run_lanes(lanes_of(waits_for_ever(0), killed, waits_for_ever(0)), launches=1, deadline_s=30)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < SOON_S
     assert caught.value.message == "rank 1 (main program 0) was killed by SIGKILL in step 0 of launch 1"
     assert (caught.value.rank, caught.value.hint is not None) == (1, True)
 
@@ -113,14 +114,14 @@ def test_a_killed_process_is_named_and_nothing_stays() -> None:
 def test_a_death_is_seen_although_another_process_holds_the_pipe() -> None:
     def killed(epoch: int) -> None:
         if os.fork() == 0:
-            time.sleep(3)
+            time.sleep(1.2 * SOON_S)
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
 
     start = time.monotonic()
     with pytest.raises(RankError, match=r"rank 0 .* killed by SIGKILL"):
         run_lanes(lanes_of(killed), launches=1, deadline_s=30)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < SOON_S
 
 
 def test_a_lane_that_is_busy_when_another_fails_is_killed() -> None:
@@ -131,7 +132,7 @@ def test_a_lane_that_is_busy_when_another_fails_is_killed() -> None:
     start = time.monotonic()
     with pytest.raises(RankError, match="rank 1"):
         run_lanes(lanes_of(busy, lambda epoch: boom(2)), launches=1, deadline_s=30)
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < SOON_S
 
 
 def test_a_deadline_says_who_waits_for_what_and_what_the_others_do() -> None:
@@ -142,19 +143,19 @@ def test_a_deadline_says_who_waits_for_what_and_what_the_others_do() -> None:
 
     lanes = [
         Lane(rank=0, stream="main", program=0, steps=(slow,)),
-        Lane(rank=1, stream="main", program=0, steps=(lambda epoch: (time.sleep(0.2), late(epoch))[1],)),
+        Lane(rank=1, stream="main", program=0, steps=(lambda epoch: (time.sleep(0.5), late(epoch))[1],)),
         Lane(rank=2, stream="main", program=0, steps=(waits_for_ever(5), None)),
         Lane(rank=2, stream="main", program=1, steps=(None, None)),
     ]
     start = time.monotonic()
     with pytest.raises(DeadlineError) as caught:
-        run_lanes(lanes, launches=1, deadline_s=0.4, describe=describe)
-    assert time.monotonic() - start < 4
+        run_lanes(lanes, launches=1, deadline_s=1.5, describe=describe)
+    assert time.monotonic() - start < SOON_S
     error = caught.value
     assert (error.rank, error.stage, error.tile, error.channel, error.seen, error.expected) == (2, 1, 5, 3, 1, 2)
     assert (error.stage_name, error.channel_name) == ("gemm", "xs channel 3")
-    assert error.seconds is not None and 0.4 <= error.seconds < 2
-    assert error.message.startswith("rank 2 gemm tile 5 waits for xs channel 3: 1 of 2, after 0.")
+    assert error.seconds is not None and 1.5 <= error.seconds < SOON_S
+    assert error.message.startswith("rank 2 gemm tile 5 waits for xs channel 3: 1 of 2, after ")
     assert error.message.endswith("s in launch 1")
     assert error.waiting == (
         "rank 0 (main program 0) was busy in step 0 of launch 1",
@@ -197,7 +198,7 @@ def test_a_run_may_have_a_limit() -> None:
     ]
     with pytest.raises(DeadlineError, match=r"took more than 0.3 s") as caught:
         run_lanes(lanes, launches=1, deadline_s=30, timeout_s=0.3)
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < SOON_S
     assert caught.value.waiting == (
         "rank 0 (main program 0) was busy in step 0 of launch 1",
         "rank 0 (main program 1) waits for its stream after step 0",
@@ -205,15 +206,16 @@ def test_a_run_may_have_a_limit() -> None:
 
 
 def test_a_run_in_which_nothing_happens_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "QUIET_S", 0.3)
+    monkeypatch.setattr(run_module, "QUIET_S", 2.0)
 
     def ticks(epoch: int) -> None:
-        for _ in range(5):
-            time.sleep(0.1)
+        for _ in range(10):
+            time.sleep(0.25)
             monitor.record("tile", 0, 0, 0, 0)
 
     run_lanes(lanes_of(ticks), launches=1, deadline_s=0.01)
-    run_lanes(lanes_of(lambda epoch: time.sleep(0.1)), launches=5, deadline_s=0.01)
+    run_lanes(lanes_of(lambda epoch: time.sleep(0.25)), launches=10, deadline_s=0.01)
+    monkeypatch.setattr(run_module, "QUIET_S", 0.3)
     with pytest.raises(DeadlineError, match=r"no program of any rank got any further for 0\.3 s"):
         run_lanes(lanes_of(lambda epoch: time.sleep(20)), launches=1, deadline_s=0.01)
 
@@ -227,7 +229,7 @@ def test_an_interrupt_of_the_parent_ends_everything() -> None:
         with pytest.raises(KeyboardInterrupt):
             run_lanes(lanes_of(*[waits_for_ever(0)] * 3), launches=1, deadline_s=30)
         timer.join()
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < SOON_S
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -264,8 +266,8 @@ run_lanes([Lane(rank=r, stream="main", program=0, steps=(step,)) for r in range(
         pids = [int(parent.stdout.readline()) for _ in range(3)]
         assert all(map(alive, pids))
         parent.kill()
-        parent.wait(10)
-        until = time.monotonic() + 3
+        parent.wait(SOON_S)
+        until = time.monotonic() + SOON_S
         while any(map(alive, pids)) and time.monotonic() < until:
             time.sleep(0.01)
         assert not any(map(alive, pids))
