@@ -36,7 +36,6 @@ from tilelink.cli_common import (
     write,
 )
 from tilelink.errors import TileLinkError, UnknownNameError
-from tilelink.reference import trial
 from tilelink.schedule.plan import NOTIFY, Plan
 from tilelink.schedule.simulate.measured import Measured, measured_text
 from tilelink.schedule.simulate.trace import save_text
@@ -188,6 +187,8 @@ def run(
             if not _print_errors(report, errors, TOLERANCE[kind], as_json):
                 raise typer.Exit(1)
             return
+        from tilelink.reference import trial
+
         with _progress(2 + repeat, quiet=as_json) as advance:
             tables = random_tables(chosen, dims, ranks, seed or 0)
             kernel = compiler.compile(
@@ -248,6 +249,8 @@ DIMS_ON_GPU = (1024, 2048, 512, 256, 128, 64)
 
 def _errors(kernel: compiler.Kernel, inputs: Sequence[Any], outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """output -> max |out - ref| / max |ref| of one launch, over all ranks."""
+    from tilelink.reference import trial
+
     expected = kernel.reference(inputs)
     return {
         name: trial.relative_error([own[name] for own in outputs], [own[name] for own in expected])

@@ -14,7 +14,6 @@ import typer
 from tilelink import compiler
 from tilelink.errors import BindingError, TileLinkError
 from tilelink.ir.program import Program
-from tilelink.reference import trial
 from tilelink.schedule.values import Schedule
 
 DEFAULT = "default"
@@ -80,6 +79,10 @@ def setting(text: str) -> tuple[str, int | float | bool]:
 
 
 def random_tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: int = 0) -> dict[str, Any]:
+    if all(tensor.space != "table" for tensor in program.tensors):
+        return {}  # without torch, whose import takes longer than most programs
+    from tilelink.reference import trial
+
     tables = trial.random_tables(program, ranks=ranks, dims=dims, seed=seed)
     return {name: values.numpy() for name, values in tables.items()}
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from tilelink import compiler
 from tilelink.errors import RankError, TileLinkError
-from tilelink.reference import trial
 from tilelink.schedule.simulate.measured import Measured, measured_text
 from tilelink.settings import environment, variable
 
@@ -143,6 +142,7 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
+    from tilelink.reference import trial
     from tilelink.runtime.cuda.device import current_target
 
     module = compiler.load(request["file"])
@@ -200,6 +200,7 @@ def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
     import torch.distributed as dist
 
     from tilelink import ops
+    from tilelink.reference import trial
     from tilelink.tuning import here
     from tilelink.tuning.measure import measure, points_of
     from tilelink.tuning.prepare import prepare_shares

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -93,13 +94,12 @@ def load(name: str | Path) -> Module:
     path = Path(name)
     if path.is_file():
         try:
-            return parse(path.read_text(encoding="utf-8"), str(path))
+            return _parse_file(path)
         except UnicodeDecodeError:
             raise ParseError(f"{name} is not text", hint="programs are UTF-8 text; save the file as such") from None
+    if (own := PROGRAMS / f"{name}.tl") in _library_files():
+        return _parse_file(own)  # most names are files': no need to read all of them
     known = library()
-    for module in known:
-        if str(name) == Path(module.file).stem:
-            return module
     for module in known:
         for program in module.programs:
             if program.name == str(name):
@@ -110,11 +110,24 @@ def load(name: str | Path) -> Module:
 
 def library() -> tuple[Module, ...]:
     """The operator library."""
-    return tuple(parse(p.read_text(encoding="utf-8"), str(p)) for p in sorted(PROGRAMS.glob("*.tl")))
+    return tuple(map(_parse_file, _library_files()))
+
+
+def _library_files() -> list[Path]:
+    return sorted(PROGRAMS.glob("*.tl"))
+
+
+def _parse_file(path: Path) -> Module:
+    return parse(path.read_text(encoding="utf-8"), str(path))
 
 
 def parse(text: str, file: str = "<text>") -> Module:
     """The programs and schedules of a text; `file` names it in errors."""
+    return _parsed(text, file)
+
+
+@lru_cache(maxsize=64)  # nothing of a module can be changed, so one text in one file is one module
+def _parsed(text: str, file: str) -> Module:
     found = parse_text(text, file)
     return Module(file=file, programs=tuple(found.programs), schedules=tuple(found.schedules))
 

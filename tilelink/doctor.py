@@ -14,7 +14,6 @@ from itertools import permutations
 
 from tilelink import cli_gpu, compiler
 from tilelink.errors import TileLinkError
-from tilelink.reference import trial
 from tilelink.settings import variable
 
 PACKAGES = ("torch", "triton", "numpy", "lark", "jinja2")
@@ -32,8 +31,15 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Everything that is looked at, in the order of dependence; what needs GPUs is left out where there are none."""
-    yield from _versions()
+    """Everything that is looked at, in the order of dependence.
+
+    Nothing runs without the packages, so without one they are all; what needs GPUs is left out where there are none.
+    """
+    packages = list(_packages())
+    yield from packages
+    if not all(one.good for one in packages):
+        return
+    yield from _interpreter()
     yield _cpu_ranks()
     gpus = list(_gpus())
     yield from gpus
@@ -60,13 +66,16 @@ def report(write: Callable[[str], None], *, as_json: bool) -> bool:
     return not any(finding.good is False for finding in findings)
 
 
-def _versions() -> Iterator[Finding]:
+def _packages() -> Iterator[Finding]:
     yield Finding(name="Python", good=True, detail=platform.python_version())
     for name in PACKAGES:
         try:
             yield Finding(name=name, good=True, detail=importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             yield Finding(name=name, good=False, detail="is not installed", advice=f"pip install {name}")
+
+
+def _interpreter() -> Iterator[Finding]:
     numpy = importlib.metadata.version("numpy").split(".")
     if (int(numpy[0]), int(numpy[1])) >= (2, 4):
         advice = 'pip install "numpy<2.4" to run CPU ranks; GPUs do not need it'
@@ -76,6 +85,8 @@ def _versions() -> Iterator[Finding]:
 
 def _cpu_ranks() -> Finding:
     """Two ranks of this machine's processor run a small program."""
+    from tilelink.reference import trial
+
     module = compiler.parse(cli_gpu.PROBE, "<probe>")
     program = module.program()
     dims = {"M": 1000, "d": 1}

@@ -203,3 +203,17 @@ def test_doctor_says_what_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None
     done = tilelink("doctor")
     assert done.exit_code == 1
     assert "FAILS  no_such_package: is not installed\n         pip install no_such_package" in done.stdout
+    assert "CPU ranks" not in done.stdout
+
+
+@pytest.mark.parametrize("command", ["check", "show --stage source", "show --stage plan", "simulate"])
+def test_nothing_that_runs_no_tensor_imports_torch(command: str, file: str) -> None:
+    """An answer takes a second: the import of torch alone would take two."""
+    code = f"""
+import sys
+from tilelink.cli import app
+app({command.split()!r} + [{file!r}, "--ranks", "2"], standalone_mode=False)
+print(sorted({{"torch", "triton"}} & sys.modules.keys()), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "[]\n"), done.stderr

@@ -123,6 +123,27 @@ def test_names_that_nothing_declares(shift: Program, tmp_path: Path) -> None:
     assert compiler.load(path.rename(tmp_path / "other.tl")).program().name == "other"
 
 
+def test_a_file_is_parsed_again_only_if_its_text_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "shift.tl"
+    path.write_text(TEXT)
+    first = compiler.load(path)
+    assert compiler.load(path) is first
+    path.write_text(TEXT.replace("sm(1)", "sm(2)"))
+    assert compiler.load(path).schedules != first.schedules
+    copy = tmp_path / "copy.tl"
+    copy.write_text(TEXT)
+    assert compiler.load(copy).file == str(copy)
+
+
+def test_a_file_of_the_library_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    parse = compiler.parse
+    monkeypatch.setattr(compiler, "parse", lambda text, file: (read.append(Path(file).stem), parse(text, file))[1])
+    assert compiler.load("ag_gemm").program().name == "ag_gemm"
+    assert read == ["ag_gemm"]
+    assert [p.name for p in compiler.load("ag_gemm_ring").programs] == ["ag_gemm_ring"]
+
+
 def test_devices_and_targets_that_there_are_not(shift: Program) -> None:
     with pytest.raises(RankError, match=r"no rank of torch\.distributed"):
         compiler.compile(shift, ranks=2, dims=DIMS, device="cuda")

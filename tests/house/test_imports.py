@@ -131,7 +131,7 @@ def test_the_table_is_enforced(module: str, text: str, wrong: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["tilelink", "tilelink.ir", "tilelink.frontend", "tilelink.schedule", "tilelink.backend"]
+    "module", ["tilelink", "tilelink.ir", "tilelink.frontend", "tilelink.schedule", "tilelink.backend", "tilelink.cli"]
 )
 def test_importing_needs_neither_torch_nor_triton(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{'torch', 'triton'}} & sys.modules.keys()))"

@@ -8,7 +8,6 @@ from pathlib import Path
 from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
-from tilelink.reference import trial
 from tilelink.schedule.machine import Machine, load_machine
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.search import Found, Space, Strategy, Tried, search, strategy
@@ -36,6 +35,8 @@ EQUAL = 1e-4
 
 def _agree(one: Program, other: Program) -> bool:
     """Whether two programs of a signature give the same; not so for what cannot be run at these sizes."""
+    from tilelink.reference import trial
+
     sizes = iter(SMALL * len(one.params))
     dims = {p.name: next(sizes) if p.kind == "dim" else VALUES.get(p.kind, 1) for p in one.params}
     tables = trial.random_tables(one, ranks=2, dims=dims)
