@@ -93,6 +93,21 @@ def test_launches_back_to_back(tmp_path: Path) -> None:
     assert os.environ.get("TRITON_INTERPRET") is None
 
 
+NO_CHECKS = """
+from triton.language.semantic import TritonSemantic
+
+def refuse(*_):
+    raise AssertionError("an overflow is looked for")
+
+TritonSemantic.device_assert = refuse
+"""
+
+
+def test_no_overflow_of_integers_is_looked_for(tmp_path: Path) -> None:
+    """The interpreter would compute each sum in 64 bits too, compare it with both limits, and make no use of it."""
+    assert len(run_cpu(make_job(tmp_path, SOURCE + NO_CHECKS)).outputs) == LAUNCHES
+
+
 QUEUED = (
     SOURCE.replace("    there = dl.symm_at", "    there = 0  #")
     .replace("    dl.transfer(", "    0  # (")
