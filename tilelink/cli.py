@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tilelink import cli_calibrate, cli_gpu, cli_simulate, cli_tune, compiler, doctor
+from tilelink import cli_calibrate, cli_check, cli_gpu, cli_simulate, cli_tune, compiler, doctor
 from tilelink.cli_common import (
     DEFAULT,
     DEFAULT_DIMS,
@@ -35,13 +35,13 @@ from tilelink.cli_common import (
     values_text,
     write,
 )
-from tilelink.errors import TileLinkError, UnknownNameError
 from tilelink.schedule.plan import NOTIFY, Plan
 from tilelink.schedule.simulate.measured import Measured, measured_text
 from tilelink.schedule.simulate.trace import save_text
 from tilelink.schedule.values import Schedule
 
 CPU_CLOCK = {"clock": "time.perf_counter_ns"}
+DELAY_S = 0.002
 TOLERANCE = {"f32": 1e-4, "f16": 1e-2, "bf16": 3e-2}
 
 app = typer.Typer(
@@ -72,50 +72,7 @@ class Dialect(StrEnum):
     triton_dist = "triton_dist"
 
 
-Machine = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")]
-
-
-@app.command()
-def check(
-    file: File,
-    program: ProgramName = None,
-    schedule: ScheduleName = None,
-    ranks: Ranks = 4,
-    sets: Sets = None,
-    dtype: Element = Dtype.f32,
-    target: Machine = "cpu",
-    as_json: AsJson = False,
-) -> None:
-    """Prove programs safe with each of their schedules; exit 1 otherwise, with every mistake of the programs."""
-    with designed_errors(as_json):
-        module = compiler.load(file)
-        programs = module.programs if program is None else (module.program(program),)
-        if not programs:
-            raise UnknownNameError(f"no program in {file}", hint="program NAME(...):")
-        wrong: list[TileLinkError] = []
-        report: list[dict[str, Any]] = []
-        for one in programs:
-            dims = dims_of(one, sets)
-            tasks: dict[str, int] = {}
-            report.append({"program": one.name, "ranks": ranks, "dims": dims, "tasks": tasks})
-            try:
-                compiler.check(one)
-            except TileLinkError as error:
-                wrong.append(error)
-                continue
-            for scheduled in schedules_named(module, one, schedule):
-                try:
-                    plan = compiler.plan(
-                        one, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=target,
-                        tables=random_tables(one, dims, ranks),
-                    )  # fmt: skip
-                    compiler.source_of(plan)  # what is safe must also be something that can be generated
-                    tasks[schedule_name(scheduled)] = plan.tasks
-                except TileLinkError as error:
-                    wrong.append(error)
-        _print_checked(report, wrong, as_json)
-    if wrong:
-        raise typer.Exit(1)
+app.command("check")(cli_check.check)
 
 
 @app.command()
@@ -167,8 +124,21 @@ def run(
     seed: Annotated[int | None, typer.Option("--seed", help="of the inputs and of random delays")] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="launches, back to back")] = 1,
     dtype: Element = Dtype.f32,
-    delay: Annotated[float, typer.Option("--delay", min=0.0, help="longest random delay, in seconds")] = 0.002,
-    deadline: Annotated[float | None, typer.Option("--deadline", help="seconds that one wait may take")] = None,
+    delay: Annotated[
+        float | None,
+        typer.Option(
+            "--delay",
+            min=0.0,
+            help="longest random delay of waits, notifies and transfers, in seconds; "
+            f"{DELAY_S} if a seed is given, else none",
+        ),
+    ] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            "--deadline", min=0.001, help="seconds that one wait may take  [default: TILELINK_DEADLINE or 60]"
+        ),
+    ] = None,
     trace: Annotated[str | None, typer.Option("--trace", help="write the measured timeline, for Perfetto")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -196,7 +166,11 @@ def run(
             )
             advance("running")
             inputs = trial.random_inputs(chosen, ranks=ranks, dims=dims, dtype=kind, launches=repeat, seed=seed or 0)
-            result = kernel.run(inputs, seed=seed, max_delay_s=delay if seed is not None else 0.0, deadline_s=deadline)
+            delayed = seed is not None or delay is not None
+            result = kernel.run(
+                inputs, seed=(seed or 0) if delayed else None, max_delay_s=DELAY_S if delay is None else delay,
+                deadline_s=deadline,
+            )  # fmt: skip
             if trace is not None:
                 save_text(measured_text(Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)), trace)
             advance("comparing")
@@ -259,18 +233,6 @@ def _errors(kernel: compiler.Kernel, inputs: Sequence[Any], outputs: Sequence[Ma
 
 
 # Output ------------------------------------------------------------------------------------------------------
-
-
-def _print_checked(report: list[dict[str, Any]], wrong: list[TileLinkError], as_json: bool) -> None:
-    if as_json:
-        errors = [{"error": type(e).__name__, "message": str(e)} for e in wrong]
-        return write(json.dumps({"ok": not wrong, "programs": report, "errors": errors}))
-    for one in report:
-        if one["tasks"]:
-            schedules = ", ".join(f"{name} ({tasks} tiles)" for name, tasks in one["tasks"].items())
-            write(f"{one['program']}: safe on {one['ranks']} ranks, {values_text(one['dims'])}: {schedules}")
-    for error in wrong:
-        typer.echo(str(error), err=True)
 
 
 def _print_errors(report: dict[str, Any], errors: dict[str, float], tolerance: float, as_json: bool) -> bool:

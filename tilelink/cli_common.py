@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from tilelink import compiler
-from tilelink.errors import BindingError, TileLinkError
+from tilelink.errors import BindingError, Location, SeveralErrors, TileLinkError
 from tilelink.ir.program import Program
 from tilelink.schedule.values import Schedule
 
@@ -62,7 +62,9 @@ def dims_of(program: Program, sets: list[str] | None, sizes: tuple[int, ...] = D
         raise BindingError(f"{program.name} has no parameter {unknown[0]!r}", hint=f"it has {', '.join(names)}")
     spare = [name for name, kind in names.items() if kind == "dim"]
     defaults = {name: sizes[k % len(sizes)] for k, name in enumerate(spare)}
-    return {name: given.get(name, defaults.get(name, DEFAULT_VALUES.get(kind, 1))) for name, kind in names.items()}
+    values = {name: given.get(name, defaults.get(name, DEFAULT_VALUES.get(kind, 1))) for name, kind in names.items()}
+    whole = {name for name, value in values.items() if isinstance(value, float) and value.is_integer()}
+    return {name: int(v) if name in whole and names[name] in ("dim", "i32") else v for name, v in values.items()}
 
 
 def setting(text: str) -> tuple[str, int | float | bool]:
@@ -75,7 +77,7 @@ def setting(text: str) -> tuple[str, int | float | bool]:
             return name.strip(), kind(value)
         except ValueError:
             continue
-    raise BindingError(f"--set {text} sets nothing", hint="write NAME=NUMBER, as in --set Ms=256")
+    raise BindingError(f"--set {text} sets nothing", hint="write NAME=NUMBER, as in --set Ms=256 --set N=64")
 
 
 def random_tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: int = 0) -> dict[str, Any]:
@@ -97,6 +99,9 @@ def designed_errors(as_json: bool = False) -> Generator[None]:
         yield
     except TileLinkError as error:
         fail(error, as_json)
+    except MemoryError as error:
+        hint = "take smaller sizes, larger tiles or fewer ranks"
+        fail(TileLinkError(f"this machine has not enough memory: {error}", hint=hint), as_json)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:
@@ -107,10 +112,23 @@ def designed_errors(as_json: bool = False) -> Generator[None]:
 
 def fail(error: TileLinkError, as_json: bool) -> NoReturn:
     if as_json:
-        write(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        write(json.dumps({"ok": False, "mistakes": mistakes_of(error)}))
     else:
         typer.echo(str(error), err=True)
     raise typer.Exit(1) from None
+
+
+def mistakes_of(error: TileLinkError) -> list[dict[str, Any]]:
+    """An error for programs to read: its class, message, places and hint, and the text that people see."""
+    if isinstance(error, SeveralErrors):
+        return [one for each in error.errors for one in mistakes_of(each)]
+    places = {name: _place(value) for name, value in (("location", error.location), ("related", error.related))}
+    return [{"error": type(error).__name__, "message": error.message, **places, "hint": error.hint, "text": str(error)}]
+
+
+def _place(place: Location | None) -> dict[str, Any] | None:
+    """Lines and columns count from one."""
+    return place and {"file": place.file, "line": place.line, "column": place.column, "length": place.length}
 
 
 def write(text: str) -> None:

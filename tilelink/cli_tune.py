@@ -19,7 +19,6 @@ from tilelink.errors import BindingError
 from tilelink.ir.program import Program
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.search import STRATEGIES, Found, Tried
-from tilelink.target import target as named_target
 from tilelink.tuning import Database, Record, algorithms, distinct, key_of, rank
 
 SIZES = (1024, 1024, 4096, 1024, 128, 64)
@@ -42,7 +41,9 @@ def tune(
     ] = None,
     dtype: Element = Dtype.bf16,
     machine: Annotated[str, typer.Option("--machine", "-m", help="a shipped machine or a JSON file")] = "8xH200",
-    target: Annotated[str, typer.Option("--target", help="what kernels are for")] = "sm_90",
+    target: Annotated[
+        str | None, typer.Option("--target", help="what kernels are for  [default: the machine's]")
+    ] = None,
     strategy: Annotated[str, typer.Option("--strategy", help=f"one of {', '.join(STRATEGIES)}")] = "evolution",
     budget: Annotated[float, typer.Option("--budget", min=0.0, help="seconds of searching with the model")] = 60.0,
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="points to try at most")] = None,
@@ -70,7 +71,7 @@ def tune(
                       disable=as_json or not Console(stderr=True).is_terminal, transient=True) as bar:  # fmt: skip
             task = bar.add_task("searching", total=trials)
             found = rank(
-                programs, dims=dims, ranks=ranks, machine=load_machine(machine), target=named_target(target),
+                programs, dims=dims, ranks=ranks, machine=load_machine(machine), target=target,
                 dtype=dtype.value, by=strategy, budget_s=budget, trials=trials,
                 seed=seed, declared=[s for p in programs for s in module.schedules_of(p)],
                 progress=lambda _: bar.advance(task),

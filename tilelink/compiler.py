@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -18,7 +19,7 @@ from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
 from tilelink.compiler_cpu import Kernel, Tensors, layout
 from tilelink.errors import BindingError, ParseError, ShapeError, UnknownNameError, UnknownTargetError
-from tilelink.frontend.checker import check
+from tilelink.frontend.checker import check, require_program
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Int
@@ -68,7 +69,7 @@ class Module:
             what = f"no program {name!r} in {self.file}" if name else f"no program in {self.file}"
             raise UnknownNameError(what, hint=f"its programs are {names}" if names else "program NAME(...):")
         if len(found) > 1:
-            raise UnknownNameError(f"{self.file} has several programs", hint=f"choose one of {names}")
+            raise UnknownNameError(f"{self.file} has several programs", hint=f"choose one by its name: {names}")
         return found[0]
 
     def schedules_of(self, program: Program) -> tuple[Schedule, ...]:
@@ -93,6 +94,9 @@ def load(name: str | Path) -> Module:
     """
     path = Path(name)
     if path.is_file():
+        if path.suffix == ".py":
+            hint = "run it with Python; print(program) is the text of a program, for a file of its own"
+            raise ParseError(f"{name} is Python, not a text of programs", hint=hint)
         try:
             return _parse_file(path)
         except UnicodeDecodeError:
@@ -104,8 +108,12 @@ def load(name: str | Path) -> Module:
         for program in module.programs:
             if program.name == str(name):
                 return Module(file=module.file, programs=(program,), schedules=module.schedules_of(program))
-    names = ", ".join(sorted({p.name for m in known for p in m.programs}))
-    raise UnknownNameError(f"no file {str(name)!r}", hint=f"write a path, or a name of the library: {names}")
+    names = sorted({p.name for m in known for p in m.programs} | {Path(m.file).stem for m in known})
+    near = get_close_matches(str(name), names)
+    meant = (
+        f"did you mean {' or '.join(near)}?" if near else f"write a path, or a name of the library: {', '.join(names)}"
+    )
+    raise UnknownNameError(f"{name} is a folder" if path.is_dir() else f"no file {str(name)!r}", hint=meant)
 
 
 def library() -> tuple[Module, ...]:
@@ -118,7 +126,7 @@ def _library_files() -> list[Path]:
 
 
 def _parse_file(path: Path) -> Module:
-    return parse(path.read_text(encoding="utf-8"), str(path))
+    return parse(path.read_text(encoding="utf-8-sig"), str(path))  # some editors write a mark before the text
 
 
 def parse(text: str, file: str = "<text>") -> Module:
@@ -138,6 +146,7 @@ def reference(
     """What a program means: inputs[rank][name] -> outputs[rank][name], on torch tensors and without any schedule."""
     from tilelink.reference.run import run
 
+    require_program(program)
     return [dict(own) for own in run(program, inputs, dims, dtype=dtype)]
 
 

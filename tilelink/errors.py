@@ -23,7 +23,7 @@ class Location:
         if self.text is not None:
             return self.text
         try:
-            lines = Path(self.file).read_text(encoding="utf-8").splitlines()
+            lines = Path(self.file).read_text(encoding="utf-8-sig").splitlines()
         except OSError:
             return None
         return lines[self.line - 1] if 0 < self.line <= len(lines) else None

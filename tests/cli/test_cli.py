@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 from tilelink import compiler, doctor
 from tilelink.cli import app
 from tilelink.reference import trial
+from tilelink.runtime.job import RunResult
 
 TEXT = """
 program twice(M, N):
@@ -64,6 +66,11 @@ def test_check_refuses_what_is_unsafe(tmp_path: Path) -> None:
     ("args", "says"),
     [
         (("check", "no_such_thing"), "UnknownNameError"),
+        (("check", "agg_gemm"), "did you mean ag_gemm"),
+        (("check", "tests"), "tests is a folder"),
+        (("check", "examples/01_neighbour_sum.py"), "is Python, not a text of programs"),
+        (("check", "FILE", "--set", "M=1e20"), "below 2**31"),
+        (("check", "FILE", "--set", "M=200000000"), "a plan holds 4,194,304 tiles"),
         (("check", "FILE", "--set", "M"), "--set M sets nothing"),
         (("check", "FILE", "--set", "Q=3"), "no parameter 'Q'"),
         (("check", "FILE", "--program", "thrice"), "no program 'thrice'"),
@@ -93,7 +100,11 @@ def test_a_syntax_error_has_its_place(tmp_path: Path) -> None:
 def test_errors_as_json() -> None:
     done = tilelink("run", "no_such_thing", "--json")
     assert done.exit_code == 1
-    assert json.loads(done.stdout)["error"] == "UnknownNameError"
+    report = json.loads(done.stdout)
+    (mistake,) = report["mistakes"]
+    assert (report["ok"], mistake["error"], mistake["location"]) == (False, "UnknownNameError", None)
+    assert mistake["message"] == "no file 'no_such_thing'" and mistake["hint"].startswith("write a path")
+    assert mistake["text"].startswith("UnknownNameError: no file")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +163,28 @@ def test_run_compares_all_outputs(file: str) -> None:
     done = tilelink("run", file, "--ranks", "2", "--repeat", "3", "--seed", "5", "--set", "N=40")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("y: max |out-ref|/|ref| 0.00e+00 ok (twice with default on 2 ranks, 3 launches, f32)")
+
+
+@pytest.mark.parametrize(
+    ("args", "late"),
+    [
+        ((), (None, 0.0)), (("--seed", "3"), (3, 0.002)), (("--delay", "0.5"), (0, 0.5)),
+        (("--seed", "3", "--delay", "0"), (3, 0.0)),
+    ],
+)  # fmt: skip
+def test_a_delay_needs_no_seed(
+    args: tuple[str, ...], late: tuple[int | None, float], file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    run = compiler.Kernel.run
+
+    def noted(self: compiler.Kernel, inputs: Any, **how: Any) -> RunResult:
+        seen.append((how["seed"], how["max_delay_s"] if how["seed"] is not None else 0.0))
+        return run(self, inputs, **{**how, "max_delay_s": 0.0})
+
+    monkeypatch.setattr(compiler.Kernel, "run", noted)
+    assert tilelink("run", file, "--ranks", "1", *args).exit_code == 0
+    assert seen == [late]
 
 
 def test_run_as_json(file: str) -> None:

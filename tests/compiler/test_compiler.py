@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -142,6 +143,28 @@ def test_a_file_of_the_library_is_read_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert compiler.load("ag_gemm").program().name == "ag_gemm"
     assert read == ["ag_gemm"]
     assert [p.name for p in compiler.load("ag_gemm_ring").programs] == ["ag_gemm_ring"]
+
+
+def test_what_is_no_program_is_said_to_be_none() -> None:
+    module: Any = compiler.parse(TEXT)
+    for function in (compiler.plan, compiler.source, compiler.compile, compiler.assembly):
+        with pytest.raises(BindingError, match="a Module is not a program") as caught:
+            function(module, ranks=2, dims=DIMS)
+        assert caught.value.hint == "take one: module.program('shift')"
+    with pytest.raises(BindingError, match="a Module is not a program"):
+        compiler.reference(module, [], dims=DIMS)
+    text: Any = TEXT
+    with pytest.raises(BindingError, match="a str is not a program"):
+        compiler.plan(text, ranks=2, dims=DIMS)
+    number: Any = "3"
+    with pytest.raises(BindingError, match="'3' ranks"):
+        compiler.plan(module.program(), ranks=number, dims=DIMS)
+
+
+def test_a_mark_before_the_text_is_none_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "shift.tl"
+    path.write_text(TEXT, encoding="utf-8-sig")
+    assert compiler.load(path).program() == compiler.parse(TEXT).program()
 
 
 def test_devices_and_targets_that_there_are_not(shift: Program) -> None:

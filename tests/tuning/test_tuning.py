@@ -91,6 +91,16 @@ def test_the_command_shows_the_best(as_json: bool) -> None:
         assert "points; tried" in done.stdout and " for gemm_rs_" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("options", "held"), [(["-m", "8xH200"], 0), (["-m", "8xA100"], 3), (["--target", "sm_80"], 3)]
+)
+def test_kernels_are_for_the_machine_unless_said_otherwise(options: list[str], held: int) -> None:
+    """Three declared schedules need more shared memory than an A100 has."""
+    command = ["tune", "gemm_rs", "-p", "gemm_rs_own_last", "-n", "2", "--shape", "256,512,512", "--budget", "0"]
+    answer = json.loads(CliRunner().invoke(app, [*command, "--json", *options]).stdout)
+    assert ("shared memory" not in answer["refused"]) == fits
+
+
 @pytest.mark.parametrize("shape", ["256,512", "256,512,x", "256,512,-512", ""])
 def test_shapes_that_are_none(shape: str) -> None:
     done = CliRunner().invoke(app, ["tune", "gemm_rs", "-p", "gemm_rs_slots", "--trials", "1", "--shape", shape])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from tilelink.errors import (
     AccountingError,
+    BindingError,
     CoverageError,
     DtypeError,
     DuplicateNameError,
@@ -46,8 +47,20 @@ from tilelink.ir.visitor import reads, statements, value_of
 DECLARED = {"in": "in symmetric", "out": "out symmetric", "local": "symmetric"}
 
 
+def require_program(program: object) -> None:
+    """Raises BindingError for what is none: callers need not be typed, and `load` gives a file with programs in it."""
+    if isinstance(program, Program):
+        return
+    names = [one.name for one in getattr(program, "programs", ()) if isinstance(one, Program)]
+    where = (
+        f"module.program({names[0]!r})" if names else "tilelink.load(FILE).program(), or tilelink.parse(TEXT).program()"
+    )
+    raise BindingError(f"a {type(program).__name__} is not a program", hint=f"take one: {where}")
+
+
 def check(program: Program) -> Program:
     """Returns the program. Raises the designed error of its one mistake, or SeveralErrors with all of them."""
+    require_program(program)
     mistakes = Mistakes()
     typing = infer(program, mistakes)
     for tensor in program.tensors:

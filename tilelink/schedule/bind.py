@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Integral
 
 from tilelink.errors import BindingError, DtypeError, ScheduleError, TileSizeError
 from tilelink.ir.mapping import ChannelGrid, map_region
@@ -18,6 +19,7 @@ from tilelink.schedule.deferred import check_deferred
 from tilelink.schedule.fill import fill_rounds
 from tilelink.schedule.flat import check_flat
 from tilelink.schedule.kernels import kernels_of
+from tilelink.schedule.limits import check_size
 from tilelink.schedule.orders import decode
 from tilelink.schedule.reductions import check_reductions
 from tilelink.schedule.split import split_tails
@@ -45,8 +47,8 @@ def bind(
     program: Program, schedule: Schedule | None, numbers: Numbers, ranks: int, target: Target, dtype: str = "f32"
 ) -> Bound:
     """Resolve a program and a schedule for given shapes, ranks and target; `schedule` None takes defaults."""
-    if ranks < 1:
-        raise BindingError(f"{ranks} ranks", hint="a program runs on at least one rank")
+    if not isinstance(ranks, Integral) or ranks < 1:  # callers need not be typed
+        raise BindingError(f"{ranks!r} ranks", hint="a program runs on at least one rank")
     if dtype not in FLOATS:
         raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(FLOATS)}")
     schedule = schedule or Schedule(name="default", program=program.name)
@@ -74,6 +76,7 @@ def bind(
         finished_base=used + ranks,
         pad_size=used + 2 * ranks,
     )
+    check_size(bound)
     bound = with_bulk(bound)
     bound = replace(bound, kernels=kernels_of(bound))
     check_flat(bound)

@@ -266,13 +266,16 @@ def check_numbers(params: tuple[ParamDecl, ...], numbers: Numbers) -> dict[str, 
         if not isinstance(value, Real) or not fits(value):
             shown = value if isinstance(value, Real) else repr(value)
             raise BindingError(f"{param.name} = {shown}", location=param.location, hint=takes)
-    return {p.name: numbers[p.name] for p in params}
+    return {p.name: int(numbers[p.name]) if p.kind in ("dim", "i32") else numbers[p.name] for p in params}
 
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "dim": ("a dimension is a positive integer", lambda v: not isinstance(v, bool) and v >= 1 and v % 1 == 0),
-    "i32": ("an i32 is an integer", lambda v: v % 1 == 0),
-    "f32": ("its value is a number", lambda _: True),
+    "dim": (
+        "a dimension is a positive integer, below 2**31",
+        lambda v: not isinstance(v, bool) and 1 <= v < 2**31 and v % 1 == 0,
+    ),
+    "i32": ("an i32 is an integer of 32 bits", lambda v: -(2**31) <= v < 2**31 and v % 1 == 0),
+    "f32": ("its value is a number", lambda v: not isinstance(v, bool)),
     "bool": ("a bool is True or False", lambda v: v in (0, 1)),
 }
 """Kind of a parameter -> what it takes, and whether a number is that."""

@@ -294,6 +294,8 @@ class _Builder:
 
     def _move(self, one: Executions, engine: Engine, source: Ints, target: Ints, size: Ints) -> Ints:
         """Rows of moves, priced by how they are done and how far they go."""
+        if not len(size):
+            return np.empty(0, np.int64)  # as with one rank: a stage without a tile has no usual size of a move
         kernel = self.kernel_of[one.stage.name]
         node = self.machine.node_ranks
         reach = np.where(source == target, 0, np.where(source // node == target // node, 1, 2))

@@ -1,0 +1,112 @@
+"""What `tilelink check` says of mistakes: each once, with the schedules that show it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tilelink import cli_common
+from tilelink.cli import app
+
+HANDED = """
+program handed(M, N):
+    x    : in        [M, N]
+    left : symmetric [M, N]
+    y    : out       [M, N]
+
+    comm send(i: M):
+        tile_push_data(left[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(left[i, :] @ (rank + 1))
+
+    compute add(i: M, j: N):
+        consumer_tile_wait(left[i, :])
+        y[i, j] = x[i, j] + left[i, j]
+
+schedule fine for handed:
+    send on sm(1), tile(i=8)
+    add on sm, tile(i=16, j=16)
+"""
+UNSAFE = HANDED.replace("        consumer_tile_wait(left[i, :])\n", "")
+
+
+def check(*args: str) -> Result:
+    return CliRunner().invoke(app, ["check", *args])
+
+
+@pytest.fixture
+def unsafe(tmp_path: Path) -> str:
+    path = tmp_path / "handed.tl"
+    path.write_text(UNSAFE)
+    return str(path)
+
+
+def test_a_mistake_that_all_schedules_show_is_said_once(unsafe: str) -> None:
+    done = check(unsafe)
+    assert done.exit_code == 1
+    assert done.stderr.count("OrderingError") == 1
+    assert done.stderr.endswith("  seen in: handed with default, fine\n")
+
+
+def test_a_mistake_of_one_schedule_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "handed.tl"
+    path.write_text(HANDED.replace("send on sm(1), tile(i=8)", "send on sm(1), tile(i=8), warps 3"))
+    done = check(str(path))
+    assert "handed: safe on 4 ranks, M=80, N=96: default" in done.stdout
+    assert done.stderr.endswith("  seen in: handed with fine\n"), done.stderr
+
+
+def test_a_mistake_of_the_program_itself_names_no_schedule(tmp_path: Path) -> None:
+    path = tmp_path / "handed.tl"
+    path.write_text(HANDED.replace("x[i, j] + left", "x[i] + left"))
+    assert "seen in" not in check(str(path)).stderr
+    (mistake,) = json.loads(check(str(path), "--json").stdout)["mistakes"]
+    assert (mistake["program"], mistake["schedules"]) == ("handed", [])
+
+
+def test_two_mistakes_are_two(unsafe: str) -> None:
+    Path(unsafe).write_text(UNSAFE + UNSAFE.replace("handed", "other"))
+    assert check(unsafe).stderr.count("OrderingError") == 2
+
+
+def test_mistakes_for_programs_to_read(unsafe: str) -> None:
+    report = json.loads(check(unsafe, "--json").stdout)
+    (mistake,) = report["mistakes"]
+    line = UNSAFE.splitlines().index("        y[i, j] = x[i, j] + left[i, j]") + 1
+    assert (report["ok"], report["programs"][0]["tasks"]) == (False, {})
+    assert (mistake["error"], mistake["program"], mistake["schedules"]) == (
+        "OrderingError",
+        "handed",
+        ["default", "fine"],
+    )
+    assert (mistake["location"]["file"], mistake["location"]["line"]) == (unsafe, line)
+    assert set(mistake["location"]) == {"file", "line", "column", "length"}
+    assert "OrderingError" not in mistake["message"] and mistake["text"].startswith(
+        "OrderingError: " + mistake["message"]
+    )
+
+
+def test_several_mistakes_of_a_text_are_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "handed.tl"
+    path.write_text(HANDED.replace("x[i, j] + left", "z[i, j] + left").replace(", x[i, :]", ", v[i, :]"))
+    report = json.loads(check(str(path), "--json").stdout)
+    assert [one["error"] for one in report["mistakes"]] == ["UnknownNameError"] * 2
+
+
+def test_a_whole_number_may_be_written_as_a_float(tmp_path: Path) -> None:
+    path = tmp_path / "handed.tl"
+    path.write_text(HANDED)
+    report = json.loads(check(str(path), "--set", "M=1e2", "--json").stdout)
+    assert report["ok"] and repr(report["programs"][0]["dims"]["M"]) == "100"
+
+
+def test_too_little_memory_is_said_as_such(unsafe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 233. GiB")
+
+    monkeypatch.setattr(cli_common.compiler, "load", full)
+    done = check(unsafe)
+    assert done.exit_code == 1
+    assert done.stderr.startswith(
+        "TileLinkError: this machine has not enough memory: Unable to allocate 233. GiB\n  hint: "
+    )

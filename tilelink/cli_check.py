@@ -1,0 +1,130 @@
+"""`tilelink check`: what is wrong with programs and their schedules, each mistake once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from tilelink import compiler
+from tilelink.cli_common import (
+    AsJson,
+    Dtype,
+    Element,
+    File,
+    ProgramName,
+    Ranks,
+    ScheduleName,
+    Sets,
+    designed_errors,
+    dims_of,
+    mistakes_of,
+    random_tables,
+    schedule_name,
+    schedules_named,
+    values_text,
+    write,
+)
+from tilelink.errors import Location, TileLinkError, UnknownNameError
+from tilelink.ir.program import Program
+
+Machine = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")]
+
+
+@dataclass(kw_only=True)
+class _Mistake:
+    """One mistake of a program; `schedules` names those with which it shows, none if it has nothing to do with them."""
+
+    error: TileLinkError
+    program: str
+    schedules: list[str] = field(default_factory=list[str])
+
+
+class _Mistakes:
+    """What was refused. A mistake that several schedules meet, perhaps on other tiles, is one."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, type[TileLinkError], str, Location | None, Location | None], _Mistake] = {}
+
+    def add(self, error: TileLinkError, program: str, schedule: str | None = None) -> None:
+        what = "" if error.location else error.message
+        key = (program, type(error), what, error.location, error.related)
+        mistake = self._known.setdefault(key, _Mistake(error=error, program=program))
+        if schedule is not None:
+            mistake.schedules.append(schedule)
+
+    def __iter__(self):
+        return iter(self._known.values())
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def check(
+    file: File,
+    program: ProgramName = None,
+    schedule: ScheduleName = None,
+    ranks: Ranks = 4,
+    sets: Sets = None,
+    dtype: Element = Dtype.f32,
+    target: Machine = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Prove programs safe with each of their schedules; exit 1 otherwise, with every mistake of the programs."""
+    with designed_errors(as_json):
+        module = compiler.load(file)
+        programs = module.programs if program is None else (module.program(program),)
+        if not programs:
+            raise UnknownNameError(f"no program in {file}", hint="program NAME(...):")
+        wrong = _Mistakes()
+        report: list[dict[str, Any]] = []
+        for one in programs:
+            dims = dims_of(one, sets)
+            options = {"ranks": ranks, "dims": dims, "dtype": dtype.value, "target": target}
+            tasks = _safe(module, one, schedule, options, wrong)
+            report.append({"program": one.name, "ranks": ranks, "dims": dims, "tasks": tasks})
+        _print(report, list(wrong), as_json)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _safe(
+    module: compiler.Module, program: Program, schedule: str | None, options: Mapping[str, Any], wrong: _Mistakes
+) -> dict[str, int]:
+    """schedule -> tiles, of those with which a program is safe."""
+    tasks: dict[str, int] = {}
+    try:
+        compiler.check(program)
+    except TileLinkError as error:
+        wrong.add(error, program.name)
+        return tasks
+    for scheduled in schedules_named(module, program, schedule):
+        try:
+            tables = random_tables(program, options["dims"], options["ranks"])
+            plan = compiler.plan(program, scheduled, **options, tables=tables)
+            compiler.source_of(plan)  # what is safe must also be something that can be generated
+            tasks[schedule_name(scheduled)] = plan.tasks
+        except TileLinkError as error:
+            wrong.add(error, program.name, schedule_name(scheduled))
+    return tasks
+
+
+def _print(report: Sequence[Mapping[str, Any]], wrong: Sequence[_Mistake], as_json: bool) -> None:
+    if as_json:
+        mistakes = [
+            {**one, "program": mistake.program, "schedules": mistake.schedules}
+            for mistake in wrong
+            for one in mistakes_of(mistake.error)
+        ]
+        return write(json.dumps({"ok": not wrong, "programs": report, "mistakes": mistakes}))
+    for one in report:
+        if one["tasks"]:
+            schedules = ", ".join(f"{name} ({tasks} tiles)" for name, tasks in one["tasks"].items())
+            write(f"{one['program']}: safe on {one['ranks']} ranks, {values_text(one['dims'])}: {schedules}")
+    for mistake in wrong:
+        typer.echo(str(mistake.error), err=True)
+        if mistake.schedules:
+            typer.echo(f"  seen in: {mistake.program} with {', '.join(mistake.schedules)}", err=True)
