@@ -9,7 +9,7 @@ import numpy as np
 from tilelink.errors import CoverageError, VerificationError
 from tilelink.schedule.plan import READ, WRITE, Ints, Plan
 from tilelink.schedule.verify.cells import Cells, groups
-from tilelink.schedule.verify.refusal import refuse
+from tilelink.schedule.verify.refusal import box, refuse
 
 
 def coverage(plan: Plan) -> Iterator[VerificationError]:
@@ -33,14 +33,10 @@ def _outside(plan: Plan, name: str, rows: Ints) -> Iterator[VerificationError]:
     a = plan.accesses
     lo, hi = a.lo[rows, : len(shape)], a.hi[rows, : len(shape)]
     for row in rows[((lo < 0) | (hi > shape)).any(axis=1)][:1]:
-        box = _box(a.lo[row], a.hi[row], len(shape))
-        message = f"{name}{box} reaches outside {name}, whose shape is {shape.tolist()}"
+        reached = box(a.lo[row], a.hi[row], len(shape))
+        message = f"{name}{reached} reaches outside {name}, whose shape is {shape.tolist()}"
         hint = "guard the access with an if, or shift it"
         yield refuse(CoverageError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
-
-
-def _box(lo: Ints, hi: Ints, dims: int) -> str:
-    return "[" + ", ".join(f"{lo[d]}:{hi[d]}" for d in range(dims)) + "]"
 
 
 def _covered(plan: Plan, name: str, rank: int, rows: Ints) -> Iterator[VerificationError]:
@@ -58,7 +54,7 @@ def _covered(plan: Plan, name: str, rank: int, rows: Ints) -> Iterator[Verificat
         yield from _written_once(plan, name, rank, cells, count, rows, low, high)
     missing = cells.sums((count == 0).astype(np.int64), low, high)
     for row in rows[(missing > 0) & (a.kind[rows] == READ)][:1]:
-        message = f"reads {name}{_box(a.lo[row], a.hi[row], dims)} on rank {rank}, parts of which nobody writes"
+        message = f"reads {name}{box(a.lo[row], a.hi[row], dims)} on rank {rank}, parts of which nobody writes"
         hint = "check the ranks and indices of the stage that fills it"
         yield refuse(CoverageError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from tilelink.errors import ExclusiveWriteError, OrderingError, VerificationError
 from tilelink.schedule.plan import NOTIFY, READ, WRITE, Ints, Plan
+from tilelink.schedule.verify.astray import astray
 from tilelink.schedule.verify.cells import Cells, groups
 from tilelink.schedule.verify.happens_before import HappensBefore
-from tilelink.schedule.verify.refusal import refuse, where
+from tilelink.schedule.verify.refusal import box, refuse, where
 
 
 def ordering(plan: Plan) -> Iterator[VerificationError]:
@@ -112,10 +113,10 @@ def pairs(plan: Plan, rows: Ints, kind: int) -> tuple[Ints, Ints]:
     starts = np.searchsorted(group.ravel()[order], np.arange(len(unique) + 1))
     left: list[Ints] = []
     right: list[Ints] = []
-    for n, box in enumerate(unique):
-        here = tuple(slice(b, e) for b, e in zip(box[:dims], box[dims:], strict=True))
+    for n, corners in enumerate(unique):
+        here = tuple(slice(b, e) for b, e in zip(corners[:dims], corners[dims:], strict=True))
         owners = np.unique(owner[here][count[here] == 1])
-        meet = (low[crowded] < box[dims:]).all(axis=1) & (box[:dims] < high[crowded]).all(axis=1)
+        meet = (low[crowded] < corners[dims:]).all(axis=1) & (corners[:dims] < high[crowded]).all(axis=1)
         owners = np.concatenate([owners, crowded[meet]])
         readers = others[order[starts[n] : starts[n + 1]]]
         left.append(np.repeat(owners, len(readers)))
@@ -182,22 +183,47 @@ def _check_writes(
 
 
 def _refusal(plan: Plan, name: str, rank: int, write: int, other: int) -> VerificationError:
+    if plan.accesses.kind[other] == READ:
+        return _unordered_read(plan, name, rank, write, other)
+    message = f"writes {name} of rank {rank}, {_unordered(plan, write)}"
+    hint = "let one task write each element, or order the writes by a notify and a wait"
+    return _of_pair(ExclusiveWriteError, plan, message, write, other, hint)
+
+
+def _unordered_read(plan: Plan, name: str, rank: int, write: int, read: int) -> VerificationError:
+    """Says which signal misses, where the reader waits and the writer notifies already."""
+    a, dims, other = plan.accesses, len(plan.bound.tensors[name].shape), _unordered(plan, write)
+    missing = astray(plan, name, rank, write, read)
+    if (wait := missing.wait) is not None:
+        what = f"waits for {name}{wait} of rank {rank} and reads {name}{box(a.lo[read], a.hi[read], dims)}, {other}"
+        hint = "wait for the region that is read" + (", and notify it after the write" if missing.notify else "")
+        return _of_pair(OrderingError, plan, what, write, read, hint, related=wait.statement)
+    if (notify := missing.notify) is not None:
+        written = f"{name}{box(a.lo[write], a.hi[write], dims)}"
+        message = f"reads {name} of rank {rank}, {other}: the write is of {written}, "
+        message += f"the notify of {name}{notify} of rank {notify.rank}"
+        hint = "notify the region that is written, on the rank where it is written"
+        return _of_pair(OrderingError, plan, message, write, read, hint, related=notify.statement)
+    hint = f"notify the region of {name} on rank {rank} after the write and wait for it before the read"
+    return _of_pair(OrderingError, plan, f"reads {name} of rank {rank}, {other}", write, read, hint)
+
+
+def _unordered(plan: Plan, write: int) -> str:
+    return f"which {where(plan, int(plan.accesses.task[write]))} also writes, and nothing orders the two"
+
+
+def _of_pair(
+    kind: type[VerificationError],
+    plan: Plan,
+    message: str,
+    write: int,
+    other: int,
+    hint: str,
+    *,
+    related: int | None = None,
+) -> VerificationError:
+    """A refusal of an access and the write that it meets; `related`: another statement to be seen than that write."""
     a = plan.accesses
-    writer = where(plan, int(a.task[write]))
-    reads = a.kind[other] == READ
-    what = "reads" if reads else "writes"
-    message = f"{what} {name} of rank {rank}, which {writer} also writes, and nothing orders the two"
-    hint = (
-        f"notify the region of {name} on rank {rank} after the write and wait for it before the read"
-        if reads
-        else "let one task write each element, or order the writes by a notify and a wait"
-    )
-    return refuse(
-        OrderingError if reads else ExclusiveWriteError,
-        plan,
-        message,
-        task=int(a.task[other]),
-        statement=int(a.statement[other]),
-        related=int(a.statement[write]),
-        hint=hint,
-    )
+    seen = int(a.statement[write]) if related is None else related
+    task, statement = int(a.task[other]), int(a.statement[other])
+    return refuse(kind, plan, message, task=task, statement=statement, related=seen, hint=hint)
