@@ -14,10 +14,17 @@ if TYPE_CHECKING:
 
 class _Package(ModuleType):
     def __call__(self, program: "Program | str", name: str = "custom") -> "Schedule":
-        """An empty schedule for a program, built on by a chain: `schedule(p).tile("gemm", i=128).buffers("xs", 2)`."""
+        """An empty schedule for a program, built on by a chain: `schedule(p).tile("gemm", i=128).buffers("xs", 2)`.
+
+        Its methods refuse names that the program lacks; of a program given by its name, that is left to compiling.
+        """
         from tilelink.schedule.values import Schedule
 
-        return Schedule(name=name, program=program if isinstance(program, str) else program.name)
+        if isinstance(program, str):
+            return Schedule(name=name, program=program)
+        from tilelink.schedule.names import NamesOf
+
+        return Schedule(name=name, program=program.name, known=NamesOf(program=program))
 
 
 # The name is that of a package and of a public function: imports need the one, users the other.

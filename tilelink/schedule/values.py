@@ -5,6 +5,7 @@ Built by a chain of methods, each returning a new schedule; printed as the text 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -162,7 +163,11 @@ class TensorSchedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """A schedule for a program; `reuse_wait` off leaves out the wait for peers' earlier launches (checked)."""
+    """A schedule for a program; `reuse_wait` off leaves out the wait for peers' earlier launches (checked).
+
+    known: refuses a part that names what the program lacks, as soon as a method adds it (see schedule/names.py); None
+    leaves that to binding, as for a program of which only the name is known.
+    """
 
     name: str
     program: str
@@ -170,6 +175,7 @@ class Schedule:
     tensors: tuple[TensorSchedule, ...] = ()
     reuse_wait: bool = True
     location: Location | None = field(default=None, compare=False, repr=False)
+    known: Callable[[StageSchedule | TensorSchedule], None] | None = field(default=None, compare=False, repr=False)
 
     def stage(self, name: str) -> StageSchedule:
         """The stage's part of the schedule, empty when it has none."""
@@ -235,9 +241,13 @@ class Schedule:
         return replace(self, reuse_wait=False)
 
     def _with_stage(self, new: StageSchedule) -> Schedule:
+        if self.known is not None:
+            self.known(new)
         return replace(self, stages=_with(self.stages, new, StageSchedule(name=new.name)))
 
     def _with_tensor(self, new: TensorSchedule) -> Schedule:
+        if self.known is not None:
+            self.known(new)
         return replace(self, tensors=_with(self.tensors, new, TensorSchedule(name=new.name)))
 
     def __str__(self) -> str:

@@ -1,0 +1,136 @@
+"""Names of a schedule that is built in Python: refused at once, where they are given, as binding refuses them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+import tilelink
+from tests.compiler.library import cases
+from tilelink.errors import OrderError, ScheduleError, TileSizeError
+from tilelink.frontend.parser import parse_text
+from tilelink.schedule.bind import bind
+from tilelink.schedule.names import NamesOf
+from tilelink.schedule.values import Fused, IndexOrder, Schedule
+from tilelink.target import CPU
+
+PROGRAM = parse_text("""
+program neighbour_sum(M, N):
+    x    : in symmetric [M, N]
+    left : symmetric [ranks, M, N]
+    y    : out       [M, N]
+
+    comm send(p: ranks, i: M):
+        tile_push_data(left[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(left[rank, i, :] @ p)
+
+    compute add(i: M, j: N):
+        consumer_tile_wait(left[rank, i, :])
+        y[i, j] = x[i, j] + left[rank, i, j]
+""").programs[0]
+Build = Callable[[Schedule], Schedule]
+
+WRONG: dict[str, tuple[type[ScheduleError], Build, str, str, str]] = {
+    "stage": (
+        ScheduleError,
+        lambda s: s.tile("sned", i=32),
+        "no stage 'sned'", "sned", "did you mean send? stages: send, add",
+    ),
+    "stage to run in": (
+        ScheduleError,
+        lambda s: s.on("send", Fused(stage="ad")),
+        "no stage 'ad' to run in", "ad", "did you mean add? stages: send, add",
+    ),
+    "tensor": (
+        ScheduleError,
+        lambda s: s.tile("add", i=8).buffers("letf", 2),
+        "no tensor 'letf'", "letf", "did you mean left? tensors: x, left, y",
+    ),
+    "tile": (
+        TileSizeError,
+        lambda s: s.tile("send", i=4).tile("add", q=32).tile("send", i=8),
+        "stage add has nothing named 'q' to tile", "q", "its indices are i, j",
+    ),
+    "order": (
+        OrderError,
+        lambda s: s.order("add", IndexOrder(index="jj")),
+        "order of unknown index 'jj'", "jj", "did you mean j? indices: i, j",
+    ),
+    "channel": (
+        TileSizeError,
+        lambda s: s.channel("left", q=8),
+        "channel(q=8): left has no dimension 'q'", "q", "its dimensions are ranks, M, N",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+def test_a_wrong_name_is_refused_at_its_place(case: str) -> None:
+    kind, build, message, name, hint = WRONG[case]
+    with pytest.raises(kind) as caught:
+        build(tilelink.schedule(PROGRAM))
+    error = caught.value
+    assert (type(error), error.message, error.hint) == (kind, message, hint)
+    place = error.location
+    assert place is not None
+    assert place.file == __file__
+    line = place.source_line()
+    assert line is not None
+    assert "lambda s: s." in line
+    assert line[place.column - 1 :][: place.length] == name
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+def test_for_a_name_of_a_program_binding_says_the_same(case: str) -> None:
+    kind, build, message, _, _ = WRONG[case]
+    schedule = build(tilelink.schedule("neighbour_sum"))
+    with pytest.raises(kind) as caught:
+        bind(PROGRAM, schedule, {"M": 20, "N": 8}, 2, CPU)
+    assert (type(caught.value), caught.value.message) == (kind, message)
+
+
+def test_the_last_of_equal_words_in_a_chain_is_meant_and_a_long_chain_has_its_own_line() -> None:
+    with pytest.raises(TileSizeError) as caught:
+        tilelink.schedule(PROGRAM).tile("send", i=4).channel("left", m=4).tile("add", m=4).channel("left", m=4)
+    place = caught.value.location
+    assert place is not None
+    line = place.source_line() or ""
+    assert line[: place.column - 1].endswith('.tile("add", ')
+    with pytest.raises(ScheduleError) as caught:
+        (
+            tilelink.schedule(PROGRAM)
+            .tile("send", i=4)
+            .knobs("ad", warps=4)
+            .tile("add", i=4)
+        )  # fmt: skip
+    assert '.knobs("ad", warps=4)\n' in str(caught.value)
+
+
+def test_a_name_that_is_not_written_there_has_its_line() -> None:
+    name = "".join(["se", "nt"])
+    with pytest.raises(ScheduleError) as caught:
+        tilelink.schedule(PROGRAM).tile(name, i=32)
+    assert "        tilelink.schedule(PROGRAM).tile(name, i=32)\n            ^^^^" in str(caught.value)
+
+
+def test_a_schedule_is_the_same_value_whoever_looked_its_names_up() -> None:
+    build: Build = lambda s: s.tile("send", i=8).channel("left", i=8)  # noqa: E731 - the same for both
+    checked, free = build(tilelink.schedule(PROGRAM)), build(tilelink.schedule("neighbour_sum"))
+    assert checked == free == pickle.loads(pickle.dumps(checked))
+    assert (hash(checked), str(checked), repr(checked)) == (hash(free), str(free), repr(free))
+
+
+def test_names_that_other_parts_of_the_schedule_make_are_known() -> None:
+    made = tilelink.schedule(PROGRAM).order("send", IndexOrder(index="n"), IndexOrder(index="p")).tile("send", n=4)
+    bind(PROGRAM, made, {"M": 20, "N": 8}, 2, CPU)
+    pulled = tilelink.schedule(PROGRAM).channel("left", p=1).direction("send", "pull")
+    bind(PROGRAM, pulled, {"M": 20, "N": 8}, 2, CPU)
+
+
+@pytest.mark.parametrize(("program", "schedule"), cases(), ids=str)
+def test_the_schedules_of_the_library_name_what_there_is(program, schedule) -> None:  # pyright: ignore
+    known = NamesOf(program=program)
+    for part in (*schedule.stages, *schedule.tensors) if schedule else ():
+        known(part)
