@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 
@@ -36,6 +37,12 @@ class Location:
             return head
         before = "".join("\t" if c == "\t" else " " for c in line[: self.column - 1]).ljust(self.column - 1)
         return f"{head}\n    {line.rstrip()}\n    {before}{'^' * max(1, self.length)}"
+
+
+def did_you_mean(name: str, known: Iterable[str], then: str = "") -> str:
+    """`did you mean X?` where a known name is near, and behind it what is said in any case."""
+    near = get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}? {then}".rstrip() if near else then
 
 
 class TileLinkError(Exception):

@@ -8,6 +8,7 @@ from tilelink.errors import (
     DtypeError,
     DuplicateNameError,
     ParseError,
+    SeveralErrors,
     ShapeError,
     StageError,
     TileLinkError,
@@ -85,3 +86,73 @@ def test_what_python_has_and_the_language_has_not_is_hinted_at(line: str, hint: 
 def test_names_declared_twice() -> None:
     with pytest.raises(DuplicateNameError, match="M is declared twice"):
         parse_text("program p(M):\n    M : in [M]\n")
+
+
+PROGRAM = """\
+program p(M, N):
+    x : in [M, N]
+    h : symmetric [M, N]
+
+    comm send(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+
+    compute add(
+        i: M
+    ):
+        consumer_tile_wait(h[i, :])
+        y[i, :] = h[i, :]
+    y : out [M, N]
+"""
+SPACES = "a tensor is in, out, local, symmetric or table"
+
+MISSPELT = [
+    ("comm", "com", 5, 5, "did you mean comm?"),
+    ("compute", "compue", 9, 5, "did you mean compute?"),
+    ("compute", "def", 9, 5, "a stage is comm or compute"),
+    ("in", "inn", 2, 9, f"did you mean in? {SPACES}"),
+    ("symmetric", "f32", 3, 9, SPACES),
+    ("symmetric", "in symetric", 3, 12, f"did you mean symmetric? {SPACES}"),
+    ("program", "progam", 1, 1, "did you mean program?"),
+    ("program", "class", 1, 1, "a file has programs and schedules"),
+]
+
+
+@pytest.mark.parametrize(("word", "wrong", "line", "column", "hint"), MISSPELT, ids=[m[1] for m in MISSPELT])
+def test_a_misspelt_word_is_one_mistake_at_its_place(word: str, wrong: str, line: int, column: int, hint: str) -> None:
+    text: list[str] = list(PROGRAM.splitlines())
+    text[line - 1] = text[line - 1].replace(word, wrong, 1)
+    with pytest.raises(ParseError) as caught:
+        parse_text("\n".join(text) + "\n", "wrong.tl")
+    unknown = wrong.split()[-1]
+    assert (caught.value.message, caught.value.hint) == (f"unknown {unknown!r}", hint)
+    assert caught.value.location is not None
+    assert (caught.value.location.line, caught.value.location.column) == (line, column)
+    assert f"\n    {' ' * (column - 1)}{'^' * len(unknown)}\n" in str(caught.value)
+
+
+def test_what_stands_beside_a_misspelt_stage_is_still_looked_at() -> None:
+    text = PROGRAM.replace("compute", "compue").replace("x[i, :])", "z[i, :])")
+    text += "    compute last(i: M):\n        # why\n        y[i, :] = w\nschedul s for p:\n    default\n"
+    with pytest.raises(SeveralErrors) as caught:
+        parse_text(text, "wrong.tl")
+    found = [(e.message, e.location.line) for e in caught.value.errors if e.location]
+    assert found == [
+        ("unknown name 'z'", 6),
+        ("unknown 'compue'", 9),
+        ("unknown name 'w'", 17),
+        ("unknown 'schedul'", 18),
+    ]
+
+
+def test_a_line_that_stands_too_deep_is_pointed_at_itself() -> None:
+    with pytest.raises(ParseError, match="did not expect a deeper indent here") as caught:
+        parse_text(PROGRAM.replace("    h :", "      h :").replace("h[i, :]", "x[i, :]"), "wrong.tl")
+    assert caught.value.location is not None
+    assert (caught.value.location.line, caught.value.location.column) == (3, 7)
+
+
+def test_a_semicolon_ends_nothing() -> None:
+    with pytest.raises(ParseError, match="did not expect ';' here") as caught:
+        parse_text(PROGRAM.replace("= h[i, :]", "= h[i, :];"), "wrong.tl")
+    assert caught.value.hint == "a statement ends with its line: leave the semicolon out"

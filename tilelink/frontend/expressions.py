@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from dataclasses import dataclass, field, replace
 
-from tilelink.errors import ConsequenceError, Location, Mistakes, ParseError, ShapeError, UnknownNameError
+from tilelink.errors import ConsequenceError, Location, Mistakes, ParseError, ShapeError, UnknownNameError, did_you_mean
 from tilelink.frontend.syntax import Source
 from tilelink.ir.program import (
     DTYPES,
@@ -80,8 +79,8 @@ class Scope:
         """The error for a name that nothing declares, with the nearest one that exists."""
         if name in self.broken:
             return ConsequenceError(f"{name} is not declared as it should be", location=self.location(node))
-        near = difflib.get_close_matches(name, known or self.names(), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known or self.names())}"
+        names = known or self.names()
+        hint = did_you_mean(name, names) or f"known: {', '.join(names)}"
         return UnknownNameError(f"unknown {what} {name!r}", location=self.location(node), hint=hint)
 
     # Scalars -------------------------------------------------------------------------------------------------

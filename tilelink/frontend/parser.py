@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +14,15 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 from lark.indenter import DedentError, Indenter
 from lark.tree import Meta
 
-from tilelink.errors import DuplicateNameError, Location, Mistakes, ParseError, TileLinkError, UnknownNameError
+from tilelink.errors import (
+    DuplicateNameError,
+    Location,
+    Mistakes,
+    ParseError,
+    TileLinkError,
+    UnknownNameError,
+    did_you_mean,
+)
 from tilelink.frontend.build import build_program
 from tilelink.frontend.recovery import parse_all
 from tilelink.frontend.schedule_parser import parse_schedule
@@ -79,8 +86,7 @@ def _check_programs_named(programs: list[Program], schedules: list[Schedule], mi
     names = [p.name for p in programs]
     for schedule in schedules:
         if names and schedule.program not in names:
-            near = get_close_matches(schedule.program, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"its programs are {', '.join(names)}"
+            hint = did_you_mean(schedule.program, names) or f"its programs are {', '.join(names)}"
             message = f"schedule {schedule.name} is for {schedule.program!r}, which is no program of this file"
             mistakes.add(UnknownNameError(message, location=schedule.location, hint=hint))
 
@@ -147,9 +153,11 @@ def _parse_programs(text: str, source: Source) -> list[ProgramSyntax]:
 
 
 def _unexpected(error: UnexpectedInput, source: Source) -> ParseError:
-    line = min(max(error.line or 1, 1), max(1, len(source.lines)))
+    own, column = error.line, max(error.column or 1, 1)
+    if isinstance(error, UnexpectedToken) and error.token.type == "_INDENT":  # it begins with the line end before it
+        own, column = error.token.end_line, max(error.token.end_column or 1, 1)
+    line = min(max(own or 1, 1), max(1, len(source.lines)))
     text = source.lines[line - 1] if source.lines else ""
-    column = max(error.column or 1, 1)
     found, length = "this character", 1
     if isinstance(error, UnexpectedToken):
         found = {"_NL": "the end of the line", "_INDENT": "a deeper indent", "_DEDENT": "the end of the block"}.get(
@@ -171,6 +179,8 @@ def _hint(line: str, found: str, column: int) -> str:
         return "there is no power: multiply, or exp and log"
     if found == ":" and before.count("[") > before.count("]"):
         return "a coordinate is :, an index, offset + i, or a number; no slices"
+    if found == ";":
+        return "a statement ends with its line: leave the semicolon out"
     if found == "if" and "=" in before:
         return "where(condition, a, b), or an if around statements"
     word = line.split()[0] if line.split() else ""

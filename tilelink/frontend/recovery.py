@@ -7,11 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from tilelink.errors import Location, Mistakes, ParseError
+from tilelink.errors import Location, Mistakes, ParseError, did_you_mean
 from tilelink.frontend.syntax import ProgramSyntax, Source
 
 CLOSING = {")": "(", "]": "["}
 HEAD = re.compile(r"\s*(program|comm|compute|schedule)\b")
+STAGES = ("comm", "compute")
+BLOCKS = ("program", "schedule")
+SPACES = ("in", "out", "local", "symmetric", "table")
+BLOCK = re.compile(r"(\w+)\s+\w+\s*(?:\(|for\b)")
+STAGE = re.compile(r"\s*(\w+)\s+\w+\s*\(")
+TENSOR = re.compile(r"\s*\w+\s*:\s*([A-Za-z_]\w*)(?:\s+([A-Za-z_]\w*))?\s*\[")
 MOST = 20
 """Syntax errors of one program that are looked for."""
 
@@ -28,22 +34,37 @@ class _Part:
 
     def drop(self, line: int) -> bool:
         """Cut out the stage or the declaration that a line belongs to; whether there was one."""
-        heads = [n for n in range(line, -1, -1) if HEAD.match(self.lines[n])]
-        if not heads or not self.lines[heads[0]].strip():
+        heads = [n for n in range(line, -1, -1) if self._begins(n)]
+        if not heads or (heads[0] == line and re.match(r"\s*(program|schedule)\b", self.lines[line])):
             return False
         head, stop = heads[0], line + 1
         if re.match(r"\s*(program|schedule)\b", self.lines[head]):
-            if head == line:
-                return False
-            self.broken += re.findall(r"^\s*(\w+)", self.lines[line])
             head = line
-        else:
-            margin = _indent(self.lines[head])
-            while stop < len(self.lines) and (not self.lines[stop].strip() or _indent(self.lines[stop]) > margin):
-                stop += 1
+        if not HEAD.match(self.lines[head]):
+            self.broken += re.findall(r"^\s*(\w+)", self.lines[head])
+        margin = _indent(self.lines[head])
+        while stop < len(self.lines) and self._continues(stop, margin):
+            stop += 1
         found = any(line.strip() for line in self.lines[head:stop])
         self.lines[head:stop] = [""] * (stop - head)
         return found
+
+    def _begins(self, number: int) -> bool:
+        """Whether a stage, a declaration or a program begins in a line."""
+        line = self.lines[number]
+        if HEAD.match(line):
+            return True
+        return bool(_code(line)) and not line.lstrip().startswith(tuple(CLOSING)) and _indent(line) <= self.margin
+
+    def _continues(self, number: int, margin: int) -> bool:
+        """Whether a line belongs to what began further out: a deeper one, or the bracket that closes it."""
+        line = self.lines[number]
+        return not _code(line) or _indent(line) > margin or line.lstrip().startswith(tuple(CLOSING))
+
+    @property
+    def margin(self) -> int:
+        """Where the stages and declarations of the program stand."""
+        return next((own for line in self.lines if _code(line) and (own := _indent(line))), 0)
 
     @property
     def empty(self) -> bool:
@@ -64,6 +85,7 @@ def _parse_part(part: _Part, parse: Parse, mistakes: Mistakes) -> list[ProgramSy
     for _ in range(MOST):
         try:
             _brackets(part)
+            _words(part)
             _dedents(part)
             return [replace(p, broken=tuple(part.broken)) for p in parse("\n".join(part.lines) + "\n", part.source)]
         except ParseError as error:
@@ -102,6 +124,33 @@ def _brackets(part: _Part) -> None:
         raise ParseError(f"{char!r} is never closed", location=_at(part, number, column), hint=hint)
 
 
+def _words(part: _Part) -> None:
+    """Words that begin no stage, no program and no space: the parser would see only what comes behind them."""
+    margin, depth = part.margin, 0
+    for number, line in enumerate(part.lines):
+        code = line.partition("#")[0]
+        if code.strip() and not depth and _indent(line) in (0, margin):
+            if not _indent(line):
+                _known(part, number, BLOCK.match(code), 1, BLOCKS, "a file has programs and schedules")
+            else:
+                _known(part, number, STAGE.match(code), 1, STAGES, "a stage is comm or compute")
+                spaces = "a tensor is in, out, local, symmetric or table"
+                _known(part, number, TENSOR.match(code), 1, SPACES, spaces)
+                _known(part, number, TENSOR.match(code), 2, SPACES, spaces)
+        depth += sum(code.count(c) for c in "([") - sum(code.count(c) for c in ")]")
+
+
+def _known(
+    part: _Part, number: int, found: re.Match[str] | None, group: int, words: tuple[str, ...], hint: str
+) -> None:
+    word = found[group] if found else None
+    if found and word and word not in words:
+        place = replace(_at(part, number, found.start(group)), length=len(word))
+        raise ParseError(
+            f"unknown {word!r}", location=place, hint=did_you_mean(word, words, hint if words is SPACES else "") or hint
+        )
+
+
 def _dedents(part: _Part) -> None:
     """Lines that stand at no block's margin."""
     margins, depth = [0], 0
@@ -119,6 +168,10 @@ def _dedents(part: _Part) -> None:
 
 def _at(part: _Part, line: int, column: int) -> Location:
     return Location(file=part.source.file, line=line + 1, column=column + 1, text=part.source.lines[line])
+
+
+def _code(line: str) -> str:
+    return line.partition("#")[0].strip()
 
 
 def _indent(line: str) -> int:
