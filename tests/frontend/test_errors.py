@@ -156,3 +156,20 @@ def test_a_semicolon_ends_nothing() -> None:
     with pytest.raises(ParseError, match="did not expect ';' here") as caught:
         parse_text(PROGRAM.replace("= h[i, :]", "= h[i, :];"), "wrong.tl")
     assert caught.value.hint == "a statement ends with its line: leave the semicolon out"
+
+
+@pytest.mark.parametrize(
+    ("declaration", "message", "column", "hint"),
+    [
+        ("symmetric [M, N] fp32", "unknown dtype 'fp32'", 26, "did you mean f32? one of f16, bf16, f32, i32, bool"),
+        ("symmetric [M, N] long", "unknown dtype 'long'", 26, "one of f16, bf16, f32, i32, bool"),
+        ("table [M, N] bf16 < M", "a table of bf16", 22, "leave the dtype out: a table holds i32 values"),
+    ],
+)
+def test_a_wrong_dtype_is_underlined(declaration: str, message: str, column: int, hint: str) -> None:
+    with pytest.raises(DtypeError) as caught:
+        parse_text(PROGRAM.replace("symmetric [M, N]", declaration), "wrong.tl")
+    error, word = caught.value, message.split()[-1].strip("'")
+    assert (error.message, error.hint) == (message, hint)
+    assert error.location is not None
+    assert (error.location.line, error.location.column, error.location.length) == (3, column, len(word))

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tilelink.errors import DtypeError, DuplicateNameError, ParseError, StageError
+from tilelink.errors import DtypeError, DuplicateNameError, ParseError, StageError, did_you_mean
 from tilelink.frontend.expressions import Scope
 from tilelink.frontend.syntax import IndexSyntax, ProgramSyntax, StageSyntax, TensorSyntax
 from tilelink.ir.program import (
@@ -91,13 +91,15 @@ def _declare(scope: Scope, name: str, node: ast.AST) -> None:
 
 def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
     place = scope.location(syntax.node)
+    word = scope.location(syntax.dtype_node) if syntax.dtype_node is not None else place
     if syntax.dtype is not None and syntax.dtype not in DTYPES:
-        raise DtypeError(f"unknown dtype {syntax.dtype!r}", location=place, hint=f"one of {', '.join(DTYPES)}")
+        hint = did_you_mean(syntax.dtype, DTYPES, f"one of {', '.join(DTYPES)}")
+        raise DtypeError(f"unknown dtype {syntax.dtype!r}", location=word, hint=hint)
     if syntax.space == "table" and syntax.bound is None:
         raise ParseError(f"table {syntax.name} has no bound", location=place, hint="rows : table [B] < M")
     if syntax.space == "table" and syntax.dtype not in (None, "i32"):
         hint = "leave the dtype out: a table holds i32 values"
-        raise DtypeError(f"a table of {syntax.dtype}", location=place, hint=hint)
+        raise DtypeError(f"a table of {syntax.dtype}", location=word, hint=hint)
     if syntax.space != "table" and syntax.bound is not None:
         hint = f"{syntax.name} : table [...] < bound, or leave the bound out"
         raise ParseError(f"{syntax.name} has a bound but is no table", location=place, hint=hint)

@@ -234,6 +234,7 @@ class _Build(Transformer[Token, Any]):
             dtype=str(dtype) if dtype is not None else None,
             bound=bound,
             node=_at(ast.Name(id=str(name)), name),
+            dtype_node=_at(ast.Name(id=str(dtype)), dtype) if dtype is not None else None,
         )
 
     def space(self, _: Meta, items: list[Any]) -> tuple[str, bool]:

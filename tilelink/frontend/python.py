@@ -103,6 +103,7 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
         dtype=ast.unparse(dtype).strip("'\"") if dtype is not None else None,
         bound=options.get("bound"),
         node=node,
+        dtype_node=dtype,
     )
 
 

@@ -50,6 +50,7 @@ class TensorSyntax:
     dtype: str | None
     bound: ast.expr | None
     node: ast.AST
+    dtype_node: ast.AST | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
