@@ -187,25 +187,25 @@ StageError: tile_pull_data copies a region
 ScheduleError: no stage 'g'
   at wrong.tl:8:5
         g on sm
-        ^^^^^^^
+        ^
   hint: stages: f""",
     ),
     "OrderError": (
         program(HEAD + COPY + "schedule s for p:\n    f on sm, order(k)\n"),
         """\
 OrderError: order of unknown index 'k'
-  at wrong.tl:8:5
+  at wrong.tl:8:20
         f on sm, order(k)
-        ^^^^^^^^^^^^^^^^^
+                       ^
   hint: indices: i, j""",
     ),
     "TileSizeError": (
         program(HEAD + COPY + "schedule s for p:\n    f on sm, tile(k=3)\n"),
         """\
 TileSizeError: stage f has nothing named 'k' to tile
-  at wrong.tl:8:5
+  at wrong.tl:8:19
         f on sm, tile(k=3)
-        ^^^^^^^^^^^^^^^^^^
+                      ^^^
   hint: its indices are i, j""",
     ),
     "BindingError": (

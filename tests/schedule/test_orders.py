@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from tilelink.errors import OrderError
 from tilelink.ir.scalar import RANK, Env, add, const, evaluate
 from tilelink.schedule.orders import TILE, decode
-from tilelink.schedule.values import IndexOrder, Order
+from tilelink.schedule.values import IndexOrder, Order, StageSchedule
+
+PART = StageSchedule(name="f")
 
 
 def visit(order: Order | None, counts: dict[str, int], rank: int = 0) -> list[tuple[int, ...]]:
     """The indices of every tile, in order."""
     total = int(np.prod(list(counts.values())))
     env = Env(rank=rank, ranks=4, params={}, indices={TILE.name: np.arange(total)})
-    parts = decode(order, counts, None)
+    parts = decode(order, counts, PART)
     columns = [np.broadcast_to(np.asarray(evaluate(parts[name], env)), (total,)) for name in counts]
     return [tuple(int(c[t]) for c in columns) for t in range(total)]
 
@@ -80,12 +82,12 @@ def test_every_order_is_a_permutation(counts: dict[str, int], band: int, step: i
 )
 def test_orders_that_are_no_permutation_are_refused(order: IndexOrder, n: int, text: str) -> None:
     with pytest.raises(OrderError) as caught:
-        decode(Order(nest=(order,)), {"s": n}, None)
+        decode(Order(nest=(order,)), {"s": n}, PART)
     assert caught.value.message == text
     assert caught.value.hint
 
 
 def test_an_unknown_index_is_refused_with_the_known_ones() -> None:
     with pytest.raises(OrderError) as caught:
-        decode(Order(nest=(IndexOrder(index="q"),)), {"i": 2, "j": 2}, None)
+        decode(Order(nest=(IndexOrder(index="q"),)), {"i": 2, "j": 2}, PART)
     assert caught.value.hint == "indices: i, j"

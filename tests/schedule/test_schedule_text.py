@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilelink.errors import ParseError, ScheduleError, UnknownNameError
+from tilelink.errors import ParseError, ScheduleError, TileLinkError, UnknownNameError
 from tilelink.frontend.parser import parse_text
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.scalar import RANK, binary, const
@@ -90,8 +90,10 @@ def test_every_schedule_survives_printing(
     [
         ("    gather on the_moon", "did not expect 'the_moon' here", 15),
         ("    gather tile(i=)", "did not expect ')' here", 19),
-        ("    gather tile(i=0)", "0 is not a size", 5),
-        ("    gather push, push", "direction is given twice", 5),
+        ("    gather tile(i=0)", "0 is not a size", 17),
+        ("    gather push, push", "the direction (push / pull) is given twice", 18),
+        ("    gather on sm, in f", "where gather runs (on ... / in ...) is given twice", 19),
+        ("    gather on", "did not expect 'the end of the line' here", 14),
         ("    xs buffers 2, tile(i=2)", "xs is scheduled as a stage and as a tensor", 5),
     ],
 )
@@ -136,3 +138,51 @@ def test_sizes_below_one_are_refused_in_the_chain_too() -> None:
         Schedule(name="s", program="q").tile("a", i=0)
     with pytest.raises(ScheduleError, match="buffers 0"):
         Schedule(name="s", program="q").buffers("t", 0)
+
+
+COPY = "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute first(i: M):\n        y[i] = x[i]\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "underlined", "hint"),
+    [
+        ("firts on sm", "no stage 'firts'", "firts", "did you mean first? stages: first"),
+        ("xx buffers 2", "no tensor 'xx'", "xx", "did you mean x? tensors: x, y"),
+        ("first tile(i=8), in fist", "no stage 'fist' to run in", "in fist", "did you mean first? stages: first"),
+        ("first tile(i=8), warps 3", "3 warps for first", "warps 3", "one of 1, 2, 4, 8, 16, 32"),
+        ("first tile(ii=8), flat", "stage first has nothing named 'ii' to tile", "ii=8", "did you mean i?"),
+        ("first order(ii), flat", "order of unknown index 'ii'", "ii", "did you mean i? indices: i"),
+        ("first tile(i=8), order(i = [2,1])", "[2, 1] is no permutation", "i = [2,1]", "name each of 0..2 once"),
+        ("first order(i = rnk step 1)", "unknown name 'rnk' in an order", "i = rnk step 1", "did you mean rank?"),
+        ("first flat, split_tail 2", "first cannot be flat: ", "flat", "take `flat` away"),
+        ("first til(i=8)", "unknown 'til'", "til", "did you mean tile? NAME followed by"),
+        ("first on smm", "unknown 'smm'", "smm", "did you mean sm?"),
+        ("first in first prologe", "unknown 'prologe'", "prologe", "did you mean prologue?"),
+        ("first order(i = rank stp 1)", "unknown 'stp'", "stp", "did you mean step?"),
+        ("first flat warps 2", "did not expect 'warps' here", "warps", "parts are separated by commas"),
+    ],
+)
+def test_the_part_that_is_wrong_is_underlined(line: str, message: str, underlined: str, hint: str) -> None:
+    with pytest.raises(TileLinkError) as caught:
+        found = parse_text(f"{COPY}schedule s for copy:\n    {line}  # why\n", "file.tl")
+        bind(found.programs[0], found.schedules[0], {"M": 24}, 2, target("cpu"))
+    error = caught.value
+    assert error.message.startswith(message)
+    assert error.hint and error.hint.startswith(hint)
+    assert error.location is not None and error.location.text is not None
+    begin = error.location.column - 1
+    assert error.location.text[begin : begin + error.location.length] == underlined
+
+
+def test_a_part_that_is_given_twice_names_both_places() -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_schedule("schedule a for b:\n    f in g prologue, flat, in h epilogue\n")
+    assert caught.value.location is not None and caught.value.related is not None
+    assert (caught.value.location.column, caught.value.related.column) == (28, 7)
+
+
+def test_a_place_in_the_text_is_of_what_stands_there() -> None:
+    parsed = parse_schedule("schedule a for b:\n    f flat, warps 4\n")
+    changed = parsed.knobs("f", warps=3).stage("f")
+    assert changed.at("warps") == changed.location
+    assert changed.at("flat") == parsed.stage("f").places["flat"] != changed.location

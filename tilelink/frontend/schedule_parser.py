@@ -8,10 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lark import Lark, Token, Transformer
-from lark.exceptions import UnexpectedInput, VisitError
+from lark import Lark, Token, Transformer, Tree
+from lark.exceptions import UnexpectedInput, UnexpectedToken, VisitError
+from lark.lexer import PatternStr
 
-from tilelink.errors import Location, ParseError, TileLinkError
+from tilelink.errors import Location, ParseError, TileLinkError, did_you_mean
 from tilelink.ir.scalar import RANK, RANKS, Int, Param, Scalar, binary
 from tilelink.schedule.values import (
     CopyEngine,
@@ -26,6 +27,17 @@ from tilelink.schedule.values import (
 
 _HEADER = re.compile(r"^\s*schedule\s+(?P<name>\w+)\s+for\s+(?P<program>\w+)\s*:\s*(#.*)?$")
 _TENSOR_PARTS = {"channel", "buffers"}
+_FIELDS = {"copy_engine": "resource", "sm": "resource", "fused": "resource", "tile": "tiles"}
+"""The rules of the grammar that are not named as the field that they fill."""
+_AS_WRITTEN = {
+    "resource": "where {name} runs (on ... / in ...)",
+    "direction": "the direction (push / pull)",
+    "tiles": "tile(...)",
+}
+_PART_WORDS = (
+    "on", "in", "push", "pull", "tile", "channel", "order", "warps", "stages", "flat", "split_tail", "fill",
+    "defer_notify", "bulk", "buffers",
+)  # fmt: skip
 
 
 def parse_schedule(text: str, file: str = "<text>", first_line: int = 1) -> Schedule:
@@ -47,12 +59,14 @@ def _add(schedule: Schedule, line: str, place: Location) -> Schedule:
     indent = len(line) - len(line.lstrip())
     place = replace(place, column=indent + 1, length=max(1, len(line.split("#")[0].strip())))
     try:
-        entry = _Build().transform(_grammar().parse(line))
+        tree = _grammar().parse(line)
+        places = _places(tree, place)
+        entry = _Build().transform(tree)
     except UnexpectedInput as error:
         raise _unexpected(error, line, place) from None
     except VisitError as error:
         if isinstance(error.orig_exc, TileLinkError):
-            error.orig_exc.location = place
+            error.orig_exc.location = _span(error.obj, place)
             raise error.orig_exc from None
         raise
     if entry == "reuse_wait off":
@@ -60,44 +74,98 @@ def _add(schedule: Schedule, line: str, place: Location) -> Schedule:
     if entry == "default":
         return schedule
     name, parts = entry
-    return _entry(schedule, name, parts, place)
+    return _entry(schedule, name, parts, place, places)
 
 
-def _entry(schedule: Schedule, name: str, parts: dict[str, Any], place: Location) -> Schedule:
-    if any(part.name == name for part in (*schedule.stages, *schedule.tensors)):
-        raise ParseError(f"{name} is scheduled twice", location=place, hint="put everything on one line")
-    if set(parts) <= _TENSOR_PARTS:
-        return replace(schedule, tensors=(*schedule.tensors, TensorSchedule(name=name, location=place, **parts)))
-    if set(parts) & _TENSOR_PARTS:
+def _entry(
+    schedule: Schedule, name: str, parts: dict[str, Any], place: Location, places: dict[str, Location]
+) -> Schedule:
+    first = next((part for part in (*schedule.stages, *schedule.tensors) if part.name == name), None)
+    if first is not None:
+        hint = "put everything on one line"
+        raise ParseError(f"{name} is scheduled twice", location=places["name"], related=first.at("name"), hint=hint)
+    parts = {**parts, "name": name, "location": place, "places": places}
+    own = set(parts) - {"name", "location", "places"}
+    if own <= _TENSOR_PARTS:
+        return replace(schedule, tensors=(*schedule.tensors, TensorSchedule(**parts)))
+    if own & _TENSOR_PARTS:
         hint = "channel and buffers belong to a tensor, everything else to a stage"
         raise ParseError(f"{name} is scheduled as a stage and as a tensor", location=place, hint=hint)
-    return replace(schedule, stages=(*schedule.stages, StageSchedule(name=name, location=place, **parts)))
+    return replace(schedule, stages=(*schedule.stages, StageSchedule(**parts)))
+
+
+def _places(tree: Tree[Token], line: Location) -> dict[str, Location]:
+    """Where the parts of a line stand, named as in `Placed`. Raises ParseError for a part that is given twice."""
+    if tree.data != "entry":
+        return {}
+    places = {"name": _span(tree.children[0], line)}
+    for part in tree.children[1:]:
+        assert isinstance(part, Tree)
+        key, place = _FIELDS.get(part.data, part.data), _span(part, line)
+        if key in places:
+            what = _AS_WRITTEN.get(key, key).format(name=tree.children[0])
+            raise ParseError(f"{what} is given twice", location=place, related=places[key], hint="give each part once")
+        places[key] = place
+        if part.data in ("tile", "channel", "order"):
+            for inner in part.children:
+                assert isinstance(inner, Tree)
+                name = "group" if inner.data == "group" else str(inner.children[0])
+                places[f"{key}.{name}"] = _span(inner, line)
+    return places
+
+
+def _span(node: Any, line: Location) -> Location:
+    """The place of a token or of what a rule matched."""
+    found = node.meta if isinstance(node, Tree) else node
+    return replace(line, column=found.column, length=max(1, found.end_column - found.column))
 
 
 def _unexpected(error: UnexpectedInput, line: str, place: Location) -> ParseError:
-    column = error.column if error.column and error.column > 0 else len(line.rstrip()) + 1
-    found = line[column - 1 :].split("#")[0].strip().split(" ")[0] or "the end of the line"
+    ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
+    column = error.column if error.column and error.column > 0 and not ended else len(_code(line)) + 1
+    start = column
+    while (
+        start > 1 and not ended and re.match(r"\w\w", line[start - 2 : start])
+    ):  # a word can begin with one of the language
+        start -= 1
+    known = _words(error) if start == column else _words(None)
+    word = re.match(r"[A-Za-z_]\w*|", _code(line)[start - 1 :])[0]  # type: ignore[index] - it matches nothing too
+    where = replace(place, column=start, length=max(1, len(word)))
     hint = "NAME followed by: on sm, on sm(n), on copy_engine, in STAGE, push, pull, tile(..), order(..), warps n,"
     hint += " stages n, flat, split_tail n, fill n, defer_notify, bulk n; or for a tensor channel(..), buffers n"
-    where = replace(place, column=column, length=1)
+    if near := word and word not in _words(None) and did_you_mean(word, known):
+        return ParseError(f"unknown {word!r}", location=where, hint=f"{near} {hint}")
+    found = word or line[column - 1 :].split("#")[0].strip().split(" ")[0] or "the end of the line"
+    if isinstance(error, UnexpectedToken) and "COMMA" in error.expected and word in _PART_WORDS:
+        hint = f"parts are separated by commas: put one before {word}"
     return ParseError(f"did not expect {found!r} here", location=where, hint=hint)
+
+
+def _code(line: str) -> str:
+    return line.partition("#")[0].rstrip()
+
+
+def _words(error: UnexpectedInput | None) -> list[str]:
+    """The words of the language that could stand where an error is; without one, all."""
+    expected = error.expected if isinstance(error, UnexpectedToken) else None
+    patterns = [t.pattern for t in _grammar().terminals if expected is None or t.name in expected]
+    words = [
+        w for p in patterns if isinstance(p, PatternStr) or "|" in p.value for w in re.findall(r"[a-z_]+", p.value)
+    ]
+    return words
 
 
 @cache
 def _grammar() -> Lark:
-    return Lark(Path(__file__).with_name("schedule.lark").read_text(encoding="utf-8"), parser="lalr")
+    text = Path(__file__).with_name("schedule.lark").read_text(encoding="utf-8")
+    return Lark(text, parser="lalr", propagate_positions=True)
 
 
 class _Build(Transformer[Token, Any]):
     """Parse tree -> (name, parts) with parts named as the fields of StageSchedule or TensorSchedule."""
 
     def entry(self, items: list[Any]) -> tuple[str, dict[str, Any]]:
-        parts: dict[str, Any] = {}
-        for key, value in items[1:]:
-            if key in parts:
-                raise ParseError(f"{key} is given twice", hint="give each part once")
-            parts[key] = value
-        return str(items[0]), parts
+        return str(items[0]), dict(items[1:])
 
     def switch(self, _: list[Any]) -> str:
         return "reuse_wait off"

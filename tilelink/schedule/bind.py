@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
 
-from tilelink.errors import BindingError, DtypeError, ScheduleError, TileSizeError
+from tilelink.errors import BindingError, DtypeError, Location, OrderError, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.program import Notify, Program, Region, Stage, Tensor, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
@@ -34,7 +34,7 @@ from tilelink.schedule.transform import (
     split_whole,
     whole_dim,
 )
-from tilelink.schedule.values import CopyEngine, Fused, Order, Resource, Schedule, Sm, StageSchedule
+from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm, StageSchedule
 from tilelink.target import Target
 
 FLOATS = ("f16", "bf16", "f32")
@@ -91,25 +91,30 @@ def _check_parts(program: Program, schedule: Schedule) -> None:
     if schedule.program != program.name:
         message = f"schedule {schedule.name} is for {schedule.program}, not for {program.name}"
         raise ScheduleError(message, location=schedule.location, hint="choose a schedule of this program")
-    stage_names = [s.name for s in program.stages]
+    stages = [s.name for s in program.stages]
     for stage in schedule.stages:
-        if stage.name not in stage_names:
-            hint = f"stages: {', '.join(stage_names)}"
-            raise ScheduleError(f"no stage {stage.name!r}", location=stage.location, hint=hint)
+        if stage.name not in stages:
+            hint = did_you_mean(stage.name, stages, f"stages: {', '.join(stages)}")
+            raise ScheduleError(f"no stage {stage.name!r}", location=stage.at("name"), hint=hint)
         if stage.warps is not None and stage.warps not in WARPS:
             hint = f"one of {', '.join(map(str, WARPS))}"
-            raise ScheduleError(f"{stage.warps} warps for {stage.name}", location=stage.location, hint=hint)
-        if isinstance(stage.resource, Fused) and stage.resource.stage not in stage_names:
-            hint = f"stages: {', '.join(stage_names)}"
-            raise ScheduleError(f"no stage {stage.resource.stage!r} to run in", location=stage.location, hint=hint)
-        if isinstance(stage.resource, Fused) and isinstance(schedule.stage(stage.resource.stage).resource, Fused):
-            message = f"{stage.name} is to run in {stage.resource.stage}, which has no kernel of its own"
-            raise ScheduleError(message, location=stage.location, hint="name the stage whose kernel it is")
+            raise ScheduleError(f"{stage.warps} warps for {stage.name}", location=stage.at("warps"), hint=hint)
+        if isinstance(stage.resource, Fused):
+            _check_fused(schedule, stage, stage.resource.stage, stages)
     names = [t.name for t in program.tensors]
     for tensor in schedule.tensors:
         if tensor.name not in names:
-            hint = f"tensors: {', '.join(names)}"
-            raise ScheduleError(f"no tensor {tensor.name!r}", location=tensor.location, hint=hint)
+            hint = did_you_mean(tensor.name, names, f"tensors: {', '.join(names)}")
+            raise ScheduleError(f"no tensor {tensor.name!r}", location=tensor.at("name"), hint=hint)
+
+
+def _check_fused(schedule: Schedule, stage: StageSchedule, host: str, stages: list[str]) -> None:
+    if host not in stages:
+        hint = did_you_mean(host, stages, f"stages: {', '.join(stages)}")
+        raise ScheduleError(f"no stage {host!r} to run in", location=stage.at("resource"), hint=hint)
+    if isinstance(schedule.stage(host).resource, Fused):
+        message = f"{stage.name} is to run in {host}, which has no kernel of its own"
+        raise ScheduleError(message, location=stage.at("resource"), hint="name the stage whose kernel it is")
 
 
 def _apply(program: Program, schedule: Schedule) -> Program:
@@ -118,12 +123,12 @@ def _apply(program: Program, schedule: Schedule) -> Program:
     for stage in program.stages:
         part = schedule.stage(stage.name)
         if part.direction:
-            stage = flip_direction(program, stage, part.direction, part.location)
+            stage = flip_direction(program, stage, part.direction, part.at("direction"))
         if stage.kind == "comm":
             names = {d.name for d in all_indices(stage)}
             for key, _ in part.tiles:
                 if key not in names:
-                    stage, _ = split_whole(program, stage, key, part.location)
+                    stage, _ = split_whole(program, stage, key, part.at(f"tiles.{key}"))
         stages.append(stage)
     return replace(program, stages=tuple(stages))
 
@@ -163,7 +168,7 @@ def _bind_stages(
             scalar_indices=scalars,
             tiles=tiles,
             extents=extents,
-            order=decode(_concrete_order(part.order, numbers, ranks), counts, part.location),
+            order=decode(_concrete_order(part, numbers, ranks), counts, part),
             block=block,
             warps=part.warps or 4,
             stages=part.stages or 3,
@@ -173,15 +178,25 @@ def _bind_stages(
     return _match_fused(bound)
 
 
-def _concrete_order(order: Order | None, numbers: Numbers, ranks: int) -> Order | None:
-    def change(expr: Scalar) -> Scalar | None:
-        if isinstance(expr, Ranks):
-            return const(ranks)
-        return const(int(numbers[expr.name])) if isinstance(expr, Param) else None
-
+def _concrete_order(part: StageSchedule, numbers: Numbers, ranks: int) -> Order | None:
+    order = part.order
     if order is None:
         return None
-    terms = (replace(t, start=rewrite(t.start, change)) if t.start is not None else t for t in order.nest)
+    terms: list[IndexOrder] = []
+    for term in order.nest:
+        place = part.at(f"order.{term.index}")
+
+        def change(expr: Scalar, place: Location | None = place) -> Scalar | None:
+            if isinstance(expr, Ranks):
+                return const(ranks)
+            if isinstance(expr, Param) and expr.name not in numbers:
+                hint = did_you_mean(
+                    expr.name, ["rank", "ranks", *numbers], f"known: {', '.join(['rank', 'ranks', *numbers])}"
+                )
+                raise OrderError(f"unknown name {expr.name!r} in an order", location=place, hint=hint)
+            return const(int(numbers[expr.name])) if isinstance(expr, Param) else None
+
+        terms.append(term if term.start is None else replace(term, start=rewrite(term.start, change)))
     return replace(order, nest=tuple(terms))
 
 
@@ -194,14 +209,16 @@ def _tiles(
         size = given.pop(name, None)
         if name not in sizes and size not in (None, 1):
             hint = f"{name} is used as a number (or runs over ranks), so its tiles have one element"
-            raise TileSizeError(f"tile({name}={size}) of stage {stage.name}", location=part.location, hint=hint)
+            raise TileSizeError(
+                f"tile({name}={size}) of stage {stage.name}", location=part.at(f"tiles.{name}"), hint=hint
+            )
     tiles = {name: sizes.get(name, 1) for name in extents}
     block = defaults.BLOCK
     for key, size in given.items():
         if whole_dim(program, stage, key) is None:
-            hint = f"its indices are {', '.join(extents)}"
+            hint = did_you_mean(key, extents, f"its indices are {', '.join(extents)}")
             message = f"stage {stage.name} has nothing named {key!r} to tile"
-            raise TileSizeError(message, location=part.location, hint=hint)
+            raise TileSizeError(message, location=part.at(f"tiles.{key}"), hint=hint)
         block = size
     return tiles, block
 
@@ -269,7 +286,7 @@ def _channel_sizes(
         if not dims:
             hint = "name a dimension, or an index that runs along one"
             message = f"channel({key}={size}): {tensor.name} has no dimension {key!r}"
-            raise TileSizeError(message, location=part.location, hint=hint)
+            raise TileSizeError(message, location=part.at(f"channel.{key}"), hint=hint)
         for d in dims:
             sizes[d] = min(size, tensor.shape[d])
     return tuple(sizes)

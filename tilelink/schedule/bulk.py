@@ -55,7 +55,7 @@ def with_bulk(bound: Bound) -> Bound:
             continue
         if reason := _reason(bound, stage):
             hint = "take `bulk` away, or let the stage copy on SMs of its own: on sm(n)"
-            raise ScheduleError(f"{name} cannot copy by bulk: {reason}", location=part.location, hint=hint)
+            raise ScheduleError(f"{name} cannot copy by bulk: {reason}", location=part.at("bulk"), hint=hint)
         stages[name] = replace(stage, bulk=_boxes(bound, stage, part.bulk))
     return replace(bound, stages=stages)
 

@@ -32,7 +32,7 @@ def check_deferred(bound: Bound) -> None:
             for name in loop.stages:
                 stage = bound.stages[name]
                 if stage.defer_notify and (reason := _reason(bound, kernel, loop, stage)):
-                    place, hint = bound.schedule.stage(name).location, "take `defer_notify` away"
+                    place, hint = bound.schedule.stage(name).at("defer_notify"), "take `defer_notify` away"
                     raise ScheduleError(f"{name} cannot defer its notifies: {reason}", location=place, hint=hint)
 
 

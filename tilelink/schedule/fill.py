@@ -42,7 +42,7 @@ def fill_rounds(bound: Bound) -> Bound:
         at = next(n for n, loop in enumerate(kernel.loops) if part.name in loop.stages)
         if reason := _reason(bound, kernel, at):
             message = f"{part.name} cannot fill a round of other tiles: {reason}"
-            raise ScheduleError(message, location=part.location, hint="take `fill` away")
+            raise ScheduleError(message, location=part.at("fill"), hint="take `fill` away")
         free = -kernel.loops[at].first % kernel.programs
         if head := min(part.fill * free, _ready(bound, kernel, at)):
             bound = _cut(bound, kernel, at, head)

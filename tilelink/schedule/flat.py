@@ -28,7 +28,7 @@ def check_flat(bound: Bound) -> None:
         for loop in kernel.loops:
             for name in loop.stages:
                 if bound.stages[name].flat and (reason := _reason(bound, kernel, loop, bound.stages[name])):
-                    place = bound.schedule.stage(name).location
+                    place = bound.schedule.stage(name).at("flat")
                     raise ScheduleError(f"{name} cannot be flat: {reason}", location=place, hint="take `flat` away")
 
 

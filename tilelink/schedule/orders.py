@@ -5,32 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import gcd
 
-from tilelink.errors import Location, OrderError
+from tilelink.errors import Location, OrderError, did_you_mean
 from tilelink.ir.scalar import Choose, Index, Scalar, add, binary, const, mul
-from tilelink.schedule.values import IndexOrder, Order
+from tilelink.schedule.values import IndexOrder, Order, StageSchedule
 
 TILE = Index(name="tile")
 """The number of a tile in its stage's order."""
 
 
-def decode(order: Order | None, counts: Mapping[str, int], location: Location | None) -> dict[str, Scalar]:
+def decode(order: Order | None, counts: Mapping[str, int], part: StageSchedule) -> dict[str, Scalar]:
     """index -> expression over the tile number `tile` (and `rank`), for a domain of `counts` tiles per index."""
-    terms = _nest(order, counts, location)
+    terms = _nest(order, counts, part)
     parts = _mixed_radix([term.index for term in terms], counts)
     if order and order.group:
-        _group(parts, [term.index for term in terms], order.group, counts, location)
-    return {term.index: _sequence(term, parts[term.index], counts[term.index], location) for term in terms}
+        _group(parts, [term.index for term in terms], order.group, counts, part.at("order.group"))
+    return {
+        term.index: _sequence(term, parts[term.index], counts[term.index], part.at(f"order.{term.index}"))
+        for term in terms
+    }
 
 
-def _nest(order: Order | None, counts: Mapping[str, int], location: Location | None) -> list[IndexOrder]:
+def _nest(order: Order | None, counts: Mapping[str, int], part: StageSchedule) -> list[IndexOrder]:
     named = list(order.nest) if order else []
     names = [term.index for term in named]
     for name in names:
         if name not in counts:
-            hint = f"indices: {', '.join(counts)}"
-            raise OrderError(f"order of unknown index {name!r}", location=location, hint=hint)
+            hint = did_you_mean(name, counts, f"indices: {', '.join(counts)}")
+            raise OrderError(f"order of unknown index {name!r}", location=part.at(f"order.{name}"), hint=hint)
         if names.count(name) > 1:
-            raise OrderError(f"index {name!r} is ordered twice", location=location, hint="name each index once")
+            place, hint = part.at(f"order.{name}"), "name each index once"
+            raise OrderError(f"index {name!r} is ordered twice", location=place, hint=hint)
     return named + [IndexOrder(index=name) for name in counts if name not in names]
 
 

@@ -66,7 +66,7 @@ def split_tails(bound: Bound) -> Bound:
         kernel = next(k for k in bound.kernels if part.name in k.stage_names)
         if reason := _reason(bound, kernel, stage):
             message = f"the tail of {part.name} cannot be split: {reason}"
-            raise ScheduleError(message, location=part.location, hint="take `split_tail` away")
+            raise ScheduleError(message, location=part.at("split_tail"), hint="take `split_tail` away")
         split = _Split(bound, stage)
         if cut := split.cut(kernel, part.split_tail):
             bound = split.apply(kernel, cut)

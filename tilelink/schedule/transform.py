@@ -7,7 +7,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from tilelink.errors import BindingError, Location, ScheduleError, TileSizeError
+from tilelink.errors import BindingError, Location, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.program import (
     For,
     FromScalar,
@@ -63,7 +63,8 @@ def split_whole(program: Program, stage: Stage, key: str, location: Location | N
     """
     dim = whole_dim(program, stage, key)
     if dim is None:
-        hint = f"its indices are {', '.join(d.name for d in stage.indices)}"
+        names = [d.name for d in stage.indices]
+        hint = did_you_mean(key, names, f"its indices are {', '.join(names)}")
         raise TileSizeError(f"stage {stage.name} has nothing named {key!r} to tile", location=location, hint=hint)
     if any(d.name == key for d in stage.indices):
         return stage, key

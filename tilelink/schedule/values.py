@@ -5,7 +5,7 @@ Built by a chain of methods, each returning a new schedule; printed as the text 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -98,7 +98,20 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageSchedule:
+class Placed:
+    """What has its place in a text: `location` is the line, `places` are parts of it, by `name`, the name of a field,
+    and for sizes and terms of an order by `tiles.i`."""
+
+    location: Location | None = field(default=None, compare=False, repr=False)
+    places: Mapping[str, Location] = field(default_factory=dict[str, Location], compare=False, repr=False)
+
+    def at(self, part: str) -> Location | None:
+        """Where a part stands, else the whole line."""
+        return self.places.get(part, self.location)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSchedule(Placed):
     name: str
     resource: Resource | None = None
     direction: str | None = None
@@ -116,7 +129,6 @@ class StageSchedule:
     """A tile is notified while the program's next one is multiplied already (see schedule/deferred.py)."""
     bulk: int | None = None
     """Programs of one warp on each of its SMs, which copy by the tensor memory accelerator (see schedule/bulk.py)."""
-    location: Location | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         parts: list[str] = []
@@ -146,11 +158,10 @@ class StageSchedule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorSchedule:
+class TensorSchedule(Placed):
     name: str
     channel: Sizes = ()
     buffers: int | None = None
-    location: Location | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         parts: list[str] = []
@@ -262,11 +273,19 @@ class Schedule:
 
 def _with(parts: tuple[Part, ...], new: Part, silent: Part) -> tuple[Part, ...]:
     """The parts with a new one, in the place of the one of its name; one that says nothing has no line, and is none."""
-    if any(part.name == new.name for part in parts):
+    old = next((part for part in parts if part.name == new.name), None)
+    if old is not None:
+        stand = {k: at for k, at in new.places.items() if _same(old, new, k.partition(".")[0])}
+        new = replace(new, places=stand)
         parts = tuple(new if part.name == new.name else part for part in parts)
     else:
         parts = (*parts, new)
     return tuple(part for part in parts if part != silent)
+
+
+def _same(old: StageSchedule | TensorSchedule, new: StageSchedule | TensorSchedule, name: str) -> bool:
+    """Whether a field is as the text says, so that its place there is one of what it holds now."""
+    return getattr(old, name) == getattr(new, name)
 
 
 def _sizes(sizes: Sizes) -> str:
