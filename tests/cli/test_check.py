@@ -67,6 +67,8 @@ def test_a_mistake_of_the_program_itself_names_no_schedule(tmp_path: Path) -> No
 def test_two_mistakes_are_two(unsafe: str) -> None:
     Path(unsafe).write_text(UNSAFE + UNSAFE.replace("handed", "other"))
     assert check(unsafe).stderr.count("OrderingError") == 2
+    said = check(unsafe, "--target", "sm_1").stderr
+    assert said.count("UnknownTargetError") == 2 and "seen in: other with default, fine" in said
 
 
 def test_mistakes_for_programs_to_read(unsafe: str) -> None:
