@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +46,9 @@ class Kernel:
         """The generated module."""
         return self.emitted.text
 
-    @cached_property
+    @property
     def path(self) -> Path:
-        """The file of the generated module, in the store."""
+        """The file of the generated module, in the store; written again if somebody has cleared that."""
         return store.save(self.emitted.text)
 
     def __call__(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
@@ -134,8 +133,13 @@ class Kernel:
             if tensor.name in tables and not torch.equal(value, tables[tensor.name]):
                 hint = "compile with the tables of the launch: its counters are laid out by them"
                 raise BindingError(f"table {tensor.name!r} of rank {rank} is not what was compiled", hint=hint)
-            result[tensor.name] = value.detach().cpu().contiguous()
+            result[tensor.name] = _alone(value.detach().cpu().contiguous())
         return result
+
+
+def _alone(value: torch.Tensor) -> torch.Tensor:
+    """The tensor in memory of its own size: with a view all that it is a view of would be sent to the ranks."""
+    return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
 
 
 def layout(plan: Plan) -> Layout:

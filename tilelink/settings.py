@@ -133,7 +133,10 @@ def _cache_folder(variables: Mapping[str, str]) -> Path:
         return Path(chosen).expanduser().absolute()
     # An XDG path that is not absolute is to be ignored, says the XDG base directory specification.
     base = Path(variables.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "tilelink"
+    try:
+        return (base if base.is_absolute() else Path.home() / ".cache") / "tilelink"
+    except RuntimeError as error:
+        raise SettingsError("this user has no home folder, hence no cache", hint="set TILELINK_CACHE") from error
 
 
 def _seconds(variables: Mapping[str, str], name: str) -> float | None:

@@ -10,7 +10,7 @@ import pytest
 
 from tilelink import settings
 from tilelink.backend import store
-from tilelink.errors import EmitError
+from tilelink.errors import EmitError, SettingsError
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +49,31 @@ def test_many_writers_leave_one_whole_file() -> None:
     (path,) = paths
     assert path.read_text() == text
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_others_may_read_what_one_has_saved(tmp_path: Path) -> None:
+    """As the umask says: two users can share a folder, and neither replaces what the other runs."""
+    path = store.save("ANSWER = 4\n")
+    beside = tmp_path / "beside"
+    beside.touch()
+    assert path.stat().st_mode == beside.stat().st_mode
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        settings.environment(TILELINK_CACHE=str(tmp_path / "file")),
+        pytest.raises(SettingsError, match="the cache folder cannot be written") as caught,
+    ):
+        store.save("ANSWER = 5\n")
+    assert caught.value.hint is not None and "TILELINK_CACHE" in caught.value.hint
+
+
+def test_what_could_not_be_put_in_its_place_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(store.os, "replace", refuse)
+    with pytest.raises(SettingsError, match="not yours"):
+        store.save("ANSWER = 6\n")
+    assert list((tmp_path / "sources").iterdir()) == []

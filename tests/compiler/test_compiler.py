@@ -1,5 +1,6 @@
 """The pipeline's own errors, and what it refuses to run."""
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from tilelink.errors import (
     VerificationError,
 )
 from tilelink.ir.program import Program
+from tilelink.runtime import cpu
+from tilelink.runtime.job import Job, RunResult
+from tilelink.settings import environment
 
 TEXT = """
 program shift(M, N):
@@ -159,6 +163,28 @@ def test_what_is_no_program_is_said_to_be_none() -> None:
     number: Any = "3"
     with pytest.raises(BindingError, match="'3' ranks"):
         compiler.plan(module.program(), ranks=number, dims=DIMS)
+
+
+def test_a_store_that_was_cleared_is_filled_again(shift: Program, tmp_path: Path) -> None:
+    with environment(TILELINK_CACHE=str(tmp_path)):
+        kernel = compiler.compile(shift, ranks=2, dims=DIMS)
+        kernel.path.unlink()
+        assert len(kernel(inputs(2))) == 2
+
+
+def test_of_a_view_only_its_own_elements_are_sent(shift: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+
+    def weigh(job: Job) -> RunResult:
+        sent.append(len(pickle.dumps(job.inputs)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cpu, "run_cpu", weigh)
+    kernel = compiler.compile(shift, ranks=2, dims=DIMS)
+    whole = torch.randn(1000, *inputs(2)[0]["x"].shape)
+    with pytest.raises(KeyboardInterrupt):
+        kernel([{"x": whole[0]}, {"x": whole[-1]}])
+    assert sent[0] < 4 * whole[0].nbytes
 
 
 def test_a_mark_before_the_text_is_none_of_it(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ class Rank:
             _close=lambda stream: note(f"close on {stream}"),
             _close_captured=lambda stream: note(f"close of a graph on {stream}"),
             _seen=Seen(lambda: Graphs(library), worth), _capturing=SimpleNamespace(cuda_stream=OWN),
+            _own={"y": torch.zeros(1, 4)},
             _keep=lambda tensor, results: note(f"keep {tensor.name}"), _stage=lambda tensors: None,
         )  # fmt: skip
         self._own._whole = lambda *given: GpuKernel._whole(self._own, *given)
@@ -43,7 +44,8 @@ class Rank:
         """What one launch issues."""
         self.done.clear()
         self._own._slot, self._own._keyed = slot, ["x", "y"][: len(tensors)]
-        GpuKernel._launch(self._own, dict(zip("xy", tensors, strict=False)), CALLER, capturing, {})
+        self.results: dict[str, torch.Tensor] = {}
+        GpuKernel._launch(self._own, dict(zip("xy", tensors, strict=False)), CALLER, capturing, self.results)
         return list(self.done)
 
 
@@ -105,3 +107,19 @@ def test_only_what_a_graph_holds_is_in_its_key(library: Library) -> None:
     key = {"x": x, "y": y}
     assert [GpuKernel._whole(rank._own, key) for _ in range(2)] == [None, 1001]
     assert GpuKernel._whole(rank._own, {**key, "x": torch.zeros(1)}) == 1001
+
+
+def test_memory_for_what_is_kept_is_asked_for_before_anything_is_done(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind its kernels a launch could not be taken back: peers would wait for its end."""
+    rank, x = Rank(library, keeps=True), torch.zeros(1)
+    assert rank.launch(x) == ["all on 1", "keep y", "close on 1"] and rank.results["y"].shape == (4,)
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch, "empty_like", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        rank.launch(x)
+    assert rank.done == []

@@ -1,6 +1,7 @@
 """Ranking by the model, what is remembered, and the command."""
 
 import json
+import resource
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from tilelink import compiler
 from tilelink.cli import app
+from tilelink.errors import OutputError
 from tilelink.schedule.machine import load_machine
 from tilelink.target import target
 from tilelink.tuning import Database, Key, Record, algorithms, key_of, rank
@@ -56,6 +58,21 @@ def test_records_come_back_and_later_ones_win(tmp_path: Path) -> None:
         file.write(b'{"key": 3}\n\xff\xfe\nhalf a li')
     assert database.find(KEY) == better and database.records() == [RECORD, better]
     assert database.find(replace(KEY, ranks=8)) is None
+
+
+def test_a_record_for_which_there_is_no_room_is_an_error_and_hides_no_other(tmp_path: Path) -> None:
+    database = Database(tmp_path / "tuning.jsonl")
+    database.store(RECORD)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (database.path.stat().st_size + 60, before[1]))
+        with pytest.raises(OutputError, match=r"tuning\.jsonl cannot be written"):
+            database.store(RECORD)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    other = replace(RECORD, seconds=5e-5)
+    database.store(other)
+    assert database.records() == [RECORD, other]
 
 
 def test_keys_round_the_first_dimension_up_and_know_their_programs() -> None:

@@ -102,3 +102,14 @@ def test_adopted_variables_replace_all_and_are_read() -> None:
         assert module.variables() == other
     finally:
         module.adopt(before)
+
+
+def test_a_user_without_a_home_is_told_to_name_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(SettingsError, match="no home folder") as caught:
+        Settings.from_environment({})
+    assert caught.value.hint == "set TILELINK_CACHE"
+    assert Settings.from_environment({"TILELINK_CACHE": str(tmp_path)}).cache == tmp_path

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import secrets
 import sys
-import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from tilelink.errors import EmitError
+from tilelink.errors import EmitError, SettingsError
 from tilelink.settings import settings
 
 
@@ -24,20 +24,32 @@ def _name(text: str) -> str:
 
 
 def save(text: str) -> Path:
-    """Write a module into the cache folder; many ranks may do so at once. Returns its file."""
+    """Write a module into the cache folder; many ranks and users may do so at once. Returns its file.
+
+    Raises SettingsError for a folder that cannot be written.
+    """
     folder = settings().cache / "sources"
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{_name(text)}.py"
     if not _intact(path, text):
-        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+            folder.mkdir(parents=True, exist_ok=True)
+            _replace(path, text)
+        except OSError as error:
+            hint = "set TILELINK_CACHE to a folder that can be written"
+            raise SettingsError(f"the cache folder cannot be written: {error}", hint=hint) from error
     return path
+
+
+def _replace(path: Path, text: str) -> None:
+    # No mkstemp: others who share the folder are to read what they find there, as the umask lets them.
+    temporary = path.with_name(f"{path.stem}_{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _intact(path: Path, text: str) -> bool:

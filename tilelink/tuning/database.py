@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tilelink.errors import OutputError
 from tilelink.ir.program import Program
 from tilelink.settings import settings
 
@@ -79,14 +80,17 @@ class Database:
         self.path = path or settings().cache / FILE
 
     def store(self, record: Record) -> None:
-        """Adds a record. Many processes may do so at once: a line is written in one piece."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Adds a record. Many processes may do so at once: a line is written in one piece, if there is room for it.
+
+        Raises OutputError where it cannot be written whole; what was written of it is passed over.
+        """
         line = json.dumps(asdict(record), sort_keys=True) + "\n"
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(handle, line.encode())
-        finally:
-            os.close(handle)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _append(self.path, line.encode())
+        except OSError as error:
+            hint = "make room there, or set TILELINK_CACHE to a folder that can be written"
+            raise OutputError(f"{self.path} cannot be written: {error}", hint=hint) from error
 
     def find(self, key: Key) -> Record | None:
         """The last record of a key."""
@@ -99,6 +103,18 @@ class Database:
         except OSError:
             return []
         return [record for line in lines if (record := _record(line)) is not None]
+
+
+def _append(path: Path, line: bytes) -> None:
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(handle).st_size
+        torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # a full disk took the end of the last line
+        rest = b"\n" + line if torn else line
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+    finally:
+        os.close(handle)
 
 
 def _record(line: str) -> Record | None:

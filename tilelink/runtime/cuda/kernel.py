@@ -243,14 +243,13 @@ class GpuKernel:
 
     def _keep(self, tensor: TensorLayout, results: dict[str, torch.Tensor]) -> None:
         """Copies a symmetric output out of the buffer of this launch, before a later launch of a peer writes there."""
-        there = self._own[tensor.name][self._slot % tensor.slots]
-        if tensor.name in results:
-            results[tensor.name].copy_(there)
-        else:
-            results[tensor.name] = there.clone()
+        results[tensor.name].copy_(self._own[tensor.name][self._slot % tensor.slots])
 
     def _launch(self, tensors: Tensors, stream: int, capturing: bool, results: dict[str, torch.Tensor]) -> None:
         """Everything on a stream, by its handle. results: where the outputs go that are symmetric, or get there."""
+        for tensor in self._kept:  # before anything is done: where there is no memory for it, nothing has happened yet
+            if tensor.name not in results:
+                results[tensor.name] = torch.empty_like(self._own[tensor.name][0])
         if capturing and self._turns:
             self._turns[self._slot](stream)
         self._stage(tensors)
@@ -358,11 +357,11 @@ class GpuKernel:
 
 def _agree(program: GpuProgram, group: dist.ProcessGroup, device: torch.device) -> None:
     """Raises RankError on every rank if the ranks do not build the same program: they would wait for ever."""
-    number = int(program.source.stem.rpartition("_")[2][:15], 16)
+    number = program.fingerprint
     every = _of_all(number, group, device)
     different = [rank for rank, one in enumerate(every) if one != number]
     if different:
-        hint = "call compile with the same program, schedule and sizes on all ranks, in the same order"
+        hint = "call compile with the same program, schedule, sizes and tables on all ranks, in the same order"
         raise RankError(f"rank {dist.get_rank(group)} and rank {different[0]} compile different programs", hint=hint)
 
 

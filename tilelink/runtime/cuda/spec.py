@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import lcm
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tilelink.runtime.job import Layout
 
@@ -77,6 +80,16 @@ class GpuProgram:
     tables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     records: int = 0
     branches: bool = False
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """60 bits that ranks share if they compile the same: the module, what its counters count to, and its tables."""
+        found = hashlib.blake2b(f"{self.source.stem} {self.lag} {self.records}".encode(), digest_size=8)
+        for grid in self.layout.grids:
+            found.update(np.ascontiguousarray(grid.thresholds, np.int64).tobytes())
+        for name in sorted(self.tables):
+            found.update(np.ascontiguousarray(self.tables[name], np.int32).tobytes())
+        return int.from_bytes(found.digest(), "big") >> 4
 
     @cached_property
     def awaited(self) -> frozenset[Signal]:
