@@ -1,5 +1,6 @@
 """Copy-engine stages of GPU ranks, without GPUs: what is recorded, and that its moves are the copies that are meant."""
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from tilelink import compiler
 from tilelink.compiler_cpu import layout
 from tilelink.errors import BindingError
-from tilelink.runtime.cuda.copies import Copy, Flag, Gate, own_first, record
+from tilelink.runtime.cuda.copies import Copy, Flag, Gate, Recorder, own_first, record
 from tilelink.runtime.cuda.queue import Move, _moves
+from tilelink.runtime.job import Layout, TensorLayout
 from tilelink.runtime.modules import load_module
 
 RANKS = 3
@@ -152,3 +154,27 @@ def test_a_counter_that_others_notify_too_is_refused() -> None:
     with pytest.raises(BindingError, match="shares y channel 0 of rank") as caught:
         recorded(text, "engine", 0)
     assert "a channel of its own" in str(caught.value)
+
+
+def test_runs_of_a_box_begin_where_its_elements_lie() -> None:
+    chance = np.random.default_rng(0)
+    for _ in range(300):
+        shape = [int(n) for n in chance.integers(1, 6, chance.integers(0, 5))]
+        sizes = [int(n if chance.random() < 0.5 else chance.integers(1, n + 1)) for n in shape]
+        low = [int(chance.integers(0, n - size + 1)) for n, size in zip(shape, sizes, strict=True)]
+        elements = np.arange(prod(shape)).reshape(shape)[tuple(map(slice, low, np.add(low, sizes)))].reshape(-1)
+        for width in {prod(sizes[at:]) for at in range(len(sizes) + 1)} | {2, 3}:
+            starts = box_recorder(tuple(shape))._box("c", 0, low, sizes, width).offsets
+            assert starts == tuple((4 * (elements[::width] + prod(shape))).tolist()), (shape, low, sizes, width)
+
+
+def box_recorder(shape: tuple[int, ...]) -> Recorder:
+    """In the second of two launches, whose buffers differ."""
+    tensor = TensorLayout(name="c", number=0, space="local", symmetric=False, shape=shape, dtype="f32", slots=2)
+    layout = Layout(ranks=1, tensors=(tensor,), grids=(), pad_size=0, entered_base=0, finished_base=0, stages=())
+    return Recorder(layout, 0, 2, {}, 0, "none")
+
+
+def test_a_long_run_is_not_looked_at_element_by_element() -> None:
+    shape = (1 << 20, 1 << 20)  # whose positions no host can hold
+    assert box_recorder(shape)._box("c", 0, (0, 0), shape, 1 << 39).offsets == (1 << 42, (1 << 42) + (1 << 41))

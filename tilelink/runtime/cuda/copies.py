@@ -160,10 +160,7 @@ class Recorder:
         """The box as runs of `width` elements, which its longest contiguous run is a multiple of."""
         tensor = self._layout.tensor(name)
         item = tensor.torch_dtype.itemsize
-        positions = np.zeros((1,), dtype=np.int64)
-        for extent, start, size in zip(tensor.shape, low, sizes, strict=True):
-            positions = (positions[:, None] * extent + start + np.arange(size)).reshape(-1)
-        starts = positions[::width] + tensor.slot(self._epoch) * prod(tensor.shape)
+        starts = _starts(tensor.shape, low, sizes, width) + tensor.slot(self._epoch) * prod(tensor.shape)
         return Box(tensor=name, rank=rank, offsets=tuple((starts * item).tolist()), width=width * item)
 
 
@@ -181,6 +178,17 @@ def _run(shape: Ints, sizes: Ints) -> int:
         if size != extent:
             break
     return run
+
+
+def _starts(shape: Ints, low: Ints, sizes: Ints, width: int) -> Any:
+    """Where every width-th element of a box lies in its tensor; the others are many, and are not looked at."""
+    within = np.arange(0, prod(sizes), width, dtype=np.int64)
+    starts, stride = np.zeros_like(within), 1
+    for extent, start, size in zip(reversed(shape), reversed(low), reversed(sizes), strict=True):
+        within, at = np.divmod(within, size)
+        starts += (start + at) * stride
+        stride *= extent
+    return starts
 
 
 def record(
