@@ -121,3 +121,22 @@ def test_a_process_that_is_no_rank_is_told_so() -> None:
 
     with pytest.raises(RankError, match="no rank"):
         ops.all_gather(torch.ones(2))
+
+
+def test_files_of_the_current_folder_are_not_taken_for_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tilelink.ops import calls, predict
+
+    expected = predict.gpu_schedules("ag_gemm", "")
+    for name in {"ag_gemm", *(program.name for program, _ in expected)}:
+        (tmp_path / name).write_text("not a program")
+    monkeypatch.chdir(tmp_path)
+    predict.programs_for.cache_clear()
+    predict.gpu_schedules.cache_clear()
+    assert predict.gpu_schedules("ag_gemm", "") == expected
+    assert calls._resolve("h200", "ag_gemm", "")[0].name == "ag_gemm_in_place"
+    for way in ("ag_gemm:movers", expected[0][1]):
+        assert calls._resolve(way, "ag_gemm", "")[0].name in {program.name for program, _ in expected}
+    with pytest.raises(UnknownNameError, match="no program 'mine' in the library"):
+        calls._resolve("mine:h200", "ag_gemm", "")

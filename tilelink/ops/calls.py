@@ -23,6 +23,7 @@ from tilelink.ops import unfused
 from tilelink.ops.agreed import agreed, forget
 from tilelink.ops.choice import PUSHED, UNFUSED, program_of, rounded_rows
 from tilelink.ops.decide import decide
+from tilelink.ops.library import library_module
 from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
 from tilelink.runtime.cuda.device import current_target
@@ -195,10 +196,10 @@ def _resolve(way: Schedule | str, op: str, follows: str) -> tuple[Program, Sched
     if isinstance(way, str) and "\n" in way:
         way = compiler.parse(way).schedules[0]
     if isinstance(way, Schedule):
-        return compiler.load(way.program).program(way.program), way
+        return library_module(way.program).program(way.program), way
     name, _, schedule = way.rpartition(":")
     name = name or program_of(op, follows)
-    module = compiler.load(name)
+    module = library_module(name)
     program = module.program(name)
     return program, module.schedule(schedule, program)
 

@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
-from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
 from tilelink.ops.choice import SCHEDULE, program_of
+from tilelink.ops.library import library_module
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.machine import Machine, load_machine, shipped_machines
@@ -193,13 +193,13 @@ def programs_for(op: str, follows: str) -> tuple[Program, ...]:
     The file that has the operator's name holds its algorithms; with something after the product there is one program.
     """
     name = program_of(op, follows)
-    own = compiler.load(name).program(name)
-    return (own,) if follows else (own, *(p for p in compiler.load(op).programs if p != own))
+    own = library_module(name).program(name)
+    return (own,) if follows else (own, *(p for p in library_module(op).programs if p != own))
 
 
 @cache
 def gpu_schedules(op: str, follows: str) -> tuple[tuple[Program, Schedule], ...]:
     """The schedules for GPUs that the library declares for an operator."""
     found = programs_for(op, follows)
-    schedules = {p.name: compiler.load(p.name).schedules_of(p) for p in found}
+    schedules = {p.name: library_module(p.name).schedules_of(p) for p in found}
     return tuple((p, s) for p in found for s in schedules[p.name] if s.name.startswith(SCHEDULE))
