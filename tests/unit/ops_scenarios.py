@@ -241,6 +241,33 @@ class Spoken(logging.Handler):
         self.lines.append(record.getMessage())
 
 
+def regrouped() -> None:
+    """A group that comes after a destroyed one and has its name is not taken for it."""
+    shared: list[Any] = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(shared)
+    first, sums = dist.group.WORLD, PUSHED["gemm_ar"][0]
+    assert first is not None
+    for swapped in (False, True):
+        rank, world = dist.get_rank(), dist.group.WORLD
+        assert world is not None
+        assert world.group_name == first.group_name
+        agreed.here = lambda rank=rank, swapped=swapped: (f"GPU of {rank}, {swapped}", "these")
+        assert agreed.agreed(world).gpu == f"GPU of 0, {swapped}"
+        xs = every(MS, K, seed=1, dtype=torch.bfloat16)
+        for group in (None, world, world.group_name):
+            assert torch.equal(ops.all_gather(xs[rank], group=group), torch.cat(xs))
+        near(ops.gemm_ar(xs[rank], torch.eye(K).bfloat16(), schedule=sums), torch.stack(xs).float().sum(0), "sum")
+        assert len(Meaning.made) == 1 + swapped
+        if not swapped:
+            dist.barrier()
+            dist.destroy_process_group()
+            with pytest.raises(RankError, match="no process group"):
+                ops.all_gather(xs[rank], group=first.group_name)
+            dist.init_process_group("gloo", init_method=f"file://{shared[0]}/met", rank=1 - rank, world_size=2)
+    with pytest.raises(RankError, match="any more"):
+        ops.all_gather(xs[rank], group=first)
+
+
 def mistakes() -> None:
     x, w = torch.ones(MS, K), torch.ones(N, K)
     with pytest.raises(ShapeError, match=r"w of ag_gemm is \[10, 7\]"):
@@ -408,7 +435,7 @@ def main(names: list[str]) -> None:
 
 def stand_in(name: str) -> None:
     """What a scenario needs in place of GPUs; it stays for those after it."""
-    if name in ("fused", "chosen", "paired", "rounded_once"):
+    if name in ("fused", "chosen", "paired", "rounded_once", "regrouped"):
         calls.compiler.compile = Meaning  # type: ignore[assignment]
     if name == "chosen":  # as if this were a GPU
         calls._able = lambda x: x.dtype is torch.bfloat16

@@ -82,9 +82,10 @@ def ag_gemm_gated(
 
     Where a gradient is needed it is one product with both weights, and the gate outside.
     """
-    name, operands = _name(group), (x, w_gate, w_up)
+    members, operands = _members(group), (x, w_gate, w_up)
     if _direct(operands):
-        return run("ag_gemm_gated", operands, "", name, schedule)
+        return run("ag_gemm_gated", operands, "", members, schedule)
+    name = _name(members)
     if _differentiable(operands):
         both = registered.ag_gemm(x, torch.cat((w_gate, w_up)), None, "", name, _plain_text(schedule))
         gate, up = both.split(w_gate.shape[0], 1)
@@ -114,12 +115,12 @@ def _product(
     op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
     group: Group, schedule: Way,
 ) -> torch.Tensor:  # fmt: skip
-    name, operands = _name(group), (x, w, bias)
+    members, operands = _members(group), (x, w, bias)
     if _direct(operands):
-        return run(op, operands, activation or "", name, schedule)
+        return run(op, operands, activation or "", members, schedule)
     outside = activation if activation and _differentiable(operands) else ""
     inside = "" if outside else activation or ""
-    y = getattr(registered, op)(x, w, bias, inside, name, _text(schedule))
+    y = getattr(registered, op)(x, w, bias, inside, _name(members), _text(schedule))
     return unfused.follow(y, None, outside) if outside else y
 
 
@@ -127,17 +128,19 @@ def _summed_f32(
     op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
     group: Group, schedule: Way,
 ) -> torch.Tensor:  # fmt: skip
-    name = _name(group)
-    direct = _direct((x, w))
-    y = run(op, (x, w), "", name, schedule) if direct else getattr(registered, op)(x, w, name, _text(schedule))
+    members = _members(group)
+    if _direct((x, w)):
+        y = run(op, (x, w), "", members, schedule)
+    else:
+        y = getattr(registered, op)(x, w, _name(members), _text(schedule))
     return unfused.follow(y, bias, activation or "")
 
 
 def _collective(op: str, x: torch.Tensor, group: Group, schedule: Way) -> torch.Tensor:
-    name = _name(group)
+    members = _members(group)
     if _direct((x,)):
-        return run(op, (x,), "", name, schedule)
-    return getattr(registered, op)(x, name, _text(schedule))
+        return run(op, (x,), "", members, schedule)
+    return getattr(registered, op)(x, _name(members), _text(schedule))
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -158,14 +161,17 @@ def _differentiable(operands: tuple[torch.Tensor | None, ...]) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
 
 
-def _name(group: Group) -> str:
-    if isinstance(group, str):
-        return group
+def _members(group: Group) -> dist.ProcessGroup | str:
+    """The group, or its name where that was given."""
     members = group if group is not None else dist.group.WORLD
     if members is None:
         hint = 'start with torchrun and call torch.distributed.init_process_group("nccl", device_id=...) first'
         raise RankError("this process is no rank of torch.distributed", hint=hint)
-    return members.group_name
+    return members
+
+
+def _name(members: dist.ProcessGroup | str) -> str:
+    return members if isinstance(members, str) else members.group_name
 
 
 def _text(schedule: Way) -> str:

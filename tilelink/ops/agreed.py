@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink.errors import RankError
+from tilelink.ops.groups import is_destroyed
 from tilelink.tuning import Database, Key, Record, here
 
 
@@ -33,7 +34,8 @@ class Agreed:
     one_host: bool = True
 
 
-_agreed: dict[tuple[str, int], Agreed] = {}
+_agreed: dict[int, tuple[ProcessGroup, Agreed]] = {}
+"""By the ids of groups, which stay theirs as these are kept; a new group may have the name of a destroyed one."""
 
 
 def agreed(group: ProcessGroup) -> Agreed:
@@ -41,8 +43,7 @@ def agreed(group: ProcessGroup) -> Agreed:
 
     Raises RankError for a first call that a CUDA graph captures.
     """
-    key = (group.group_name, group.size())
-    if key not in _agreed:
+    if id(group) not in _agreed:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             hint = "call the operator once before the capture, on all ranks, or give it a schedule"
             raise RankError("the ranks choose a way together, which a CUDA graph cannot hold", hint=hint)
@@ -52,8 +53,10 @@ def agreed(group: ProcessGroup) -> Agreed:
         if group.size() > 1:
             dist.broadcast_object_list(said, group=group, group_src=0)
             dist.all_gather_object(hosts, own, group=group)
-        _agreed[key] = replace(said[0], one_host=len(set(hosts)) == 1)
-    return _agreed[key]
+        for key in [key for key, (other, _) in _agreed.items() if is_destroyed(other)]:
+            del _agreed[key]
+        _agreed[id(group)] = group, replace(said[0], one_host=len(set(hosts)) == 1)
+    return _agreed[id(group)][1]
 
 
 def forget() -> None:

@@ -8,21 +8,21 @@ make their first calls in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import ProcessGroup
-from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore
 
 from tilelink import compiler
-from tilelink.errors import DtypeError, ShapeError, UnknownNameError, UnknownTargetError
+from tilelink.errors import DtypeError, RankError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
 from tilelink.ops.agreed import agreed, forget
 from tilelink.ops.choice import PUSHED, UNFUSED, program_of, rounded_rows
 from tilelink.ops.decide import decide
+from tilelink.ops.groups import group_named, is_destroyed
 from tilelink.ops.library import library_module
 from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
@@ -74,39 +74,64 @@ OPERATORS: dict[str, Operator] = {
 }
 
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
-_calls: dict[Any, tuple[Callable[..., Any], Way]] = {}
-_summing: dict[Any, Callable[..., dict[str, torch.Tensor]]] = {}
-"""Kernels that sum products, which calls with other rows take too."""
 
 
-def run(op: str, operands: Operands, activation: str, group: str, way: Way) -> Any:
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """What was made for the calls of a group, which stays alive with it, so that nobody else has its id.
+
+    summing: kernels that sum products, which calls with other rows take too.
+    """
+
+    group: ProcessGroup
+    calls: dict[Any, tuple[Callable[..., Any], Way]] = field(default_factory=dict[Any, Any])
+    summing: dict[Any, Callable[..., dict[str, torch.Tensor]]] = field(default_factory=dict[Any, Any])
+
+
+_made: dict[int, _Made] = {}
+"""By the ids of groups: a group that comes after a destroyed one may have its name."""
+
+
+def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str, way: Way) -> Any:
     """Runs an operator; its kernel is compiled at the first call of its kind.
 
-    Raises ShapeError or DtypeError for operands that do not fit, UnknownNameError for a schedule that there is not, and
-    what `compile` raises.
+    Raises ShapeError or DtypeError for operands that do not fit, UnknownNameError for a schedule that there is not,
+    RankError for a group that there is not any more, and what `compile` raises.
     """
+    members = group_named(group) if isinstance(group, str) else group
+    made = _made.get(id(members)) or _made_for(members)
     key = (
-        op, activation, group, way if way is None or type(way) is str else id(way),
+        op, activation, way if way is None or type(way) is str else id(way),
         *[None if t is None else (t.shape, t.dtype) for t in operands],
     )  # fmt: skip
-    found = _calls.get(key)
+    found = made.calls.get(key)
     if found is None:
-        found = _calls[key] = (_prepared(op, operands, activation, group, way), way)  # keeps the way's id its own
+        found = made.calls[key] = (_prepared(op, operands, activation, made, way), way)  # keeps the way's id its own
     return found[0](*operands)
 
 
 def clear() -> None:
     """Forgets all kernels and frees their memory. All ranks call it, when no operator is running any more."""
-    _calls.clear()
-    _summing.clear()
+    _made.clear()
     forget()
 
 
 # Building a call ---------------------------------------------------------------------------------------------
 
 
-def _prepared(op: str, operands: Operands, activation: str, group: str, way: Way) -> Callable[..., Any]:
-    members: ProcessGroup = _resolve_process_group(group)  # type: ignore[arg-type]
+def _made_for(group: ProcessGroup) -> _Made:
+    """An empty place for a group's calls; what groups had that were destroyed is dropped."""
+    for key in [key for key, made in _made.items() if is_destroyed(made.group)]:
+        del _made[key]
+    if is_destroyed(group):
+        hint = "it was destroyed: give one that torch.distributed has"
+        raise RankError(f"there is no process group {group.group_name!r} any more", hint=hint)
+    made = _made[id(group)] = _Made(group=group)
+    return made
+
+
+def _prepared(op: str, operands: Operands, activation: str, made: _Made, way: Way) -> Callable[..., Any]:
+    members = made.group
     if activation not in ("", *unfused.ACTIVATIONS):
         there = ", ".join(unfused.ACTIVATIONS)
         raise UnknownNameError(f"no activation {activation!r}", hint=f"there are {there}")
@@ -127,8 +152,11 @@ def _prepared(op: str, operands: Operands, activation: str, group: str, way: Way
     taken = {t.name for t in program.tensors if t.space == "in"}
     if op in PUSHED and taken == {"x"}:
         moved = columns if operator.gathers else N
-        make = _compiled if operator.gathers or operator.scatters else _sum
-        kernel = make(program, schedule, x, {"M": M, "N": moved, "K": moved}, members)
+        sizes = {"M": M, "N": moved, "K": moved}
+        if operator.gathers or operator.scatters:
+            kernel = _compiled(program, schedule, x, sizes, members)
+        else:
+            kernel = _sum(program, schedule, x, sizes, made)
         return Pair(kernel, operator.gathers, activation)
     if taken != set(given):
         raise UnknownNameError(f"{program.name} does not compute {op}", hint=f"it takes {', '.join(sorted(taken))}")
@@ -221,14 +249,14 @@ def _compiled(
 
 
 def _sum(
-    program: Program, schedule: Schedule, x: torch.Tensor, sizes: dict[str, int], group: ProcessGroup
+    program: Program, schedule: Schedule, x: torch.Tensor, sizes: dict[str, int], made: _Made
 ) -> Callable[..., dict[str, torch.Tensor]]:
     """The kernel for so many rows or a few more, whose sums nobody looks at: batches of any size share some kernels."""
-    M = rounded_rows(sizes["M"], group.size())
-    key = (program.name, str(schedule), M, sizes["N"], x.dtype, group.group_name)
-    if key not in _summing:
-        _summing[key] = _compiled(program, schedule, x, {**sizes, "M": M}, group)
-    return _summing[key]
+    M = rounded_rows(sizes["M"], made.group.size())
+    key = (program.name, str(schedule), M, sizes["N"], x.dtype)
+    if key not in made.summing:
+        made.summing[key] = _compiled(program, schedule, x, {**sizes, "M": M}, made.group)
+    return made.summing[key]
 
 
 class Launch:

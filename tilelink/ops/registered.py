@@ -8,17 +8,17 @@ Groups go by their names, activations and schedules by "" where there is none.
 from typing import Any
 
 import torch
-from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore
 
 from tilelink.errors import BindingError
 from tilelink.ops import calls
 from tilelink.ops.choice import UNFUSED
+from tilelink.ops.groups import group_named
 
 Tensor = torch.Tensor
 
 
 def _size(group: str) -> int:
-    return _resolve_process_group(group).size()  # type: ignore[arg-type]
+    return group_named(group).size()
 
 
 # Operators ---------------------------------------------------------------------------------------------------
