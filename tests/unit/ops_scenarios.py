@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -27,6 +28,7 @@ import tilelink
 from tilelink import compiler, ops
 from tilelink.errors import DtypeError, RankError, ShapeError, UnknownNameError
 from tilelink.ops import agreed, calls
+from tilelink.ops import unfused as unfused_ways
 from tilelink.ops.choice import AT_ONCE, PROGRAMS, PUSHED
 from tilelink.settings import override
 from tilelink.target import H200
@@ -286,6 +288,27 @@ def mistakes() -> None:
         ops.ag_gemm(x, w.half())
     with pytest.raises(UnknownNameError, match="silu, gelu"):
         ops.ag_gemm(x, w, activation="tanh")
+    graded = w.clone().requires_grad_()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unfused_ways, "_scatter", lambda *_, **__: pytest.fail("something was sent"))
+        patch.setattr(dist, "all_reduce", lambda *_, **__: pytest.fail("something was sent"))
+        for weight, f32 in ((w, False), (w, True), (graded, False), (graded, True)):
+            what_follows(x, weight, f32)
+
+
+def what_follows(x: Tensor, w: Tensor, f32: bool) -> None:
+    """A mistake in what follows a product is told before the product."""
+    for function in (ops.gemm_ar, ops.gemm_rs):
+        name = function.__name__
+        for shape in ([1], [4, 1], [5, 1, 1], [N + 1]):
+            with pytest.raises(ShapeError, match=re.escape(f"bias of {name} is {shape}")):
+                function(x, w, bias=torch.ones(shape), f32_sums=f32)
+        with pytest.raises(DtypeError, match=rf"bias of {name} is torch\.float64"):
+            function(x, w, bias=torch.ones(N).double(), f32_sums=f32)
+        with pytest.raises(DtypeError, match=rf"bias of {name} is .* on meta"):
+            function(x, w, bias=torch.ones(N, device="meta"), f32_sums=f32)
+        with pytest.raises(UnknownNameError, match="silu, gelu"):
+            function(x, w, activation="relu", f32_sums=f32)
 
 
 def _whole(op: str, xs: list[Tensor], ws: list[Tensor], bs: list[Tensor]) -> list[Tensor]:

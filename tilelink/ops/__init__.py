@@ -30,6 +30,7 @@ from tilelink.errors import RankError
 from tilelink.ops import registered, unfused
 from tilelink.ops.calls import Way, clear, run
 from tilelink.ops.choice import UNFUSED, choose
+from tilelink.ops.fitting import check_follows
 from tilelink.schedule.values import Schedule
 
 __all__ = [
@@ -118,6 +119,7 @@ def _product(
     members, operands = _members(group), (x, w, bias)
     if _direct(operands):
         return run(op, operands, activation or "", members, schedule)
+    check_follows(op, x, w, bias, activation or "")
     outside = activation if activation and _differentiable(operands) else ""
     inside = "" if outside else activation or ""
     y = getattr(registered, op)(x, w, bias, inside, _name(members), _text(schedule))
@@ -129,6 +131,7 @@ def _summed_f32(
     group: Group, schedule: Way,
 ) -> torch.Tensor:  # fmt: skip
     members = _members(group)
+    check_follows(op.removesuffix("_f32"), x, w, bias, activation or "")
     if _direct((x, w)):
         y = run(op, (x, w), "", members, schedule)
     else:

@@ -22,6 +22,7 @@ from tilelink.ops import unfused
 from tilelink.ops.agreed import agreed, forget
 from tilelink.ops.choice import PUSHED, UNFUSED, program_of, rounded_rows
 from tilelink.ops.decide import decide
+from tilelink.ops.fitting import check_activation, check_kind, check_shape
 from tilelink.ops.groups import group_named, is_destroyed
 from tilelink.ops.library import library_module
 from tilelink.ops.pairs import Pair
@@ -132,9 +133,7 @@ def _made_for(group: ProcessGroup) -> _Made:
 
 def _prepared(op: str, operands: Operands, activation: str, made: _Made, way: Way) -> Callable[..., Any]:
     members = made.group
-    if activation not in ("", *unfused.ACTIVATIONS):
-        there = ", ".join(unfused.ACTIVATIONS)
-        raise UnknownNameError(f"no activation {activation!r}", hint=f"there are {there}")
+    check_activation(activation)
     operator, given = OPERATORS[op], _given(op, operands)
     _check(op, given, members.size())
     x = given["x"]
@@ -197,17 +196,14 @@ def _check(op: str, given: dict[str, torch.Tensor], ranks: int) -> None:
     if x.dim() != 2 if operator.is_product else x.dim() < 1:
         raise ShapeError(f"x of {op} is {list(x.shape)}", hint="products take x as [rows, K]")
     for name, tensor in given.items():
-        if tensor.dtype != x.dtype or tensor.device != x.device:
-            message = f"{name} of {op} is {tensor.dtype} on {tensor.device}, x {x.dtype} on {x.device}"
-            raise DtypeError(message, hint="operands have one dtype and lie on one device")
+        check_kind(op, name, tensor, x)
         if not tensor.numel():
             raise ShapeError(f"{name} of {op} is empty: {list(tensor.shape)}")
     if operator.is_product:
         N = given[operator.operands[1]].shape[0]
         wanted = {"x": list(x.shape), "bias": [N]}
         for name, tensor in given.items():
-            if list(tensor.shape) != (fitting := wanted.get(name, [N, x.shape[1]])):
-                raise ShapeError(f"{name} of {op} is {list(tensor.shape)}", hint=f"beside the others it is {fitting}")
+            check_shape(op, name, tensor, wanted.get(name, [N, x.shape[1]]))
     if operator.scatters and x.shape[0] % ranks:
         raise ShapeError(f"x of {op} has {x.shape[0]} rows for {ranks} ranks", hint="every rank gets as many rows")
 
