@@ -93,7 +93,11 @@ def load(name: str | Path) -> Module:
     of the library, ParseError and its kin for a file that is not in the language.
     """
     path = Path(name)
-    if path.is_file():
+    try:
+        file, folder = path.is_file(), path.is_dir()
+    except OSError:  # a name that no file can have
+        file = folder = False
+    if file:
         if path.suffix == ".py":
             hint = "run it with Python; print(program) is the text of a program, for a file of its own"
             raise ParseError(f"{name} is Python, not a text of programs", hint=hint)
@@ -113,7 +117,7 @@ def load(name: str | Path) -> Module:
     meant = (
         f"did you mean {' or '.join(near)}?" if near else f"write a path, or a name of the library: {', '.join(names)}"
     )
-    raise UnknownNameError(f"{name} is a folder" if path.is_dir() else f"no file {str(name)!r}", hint=meant)
+    raise UnknownNameError(f"{name} is a folder" if folder else f"no file {str(name)!r}", hint=meant)
 
 
 def library() -> tuple[Module, ...]:

@@ -115,6 +115,8 @@ def test_inputs_that_do_not_fit(shift: Program) -> None:
 def test_names_that_nothing_declares(shift: Program, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="ag_gemm"):
         compiler.load("no_such_operator")
+    with pytest.raises(UnknownNameError, match="no file 'aaa"):
+        compiler.load("a" * 300)
     module = compiler.parse(TEXT)
     with pytest.raises(UnknownNameError, match="fine"):
         module.schedule("fast", shift)
