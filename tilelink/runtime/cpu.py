@@ -7,6 +7,7 @@ keeps its Triton, its threads and its memory.
 
 import atexit
 import contextlib
+import fcntl
 import os
 import pickle
 import select
@@ -23,11 +24,11 @@ from typing import BinaryIO
 
 from tilelink.errors import CallError, RankError
 from tilelink.runtime.job import Job, RunResult
-from tilelink.runtime.request import NEW, NUMBER, Pipes, Surroundings
-from tilelink.settings import environment
+from tilelink.runtime.request import LENGTH, NEW, NUMBER, Pipes, Surroundings
 
 MODULE = "tilelink.runtime.starter"
 PATIENCE_S = 5.0  # for a process that was asked to end
+CHUNK = 1 << 20
 
 
 class _Traceback(Exception):
@@ -88,30 +89,32 @@ class Starter:
             return None
 
     def _ensure(self) -> None:
-        if self._process is not None:
+        if self._socket is not None:
             return
-        own, other = socket.socketpair()
-        path = os.pathsep.join(Surroundings.here().path)
+        own, other = (socket.socket(fileno=_high(one.detach())) for one in socket.socketpair())
         try:
-            with other, environment(TRITON_INTERPRET="1", PYTHONPATH=path):
-                command = [sys.executable, "-m", MODULE, str(other.fileno())]
-                nothing = subprocess.DEVNULL
-                self._process = subprocess.Popen(command, stdin=nothing, stdout=nothing, pass_fds=(other.fileno(),))
-        except BaseException:
+            with other:
+                process = _start(other.fileno())
+            self._process, self._socket = process, own
+        except BaseException:  # one that was started all the same ends when it sees the socket closed
+            self._process = self._socket = None
             own.close()
             raise
-        self._socket = own
 
     def _end(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        if self._process is not None:
-            try:
-                self._process.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        # Whatever interrupts this, the next run finds no half of it.
+        process, own = self._process, self._socket
         self._process = self._socket = None
+        if own is not None:
+            own.close()
+        if process is not None:
+            try:
+                process.wait(PATIENCE_S)
+            except BaseException as error:
+                process.kill()
+                process.wait()
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
 
     def end(self) -> None:
         """Ends it, and with it the workers that still run."""
@@ -127,6 +130,16 @@ class Starter:
         self.__init__()
 
 
+def _start(number: int) -> subprocess.Popen[bytes]:
+    """A starter that serves the socket of that descriptor. Nothing in the caller's folder takes part in it."""
+    here = Surroundings.here()
+    variables = {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(here.path), "PYTHONSAFEPATH": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", MODULE, str(number)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=None if _is_open(2) else subprocess.DEVNULL, pass_fds=(number,), env=here.variables | variables, cwd="/",
+    )  # fmt: skip
+
+
 STARTER = Starter()
 os.register_at_fork(after_in_child=STARTER.forget)
 atexit.register(STARTER.end)
@@ -134,23 +147,51 @@ atexit.register(STARTER.end)
 
 @dataclass(kw_only=True)
 class _Worker:
-    """A worker: its process, and where it takes its job and gives its answer."""
+    """A worker: its process, and where it takes its job and gives its answer.
+
+    life: a descriptor that can be read once the process has ended; None where the system has none.
+    """
 
     process: int
     job: BinaryIO
     answer: BinaryIO
+    life: int | None = None
     ended: bool = False
 
     def do(self, data: Sequence[bytes]) -> bytes:
         """Its answer to a job, once it has ended. Raises RankError if it gave none."""
         with contextlib.suppress(BrokenPipeError), self.job as pipe:
             pipe.writelines(data)
-        reply = self.answer.read()
+        reply = self._reply()
         self.ended = True
         status = STARTER.ask(self.process)
-        if not reply:
+        if reply is None:
             raise RankError(f"the process of the CPU ranks ended with status {status} and without a word")
         return reply
+
+    def _reply(self) -> bytes | None:
+        """Its answer; None if it ended before it had said all of it."""
+        length = self._read(LENGTH.size)
+        return None if length is None else self._read(LENGTH.unpack(length)[0])
+
+    def _read(self, size: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < size and (more := self._said(None, size - len(data))):
+            data += more
+        return bytes(data) if len(data) == size else None
+
+    def _said(self, milliseconds: float | None, most: int) -> bytes | None:
+        """What it has said, empty if nobody is left who could say more; None if in that time it has said nothing.
+
+        A process that another thread forked may hold the pipe open long after it, so its end alone is not waited for.
+        """
+        poll = select.poll()
+        for one in filter(None, (self.answer.fileno(), self.life)):
+            poll.register(one, select.POLLIN)
+        ready = [one for one, _ in poll.poll(milliseconds)]
+        if self.answer.fileno() in ready:
+            return os.read(self.answer.fileno(), min(most, CHUNK))
+        return b"" if ready else None
 
     def end(self) -> None:
         """Ends one that still runs, which happens only when its caller was interrupted."""
@@ -163,10 +204,9 @@ class _Worker:
 
     def _silent(self, seconds: float) -> bool:
         """Whether within so many seconds nobody is left who could answer."""
-        poll, until = select.poll(), time.monotonic() + seconds
-        poll.register(self.answer)
+        until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if poll.poll(1000 * left) and not os.read(self.answer.fileno(), 1 << 16):
+            if self._said(1000 * left, CHUNK) == b"":
                 return True
         return False
 
@@ -183,6 +223,7 @@ def _worker() -> Generator[_Worker]:
                 folder=_folder(others),
             )  # fmt: skip
             worker = _Worker(process=STARTER.worker(pipes), job=job, answer=answer)
+        worker.life = _life(worker.process, own)
         try:
             yield worker
         finally:
@@ -191,21 +232,49 @@ def _worker() -> Generator[_Worker]:
 
 def _pipe(read: ExitStack, write: ExitStack) -> tuple[BinaryIO, BinaryIO]:
     """The ends of a pipe, which the stacks close."""
-    source, sink = os.pipe()
+    source, sink = map(_high, os.pipe())
     return read.enter_context(open(source, "rb")), write.enter_context(open(sink, "wb"))
 
 
 def _output(number: int, stack: ExitStack) -> int:
     """The descriptor of this process's output, or of nothing where it has none."""
-    try:
-        os.fstat(number)
-        return number
-    except OSError:
-        return stack.enter_context(open(os.devnull, "wb")).fileno()
+    return number if _is_open(number) else _opened(os.devnull, os.O_WRONLY, stack)
 
 
 def _folder(stack: ExitStack) -> int:
     """A descriptor of this process's folder, which may have no name any more."""
-    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    return _opened(".", os.O_RDONLY | os.O_DIRECTORY, stack)
+
+
+def _life(process: int, stack: ExitStack) -> int | None:
+    """A descriptor that can be read once a process has ended; None on systems without."""
+    try:
+        descriptor = _high(os.pidfd_open(process))
+    except (AttributeError, OSError):
+        return None
     stack.callback(os.close, descriptor)
     return descriptor
+
+
+def _opened(path: str, flags: int, stack: ExitStack) -> int:
+    descriptor = _high(os.open(path, flags))
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+        return True
+    except OSError:
+        return False
+
+
+def _high(descriptor: int) -> int:
+    """The same file by a number that is not one of the standard streams', which this process may have closed."""
+    if descriptor > 2:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)

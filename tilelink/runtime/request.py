@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -14,6 +15,10 @@ NUMBER = struct.Struct("q")
 """Requests and replies. NEW, sent with descriptors (`Pipes`), asks for a worker, and the reply is its process. The
 process of a worker asks for its status as `waitpid` gives it, when it ends; LOST if another starter has forked it."""
 NEW, LOST = 0, -1
+
+
+LENGTH = struct.Struct("Q")
+"""The bytes of an answer, with which it begins: somebody else may hold its pipe open, so its end says nothing."""
 
 
 class Pipes(NamedTuple):
@@ -36,9 +41,19 @@ class Surroundings:
     @classmethod
     def here(cls) -> Self:
         """Those of this process."""
-        return cls(variables=settings.variables(), path=[entry or os.getcwd() for entry in sys.path])
+        return cls(variables=settings.variables(), path=_absolute(sys.path))
 
     def enter(self) -> None:
         """Makes them those of this process, in which Triton goes on to interpret."""
         settings.adopt(self.variables | {"TRITON_INTERPRET": "1"})
         sys.path[:] = self.path
+
+
+def _absolute(path: Iterable[object]) -> list[str]:
+    """The folders of a path, for processes that are elsewhere. As Python does, it passes over what is no folder."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        here = ""
+    entries = [entry for entry in path if isinstance(entry, str)]
+    return [os.path.join(here, entry) if entry else here for entry in entries if here or os.path.isabs(entry)]

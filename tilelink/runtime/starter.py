@@ -32,6 +32,7 @@ def _nothing(at):
 def main(number: int) -> int:
     """Serves the requests on a socket. Returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for workers, and for the caller, who ends them
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it lets its children do so too
     with socket.socket(fileno=number) as requests, single_thread():
         requests.set_inheritable(False)
         requests.settimeout(IDLE_S)

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from tilelink.errors import RankError, TileLinkError
 from tilelink.runtime.job import RunResult
 from tilelink.runtime.launches import run_job
-from tilelink.runtime.request import Pipes
+from tilelink.runtime.request import LENGTH, Pipes
 
 _PR_SET_PDEATHSIG = 1
 
@@ -31,8 +31,9 @@ def main(pipes: Pipes, starter: int) -> int:
     try:
         with open(pipes.job, "rb") as stream:
             answer = _answer(stream)
+        data = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
         with open(pipes.answer, "wb") as stream:
-            pickle.dump(answer, stream, protocol=pickle.HIGHEST_PROTOCOL)
+            stream.writelines((LENGTH.pack(len(data)), data))
     except KeyboardInterrupt:
         return 130
     return 0
