@@ -35,6 +35,7 @@ from tilelink.cli_common import (
     values_text,
     write,
 )
+from tilelink.ir.program import Program
 from tilelink.schedule.plan import NOTIFY, Plan
 from tilelink.schedule.simulate.measured import Measured, measured_text
 from tilelink.schedule.simulate.trace import save_text
@@ -154,35 +155,43 @@ def run(
         }  # fmt: skip
         if device is Device.cuda:
             errors = _run_on_gpus(file, report, scheduled is not None, seed or 0, deadline, trace)
-            if not _print_errors(report, errors, TOLERANCE[kind], as_json):
-                raise typer.Exit(1)
-            return
-        from tilelink.reference import trial
-
-        with _progress(2 + repeat, quiet=as_json) as advance:
-            tables = random_tables(chosen, dims, ranks, seed or 0)
-            kernel = compiler.compile(
-                chosen, scheduled, ranks=ranks, dims=dims, dtype=kind, tables=tables, trace=trace is not None
-            )
-            advance("running")
-            inputs = trial.random_inputs(chosen, ranks=ranks, dims=dims, dtype=kind, launches=repeat, seed=seed or 0)
-            delayed = seed is not None or delay is not None
-            result = kernel.run(
-                inputs, seed=(seed or 0) if delayed else None, max_delay_s=DELAY_S if delay is None else delay,
-                deadline_s=deadline,
-            )  # fmt: skip
-            if trace is not None:
-                save_text(measured_text(Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)), trace)
-            advance("comparing")
-            errors: dict[str, float] = {}
-            for given, outputs in zip(inputs, result.outputs, strict=True):
-                for name, error in _errors(kernel, given, outputs).items():
-                    errors[name] = max(errors.get(name, 0.0), error)
-                advance("comparing")
-        report["seconds"] = round(result.seconds, 3)
+        else:
+            late = None if seed is None and delay is None else DELAY_S if delay is None else delay
+            errors = _run_on_cpus(chosen, scheduled, report, seed or 0, late, deadline, trace, as_json)
         good = _print_errors(report, errors, TOLERANCE[kind], as_json)
     if not good:
         raise typer.Exit(1)
+
+
+def _run_on_cpus(
+    program: Program, schedule: Schedule | None, report: dict[str, Any], seed: int, delay: float | None,
+    deadline: float | None, trace: str | None, quiet: bool,
+) -> dict[str, float]:  # fmt: skip
+    """Runs what the report says on CPU ranks, notes the seconds in it, and returns the error of every output.
+
+    delay: seconds of the longest random delay, None for none. trace: where the measured timeline goes.
+    """
+    from tilelink.reference import trial
+
+    options: dict[str, Any] = {name: report[name] for name in ("ranks", "dims", "dtype")}
+    launches, errors = report["launches"], dict[str, float]()
+    with _progress(2 + launches, quiet=quiet) as advance:
+        tables = random_tables(program, options["dims"], options["ranks"], seed)
+        kernel = compiler.compile(program, schedule, **options, tables=tables, trace=trace is not None)
+        advance("running")
+        inputs = trial.random_inputs(program, **options, launches=launches, seed=seed)
+        result = kernel.run(
+            inputs, seed=None if delay is None else seed, max_delay_s=delay or 0.0, deadline_s=deadline
+        )  # fmt: skip
+        if trace is not None:
+            save_text(measured_text(Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)), trace)
+        advance("comparing")
+        for given, outputs in zip(inputs, result.outputs, strict=True):
+            for name, error in _errors(kernel, given, outputs).items():
+                errors[name] = max(errors.get(name, 0.0), error)
+            advance("comparing")
+    report["seconds"] = round(result.seconds, 3)
+    return errors
 
 
 def _run_on_gpus(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -18,7 +17,7 @@ from tilelink.backend import store
 from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
 from tilelink.compiler_cpu import Kernel, Tensors, layout
-from tilelink.errors import BindingError, ParseError, ShapeError, UnknownNameError, UnknownTargetError
+from tilelink.errors import BindingError, ParseError, ShapeError, UnknownNameError, UnknownTargetError, did_you_mean
 from tilelink.frontend.checker import check, require_program
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program
@@ -113,11 +112,8 @@ def load(name: str | Path) -> Module:
             if program.name == str(name):
                 return Module(file=module.file, programs=(program,), schedules=module.schedules_of(program))
     names = sorted({p.name for m in known for p in m.programs} | {Path(m.file).stem for m in known})
-    near = get_close_matches(str(name), names)
-    meant = (
-        f"did you mean {' or '.join(near)}?" if near else f"write a path, or a name of the library: {', '.join(names)}"
-    )
-    raise UnknownNameError(f"{name} is a folder" if folder else f"no file {str(name)!r}", hint=meant)
+    hint = did_you_mean(str(name), names) or f"write a path, or a name of the library: {', '.join(names)}"
+    raise UnknownNameError(f"{name} is a folder" if folder else f"no file {str(name)!r}", hint=hint)
 
 
 def library() -> tuple[Module, ...]:

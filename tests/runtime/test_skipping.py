@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tests.runtime.test_meeting import Node, Thread
 from tilelink import compiler
@@ -188,7 +189,7 @@ def test_a_launch_copies_outputs_before_it_is_closed(capturing: bool, meets: boo
     rank: Any = SimpleNamespace(
         _turns=[], _meets=meets, _kept=[SimpleNamespace(name="y")], _slot=0, _engine=engine, _functions=[],
         _sides=SimpleNamespace(fork=lambda _: None, join=lambda _: done.append("join")), _whole=lambda *_: None,
-        _program=SimpleNamespace(needs_entry=False), _no_edge=None, **note,
+        _program=SimpleNamespace(needs_entry=False), _no_edge=None, _own={"y": torch.zeros(1, 4)}, **note,
     )  # fmt: skip
     rank._seen = SimpleNamespace(worth=False)
     rank._issue = lambda *given, **named: GpuKernel._issue(rank, *given, **named)

@@ -8,10 +8,9 @@ import linecache
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import FrameType
 
-from tilelink.errors import Location, OrderError, ScheduleError, TileSizeError
+from tilelink.errors import Location, OrderError, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.program import Program, Stage
 from tilelink.ir.scalar import Param
 from tilelink.schedule.bind import dims_called
@@ -74,10 +73,8 @@ def _unknown(
     kind: type[ScheduleError] | type[TileSizeError], message: str, name: str, what: str, known: Iterable[str]
 ) -> ScheduleError:
     known = list(dict.fromkeys(known))
-    near = get_close_matches(name, known, n=1)
     listed = f"{what} {', '.join(known)}" if what.endswith("are") else f"{what}: {', '.join(known)}"
-    hint = f"did you mean {near[0]}? {listed}" if near else listed
-    return kind(message, location=_caller(name), hint=hint)
+    return kind(message, location=_caller(name), hint=did_you_mean(name, known, listed))
 
 
 def _caller(name: str) -> Location | None:

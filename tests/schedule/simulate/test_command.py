@@ -63,7 +63,7 @@ def test_machines_come_from_files_too(file: str, tmp_path: Path) -> None:
     assert code == 1
     assert "no machine '8xNothing'" in text
     code, text = call(file, "-m", "8xNothing", "--json")
-    assert json.loads(text)["error"] == "MachineError"
+    assert json.loads(text)["mistakes"][0]["error"] == "MachineError"
 
 
 def test_a_trace_that_cannot_be_written_is_refused(file: str, tmp_path: Path) -> None:
