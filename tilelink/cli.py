@@ -137,7 +137,9 @@ def run(
     deadline: Annotated[
         float | None,
         typer.Option(
-            "--deadline", min=0.001, help="seconds that one wait may take  [default: TILELINK_DEADLINE or 60]"
+            "--deadline",
+            min=0.001,
+            help="seconds a wait may take  [default: TILELINK_DEADLINE, or 60 on CPU ranks]",
         ),
     ] = None,
     trace: Annotated[str | None, typer.Option("--trace", help="write the measured timeline, for Perfetto")] = None,
@@ -156,8 +158,9 @@ def run(
         if device is Device.cuda:
             errors = _run_on_gpus(file, report, scheduled is not None, seed or 0, deadline, trace)
         else:
-            late = None if seed is None and delay is None else DELAY_S if delay is None else delay
-            errors = _run_on_cpus(chosen, scheduled, report, seed or 0, late, deadline, trace, as_json)
+            if delay is None and seed is not None:
+                delay = DELAY_S
+            errors = _run_on_cpus(chosen, scheduled, report, seed or 0, delay, deadline, trace, as_json)
         good = _print_errors(report, errors, TOLERANCE[kind], as_json)
     if not good:
         raise typer.Exit(1)

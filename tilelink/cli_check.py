@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -56,7 +56,7 @@ class _Mistakes:
         if schedule is not None:
             mistake.schedules.append(schedule)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[_Mistake]:
         return iter(self._known.values())
 
     def __len__(self) -> int:

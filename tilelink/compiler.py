@@ -104,16 +104,28 @@ def load(name: str | Path) -> Module:
             return _parse_file(path)
         except UnicodeDecodeError:
             raise ParseError(f"{name} is not text", hint="programs are UTF-8 text; save the file as such") from None
+    try:
+        return library_module(str(name))
+    except UnknownNameError as error:
+        what = f"{name} is a folder" if folder else f"no file {str(name)!r}"
+        raise UnknownNameError(what, hint=error.hint) from None
+
+
+def library_module(name: str) -> Module:
+    """The file of the operator library that has a name, else its program of that name alone, whatever the folder holds.
+
+    Raises UnknownNameError for a name that the library has not.
+    """
     if (own := PROGRAMS / f"{name}.tl") in _library_files():
         return _parse_file(own)  # most names are files': no need to read all of them
     known = library()
     for module in known:
         for program in module.programs:
-            if program.name == str(name):
+            if program.name == name:
                 return Module(file=module.file, programs=(program,), schedules=module.schedules_of(program))
     names = sorted({p.name for m in known for p in m.programs} | {Path(m.file).stem for m in known})
-    hint = did_you_mean(str(name), names) or f"write a path, or a name of the library: {', '.join(names)}"
-    raise UnknownNameError(f"{name} is a folder" if folder else f"no file {str(name)!r}", hint=hint)
+    hint = did_you_mean(name, names) or f"write a path, or a name of the library: {', '.join(names)}"
+    raise UnknownNameError(f"no program {name!r} in the library", hint=hint)
 
 
 def library() -> tuple[Module, ...]:

@@ -6,28 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.compiler.test_compiler import TEXT
 from tilelink import cli_common
 from tilelink.cli import app
 
-HANDED = """
-program handed(M, N):
-    x    : in        [M, N]
-    left : symmetric [M, N]
-    y    : out       [M, N]
-
-    comm send(i: M):
-        tile_push_data(left[i, :] @ (rank + 1), x[i, :])
-        producer_tile_notify(left[i, :] @ (rank + 1))
-
-    compute add(i: M, j: N):
-        consumer_tile_wait(left[i, :])
-        y[i, j] = x[i, j] + left[i, j]
-
-schedule fine for handed:
-    send on sm(1), tile(i=8)
-    add on sm, tile(i=16, j=16)
-"""
-UNSAFE = HANDED.replace("        consumer_tile_wait(left[i, :])\n", "")
+UNSAFE = TEXT.replace("        consumer_tile_wait(left[i, :])\n", "")
 
 
 def check(*args: str) -> Result:
@@ -36,7 +19,7 @@ def check(*args: str) -> Result:
 
 @pytest.fixture
 def unsafe(tmp_path: Path) -> str:
-    path = tmp_path / "handed.tl"
+    path = tmp_path / "shift.tl"
     path.write_text(UNSAFE)
     return str(path)
 
@@ -45,27 +28,27 @@ def test_a_mistake_that_all_schedules_show_is_said_once(unsafe: str) -> None:
     done = check(unsafe)
     assert done.exit_code == 1
     assert done.stderr.count("OrderingError") == 1
-    assert done.stderr.endswith("  seen in: handed with default, fine\n")
+    assert done.stderr.endswith("  seen in: shift with default, fine\n")
 
 
 def test_a_mistake_of_one_schedule_names_it(tmp_path: Path) -> None:
-    path = tmp_path / "handed.tl"
-    path.write_text(HANDED.replace("send on sm(1), tile(i=8)", "send on sm(1), tile(i=8), warps 3"))
+    path = tmp_path / "shift.tl"
+    path.write_text(TEXT.replace("send on sm(1), tile(i=8)", "send on sm(1), tile(i=8), warps 3"))
     done = check(str(path))
-    assert "handed: safe on 4 ranks, M=80, N=96: default" in done.stdout
-    assert done.stderr.endswith("  seen in: handed with fine\n"), done.stderr
+    assert "shift: safe on 4 ranks, M=80, N=96: default" in done.stdout
+    assert done.stderr.endswith("  seen in: shift with fine\n"), done.stderr
 
 
 def test_a_mistake_of_the_program_itself_names_no_schedule(tmp_path: Path) -> None:
-    path = tmp_path / "handed.tl"
-    path.write_text(HANDED.replace("x[i, j] + left", "x[i] + left"))
+    path = tmp_path / "shift.tl"
+    path.write_text(TEXT.replace("x[i, j] + left", "x[i] + left"))
     assert "seen in" not in check(str(path)).stderr
     (mistake,) = json.loads(check(str(path), "--json").stdout)["mistakes"]
-    assert (mistake["program"], mistake["schedules"]) == ("handed", [])
+    assert (mistake["program"], mistake["schedules"]) == ("shift", [])
 
 
 def test_two_mistakes_are_two(unsafe: str) -> None:
-    Path(unsafe).write_text(UNSAFE + UNSAFE.replace("handed", "other"))
+    Path(unsafe).write_text(UNSAFE + UNSAFE.replace("shift", "other"))
     assert check(unsafe).stderr.count("OrderingError") == 2
     said = check(unsafe, "--target", "sm_1").stderr
     assert said.count("UnknownTargetError") == 2 and "seen in: other with default, fine" in said
@@ -78,7 +61,7 @@ def test_mistakes_for_programs_to_read(unsafe: str) -> None:
     assert (report["ok"], report["programs"][0]["tasks"]) == (False, {})
     assert (mistake["error"], mistake["program"], mistake["schedules"]) == (
         "OrderingError",
-        "handed",
+        "shift",
         ["default", "fine"],
     )
     assert (mistake["location"]["file"], mistake["location"]["line"]) == (unsafe, line)
@@ -89,15 +72,15 @@ def test_mistakes_for_programs_to_read(unsafe: str) -> None:
 
 
 def test_several_mistakes_of_a_text_are_a_list(tmp_path: Path) -> None:
-    path = tmp_path / "handed.tl"
-    path.write_text(HANDED.replace("x[i, j] + left", "z[i, j] + left").replace(", x[i, :]", ", v[i, :]"))
+    path = tmp_path / "shift.tl"
+    path.write_text(TEXT.replace("x[i, j] + left", "z[i, j] + left").replace(", x[i, :]", ", v[i, :]"))
     report = json.loads(check(str(path), "--json").stdout)
     assert [one["error"] for one in report["mistakes"]] == ["UnknownNameError"] * 2
 
 
 def test_a_whole_number_may_be_written_as_a_float(tmp_path: Path) -> None:
-    path = tmp_path / "handed.tl"
-    path.write_text(HANDED)
+    path = tmp_path / "shift.tl"
+    path.write_text(TEXT)
     report = json.loads(check(str(path), "--set", "M=1e2", "--json").stdout)
     assert report["ok"] and repr(report["programs"][0]["dims"]["M"]) == "100"
 

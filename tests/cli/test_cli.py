@@ -241,7 +241,7 @@ def test_doctor_says_what_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("command", ["check", "show --stage source", "show --stage plan", "simulate"])
 def test_nothing_that_runs_no_tensor_imports_torch(command: str, file: str) -> None:
-    """An answer takes a second: the import of torch alone would take two."""
+    """The import of torch alone takes longer than most answers."""
     code = f"""
 import sys
 from tilelink.cli import app

@@ -4,33 +4,21 @@ import tracemalloc
 
 import pytest
 
+from tests.compiler.test_compiler import TEXT
 from tilelink import compiler
 from tilelink.errors import BindingError, ScheduleError
 
-TEXT = """
-program handed(M, N):
-    x    : in        [M, N]
-    left : symmetric [M, N]
-    y    : out       [M, N]
-
-    comm send(i: M):
-        tile_push_data(left[i, :] @ (rank + 1), x[i, :])
-        producer_tile_notify(left[i, :] @ (rank + 1))
-
-    compute add(i: M, j: N):
-        consumer_tile_wait(left[i, :])
-        y[i, j] = x[i, j] + left[i, j]
-
-schedule rows for handed:
+SCHEDULES = """
+schedule rows for shift:
     send tile(i=1)
     add tile(i=1000, j=64)
 
-schedule channels for handed:
+schedule channels for shift:
     send tile(i=1000)
     left channel(i=1)
     add tile(i=1000, j=64)
 """
-MODULE = compiler.parse(TEXT)
+MODULE = compiler.parse(TEXT.partition("schedule ")[0] + SCHEDULES)
 
 
 def refused(schedule: str | None, ranks: int, m: int, n: int = 64) -> ScheduleError:

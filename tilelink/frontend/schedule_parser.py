@@ -124,9 +124,8 @@ def _unexpected(error: UnexpectedInput, line: str, place: Location) -> ParseErro
     ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
     column = error.column if error.column and error.column > 0 and not ended else len(_code(line)) + 1
     start = column
-    while (
-        start > 1 and not ended and re.match(r"\w\w", line[start - 2 : start])
-    ):  # a word can begin with one of the language
+    # A word can begin with one of the language, and then the parser stopped within it.
+    while start > 1 and not ended and re.match(r"\w\w", line[start - 2 : start]):
         start -= 1
     known = _words(error) if start == column else _words(None)
     word = re.match(r"[A-Za-z_]\w*|", _code(line)[start - 1 :])[0]  # type: ignore[index] - it matches nothing too

@@ -17,6 +17,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from tilelink import compiler
+from tilelink.compiler import library_module
 from tilelink.errors import DtypeError, RankError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
 from tilelink.ops.agreed import agreed, forget
@@ -24,7 +25,6 @@ from tilelink.ops.choice import PUSHED, UNFUSED, program_of, rounded_rows
 from tilelink.ops.decide import decide
 from tilelink.ops.fitting import check_activation, check_kind, check_shape
 from tilelink.ops.groups import group_named, is_destroyed
-from tilelink.ops.library import library_module
 from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
 from tilelink.runtime.cuda.device import current_target

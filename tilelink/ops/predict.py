@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
+from tilelink.compiler import library_module
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
 from tilelink.ops.choice import SCHEDULE, program_of
-from tilelink.ops.library import library_module
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.machine import Machine, load_machine, shipped_machines

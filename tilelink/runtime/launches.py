@@ -54,7 +54,7 @@ def _prepare(module: ModuleType) -> None:
     """Lets Triton prepare its interpreter and the functions for it, which else every lane does for itself."""
     options = interpreter_builder.options
     if getattr(options, "sanitize_overflow", False):
-        # With it each sum of integers is computed three times, for an assertion that the interpreter never makes.
+        # With it each sum of integers is made in 64 bits too, for an assertion that the interpreter never makes.
         interpreter_builder.options = replace(options, sanitize_overflow=False)
     for value in list(vars(module).values()):  # it adds names to the module
         if isinstance(value, InterpretedFunction):

@@ -6,7 +6,7 @@ from tilelink.errors import ScheduleError
 from tilelink.schedule.bound import Bound
 
 MOST_TILES = 1 << 22
-"""A plan of so many takes minutes and gigabytes; a GPU kernel of an hour has fewer."""
+"""A plan of so many takes minutes and gigabytes."""
 MOST_CHANNELS = 1 << 26
 
 
