@@ -1,5 +1,6 @@
 """From made-up times to a machine, the programs that are timed, and the command where there is no GPU."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -12,12 +13,21 @@ from typer.testing import CliRunner
 from tilelink import cli_gpu, compiler
 from tilelink.calibration import Timings, fit, programs
 from tilelink.cli import app
+from tilelink.schedule.bulk import SHARED
 from tilelink.schedule.machine import Machine, load_machine, save_machine
+from tilelink.schedule.simulate import simulate
 
 BASE = load_machine("8xH200")
 START, OVERHEAD = 9e-6, 1.5e-6
 RATES = {(128, 256): 8e14, (64, 128): 5e14}
 MIB = 2.0**20
+GAIN = 0.9e-6
+HOP = {
+    field: 4.3e-6 * getattr(BASE, field) / (BASE.fence + BASE.signal_latency)
+    for field in ("signal_latency", "fence", "local_signal_latency")
+}
+PROGRAMS = programs.BULK_SMS * programs.BULK_PROGRAMS
+BULK_S = {size: (took + HOP["fence"]) / (size * PROGRAMS) + 2 / 4e12 for size, took in ((16384, 6e-6), (131072, 15e-6))}
 
 
 def products(sms: int = 100) -> list[list[float]]:
@@ -35,7 +45,7 @@ def moved(few: float, many: float, extra: float) -> list[list[float]]:
 
 
 def timings(**failures: str) -> Timings:
-    rows = {
+    rows: dict[str, list[list[float]]] = {
         "products": products(),
         "local": [[size, 4e-6 + 2 * size / 4e12] for size in (128 * MIB, 512 * MIB)],
         "copies": [
@@ -44,6 +54,8 @@ def timings(**failures: str) -> Timings:
         ],
         "push": moved(1.6e11, 3.6e11, 2 / 4e12),
         "pull": moved(0.8e11, 3.0e11, 0.0),
+        "bulk": [[tile, size, 2e-5 + size * s] for tile, s in BULK_S.items() for size in (64 * MIB, 128 * MIB)],
+        "flat": [[flat, waves, START + waves * (4e-5 - flat * GAIN)] for flat in (False, True) for waves in (2, 6)],
         "hops": [[hops, 2e-5 + hops * 4.3e-6] for hops in (8, 72)],
         "chain": [[kernels, 8e-6 + (kernels - 1) * 2e-6] for kernels in (1, 5)],
     }
@@ -53,14 +65,12 @@ def timings(**failures: str) -> Timings:
     )  # fmt: skip
 
 
-HOP = {
-    field: 4.3e-6 * getattr(BASE, field) / (BASE.fence + BASE.signal_latency)
-    for field in ("signal_latency", "fence", "local_signal_latency")
-}
 EXPECTED = {
     "sms": 100, "matmul_flops": 8e14, "tile_overhead": OVERHEAD, "memory_bandwidth": 4e12, "link_bandwidth": 4e11,
     "copy_start": 1.2e-5, "copy_call": 3e-6, "sm_push_rate": 2e10, "sm_push_efficiency": 0.9, "sm_pull_rate": 1e10,
-    "sm_pull_efficiency": 0.75, **HOP,
+    "sm_pull_efficiency": 0.75, **HOP, "copy_signal": 3e-6, "flat_gain": GAIN,
+    "sm_bulk_rate": 131072 * programs.BULK_PROGRAMS / 15e-6,
+    "bulk_latency": 6e-6 / (1.5 + 16384 * programs.BULK_PROGRAMS / SHARED),
     "kernel_start": 8e-6, "kernel_gap": 2e-6,
 }  # fmt: skip
 
@@ -81,7 +91,7 @@ def test_the_time_between_tiles_is_that_of_large_ones_though_smaller_ones_are_th
     given = timings()
     given["rows"]["products"] = rows
     found = fit(given, BASE, name="mine")
-    assert found.tile_overhead == pytest.approx(BASE.flat_gain + 4 * (OVERHEAD - BASE.flat_gain))
+    assert found.tile_overhead == pytest.approx(GAIN + 4 * (OVERHEAD - GAIN))
 
 
 def test_what_failed_is_as_before_and_its_source_says_why() -> None:
@@ -101,6 +111,8 @@ def test_what_failed_is_as_before_and_its_source_says_why() -> None:
         ("products", products()[:2], "tile_flops", "too few times of 128x256"),
         ("pull", moved(1e11, 1e11, 0)[:2], "sm_pull_rate", "too few times"),
         ("copies", [[1, 64 * MIB, 1e-4], [1, 64 * MIB, 1e-4]], "link_bandwidth", "too few times"),
+        ("flat", [[False, 2, 1e-4], [False, 6, 3e-4]], "flat_gain", "too few times"),
+        ("bulk", [[16384, 64 * MIB, 1e-3], [16384, 128 * MIB, 2e-3]], "bulk_latency", "too few times"),
     ],
 )
 def test_times_that_make_no_sense_change_nothing(name: str, rows: list[list[float]], field: str, says: str) -> None:
@@ -109,6 +121,32 @@ def test_times_that_make_no_sense_change_nothing(name: str, rows: list[list[floa
     found = fit(given, BASE, name="mine")
     assert getattr(found, field) == getattr(BASE, field)
     assert says in found.sources[field]
+
+
+def predicted(text: str, **dims: int) -> float:
+    module = compiler.parse(text)
+    program, schedule = module.programs[0], module.schedules[0]
+    plan = compiler.plan(program, schedule, ranks=2, dims=dims, dtype="bf16", target="sm_90")
+    return simulate(plan, BASE).seconds
+
+
+def test_what_the_model_predicts_of_the_programs_gives_back_its_own_numbers() -> None:
+    rows, columns, warps, stages = programs.FLAT_TILE
+    own: dict[str, list[list[float]]] = {"flat": [], "bulk": []}
+    for flat, waves in itertools.product((False, True), programs.FLAT_WAVES):
+        loop = ", flat" * flat
+        text = programs.PRODUCT.format(rows=rows, columns=columns, warps=warps, stages=stages, flat=loop)
+        M, N = programs.product_sizes(BASE.sms, rows, columns, waves)
+        own["flat"].append([flat, waves, predicted(text, M=M, N=N, K=programs.FLAT_INNER)])
+    for high, M in itertools.product(programs.BULK_ROWS, programs.MOVED_ROWS):
+        text = programs.BULK.format(sms=programs.BULK_SMS, programs=programs.BULK_PROGRAMS, rows=high, columns=512)
+        own["bulk"].append([2 * high * 512, 2 * M * 4096, predicted(text, M=M, K=4096)])
+    given = timings()
+    given["rows"], given["sms"] = own, BASE.sms
+    found = fit(given, BASE, name="mine")
+    for field in ("flat_gain", "sm_bulk_rate", "bulk_latency"):
+        assert found.sources[field].startswith(("measured: ", "derived: ")), found.sources[field]
+        assert getattr(found, field) == pytest.approx(getattr(BASE, field), rel=0.02), field
 
 
 def test_links_are_never_beaten() -> None:
@@ -126,8 +164,9 @@ def test_a_measured_machine_comes_back_from_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_programs_are_safe_and_as_large_as_meant(ranks: int) -> None:
-    texts = [programs.PUSH.format(programs=8), programs.PULL.format(programs=8), programs.HOP, programs.chain(3)]
-    sizes = [{"M": 8192, "K": 4096}, {"M": 8192, "K": 4096}, {"S": 8, "M": 256}, {"M": 256}]
+    bulk = programs.BULK.format(sms=4, programs=4, rows=16, columns=512)
+    texts = [programs.PUSH.format(programs=8), programs.PULL.format(programs=8), programs.HOP, programs.chain(3), bulk]
+    sizes = [{"M": 8192, "K": 4096}, {"M": 8192, "K": 4096}, {"S": 8, "M": 256}, {"M": 256}, {"M": 512, "K": 4096}]
     kernels: list[list[int]] = []
     for text, dims in zip(texts, sizes, strict=True):
         module = compiler.parse(text)
@@ -135,7 +174,7 @@ def test_the_programs_are_safe_and_as_large_as_meant(ranks: int) -> None:
             module.programs[0], module.schedules[0], ranks=ranks, dims=dims, dtype="bf16", target="sm_90"
         )
         kernels.append([k.programs for k in plan.bound.kernels])
-    assert kernels == [[8], [8], [1, 1], [1, 1, 1]]
+    assert kernels == [[8], [8], [1, 1], [1, 1, 1], [16]]
 
 
 @pytest.mark.parametrize("sms", [132, 108, 78, 7])
@@ -215,7 +254,7 @@ m._Clock.compiled = lambda self, text, dims: Kernel(self, text, dims)
 m._Clock.__init__, m.current_target = clock, lambda: target("sm_90")
 m.BETWEEN_RANKS, m.LOCAL_BYTES, programs.MOVED_ROWS = BETWEEN, (1 << 16, 1 << 20), (64, 128)
 programs.PRODUCT_TILES, programs.WAVES_AND_INNER = programs.PRODUCT_TILES[-1:], ((1, 64), (1, 128), (2, 64))
-programs.MOVED_COLUMNS = 64
+programs.MOVED_COLUMNS, programs.FLAT_TILE, programs.FLAT_INNER = 64, programs.PRODUCT_TILES[-1], 64
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 print(json.dumps(m.measure(dist.group.WORLD, BUDGET)))
 os._exit(0)
@@ -241,6 +280,8 @@ def test_a_rank_measures_what_it_can_and_says_what_it_cannot() -> None:
         "chain": [[1], [5]],
         "push": [[n, 2 * rows * 64] for n in programs.MOVERS for rows in (64, 128)],
         "pull": [[n, 2 * rows * 64] for n in programs.MOVERS for rows in (64, 128)],
+        "bulk": [[2 * tile * 512, 2 * rows * 64] for tile in programs.BULK_ROWS for rows in (64, 128)],
+        "flat": [[flat, waves] for flat in (False, True) for waves in (2, 6)],
         "products": [[64, 128, *one] for one in ((1, 64), (1, 128), (2, 64))],
     }
     assert all(row[-1] > 0 for rows in found["rows"].values() for row in rows)
@@ -250,7 +291,7 @@ def test_a_rank_measures_what_it_can_and_says_what_it_cannot() -> None:
 def test_one_rank_alone_and_a_spent_budget_are_reasons() -> None:
     found = _measured("m.BETWEEN_RANKS", "60")
     assert {n for n, r in found["failures"].items() if r == "RankError: there is one rank"} == {
-        "copies", "hops", "push", "pull",
+        "copies", "hops", "push", "pull", "bulk",
     }  # fmt: skip
     late = _measured("m.BETWEEN_RANKS", "0")
     assert not late["rows"] and set(late["failures"].values()) == {"0 s were over"}

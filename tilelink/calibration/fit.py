@@ -8,8 +8,10 @@ from math import prod
 from types import MappingProxyType
 from typing import Any, TypedDict
 
+from tilelink.calibration.programs import BULK_PROGRAMS, BULK_SMS
+from tilelink.schedule.bulk import SHARED
 from tilelink.schedule.machine import Machine
-from tilelink.schedule.simulate.cost import STORED
+from tilelink.schedule.simulate.cost import FILLING, STORED
 
 Row = Sequence[float]
 Found = Mapping[str, tuple[Any, str]]
@@ -19,9 +21,10 @@ Found = Mapping[str, tuple[Any, str]]
 class Timings(TypedDict):
     """What the ranks of a node measured; JSON values.
 
-    rows, times in seconds last: "products" [rows, columns, waves, inner, s], "local" [bytes, s] of copies within a GPU,
-    "copies" [count, bytes, s] to the next rank by copy engines, all ranks at once, "push" and "pull" [programs, bytes,
-    s] by programs, "hops" [hops, s] of a message from rank to rank, "chain" [kernels, s] of a launch.
+    rows, times in seconds last: "products" [rows, columns, waves, inner, s], "flat" [flat, waves, s] of products with
+    and without a flat loop, "local" [bytes, s] of copies within a GPU, "copies" [count, bytes, s] to the next rank by
+    copy engines, all ranks at once, "push" and "pull" [programs, bytes, s] by programs, "bulk" [bytes of a tile, bytes,
+    s] by programs that copy by bulk, "hops" [hops, s] of a message from rank to rank, "chain" [kernels, s] of a launch.
     failures: the names of rows that there are not -> why.
     """
 
@@ -123,6 +126,14 @@ def _products(rows: Sequence[Row], known: Machine) -> Found:
     }
 
 
+def _flat(rows: Sequence[Row], known: Machine) -> Found:
+    """A tile of a loop that is not flat, less one of a flat loop: each from two numbers of waves."""
+    plain, flat = (_slope(*_ends([row[1:] for row in rows if bool(row[0]) is flat])) for flat in (False, True))
+    return {
+        "flat_gain": (plain - flat, "measured: generated persistent products, flat and not, by two numbers of tiles")
+    }
+
+
 def _local(rows: Sequence[Row], known: Machine) -> Found:
     per_byte = _slope(*_ends(rows))
     return {"memory_bandwidth": (2 / per_byte, "measured: a large copy within a GPU, read and written")}
@@ -142,6 +153,7 @@ def _calls(rows: Sequence[Row], known: Machine) -> Found:
     return {
         "copy_start": (first - (count - 1) * call, "measured: a small copy to the next rank, from event to event"),
         "copy_call": (call, f"measured: each of {more:g} small copies to the next rank after the first"),
+        "copy_signal": (call, "derived: a flag is a copy of four bytes"),
     }
 
 
@@ -179,6 +191,35 @@ def _hops(rows: Sequence[Row], known: Machine) -> Found:
     }
 
 
+def _bulk(rows: Sequence[Row], known: Machine) -> Found:
+    """Of large tiles the rate of an SM; of small ones what a box takes, as `simulate.cost` has it."""
+    small, large = min(row[0] for row in rows), max(row[0] for row in rows)
+    if small == large:
+        raise ValueError("there are too few times")
+    brief, long = (_bulk_tile([row for row in rows if row[0] == size], known) for size in (small, large))
+    text = f"{BULK_PROGRAMS} generated programs on each of {BULK_SMS} SMs take"
+    latency = brief / (FILLING + small * BULK_PROGRAMS / SHARED)
+    return {
+        "sm_bulk_rate": (large * BULK_PROGRAMS / long, f"measured: {text} {_us(long)} for tiles of {_kib(large)}"),
+        "bulk_latency": (latency, f"derived: {text} {_us(brief)} for tiles of {_kib(small)}"),
+    }
+
+
+def _bulk_tile(rows: Sequence[Row], known: Machine) -> float:
+    """Seconds that a program takes to copy a tile, without the fence before its notify and what `_push` leaves out."""
+    (size, *_), *_ = rows
+    per_byte = _slope(*_ends([row[1:] for row in rows])) - 2 / known.memory_bandwidth
+    return size * BULK_SMS * BULK_PROGRAMS * per_byte - known.fence
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us"
+
+
+def _kib(size: float) -> str:
+    return f"{size / 1024:g} KiB"
+
+
 def _chain(rows: Sequence[Row], known: Machine) -> Found:
     gap = _slope(*_ends(rows))
     (kernels, first), _ = _ends(rows)
@@ -189,12 +230,14 @@ def _chain(rows: Sequence[Row], known: Machine) -> Found:
 
 
 RULES = (
+    Rule(rows="flat", fields=("flat_gain",), of=_flat),
     Rule(rows="products", fields=("matmul_flops", "tile_flops", "tile_overhead"), of=_products),
     Rule(rows="local", fields=("memory_bandwidth",), of=_local),
     Rule(rows="copies", fields=("link_bandwidth",), of=_link),
-    Rule(rows="copies", fields=("copy_start", "copy_call"), of=_calls),
+    Rule(rows="copies", fields=("copy_start", "copy_call", "copy_signal"), of=_calls),
     Rule(rows="push", fields=("sm_push_rate", "sm_push_efficiency"), of=_push),
     Rule(rows="pull", fields=("sm_pull_rate", "sm_pull_efficiency"), of=_pull),
     Rule(rows="hops", fields=("signal_latency", "fence", "local_signal_latency"), of=_hops),
+    Rule(rows="bulk", fields=("sm_bulk_rate", "bulk_latency"), of=_bulk),
     Rule(rows="chain", fields=("kernel_start", "kernel_gap"), of=_chain),
 )

@@ -120,14 +120,25 @@ class _Clock:
 
 
 def _products(clock: _Clock) -> Rows:
-    for rows, columns, warps, stages in programs.PRODUCT_TILES:
-        text = programs.PRODUCT.format(rows=rows, columns=columns, warps=warps, stages=stages)
+    for tile in programs.PRODUCT_TILES:
         for waves, inner in programs.WAVES_AND_INNER:
-            m, n = programs.product_sizes(current_target().sms, rows, columns, waves)
-            kernel = clock.compiled(text, {"M": m, "N": n, "K": inner})
-            given = {"x": clock.random(m, inner), "w": clock.random(n, inner)}
-            out = {"y": clock.random(m, n)}
-            yield [rows, columns, waves, inner, clock.seconds(kernel, given, out)]
+            yield [*tile[:2], waves, inner, _product(clock, tile, waves, inner)]
+
+
+def _flat(clock: _Clock) -> Rows:
+    for flat in (False, True):
+        for waves in programs.FLAT_WAVES:
+            yield [flat, waves, _product(clock, programs.FLAT_TILE, waves, programs.FLAT_INNER, ", flat" * flat)]
+
+
+def _product(clock: _Clock, tile: tuple[int, int, int, int], waves: int, inner: int, flat: str = "") -> float:
+    """Seconds of a product of which every SM has so many tiles."""
+    rows, columns, warps, stages = tile
+    text = programs.PRODUCT.format(rows=rows, columns=columns, warps=warps, stages=stages, flat=flat)
+    m, n = programs.product_sizes(current_target().sms, rows, columns, waves)
+    kernel = clock.compiled(text, {"M": m, "N": n, "K": inner})
+    given = {"x": clock.random(m, inner), "w": clock.random(n, inner)}
+    return clock.seconds(kernel, given, {"y": clock.random(m, n)})
 
 
 def _local(clock: _Clock) -> Rows:
@@ -160,11 +171,28 @@ def _issue(calls: Sequence[Call]) -> None:
 
 def _push(clock: _Clock) -> Rows:
     for count in programs.MOVERS:
-        for rows in programs.MOVED_ROWS:
-            dims = {"M": rows, "K": programs.MOVED_COLUMNS}
-            kernel = clock.compiled(programs.PUSH.format(programs=count), dims)
-            given, out = ({name: clock.random(*dims.values())} for name in ("x", "y"))
-            yield [count, 2 * rows * programs.MOVED_COLUMNS, clock.seconds(kernel, given, out)]
+        for row in _sent(clock, programs.PUSH.format(programs=count)):
+            yield [count, *row]
+
+
+def _bulk(clock: _Clock) -> Rows:
+    """Programs that find no accelerator, or one that cannot take such boxes, would load and store: that is no time."""
+    if not current_target().tma:
+        raise RankError("it has no tensor memory accelerator")
+    for rows in programs.BULK_ROWS:
+        text = programs.BULK.format(
+            sms=programs.BULK_SMS, programs=programs.BULK_PROGRAMS, rows=rows, columns=programs.BULK_COLUMNS
+        )
+        for row in _sent(clock, text):
+            yield [2 * rows * programs.BULK_COLUMNS, *row]
+
+
+def _sent(clock: _Clock, text: str) -> Rows:
+    """[bytes, seconds] of sending two amounts to the next rank."""
+    for rows in programs.MOVED_ROWS:
+        dims = {"M": rows, "K": programs.MOVED_COLUMNS}
+        given, out = ({name: clock.random(*dims.values())} for name in ("x", "y"))
+        yield [2 * rows * programs.MOVED_COLUMNS, clock.seconds(clock.compiled(text, dims), given, out)]
 
 
 def _pull(clock: _Clock) -> Rows:
@@ -200,6 +228,8 @@ MEASURED: Mapping[str, Callable[[_Clock], Rows]] = {
     "push": _push,
     "pull": _pull,
     "products": _products,
+    "flat": _flat,
+    "bulk": _bulk,
 }
-"""The quick ones first: what is left when the budget is spent keeps its old value."""
-BETWEEN_RANKS = frozenset({"copies", "hops", "push", "pull"})
+"""The quick ones first, what fewest schedules need last: what is left when the budget is spent keeps its old value."""
+BETWEEN_RANKS = frozenset({"copies", "hops", "push", "pull", "bulk"})

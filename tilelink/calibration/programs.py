@@ -17,6 +17,12 @@ HOPS = (8, 72)
 HOP_ELEMENTS = 256
 CHAINS = (1, 5)
 """Kernels of one stream."""
+FLAT_TILE, FLAT_INNER, FLAT_WAVES = (128, 256, 8, 4), 2048, (2, 6)
+"""Of the products that are compared with ones whose loops are flat, in the terms of the two above."""
+BULK_SMS, BULK_PROGRAMS = 4, 4
+"""SMs whose programs copy by bulk, so few that the link is not full, and programs on each of them."""
+BULK_ROWS, BULK_COLUMNS = (32, 128), 512
+"""Of their tiles: 32 KiB, which a box's latency rules, and 128 KiB, which the rate of an SM does."""
 
 PRODUCT = """
 program product(M, N, K):
@@ -28,7 +34,7 @@ program product(M, N, K):
         y[i, j] = dot(x[i, :], w[j, :].T)
 
 schedule measured for product:
-    gemm on sm, tile(i={rows}, j={columns}, k=64), order(group(i, 8)), warps {warps}, stages {stages}
+    gemm on sm, tile(i={rows}, j={columns}, k=64), order(group(i, 8)), warps {warps}, stages {stages}{flat}
 """
 PUSH = """
 program push(M, K):
@@ -42,6 +48,19 @@ program push(M, K):
 schedule measured for push:
     send on sm({programs}), tile(i=64), warps 16
     y channel(i=65536), buffers 1
+"""
+BULK = """
+program push(M, K):
+    x : in [M, K]
+    y : out symmetric [M, K]
+
+    comm send(i: M, j: K):
+        tile_push_data(y[i, j] @ (rank + 1), x[i, j])
+        producer_tile_notify(y[i, j] @ (rank + 1))
+
+schedule measured for push:
+    send on sm({sms}), tile(i={rows}, j={columns}), bulk {programs}
+    y channel(i=65536, j=65536), buffers 1
 """
 PULL = """
 program pull(M, K):
