@@ -27,6 +27,7 @@ from tilelink.cli_common import (
     Ranks,
     ScheduleName,
     Sets,
+    check_writable,
     designed_errors,
     dims_of,
     random_tables,
@@ -147,6 +148,7 @@ def run(
 ) -> None:
     """Run a program on random inputs, fresh for every launch, and compare all outputs with what it means."""
     with designed_errors(as_json):
+        check_writable(trace)
         module = compiler.load(file)
         chosen = module.program(program)
         scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]

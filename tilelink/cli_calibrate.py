@@ -12,8 +12,7 @@ from rich.table import Table
 
 from tilelink import cli_gpu
 from tilelink.calibration import Timings, fit
-from tilelink.cli_common import AsJson, designed_errors, write
-from tilelink.errors import MachineError
+from tilelink.cli_common import AsJson, check_writable, designed_errors, write
 from tilelink.schedule.machine import UNITS, Machine, description, load_machine, save_machine
 
 
@@ -29,9 +28,7 @@ def calibrate(
     """Measure this machine's GPUs, and write a machine that simulate and tune take."""
     with designed_errors(as_json):
         base = load_machine(machine)
-        for path in (out, *([raw] if raw else [])):
-            if not path.absolute().parent.is_dir():
-                raise MachineError(f"{path} cannot be written", hint="name a file in a folder that there is")
+        check_writable(out, raw)
         wanted = ranks or _gpus()
         cli_gpu.require_gpus(wanted, hint="a machine is measured where its GPUs are")
         answer = cli_gpu.on_gpus({"what": "calibrate", "budget": budget}, wanted)

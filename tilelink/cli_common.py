@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from tilelink import compiler
-from tilelink.errors import BindingError, Location, SeveralErrors, TileLinkError
+from tilelink.errors import BindingError, Location, OutputError, SeveralErrors, TileLinkError
 from tilelink.ir.program import Program
 from tilelink.schedule.values import Schedule
 
 DEFAULT = "default"
+FOLDER = "name a file in a folder that exists"
 DEFAULT_DIMS = (80, 96, 48, 40, 56, 24)
 """Sizes of dimensions that nobody set: small, and no multiple of the usual tiles."""
 DEFAULT_VALUES: dict[str, float | bool] = {"f32": 0.5, "i32": 1, "bool": True}
@@ -90,6 +93,15 @@ def random_tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: i
 
 
 # Output ------------------------------------------------------------------------------------------------------
+
+
+def check_writable(*paths: str | Path | None) -> None:
+    """Raises OutputError for a file that cannot be written: before a run, whose result would be lost, not after it."""
+    for path in (Path(one).absolute() for one in paths if one is not None):
+        if not path.parent.is_dir():
+            raise OutputError(f"{path} cannot be written: there is no folder {path.parent}", hint=FOLDER)
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise OutputError(f"{path} cannot be written", hint=FOLDER)
 
 
 @contextmanager

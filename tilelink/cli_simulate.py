@@ -21,6 +21,7 @@ from tilelink.cli_common import (
     Ranks,
     ScheduleName,
     Sets,
+    check_writable,
     designed_errors,
     dims_of,
     random_tables,
@@ -51,6 +52,7 @@ def simulate(
 ) -> None:
     """Predict the time of a launch on a machine, its bound, and where the difference goes."""
     with designed_errors(as_json):
+        check_writable(trace, plot)
         module = compiler.load(file)
         chosen = module.program(program)
         scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]

@@ -187,6 +187,15 @@ def test_a_delay_needs_no_seed(
     assert seen == [late]
 
 
+@pytest.mark.parametrize("name", ["nowhere/out.json", "."])
+def test_where_the_timeline_cannot_go_nothing_is_run(
+    name: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "compile", lambda *_, **__: pytest.fail("it was compiled"))
+    done = tilelink("run", file, "--trace", str(tmp_path / name))
+    assert done.exit_code == 1 and "cannot be written" in done.output, done.output
+
+
 def test_run_as_json(file: str) -> None:
     done = tilelink("run", file, "--ranks", "1", "--dtype", "bf16", "--schedule", "small", "--json")
     report = json.loads(done.stdout)

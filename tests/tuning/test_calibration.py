@@ -194,7 +194,7 @@ def test_without_gpus_the_command_says_so(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path / "deep" / "m.json"), "--json"])
-    assert done.exit_code == 1 and json.loads(done.stdout)["mistakes"][0]["error"] == "MachineError"
+    assert done.exit_code == 1 and json.loads(done.stdout)["mistakes"][0]["error"] == "OutputError"
 
 
 @pytest.mark.parametrize("as_json", [False, True])
