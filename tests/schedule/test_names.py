@@ -115,6 +115,37 @@ def test_a_name_that_is_not_written_there_has_its_line() -> None:
     assert "        tilelink.schedule(PROGRAM).tile(name, i=32)\n            ^^^^" in str(caught.value)
 
 
+LATER: dict[str, tuple[Build, str]] = {
+    "a keyword": (lambda s: s.tile("add", i=8).knobs("add", stages=2, warps=3), "warps"),
+    "what is called": (lambda s: s.flat("send").tile("add", i=8), "flat"),
+    "a size": (lambda s: s.tile("send", i=8, p=2).order("add", IndexOrder(index="i")), "p"),
+    "a resource": (lambda s: s.on("send", Fused(stage="add")).on("add", Fused(stage="send")), "on"),
+    "an order": (lambda s: s.order("add", IndexOrder(index="j"), IndexOrder(index="j")), "j"),
+    "what was changed last": (lambda s: s.split_tail("send", 2).split_tail("send", 3), "split_tail"),
+}
+
+
+@pytest.mark.parametrize("case", LATER, ids=str)
+def test_what_binding_refuses_has_the_place_where_it_was_given(case: str) -> None:
+    build, word = LATER[case]
+    schedule = build(tilelink.schedule(PROGRAM))
+    with pytest.raises(ScheduleError) as caught:
+        tilelink.plan(PROGRAM, schedule, ranks=2, dims={"M": 20, "N": 8})
+    place = caught.value.location
+    assert place is not None and place.file == __file__, caught.value
+    line = place.source_line() or ""
+    assert f'    "{case}": (' in line and line[place.column - 1 :][: place.length] == word, caught.value
+
+
+def test_a_part_that_is_given_anew_has_its_new_place() -> None:
+    schedule = tilelink.schedule(PROGRAM).tile("add", i=8)
+    first = schedule.stage("add").at("tiles.i")
+    schedule = schedule.tile("add", i=4).knobs("add", warps=4)
+    again, warps = schedule.stage("add").at("tiles.i"), schedule.stage("add").at("warps")
+    assert first and again and warps
+    assert again.line == warps.line == first.line + 2
+
+
 def test_a_schedule_is_the_same_value_whoever_looked_its_names_up() -> None:
     build: Build = lambda s: s.tile("send", i=8).channel("left", i=8)  # noqa: E731 - the same for both
     checked, free = build(tilelink.schedule(PROGRAM)), build(tilelink.schedule("neighbour_sum"))
@@ -133,4 +164,4 @@ def test_names_that_other_parts_of_the_schedule_make_are_known() -> None:
 def test_the_schedules_of_the_library_name_what_there_is(program, schedule) -> None:  # pyright: ignore
     known = NamesOf(program=program)
     for part in (*schedule.stages, *schedule.tensors) if schedule else ():
-        known(part)
+        known(part, part)

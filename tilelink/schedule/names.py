@@ -1,5 +1,5 @@
 """The names that a schedule gives, looked up in its program while the schedule is built: the line that has one wrong is
-known then, and no longer when the schedule is bound."""
+known then, and no longer when the schedule is bound. What is right so far keeps its line for later errors."""
 
 from __future__ import annotations
 
@@ -7,29 +7,42 @@ import inspect
 import linecache
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import product
 from types import FrameType
+from typing import cast
 
 from tilelink.errors import Location, OrderError, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.program import Program, Stage
 from tilelink.ir.scalar import Param
 from tilelink.schedule.bind import dims_called
 from tilelink.schedule.transform import all_indices, whole_dim
-from tilelink.schedule.values import Fused, StageSchedule, TensorSchedule
+from tilelink.schedule.values import Fused, Order, Sizes, StageSchedule, TensorSchedule
+
+Part = StageSchedule | TensorSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamesOf:
-    """Refuses a part of a schedule that names what a program lacks, in the words of binding."""
+    """Refuses a part of a schedule that names what a program lacks, in the words of binding; else says where it is."""
 
     program: Program
 
-    def __call__(self, part: StageSchedule | TensorSchedule) -> None:
-        """Raises ScheduleError, TileSizeError or OrderError, at the caller's line."""
+    def __call__(self, part: Part, old: Part) -> dict[str, Location]:
+        """The places of what a part has and the old one has not, named as in `Placed`: in the caller's line.
+
+        Raises ScheduleError, TileSizeError or OrderError there.
+        """
         if isinstance(part, StageSchedule):
             self._stage(part)
         else:
             self._tensor(part)
+        changed = {f.name: getattr(part, f.name) for f in fields(part) if f.compare}
+        new = [
+            entry for name, value in changed.items() if value != getattr(old, name) for entry in _places(name, value)
+        ]
+        found = {place: _caller(word, None) for place, word in new}
+        return {place: location for place, location in found.items() if location is not None}
 
     def _stage(self, part: StageSchedule) -> None:
         names = [s.name for s in self.program.stages]
@@ -69,6 +82,16 @@ class NamesOf:
                 raise _unknown(TileSizeError, message, key, "its dimensions are", known)
 
 
+def _places(field: str, value: object) -> list[tuple[str, str]]:
+    """The places in a field of a part, with the words to look for."""
+    if isinstance(value, Order):
+        group = [("order.group", "group")] if value.group else []
+        return [*((f"order.{term.index}", term.index) for term in value.nest), *group]
+    if isinstance(value, tuple):
+        return [(f"{field}.{key}", key) for key, _ in cast("Sizes", value)]
+    return [(field, field)]
+
+
 def _unknown(
     kind: type[ScheduleError] | type[TileSizeError], message: str, name: str, what: str, known: Iterable[str]
 ) -> ScheduleError:
@@ -77,29 +100,33 @@ def _unknown(
     return kind(message, location=_caller(name), hint=did_you_mean(name, known, listed))
 
 
-def _caller(name: str) -> Location | None:
-    """The call from outside of the package that led here, and in it the name if it stands there."""
+def _caller(*words: str | None) -> Location | None:
+    """The call from outside of the package that led here, and in it the first of the words that stands there.
+
+    None is a word too: the name of what is called.
+    """
     frame: FrameType | None = inspect.currentframe()
+    called = ""
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("tilelink."):
-        frame = frame.f_back
+        called, frame = frame.f_code.co_name, frame.f_back
     if frame is None:
         return None
     file = frame.f_code.co_filename
-    first, last, end = _extent(frame)
+    first, begin, last, end = _extent(frame)
     # Calls of a chain begin where the chain does, so of several such words the last one is this call's.
-    for number in range(last, first - 1, -1):
+    for word, number in product([word or called for word in words], range(last, first - 1, -1)):
         line = linecache.getline(file, number).rstrip("\n")
-        within = line.encode()[:end].decode(errors="ignore") if number == last else line
-        if found := list(re.finditer(rf"\b{re.escape(name)}\b", within)):
-            column = found[-1].start() + 1
-            return Location(file=file, line=number, column=column, length=len(name), text=line)
+        inside = slice(begin if number == first else 0, end if number == last else None)
+        before, within = (line.encode()[part].decode(errors="ignore") for part in (slice(inside.start), inside))
+        if found := list(re.finditer(rf"\b{re.escape(word)}\b", within)):
+            column = len(before) + found[-1].start() + 1
+            return Location(file=file, line=number, column=column, length=len(word), text=line)
     line = linecache.getline(file, frame.f_lineno).rstrip("\n")
     column = len(line) - len(line.lstrip()) + 1
     return Location(file=file, line=frame.f_lineno, column=column, length=len(line.strip()), text=line or None)
 
 
-def _extent(frame: FrameType) -> tuple[int, int, int | None]:
-    """The first and last line of the call that a frame is in, and where on the last one it ends, in bytes."""
-    positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-    first, last, _, end = positions
-    return first or frame.f_lineno, last or frame.f_lineno, end
+def _extent(frame: FrameType) -> tuple[int, int, int, int | None]:
+    """Where the call that a frame is in begins and ends: lines, and in bytes where on them."""
+    first, last, begin, end = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    return first or frame.f_lineno, begin or 0, last or frame.f_lineno, end

@@ -172,12 +172,16 @@ class TensorSchedule(Placed):
         return f"{self.name} {', '.join(parts)}"
 
 
+Known = Callable[[StageSchedule | TensorSchedule, StageSchedule | TensorSchedule], Mapping[str, Location]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """A schedule for a program; `reuse_wait` off leaves out the wait for peers' earlier launches (checked).
 
-    known: refuses a part that names what the program lacks, as soon as a method adds it (see schedule/names.py); None
-    leaves that to binding, as for a program of which only the name is known.
+    known: given a part and what it was before, refuses it if it names what the program lacks, as soon as a method adds
+    it, and says where what is new stands (see schedule/names.py); None leaves the names to binding, as for a program of
+    which only the name is known.
     """
 
     name: str
@@ -186,7 +190,7 @@ class Schedule:
     tensors: tuple[TensorSchedule, ...] = ()
     reuse_wait: bool = True
     location: Location | None = field(default=None, compare=False, repr=False)
-    known: Callable[[StageSchedule | TensorSchedule], None] | None = field(default=None, compare=False, repr=False)
+    known: Known | None = field(default=None, compare=False, repr=False)
 
     def stage(self, name: str) -> StageSchedule:
         """The stage's part of the schedule, empty when it has none."""
@@ -252,14 +256,12 @@ class Schedule:
         return replace(self, reuse_wait=False)
 
     def _with_stage(self, new: StageSchedule) -> Schedule:
-        if self.known is not None:
-            self.known(new)
-        return replace(self, stages=_with(self.stages, new, StageSchedule(name=new.name)))
+        stand = self.known(new, self.stage(new.name)) if self.known else {}
+        return replace(self, stages=_with(self.stages, new, StageSchedule(name=new.name), stand))
 
     def _with_tensor(self, new: TensorSchedule) -> Schedule:
-        if self.known is not None:
-            self.known(new)
-        return replace(self, tensors=_with(self.tensors, new, TensorSchedule(name=new.name)))
+        stand = self.known(new, self.tensor(new.name)) if self.known else {}
+        return replace(self, tensors=_with(self.tensors, new, TensorSchedule(name=new.name), stand))
 
     def __str__(self) -> str:
         lines = [f"schedule {self.name} for {self.program}:"]
@@ -271,15 +273,15 @@ class Schedule:
         return "\n".join(lines) + "\n"
 
 
-def _with(parts: tuple[Part, ...], new: Part, silent: Part) -> tuple[Part, ...]:
-    """The parts with a new one, in the place of the one of its name; one that says nothing has no line, and is none."""
-    old = next((part for part in parts if part.name == new.name), None)
-    if old is not None:
-        stand = {k: at for k, at in new.places.items() if _same(old, new, k.partition(".")[0])}
-        new = replace(new, places=stand)
-        parts = tuple(new if part.name == new.name else part for part in parts)
-    else:
-        parts = (*parts, new)
+def _with(parts: tuple[Part, ...], new: Part, silent: Part, stand: Mapping[str, Location]) -> tuple[Part, ...]:
+    """The parts with a new one, in the place of the one of its name; one that says nothing has no line, and is none.
+
+    stand: the places of what is new.
+    """
+    old = next((part for part in parts if part.name == new.name), silent)
+    kept = {k: at for k, at in new.places.items() if _same(old, new, k.partition(".")[0])}
+    new = replace(new, places={**kept, **stand})
+    parts = tuple(new if part is old else part for part in parts) if old is not silent else (*parts, new)
     return tuple(part for part in parts if part != silent)
 
 
