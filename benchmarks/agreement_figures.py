@@ -31,7 +31,7 @@ def predict(points: Sequence[Point], machine: Machine) -> list[dict[str, Any]]:
         predicted: float | None = None
         if point.get("measured_us") is not None:
             try:
-                predicted = simulate(plan_of(point, machine.target), machine).seconds * 1e6
+                predicted = simulate(plan_of(point, machine.processor), machine).seconds * 1e6
             except TileLinkError:
                 predicted = None
         found.append({**point, "predicted_us": predicted and round(predicted, 2)})

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from tilelink import compiler
-from tilelink.errors import BindingError, Location, OutputError, SeveralErrors, TileLinkError
+from tilelink.errors import BindingError, Location, OutputError, SeveralErrors, TileLinkError, UnknownNameError
 from tilelink.ir.program import Program
 from tilelink.schedule.values import Schedule
 
@@ -77,10 +79,23 @@ def setting(text: str) -> tuple[str, int | float | bool]:
         return name.strip(), words[value.lower()]
     for kind in (int, float):
         try:
-            return name.strip(), kind(value)
+            number = kind(value)
+            if isfinite(number):
+                return name.strip(), number
         except ValueError:
             continue
     raise BindingError(f"--set {text} sets nothing", hint="write NAME=NUMBER, as in --set Ms=256 --set N=64")
+
+
+def imported(name: str) -> Any:
+    """What `module:name` names; modules of the current folder are found. Raises UnknownNameError."""
+    module, _, attribute = name.partition(":")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UnknownNameError(f"cannot import {name}: {error}", hint="write module:name, as in mine:Model") from None
 
 
 def random_tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: int = 0) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from tilelink.cli_common import (
     check_writable,
     designed_errors,
     dims_of,
+    imported,
     random_tables,
     schedule_name,
     schedules_named,
@@ -46,6 +47,7 @@ def simulate(
     sets: Sets = None,
     machine: Annotated[str, typer.Option("--machine", "-m", help="a shipped machine or a JSON file")] = "8xH200",
     dtype: Element = Dtype.bf16,
+    cost: Annotated[str | None, typer.Option("--cost", help="your cost model, as module:class")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a timeline that Perfetto opens")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="draw the timeline as PNG, SVG or PDF")] = None,
     as_json: AsJson = False,
@@ -59,7 +61,14 @@ def simulate(
         dims = dims_of(chosen, sets, SIZES)
         tables = random_tables(chosen, dims, ranks)
         result = simulation.simulate(
-            chosen, scheduled, ranks=ranks, dims=dims, machine=machine, dtype=dtype.value, tables=tables
+            chosen,
+            scheduled,
+            ranks=ranks,
+            dims=dims,
+            machine=machine,
+            dtype=dtype.value,
+            tables=tables,
+            cost=imported(cost)() if cost else None,
         )
         if trace is not None:
             save_trace(result, trace)

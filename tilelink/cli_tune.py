@@ -14,8 +14,20 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tilelink import cli_gpu, compiler
-from tilelink.cli_common import AsJson, Dtype, Element, File, ProgramName, Ranks, Sets, designed_errors, dims_of, write
-from tilelink.errors import BindingError
+from tilelink.cli_common import (
+    AsJson,
+    Dtype,
+    Element,
+    File,
+    ProgramName,
+    Ranks,
+    Sets,
+    designed_errors,
+    dims_of,
+    imported,
+    write,
+)
+from tilelink.errors import BindingError, SearchError, TileLinkError
 from tilelink.ir.program import Program
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.search import STRATEGIES, Found, Tried
@@ -24,6 +36,8 @@ from tilelink.tuning import Database, Record, algorithms, distinct, key_of, rank
 SIZES = (1024, 1024, 4096, 1024, 128, 64)
 """Sizes of dimensions that nobody set."""
 US = 1e6
+BUDGET_S = 60.0
+"""Seconds of a search of which nobody said how long it may be."""
 SLOWER = 3.0
 """Declared schedules that are predicted to take so many times what the best candidate does are not measured."""
 NOT_MEASURED = "not measured: predicted slower"
@@ -44,8 +58,16 @@ def tune(
     target: Annotated[
         str | None, typer.Option("--target", help="what kernels are for  [default: the machine's]")
     ] = None,
-    strategy: Annotated[str, typer.Option("--strategy", help=f"one of {', '.join(STRATEGIES)}")] = "evolution",
-    budget: Annotated[float, typer.Option("--budget", min=0.0, help="seconds of searching with the model")] = 60.0,
+    strategy: Annotated[
+        str, typer.Option("--strategy", help=f"one of {', '.join(STRATEGIES)}, or yours as module:function")
+    ] = "evolution",
+    cost: Annotated[str | None, typer.Option("--cost", help="your cost model, as module:class")] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget", min=0.0, help=f"seconds of searching  [default: {BUDGET_S:g}; with --trials no limit]"
+        ),
+    ] = None,
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="points to try at most")] = None,
     top: Annotated[
         int, typer.Option("--top", min=1, help="best schedules to show and to measure, besides the declared ones")
@@ -72,21 +94,35 @@ def tune(
             task = bar.add_task("searching", total=trials)
             found = rank(
                 programs, dims=dims, ranks=ranks, machine=load_machine(machine), target=target,
-                dtype=dtype.value, by=strategy, budget_s=budget, trials=trials,
+                dtype=dtype.value, by=imported(strategy) if ":" in strategy else strategy,
+                cost=imported(cost)() if cost else None,
+                budget_s=BUDGET_S if budget is None and trials is None else budget, trials=trials,
                 seed=seed, declared=[s for p in programs for s in module.schedules_of(p)],
-                progress=lambda _: bar.advance(task),
+                progress=lambda _: bar.advance(task), keep_interrupted=True,
             )  # fmt: skip
         lines = [_line(programs, one) for one in _shown(found, top)]
+        if not lines:
+            raise _nothing(found)
         best: dict[str, Any] | None = None
         seconds = {"search": found.elapsed}
-        if measured and lines:
+        if measured and found.ended != "interrupt":
             request = {"file": file, "dims": dims, "dtype": dtype.value, "compile_budget": compile_budget}
             with _measuring(lines, ranks, quiet=as_json):
                 best, took = _measure(request, programs, lines, ranks)
             seconds |= took
-    _show(found, lines, best, seconds, as_json)
-    if not lines:
-        raise typer.Exit(1)
+    asked = {"ranks": ranks, "dims": dims, "dtype": dtype.value, "machine": machine, "strategy": strategy, "seed": seed}
+    _show(found, {"program": chosen.name, **asked}, lines, best, seconds, as_json)
+    if found.ended == "interrupt":
+        raise typer.Exit(130)
+
+
+def _nothing(found: Found) -> TileLinkError:
+    """Why a search has found nothing: the first error of the kind that it had most often."""
+    for kind, _ in found.refused.most_common():
+        if kind in found.space.reasons:
+            return found.space.reasons[kind]
+    counted = ", ".join(f"{count} {kind}" for kind, count in found.refused.items()) or "nothing was tried"
+    return SearchError(f"nothing was found: {counted}", hint="give it more time or trials, or smaller sizes")
 
 
 def _shape(program: Program, text: str | None) -> list[str]:
@@ -164,10 +200,13 @@ def _measure(
 
 
 def _show(
-    found: Found, lines: list[dict[str, Any]], best: dict[str, Any] | None, seconds: Mapping[str, float], as_json: bool
-) -> None:
+    found: Found, asked: dict[str, Any], lines: list[dict[str, Any]], best: dict[str, Any] | None,
+    seconds: Mapping[str, float], as_json: bool,
+) -> None:  # fmt: skip
+    """asked: what the search was asked for, so that somebody can ask again."""
     if as_json:
-        tried = {"points": found.size, "tried": len(found.tried), "refused": dict(found.refused)}
+        tried = {**asked, "points": found.size, "tried": len(found.tried), "refused": dict(found.refused)}
+        tried["ended"] = found.ended
         curve = [{"trial": one.trial, "at_s": round(one.at, 3), "us": one.seconds * US} for one in found.progress()]
         took = {name: round(value, 3) for name, value in seconds.items()}
         answer = {**tried, "seconds": took, "progress": curve, "candidates": lines, "best": best}
@@ -175,6 +214,10 @@ def _show(
         return
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(found.refused.items())) or "none"
     write(f"{found.size} points; tried {len(found.tried)} in {found.elapsed:.1f} s; refused: {refused}")
+    if found.ended == "interrupt":
+        write("interrupted: the best so far")
+    elif not any(not one.declared for one in found.tried):
+        write(f"only declared schedules were tried, then the {found.ended} were spent")
     if best:
         write(f"compiled ahead for {seconds['preparation']:.1f} s, measured for {seconds['measuring']:.1f} s")
     table = Table("", "program", "predicted us", *(["measured us"] if best else []), "schedule", box=None)

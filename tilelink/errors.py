@@ -145,6 +145,14 @@ class MachineError(TileLinkError):
     """A description of a machine is missing or not one."""
 
 
+class CostError(TileLinkError):
+    """What a cost model answers is no time."""
+
+
+class SearchError(TileLinkError):
+    """A search cannot begin so, or its strategy proposes what is no point."""
+
+
 class OutputError(TileLinkError):
     """A file that was asked for cannot be written, or what draws it is missing."""
 

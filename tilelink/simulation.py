@@ -35,6 +35,6 @@ def simulate(
     """
     described = machine if isinstance(machine, Machine) else load_machine(machine)
     plan = compiler.plan(
-        program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=described.target, tables=tables
+        program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=described.processor, tables=tables
     )  # fmt: skip
     return simulate_plan(plan, described, cost=cost, tables=tables, offsets=offsets)

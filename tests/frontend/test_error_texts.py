@@ -14,6 +14,8 @@ from tests.house import sources
 from tilelink import compiler, errors, settings
 from tilelink.errors import TileLinkError
 from tilelink.schedule import machine
+from tilelink.schedule.search import Candidate, Space
+from tilelink.schedule.simulate.cost import TileTime
 from tilelink.target import target
 
 NO_TEXT = {
@@ -33,6 +35,10 @@ CIRCLE = (
     "        tile_push_data(h[i, :] @ (rank + 1), x[i, :])\n        peer_tile_notify(h[i, :] @ (rank + 1))\n"
 )
 BOTH = "    comm a(p: ranks, i: M):\n        tile_push_data(h[i, :] @ p, x[i, :])\n        producer_tile_notify(h[i, :] @ p)\n"
+
+
+def space_of_one() -> Space:
+    return Space.of([compiler.parse(HEAD + COPY).programs[0]], dims={"M": 8, "N": 8}, ranks=2, target=target("cpu"))
 
 
 def program(text: str, **dims: int) -> Callable[[], object]:
@@ -96,6 +102,18 @@ UnknownTargetError: there is no target 'sm_1'
         """\
 MachineError: <json> describes no machine
   hint: {"name": ..., "target": ..., "sms": {"value": ...}}""",
+    ),
+    "CostError": (
+        lambda: TileTime(main=-1.0),
+        """\
+CostError: main of a TileTime is -1.0
+  hint: a cost model answers in seconds, from 0 on, and not without end""",
+    ),
+    "SearchError": (
+        lambda: space_of_one().schedule(Candidate(program=1, choices=())),
+        """\
+SearchError: a strategy proposes program 1 of 1
+  hint: Space has random, neighbour and cross, and Space.knobs says how many choices there are""",
     ),
     "OutputError": (
         raised(errors.OutputError("out.png cannot be drawn", hint="name a .png, .svg or .pdf file")),

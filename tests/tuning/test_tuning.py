@@ -1,10 +1,12 @@
 """Ranking by the model, what is remembered, and the command."""
 
+import importlib
 import json
 import resource
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +15,7 @@ from tilelink import compiler
 from tilelink.cli import app
 from tilelink.errors import OutputError
 from tilelink.schedule.machine import load_machine
+from tilelink.schedule.simulate import simulate
 from tilelink.target import target
 from tilelink.tuning import Database, Key, Record, algorithms, key_of, rank
 
@@ -127,3 +130,64 @@ def test_shapes_that_are_none(shape: str) -> None:
 def test_measuring_needs_gpus() -> None:
     done = CliRunner().invoke(app, ["tune", "ag_gemm", "--ranks", "99", "--measure"])  # says so before it searches
     assert done.exit_code == 1 and "99 ranks need 99 GPUs" in done.stderr
+
+
+MINE = """
+from tilelink.schedule.simulate.cost import Roofline, TileTime
+
+
+class Slow(Roofline):
+    def tile(self, work, machine):
+        return TileTime(main=1.0)
+
+
+def one(space, chance):
+    yield space.random(chance)
+"""
+
+
+def test_the_command_takes_somebodys_strategy_and_cost_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_ideas.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    command = ["tune", "gemm_rs", "-p", "gemm_rs_ring", "-n", "2", "--shape", "256,512,512", "--json"]
+    done = CliRunner().invoke(app, [*command, "--strategy", "own_ideas:one", "--cost", "own_ideas:Slow"])
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    declared = [one for one in answer["candidates"] if one["origin"] == "declared"]
+    assert answer["ended"] == "strategy" and answer["strategy"] == "own_ideas:one" and answer["seed"] == 0
+    assert answer["dims"] == {"Ms": 256, "N": 512, "K": 512} and len(declared) < answer["tried"] + 1
+    assert all(one["predicted_us"] > 1e6 for one in answer["candidates"])
+    done = CliRunner().invoke(app, [*command, "--cost", "own_ideas:Other"])
+    assert done.exit_code == 1 and "cannot import own_ideas:Other" in json.loads(done.stdout)["mistakes"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "error"),
+    [(("Ms=0",), "BindingError"), (("Ms=nan",), "BindingError"), (("Ms=inf",), "BindingError")],
+)
+def test_a_search_of_nothing_says_why(sets: tuple[str, ...], error: str) -> None:
+    options = [word for one in sets for word in ("--set", one)]
+    done = CliRunner().invoke(app, ["tune", "ag_gemm", "-n", "2", "--trials", "3", "--json", *options])
+    assert done.exit_code == 1
+    answer = json.loads(done.stdout)
+    assert answer["ok"] is False and answer["mistakes"][0]["error"] == error
+
+
+def test_where_every_point_is_refused_the_commonest_reason_is_said() -> None:
+    command = ["tune", "two_level_ag_gemm", "-n", "6", "--set", "g=4", "--trials", "9"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1 and done.output.startswith("CoverageError: "), done.output
+
+
+def test_an_interrupted_search_shows_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def interrupted(*given: Any, **options: Any) -> Any:
+        calls.append(0)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return simulate(*given, **options)
+
+    monkeypatch.setattr(importlib.import_module("tilelink.tuning.rank"), "simulate", interrupted)
+    done = CliRunner().invoke(app, ["tune", "gemm_rs", "-p", "gemm_rs_ring", "-n", "2", "--shape", "256,512,512"])
+    assert done.exit_code == 130 and "interrupted: the best so far" in done.output and "gemm_rs_ring" in done.output

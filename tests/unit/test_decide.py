@@ -127,7 +127,7 @@ def test_the_time_of_the_rules_schedule_is_predicted() -> None:
             program = compiler.load(shape["op"]).program(row["program"])
             dims, schedule = asked.dims(program), parse_schedule(row["schedule"])
             assert dims is not None
-            plan = make_plan(bind(program, schedule, dims, asked.ranks, target(machine.target), asked.dtype))
+            plan = make_plan(bind(program, schedule, dims, asked.ranks, machine.processor, asked.dtype))
             found = simulate(plan, machine).seconds * 1e6
             assert found == pytest.approx(row["us"], rel=RULE_ERROR), str(asked)
 
@@ -195,8 +195,8 @@ def test_little_is_moved_by_the_librarys_own_kernels() -> None:
 
 def test_a_processor_takes_what_it_can_hold() -> None:
     asked = request("ag_gemm", 8192, 3584, 4096)
-    assert held(asked, "sm_90") and not held(asked, "sm_89")
-    names = {one.schedule.name for one in held(asked, "sm_80")}
+    assert held(asked, target("sm_90")) and not held(asked, target("sm_89"))
+    names = {one.schedule.name for one in held(asked, target("sm_80"))}
     assert names == {"h200_fewer", "h200_movers_fine"}  # not the rule's
     taken = chosen(asked, gpu="NVIDIA A100-SXM4-80GB")
     assert isinstance(taken, Schedule) and taken.name == "h200_movers_fine"

@@ -123,7 +123,7 @@ def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str
     ways = fused_ways(request, machine)
     if ":" in rule:
         return _if_sure(ways, rule, pushed_seconds(request, machine), machine)
-    fitting = held(request, machine.target)
+    fitting = held(request, machine.processor)
     if not fitting:
         return UNFUSED, f"no schedule fits {machine.target}"
     unfused = unfused_seconds(request, machine)

@@ -19,7 +19,7 @@ from tilelink.schedule.search import does_not_fit
 from tilelink.schedule.simulate import simulate
 from tilelink.schedule.values import Schedule
 from tilelink.schedule.verify import verify
-from tilelink.target import target
+from tilelink.target import Target
 
 ITEM = 2
 """Bytes of an element: bf16 and f16."""
@@ -147,7 +147,7 @@ def fused_ways(request: Request, machine: Machine) -> list[Way]:
     found: list[tuple[Way, Bound]] = []
     spent = 0
     own = programs_for(request.op, request.follows)[0]
-    for bound in sorted(held(request, machine.target), key=lambda one: (one.source != own, _tiles(one))):
+    for bound in sorted(held(request, machine.processor), key=lambda one: (one.source != own, _tiles(one))):
         spent += _tiles(bound)
         if spent > TILES:
             break
@@ -167,13 +167,13 @@ def _is_safe(bound: Bound) -> bool:
     return False
 
 
-def held(request: Request, processor: str) -> list[Bound]:
-    """The GPU schedules of the operator's algorithms that a processor, such as sm_90, can hold at these sizes."""
+def held(request: Request, processor: Target) -> list[Bound]:
+    """The GPU schedules of the operator's algorithms that a processor can hold at these sizes."""
     found: list[Bound] = []
     for program, schedule in gpu_schedules(request.op, request.follows):
         if (dims := request.dims(program)) is not None:
             with suppress(TileLinkError):
-                bound = bind(program, schedule, dims, request.ranks, target(processor), request.dtype)
+                bound = bind(program, schedule, dims, request.ranks, processor, request.dtype)
                 if does_not_fit(bound) is None:
                     found.append(bound)
     return found

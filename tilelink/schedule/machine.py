@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeGuard
 
-from tilelink.errors import MachineError
+from tilelink.errors import MachineError, OutputError
+from tilelink.target import Target, target
 
 SHIPPED = Path(__file__).parents[1] / "machines"
+MOST = 10**100
+"""Whole numbers beyond it mean nothing, and the largest have no float."""
 KINDS = ("measured", "data sheet", "derived", "assumed")
 """How a source begins: read off this machine, off its data sheet, computed from others of its fields, or guessed."""
 
@@ -109,6 +112,11 @@ class Machine:
     enough; sizes between those measured are corrected as their neighbours are."""
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 
+    @property
+    def processor(self) -> Target:
+        """What plans for it are made for: its target with as many SMs as it has. Raises UnknownTargetError."""
+        return replace(target(self.target), sms=int(self.sms))
+
     def __post_init__(self) -> None:
         for name in NUMBERS:
             value = getattr(self, name)
@@ -117,6 +125,9 @@ class Machine:
                 raise MachineError(f"{self.name}: {name} is {value!r}", hint=f"a positive number of {UNITS[name]}")
             if UNITS[name] in ("ranks", "SMs") and value != int(value):
                 raise MachineError(f"{self.name}: {name} is {value!r}", hint=f"a whole number of {UNITS[name]}")
+        for name, fits, what in _LIMITS:
+            if not fits(self):
+                raise MachineError(f"{self.name}: {name} is {getattr(self, name)!r}", hint=what)
         for tile, rate in self.tile_flops.items():
             if not _TILE.fullmatch(tile) or not _is_number(rate) or not 0 < rate < float("inf"):
                 raise MachineError(
@@ -124,6 +135,11 @@ class Machine:
                 )
 
 
+_LIMITS: tuple[tuple[str, Callable[[Machine], bool], str], ...] = (
+    ("sm_push_efficiency", lambda machine: machine.sm_push_efficiency <= 1, "a share of link_bandwidth, at most 1"),
+    ("sm_pull_efficiency", lambda machine: machine.sm_pull_efficiency <= 1, "a share of link_bandwidth, at most 1"),
+    ("copies_slow_compute", lambda machine: machine.copies_slow_compute >= 1, "how many times longer, at least 1"),
+)
 UNITS: Mapping[str, str] = {f.name: f.metadata["unit"] for f in fields(Machine) if "unit" in f.metadata}
 NUMBERS = tuple(name for name in UNITS if name != "tile_flops")
 
@@ -151,8 +167,11 @@ def shipped_machines() -> tuple[str, ...]:
 
 
 def save_machine(machine: Machine, path: str | Path) -> None:
-    """Writes a description that `load_machine` reads back as an equal machine."""
-    Path(path).write_text(json.dumps(description(machine), indent=1) + "\n", encoding="utf-8")
+    """Writes a description that `load_machine` reads back as an equal machine. Raises OutputError."""
+    try:
+        Path(path).write_text(json.dumps(description(machine), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error}", hint="name a file in a folder that exists") from None
 
 
 def description(machine: Machine) -> dict[str, Any]:
@@ -166,7 +185,12 @@ def description(machine: Machine) -> dict[str, Any]:
 
 
 def machine_of(raw: Any, where: str = "<json>") -> Machine:
-    """A machine from what `description` gives. Raises MachineError that names the field and `where`."""
+    """A machine from what `description` gives. Raises MachineError that names the field and `where`.
+
+    "base": what is not given is as in this machine, by its name or file; its name and target too.
+    """
+    if isinstance(raw, dict) and isinstance(raw.get("base"), str):
+        raw = {**description(load_machine(raw["base"])), **{key: value for key, value in raw.items() if key != "base"}}
     if not isinstance(raw, dict) or not {"name", "target"} <= raw.keys():
         raise MachineError(f"{where} describes no machine", hint='{"name": ..., "target": ..., "sms": {"value": ...}}')
     if unknown := sorted(raw.keys() - {"name", "target", *UNITS}):
@@ -181,6 +205,8 @@ def machine_of(raw: Any, where: str = "<json>") -> Machine:
         entry = raw[name]
         if not isinstance(entry, dict) or "value" not in entry:
             raise MachineError(f"{where}: {name} has no value", hint='{"value": 1.0, "unit": ..., "source": ...}')
+        if isinstance(entry["value"], int) and abs(entry["value"]) > MOST:
+            raise MachineError(f"{where}: {name} is too large a number", hint=f"a positive number of {UNITS[name]}")
         if entry.get("unit", UNITS[name]) != UNITS[name]:
             raise MachineError(f"{where}: {name} is in {entry['unit']}", hint=f"give it in {UNITS[name]}")
         if name == "tile_flops" and not isinstance(entry["value"], dict):

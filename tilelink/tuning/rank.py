@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tilelink import compiler
@@ -14,7 +15,6 @@ from tilelink.schedule.search import Found, Space, Strategy, Tried, search, stra
 from tilelink.schedule.simulate import CostModel, simulate
 from tilelink.schedule.values import Schedule
 from tilelink.target import Target
-from tilelink.target import target as named_target
 
 
 def algorithms(programs: Sequence[Program], of: Program) -> tuple[Program, ...]:
@@ -26,6 +26,8 @@ def algorithms(programs: Sequence[Program], of: Program) -> tuple[Program, ...]:
     return (of, *(p for p in others if _agree(p, of)))
 
 
+BUDGET_S = 30.0
+"""Seconds of a search of which nobody said how long it may be."""
 SMALL = (4, 6, 10, 8, 12, 14)
 """Sizes of dimensions at which programs are compared."""
 VALUES: Mapping[str, float | bool] = {"f32": 0.5, "i32": 1, "bool": True}
@@ -69,24 +71,30 @@ def rank(
     declared: Sequence[Schedule] = (),
     by: str | Strategy = "annealing",
     cost: CostModel | None = None,
-    budget_s: float | None = 30.0,
+    budget_s: float | None = None,
     trials: int | None = None,
     seed: int = 0,
     progress: Callable[[Tried | None], None] | None = None,
+    keep_interrupted: bool = False,
 ) -> Found:
     """Searches the schedules of programs that compute the same, judged by simulated seconds on a machine.
 
     declared: schedules of these programs that are among what is ranked, and near which strategies begin.
     by: a strategy or its name. machine: a description, its name, or its file. target: what kernels are for (None: the
-    machine's own). cost: what work takes (None: the roofline model). The rest is `search`'s.
-    Raises what Space.of raises, and MachineError, UnknownTargetError or UnknownNameError for names that there are not.
+    machine's own). cost: what work takes (None: the roofline model). budget_s: None for BUDGET_S, or, with trials, for
+    no limit. The rest is `search`'s.
+    Raises what Space.of and search raise, and MachineError, UnknownTargetError or UnknownNameError for names that there
+    are not.
     """
     described = machine if isinstance(machine, Machine) else load_machine(machine)
-    held = target if isinstance(target, Target) else named_target(target or described.target)
+    held = target if isinstance(target, Target) else replace(described, target=target or described.target).processor
     space = Space.of(programs, dims=dims, ranks=ranks, target=held, dtype=dtype, declared=declared)
     chosen = strategy(by) if isinstance(by, str) else by
 
     def seconds(plan: Plan) -> float:
         return simulate(plan, described, cost=cost).seconds
 
-    return search(space, seconds, chosen, budget_s=budget_s, trials=trials, seed=seed, progress=progress)
+    return search(
+        space, seconds, chosen, budget_s=BUDGET_S if budget_s is None and trials is None else budget_s, trials=trials,
+        seed=seed, progress=progress, keep_interrupted=keep_interrupted,
+    )  # fmt: skip

@@ -192,7 +192,9 @@ def test_searches_begin_with_what_was_declared(name: str) -> None:
 
     found = search(space, cost, strategy(name), trials=2 * len(space.declared), seed=1)
     own = [one for one in found.tried if one.declared]
-    assert [one.schedule for one in own] == list(space.declared) == [one.schedule for one in found.tried[: len(own)]]
+    fewest_first = sorted(space.declared, key=lambda one: space.tiles(0, one))
+    assert fewest_first != list(space.declared)
+    assert [one.schedule for one in own] == fewest_first == [one.schedule for one in found.tried[: len(own)]]
     rest = [one.candidate for one in found.tried if not one.declared]
     assert rest[: len(set(space.seeds))] == list(dict.fromkeys(space.seeds))
     assert [one.trial for one in found.tried] == list(range(1, len(found.tried) + 1))

@@ -1,21 +1,23 @@
 """The space of a program's schedules, the strategies that walk it, and what a search keeps."""
 
+import re
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import cache
 from random import Random
+from typing import Any
 
 import pytest
 
-from tilelink import compiler
-from tilelink.errors import ScheduleError, UnknownNameError
+from tilelink import compiler, schedule
+from tilelink.errors import BindingError, CostError, DtypeError, ScheduleError, SearchError, UnknownNameError
 from tilelink.frontend.parser import parse_text
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.schedule.flat import flat_reason
 from tilelink.schedule.plan import Plan
-from tilelink.schedule.search import STRATEGIES, Candidate, Space, Tried, search, strategy
+from tilelink.schedule.search import STRATEGIES, Candidate, Found, Space, Tried, run, search, strategy
 from tilelink.schedule.search.knobs import Knob, knobs
 from tilelink.schedule.values import Schedule
 from tilelink.target import target
@@ -178,8 +180,92 @@ def test_budgets_and_progress() -> None:
     found = search(space, lambda _: 1.0, strategy("random"), trials=12, progress=seen.append)
     assert len(seen) == 12 and [one for one in seen if one] == list(found.tried)
     assert found.progress() == [found.tried[0]] and found.tried[-1].trial <= 12
+    assert found.ended == "trials"
     spent = search(space, lambda _: 1.0, strategy("random"), budget_s=0.0)
-    assert not spent.tried
+    assert not spent.tried and spent.ended == "seconds"
+
+
+def test_declared_schedules_of_many_tiles_are_left_out_where_there_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = compiler.load("gemm_rs").program("gemm_rs_slots")
+    known = [schedule(program, f"s{size}").tile("gemm", i=size, j=size) for size in (4, 64, 16)]
+    space = Space.of([program], dims=DIMS, ranks=2, target=target("cpu"), declared=known)
+    seconds = iter([0.0, 1.0, 2.0, *[2.5] * 20])  # begin, and after a schedule of 64 x 64 it is known what a tile takes
+    monkeypatch.setattr(run.time, "monotonic", lambda: next(seconds))
+    found = search(space, lambda _: 1.0, strategy("random"), budget_s=6.0, trials=2)
+    assert [one.schedule.name for one in found.tried] == ["s64", "found"]
+    assert found.refused == {run.NO_TIME: 2}
+
+
+Proposals = Generator[Candidate, float | None, None]
+
+
+def proposing(what: Any) -> Callable[[Space, Random], Proposals]:
+    def strategy(space: Space, chance: Random) -> Proposals:
+        yield what(space) if callable(what) else what
+
+    return strategy
+
+
+@pytest.mark.parametrize(
+    ("strategy", "says"),
+    [
+        (proposing(None), "proposes None"),
+        (proposing(Candidate(program=7, choices=())), "proposes program 7 of 1"),
+        (proposing(Candidate(program=-1, choices=())), "proposes program -1 of 1"),
+        (proposing(Candidate(program=0, choices=(0,))), "proposes 1 choices for "),
+        (proposing(lambda s: Candidate(program=0, choices=(99,) * len(s.knobs[0]))), "proposes choice 99 of "),
+        (proposing(lambda s: Candidate(program=0, choices=(-1,) * len(s.knobs[0]))), "proposes choice -1 of "),
+        (proposing(lambda s: Candidate(program=0, choices=[0] * len(s.knobs[0]))), "choices=[0, "),  # type: ignore[arg-type]
+        (lambda space, chance: [], "is no strategy: it returns list"),
+    ],
+)
+def test_what_is_no_point_is_refused(strategy: Any, says: str) -> None:
+    with pytest.raises(SearchError, match=re.escape(says)):
+        search(space_of("ag_gemm"), lambda _: 1.0, strategy, trials=3)
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0])
+def test_a_cost_that_is_no_time_is_an_error(cost: float) -> None:
+    with pytest.raises(CostError, match=f"costs {cost}"):
+        search(space_of("ag_gemm"), lambda _: cost, strategy("random"), trials=3)
+
+
+def test_a_search_without_an_end_is_refused() -> None:
+    with pytest.raises(SearchError, match="a search of nan s"):
+        search(space_of("ag_gemm"), lambda _: 1.0, strategy("random"), budget_s=float("nan"))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_interrupt_ends_a_search_that_keeps_what_it_has(keep: bool) -> None:
+    costs = iter([3.0, 2.0])
+
+    def cost(_: Plan) -> float:
+        try:
+            return next(costs)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    def run() -> Found:
+        return search(space_of("ag_gemm"), cost, strategy("random"), trials=30, keep_interrupted=keep)
+
+    if keep:
+        found = run()
+        assert [one.seconds for one in found.ranking] == [2.0, 3.0] and found.ended == "interrupt"
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [({"dims": {"Ms": 64, "N": 64}}, BindingError), ({"dims": {**DIMS, "Ms": 0}}, BindingError),
+     ({"dims": {**DIMS, "Ms": float("nan")}}, BindingError), ({"ranks": 0}, BindingError),
+     ({"dtype": "int8"}, DtypeError)],
+)  # fmt: skip
+def test_sizes_that_no_schedule_can_have_are_an_error_at_once(changed: dict[str, Any], error: type[Exception]) -> None:
+    options: dict[str, Any] = {"dims": DIMS, "ranks": 2, "target": target("cpu"), "dtype": "bf16", **changed}
+    with pytest.raises(error):
+        Space.of([compiler.load("ag_gemm").program("ag_gemm")], **options)
 
 
 def test_the_best_so_far() -> None:

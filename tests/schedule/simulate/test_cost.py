@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.schedule.simulate.cases import H200S, SCALE, planned
-from tilelink import compiler
+from tilelink import compiler, simulation
+from tilelink.errors import CostError
 from tilelink.ir.program import Store
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.plan import Plan
@@ -53,7 +56,7 @@ def test_operations_are_counted_where_they_run() -> None:
     assert (plain.elementwise, plain.special, plain.products) == (0, 0, ())
 
 
-BULK = Move(engine="bulk", reach="node", programs=32, lanes=4, size=131072)
+BULK = Move(engine="bulk", reach="node", programs=32, lanes=4, size=131072, busy=4)
 
 
 def bulk(**changes: object) -> MoveTime:
@@ -63,7 +66,9 @@ def bulk(**changes: object) -> MoveTime:
 def test_programs_that_copy_by_bulk_share_what_their_sm_has_under_way() -> None:
     latency, most = H200S.bulk_latency, H200S.sm_bulk_rate
     assert bulk(size=1e9).rate == most / 4
-    assert bulk(size=1e9, lanes=1).rate == most
+    assert bulk(size=1e9, lanes=1, busy=1).rate == most
+    alone = 131072 / (1.5 * latency + 131072 * 4 * latency / 196608)  # its part of the SM's memory, all of the rate
+    assert bulk(busy=1).rate == pytest.approx(alone) and most / 4 < alone < most
     small = 65536 / (1.5 * latency + 65536 * 4 * latency / 196608)
     assert bulk(size=65536).rate == pytest.approx(small) and small < most / 4
     assert bulk(size=65536, lanes=8).rate < small
@@ -170,7 +175,8 @@ def test_few_warps_spill_whatever_was_measured() -> None:
 def test_elementwise_work_comes_on_top() -> None:
     work = TileWork(stage="s", elementwise=1e6, special=1e5)
     expected = 132 * (1e6 / H200S.vector_flops + 1e5 / H200S.special_rate)
-    assert Roofline().tile(work, H200S) == TileTime(main=pytest.approx(expected), overhead=0.0)
+    found = Roofline().tile(work, H200S)
+    assert (found.main, found.overhead) == (pytest.approx(expected), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -213,3 +219,43 @@ def test_another_model_can_take_its_place() -> None:
     plan = planned(SCALE, ranks=1, sms=1, M=32, N=16, dtype="bf16")
     result = simulate(plan, replace(H200S, kernel_start=0.0), cost=model)
     assert result.seconds == pytest.approx(2 * 32 * 16 * 1e-9)
+
+
+class Saying:
+    """A cost model that answers what it is told to."""
+
+    def __init__(self, tile: Any = None, move: Any = None) -> None:
+        self._tile, self._move = tile, move
+
+    def tile(self, work: TileWork, machine: Machine) -> TileTime:
+        return self._tile() if self._tile else Roofline().tile(work, machine)
+
+    def move(self, move: Move, machine: Machine) -> MoveTime:
+        return self._move() if self._move else Roofline().move(move, machine)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (Saying(tile=lambda: TileTime(main=float("nan"))), "main of a TileTime is nan"),
+        (Saying(tile=lambda: TileTime(main=float("inf"))), "main of a TileTime is inf"),
+        (Saying(tile=lambda: TileTime(main=1.0, overhead=-1.0)), "overhead of a TileTime is -1.0"),
+        (Saying(tile=lambda: 3.0), "Saying answers 3.0"),
+        (Saying(move=lambda: None), "Saying answers None"),
+        (Saying(move=lambda: MoveTime(latency=-1e-6)), "latency of a MoveTime is -1e-06"),
+        (Saying(move=lambda: MoveTime(setup=float("inf"))), "setup of a MoveTime is inf"),
+        (Saying(move=lambda: MoveTime(rate=0.0)), "rate of a MoveTime is 0.0"),
+        (Saying(move=lambda: MoveTime(efficiency=float("nan"))), "efficiency of a MoveTime is nan"),
+        (Saying(move=lambda: MoveTime(efficiency=2.0)), "efficiency of a MoveTime is 2.0"),
+        (Roofline, "the cost model is the class Roofline"),
+    ],
+    ids=str,
+)
+def test_a_model_that_answers_no_time_is_told_so(model: Any, says: str) -> None:
+    module = compiler.load("ag_gemm")
+    program = module.program("ag_gemm")
+    with pytest.raises(CostError, match=re.escape(says)):
+        simulation.simulate(program, module.schedule("h200", program), ranks=2, dims=SIZES, cost=model)
+
+
+SIZES = {"Ms": 512, "N": 512, "K": 512}

@@ -68,5 +68,5 @@ def test_the_table_of_the_librarys_schedules_is_what_was_measured_and_is_predict
         if "13312" not in (inner, columns):
             dims = {"Ms": 2048, "N": int(columns), "K": int(inner)}
             chosen = module.schedule("h200", program)
-            plan = compiler.plan(program, chosen, ranks=4, dims=dims, dtype="bf16", target=machine.target)
+            plan = compiler.plan(program, chosen, ranks=4, dims=dims, dtype="bf16", target=machine.processor)
             assert f"{simulate(plan, machine).seconds * 1e6:.0f}" == predicted

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.schedule.simulate.cases import H200S
-from tilelink.errors import MachineError
+from tilelink import compiler
+from tilelink.errors import MachineError, OutputError
 from tilelink.schedule.machine import (
     KINDS,
     UNITS,
@@ -20,6 +21,7 @@ from tilelink.schedule.machine import (
     save_machine,
     shipped_machines,
 )
+from tilelink.simulation import simulate
 from tilelink.target import target
 
 
@@ -87,3 +89,46 @@ def test_unknown_names_are_answered_with_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(MachineError, match="cannot be read"):
         load_machine(tmp_path / "broken.json")
+
+
+@pytest.mark.parametrize("sms", [66, 114, 264])
+def test_a_machine_has_as_many_sms_as_it_says(sms: int) -> None:
+    """Programs are as many as it holds, so nothing beats the bound, and twice the GPU is faster."""
+    module = compiler.load("ag_gemm")
+    program = module.program("ag_gemm_in_place")
+    schedule, dims = module.schedule("h200", program), {"Ms": 2048, "N": 4096, "K": 2048}
+    rates = ("matmul_flops", "vector_flops", "special_rate", "cache_bandwidth", "memory_bandwidth")
+    part = sms / H200S.sms
+    tiles = {tile: rate * part for tile, rate in H200S.tile_flops.items()}
+    of_a_kind = replace(H200S, sms=sms, tile_flops=tiles, **{name: getattr(H200S, name) * part for name in rates})
+    usual, other, odd = (
+        simulate(program, schedule, ranks=2, dims=dims, machine=one)
+        for one in (H200S, of_a_kind, replace(H200S, sms=sms))
+    )
+    assert other.plan.bound.target == replace(target("sm_90"), sms=sms) == of_a_kind.processor
+    assert other.seconds > other.bound.seconds and odd.seconds > odd.bound.seconds
+    assert (other.seconds < usual.seconds) == (sms > H200S.sms), "of whole rounds of tiles, more SMs are faster"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("sm_push_efficiency", 1.5), ("sm_pull_efficiency", 2.0), ("copies_slow_compute", 0.5)]
+)
+def test_shares_and_factors_have_limits(field: str, value: float) -> None:
+    with pytest.raises(MachineError, match=f"{field} is {value}"):
+        replace(H200S, **{field: value})
+
+
+def test_a_description_may_name_what_it_changes(tmp_path: Path) -> None:
+    raw = {"base": "8xH200", "name": "slow links", "link_bandwidth": {"value": 1e11, "source": "assumed"}}
+    (tmp_path / "slow.json").write_text(json.dumps(raw))
+    found = load_machine(tmp_path / "slow.json")
+    base = load_machine("8xH200")
+    assert found == replace(base, name="slow links", link_bandwidth=1e11)
+    assert found.sources["link_bandwidth"] == "assumed" and found.sources["fence"] == base.sources["fence"]
+    with pytest.raises(MachineError, match="no machine '9xH200'"):
+        machine_of({"base": "9xH200"})
+
+
+def test_a_machine_that_cannot_be_saved_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written"):
+        save_machine(H200S, tmp_path / "nowhere" / "m.json")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from math import inf
 from random import Random
+from typing import Literal
 
+from tilelink.errors import CostError, SearchError
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.search.space import Candidate, Space
 from tilelink.schedule.search.strategies import Strategy
@@ -14,6 +18,13 @@ from tilelink.schedule.values import Schedule
 
 PATIENCE = 10_000
 """Proposals in a row that were all tried before, after which a search ends."""
+
+DECLARED_SHARE, DECLARED_S = 0.5, 10.0
+"""Of the seconds of a search that declared schedules may take, and how many they may take in any case."""
+NO_TIME = "no time for so many tiles"
+"""What is counted for declared schedules that would have taken longer."""
+
+Ended = Literal["trials", "seconds", "strategy", "points", "interrupt"]
 
 Cost = Callable[[Plan], float]
 """What a verified plan costs, in seconds."""
@@ -37,12 +48,16 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a search has tried, in the order of its trials, and why it refused the rest."""
+    """What a search has tried, in the order of its trials, and why it refused the rest.
+
+    ended: what was spent first: trials, seconds, the strategy's proposals or the points; or that it was interrupted.
+    """
 
     space: Space
     tried: tuple[Tried, ...]
-    refused: Mapping[str, int]
+    refused: Counter[str]
     elapsed: float
+    ended: Ended = "strategy"
 
     @property
     def size(self) -> int:
@@ -72,43 +87,93 @@ def search(
     trials: int | None = None,
     seed: int = 0,
     progress: Callable[[Tried | None], None] | None = None,
+    keep_interrupted: bool = False,
 ) -> Found:
     """Tries points until strategy, seconds, trials (distinct points, refused ones too) or points are spent.
 
-    The space's declared schedules are judged first, whatever the budget, and count as trials. A point that comes again
-    costs nothing; a strategy that proposes nothing new for PATIENCE times is taken as done.
+    The space's declared schedules are judged first, those with fewest tiles before others, and count as trials; what
+    would take longer than DECLARED_S seconds and than DECLARED_SHARE of the budget is left out. A point that comes
+    again costs nothing; a strategy that proposes nothing new for PATIENCE times is taken as done.
     The same arguments without budget_s find the same, always. progress is called after every trial, with None for a
-    refused point.
+    refused point. keep_interrupted: an interrupt (Ctrl-C) ends the search, and what was found so far is returned.
+    Raises SearchError for a budget that is no number and for what a strategy proposes that is no point, CostError for
+    a cost that is no number of seconds.
     """
-    judge = _Judge(space, cost, progress)
-    for schedule, nearest in zip(space.declared, space.seeds, strict=True):
-        judge(nearest, schedule)
-    known: dict[Candidate, float | None] = {}
+    if budget_s is not None and not budget_s >= 0:
+        raise SearchError(f"a search of {budget_s!r} s", hint="give seconds, from 0 on, or None for no limit")
+    judge = _Judge(space, cost, progress, budget_s, trials)
+    try:
+        ended = _declared(space, judge, budget_s) or _proposed(space, judge, _begun(strategy, space, seed))
+    except KeyboardInterrupt:
+        if not keep_interrupted:
+            raise
+        ended = "interrupt"
+    return Found(
+        space=space, tried=tuple(judge.tried), refused=Counter(space.refused), elapsed=judge.elapsed, ended=ended
+    )  # fmt: skip
+
+
+def _begun(strategy: Strategy, space: Space, seed: int) -> Generator[Candidate, float | None]:
     proposals = strategy(space, Random(seed))
+    if not isinstance(proposals, Generator):  # pyright: ignore[reportUnnecessaryIsInstance] - strategies need not be typed
+        name = getattr(strategy, "__name__", repr(strategy))
+        raise SearchError(f"{name} is no strategy: it returns {type(proposals).__name__}", hint="yield the points")
+    return proposals
+
+
+def _declared(space: Space, judge: _Judge, budget_s: float | None) -> Ended | None:
+    """Judges the declared schedules as far as there is time. Says what is spent with them, if anything is."""
+    pairs = [(space.tiles(near.program, one), one, near) for one, near in zip(space.declared, space.seeds, strict=True)]
+    done = 0.0
+    for tiles, schedule, nearest in sorted(pairs, key=lambda pair: pair[0]):
+        needed = judge.elapsed * (1 + tiles / done) if done and tiles < inf else 0.0
+        if budget_s is not None and needed > max(DECLARED_S, DECLARED_SHARE * budget_s):
+            space.refused[NO_TIME] += 1
+            continue
+        if judge.spent == "trials":
+            return "trials"
+        judge(nearest, schedule)
+        done += tiles if tiles < inf else 0.0
+    return None
+
+
+def _proposed(space: Space, judge: _Judge, proposals: Generator[Candidate, float | None]) -> Ended:
+    """Judges what a strategy proposes. Says why that ended."""
+    known: dict[Candidate, float | None] = {}
     judged: float | None = None
     repeated = 0
     while repeated < PATIENCE and len(known) < space.size:
         try:
             candidate = proposals.send(judged) if known else next(proposals)
         except StopIteration:
-            break
+            return "strategy"
+        space.check(candidate)
         repeated = repeated + 1 if candidate in known else 0
         if not repeated:
-            late = budget_s is not None and judge.elapsed > budget_s
-            if late or (trials is not None and judge.trials >= trials):
-                break
+            if ended := judge.spent:
+                return ended
             known[candidate] = judge(candidate)
         judged = known[candidate]
-    return Found(space=space, tried=tuple(judge.tried), refused=dict(space.refused), elapsed=judge.elapsed)
+    return "points" if len(known) >= space.size else "strategy"
 
 
 class _Judge:
     """Asks for plans and costs, and keeps what came of it."""
 
-    def __init__(self, space: Space, cost: Cost, progress: Callable[[Tried | None], None] | None) -> None:
+    def __init__(
+        self, space: Space, cost: Cost, progress: Callable[[Tried | None], None] | None, budget_s: float | None,
+        trials: int | None,
+    ) -> None:  # fmt: skip
         self._space, self._cost, self._progress = space, cost, progress
-        self._begin = time.monotonic()
+        self._begin, self._budget_s, self._most = time.monotonic(), budget_s, trials
         self.trials, self.tried = 0, list[Tried]()
+
+    @property
+    def spent(self) -> Ended | None:
+        """What there is no more of."""
+        if self._most is not None and self.trials >= self._most:
+            return "trials"
+        return "seconds" if self._budget_s is not None and self.elapsed > self._budget_s else None
 
     @property
     def elapsed(self) -> float:
@@ -119,6 +184,9 @@ class _Judge:
         schedule = declared or self._space.schedule(candidate)
         plan = self._space.plan_of(candidate.program, schedule)
         seconds = None if plan is None else self._cost(plan)
+        if seconds is not None and not 0 <= seconds < inf:
+            hint = "a cost is in seconds, from 0 on, and not without end"
+            raise CostError(f"{schedule.name} of {schedule.program} costs {seconds!r}", hint=hint)
         self.trials += 1
         one = None
         if seconds is not None:

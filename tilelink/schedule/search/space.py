@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
+from math import inf, prod
 from random import Random
 
-from tilelink.errors import ScheduleError, TileLinkError
+from tilelink.errors import ScheduleError, SearchError, TileLinkError
 from tilelink.ir.program import Dot, Program
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.bind import bind
@@ -38,7 +38,8 @@ class Space:
     """The schedules of programs with the same parameters, at given sizes.
 
     declared: schedules that somebody wrote, which need not be points; seeds: the points that are nearest to them.
-    refused counts what was pruned when a plan was asked for: error class or "shared memory" -> points.
+    refused counts what was pruned when a plan was asked for: error class or "shared memory" -> points; reasons has the
+    first error of each class.
     """
 
     programs: tuple[Program, ...]
@@ -51,6 +52,7 @@ class Space:
     seeds: tuple[Candidate, ...] = ()
     name: str = "found"
     refused: Counter[str] = field(default_factory=Counter[str], compare=False)
+    reasons: dict[str, TileLinkError] = field(default_factory=dict[str, TileLinkError], compare=False)
 
     @classmethod
     def of(
@@ -59,10 +61,12 @@ class Space:
     ) -> Space:  # fmt: skip
         """The space of all schedules of these programs. declared: schedules of some of them to begin with.
 
-        Raises ScheduleError if there is no program, or not that of a declared schedule.
+        Raises ScheduleError if there is no program, or not that of a declared schedule, and what binding raises for
+        sizes, ranks or a dtype that no schedule of the first program can have.
         """
         if not programs:
             raise ScheduleError("there is no program to search schedules for", hint="name one of the library")
+        bind(programs[0], Schedule(name="default", program=programs[0].name), dims, ranks, target, dtype)
         found = tuple(knobs(program, dims, ranks, target) for program in programs)
         numbers = {program.name: number for number, program in enumerate(programs)}
         if other := next((s for s in declared if s.program not in numbers), None):
@@ -82,12 +86,29 @@ class Space:
         return sum(prod(len(knob.labels) for knob in own) for own in self.knobs)
 
     def schedule(self, candidate: Candidate) -> Schedule:
-        """The schedule of a point."""
+        """The schedule of a point. Raises SearchError for what is none."""
+        self.check(candidate)
         program = self.programs[candidate.program]
         schedule = Schedule(name=self.name, program=program.name)
         for knob, choice in zip(self.knobs[candidate.program], candidate.choices, strict=True):
             schedule = knob.changes[choice](schedule)
         return schedule
+
+    def check(self, candidate: Candidate) -> None:
+        """Raises SearchError for what is no point of this space."""
+        hint = "Space has random, neighbour and cross, and Space.knobs says how many choices there are"
+        # Strategies need not be typed.
+        if not isinstance(candidate, Candidate) or not isinstance(candidate.choices, tuple):  # pyright: ignore
+            raise SearchError(f"a strategy proposes {candidate!r}", hint="a Candidate with a tuple of choices")
+        if not 0 <= candidate.program < len(self.programs):
+            raise SearchError(f"a strategy proposes program {candidate.program} of {len(self.programs)}", hint=hint)
+        own = self.knobs[candidate.program]
+        if len(candidate.choices) != len(own):
+            raise SearchError(f"a strategy proposes {len(candidate.choices)} choices for {len(own)} knobs", hint=hint)
+        for knob, choice in zip(own, candidate.choices, strict=True):
+            if not 0 <= choice < len(knob.labels):
+                message = f"a strategy proposes choice {choice} of {knob.name}, which has {len(knob.labels)}"
+                raise SearchError(message, hint=hint)
 
     def describe(self, candidate: Candidate) -> dict[str, str]:
         """Knob -> choice, in words."""
@@ -109,8 +130,17 @@ class Space:
             verify(plan)
         except TileLinkError as error:
             self.refused[type(error).__name__] += 1
+            self.reasons.setdefault(type(error).__name__, error)
             return None
         return plan
+
+    def tiles(self, number: int, schedule: Schedule) -> float:
+        """Tiles of all ranks by a schedule of the program with a number; without end if it cannot be bound."""
+        try:
+            bound = bind(self.programs[number], schedule, self.dims, self.ranks, self.target, self.dtype)
+        except TileLinkError:
+            return inf
+        return bound.ranks * sum(stage.total for stage in bound.stages.values())
 
     # Walking -------------------------------------------------------------------------------------------------
 

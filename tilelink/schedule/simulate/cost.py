@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import exp, inf, log, log2
 from typing import Literal, Protocol
 
+from tilelink.errors import CostError
 from tilelink.schedule.bulk import SHARED
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.simulate.work import Product, TileWork
@@ -35,6 +36,10 @@ class TileTime:
     main: float
     overhead: float = 0.0
 
+    def __post_init__(self) -> None:
+        _require(self, "main")
+        _require(self, "overhead")
+
     def __add__(self, other: TileTime) -> TileTime:
         return TileTime(main=self.main + other.main, overhead=self.overhead + other.overhead)
 
@@ -49,6 +54,8 @@ class Move:
     warps: int = FULL_WARPS
     lanes: int = 1
     """Programs that share an SM."""
+    busy: int = 1
+    """How many of these have a transfer."""
     size: float = 0.0
     """Bytes of such a transfer, in the mean."""
 
@@ -65,6 +72,14 @@ class MoveTime:
     latency: float = 0.0
     rate: float = inf
     efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(self, "setup")
+        _require(self, "latency")
+        if not self.rate > 0:
+            raise CostError(f"rate of a MoveTime is {self.rate!r}", hint="bytes a second, more than 0; inf: no limit")
+        if not 0 < self.efficiency <= 1:
+            raise CostError(f"efficiency of a MoveTime is {self.efficiency!r}", hint="a share, above 0 and at most 1")
 
 
 class CostModel(Protocol):
@@ -130,8 +145,16 @@ class Roofline:
         far = machine.network_latency if move.reach == "network" else 0.0
         own = move.size / (FILLING * machine.bulk_latency + move.size * move.lanes * machine.bulk_latency / SHARED)
         memory = machine.memory_bandwidth / 2 / move.programs if move.reach == "local" else inf
-        rate = min(own, machine.sm_bulk_rate / move.lanes, memory)
+        rate = min(own, machine.sm_bulk_rate / move.busy, memory)
         return MoveTime(latency=far, rate=rate, efficiency=1.0 if move.reach == "local" else machine.sm_push_efficiency)
+
+
+def _require(time: TileTime | MoveTime, name: str) -> None:
+    """Raises CostError for what is no number of seconds: simulated, it would never end or spoil every comparison."""
+    value = getattr(time, name)
+    if not 0 <= value < inf:
+        hint = "a cost model answers in seconds, from 0 on, and not without end"
+        raise CostError(f"{name} of a {type(time).__name__} is {value!r}", hint=hint)
 
 
 def _between(work: TileWork, machine: Machine) -> float:

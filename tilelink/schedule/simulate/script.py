@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilelink.errors import CostError
 from tilelink.ir.program import ITEM_BYTES, Dot, Read, Region, Transfer, Transpose, Value, Wait
 from tilelink.ir.visitor import reads, value_of, values
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.plan import NOTIFY, READ, SUBSTEPS, WAIT, Ints, Plan
-from tilelink.schedule.simulate.cost import CostModel, Engine, Move, TileTime
+from tilelink.schedule.simulate.cost import CostModel, Engine, Move, MoveTime, TileTime
 from tilelink.schedule.simulate.work import Executions, WorkOf, executions
 from tilelink.schedule.verify.queues import waits_are_free
 
@@ -196,6 +197,16 @@ def _needs(plan: Plan) -> Ints:
     return np.concatenate(grids, axis=1).ravel() if grids else np.zeros(0, np.int64)
 
 
+Time = TypeVar("Time", TileTime, MoveTime)
+
+
+def _answer(time: Time, kind: type[Time], cost: CostModel) -> Time:
+    """What a cost model says. Raises CostError for what is no such time: models need not be typed."""
+    if not isinstance(time, kind):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CostError(f"{type(cost).__name__} answers {time!r}", hint=f"return a {kind.__name__}")
+    return time
+
+
 class _Builder:
     """Prices statements one after the other."""
 
@@ -222,7 +233,7 @@ class _Builder:
         work = self.work_of.work(one)
         if work is not None and (not moves or work.products or work.elementwise or work.special):
             self._count(one, work.item)
-            time = self.cost.tile(work, self.machine)
+            time = _answer(self.cost.tile(work, self.machine), TileTime, self.cost)
             slices = self._slices(one, previous)
             part = TileTime(main=time.main / slices, overhead=time.overhead / slices)
             for k in range(slices):
@@ -301,12 +312,13 @@ class _Builder:
         reach = np.where(source == target, 0, np.where(source // node == target // node, 1, 2))
         by_copy = kernel.on_copy_engine
         engine = "copy" if by_copy else "bulk" if one.stage.bulk else engine
+        busy = min(kernel.lanes, -(-one.stage.total // kernel.blocks))
         moves = [
             Move(engine=engine, reach=far, programs=self.work_of.programs[one.stage.name], warps=kernel.warps,
-                 lanes=kernel.lanes, size=float(size.mean()))
+                 lanes=kernel.lanes, busy=busy, size=float(size.mean()))
             for far in REACHES
         ]  # fmt: skip
-        times = [self.cost.move(move, self.machine) for move in moves]
+        times = [_answer(self.cost.move(move, self.machine), MoveTime, self.cost) for move in moves]
         table = np.array([(t.setup, t.latency, t.rate, t.efficiency) for t in times])[reach]
         self.move_parts.append((source, target, size, reach, np.full(len(size), by_copy), *table.T))
         what = np.arange(self.moves_made, self.moves_made + len(size))
