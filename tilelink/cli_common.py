@@ -40,6 +40,8 @@ Ranks = Annotated[int, typer.Option("--ranks", "-n", min=1, help="how many ranks
 Sets = Annotated[list[str] | None, typer.Option("--set", help="a dimension or parameter, as in Ms=256; repeatable")]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON object instead of text")]
 Element = Annotated[Dtype, typer.Option("--dtype", help="the element type of tensors that have none of their own")]
+MachineName = Annotated[str, typer.Option("--machine", "-m", help="a shipped machine or a JSON file")]
+CostName = Annotated[str | None, typer.Option("--cost", help="your cost model, as module:class")]
 
 
 # Choices -----------------------------------------------------------------------------------------------------

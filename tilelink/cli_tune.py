@@ -16,15 +16,18 @@ from rich.table import Table
 from tilelink import cli_gpu, compiler
 from tilelink.cli_common import (
     AsJson,
+    CostName,
     Dtype,
     Element,
     File,
+    MachineName,
     ProgramName,
     Ranks,
     Sets,
     designed_errors,
     dims_of,
     imported,
+    random_tables,
     write,
 )
 from tilelink.errors import BindingError, SearchError, TileLinkError
@@ -54,14 +57,14 @@ def tune(
         str | None, typer.Option("--shape", metavar="M,N,K", help="all dimensions at once, in the program's order")
     ] = None,
     dtype: Element = Dtype.bf16,
-    machine: Annotated[str, typer.Option("--machine", "-m", help="a shipped machine or a JSON file")] = "8xH200",
+    machine: MachineName = "8xH200",
     target: Annotated[
         str | None, typer.Option("--target", help="what kernels are for  [default: the machine's]")
     ] = None,
     strategy: Annotated[
         str, typer.Option("--strategy", help=f"one of {', '.join(STRATEGIES)}, or yours as module:function")
     ] = "evolution",
-    cost: Annotated[str | None, typer.Option("--cost", help="your cost model, as module:class")] = None,
+    cost: CostName = None,
     budget: Annotated[
         float | None,
         typer.Option(
@@ -89,17 +92,14 @@ def tune(
         dims = dims_of(chosen, [*_shape(chosen, shape), *(sets or [])], SIZES)
         if measured:
             cli_gpu.require_gpus(ranks, hint="without --measure the model alone compares them")
-        with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True),
-                      disable=as_json or not Console(stderr=True).is_terminal, transient=True) as bar:  # fmt: skip
-            task = bar.add_task("searching", total=trials)
-            found = rank(
-                programs, dims=dims, ranks=ranks, machine=load_machine(machine), target=target,
-                dtype=dtype.value, by=imported(strategy) if ":" in strategy else strategy,
-                cost=imported(cost)() if cost else None,
-                budget_s=BUDGET_S if budget is None and trials is None else budget, trials=trials,
-                seed=seed, declared=[s for p in programs for s in module.schedules_of(p)],
-                progress=lambda _: bar.advance(task), keep_interrupted=True,
-            )  # fmt: skip
+        options = {
+            "dims": dims, "ranks": ranks, "machine": load_machine(machine), "target": target, "dtype": dtype.value,
+            "by": imported(strategy) if ":" in strategy else strategy, "cost": imported(cost)() if cost else None,
+            "budget_s": BUDGET_S if budget is None and trials is None else budget, "trials": trials, "seed": seed,
+            "tables": random_tables(chosen, dims, ranks, seed),
+            "declared": [s for p in programs for s in module.schedules_of(p)],
+        }  # fmt: skip
+        found = _searched(programs, options, quiet=as_json)
         lines = [_line(programs, one) for one in _shown(found, top)]
         if not lines:
             raise _nothing(found)
@@ -114,6 +114,15 @@ def tune(
     _show(found, {"program": chosen.name, **asked}, lines, best, seconds, as_json)
     if found.ended == "interrupt":
         raise typer.Exit(130)
+
+
+def _searched(programs: Sequence[Program], options: dict[str, Any], quiet: bool) -> Found:
+    """What a search finds that an interrupt ends, with a bar where somebody looks at it."""
+    console = Console(stderr=True)
+    parts = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*parts, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("searching", total=options["trials"])
+        return rank(programs, **options, progress=lambda _: bar.advance(task), keep_interrupted=True)
 
 
 def _nothing(found: Found) -> TileLinkError:

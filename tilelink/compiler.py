@@ -198,13 +198,16 @@ def plan(
     that is not safe.
     """
     numbers = bound(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target)
-    result = make_plan(numbers, _checked_tables(numbers, tables or {}))
+    result = make_plan(numbers, checked_tables(numbers, tables or {}))
     verify(result)
     return result
 
 
-def _checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:
-    """The tables as arrays: each has integers of its shape and below its bound, for kernels read them unchecked."""
+def checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:
+    """The tables as arrays: each has integers of its shape and below its bound, for kernels read them unchecked.
+
+    Raises BindingError and ShapeError.
+    """
     arrays: dict[str, Any] = {}
     wanted = {t.decl.name: t for t in numbers.tensors.values() if t.decl.space == "table"}
     if unknown := sorted(tables.keys() - wanted.keys()):

@@ -1,8 +1,10 @@
 """Copy-engine stages: their events are those of the plan."""
 
+import pytest
 import torch
 
 from tilelink import compiler
+from tilelink.errors import EmitError
 from tilelink.reference.trial import random_inputs
 from tilelink.schedule.traces import differences
 
@@ -39,3 +41,37 @@ def test_plain_stores_are_no_transfers() -> None:
         assert torch.equal(outputs[0]["y"], given[0]["x"] + given[1]["x"])
     lanes = {(lane.rank, lane.stream, lane.program): lane.events for lane in result.traces}
     assert differences(kernel.plan, lanes, 2) == []
+
+
+REPEATED = """
+program repeated(M, N):
+    x : in [M, N]
+    h : symmetric [M, N]
+    y : out [M, N]
+
+    comm send(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[0, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+
+    compute take(i: M, j: N):
+        consumer_tile_wait(h[i, j])
+        y[i, j] = h[i, j]
+
+schedule engine for repeated:
+    send on copy_engine, tile(i={rows})
+"""
+
+
+def test_a_row_that_is_repeated_is_for_programs() -> None:
+    dims = {"M": 6, "N": 8}
+    module = compiler.parse(REPEATED.format(rows=4))
+    program = module.program()
+    with pytest.raises(EmitError, match="copies boxes of equal sizes") as caught:
+        compiler.source(program, module.schedules[0], ranks=2, dims=dims)
+    assert caught.value.location and caught.value.location.line == 8
+    inputs = random_inputs(program, ranks=2, dims=dims, dtype="f32", launches=1, seed=0)
+    row_by_row = compiler.parse(REPEATED.format(rows=1)).schedules[0]
+    for schedule in (row_by_row, None):
+        outputs = compiler.compile(program, schedule, ranks=2, dims=dims)(inputs[0])
+        for rank in range(2):
+            assert torch.equal(outputs[rank]["y"], inputs[0][1 - rank]["x"][:1].expand(6, 8))

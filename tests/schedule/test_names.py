@@ -165,3 +165,31 @@ def test_the_schedules_of_the_library_name_what_there_is(program, schedule) -> N
     known = NamesOf(program=program)
     for part in (*schedule.stages, *schedule.tensors) if schedule else ():
         known(part, part)
+
+
+RESOURCES = {
+    "sm": "on sm", "sm(3)": "on sm(3)", "on sm(3)": "on sm(3)", "copy_engine": "on copy_engine",
+    "in add": "in add epilogue", "in add prologue": "in add prologue",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", RESOURCES)
+def test_resources_and_orders_may_be_given_by_their_texts(text: str) -> None:
+    schedule = tilelink.schedule(PROGRAM).on("send", text).order("send", "i", IndexOrder(index="p"), group=("p", 2))
+    assert str(schedule.stage("send")) == f"send {RESOURCES[text]}, order(i, p, group(p, 2))"
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda s: s.on("send", "sms(1)"), "no resource 'sms(1)'"),
+        (lambda s: s.on("send", 3), "3 runs no stage"),
+        (lambda s: s.tile("send", i="a"), "size i='a' of send"),
+        (lambda s: s.tile("send", i=2.5), "size i=2.5 of send"),
+        (lambda s: s.channel("left", M=0), "size M=0 of left"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(build: Build, says: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        build(tilelink.schedule(PROGRAM))
+    assert caught.value.message == says

@@ -106,6 +106,22 @@ BROKEN = {
         + ADD,
         "nothing orders the two",
     ),
+    "two writes of which the order of tiles says the last": (
+        ExclusiveWriteError,
+        "program p(M):\n    x : in [M]\n    h : local [M]\n    y : out [M]\n"
+        "    compute fill(l: 4, i: M):\n        h[i] = x[i] * l\n        producer_tile_notify(h[i])\n"
+        "    compute use(i: M):\n        consumer_tile_wait(h[i])\n        y[i] = h[i]\n"
+        "schedule s for p:\n    fill on sm(1), order(l, i)\n",
+        "only the schedule orders the two",
+    ),
+    "a read that only the order of kernels puts before a write": (
+        OrderingError,
+        HEAD.replace("symmetric", "local") + "    compute fill(i: M, j: N):\n        h[i, j] = x[i, j]\n"
+        "        producer_tile_notify(h[i, j])\n"
+        "    compute use(i: M, j: N):\n        consumer_tile_wait(h[i, j])\n        y[i, j] = h[i, j]\n"
+        "    compute again(i: M, j: N):\n        h[i, j] = x[i, j] * 2.0\n",
+        "only the schedule orders the two",
+    ),
     "an output its owner cannot wait for": (
         OrderingError,
         "program p(M, N):\n    x : in [M, N]\n    y : out symmetric [M, N]\n"
@@ -178,3 +194,15 @@ def test_a_lost_notify_is_always_refused(program, schedule) -> None:  # pyright:
         found: list[VerificationError] = refusals(mutant)
         assert found
         assert isinstance(found[0], AccountingError)
+
+
+def test_writes_that_signals_order_are_safe() -> None:
+    """Twice into one buffer, of which the second waits until the first was read."""
+    text = HEAD.replace("symmetric", "local").replace("    y :", "    z : local [M, N]\n    y :") + (
+        "    compute fill(i: M, j: N):\n        h[i, j] = x[i, j]\n        producer_tile_notify(h[i, j])\n"
+        "    compute use(i: M, j: N):\n        consumer_tile_wait(h[i, j])\n        z[i, j] = h[i, j]\n"
+        "        producer_tile_notify(z[i, j])\n"
+        "    compute again(i: M, j: N):\n        consumer_tile_wait(z[i, j])\n        h[i, j] = z[i, j] * 2.0\n"
+        "        y[i, j] = h[i, j]\n"
+    )
+    assert refusals(planned(text)) == []

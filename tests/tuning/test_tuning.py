@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tilelink import compiler
 from tilelink.cli import app
-from tilelink.errors import OutputError
+from tilelink.errors import BindingError, OutputError
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.simulate import simulate
 from tilelink.target import target
@@ -191,3 +191,28 @@ def test_an_interrupted_search_shows_the_best_so_far(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(importlib.import_module("tilelink.tuning.rank"), "simulate", interrupted)
     done = CliRunner().invoke(app, ["tune", "gemm_rs", "-p", "gemm_rs_ring", "-n", "2", "--shape", "256,512,512"])
     assert done.exit_code == 130 and "interrupted: the best so far" in done.output and "gemm_rs_ring" in done.output
+
+
+LOOKED_UP = """
+program rows(V, B):
+    e : in symmetric [V, 8]
+    home : table [B] < ranks
+    row : table [B] < V
+    y : out [B, 8]
+
+    comm fetch(b: B):
+        tile_pull_data(y[b, :], e[row[b], :] @ home[b])
+"""
+
+
+def test_programs_with_tables_are_searched_too(tmp_path: Path) -> None:
+    (tmp_path / "rows.tl").write_text(LOOKED_UP)
+    command = ["tune", str(tmp_path / "rows.tl"), "-n", "2", "--set", "V=20", "--set", "B=6", "--trials", "4", "--json"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0 and json.loads(done.stdout)["candidates"], done.output
+    options: dict[str, Any] = {"dims": {"V": 20, "B": 6}, "ranks": 2, "trials": 4}
+    programs = compiler.parse(LOOKED_UP).programs
+    with pytest.raises(BindingError, match="table 'home' has no value"):
+        rank(programs, **options)
+    tables = {"home": [[0] * 6, [1] * 6], "row": [[0] * 6, [3] * 6]}
+    assert rank(programs, **options, tables=tables).ranking

@@ -65,8 +65,16 @@ class QueueStatements:
             self._loop(names[1:], body)
 
     def _copy(self, target: Region, source: Region, tile: str) -> None:
+        if self._box(target) != self._box(source):
+            hint = "to repeat or to reshape a region is for programs: run the stage on sm"
+            raise EmitError("the copy engine copies boxes of equal sizes", location=target.location, hint=hint)
         ends = ", ".join(self._end(region) for region in (target, source))
         self.writer.line(f"queue.copy({ends}, {self.stage.number}, {tile})")
+
+    def _box(self, region: Region) -> tuple[int, ...]:
+        """The sizes of a region's box, without those of one element."""
+        spans = self.bound.tile_map(self.stage.name, region).spans
+        return tuple(span.size for span in spans if span.kind != "point" and span.size != 1)
 
     def _end(self, region: Region) -> str:
         """`"xs", rank, (low, ...), (size, ...)`."""

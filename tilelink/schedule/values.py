@@ -5,6 +5,7 @@ Built by a chain of methods, each returning a new schedule; printed as the text 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -51,6 +52,23 @@ class Fused:
 
 
 Resource = CopyEngine | Sm | Fused
+_RESOURCE = re.compile(r"(?:on )?(?:(copy_engine)|sm(?:\(([0-9]+)\))?)|in (\w+)(?: (prologue|epilogue))?")
+
+
+def resource_of(text: str) -> Resource:
+    """The resource that a text means, as a schedule says it: "copy_engine", "sm", "sm(4)", "in gemm prologue".
+
+    Raises ScheduleError for another text.
+    """
+    found = _RESOURCE.fullmatch(text.strip())
+    if found is None:
+        raise ScheduleError(f"no resource {text!r}", hint="one of copy_engine, sm, sm(n), in STAGE prologue|epilogue")
+    engine, programs, stage, place = found.groups()
+    if engine:
+        return CopyEngine()
+    if stage:
+        return Fused(stage=stage, place=place or "epilogue")
+    return Sm(programs=int(programs) if programs else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,8 +218,12 @@ class Schedule:
         """The tensor's part of the schedule, empty when it has none."""
         return next((t for t in self.tensors if t.name == name), TensorSchedule(name=name))
 
-    def on(self, stage: str, resource: Resource) -> Schedule:
-        return self._with_stage(replace(self.stage(stage), resource=resource))
+    def on(self, stage: str, resource: Resource | str) -> Schedule:
+        """What runs a stage: a resource, or its text such as "copy_engine", "sm", "sm(4)" or "in gemm epilogue"."""
+        found = resource_of(resource) if isinstance(resource, str) else resource
+        if not isinstance(found, CopyEngine | Sm | Fused):  # pyright: ignore[reportUnnecessaryIsInstance] - nor typed
+            raise ScheduleError(f"{resource!r} runs no stage", hint="one of copy_engine, sm, sm(n), in STAGE epilogue")
+        return self._with_stage(replace(self.stage(stage), resource=found))
 
     def direction(self, stage: str, direction: str) -> Schedule:
         if direction not in ("push", "pull"):
@@ -209,13 +231,17 @@ class Schedule:
         return self._with_stage(replace(self.stage(stage), direction=direction))
 
     def tile(self, stage: str, **sizes: int) -> Schedule:
+        """The elements of a tile along its indices, and along `k` of what a product contracts."""
         return self._with_stage(replace(self.stage(stage), tiles=_positive(stage, sizes)))
 
-    def order(self, stage: str, *nest: IndexOrder, group: tuple[str, int] | None = None) -> Schedule:
-        order = Order(nest=nest, group=group) if nest or group else None
+    def order(self, stage: str, *nest: IndexOrder | str, group: tuple[str, int] | None = None) -> Schedule:
+        """The order of tiles: indices from the outermost on, by name or with a sequence; bands of the last two."""
+        terms = tuple(IndexOrder(index=term) if isinstance(term, str) else term for term in nest)
+        order = Order(nest=terms, group=group) if terms or group else None
         return self._with_stage(replace(self.stage(stage), order=order))
 
     def knobs(self, stage: str, *, warps: int | None = None, stages: int | None = None) -> Schedule:
+        """Warps of the stage's kernel, and stages of the pipelines of its products."""
         return self._with_stage(replace(self.stage(stage), warps=warps, stages=stages))
 
     def flat(self, stage: str, on: bool = True) -> Schedule:
@@ -245,9 +271,11 @@ class Schedule:
         return self._with_stage(replace(self.stage(stage), bulk=programs))
 
     def channel(self, tensor: str, **sizes: int) -> Schedule:
+        """The elements of a tensor that share a signal, by dimensions or by indices that run along them."""
         return self._with_tensor(replace(self.tensor(tensor), channel=_positive(tensor, sizes)))
 
     def buffers(self, tensor: str, count: int) -> Schedule:
+        """How many launches may use a symmetric tensor before its memory is used again."""
         if count < 1:
             raise ScheduleError(f"buffers {count} of {tensor}", hint="a tensor has at least one buffer")
         return self._with_tensor(replace(self.tensor(tensor), buffers=count))
@@ -296,6 +324,6 @@ def _sizes(sizes: Sizes) -> str:
 
 def _positive(what: str, sizes: dict[str, int]) -> Sizes:
     for key, size in sizes.items():
-        if size < 1:
-            raise ScheduleError(f"size {key}={size} of {what}", hint="sizes are at least one")
+        if not isinstance(size, int) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
+            raise ScheduleError(f"size {key}={size!r} of {what}", hint="sizes are whole numbers, at least one")
     return tuple(sizes.items())

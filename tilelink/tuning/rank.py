@@ -68,6 +68,7 @@ def rank(
     machine: str | Path | Machine = "8xH200",
     target: str | Target | None = None,
     dtype: str = "bf16",
+    tables: compiler.Tables | None = None,
     declared: Sequence[Schedule] = (),
     by: str | Strategy = "annealing",
     cost: CostModel | None = None,
@@ -79,7 +80,8 @@ def rank(
 ) -> Found:
     """Searches the schedules of programs that compute the same, judged by simulated seconds on a machine.
 
-    declared: schedules of these programs that are among what is ranked, and near which strategies begin.
+    tables: those of the programs, the same of all. declared: schedules of these programs that are among what is ranked,
+    and near which strategies begin.
     by: a strategy or its name. machine: a description, its name, or its file. target: what kernels are for (None: the
     machine's own). cost: what work takes (None: the roofline model). budget_s: None for BUDGET_S, or, with trials, for
     no limit. The rest is `search`'s.
@@ -88,11 +90,13 @@ def rank(
     """
     described = machine if isinstance(machine, Machine) else load_machine(machine)
     held = target if isinstance(target, Target) else replace(described, target=target or described.target).processor
-    space = Space.of(programs, dims=dims, ranks=ranks, target=held, dtype=dtype, declared=declared)
+    numbers = [compiler.bound(one, ranks=ranks, dims=dims, dtype=dtype, target=held) for one in programs[:1]]
+    arrays = compiler.checked_tables(numbers[0], tables or {}) if numbers else {}
+    space = Space.of(programs, dims=dims, ranks=ranks, target=held, dtype=dtype, declared=declared, tables=arrays)
     chosen = strategy(by) if isinstance(by, str) else by
 
     def seconds(plan: Plan) -> float:
-        return simulate(plan, described, cost=cost).seconds
+        return simulate(plan, described, cost=cost, tables=arrays).seconds
 
     return search(
         space, seconds, chosen, budget_s=BUDGET_S if budget_s is None and trials is None else budget_s, trials=trials,

@@ -249,7 +249,6 @@ class Saying:
         (Saying(move=lambda: MoveTime(efficiency=2.0)), "efficiency of a MoveTime is 2.0"),
         (Roofline, "the cost model is the class Roofline"),
     ],
-    ids=str,
 )
 def test_a_model_that_answers_no_time_is_told_so(model: Any, says: str) -> None:
     module = compiler.load("ag_gemm")

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf, prod
 from random import Random
+from typing import Any
+
+from numpy.typing import NDArray
 
 from tilelink.errors import ScheduleError, SearchError, TileLinkError
 from tilelink.ir.program import Dot, Program
@@ -51,15 +54,18 @@ class Space:
     declared: tuple[Schedule, ...] = ()
     seeds: tuple[Candidate, ...] = ()
     name: str = "found"
+    tables: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, Any], compare=False)
     refused: Counter[str] = field(default_factory=Counter[str], compare=False)
     reasons: dict[str, TileLinkError] = field(default_factory=dict[str, TileLinkError], compare=False)
 
     @classmethod
     def of(
         cls, programs: Sequence[Program], *, dims: Mapping[str, int | float | bool], ranks: int, target: Target,
-        dtype: str = "bf16", declared: Sequence[Schedule] = (),
+        dtype: str = "bf16", declared: Sequence[Schedule] = (), tables: Mapping[str, NDArray[Any]] | None = None,
     ) -> Space:  # fmt: skip
         """The space of all schedules of these programs. declared: schedules of some of them to begin with.
+
+        tables: name -> int array [ranks, *shape] of the dynamic mappings.
 
         Raises ScheduleError if there is no program, or not that of a declared schedule, and what binding raises for
         sizes, ranks or a dtype that no schedule of the first program can have.
@@ -77,7 +83,7 @@ class Space:
         ]
         return cls(
             programs=tuple(programs), knobs=found, dims=dims, ranks=ranks, dtype=dtype, target=target,
-            declared=tuple(declared), seeds=tuple(seeds),
+            declared=tuple(declared), seeds=tuple(seeds), tables=tables or {},
         )  # fmt: skip
 
     @property
@@ -126,7 +132,7 @@ class Space:
             if reason := does_not_fit(bound):
                 self.refused[reason] += 1
                 return None
-            plan = make_plan(bound)
+            plan = make_plan(bound, self.tables)
             verify(plan)
         except TileLinkError as error:
             self.refused[type(error).__name__] += 1

@@ -8,7 +8,7 @@ graph, which is exact.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -163,6 +163,25 @@ class HappensBefore:
         for lane, (number, rank, _) in enumerate(self.plan.lanes):
             by_place.setdefault((kernels[number].stream, rank, kernels[number].position), []).append(lane)
         return [by_place.get((kernels[n].stream, r, kernels[n].position + 1), []) for n, r, _ in self.plan.lanes]
+
+
+class BySignals(HappensBefore):
+    """What happens before what by signals and inside tasks alone, whatever the order of tiles, stages and kernels.
+
+    A lane is one task.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        tasks = len(plan.lane)
+        lanes = tuple(plan.lanes[lane] for lane in plan.lane.tolist())
+        super().__init__(plan=replace(plan, lane=np.arange(tasks), sequence=np.zeros(tasks, np.int64), lanes=lanes))
+
+    def _earlier_kernel(self, task_a: Ints, task_b: Ints) -> np.ndarray:
+        return np.zeros(len(task_a), bool)
+
+    @cached_property
+    def _successors(self) -> list[list[int]]:
+        return [[] for _ in self.plan.lanes]
 
 
 def _visit(earliest: dict[int, int], todo: list[int], lane: int, place: int) -> None:

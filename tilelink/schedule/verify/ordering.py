@@ -4,6 +4,7 @@ is written remotely."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -11,13 +12,13 @@ from tilelink.errors import ExclusiveWriteError, OrderingError, VerificationErro
 from tilelink.schedule.plan import NOTIFY, READ, WRITE, Ints, Plan
 from tilelink.schedule.verify.astray import astray
 from tilelink.schedule.verify.cells import Cells, groups
-from tilelink.schedule.verify.happens_before import HappensBefore
+from tilelink.schedule.verify.happens_before import BySignals, HappensBefore
 from tilelink.schedule.verify.refusal import box, refuse, where
 
 
 def ordering(plan: Plan) -> Iterator[VerificationError]:
     """Refusals of reads that nothing orders after a write of the same element by another task."""
-    order = HappensBefore(plan=plan)
+    order = Orders(plan)
     yield from _inputs_of_peers(plan)
     yield from _unfinished_outputs(plan)
     for name, rank, rows in groups(plan):
@@ -29,7 +30,7 @@ def ordering(plan: Plan) -> Iterator[VerificationError]:
 
 def exclusive_writes(plan: Plan) -> Iterator[VerificationError]:
     """Refusals of unordered writes to one element, and of remote writes to what peers cannot reach."""
-    order = HappensBefore(plan=plan)
+    order = Orders(plan)
     a = plan.accesses
     for name, rank, rows in groups(plan):
         tensor = plan.bound.tensors[name]
@@ -42,6 +43,31 @@ def exclusive_writes(plan: Plan) -> Iterator[VerificationError]:
             yield refuse(ExclusiveWriteError, plan, message, task=task, statement=statement, hint=hint)
         first, second = pairs(plan, rows, WRITE)
         yield from _check_writes(plan, order, name, rank, first, second)
+
+
+class Orders:
+    """What is ordered in a plan, and what would be by any other schedule too."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.planned = HappensBefore(plan=plan)
+        self._plan = plan
+
+    @cached_property
+    def _signals(self) -> BySignals:
+        return BySignals(self._plan)
+
+    def by_signals(self, first: Ints, second: Ints) -> np.ndarray:
+        """For each pair of rows of the plan's accesses, whether signals alone order them; cheap where none is."""
+        a = self._plan.accesses
+        if not len(first):
+            return np.zeros(0, bool)
+        return self._signals.before(a.task[first], a.position[first], a.task[second], a.position[second])
+
+    def unplanned(self, one: int, other: int) -> bool:
+        """Whether not even the plan orders two accesses."""
+        a = self._plan.accesses
+        pair, back = np.array([one, other]), np.array([other, one])
+        return not self.planned.before(a.task[pair], a.position[pair], a.task[back], a.position[back]).any()
 
 
 def _rank_of(plan: Plan, tasks: Ints) -> Ints:
@@ -130,19 +156,18 @@ def pairs(plan: Plan, rows: Ints, kind: int) -> tuple[Ints, Ints]:
 
 
 def _check_reads(
-    plan: Plan, order: HappensBefore, name: str, rank: int, writes: Ints, reads: Ints
+    plan: Plan, order: Orders, name: str, rank: int, writes: Ints, reads: Ints
 ) -> Iterator[VerificationError]:
     """Every write is before or after the read, and those before it fill all of it.
 
     Coverage has shown that somebody writes all of it: so a read with all its writes before it is filled.
     """
     a = plan.accesses
-    before = order.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
+    before = order.planned.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
     rest = np.flatnonzero(~before)
-    w, r = writes[rest], reads[rest]
-    after = order.before(a.task[r], a.position[r], a.task[w], a.position[w])
+    after = order.by_signals(reads[rest], writes[rest])
     for pair in rest[~after][:3]:
-        yield _refusal(plan, name, rank, int(writes[pair]), int(reads[pair]))
+        yield _refusal(plan, name, rank, int(writes[pair]), int(reads[pair]), order)
     late = reads[rest[after]]
     for read, first in zip(*np.unique(late, return_index=True), strict=True):
         if not _filled(plan, int(read), writes[before & (reads == read)]):
@@ -171,28 +196,28 @@ def _too_early(plan: Plan, name: str, rank: int, write: int, read: int) -> Verif
 
 
 def _check_writes(
-    plan: Plan, order: HappensBefore, name: str, rank: int, first: Ints, second: Ints
+    plan: Plan, order: Orders, name: str, rank: int, first: Ints, second: Ints
 ) -> Iterator[VerificationError]:
-    a = plan.accesses
-    ordered = order.before(a.task[first], a.position[first], a.task[second], a.position[second])
-    rest = np.flatnonzero(~ordered)
-    f, s = first[rest], second[rest]
-    later = order.before(a.task[s], a.position[s], a.task[f], a.position[f])
+    """Of two writes of an element the program says which is the last one, not the schedule."""
+    rest = np.flatnonzero(~order.by_signals(first, second))
+    later = order.by_signals(second[rest], first[rest])
     for pair in rest[~later][:3]:
-        yield _refusal(plan, name, rank, int(first[pair]), int(second[pair]))
+        yield _refusal(plan, name, rank, int(first[pair]), int(second[pair]), order)
 
 
-def _refusal(plan: Plan, name: str, rank: int, write: int, other: int) -> VerificationError:
+def _refusal(plan: Plan, name: str, rank: int, write: int, other: int, order: Orders) -> VerificationError:
+    what = "nothing" if order.unplanned(write, other) else "only the schedule"
+    also = f"which {where(plan, int(plan.accesses.task[write]))} also writes, and {what} orders the two"
     if plan.accesses.kind[other] == READ:
-        return _unordered_read(plan, name, rank, write, other)
-    message = f"writes {name} of rank {rank}, {_unordered(plan, write)}"
+        return _unordered_read(plan, name, rank, write, other, also)
+    message = f"writes {name} of rank {rank}, {also}"
     hint = "let one task write each element, or order the writes by a notify and a wait"
     return _of_pair(ExclusiveWriteError, plan, message, write, other, hint)
 
 
-def _unordered_read(plan: Plan, name: str, rank: int, write: int, read: int) -> VerificationError:
-    """Says which signal misses, where the reader waits and the writer notifies already."""
-    a, dims, other = plan.accesses, len(plan.bound.tensors[name].shape), _unordered(plan, write)
+def _unordered_read(plan: Plan, name: str, rank: int, write: int, read: int, other: str) -> VerificationError:
+    """Says which signal misses, where the reader waits and the writer notifies already. other: of the write."""
+    a, dims = plan.accesses, len(plan.bound.tensors[name].shape)
     missing = astray(plan, name, rank, write, read)
     if (wait := missing.wait) is not None:
         what = f"waits for {name}{wait} of rank {rank} and reads {name}{box(a.lo[read], a.hi[read], dims)}, {other}"
@@ -206,10 +231,6 @@ def _unordered_read(plan: Plan, name: str, rank: int, write: int, read: int) -> 
         return _of_pair(OrderingError, plan, message, write, read, hint, related=notify.statement)
     hint = f"notify the region of {name} on rank {rank} after the write and wait for it before the read"
     return _of_pair(OrderingError, plan, f"reads {name} of rank {rank}, {other}", write, read, hint)
-
-
-def _unordered(plan: Plan, write: int) -> str:
-    return f"which {where(plan, int(plan.accesses.task[write]))} also writes, and nothing orders the two"
 
 
 def _of_pair(
