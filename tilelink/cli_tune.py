@@ -41,6 +41,7 @@ SIZES = (1024, 1024, 4096, 1024, 128, 64)
 US = 1e6
 BUDGET_S = 60.0
 """Seconds of a search of which nobody said how long it may be."""
+BUDGET = f"seconds of searching  [default: {BUDGET_S:g}; with --trials no limit]"
 SLOWER = 3.0
 """Declared schedules that are predicted to take so many times what the best candidate does are not measured."""
 NOT_MEASURED = "not measured: predicted slower"
@@ -65,12 +66,7 @@ def tune(
         str, typer.Option("--strategy", help=f"one of {', '.join(STRATEGIES)}, or yours as module:function")
     ] = "evolution",
     cost: CostName = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            "--budget", min=0.0, help=f"seconds of searching  [default: {BUDGET_S:g}; with --trials no limit]"
-        ),
-    ] = None,
+    budget: Annotated[float | None, typer.Option("--budget", min=0.0, help=BUDGET)] = None,
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="points to try at most")] = None,
     top: Annotated[
         int, typer.Option("--top", min=1, help="best schedules to show and to measure, besides the declared ones")
@@ -107,8 +103,7 @@ def tune(
         seconds = {"search": found.elapsed}
         if measured and found.ended != "interrupt":
             request = {"file": file, "dims": dims, "dtype": dtype.value, "compile_budget": compile_budget}
-            with _measuring(lines, ranks, quiet=as_json):
-                best, took = _measure(request, programs, lines, ranks)
+            best, took = _measure(request, programs, lines, ranks, quiet=as_json)
             seconds |= took
     asked = {"ranks": ranks, "dims": dims, "dtype": dtype.value, "machine": machine, "strategy": strategy, "seed": seed}
     _show(found, {"program": chosen.name, **asked}, lines, best, seconds, as_json)
@@ -179,7 +174,7 @@ def _measuring(lines: Sequence[dict[str, Any]], ranks: int, quiet: bool) -> Gene
 
 
 def _measure(
-    request: dict[str, Any], programs: Sequence[Program], lines: list[dict[str, Any]], ranks: int
+    request: dict[str, Any], programs: Sequence[Program], lines: list[dict[str, Any]], ranks: int, quiet: bool
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """Adds measured times to the lines and stores the best.
 
@@ -187,9 +182,9 @@ def _measure(
     """
     begin, chosen = time.perf_counter(), worth_measuring(lines)
     work_s = request["compile_budget"] + CANDIDATE_S * len(chosen)
-    answer = cli_gpu.on_gpus(
-        {**request, "what": "tune", "candidates": chosen}, ranks, work_s=work_s, hint="measure fewer, with --top"
-    )
+    asked = {**request, "what": "tune", "candidates": chosen}
+    with _measuring(lines, ranks, quiet):
+        answer = cli_gpu.on_gpus(asked, ranks, work_s=work_s, hint="measure fewer, with --top")
     for line in lines:
         line |= {"measured_us": None, "dropped": NOT_MEASURED}
     for line, one, late in zip(chosen, answer["measured"], answer["unprepared"], strict=True):
