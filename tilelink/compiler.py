@@ -17,7 +17,16 @@ from tilelink.backend import store
 from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
 from tilelink.compiler_cpu import Kernel, Tensors, layout
-from tilelink.errors import BindingError, ParseError, ShapeError, UnknownNameError, UnknownTargetError, did_you_mean
+from tilelink.errors import (
+    AccountingError,
+    BindingError,
+    ParseError,
+    ProgressError,
+    ShapeError,
+    UnknownNameError,
+    UnknownTargetError,
+    did_you_mean,
+)
 from tilelink.frontend.checker import check, require_program
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program
@@ -155,11 +164,20 @@ def _parsed(text: str, file: str) -> Module:
 def reference(
     program: Program, inputs: Sequence[Tensors], *, dims: Dims, dtype: str = "f32"
 ) -> list[dict[str, torch.Tensor]]:
-    """What a program means: inputs[rank][name] -> outputs[rank][name], on torch tensors and without any schedule."""
+    """What a program means: inputs[rank][name] -> outputs[rank][name], on torch tensors and without any schedule.
+
+    Every index is one tile, unless it is used as a number. Raises what is wrong with that: a program may be safe with
+    smaller tiles alone, as where a step waits for the one before it along such an index.
+    """
     from tilelink.reference.run import run
 
     require_program(program)
-    return [dict(own) for own in run(program, inputs, dims, dtype=dtype)]
+    try:
+        return [dict(own) for own in run(program, inputs, dims, dtype=dtype)]
+    except (AccountingError, ProgressError) as error:
+        hint = "a schedule with smaller tiles may be safe for all that: compare its results with your own reference"
+        message = f"the reference, in which every index is one tile, cannot follow: {error.message}"
+        raise type(error)(message, location=error.location, hint=hint) from None
 
 
 # Plans -------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.reference import texts
+from tilelink import compiler
 from tilelink.errors import AccountingError, BindingError, DtypeError, ProgressError
 
 HEAD = "program p(M):\n    x : in [M]\n    h : symmetric [M]\n    y : out [M]\n"
@@ -87,3 +88,38 @@ def test_parameters_ranks_and_element_types_that_do_not_fit() -> None:
         texts.run(program, given, {"M": 3}, ranks=2)
     with pytest.raises(DtypeError, match="no element type f8"):
         texts.run(program, given, {"M": 3}, dtype="f8")
+
+
+STEPS = """
+program steps(H, T, TP):
+    x : in [H]
+    u : symmetric [TP, H]
+    y : out [H]
+
+    compute init(i: H):
+        u[1, i] = x[i]
+        producer_tile_notify(u[1, i])
+
+    compute step(t: T, i: H):
+        consumer_tile_wait(u[1 + t, i])
+        u[2 + t, i] = 0.25 * u[1 + t, i]
+        producer_tile_notify(u[2 + t, i])
+
+    compute final(i: H):
+        consumer_tile_wait(u[T + 1, i])
+        y[i] = u[T + 1, i]
+
+schedule s for steps:
+    step on sm, tile(t=1, i=8), order(t, i)
+    u channel(tp=1)
+"""
+
+
+def test_what_only_small_tiles_make_safe_the_reference_cannot_follow_and_says_so() -> None:
+    module = compiler.parse(STEPS)
+    program, dims = module.program(), {"H": 8, "T": 2, "TP": 4}
+    given = [{"x": torch.arange(8.0)}, {"x": torch.ones(8)}]
+    outputs = compiler.compile(program, module.schedules[0], ranks=2, dims=dims)(given)
+    assert all(torch.equal(own["y"], one["x"] / 16) for own, one in zip(outputs, given, strict=True))
+    with pytest.raises(ProgressError, match="the reference, in which every index is one tile, cannot follow: "):
+        compiler.reference(program, given, dims=dims)
