@@ -274,7 +274,7 @@ AccountingError: consumer_tile_wait waits for h, which no producer_tile_notify o
     "ProgressError": (
         program(HEAD + CIRCLE),
         """\
-ProgressError: rank 0, a tile (i=0): waits for ever for h channel [0, 0] (peer signals); rank 1, a tile (i=0) waits for h; rank 2, a tile (i=0) waits for h
+ProgressError: rank 0, a tile (i=0): waits for ever for h channel [0, 0] (peer signals), which rank 2, a tile (i=0) has not notified; rank 1, a tile (i=0) waits for h; rank 2, a tile (i=0) waits for h
   at wrong.tl:6:24
             peer_tile_wait(h[i, :])
                            ^^^^^^^

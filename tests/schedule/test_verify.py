@@ -206,3 +206,29 @@ def test_writes_that_signals_order_are_safe() -> None:
         "        y[i, j] = h[i, j]\n"
     )
     assert refusals(planned(text)) == []
+
+
+STEPS = (
+    "program steps(M, T, P):\n    x : in [M]\n    u : local [P, M]\n    y : out [M]\n"
+    "    compute init(i: M):\n        u[1, i] = x[i]\n        producer_tile_notify(u[1, i])\n"
+    "    compute step(t: T, i: M):\n        consumer_tile_wait(u[1 + t, i])\n        u[2 + t, i] = u[1 + t, i] * 2.0\n"
+    "        producer_tile_notify(u[2 + t, i])\n"
+    "    compute take(i: M):\n        consumer_tile_wait(u[T + 1, i])\n        y[i] = u[T + 1, i]\n"
+    "schedule s for steps:\n    u channel(p=1)\n    step on sm(1), "
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "who", "hint"),
+    [
+        ("tile(t=4)", "which the same tile notifies later", "smaller tiles"),
+        ("tile(t=1), order(t = [2, 1, 0])", "which rank 0, step tile (t=1, i=0) notifies, behind it in", "order of"),
+        ("tile(t=1), order(t)", "", ""),
+    ],
+)
+def test_who_has_not_notified_is_said(step: str, who: str, hint: str) -> None:
+    found = refusals(planned(f"{STEPS}{step}\n", ranks=1, numbers={"M": 8, "T": 3, "P": 5}))
+    if not who:
+        assert found == []
+    else:
+        assert type(found[0]) is ProgressError and who in found[0].message and hint in (found[0].hint or "")

@@ -192,8 +192,30 @@ def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> Verific
     others = "; ".join(
         f"{where(plan, int(s.task[r]))} waits for {plan.channel_name(int(s.channel[r]))[0]}" for r in rows[1:4]
     )
-    message = f"waits for ever for {tensor} channel {list(cell)} ({kind} signals)" + (f"; {others}" if others else "")
-    hint = "change the order of tiles so that what is waited for comes earlier, or the channel so that it needs less"
+    who, hint = _missing(plan, run, int(first))
+    message = f"waits for ever for {tensor} channel {list(cell)} ({kind} signals){who}" + (
+        f"; {others}" if others else ""
+    )
     if priority is not None:
         hint = f"{plan.bound.target.slots} programs fit a rank; give the kernels fewer, so that all are resident"
     return refuse(ProgressError, plan, message, task=int(s.task[first]), statement=int(s.statement[first]), hint=hint)
+
+
+ORDER = "change the order of tiles so that what is waited for comes earlier, or the channel so that it needs less"
+
+
+def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
+    """Who has not notified what a row of plan.signals waits for, and what to do."""
+    s = plan.signals
+    rows = [row for row in np.flatnonzero(s.kind != WAIT).tolist() if run.key[row] == run.key[wait]]
+    late = [row for row in rows if row in run.scripts[lane := int(plan.lane[s.task[row]])][run.cursor[lane] :]]
+    if not late:
+        return "", ORDER
+    own = next((row for row in late if s.task[row] == s.task[wait]), None)
+    if own is not None:
+        hint = "give it smaller tiles along what it waits for, or notify before the wait"
+        return ", which the same tile notifies later", hint
+    behind = next((row for row in late if plan.lane[s.task[row]] == plan.lane[s.task[wait]]), None)
+    if behind is not None:
+        return f", which {where(plan, int(s.task[behind]))} notifies, behind it in the same program", ORDER
+    return f", which {where(plan, int(s.task[late[0]]))} has not notified", ORDER
