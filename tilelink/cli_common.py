@@ -112,6 +112,12 @@ def random_tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: i
 # Output ------------------------------------------------------------------------------------------------------
 
 
+def cost_model(name: str | None) -> Any:
+    """The cost model that `module:class` (or an object) names; None for no name. Raises UnknownNameError."""
+    found = imported(name) if name else None
+    return found() if isinstance(found, type) else found
+
+
 def check_writable(*paths: str | Path | None) -> None:
     """Raises OutputError for a file that cannot be written: before a run, whose result would be lost, not after it."""
     for path in (Path(one).absolute() for one in paths if one is not None):

@@ -24,9 +24,9 @@ from tilelink.cli_common import (
     ScheduleName,
     Sets,
     check_writable,
+    cost_model,
     designed_errors,
     dims_of,
-    imported,
     random_tables,
     schedule_name,
     schedules_named,
@@ -63,15 +63,9 @@ def simulate(
         dims = dims_of(chosen, sets, SIZES)
         tables = random_tables(chosen, dims, ranks)
         result = simulation.simulate(
-            chosen,
-            scheduled,
-            ranks=ranks,
-            dims=dims,
-            machine=machine,
-            dtype=dtype.value,
-            tables=tables,
-            cost=imported(cost)() if cost else None,
-        )
+            chosen, scheduled, ranks=ranks, dims=dims, machine=machine, dtype=dtype.value, tables=tables,
+            cost=cost_model(cost),
+        )  # fmt: skip
         if trace is not None:
             save_trace(result, trace)
         if plot is not None:

@@ -24,6 +24,7 @@ from tilelink.cli_common import (
     ProgramName,
     Ranks,
     Sets,
+    cost_model,
     designed_errors,
     dims_of,
     imported,
@@ -90,7 +91,7 @@ def tune(
             cli_gpu.require_gpus(ranks, hint="without --measure the model alone compares them")
         options = {
             "dims": dims, "ranks": ranks, "machine": load_machine(machine), "target": target, "dtype": dtype.value,
-            "by": imported(strategy) if ":" in strategy else strategy, "cost": imported(cost)() if cost else None,
+            "by": imported(strategy) if ":" in strategy else strategy, "cost": cost_model(cost),
             "budget_s": BUDGET_S if budget is None and trials is None else budget, "trials": trials, "seed": seed,
             "tables": random_tables(chosen, dims, ranks, seed),
             "declared": [s for p in programs for s in module.schedules_of(p)],

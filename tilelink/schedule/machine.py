@@ -114,8 +114,12 @@ class Machine:
 
     @property
     def processor(self) -> Target:
-        """What plans for it are made for: its target with as many SMs as it has. Raises UnknownTargetError."""
-        return replace(target(self.target), sms=int(self.sms))
+        """What plans for it are made for: its target, if that is a GPU with as many SMs as it has.
+
+        Raises UnknownTargetError.
+        """
+        kind = target(self.target)
+        return kind if kind.kind == "cpu" else replace(kind, sms=int(self.sms))
 
     def __post_init__(self) -> None:
         for name in NUMBERS:

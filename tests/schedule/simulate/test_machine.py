@@ -132,3 +132,7 @@ def test_a_description_may_name_what_it_changes(tmp_path: Path) -> None:
 def test_a_machine_that_cannot_be_saved_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
         save_machine(H200S, tmp_path / "nowhere" / "m.json")
+
+
+def test_ranks_of_the_cpu_are_as_many_as_they_are() -> None:
+    assert replace(H200S, target="cpu").processor == target("cpu")
