@@ -122,6 +122,15 @@ BROKEN = {
         "    compute again(i: M, j: N):\n        h[i, j] = x[i, j] * 2.0\n",
         "only the schedule orders the two",
     ),
+    "a write that only follows the kernel of another one": (
+        ExclusiveWriteError,
+        "program p(M):\n    x : in [M]\n    c : local [M]\n    h : local [M]\n    y : out [M]\n"
+        "    compute first(i: M):\n        c[i] = x[i]\n"
+        "    compute tell(i: M):\n        h[i] = x[i]\n        producer_tile_notify(h[i])\n"
+        "    compute again(i: M):\n        consumer_tile_wait(h[i])\n        c[i] = h[i] * 2.0\n        y[i] = c[i]\n"
+        "schedule s for p:\n    again on sm(1)\n",
+        "only the schedule orders the two",
+    ),
     "an output its owner cannot wait for": (
         OrderingError,
         "program p(M, N):\n    x : in [M, N]\n    y : out symmetric [M, N]\n"
@@ -232,3 +241,24 @@ def test_who_has_not_notified_is_said(step: str, who: str, hint: str) -> None:
         assert found == []
     else:
         assert type(found[0]) is ProgressError and who in found[0].message and hint in (found[0].hint or "")
+
+
+BEHIND_A_KERNEL = (
+    "program p(M):\n    x : in [M]\n    c : symmetric [M]\n    h : symmetric [M]\n    y : out [M]\n"
+    "    compute first(i: M):\n        c[i] = x[i]\n"
+    "    compute tell(i: M):\n        tile_push_data(h[i] @ (rank + 1), x[i])\n"
+    "        producer_tile_notify(h[i] @ (rank + 1))\n"
+    "    comm fetch(i: M):\n        consumer_tile_wait(h[i])\n        tile_pull_data(y[i], c[i] @ (rank - 1))\n"
+    "schedule s for p:\n    fetch on sm(1), tile(i=8)\n    "
+)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "safe"),
+    [("tell on sm", True), ("tell in first epilogue", True), ("tell on sm(1)", False), ("first on sm(1)", False)],
+)
+def test_who_is_told_by_a_later_kernel_may_read_what_an_earlier_one_wrote(schedule: str, safe: bool) -> None:
+    """The writer itself notifies nobody: its kernel is over when the next one, or its own program, does."""
+    found = refusals(planned(f"{BEHIND_A_KERNEL}{schedule}\n", numbers={"M": 20}))
+    assert (found == []) == safe, found
+    assert safe or type(found[0]) is OrderingError

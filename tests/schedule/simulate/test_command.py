@@ -78,3 +78,13 @@ def test_the_network_slows_a_cluster_down(file: str) -> None:
         for n in ("8", "16")
     ]
     assert times[1]["seconds"] > 3 * times[0]["seconds"]
+
+
+def test_somebodys_cost_model_is_asked(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from tilelink.schedule.simulate.cost import Roofline, TileTime\n\n\nclass Slow(Roofline):\n"
+    code += "    def tile(self, work, machine):\n        return TileTime(main=1.0)\n\n\nslow = Slow()\n"
+    (tmp_path / "slow_tiles.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    for name in ("Slow", "slow"):
+        status, text = call(file, "-n", "2", "--cost", f"slow_tiles:{name}", "--json")
+        assert status == 0 and json.loads(text)["seconds"] > 1
