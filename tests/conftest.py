@@ -5,9 +5,14 @@ import importlib.util
 from collections.abc import Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tilelink import settings
+
+# How long an example takes says how busy the machine is: no test of ours is about that.
+hypothesis.settings.register_profile("tilelink", deadline=None)
+hypothesis.settings.load_profile("tilelink")
 
 GPU_MARKERS = {"gpu": 1, "gpus2": 2, "gpus4": 4, "gpus8": 8}
 
