@@ -98,6 +98,14 @@ BROKEN = {
         + "        peer_tile_notify(h[i, :] @ (rank + 1))\n",
         "waits for ever",
     ),
+    "a wait for a kernel that comes behind": (
+        ProgressError,
+        "program p(M):\n    x : in [M]\n    h : local [M]\n    y : out [M]\n"
+        "    compute early(i: M):\n        consumer_tile_wait(h[i])\n        y[i] = h[i]\n"
+        "    compute late(i: M):\n        h[i] = x[i]\n        producer_tile_notify(h[i])\n"
+        "schedule s for p:\n    late on sm\n",
+        "has not notified",
+    ),
     "two writers": (
         ExclusiveWriteError,
         HEAD.replace("h : symmetric", "h : symmetric")
@@ -135,6 +143,13 @@ BROKEN = {
         OrderingError,
         "program p(M, N):\n    x : in [M, N]\n    y : out symmetric [M, N]\n"
         "    comm a(i: M):\n        tile_push_data(y[i, :] @ (rank + 1), x[i, :])\n",
+        "cannot know when its output is complete",
+    ),
+    "an output that its owner is told of too early": (
+        OrderingError,
+        "program p(M, N):\n    x : in [M, N]\n    y : out symmetric [M, N]\n"
+        "    comm a(i: M):\n        producer_tile_notify(y[i, :] @ (rank + 1))\n"
+        "        tile_push_data(y[i, :] @ (rank + 1), x[i, :])\n",
         "cannot know when its output is complete",
     ),
     "no wait for peers' launches": (
