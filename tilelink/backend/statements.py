@@ -37,6 +37,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Index, Scalar, substitute
 from tilelink.ir.typing import Axis
+from tilelink.ir.visitor import mixes, reads
 
 COPY_ROWS, COPY_COLUMNS = 32, 256
 """Elements of a copied block: rows x columns."""
@@ -210,6 +211,9 @@ class Statements:
             self._copy(region, value, {}, self.values.addresses.typing.region_type(region).axes)
             return
         tile = self.values.lower(value, {})
+        if mixes(value) and any(read.tensor == region.tensor for read in reads(value)):
+            # one thread's element comes of what others load, which none may overwrite before
+            self.writer.line(self.values.addresses.dialect.publish())
         self._store(region, tile, {})
 
     def _copy(self, region: Region, value: Read, slices: Slices, axes: tuple[Axis, ...]) -> None:

@@ -18,7 +18,7 @@ from tilelink.ir.scalar import RANK, Binary, Index, Int, Lookup, Scalar, Whole, 
 class Span:
     """One dimension of a slice: elements [start, min(start + size, limit)).
 
-    limit: one past the last element that the index reaches, which is the extent but for shifted tiles.
+    limit: one past the last element that the index reaches, clipped to the extent.
     kind "tile" follows a tile index, "whole" is `:`, "point" is one element whose axis is dropped, "gather" is a
     row of a table (start and size then bound nothing tighter than the extent).
     """
@@ -30,6 +30,8 @@ class Span:
     index: str | None = None
     gather: Lookup | None = None
     limit: Scalar | None = None
+    end: Scalar | None = None
+    """One past the last element that the index reaches, whether it exists or not; None where it surely exists."""
 
     @property
     def stop(self) -> Scalar:
@@ -40,6 +42,18 @@ class Span:
             return const(self.extent)
         end = add(self.start, const(self.size))
         return binary("min", end, const(self.extent) if self.limit is None else self.limit)
+
+    @property
+    def reach(self) -> Scalar:
+        """One past the last element that the program names, which may lie outside of the dimension."""
+        if self.end is None:
+            return self.stop
+        return binary("min", add(self.start, const(self.size)), self.end)
+
+    @property
+    def inside(self) -> bool:
+        """Whether it lies in its dimension whatever its indices are."""
+        return self.kind in ("whole", "gather") or (self.kind == "tile" and self.end is None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,15 +125,26 @@ def map_region(
     tiles: Mapping[str, int],
     extents: Mapping[str, int],
     scalar_indices: frozenset[str],
+    ends_with_tensor: frozenset[str] = frozenset(),
 ) -> TileMap:
-    """The mapping of an access; `tiles` and `extents` give the tile size and the end of every index in scope."""
-    spans = tuple(_span(c, n, tiles, extents, scalar_indices) for c, n in zip(region.coords, shape, strict=True))
+    """The mapping of an access; `tiles` and `extents` give the tile size and the end of every index in scope.
+
+    ends_with_tensor: indices whose last tiles end where the tensor does.
+    """
+    spans = tuple(
+        _span(c, n, tiles, extents, scalar_indices, ends_with_tensor) for c, n in zip(region.coords, shape, strict=True)
+    )
     remote = region.rank is not None and region.rank != RANK
     return TileMap(tensor=region.tensor, spans=spans, rank=region.rank or RANK, remote=remote)
 
 
 def _span(
-    coord: Scalar | Whole, extent: int, tiles: Mapping[str, int], extents: Mapping[str, int], scalars: frozenset[str]
+    coord: Scalar | Whole,
+    extent: int,
+    tiles: Mapping[str, int],
+    extents: Mapping[str, int],
+    scalars: frozenset[str],
+    ends_with_tensor: frozenset[str],
 ) -> Span:
     if isinstance(coord, Whole):
         return Span(kind="whole", start=const(0), size=extent, extent=extent)
@@ -131,8 +156,13 @@ def _span(
     offset, name = tile
     own = mul(Index(name=name), const(tiles[name])) if extents[name] > tiles[name] else const(0)
     start = add(offset, own)
-    limit = binary("min", add(offset, const(extents[name])), const(extent))
-    return Span(kind="tile", start=start, size=tiles[name], extent=extent, index=name, limit=limit)
+    end = add(offset, const(extents[name]))
+    limit = binary("min", end, const(extent))
+    exists = name in ends_with_tensor or (isinstance(end, Int) and isinstance(offset, Int) and limit == end)
+    exists = exists and not (isinstance(offset, Int) and offset.value < 0)
+    return Span(
+        kind="tile", start=start, size=tiles[name], extent=extent, index=name, limit=limit, end=None if exists else end
+    )
 
 
 def tile_index(coord: Scalar, scalar_indices: frozenset[str]) -> tuple[Scalar, str] | None:

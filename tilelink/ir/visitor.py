@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 
 from tilelink.ir.program import (
+    Apply,
     Assign,
+    Cast,
     For,
     FromScalar,
     If,
     IndexDecl,
+    Literal,
+    Local,
     Notify,
     Read,
     Region,
@@ -62,6 +66,11 @@ def operands(value: Value) -> Iterator[Value]:
             yield child
         elif isinstance(child, tuple):
             yield from (c for c in child if isinstance(c, Value))
+
+
+def mixes(value: Value) -> bool:
+    """Whether elements of the value may come of elements at other places of its operands."""
+    return not all(isinstance(part, Read | Local | Literal | FromScalar | Apply | Cast) for part in values(value))
 
 
 def reads(value: Value) -> list[Region]:

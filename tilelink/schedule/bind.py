@@ -10,7 +10,7 @@ from tilelink.errors import BindingError, DtypeError, Location, OrderError, Sche
 from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.program import Notify, Program, Region, Stage, Tensor, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
-from tilelink.ir.typing import infer
+from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import stage_regions, statements
 from tilelink.schedule import defaults
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
@@ -55,9 +55,10 @@ def bind(
     _check_parts(program, schedule)
     numbers = check_numbers(program.params, numbers)
     shaped = _apply(program, schedule)
-    concrete = concretize(shaped, numbers, ranks)
-    stages = _bind_stages(shaped, concrete, schedule, numbers, ranks)
-    check_reductions(stages, infer(shaped))
+    concrete = concretize(shaped, infer(shaped), numbers, ranks)
+    typing = infer(concrete)
+    stages = _bind_stages(shaped, concrete, typing, schedule, numbers, ranks)
+    check_reductions(stages, typing)
     tensors = _bind_tensors(shaped, schedule, numbers, ranks, dtype)
     channels, used = _channels(concrete, schedule, stages, tensors)
     bound = Bound(
@@ -149,9 +150,8 @@ def _resource(program: Program, stage: Stage, part: StageSchedule) -> Resource:
 
 
 def _bind_stages(
-    shaped: Program, concrete: Program, schedule: Schedule, numbers: Numbers, ranks: int
+    shaped: Program, concrete: Program, typing: Typing, schedule: Schedule, numbers: Numbers, ranks: int
 ) -> dict[str, BoundStage]:
-    typing = infer(shaped)
     bound: dict[str, BoundStage] = {}
     for number, stage in enumerate(concrete.stages):
         part = schedule.stage(stage.name)

@@ -87,6 +87,8 @@ class BoundStage:
     defer_notify: bool = False
     bulk: Boxes | None = None
     """How it copies by bulk, if it does (see schedule/bulk.py)."""
+    ends_with_tensor: frozenset[str] = frozenset()
+    """Indices within a tile of another stage, which end where the tensor does and not with their extent."""
     tasks: int | None = None
     """How many tiles of its order it has, where that is not what its indices make."""
 
@@ -193,7 +195,7 @@ class Bound:
         """f_S, f_R and f_C of an access made by a stage."""
         bound = self.stages[stage]
         shape = self.tensors[region.tensor].shape
-        return map_region(region, shape, bound.tiles, bound.extents, bound.scalar_indices)
+        return map_region(region, shape, bound.tiles, bound.extents, bound.scalar_indices, bound.ends_with_tensor)
 
     def stage_numbered(self, number: int) -> BoundStage:
         return next(s for s in self.stages.values() if s.number == number)

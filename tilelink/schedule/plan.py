@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
-from tilelink.ir.scalar import Env, Scalar, evaluate
+from tilelink.ir.scalar import Env, Lookup, Scalar, evaluate
 from tilelink.ir.visitor import reads, value_of
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
 from tilelink.schedule.columns import Ints, expand, join
 from tilelink.schedule.orders import TILE
+from tilelink.schedule.places import GUARD, Fault, box, chosen, in_table, lookups, reach
 
 READ, WRITE, WAIT, NOTIFY = range(4)
 SUBSTEPS = 4
@@ -87,6 +88,8 @@ class Plan:
     """task -> its place in its lane."""
     lanes: tuple[tuple[int, int, int], ...]
     """lane -> (kernel number, rank, program)."""
+    faults: tuple[Fault, ...] = ()
+    """Statements that reach what is not there; such a plan is refused."""
 
     def task_name(self, task: int) -> tuple[str, int, int]:
         """(stage, rank, tile number) of a task."""
@@ -140,6 +143,7 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
         lane=lane,
         sequence=sequence,
         lanes=lanes,
+        faults=tuple(collector.faults),
     )
 
 
@@ -219,7 +223,7 @@ class _Rows:
     rank: Ints
     indices: dict[str, Ints]
 
-    def pick(self, mask: NDArray[np.bool_]) -> _Rows:
+    def pick(self, mask: NDArray[np.bool_] | Ints) -> _Rows:
         indices = {k: v[mask] for k, v in self.indices.items()}
         return _Rows(task=self.task[mask], position=self.position[mask], rank=self.rank[mask], indices=indices)
 
@@ -238,6 +242,7 @@ class _Collector:
         self.tables = dict(tables)
         self.dims = max((len(t.shape) for t in bound.tensors.values()), default=1)
         self.statements: list[tuple[str, Statement]] = []
+        self.faults: list[Fault] = []
         self._accesses: list[tuple[Ints, ...]] = []
         self._signals: list[tuple[Ints, ...]] = []
         self._transfers: list[tuple[Ints, ...]] = []
@@ -268,6 +273,8 @@ class _Collector:
     def _statement(self, stage: BoundStage, statement: Statement, rows: _Rows) -> None:
         number = len(self.statements)
         self.statements.append((stage.name, statement))
+        for lookup in lookups(statement):
+            rows = self._looked_up(number, lookup, rows)
         match statement:
             case If(condition=condition, then=then, orelse=orelse):
                 holds = np.broadcast_to(np.asarray(evaluate(condition, self._env(rows)), dtype=bool), rows.task.shape)
@@ -281,6 +288,17 @@ class _Collector:
                 self._signal(stage, number, NOTIFY, kind, region, rows)
             case _:
                 self._data(stage, number, statement, rows)
+
+    def _looked_up(self, number: int, lookup: Lookup, rows: _Rows) -> _Rows:
+        """The rows whose entry is in the table; of the others the first is a fault."""
+        there, where = in_table(lookup, self._env(rows), len(rows.task))
+        if there.all():
+            return rows
+        first = where[np.argmin(there)]
+        entry = ", ".join(str(w) if isinstance(c, Scalar) else ":" for w, c in zip(first, lookup.coords, strict=True))
+        shape = list(self.tables[lookup.table].shape[1:])
+        self._fault(number, ~there, rows, f"looks up {lookup.table}[{entry}], outside of a table of shape {shape}")
+        return rows.pick(there)
 
     def _loop(self, stage: BoundStage, loop: For, rows: _Rows) -> None:
         counts = [stage.count(d.name) for d in loop.indices]
@@ -324,12 +342,36 @@ class _Collector:
         return lo, hi, self._column(tile_map.rank, env, n)
 
     def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: _Rows) -> None:
-        lo, hi, peer = self._bounds(self.bound.tile_map(stage.name, region), rows)
+        tile_map = self.bound.tile_map(stage.name, region)
+        lo, hi, peer = self._bounds(tile_map, rows)
+        for d, span in enumerate(tile_map.spans):
+            if span.gather is None:
+                continue
+            source, first, last, twice = chosen(span.gather, self._env(rows), len(rows.task))
+            if kind == WRITE:
+                message = f"writes a row of {region.tensor} twice, for {span.gather.table} names it twice"
+                self._fault(number, twice, rows, message, "write each row once")
+            lo, hi, peer, rows = lo[source], hi[source], peer[source], rows.pick(source)
+            lo[:, d], hi[:, d] = first, last
+        self._inside(number, region.tensor, tile_map, rows, lo, hi)
         n = len(rows.task)
         tensor = np.full(n, self.bound.tensors[region.tensor].number)
         position = rows.position + (1 if kind == WRITE else 0)
         row = (rows.task, position, np.full(n, kind), peer, tensor, np.full(n, number), lo, hi)
         self._accesses.append(row)
+
+    def _inside(self, number: int, name: str, tile_map: TileMap, rows: _Rows, lo: Ints, hi: Ints) -> None:
+        """Notes a fault where boxes leave their tensor."""
+        leaves, ends = reach(tile_map, self._env(rows), lo, hi)
+        if leaves.any():
+            row, shape = int(np.argmax(leaves)), list(self.bound.tensors[name].shape)
+            message = f"{name}{box(lo[row], ends[row], len(shape))} reaches outside {name}, whose shape is {shape}"
+            self._fault(number, leaves, rows, message)
+
+    def _fault(self, number: int, wrong: NDArray[np.bool_], rows: _Rows, message: str, hint: str = GUARD) -> None:
+        """Notes the first of the rows that are wrong."""
+        for row in np.flatnonzero(wrong)[:1]:
+            self.faults.append(Fault(task=int(rows.task[row]), statement=number, message=message, hint=hint))
 
     def _transfer(self, stage: BoundStage, moved: Region, target: Region, rows: _Rows) -> None:
         lo, _, peer = self._bounds(self.bound.tile_map(stage.name, moved), rows)
@@ -348,10 +390,14 @@ class _Collector:
         tile_map = self.bound.tile_map(stage.name, region)
         env = self._env(rows)
         n = len(rows.task)
+        lo, hi, _ = self._bounds(tile_map, rows)
+        self._inside(number, region.tensor, tile_map, rows, lo, hi)
         bounds = tile_map.channel_range(grid)
         low = np.stack([self._column(a, env, n) for a, _ in bounds], axis=1) if bounds else np.zeros((n, 0), np.int64)
         high = np.stack([self._column(b, env, n) for _, b in bounds], axis=1) if bounds else np.zeros((n, 0), np.int64)
-        source, channel = expand(low, np.minimum(high, np.array(grid.counts)), grid.counts)
+        # A signal outside of its tensor is a fault; clipped, it names no counter of another tensor.
+        counts = np.array(grid.counts)
+        source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
         peer = self._column(tile_map.rank, env, n)
         position = rows.position[source] + 3
         self._signals.append(

@@ -316,6 +316,9 @@ class _Split:
             extents={**old.extents, **{one.decl.name: one.extent for one in running}},
             order={one.decl.name: one.order for one in running},
             flat=False,
+            ends_with_tensor=frozenset(
+                inside for name, inside in self.within.items() if old.extents[name] % old.tiles[name]
+            ),
             tasks=tasks,
         )
 

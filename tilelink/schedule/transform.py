@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
 from tilelink.errors import BindingError, Location, ScheduleError, TileSizeError, did_you_mean
+from tilelink.ir.mapping import tile_index
 from tilelink.ir.program import (
+    Assign,
     For,
     FromScalar,
     IndexDecl,
@@ -21,15 +23,18 @@ from tilelink.ir.program import (
     Store,
     Tensor,
     Transfer,
+    UserCall,
     Value,
     Wait,
 )
 from tilelink.ir.program import Param as ParamDecl
 from tilelink.ir.scalar import (
     RANK,
+    Binary,
     Compare,
     Env,
     Index,
+    Lookup,
     Param,
     Rank,
     Ranks,
@@ -40,16 +45,21 @@ from tilelink.ir.scalar import (
     evaluate,
     mentions_rank,
     rewrite,
+    walk,
 )
+from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import (
     map_loops,
     map_regions,
     map_scalars,
+    map_statements,
     map_values,
     reads,
     stage_regions,
+    stage_scalars,
     statements,
     value_of,
+    values,
 )
 
 Numbers = Mapping[str, int | float | bool]
@@ -68,6 +78,16 @@ def split_whole(program: Program, stage: Stage, key: str, location: Location | N
         raise TileSizeError(f"stage {stage.name} has nothing named {key!r} to tile", location=location, hint=hint)
     if any(d.name == key for d in stage.indices):
         return stage, key
+    for region in stage_regions(stage):
+        shape = program.tensor(region.tensor).shape
+        if sum(isinstance(c, Whole) and n == dim for c, n in zip(region.coords, shape, strict=True)) > 1:
+            hint = f"take tile({key}=...) away: slices of {region.tensor} along both would be its diagonal alone"
+            message = f"stage {stage.name} moves two dimensions of {region.tensor} that are called {key!r}"
+            raise TileSizeError(message, location=location, related=region.location, hint=hint)
+    found = [v for s in statements(stage.body) if (v := value_of(s)) is not None]
+    if any(isinstance(part, UserCall) for value in found for part in values(value)):
+        hint = f"take tile({key}=...) away: the function takes all of the dimension"
+        raise TileSizeError(f"stage {stage.name} calls a function of {key!r}", location=location, hint=hint)
 
     def on_region(region: Region) -> Region:
         shape = program.tensor(region.tensor).shape
@@ -122,13 +142,17 @@ def flip_direction(program: Program, stage: Stage, direction: str, location: Loc
     if peer is None or peer not in peers:
         hint = "every transfer must be between the own rank and one index over the ranks"
         raise ScheduleError(f"stage {stage.name} cannot {direction}", location=location, hint=hint)
+    if (reason := _bound_to_rank(stage)) is not None:
+        hint = f"let the program itself {direction}, or take `{direction}` away"
+        message = f"stage {stage.name} cannot change to {direction}: {reason[0]}"
+        raise ScheduleError(message, location=location, related=reason[1], hint=hint)
     if any(isinstance(s, Wait) for s in statements(stage.body)):
         hint = "a wait is on the own rank's signals, so the side that waits must move the data"
         raise ScheduleError(f"stage {stage.name} waits and cannot change to {direction}", location=location, hint=hint)
-    swap = _swap(peer)
-    body = map_scalars(stage.body, swap)
-    body = map_regions(body, _local_form)
-    body = tuple(_exchange(s, direction, peer) for s in body)
+    # Every region names its rank while the ranks change places: what is here is at the peer afterwards.
+    body = map_regions(stage.body, lambda r: r if r.rank is not None else replace(r, rank=RANK))
+    body = map_regions(map_scalars(body, _swap(peer)), _local_form)
+    body = map_statements(body, lambda s: replace(s, mode=direction) if isinstance(s, Transfer) else s)
     _check_flipped(program, stage, body, direction, location)
     return replace(stage, body=body)
 
@@ -157,16 +181,15 @@ def _local_form(region: Region) -> Region:
     return replace(region, rank=None) if region.rank == RANK else region
 
 
-def _exchange(statement: Statement, direction: str, peer: str) -> Statement:
-    if not isinstance(statement, Transfer) or not isinstance(statement.source, Read):
-        return statement
-    source = statement.source.region
-    there = Index(name=peer)
-    if direction == "pull":
-        region = replace(source, rank=there)
-        return replace(statement, mode="pull", target=replace(statement.target, rank=None), source=Read(region=region))
-    region = replace(source, rank=None)
-    return replace(statement, mode="push", target=replace(statement.target, rank=there), source=Read(region=region))
+def _bound_to_rank(stage: Stage) -> tuple[str, Location | None] | None:
+    """What in a stage cannot be done by the peer instead, and where; None where it only moves data and notifies."""
+    for statement in statements(stage.body):
+        if isinstance(statement, Assign | Store):
+            return "it computes something beside its transfers", statement.location
+    tables = (e for expr in stage_scalars(stage) for e in walk(expr) if isinstance(e, Lookup))
+    for lookup in tables:
+        return f"a rank looks up its own {lookup.table} alone", lookup.location
+    return None
 
 
 def _check_flipped(
@@ -175,22 +198,29 @@ def _check_flipped(
     for statement in statements(body):
         if isinstance(statement, Transfer):
             source = statement.source.region if isinstance(statement.source, Read) else None
-            if source is None or (direction == "pull" and not program.tensor(source.tensor).symmetric):
-                what = source.tensor if source else "a computed value"
-                hint = f"declare {what} symmetric so that peers can read it"
-                raise ScheduleError(f"stage {stage.name} cannot pull {what}", location=location, hint=hint)
+            if source is None:
+                hint = f"only regions can be fetched; take `{direction}` away"
+                raise ScheduleError(f"stage {stage.name} cannot pull a computed value", location=location, hint=hint)
+    for region in stage_regions(replace(stage, body=body)):
+        tensor = program.tensor(region.tensor)
+        if region.rank is not None and not tensor.symmetric:
+            hint = f"declare {tensor.name} symmetric so that peers can reach it"
+            message = f"stage {stage.name} cannot {direction} {tensor.name}"
+            raise ScheduleError(message, location=location, related=tensor.location, hint=hint)
 
 
-def concretize(program: Program, numbers: Numbers, ranks: int) -> Program:
+def concretize(program: Program, typing: Typing, numbers: Numbers, ranks: int) -> Program:
     """Put numbers for parameters and make the arithmetic modulo ranks explicit.
 
-    Tensor shapes and index extents stay symbolic, so that the typing of the result is the program's own.
+    typing: of the program. That of the result is the same, whatever arithmetic is folded: tensor shapes and index
+    extents stay symbolic, indices that are numbers are declared so, and a shifted tile stays one if it is moved by 0.
     """
-    stages = tuple(_concrete_stage(program, s, numbers, ranks) for s in program.stages)
+    scalars = typing.scalar_indices
+    stages = tuple(_concrete_stage(program, s, scalars(s.name), numbers, ranks) for s in program.stages)
     return replace(program, stages=stages)
 
 
-def _concrete_stage(program: Program, stage: Stage, numbers: Numbers, ranks: int) -> Stage:
+def _concrete_stage(program: Program, stage: Stage, scalars: frozenset[str], numbers: Numbers, ranks: int) -> Stage:
     over_ranks = frozenset(d.name for d in all_indices(stage) if d.over_ranks)
 
     def change(expr: Scalar) -> Scalar | None:
@@ -198,6 +228,8 @@ def _concrete_stage(program: Program, stage: Stage, numbers: Numbers, ranks: int
             return const(ranks)
         if isinstance(expr, Param):
             return const(int(numbers[expr.name]))
+        if isinstance(expr, Binary) and (tile := tile_index(expr, scalars)) is not None:
+            return Binary(op="+", left=rewrite(tile[0], change), right=Index(name=tile[1]), location=expr.location)
         if isinstance(expr, Compare) and expr.op in ("==", "!="):
             left, right = rewrite(expr.left, change), rewrite(expr.right, change)
             if mentions_rank(expr.left, over_ranks) or mentions_rank(expr.right, over_ranks):
@@ -208,9 +240,7 @@ def _concrete_stage(program: Program, stage: Stage, numbers: Numbers, ranks: int
     def on_region(region: Region) -> Region:
         shape = program.tensor(region.tensor).shape
         pairs = zip(region.coords, shape, strict=True)
-        coords = tuple(
-            modulo(c, ranks, over_ranks) if isinstance(n, Ranks) and isinstance(c, Scalar) else c for c, n in pairs
-        )
+        coords = tuple(modulo(c, ranks, over_ranks) if isinstance(n, Ranks) and _is_number(c) else c for c, n in pairs)
         rank = modulo(region.rank, ranks, over_ranks) if region.rank is not None else None
         return replace(region, coords=coords, rank=rank)
 
@@ -220,9 +250,16 @@ def _concrete_stage(program: Program, stage: Stage, numbers: Numbers, ranks: int
         return None
 
     body = map_values(stage.body, on_value)
-    kept = {d.name: d.extent for d in all_indices(stage)}
-    body = map_regions(map_scalars(body, change), on_region)
-    return replace(stage, body=_restore_extents(body, kept))
+    kept = {d.name: replace(d, number=d.number or d.name in scalars) for d in all_indices(stage)}
+    body = map_loops(map_regions(map_scalars(body, change), on_region), lambda d: kept[d.name])
+    return replace(stage, indices=tuple(kept[d.name] for d in stage.indices), body=body)
+
+
+def _is_number(coord: Scalar | Whole) -> TypeGuard[Scalar]:
+    """Whether a coordinate is one number: neither `:` nor a row of a table."""
+    return isinstance(coord, Scalar) and not (
+        isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords)
+    )
 
 
 def modulo(expr: Scalar, ranks: int, over_ranks: frozenset[str]) -> Scalar:
@@ -230,10 +267,6 @@ def modulo(expr: Scalar, ranks: int, over_ranks: frozenset[str]) -> Scalar:
     if isinstance(expr, Rank) or (isinstance(expr, Index) and expr.name in over_ranks):
         return expr
     return binary("%", expr, const(ranks))
-
-
-def _restore_extents(body: tuple[Statement, ...], extents: Mapping[str, Scalar]) -> tuple[Statement, ...]:
-    return map_loops(body, lambda d: replace(d, extent=extents[d.name]))
 
 
 def all_indices(stage: Stage) -> tuple[IndexDecl, ...]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilelink.schedule.places import box
 from tilelink.schedule.plan import NOTIFY, WAIT, Ints, Plan
-from tilelink.schedule.verify.refusal import box
 
 
 @dataclass(frozen=True, kw_only=True)

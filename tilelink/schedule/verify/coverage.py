@@ -7,36 +7,27 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilelink.errors import CoverageError, VerificationError
+from tilelink.schedule.places import box
 from tilelink.schedule.plan import READ, WRITE, Ints, Plan
 from tilelink.schedule.verify.cells import Cells, groups
-from tilelink.schedule.verify.refusal import box, refuse
+from tilelink.schedule.verify.refusal import refuse
 
 
 def coverage(plan: Plan) -> Iterator[VerificationError]:
-    """Refusals of accesses outside a tensor, outputs not written once, and reads of what nobody writes."""
+    """Refusals of what is outside a tensor or a table, outputs not written once, and reads of what nobody writes."""
+    for fault in plan.faults:
+        yield refuse(CoverageError, plan, fault.message, task=fault.task, statement=fault.statement, hint=fault.hint)
+    if plan.faults:
+        return
     touched: set[tuple[str, int]] = set()
     for name, rank, rows in groups(plan):
         touched.add((name, rank))
-        outside = list(_outside(plan, name, rows))
-        yield from outside
-        if not outside:
-            yield from _covered(plan, name, rank, rows)
+        yield from _covered(plan, name, rank, rows)
     for tensor in plan.bound.tensors.values():
         for rank in range(plan.bound.ranks):
             if tensor.decl.space == "out" and (tensor.name, rank) not in touched:
                 message = f"output {tensor.name} of rank {rank} is never written"
                 yield CoverageError(message, location=tensor.decl.location, hint="write every element exactly once")
-
-
-def _outside(plan: Plan, name: str, rows: Ints) -> Iterator[VerificationError]:
-    shape = np.array(plan.bound.tensors[name].shape)
-    a = plan.accesses
-    lo, hi = a.lo[rows, : len(shape)], a.hi[rows, : len(shape)]
-    for row in rows[((lo < 0) | (hi > shape)).any(axis=1)][:1]:
-        reached = box(a.lo[row], a.hi[row], len(shape))
-        message = f"{name}{reached} reaches outside {name}, whose shape is {shape.tolist()}"
-        hint = "guard the access with an if, or shift it"
-        yield refuse(CoverageError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
 
 
 def _covered(plan: Plan, name: str, rank: int, rows: Ints) -> Iterator[VerificationError]:

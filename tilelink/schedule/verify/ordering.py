@@ -9,16 +9,19 @@ from functools import cached_property
 import numpy as np
 
 from tilelink.errors import ExclusiveWriteError, OrderingError, VerificationError
+from tilelink.schedule.places import box
 from tilelink.schedule.plan import NOTIFY, READ, WRITE, Ints, Plan
 from tilelink.schedule.verify.astray import astray
 from tilelink.schedule.verify.cells import Cells, groups
 from tilelink.schedule.verify.happens_before import BySignals, HappensBefore
-from tilelink.schedule.verify.refusal import box, refuse, where
+from tilelink.schedule.verify.in_place import onto_itself
+from tilelink.schedule.verify.refusal import refuse, where
 
 
 def ordering(plan: Plan) -> Iterator[VerificationError]:
     """Refusals of reads that nothing orders after a write of the same element by another task."""
     order = Orders(plan)
+    yield from onto_itself(plan)
     yield from _inputs_of_peers(plan)
     yield from _unfinished_outputs(plan)
     for name, rank, rows in groups(plan):

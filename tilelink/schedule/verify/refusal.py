@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from tilelink.errors import Location, VerificationError
 from tilelink.ir.program import Notify, Statement, Wait
-from tilelink.schedule.plan import Ints, Plan
+from tilelink.schedule.plan import Plan
 
 Refusal = TypeVar("Refusal", bound=VerificationError)
 
@@ -16,11 +16,6 @@ def where(plan: Plan, task: int) -> str:
     stage, rank, _ = plan.task_name(task)
     indices = ", ".join(f"{name}={value}" for name, value in plan.tile_indices(task).items())
     return f"rank {rank}, {stage} tile ({indices})"
-
-
-def box(lo: Ints, hi: Ints, dims: int) -> str:
-    """`[0:1, 16:32]`: elements, as slices of a tensor."""
-    return "[" + ", ".join(f"{lo[d]}:{hi[d]}" for d in range(dims)) + "]"
 
 
 def place(plan: Plan, statement: int) -> Location | None:

@@ -1,0 +1,286 @@
+"""Where accesses and signals are: inside of their tensors and tables, and the rows that a table chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+import tilelink
+from tilelink.errors import CoverageError, ScheduleError, TileSizeError
+from tilelink.schedule.bind import bind
+from tilelink.schedule.bound import Bound
+from tilelink.schedule.plan import make_plan
+from tilelink.schedule.verify import refusals
+from tilelink.target import CPU
+
+HEAD = """program p(M, N, K, S, G):
+    x : in [M, N]
+    y : out [M, N]
+    c : local [K, N]
+    h : symmetric [S, M, N]
+    rows : table [S] < M
+"""
+DIMS = {"M": 40, "N": 8, "K": 41, "S": 2, "G": 1}
+ROWS = np.array([[0, 5], [7, 3]])
+
+
+def bound(body: str, schedule: str = "", ranks: int = 2, dims: Mapping[str, int] = DIMS, head: str = HEAD) -> Bound:
+    schedule = f"schedule s for p:\n    a {schedule}\n" if schedule else ""
+    module = tilelink.parse(f"{head}{body}{schedule}")
+    return bind(module.programs[0], next(iter(module.schedules), None), dims, ranks, CPU)
+
+
+def refused(body: str, schedule: str = "", rows: np.ndarray = ROWS) -> list[str]:
+    """The texts of coverage's and ordering's refusals of stages."""
+    plan = make_plan(bound(body, schedule), {"rows": rows})
+    return [f"{type(error).__name__}: {error.message}" for error in refusals(plan)]
+
+
+def stage(*lines: str, domain: str = "i: M") -> str:
+    return f"    compute a({domain}):\n" + "".join(f"        {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "reached"),
+    [
+        ("y[i, :] = x[1 + i, :]", "x[1:41, 0:8] reaches outside x"),
+        ("y[1 + i, :] = x[i, :]", "y[1:41, 0:8] reaches outside y"),
+        ("y[i, :] = x[i + (0 - 1), :]", "x[-1:39, 0:8] reaches outside x"),
+        ("y[i, :] = x[i + M * rank, :]", "x[40:80, 0:8] reaches outside x"),
+        ("c[2 + i, :] = x[i, :]", "c[2:42, 0:8] reaches outside c"),
+        ("y[i, :] = c[i + 8 * rank, :]", "c[8:48, 0:8] reaches outside c"),
+        ("y[i, :] = h[S, i, :]", "h[2:3, 0:40, 0:8] reaches outside h"),
+        ("tile_pull_data(c[0 + i, :], x[1 + i, :])", "x[1:41, 0:8] reaches outside x"),
+        ("producer_tile_notify(h[S + rank, i, :])", "h[2:3, 0:40, 0:8] reaches outside h"),
+        ("producer_tile_notify(h[0 - 1, i, :])", "h[-1:0, 0:40, 0:8] reaches outside h"),
+        ("consumer_tile_wait(h[100000000, i, :])", "h[100000000:100000001, 0:40, 0:8] reaches outside h"),
+        ("consumer_tile_wait(h[0, 1 + i, :])", "h[0:1, 1:41, 0:8] reaches outside h"),
+        ("rank_notify(h[0, i + 8, :] @ (rank + 1))", "h[0:1, 8:48, 0:8] reaches outside h"),
+    ],
+)
+@pytest.mark.parametrize("tile", [64, 16, 8])
+def test_nothing_is_outside_of_its_tensor(line: str, reached: str, tile: int) -> None:
+    """Whatever the tile is: of tiles the last one, or the first, may leave."""
+    notify = (
+        ""
+        if "notify" in line or "wait" not in line
+        else "    compute b(i: M):\n        producer_tile_notify(h[0, i, :])\n"
+    )
+    found = refused(stage(line) + notify, f"tile(i={tile})")
+    assert found and all("reaches outside" in text for text in found)
+    if tile == 64:
+        assert reached in found[0]
+
+
+def test_a_condition_keeps_an_access_inside() -> None:
+    body = stage("if i > 0:", "    y[i, :] = x[i - 1, :]", "else:", "    y[i, :] = x[i, :]")
+    assert refused(body) == []
+
+
+def test_a_shifted_tile_may_end_with_its_tensor() -> None:
+    assert refused(stage("c[(K - M) + i, :] = x[i, :]", "y[i, :] = x[i, :]"), "tile(i=16)") == []
+
+
+@pytest.mark.parametrize(("entry", "reached"), [("i - 1", "rows[-1]"), ("i + 1", "rows[2]"), ("rows[i]", "rows[5]")])
+def test_no_entry_is_outside_of_its_table(entry: str, reached: str) -> None:
+    body = stage("if i < S:", f"    y[i, :] = x[rows[{entry}], :]", "else:", "    y[i, :] = x[i, :]")
+    assert f"looks up {reached}, outside of a table of shape [2]" in refused(body)[0]
+
+
+def test_no_condition_is_of_an_entry_outside_of_its_table() -> None:
+    body = stage("if rows[i] == 1:", "    y[i, :] = x[i, :]", "else:", "    y[i, :] = x[i, :]")
+    assert "looks up rows[2], outside of a table of shape [2]" in refused(body)[0]
+
+
+GATHER = "program p(M, N, S):\n    x : in [S, N]\n    y : out [M, N]\n    rows : table [S] < M\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([0, 3, 2, 1], None),
+        ([0, 3, 2, 2], "writes a row of y twice, for rows names it twice"),
+        ([0, 3, 2], "y[1, 0] of rank 0 is never written"),
+    ],
+)
+def test_writes_through_a_table_are_of_the_rows_that_it_names(rows: list[int], said: str | None) -> None:
+    dims = {"M": 4, "N": 8, "S": len(rows)}
+    made = bound(stage("y[rows[:], j] = x[:, j]", domain="j: N"), ranks=1, dims=dims, head=GATHER)
+    found = refusals(make_plan(made, {"rows": np.array([rows])}))
+    assert [error.message for error in found[:1]] == ([] if said is None else found[:1] and [found[0].message])
+    assert said is None or said in found[0].message
+    assert bool(found) == (said is not None)
+
+
+def test_reads_through_a_table_need_only_the_rows_that_it_names() -> None:
+    head = (
+        "program p(M, N, S):\n    x : in [M, N]\n    c : local [M, N]\n    y : out [S, N]\n    rows : table [S] < M\n"
+    )
+    lines = ("if i < 2:", "    c[i, :] = x[i, :]", "    producer_tile_notify(c[i, :])")
+    fill = "    compute b(i: M):\n" + "".join(f"        {line}\n" for line in lines)
+    body = fill + stage(
+        "consumer_tile_wait(c[0, j])", "consumer_tile_wait(c[1, j])", "y[:, j] = c[rows[:], j]", domain="j: N"
+    )
+    made = bound(body, ranks=1, dims={"M": 4, "N": 8, "S": 3}, head=head)
+    assert refusals(make_plan(made, {"rows": np.array([[1, 0, 1]])})) == []
+    (found, *_) = refusals(make_plan(made, {"rows": np.array([[1, 0, 2]])}))
+    assert (
+        isinstance(found, CoverageError)
+        and "reads c[0:3, 0:8] on rank 0, parts of which nobody writes" in found.message
+    )
+
+
+# In place ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "safe"),
+    [
+        ("c[1 + i, :] = c[0 + i, :]", False),
+        ("c[1 + i, :] = c[0 + i, :] + 0.0", False),
+        ("c[0 + i, :] = c[0 + i, :] * 2.0", True),
+        ("c[0 + i, :] = c[0 + i, :]", True),
+        ("c[1 + i, :] = t", True),
+    ],
+)
+def test_a_statement_reads_just_what_it_writes_or_nothing_of_it(line: str, safe: bool) -> None:
+    body = stage("c[0 + i, :] = x[i, :]", "t = c[0 + i, :]", line, "y[i, :] = c[0 + i, :]")
+    found = refused(body, "tile(i=64)")
+    assert found == ([] if safe else [found[0]])
+    assert safe or "OrderingError: rank 0, a tile (i=0): reads c[0:40, 0:8] while it writes c[1:41, 0:8]" in found[0]
+
+
+# Directions --------------------------------------------------------------------------------------------------
+
+EXCHANGE = """program p(M, N):
+    x : in symmetric [M, N]
+    src : table [M] < M
+    h : symmetric [ranks, M, N]
+    y : out [ranks, M, N]
+
+    comm a(p: ranks, i: M):
+        {}
+
+    compute get(s: ranks, i: M):
+        consumer_tile_wait(h[s, i, :])
+        y[s, i, :] = h[s, i, :]
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (("tile_push_data(h[rank, i, :] @ p, x[src[i], :])",), "a rank looks up its own src alone"),
+        (("if src[i] == 0:", "    tile_push_data(h[rank, i, :] @ p, x[i, :])"), "a rank looks up its own src alone"),
+        (("t = x[i, :]", "tile_push_data(h[rank, i, :] @ p, x[i, :])"), "it computes something beside its transfers"),
+    ],
+)
+def test_only_what_a_peer_can_do_instead_changes_its_direction(lines: tuple[str, ...], reason: str) -> None:
+    body = "\n        ".join((*lines, "producer_tile_notify(h[rank, i, :] @ p)"))
+    with pytest.raises(ScheduleError) as caught:
+        bound("", "pull", dims={"M": 8, "N": 8}, head=EXCHANGE.format(body))
+    assert caught.value.message == f"stage a cannot change to pull: {reason}"
+
+
+def test_a_push_into_what_peers_cannot_reach_says_so() -> None:
+    head = """program p(M, N):
+    x : in symmetric [M, N]
+    c : local [ranks, M, N]
+    y : out [M, N]
+    comm a(p: ranks, i: M):
+        tile_pull_data(c[p, i, :], x[i, :] @ p)
+        producer_tile_notify(c[p, i, :])
+"""
+    with pytest.raises(ScheduleError) as caught:
+        bound("", "push", dims={"M": 8, "N": 8}, head=head)
+    assert caught.value.message == "stage a cannot push c"
+    assert caught.value.hint == "declare c symmetric so that peers can reach it"
+
+
+# Tiles of what is contracted ---------------------------------------------------------------------------------
+
+LOOP = """program p(M, N):
+    x : in [M, N]
+    w : in [N, N]
+    y : out [M{}]
+    compute a(i: M{}):
+        {}
+"""
+
+
+def looped(*lines: str) -> str:
+    inside = (f"    {line}" for line in lines)
+    return LOOP.format("", "", "\n        ".join(("m = zeros(f32)", "t = m", "for (n: N):", *inside, "y[i] = m")))
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("m += sum(x[i, n], axis=1)",), None),
+        (("m = m + 0.5 * sum(x[i, n] * 2.0, axis=1)",), None),
+        (("m = maximum(m, max(x[i, n], axis=1))",), None),
+        (("t = max(x[i, n], axis=1)", "m = maximum(t, m)"), None),
+        (("t = maximum(m, max(x[i, n], axis=1))", "m = m * exp(m - t) + sum(exp(x[i, n] - t[:, None]), axis=1)"), None),
+        (("m = sum(x[i, n], axis=1)",), "keeps in m what it made of the last one"),
+        (("m += sum(x[i, n], axis=1) + 1.0",), "combines them in m in a way that depends on it"),
+        (("m += exp(sum(x[i, n], axis=1))",), "combines them in m in a way that depends on it"),
+        (("m = maximum(m, sum(x[i, n], axis=1))",), "combines them in m in a way that depends on it"),
+        (("m += max(x[i, n], axis=1)",), "combines them in m in a way that depends on it"),
+        (("m += 1.0", "t += sum(x[i, n], axis=1)"), "combines them in m in a way that depends on it"),
+        (("m += t", "t = sum(x[i, n], axis=1)"), "combines them in m in a way that depends on it"),
+    ],
+)
+def test_a_loop_puts_tiles_together_as_their_reduction_does(lines: tuple[str, ...], said: str | None) -> None:
+    head = looped(*lines)
+    assert bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=32)").stages["a"].count("n") == 1
+    if said is None:
+        assert bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=8)").stages["a"].count("n") == 3
+        return
+    with pytest.raises(TileSizeError) as caught:
+        bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=8)")
+    assert caught.value.message == f"stage a loops over tiles of n, of 8 elements each, and {said}"
+    assert "tile(n=32) holds all of it" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("y[i, n] = dot(x[i, n], w[n, n].T)", "a product"),
+        ("y[i, n] = dot(x[i, n] * 2.0, w[n, n])", "a product"),
+        ("y[i, n] = exp(dot(x[i, :], w[:, n])) + sum(x[i, n], axis=1)[:, None]", "the sum"),
+    ],
+)
+def test_a_product_takes_all_of_what_it_contracts(line: str, what: str) -> None:
+    head = LOOP.format(", N", ", n: N", line)
+    bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=32)")
+    with pytest.raises(TileSizeError, match=f"takes {what} over tiles of n, of 16 elements each"):
+        bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=16)")
+
+
+@pytest.mark.parametrize("keys", ["n", "d"])
+def test_attention_takes_all_keys_of_its_domain(keys: str) -> None:
+    shape = {"n": ("[n, :]", "n: M"), "d": ("[:, d]", "d: D")}[keys]
+    head = f"""program p(M, D):
+    q : in [M, D]
+    y : out [M, D]
+    compute a({shape[1]}):
+        state = online_softmax(f32)
+        state = attend(state, q{shape[0]}, q{shape[0]}, q{shape[0]}, 1.0)
+        y{shape[0]} = finish(state)
+"""
+    with pytest.raises(TileSizeError, match=f"takes attention over tiles of {keys}, of 16 elements each"):
+        bound("", f"tile({keys}=16)", dims={"M": 64, "D": 32}, head=head)
+
+
+def test_a_slice_of_a_square_is_not_its_diagonal() -> None:
+    head = """program p(N):
+    w : in [N, N]
+    h : symmetric [N, N]
+    y : out [N, N]
+    comm a(p: ranks):
+        tile_push_data(h[:, :] @ p, w[:, :])
+"""
+    with pytest.raises(TileSizeError, match="moves two dimensions of w that are called 'n'"):
+        bound("", "tile(n=4)", dims={"N": 16}, head=head)
