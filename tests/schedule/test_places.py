@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilelink
-from tilelink.errors import CoverageError, ScheduleError, TileSizeError
+from tilelink.errors import BindingError, CoverageError, ScheduleError, TileSizeError
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.plan import make_plan
@@ -284,3 +284,38 @@ def test_a_slice_of_a_square_is_not_its_diagonal() -> None:
 """
     with pytest.raises(TileSizeError, match="moves two dimensions of w that are called 'n'"):
         bound("", "tile(n=4)", dims={"N": 16}, head=head)
+
+
+# Integers ----------------------------------------------------------------------------------------------------
+
+DIVISION = "program p(M, N, n: i32):\n    x : in [M, N]\n    y : out [M, N]\n"
+
+
+@pytest.mark.parametrize(
+    ("coordinate", "n", "said"),
+    [
+        ("i // n", 1, None),
+        ("i // n", 0, "i // 0 in stage a divides by zero"),
+        ("i % n", 0, "i % 0 in stage a divides by zero"),
+        ("i * 0 + M // n - M", 1, None),
+        ("i // (i - n)", 3, "i // (i - 3) divides by zero"),
+        ("i * n // n", 2000, None),
+        ("i * n // n", 2**30, "i * 1073741824 in stage a may be 7516192768"),
+        ("i - n + n", -(2**31), "i - -2147483648 in stage a may be 2147483655"),
+    ],
+)
+def test_integers_have_32_bits_and_divisors(coordinate: str, n: int, said: str | None) -> None:
+    body = stage(f"if {coordinate} >= 0:", "    y[i, :] = x[i, :]", "else:", "    y[i, :] = x[i, :]")
+    try:
+        made = bound(body, dims={"M": 8, "N": 8, "n": n}, head=DIVISION)
+        found = [error.message for error in refusals(make_plan(made))]
+    except BindingError as error:
+        found = [error.message]
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+
+
+def test_a_size_does_not_divide_by_zero() -> None:
+    head = DIVISION.replace("x : in [M, N]", "x : in [M // n, N]")
+    with pytest.raises(BindingError, match="a size divides by zero"):
+        bound(stage("y[i, :] = x[0, :]"), dims={"M": 8, "N": 8, "n": 0}, head=head)

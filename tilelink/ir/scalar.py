@@ -127,7 +127,8 @@ def const(value: int) -> Int:
 
 def binary(op: str, left: Scalar, right: Scalar) -> Scalar:
     """`left op right`, folding constants and neutral elements."""
-    if isinstance(left, Int) and isinstance(right, Int):
+    divides = op not in ("//", "%") or right != const(0)  # what divides by zero stays, to be refused with its place
+    if isinstance(left, Int) and isinstance(right, Int) and divides:
         return const(int(_BINARY[op](left.value, right.value)))
     if isinstance(right, Int) and (op, right.value) in {("+", 0), ("-", 0), ("*", 1), ("//", 1)}:
         return left

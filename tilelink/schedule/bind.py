@@ -21,6 +21,7 @@ from tilelink.schedule.flat import check_flat
 from tilelink.schedule.kernels import kernels_of
 from tilelink.schedule.limits import check_size
 from tilelink.schedule.orders import decode
+from tilelink.schedule.ranges import check_ranges
 from tilelink.schedule.reductions import check_reductions
 from tilelink.schedule.split import split_tails
 from tilelink.schedule.transform import (
@@ -78,6 +79,7 @@ def bind(
         pad_size=used + 2 * ranks,
     )
     check_size(bound)
+    check_ranges(bound)
     bound = with_bulk(bound)
     bound = replace(bound, kernels=kernels_of(bound))
     check_flat(bound)

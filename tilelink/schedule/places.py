@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.program import If, Statement
-from tilelink.ir.scalar import Env, Lookup, Scalar, children, evaluate
+from tilelink.ir.scalar import Binary, Env, Int, Lookup, Scalar, children, evaluate
 from tilelink.ir.visitor import map_scalars
 from tilelink.schedule.columns import Ints, expand
 
@@ -38,8 +38,11 @@ def box(lo: Ints, hi: Ints, dims: int) -> str:
     return "[" + ", ".join(f"{lo[d]}:{hi[d]}" for d in range(dims)) + "]"
 
 
-def lookups(statement: Statement) -> Iterator[Lookup]:
-    """The table look-ups of a statement without those of its branches or rounds, inner ones first."""
+def partial(statement: Statement) -> Iterator[Lookup | Binary]:
+    """Expressions of a statement that may have no value, look-ups and divisions, inner ones first.
+
+    Without those of its branches or rounds.
+    """
     found: list[Scalar] = []
 
     def keep(expr: Scalar) -> Scalar:
@@ -54,11 +57,21 @@ def lookups(statement: Statement) -> Iterator[Lookup]:
         yield from _inner_first(expr)
 
 
-def _inner_first(expr: Scalar) -> Iterator[Lookup]:
+def _inner_first(expr: Scalar) -> Iterator[Lookup | Binary]:
     for child in children(expr):
         yield from _inner_first(child)
-    if isinstance(expr, Lookup):
-        yield expr
+    match expr:
+        case Lookup():
+            yield expr
+        case Binary(op="//" | "%", right=divisor) if not isinstance(divisor, Int) or not divisor.value:
+            yield expr
+        case _:
+            pass
+
+
+def divides(quotient: Binary, env: Env, rows: int) -> Bools:
+    """For each row whether the divisor is not zero."""
+    return np.broadcast_to(np.asarray(evaluate(quotient.right, env)) != 0, (rows,))
 
 
 def in_table(lookup: Lookup, env: Env, rows: int) -> tuple[Bools, Ints]:

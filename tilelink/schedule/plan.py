@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.ir.mapping import TileMap
+from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import Env, Lookup, Scalar, evaluate
 from tilelink.ir.visitor import reads, value_of
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
 from tilelink.schedule.columns import Ints, expand, join
 from tilelink.schedule.orders import TILE
-from tilelink.schedule.places import GUARD, Fault, box, chosen, in_table, lookups, reach
+from tilelink.schedule.places import GUARD, Fault, box, chosen, divides, in_table, partial, reach
 
 READ, WRITE, WAIT, NOTIFY = range(4)
 SUBSTEPS = 4
@@ -273,8 +274,13 @@ class _Collector:
     def _statement(self, stage: BoundStage, statement: Statement, rows: _Rows) -> None:
         number = len(self.statements)
         self.statements.append((stage.name, statement))
-        for lookup in lookups(statement):
-            rows = self._looked_up(number, lookup, rows)
+        for expr in partial(statement):
+            if isinstance(expr, Lookup):
+                rows = self._looked_up(number, expr, rows)
+                continue
+            there = divides(expr, self._env(rows), len(rows.task))
+            self._fault(number, ~there, rows, f"{print_scalar(expr)} divides by zero")
+            rows = rows if there.all() else rows.pick(there)
         match statement:
             case If(condition=condition, then=then, orelse=orelse):
                 holds = np.broadcast_to(np.asarray(evaluate(condition, self._env(rows)), dtype=bool), rows.task.shape)

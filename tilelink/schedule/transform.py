@@ -282,7 +282,11 @@ def shape_of(tensor: Tensor, numbers: Numbers, ranks: int) -> tuple[int, ...]:
 
 def number_of(expr: Scalar, numbers: Numbers, ranks: int) -> int:
     """The value of an expression of parameters and ranks."""
-    return int(evaluate(expr, Env(rank=0, ranks=ranks, params=numbers, indices={})))
+    try:
+        return int(evaluate(expr, Env(rank=0, ranks=ranks, params=numbers, indices={})))
+    except ZeroDivisionError:
+        hint = "the divisor must not be 0 with these numbers"
+        raise BindingError("a size divides by zero", location=expr.location, hint=hint) from None
 
 
 def check_numbers(params: tuple[ParamDecl, ...], numbers: Numbers) -> dict[str, int | float | bool]:
