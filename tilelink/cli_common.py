@@ -167,6 +167,8 @@ def _place(place: Location | None) -> dict[str, Any] | None:
 
 
 def write(text: str) -> None:
+    encoding = sys.stdout.encoding or "utf-8"
+    text = text.encode(encoding, "backslashreplace").decode(encoding)  # it may name files by names that are no text
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tilelink import compiler
+from tilelink.data import read_json
 from tilelink.errors import RankError, TileLinkError
 from tilelink.schedule.simulate.measured import Measured, measured_text
 from tilelink.settings import environment, variable
@@ -76,7 +77,7 @@ def on_gpus(
             raise RankError(f"the ranks did not end within {error.timeout:g} s", hint=hint) from error
         if done.returncode or not answer.exists():
             raise RankError("a rank failed", details=_first_failure(done.stderr))
-        return json.loads(answer.read_text(encoding="utf-8"))
+        return read_json(answer)
 
 
 def _ended(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
@@ -123,7 +124,7 @@ def main(question: str, answer: str) -> int:
     rank = int(variable("LOCAL_RANK") or 0)
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    request = json.loads(Path(question).read_text(encoding="utf-8"))
+    request = read_json(question)
     try:
         result = {"run": _run, "probe": _probe, "tune": _tune, "calibrate": _calibrate}[request["what"]](request)
         torch.cuda.synchronize()

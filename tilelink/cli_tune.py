@@ -88,7 +88,7 @@ def tune(
         programs = algorithms(module.programs, chosen)
         dims = dims_of(chosen, [*_shape(chosen, shape), *(sets or [])], SIZES)
         if measured:
-            cli_gpu.require_gpus(ranks, hint="without --measure the model alone compares them")
+            _require_measuring(ranks)
         options = {
             "dims": dims, "ranks": ranks, "machine": load_machine(machine), "target": target, "dtype": dtype.value,
             "by": imported(strategy) if ":" in strategy else strategy, "cost": cost_model(cost),
@@ -110,6 +110,12 @@ def tune(
     _show(found, {"program": chosen.name, **asked}, lines, best, seconds, as_json)
     if found.ended == "interrupt":
         raise typer.Exit(130)
+
+
+def _require_measuring(ranks: int) -> None:
+    """Raises RankError without GPUs, and OutputError where the result of measuring would be lost."""
+    cli_gpu.require_gpus(ranks, hint="without --measure the model alone compares them")
+    Database().require_own()
 
 
 def _searched(programs: Sequence[Program], options: dict[str, Any], quiet: bool) -> Found:

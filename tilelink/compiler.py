@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
+from tilelink import files
 from tilelink.backend import store
 from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
@@ -101,11 +102,7 @@ def load(name: str | Path) -> Module:
     of the library, ParseError and its kin for a file that is not in the language.
     """
     path = Path(name)
-    try:
-        file, folder = path.is_file(), path.is_dir()
-    except OSError:  # a name that no file can have
-        file = folder = False
-    if file:
+    if files.is_file(path):
         if path.suffix == ".py":
             hint = "run it with Python; print(program) is the text of a program, for a file of its own"
             raise ParseError(f"{name} is Python, not a text of programs", hint=hint)
@@ -113,10 +110,13 @@ def load(name: str | Path) -> Module:
             return _parse_file(path)
         except UnicodeDecodeError:
             raise ParseError(f"{name} is not text", hint="programs are UTF-8 text; save the file as such") from None
+        except OSError as error:
+            hint = "see that it can be read, or write its text to another file"
+            raise ParseError(f"{name} cannot be read: {files.reason(error)}", hint=hint) from None
     try:
         return library_module(str(name))
     except UnknownNameError as error:
-        what = f"{name} is a folder" if folder else f"no file {str(name)!r}"
+        what = f"{name} is {kind}" if (kind := files.kind(path)) else f"no file {str(name)!r}"
         raise UnknownNameError(what, hint=error.hint) from None
 
 
@@ -147,7 +147,7 @@ def _library_files() -> list[Path]:
 
 
 def _parse_file(path: Path) -> Module:
-    return parse(path.read_text(encoding="utf-8-sig"), str(path))  # some editors write a mark before the text
+    return parse(files.read(path).decode("utf-8-sig"), str(path))  # some editors write a mark before the text
 
 
 def parse(text: str, file: str = "<text>") -> Module:

@@ -6,7 +6,8 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from pathlib import Path
+
+from tilelink import files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class Location:
         if self.text is not None:
             return self.text
         try:
-            lines = Path(self.file).read_text(encoding="utf-8-sig").splitlines()
+            lines = files.read(self.file).decode("utf-8-sig", "replace").splitlines()
         except OSError:
             return None
         return lines[self.line - 1] if 0 < self.line <= len(lines) else None
@@ -70,7 +71,7 @@ class TileLinkError(Exception):
             parts.append("  see " + self.related.render())
         if self.hint:
             parts.append(f"  hint: {self.hint}")
-        return "\n".join(parts)
+        return files.shown("\n".join(parts))
 
     def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
         return (_rebuild, (type(self), self.message), self.__dict__)
@@ -143,6 +144,10 @@ class UnknownTargetError(TileLinkError):
 
 class MachineError(TileLinkError):
     """A description of a machine is missing or not one."""
+
+
+class DataError(TileLinkError):
+    """A file with data cannot be read, or holds something else than it should."""
 
 
 class CostError(TileLinkError):

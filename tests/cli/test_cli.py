@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.odd_files import ODD
 from tilelink import compiler, doctor
 from tilelink.cli import app
 from tilelink.reference import trial
@@ -259,3 +260,38 @@ print(sorted({{"torch", "triton"}} & sys.modules.keys()), file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "[]\n"), done.stderr
+
+
+def test_a_file_that_cannot_be_read_is_named() -> None:
+    done = tilelink("check", "/proc/self/mem")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("ParseError: /proc/self/mem cannot be read: Input/output error\n  hint: see that")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_file_is_no_program(tmp_path: Path, kind: str) -> None:
+    ODD[kind](tmp_path / "odd.tl")
+    done = tilelink("check", str(tmp_path / "odd.tl"))
+    assert done.exit_code == 1 and done.stderr.startswith("UnknownNameError: ")
+    assert kind not in ("a folder", "a FIFO", "a socket") or f"odd.tl is {kind}\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "encoding", "more", "said"),
+    [
+        ("check", "utf-8", "junk", "did not expect 'junk' here"),
+        ("check --json", "ascii", "# nothing", '"ok": true'),
+        ("show --stage source -s small", "ascii", "", "@triton.jit"),
+        ("run -s small", "utf-8", "", "small"),
+    ],
+)
+def test_a_name_of_a_file_need_not_be_text(tmp_path: Path, command: str, encoding: str, more: str, said: str) -> None:
+    file = os.fsencode(tmp_path) + b"/\xff\xc3\xa4.tl"
+    with open(file, "w") as text:
+        text.write(f"{TEXT}{more}\n")
+    variables = {**os.environ, "PYTHONIOENCODING": f"{encoding}:strict", "PYTHONUTF8": "1"}
+    words = [sys.executable, "-m", "tilelink", *command.split(), file, "-n", "2"]
+    done = subprocess.run(words, env=variables, capture_output=True, timeout=120)
+    assert done.returncode == (more == "junk") and b"Traceback" not in done.stderr
+    assert said in (done.stdout + done.stderr).decode()

@@ -21,15 +21,18 @@ SCHEDULE_VALUES = ("schedule.values", "schedule.orders", "schedule.bind", "sched
 # Layer -> what it may import besides itself: layers or single modules. The layers of EVERY_LAYER may import all.
 # "" is the package itself: the public API.
 TABLE: dict[str, tuple[str, ...]] = {
-    "errors": (),
+    "files": (),
+    "errors": ("files",),
+    "data": ("files", "errors"),
+    "generated": ("files", "errors"),
     "settings": ("errors",),
     "target": ("errors",),
     "ir": ("errors",),
-    "frontend": ("ir", "errors", "schedule.values", "schedule.orders"),
+    "frontend": ("ir", "files", "errors", "schedule.values", "schedule.orders"),
     "reference": ("ir", "errors"),
-    "schedule": ("ir", "target", "errors"),
-    "backend": ("ir", *SCHEDULE_VALUES, "settings", "target", "errors"),
-    "runtime": ("settings", "target", "errors"),
+    "schedule": ("ir", "target", "data", "files", "errors"),
+    "backend": ("ir", *SCHEDULE_VALUES, "generated", "settings", "target", "files", "errors"),
+    "runtime": ("generated", "settings", "target", "errors"),
     "programs": ("",),
 }
 
@@ -40,7 +43,9 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "triton": frozenset({"runtime"}),
     "cuda": frozenset({"runtime"}),
     "nvshmem": frozenset({"runtime"}),
-    "numpy": frozenset({"ir", "schedule", "backend", "runtime", "reference", "compiler", "compiler_cpu", "ops", "cli"}),
+    "numpy": frozenset(
+        {"data", "ir", "schedule", "backend", "runtime", "reference", "compiler", "compiler_cpu", "ops", "cli"}
+    ),
     "rich": CLI,
     "typer": CLI,
     "matplotlib": frozenset({"schedule"}),

@@ -10,10 +10,10 @@ import pytest
 from tilelink import compiler
 from tilelink.compiler_cpu import layout
 from tilelink.errors import BindingError
+from tilelink.generated import load_module
 from tilelink.runtime.cuda.copies import Copy, Flag, Gate, Recorder, own_first, record
 from tilelink.runtime.cuda.queue import Move, _moves
 from tilelink.runtime.job import Layout, TensorLayout
-from tilelink.runtime.modules import load_module
 
 RANKS = 3
 TEXT = """

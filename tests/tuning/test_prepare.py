@@ -3,12 +3,14 @@
 import json
 import multiprocessing
 import os
+import pickle
+import re
 import subprocess
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,12 +20,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tilelink import cli_gpu, cli_tune, compiler
+from tests.odd_files import FOREIGN, ODD, room_for
+from tilelink import cli_gpu, cli_tune, compiler, settings
 from tilelink.cli import app
-from tilelink.errors import DeadlineError
+from tilelink.data import plain
+from tilelink.errors import DeadlineError, OutputError
 from tilelink.target import target
 from tilelink.tuning import measure, prepare
-from tilelink.tuning.prepare import LATE, Point
+from tilelink.tuning.prepare import LATE, Point, kept, program_of
 
 ROOT = Path(__file__).parents[2]
 MODULE = compiler.load("all_gather")
@@ -85,6 +89,122 @@ def test_what_is_prepared_for_something_else_is_not_found() -> None:
         point(trace=True),
     ]  # fmt: skip
     assert len({one.file for one in points}) == len(points) and point().file == points[0].file
+
+
+# What is kept ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Generator[Path]:
+    (tmp_path / "cache").mkdir()
+    with settings.environment(TILELINK_CACHE=str(tmp_path / "cache")):
+        yield tmp_path / "cache"
+
+
+class Evil:
+    """Makes a folder in the process that unpickles it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.usefixtures("cache")
+def test_nothing_in_the_cache_folder_is_unpickled(tmp_path: Path) -> None:
+    point().file.parent.mkdir()
+    for suffix in (".json", ".pickle"):
+        point().file.with_suffix(suffix).write_bytes(pickle.dumps(Evil(tmp_path / "made")))
+    made = program_of(point())
+    assert made.kernels and not (tmp_path / "made").exists()
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("name", ["h200", "direct", "pull", "h200_bulk"])
+def test_what_is_kept_comes_back_equal(name: str) -> None:
+    made = program_of(point(name))
+    assert kept(point(name)) is None
+    prepare._keep(point(name), made)
+    again = kept(point(name))
+    assert again is not None and (again.source, again.kernels) == (made.source, made.kernels)
+    assert plain(again) == plain(made) and again.fingerprint == made.fingerprint
+    made.source.unlink()
+    assert kept(point(name)) is None
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_others_may_have_kept_is_passed_over_with_a_word(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    made = program_of(point())
+    prepare._keep(point(), made)
+    make, said = FOREIGN[kind]
+    make(point().file)
+    assert kept(point()) is None and said in caplog.text and str(point().file) in caplog.text
+    assert plain(program_of(point())) == plain(made)
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        (("lag",), "1", "lag of .* is '1', not a whole number"),
+        (("lag",), True, "lag of .* is True, not a whole number"),
+        (("kernels",), 5, "kernels of .* is 5, not a list"),
+        (("kernels", 0), [], r"0 of kernels of .* is \[\], not an object"),
+        (("layout", "tensors", 0, "shape"), [1.5], "is 1.5, not a whole number"),
+        (("kernels", 0, "notifies"), [["y"]], r"is \['y'\], not a list of 2"),
+        (("layout", "grids", 0, "thresholds", "shape"), [7], "not a shape of"),
+        (("layout", "more"), 1, "has a 'more', which is no field of it"),
+        (("source",), "../../evil.py", None),
+    ],
+)
+def test_each_field_of_what_is_kept_is_checked(
+    where: tuple[str | int, ...], value: Any, said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare._keep(point(), program_of(point()))
+    raw = inner = json.loads(point().file.read_text())
+    for step in where[:-1]:
+        inner = inner[step]
+    inner[where[-1]] = value
+    point().file.write_text(json.dumps(raw))
+    assert kept(point()) is None
+    assert said is None or re.search(said, caplog.text)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_disk_that_fills_at_any_byte_keeps_nothing() -> None:
+    made = program_of(point())
+    prepare._keep(point(), made)
+    size = point().file.stat().st_size
+    point().file.unlink()
+    for room in (*range(0, size, 97), size - 1):
+        with room_for(room), pytest.raises(OutputError, match="cannot be written"):
+            prepare._keep(point(), made)
+        assert list(point().file.parent.iterdir()) == [] and kept(point()) is None
+    prepare._keep(point(), made)
+    assert kept(point()) is not None
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("kind", ODD)
+def test_what_lies_in_the_place_of_what_is_kept_is_not_waited_for(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    point().file.parent.mkdir()
+    ODD[kind](point().file)
+    made = program_of(point())
+    if kind != "a loop of links":
+        assert "cannot be read" in caplog.text or "not used" in caplog.text
+    if kind == "a folder":
+        with pytest.raises(OutputError) as caught:
+            prepare._keep(point(), made)
+        assert caught.value.hint == "remove it: it is a folder"
+    else:
+        prepare._keep(point(), made)
+        assert kept(point()) is not None
+
+
+# The end of the pool -----------------------------------------------------------------------------------------
 
 
 class Stuck:
@@ -160,8 +280,7 @@ def test_ranks_of_a_host_share_the_work_and_all_learn_what_is_missing(monkeypatc
     own = threading.local()
     asked: dict[int, list[Point]] = {}
     points = [point(ranks=count) for count in range(2, 8)]
-    points[4].file.parent.mkdir(parents=True, exist_ok=True)
-    points[4].file.touch()
+    prepare._keep(points[4], program_of(points[4]))
 
     def prepare_all(mine: list[Point], *, workers: int, seconds: float) -> list[str]:
         assert workers >= 1 and seconds == 7.0

@@ -2,8 +2,7 @@
 
 import importlib
 import json
-import resource
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.odd_files import FOREIGN, ODD, room_for
 from tilelink import compiler
 from tilelink.cli import app
 from tilelink.errors import BindingError, OutputError
@@ -66,16 +66,93 @@ def test_records_come_back_and_later_ones_win(tmp_path: Path) -> None:
 def test_a_record_for_which_there_is_no_room_is_an_error_and_hides_no_other(tmp_path: Path) -> None:
     database = Database(tmp_path / "tuning.jsonl")
     database.store(RECORD)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (database.path.stat().st_size + 60, before[1]))
-        with pytest.raises(OutputError, match=r"tuning\.jsonl cannot be written"):
-            database.store(RECORD)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with (
+        room_for(database.path.stat().st_size + 60),
+        pytest.raises(OutputError, match=r"tuning\.jsonl cannot be written"),
+    ):
+        database.store(RECORD)
     other = replace(RECORD, seconds=5e-5)
     database.store(other)
     assert database.records() == [RECORD, other]
+
+
+def test_a_disk_that_fills_at_any_byte_loses_no_other_record(tmp_path: Path) -> None:
+    database = Database(tmp_path / "tuning.jsonl")
+    stored = [replace(RECORD, seconds=1.0)]
+    database.store(stored[0])
+    for more in range(0, len(json.dumps(asdict(RECORD))), 5):
+        with room_for(database.path.stat().st_size + more), pytest.raises(OutputError):
+            database.store(RECORD)
+        stored.append(replace(RECORD, seconds=float(more)))
+        database.store(stored[-1])
+    assert database.records() == stored
+
+
+def changed(**fields: Any) -> str:
+    return json.dumps({**asdict(RECORD), **fields})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[" * 200_000, "line 2 cannot be read: its lists are too deep inside one another"),
+        ("[" * 900 + "]" * 900, "line 2 cannot be read: its lists are too deep inside one another"),
+        (changed(schedule=5), "schedule of line 2 is 5, not a text"),
+        (changed(seconds="fast"), "seconds of line 2 is 'fast', not a number"),
+        (changed(seconds=float("nan")), "seconds of line 2 is nan, not a number"),
+        (changed(seconds=10**400), "not a number"),
+        (changed(seconds=-1.0), "seconds of line 2 is -1.0"),
+        (changed(key={**asdict(KEY), "ranks": "4"}), "ranks of key of line 2 is '4', not a whole number"),
+        (changed(key={**asdict(KEY), "ranks": True}), "ranks of key of line 2 is True, not a whole number"),
+        (changed(key={}), "key of line 2 has no"),
+        (changed(evidence={}), "evidence of line 2 is {}, not a list"),
+        (changed(evidence=[1]), "0 of evidence of line 2 is 1, not an object"),
+        (changed(more=1), "line 2 has a 'more', which is no field of it"),
+        (changed(program="\udcff"), "line 2 cannot be read: it has half a character"),
+        ("3", "line 2 is 3, not an object"),
+        ("", "line 2 cannot be read: Expecting value"),
+    ],
+)
+def test_a_line_that_is_no_record_is_passed_over_with_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str, said: str
+) -> None:
+    database = Database(tmp_path / "tuning.jsonl")
+    good = json.dumps(asdict(RECORD))
+    database.path.write_text(f"{good}\n{line}\n{good}\n")
+    assert database.records() == [RECORD, RECORD] == database.records()
+    (word,) = caplog.messages  # once
+    assert f"{database.path}: 1 of 3 lines are no records and are passed over; " in word and said in word
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_database_that_others_may_write_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    (tmp_path / "cache").mkdir()
+    database = Database(tmp_path / "cache" / "tuning.jsonl")
+    database.store(RECORD)
+    make, said = FOREIGN[kind]
+    make(database.path)
+    before = database.path.read_bytes()
+    assert database.records() == [] and said in caplog.text and "is not used" in caplog.text
+    with pytest.raises(OutputError, match=said) as caught:
+        database.store(RECORD)
+    assert caught.value.hint is not None and "nobody else may write" in caught.value.hint
+    assert database.path.read_bytes() == before
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ODD)
+def test_what_lies_in_the_place_of_a_database_is_not_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    database = Database(tmp_path / "tuning.jsonl")
+    ODD[kind](database.path)
+    assert database.records() == [] and f"{database.path} is not used" in caplog.text
+    with pytest.raises(OutputError, match="cannot be written") as caught:
+        database.store(RECORD)
+    if kind in ("a folder", "a FIFO", "a socket"):
+        assert caught.value.hint == f"remove it: it is {kind}"
 
 
 def test_keys_round_the_first_dimension_up_and_know_their_programs() -> None:

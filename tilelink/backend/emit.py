@@ -25,6 +25,7 @@ from tilelink.backend.statements import Statements
 from tilelink.backend.values import Values
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
+from tilelink.files import shown
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Attend, Dot, Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
@@ -79,7 +80,7 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
         kernels=tuple(contexts),
     )
     text = _environment().get_template("module.py.j2").render(module=module)
-    return Emitted(text=text, kernels=tuple(kernels))
+    return Emitted(text=shown(text), kernels=tuple(kernels))
 
 
 @cache

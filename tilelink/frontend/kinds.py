@@ -6,8 +6,8 @@ import ast
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 
+from tilelink import files
 from tilelink.errors import DtypeError, Mistakes, ShapeError, TileLinkError, UnknownNameError
 from tilelink.ir.printer import print_value
 from tilelink.ir.program import (
@@ -199,7 +199,10 @@ def _names_of(module: str) -> set[str] | None:
             return {"*"} if parts[0] in sys.builtin_module_names else None
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return {"*"}
-    return _bound(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
+    try:
+        return _bound(ast.parse(files.read(spec.origin)))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return {"*"}  # its import will say what is wrong with it
 
 
 def _bound(tree: ast.Module) -> set[str]:

@@ -26,7 +26,7 @@ def assemble(source: Path, kernels: Sequence[KernelSource], target: Target) -> s
     """The assembly of all kernels, one after the other. Raises SettingsError where TRITON_INTERPRET is set."""
     if settings().interpret:
         raise SettingsError("Triton interprets kernels in this process", hint="unset TRITON_INTERPRET to compile")
-    from tilelink.runtime.modules import load_module
+    from tilelink.generated import load_module
 
     module = load_module(source)
     return "\n".join(_compiled(getattr(module, one.name), one, target) for one in kernels)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from tilelink.errors import Location
-from tilelink.runtime.modules import GENERATED
+from tilelink.generated import GENERATED
 
 _OWN = frozenset({"triton", "tilelink"})
 _CALL = re.compile(r"\bcall ([\w.]+)\(")

@@ -13,12 +13,12 @@ from triton.runtime.interpreter import (  # pyright: ignore[reportMissingTypeStu
     interpreter_builder,
 )
 
+from tilelink.generated import load_module
 from tilelink.runtime import host_signals
 from tilelink.runtime.job import CpuKernel, GridLayout, Job, LaneTrace, RunResult, poison
 from tilelink.runtime.lanes import Lane, run_lanes
 from tilelink.runtime.lanes.values import Step
 from tilelink.runtime.memory import Memory
-from tilelink.runtime.modules import load_module
 from tilelink.runtime.queue import CopyQueue
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeGuard
 
-from tilelink.errors import MachineError, OutputError
+from tilelink import files
+from tilelink.data import read_json
+from tilelink.errors import DataError, MachineError, OutputError
 from tilelink.target import Target, target
 
 SHIPPED = Path(__file__).parents[1] / "machines"
@@ -153,16 +155,24 @@ def load_machine(name: str | Path) -> Machine:
 
     Raises MachineError for neither, and for a description that is not one.
     """
+    return _loaded(name, ())
+
+
+def _loaded(name: str | Path, within: tuple[Path, ...]) -> Machine:
+    """within: the files whose base it is, one after the other."""
     path = Path(name)
-    if not path.is_file():
+    if not files.is_file(path):
         path = SHIPPED / f"{name}.json"
-    if not path.is_file():
-        raise MachineError(f"no machine {str(name)!r}", hint=f"a JSON file, or one of {', '.join(shipped_machines())}")
+    if not files.is_file(path):
+        what = f"{name} is {kind}, not a file" if (kind := files.kind(name)) else f"no machine {str(name)!r}"
+        raise MachineError(what, hint=f"a JSON file, or one of {', '.join(shipped_machines())}")
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise MachineError(f"{path} cannot be read: {error}", hint="write it with save_machine") from None
-    return machine_of(raw, str(path))
+        raw = read_json(path)
+    except DataError as error:
+        raise MachineError(error.message, hint="write it with save_machine") from None
+    if path.resolve() in within:
+        raise MachineError(f"{path} is its own base", hint="base names a machine that is described without this one")
+    return _machine_of(raw, str(path), (*within, path.resolve()))
 
 
 def shipped_machines() -> tuple[str, ...]:
@@ -193,8 +203,13 @@ def machine_of(raw: Any, where: str = "<json>") -> Machine:
 
     "base": what is not given is as in this machine, by its name or file; its name and target too.
     """
+    return _machine_of(raw, where, ())
+
+
+def _machine_of(raw: Any, where: str, within: tuple[Path, ...]) -> Machine:
     if isinstance(raw, dict) and isinstance(raw.get("base"), str):
-        raw = {**description(load_machine(raw["base"])), **{key: value for key, value in raw.items() if key != "base"}}
+        base = description(_loaded(raw["base"], within))
+        raw = {**base, **{key: value for key, value in raw.items() if key != "base"}}
     if not isinstance(raw, dict) or not {"name", "target"} <= raw.keys():
         raise MachineError(f"{where} describes no machine", hint='{"name": ..., "target": ..., "sms": {"value": ...}}')
     if unknown := sorted(raw.keys() - {"name", "target", *UNITS}):

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tilelink.errors import OutputError
+from tilelink import files
+from tilelink.data import checked, parse_json
+from tilelink.errors import DataError, OutputError
 from tilelink.ir.program import Program
 from tilelink.settings import settings
 
 FILE = "tuning.jsonl"
+OWN = "the file and the folders on the way to it must be yours or root's, and nobody else may write to them"
+_log = logging.getLogger("tilelink.tuning")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +80,11 @@ def _bucket(size: int) -> int:
 
 
 class Database:
-    """The records of a file; None: that of the cache folder. A line that is no record is passed over."""
+    """The records of a file; None: that of the cache folder.
+
+    A line that is no record is passed over, and so is a whole file to which other users may write; the log
+    (`tilelink.tuning`, WARNING) says so once.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or settings().cache / FILE
@@ -85,12 +95,20 @@ class Database:
         Raises OutputError where it cannot be written whole; what was written of it is passed over.
         """
         line = json.dumps(asdict(record), sort_keys=True) + "\n"
+        self.require_own()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            files.make_folder(self.path.parent)
             _append(self.path, line.encode())
         except OSError as error:
             hint = "make room there, or set TILELINK_CACHE to a folder that can be written"
-            raise OutputError(f"{self.path} cannot be written: {error}", hint=hint) from error
+            if what := files.kind(self.path):
+                hint = f"remove it: it is {what}"
+            raise OutputError(f"{self.path} cannot be written: {files.reason(error)}", hint=hint) from error
+
+    def require_own(self) -> None:
+        """Raises OutputError for a file that would not be read again, since other users may write to it."""
+        if why := self._distrusted():
+            raise OutputError(f"{self.path} cannot be written: {why}", hint=OWN)
 
     def find(self, key: Key) -> Record | None:
         """The last record of a key."""
@@ -98,15 +116,48 @@ class Database:
 
     def records(self) -> list[Record]:
         """All records, in the order in which they came."""
-        try:
-            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
+        if why := self._distrusted():
+            _warn(f"{self.path} is not used: {why}; {OWN}")
             return []
-        return [record for line in lines if (record := _record(line)) is not None]
+        try:
+            lines = files.read(self.path).splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            _warn(f"{self.path} is not used: {files.reason(error)}")
+            return []
+        found: list[Record] = []
+        wrong: list[str] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                found.append(_record(line, f"line {number}"))
+            except DataError as error:
+                wrong.append(error.message)
+        if wrong:
+            _warn(f"{self.path}: {len(wrong)} of {len(lines)} lines are no records and are passed over; {wrong[0]}")
+        return found
+
+    def _distrusted(self) -> str:
+        try:
+            return files.distrusted(self.path)
+        except OSError as error:
+            return files.reason(error)
+
+
+def _record(line: bytes, where: str) -> Record:
+    record = checked(Record, parse_json(line, where), where)
+    if record.seconds < 0:
+        raise DataError(f"seconds of {where} is {record.seconds}")
+    return record
+
+
+@cache  # so that each thing is said once
+def _warn(text: str) -> None:
+    _log.warning("%s", text)
 
 
 def _append(path: Path, line: bytes) -> None:
-    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    handle = files.open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         size = os.fstat(handle).st_size
         torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # a full disk took the end of the last line
@@ -115,13 +166,3 @@ def _append(path: Path, line: bytes) -> None:
             rest = rest[os.write(handle, rest) :]
     finally:
         os.close(handle)
-
-
-def _record(line: str) -> Record | None:
-    try:
-        raw = json.loads(line)
-        raw["key"] = Key(**raw["key"])
-        raw["evidence"] = tuple(raw["evidence"])
-        return Record(**raw)
-    except (ValueError, TypeError, KeyError):
-        return None

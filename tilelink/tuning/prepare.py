@@ -6,26 +6,28 @@ its kernels in the cache. What is not ready in time they make themselves.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
+import logging
 import multiprocessing
 import os
-import pickle
 import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilelink import compiler
+from tilelink import compiler, files
+from tilelink.backend import store
 from tilelink.compiler_cpu import layout
 from tilelink.compiler_gpu import gpu_program
+from tilelink.data import checked, plain, read_json
+from tilelink.errors import DataError, OutputError
 from tilelink.ir.program import Program
 from tilelink.schedule.values import Schedule
 from tilelink.settings import settings
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from tilelink.runtime.cuda.spec import GpuProgram
 
 LATE = "not ready in time"
+_log = logging.getLogger("tilelink.tuning")
 GRACE_S = 5.0
 """Seconds after its deadline in which a pool is ended; after them its processes end themselves."""
 
@@ -63,7 +66,7 @@ class Point:
         """Where it is kept once it is prepared, by this version of the package."""
         texts = [str(self.program), str(self.schedule), self.dtype, repr(self.target), repr(self.deadlines)]
         key = json.dumps([_package(), *texts, self.trace, self.ranks, sorted(self.dims.items())])
-        return settings().cache / "prepared" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.pickle"
+        return settings().cache / "prepared" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 
 
 @cache
@@ -81,14 +84,42 @@ def program_of(point: Point) -> GpuProgram:
 
     Raises what `compiler.plan` raises, and EmitError.
     """
-    with contextlib.suppress(Exception):  # whatever half a file leads to
-        found = pickle.loads(point.file.read_bytes())
-        if found.source.is_file():
-            return found
+    if (found := kept(point)) is not None:
+        return found
     verified = compiler.plan(
         point.program, point.schedule, ranks=point.ranks, dims=point.dims, dtype=point.dtype, target=point.target
     )
     return gpu_program(verified, layout(verified), trace=point.trace)
+
+
+def kept(point: Point) -> GpuProgram | None:
+    """What the file of a point has; None for no file, or one that cannot be used, which the log tells of (WARNING).
+
+    It says which generated source runs, and nobody verifies that again. So it must be this user's or root's alone.
+    """
+    from tilelink.runtime.cuda.spec import GpuProgram
+
+    try:
+        if why := files.distrusted(point.file):
+            raise DataError(f"{point.file} is not used: {why}")
+        if not point.file.exists():
+            return None
+        program = checked(GpuProgram, read_json(point.file), str(point.file))
+    except (DataError, OSError) as error:
+        _log.warning("%s", error)
+        return None
+    source = store.file_of(program.source.stem)
+    return replace(program, source=source) if store.intact(source) else None
+
+
+def _keep(point: Point, program: GpuProgram) -> None:
+    data = json.dumps(plain(replace(program, source=Path(program.source.name))))
+    try:
+        files.make_folder(point.file.parent)
+        files.replace(point.file, data.encode(), mode=0o600)
+    except OSError as error:
+        hint = f"remove it: it is {what}" if (what := files.kind(point.file)) else "make room there"
+        raise OutputError(f"{point.file} cannot be written: {files.reason(error)}", hint=hint) from error
 
 
 # In the pool -------------------------------------------------------------------------------------------------
@@ -97,7 +128,7 @@ def program_of(point: Point) -> GpuProgram:
 def prepare(point: Point) -> None:
     """Plans, generates and compiles one point, and keeps it. Only for processes that use no GPU afterwards.
 
-    Raises what planning and compiling raise; RuntimeError for a kernel that does not fit the target.
+    Raises what planning and compiling raise; RuntimeError for a kernel that does not fit the target; OutputError.
     """
     import torch
 
@@ -108,10 +139,7 @@ def prepare(point: Point) -> None:
     shared = max(compile_ahead(program, point.target, point.deadlines), default=0)
     if shared > point.target.shared_memory:
         raise RuntimeError(f"a kernel needs {shared} bytes of shared memory")
-    point.file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = point.file.with_suffix(f".{os.getpid()}")
-    temporary.write_bytes(pickle.dumps(program))
-    temporary.replace(point.file)
+    _keep(point, program)
 
 
 def _expire(seconds: float) -> None:
@@ -170,7 +198,7 @@ def prepare_shares(points: Sequence[Point], group: ProcessGroup, *, seconds: flo
     import torch.distributed as dist
 
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    own: tuple[str, list[bool]] = (socket.gethostname(), [point.file.is_file() for point in points])
+    own: tuple[str, list[bool]] = (socket.gethostname(), [kept(point) is not None for point in points])
     every: list[Any] = [None] * ranks
     dist.all_gather_object(every, own, group=group)
     todo, sharing = _share(every, rank)

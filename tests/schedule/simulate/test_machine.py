@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.odd_files import ODD
 from tests.schedule.simulate.cases import H200S
 from tilelink import compiler
 from tilelink.errors import MachineError, OutputError
@@ -136,3 +137,38 @@ def test_a_machine_that_cannot_be_saved_is_an_error(tmp_path: Path) -> None:
 
 def test_ranks_of_the_cpu_are_as_many_as_they_are() -> None:
     assert replace(H200S, target="cpu").processor == target("cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"[" * 100_000, "its lists are too deep inside one another"),
+        (b"[" * 900 + b"]" * 900, "its lists are too deep inside one another"),
+        (b'{"name": "\xff"}', "it is not UTF-8 text"),
+        (b'{"name": "\\udcff"}', "it has half a character"),
+        (b'{"base": "wrong.json"}', "is its own base"),
+        (b'{"base": "other.json"}', "is its own base"),
+        (b"9" * 5000, "cannot be read"),
+        (b"", "cannot be read: Expecting value"),
+    ],
+)
+def test_a_file_that_is_no_machine_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("wrong.json").write_bytes(text)
+    Path("other.json").write_text('{"base": "wrong.json"}')
+    with pytest.raises(MachineError, match=said) as caught:
+        load_machine("wrong.json")
+    assert ".json" in caught.value.message and caught.value.hint
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", [*ODD, "a name that no file can have"])
+def test_what_is_no_file_is_no_machine(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / ("m" * 300 if kind not in ODD else "m.json")
+    ODD.get(kind, lambda path: None)(path)
+    with pytest.raises(MachineError, match=r"not a file|no machine") as caught:
+        load_machine(path)
+    assert kind not in ("a folder", "a FIFO", "a socket") or f"{path} is {kind}" in caught.value.message
+    assert caught.value.hint and "a JSON file, or one of" in caught.value.hint

@@ -10,13 +10,13 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+from tilelink.generated import load_module
 from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.engine import may_be_begun
 from tilelink.runtime.cuda.functions import described
 from tilelink.runtime.cuda.recorded import BoundaryOptions, boundary_options, recorded
 from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
 from tilelink.runtime.keys import settled
-from tilelink.runtime.modules import load_module
 from tilelink.target import Target
 
 SOME = 16

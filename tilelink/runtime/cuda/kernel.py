@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from tilelink.errors import BindingError, RankError
+from tilelink.generated import load_module
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.deadline import Watch
@@ -24,7 +25,6 @@ from tilelink.runtime.cuda.sides import SIDE_PRIORITY, Sides, new_stream
 from tilelink.runtime.cuda.spec import Argument, GpuProgram
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.job import TensorLayout
-from tilelink.runtime.modules import load_module
 
 SETS = 128
 """Sets of tensors that are remembered, and for which a launch is one graph."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tilelink.generated import load_module
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.copies import Flag, Gate, Operation, own_first, record
 from tilelink.runtime.cuda.order import between_kernels, kernels_in_order
 from tilelink.runtime.cuda.spec import GpuProgram
-from tilelink.runtime.modules import load_module
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,202 @@
+"""Data from files: JSON, and JSON values checked against the type that they are read as. Nothing in it can run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tilelink import files
+from tilelink.errors import DataError
+
+DEEPEST = 64
+"""Levels of lists and objects inside one another that are read."""
+
+T = TypeVar("T")
+
+
+# JSON --------------------------------------------------------------------------------------------------------
+
+
+def read_json(path: str | Path) -> Any:
+    """The JSON value in a file. Raises DataError, which names the file, for whatever else there may be."""
+    try:
+        raw = files.read(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {files.reason(error)}", hint="name a file with JSON text") from None
+    return parse_json(raw, str(path))
+
+
+def parse_json(raw: bytes, where: str) -> Any:
+    """The value of a JSON text in UTF-8; `where` names it in errors. Raises DataError for what is none."""
+    hint = "it must be JSON, as TileLink writes it"
+    try:
+        text = raw.decode("utf-8")
+        value = json.loads(text)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()  # half a character can be neither shown nor stored
+    except UnicodeDecodeError:
+        raise DataError(f"{where} cannot be read: it is not UTF-8 text", hint=hint) from None
+    except UnicodeEncodeError:
+        raise DataError(f"{where} cannot be read: it has half a character", hint=hint) from None
+    except RecursionError:
+        raise _too_deep(where) from None
+    except ValueError as error:
+        raise DataError(f"{where} cannot be read: {error}", hint=hint) from None
+    if _depth(value) > DEEPEST:
+        raise _too_deep(where)
+    return value
+
+
+def _too_deep(where: str) -> DataError:
+    hint = f"it may have {DEEPEST} levels of lists and objects"
+    return DataError(f"{where} cannot be read: its lists are too deep inside one another", hint=hint)
+
+
+def _depth(value: Any) -> int:
+    deepest, left = 0, [(value, 1)]
+    while left and deepest <= DEEPEST:
+        one, depth = left.pop()
+        if isinstance(one, dict | list):
+            deepest = max(deepest, depth)
+            inner = one.values() if isinstance(one, dict) else one
+            left += [(each, depth + 1) for each in inner if isinstance(each, dict | list)]
+    return deepest
+
+
+# Types -------------------------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it, from which `checked` makes an equal one: of data classes, collections and int arrays."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray):
+        return {"shape": list(value.shape), "values": value.ravel().tolist()}
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(map(plain, value))
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def checked(kind: type[T], raw: Any, where: str) -> T:
+    """A JSON value as a type has it: a data class of others, with a value for each field. Raises DataError.
+
+    `where` names the value in errors.
+    """
+    return _checked(kind, raw, where)
+
+
+def _checked(kind: Any, raw: Any, where: str) -> Any:
+    origin = typing.get_origin(kind) or kind
+    if origin in (typing.Union, types.UnionType):
+        return _one_of(typing.get_args(kind), raw, where)
+    if dataclasses.is_dataclass(origin) and isinstance(origin, type):
+        return _data_class(origin, raw, where)
+    if origin in _READERS:
+        return _READERS[origin](typing.get_args(kind), raw, where)
+    if origin is Any:
+        return raw
+    raise TypeError(f"{kind} cannot be read")
+
+
+def _one_of(kinds: tuple[Any, ...], raw: Any, where: str) -> Any:
+    if raw is None and type(None) in kinds:
+        return None
+    (kind,) = (one for one in kinds if one is not type(None))
+    return _checked(kind, raw, where)
+
+
+def _data_class(kind: type[Any], raw: Any, where: str) -> Any:
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    found = _object(raw, where)
+    for name in sorted(found.keys() - fields.keys()):
+        raise DataError(f"{where} has a {name!r}, which is no field of it")
+    for name in fields.keys() - found.keys():
+        raise DataError(f"{where} has no {name!r}")
+    hints = typing.get_type_hints(kind)
+    return kind(**{name: _checked(hints[name], one, f"{name} of {where}") for name, one in found.items()})
+
+
+def _object(raw: Any, where: str) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise _unfit(raw, "an object", where)
+    return raw
+
+
+def _list(raw: Any, where: str) -> list[Any]:
+    if not isinstance(raw, list):
+        raise _unfit(raw, "a list", where)
+    return raw
+
+
+def _unfit(raw: Any, wanted: str, where: str) -> DataError:
+    shown = repr(raw)
+    return DataError(f"{where} is {shown if len(shown) <= 40 else shown[:40] + '...'}, not {wanted}")
+
+
+def _text(_: Any, raw: Any, where: str) -> str:
+    if not isinstance(raw, str):
+        raise _unfit(raw, "a text", where)
+    return raw
+
+
+def _flag(_: Any, raw: Any, where: str) -> bool:
+    if not isinstance(raw, bool):
+        raise _unfit(raw, "true or false", where)
+    return raw
+
+
+def _whole(_: Any, raw: Any, where: str) -> int:
+    if not isinstance(raw, int) or isinstance(raw, bool) or abs(raw) >= 2**63:
+        raise _unfit(raw, "a whole number", where)
+    return raw
+
+
+def _number(_: Any, raw: Any, where: str) -> float:
+    whole = isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) < 2**63
+    if not whole and not (isinstance(raw, float) and math.isfinite(raw)):
+        raise _unfit(raw, "a number", where)
+    return float(raw)
+
+
+def _tuple(kinds: tuple[Any, ...], raw: Any, where: str) -> tuple[Any, ...]:
+    found = _list(raw, where)
+    if kinds[1:] == (...,):
+        return tuple(_checked(kinds[0], one, f"{n} of {where}") for n, one in enumerate(found))
+    if len(found) != len(kinds):
+        raise _unfit(raw, f"a list of {len(kinds)}", where)
+    return tuple(_checked(each, one, where) for each, one in zip(kinds, found, strict=True))
+
+
+def _set(kinds: tuple[Any, ...], raw: Any, where: str) -> frozenset[Any]:
+    return frozenset(_checked(kinds[0], one, where) for one in _list(raw, where))
+
+
+def _mapping(kinds: tuple[Any, ...], raw: Any, where: str) -> dict[str, Any]:
+    return {name: _checked(kinds[1], one, f"{name} of {where}") for name, one in _object(raw, where).items()}
+
+
+def _array(_: Any, raw: Any, where: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    found = _object(raw, where)
+    shape = [_whole((), size, where) for size in _list(found.get("shape"), where)]
+    values = [_whole((), one, where) for one in _list(found.get("values"), where)]
+    if math.prod(shape) != len(values) or any(size < 0 for size in shape):
+        raise _unfit(shape, f"a shape of {len(values)} numbers", where)
+    return np.array(values, dtype=np.int64).reshape(shape)
+
+
+_READERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
+    str: _text, bool: _flag, int: _whole, float: _number, tuple: _tuple, frozenset: _set, Mapping: _mapping,
+    np.ndarray: _array, Path: lambda kinds, raw, where: Path(_text(kinds, raw, where)),
+}  # fmt: skip
