@@ -319,3 +319,8 @@ def test_a_size_does_not_divide_by_zero() -> None:
     head = DIVISION.replace("x : in [M, N]", "x : in [M // n, N]")
     with pytest.raises(BindingError, match="a size divides by zero"):
         bound(stage("y[i, :] = x[0, :]"), dims={"M": 8, "N": 8, "n": 0}, head=head)
+
+
+def test_the_ends_of_loops_are_of_the_numbers_of_the_program() -> None:
+    body = stage("t = zeros(f32)", "for (z: M // G, q: ranks // 2):", "    t += x[i, :]", "y[i, :] = t")
+    assert refused(body) == []

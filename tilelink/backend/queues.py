@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from tilelink.backend.regions import strides
 from tilelink.backend.scalars import ScalarPrinter
+from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
 from tilelink.ir.mapping import ChannelGrid, TileMap
-from tilelink.ir.printer import print_statement
 from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.schedule.bound import Bound, BoundStage
 
@@ -28,9 +27,7 @@ class QueueStatements:
 
     def body(self, statements: tuple[Statement, ...]) -> None:
         for statement in statements:
-            place = statement.location
-            where = f"{PurePath(place.file).name}:{place.line}: " if place else ""
-            self.writer.line(f"# {where}{print_statement(statement)[0]}")
+            self.writer.line(statement_comment(statement))
             self._statement(statement)
 
     def _statement(self, statement: Statement) -> None:
@@ -101,8 +98,8 @@ class QueueStatements:
         """The call for every channel of an access; {0} is the place in the pad, {1} the number in the grid."""
         terms: list[str] = []
         loops: list[str] = []
-        for d, ((low, high), step) in enumerate(zip(tile_map.channel_range(grid), strides(grid.counts), strict=True)):
-            name = f"channel_{d}"
+        for (low, high), step in zip(tile_map.channel_range(grid), strides(grid.counts), strict=True):
+            name = self.writer.name("channel")
             loops.append(f"for {name} in range({self.scalar(low)}, {self.scalar(high)})")
             terms.append(f"{name} * {step}")
         linear = " + ".join(terms) or "0"

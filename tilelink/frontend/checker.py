@@ -22,7 +22,9 @@ from tilelink.errors import (
     WriteError,
 )
 from tilelink.frontend.assigned import check_assigned
+from tilelink.frontend.integers import number_errors, regions_of
 from tilelink.frontend.kinds import check_kinds
+from tilelink.frontend.reserved import check_words
 from tilelink.ir.printer import MOVE, NOTIFY, WAIT, print_region, print_scalar
 from tilelink.ir.program import (
     For,
@@ -39,12 +41,11 @@ from tilelink.ir.program import (
     Transfer,
     Wait,
 )
-from tilelink.ir.scalar import RANK, Compare, Index, Int, Logic, Lookup, Rank, Scalar, walk
+from tilelink.ir.reach import away, reach_error
+from tilelink.ir.scalar import Compare, Index, Int, Logic, Lookup, Rank, Scalar, walk
 from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import reads, statements, value_of
-
-DECLARED = {"in": "in symmetric", "out": "out symmetric", "local": "symmetric"}
 
 
 def require_program(program: object) -> None:
@@ -62,6 +63,8 @@ def check(program: Program) -> Program:
     """Returns the program. Raises the designed error of its one mistake, or SeveralErrors with all of them."""
     require_program(program)
     mistakes = Mistakes()
+    check_words(program, mistakes)
+    mistakes.raise_any()  # what is no program of the language has no types either
     typing = infer(program, mistakes)
     for tensor in program.tensors:
         for size in (*tensor.shape, *([tensor.bound] if tensor.bound is not None else [])):
@@ -69,7 +72,7 @@ def check(program: Program) -> Program:
     for stage in program.stages:
         _check_indices(program, stage, mistakes)
         for statement in statements(stage.body):
-            for error in (*_access_errors(program, statement), *_number_errors(program, statement)):
+            for error in (*_access_errors(program, statement), *number_errors(program, statement)):
                 mistakes.add(error)
         check_assigned(stage, typing.stage(stage.name), mistakes)
         check_kinds(stage, typing.stage(stage.name), mistakes)
@@ -117,23 +120,9 @@ def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
 # Accesses ----------------------------------------------------------------------------------------------------
 
 
-def _regions(statement: Statement) -> list[Region]:
-    value = value_of(statement)
-    found = reads(value) if value is not None else []
-    match statement:
-        case Store(region=region) | Transfer(target=region) | Notify(region=region) | Wait(region=region):
-            return [region, *found]
-        case _:
-            return found
-
-
-def _away(region: Region) -> bool:
-    return region.rank is not None and region.rank != RANK
-
-
 def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkError]:
     match statement:
-        case Wait(kind=kind, region=region) if _away(region):
+        case Wait(kind=kind, region=region) if away(region):
             own = print_region(region).partition(" @ ")[0]
             hint = f"{WAIT[kind]}({own}) here, and {NOTIFY[kind]} @ the waiting rank there"
             yield RemoteAccessError("a wait is on the own rank", location=region.location, hint=hint)
@@ -142,13 +131,9 @@ def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkE
             yield from _direction_errors(statement)
         case _:
             pass
-    for region in _regions(statement):
-        tensor = program.tensor(region.tensor)
-        if _away(region) and not tensor.symmetric:
-            hint = f"declare it as {tensor.name} : {DECLARED[tensor.space]} [...]" if tensor.space in DECLARED else ""
-            hint = hint or "read the table on the own rank, and send what it says"
-            message = f"peers cannot reach {tensor.name}, which is {tensor.space} and not symmetric"
-            yield RemoteAccessError(message, location=region.location, related=tensor.location, hint=hint)
+    for region in regions_of(statement):
+        if (error := reach_error(program, region)) is not None:
+            yield error
     match statement:
         case Store(region=region) | Transfer(target=region):
             yield from _write_errors(program.tensor(region.tensor), region)
@@ -167,30 +152,15 @@ def _write_errors(tensor: Tensor, region: Region) -> Iterator[TileLinkError]:
 def _direction_errors(statement: Transfer) -> Iterator[TileLinkError]:
     source = statement.source.region if isinstance(statement.source, Read) else None
     target, word = statement.target, MOVE[statement.mode]
-    if statement.mode == "pull" and _away(target):
+    if statement.mode == "pull" and away(target):
         hint = "tile_push_data(target @ r, value) writes to another rank"
         yield RemoteAccessError(f"{word} writes on the own rank", location=target.location, hint=hint)
-    elif statement.mode == "push" and source is not None and _away(source):
+    elif statement.mode == "push" and source is not None and away(source):
         hint = "tile_pull_data(target, source @ r) reads from another rank"
         yield RemoteAccessError(f"{word} sends what the own rank has", location=source.location, hint=hint)
-    elif statement.mode == "copy" and source is not None and _away(source) and _away(target):
+    elif statement.mode == "copy" and source is not None and away(source) and away(target):
         hint = "leave the @ away on one side: one end of a copy is the own rank"
         yield RemoteAccessError(f"{word} between two other ranks", location=statement.location, hint=hint)
-
-
-def _number_errors(program: Program, statement: Statement) -> Iterator[TileLinkError]:
-    """Coordinates and ranks are integers."""
-    kinds = {p.name: p.kind for p in program.params}
-    for region in _regions(statement):
-        numbers = [c for c in (*region.coords, region.rank) if isinstance(c, Scalar)]
-        for part in (part for number in numbers for part in walk(number)):
-            place = part.location or region.location
-            if isinstance(part, ParamRef) and kinds.get(part.name) in ("f32", "bool"):
-                hint = f"coordinates and ranks are integers: declare it as {part.name}: i32"
-                yield DtypeError(f"{part.name} is {kinds[part.name]}, no integer", location=place, hint=hint)
-            elif isinstance(part, Compare | Logic):
-                hint = "coordinates and ranks are integers; conditions belong into if or where(c, a, b)"
-                yield DtypeError(f"{print_scalar(part)} is a truth value, no integer", location=place, hint=hint)
 
 
 # Signals and outputs -----------------------------------------------------------------------------------------

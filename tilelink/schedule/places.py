@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.ir.mapping import TileMap
-from tilelink.ir.program import If, Statement
+from tilelink.ir.program import For, If, Statement
 from tilelink.ir.scalar import Binary, Env, Int, Lookup, Scalar, children, evaluate
 from tilelink.ir.visitor import map_scalars
 from tilelink.schedule.columns import Ints, expand
@@ -49,10 +49,13 @@ def partial(statement: Statement) -> Iterator[Lookup | Binary]:
         found.append(expr)
         return expr
 
-    if isinstance(statement, If):
-        found.append(statement.condition)
-    else:
-        map_scalars((statement,), keep)
+    match statement:
+        case If(condition=condition):
+            found.append(condition)
+        case For():
+            pass
+        case _:
+            map_scalars((statement,), keep)
     for expr in found:
         yield from _inner_first(expr)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tilelink.errors import BindingError, Location
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.scalar import Binary, Choose, Index, Int, Lookup, Rank, Scalar, children
+from tilelink.ir.scalar import Binary, Choose, Index, Int, Lookup, Param, Rank, Ranks, Scalar, children
 from tilelink.ir.visitor import stage_scalars
 from tilelink.schedule.bound import Bound, BoundStage
 from tilelink.schedule.orders import TILE
@@ -50,6 +50,8 @@ class _Intervals:
                 found = (value, value)
             case Rank():
                 found = (0, self.bound.ranks - 1)
+            case Ranks() | Param():  # of an extent
+                found = (number_of(expr, self.bound.numbers, self.bound.ranks),) * 2
             case Index(name=name):
                 found = self.indices.get(name, (0, MOST))
             case Lookup(table=table):
