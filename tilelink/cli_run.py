@@ -52,6 +52,23 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+Delay = Annotated[
+    float | None,
+    typer.Option(
+        "--delay",
+        min=0.0,
+        help="longest random delay of waits, notifies and transfers, in seconds; "
+        f"{DELAY_S} if a seed is given, else none",
+    ),
+]
+Deadline = Annotated[
+    float | None,
+    typer.Option(
+        "--deadline", min=0.001, help="seconds a wait may take  [default: TILELINK_DEADLINE, or 60 on CPU ranks]"
+    ),
+]
+
+
 def run(
     file: File,
     program: ProgramName = None,
@@ -62,23 +79,8 @@ def run(
     seed: Annotated[int | None, typer.Option("--seed", help="of the inputs and of random delays")] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="launches, back to back")] = 1,
     dtype: Element = Dtype.f32,
-    delay: Annotated[
-        float | None,
-        typer.Option(
-            "--delay",
-            min=0.0,
-            help="longest random delay of waits, notifies and transfers, in seconds; "
-            f"{DELAY_S} if a seed is given, else none",
-        ),
-    ] = None,
-    deadline: Annotated[
-        float | None,
-        typer.Option(
-            "--deadline",
-            min=0.001,
-            help="seconds a wait may take  [default: TILELINK_DEADLINE, or 60 on CPU ranks]",
-        ),
-    ] = None,
+    delay: Delay = None,
+    deadline: Deadline = None,
     trace: Annotated[str | None, typer.Option("--trace", help="write the measured timeline, for Perfetto")] = None,
     every: Annotated[bool, typer.Option("--all", help="with the built-in schedule and each of the file's")] = False,
     as_json: AsJson = False,
