@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilelink.errors import TileSizeError
-from tilelink.ir.program import ITEM_BYTES, Dot, Read, Stage, Transpose, Value
+from tilelink.ir.program import ITEM_BYTES, Dot, Read, Stage, Transpose, Value, Wait
 from tilelink.ir.scalar import Index, Whole
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
@@ -85,6 +85,8 @@ def _of_product(bound: Bound, kernel: Kernel, stage: BoundStage, product: Dot) -
     left, right = (_operand(bound, stage, one) for one in (product.left, product.right))
     if left is None or right is None or left.whole != (False, True) or right.whole != (True, False):
         return None
+    if bound.target.kind == "hip" and any(isinstance(s, Wait) for s in statements(stage.stage.body)):
+        return None  # a wait in the loop keeps its loads from being pipelined there
     contracted, block = left.sizes[1], padded(stage.block)
     by_groups = bound.target.tma and max(left.item, right.item) <= 2
     by_groups = by_groups and padded(left.sizes[0]) >= GROUP_ROWS and kernel.warps % GROUP_WARPS == 0
