@@ -227,7 +227,10 @@ class StageTyping:
             _need_axes(value, kind, 2, "dot")
         if a.axes[-1] != b.axes[-2]:
             message = f"dot contracts {a.axes[-1]} of {a} with {b.axes[-2]} of {b}"
-            raise ShapeError(message, location=value.location, hint="the last axis of the left, the last but one right")
+            hint = "the last axis of the left goes with the last but one of the right"
+            if a.axes[-1] == b.axes[-1]:
+                hint = f"did you forget .T? {hint}"
+            raise ShapeError(message, location=value.location, hint=hint)
         batch = broadcast(a.axes[:-2], b.axes[:-2], value)
         return Type(dtype="f32", axes=(*batch, a.axes[-2], b.axes[-1]))
 
