@@ -22,6 +22,7 @@ from tilelink.cli_common import (
     designed_errors,
     dims_of,
     mistakes_of,
+    programs_with,
     random_tables,
     schedule_name,
     schedules_named,
@@ -81,12 +82,17 @@ def check(
             raise UnknownNameError(f"no program in {file}", hint="program NAME(...):")
         wrong = _Mistakes()
         report: list[dict[str, Any]] = []
+        programs, without = programs_with(module, programs, schedule)
         for one in programs:
             dims = dims_of(one, sets)
             options = {"ranks": ranks, "dims": dims, "dtype": dtype.value, "target": target}
             tasks = _safe(module, one, schedule, options, wrong)
             report.append({"program": one.name, "ranks": ranks, "dims": dims, "tasks": tasks})
-        _print(report, list(wrong), as_json)
+        skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
+        _print(report, list(wrong), as_json, list(skipped))
+        if not as_json:
+            for name, own in skipped.items():
+                write(f"{name}: skipped, it has no schedule {schedule!r} (it has {', '.join(own) or 'none'})")
     if wrong:
         raise typer.Exit(1)
 
@@ -112,14 +118,16 @@ def _safe(
     return tasks
 
 
-def _print(report: Sequence[Mapping[str, Any]], wrong: Sequence[_Mistake], as_json: bool) -> None:
+def _print(
+    report: Sequence[Mapping[str, Any]], wrong: Sequence[_Mistake], as_json: bool, skipped: Sequence[str]
+) -> None:
     if as_json:
         mistakes = [
             {**one, "program": mistake.program, "schedules": mistake.schedules}
             for mistake in wrong
             for one in mistakes_of(mistake.error)
         ]
-        return write(json.dumps({"ok": not wrong, "programs": report, "mistakes": mistakes}))
+        return write(json.dumps({"ok": not wrong, "programs": report, "skipped": skipped, "mistakes": mistakes}))
     for one in report:
         if one["tasks"]:
             schedules = ", ".join(f"{name} ({tasks} tiles)" for name, tasks in one["tasks"].items())

@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from math import isfinite
@@ -16,14 +16,28 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from tilelink import compiler
-from tilelink.errors import BindingError, Location, OutputError, SeveralErrors, TileLinkError, UnknownNameError
+from tilelink.errors import (
+    BindingError,
+    Location,
+    Mistakes,
+    OutputError,
+    SeveralErrors,
+    TileLinkError,
+    UnknownNameError,
+    did_you_mean,
+)
 from tilelink.ir.program import Program
+from tilelink.ir.scalar import Param, Scalar, Whole, walk
+from tilelink.ir.typing import infer
+from tilelink.ir.visitor import stage_regions
 from tilelink.schedule.values import Schedule
 
 DEFAULT = "default"
 FOLDER = "name a file in a folder that exists"
 DEFAULT_DIMS = (80, 96, 48, 40, 56, 24)
-"""Sizes of dimensions that nobody set: small, and no multiple of the usual tiles."""
+"""Sizes of tiled dimensions that nobody set: small, and no multiple of the usual tiles."""
+COUNTS = (4, 2, 3, 6)
+"""Sizes of dimensions that are never cut into tiles of more than one element: of layers, heads, experts, steps."""
 DEFAULT_VALUES: dict[str, float | bool] = {"f32": 0.5, "i32": 1, "bool": True}
 
 
@@ -57,6 +71,21 @@ def schedules_named(module: compiler.Module, program: Program, name: str | None)
     return [module.schedule(name, program)]
 
 
+def programs_with(
+    module: compiler.Module, programs: Sequence[Program], name: str | None
+) -> tuple[list[Program], list[Program]]:
+    """Those programs that have a schedule of that name, and the others. Raises UnknownNameError if none has it."""
+    if name in (None, DEFAULT):
+        return list(programs), []
+    able = [one for one in programs if any(s.name == name for s in module.schedules_of(one))]
+    if not able:
+        own = {one.name: [s.name for s in module.schedules_of(one)] for one in programs}
+        there = "; ".join(f"{program} has {', '.join(names) or 'none'}" for program, names in own.items())
+        hint = did_you_mean(str(name), sorted({n for names in own.values() for n in names})) or there
+        raise UnknownNameError(f"no schedule {name!r} for {', '.join(own)}", hint=hint)
+    return able, [one for one in programs if one not in able]
+
+
 def schedule_name(schedule: Schedule | None) -> str:
     return schedule.name if schedule else DEFAULT
 
@@ -67,11 +96,25 @@ def dims_of(program: Program, sets: list[str] | None, sizes: tuple[int, ...] = D
     names = {p.name: p.kind for p in program.params}
     if unknown := sorted(given.keys() - names.keys()):
         raise BindingError(f"{program.name} has no parameter {unknown[0]!r}", hint=f"it has {', '.join(names)}")
+    tiled = _tiled(program)
     spare = [name for name, kind in names.items() if kind == "dim"]
-    defaults = {name: sizes[k % len(sizes)] for k, name in enumerate(spare)}
+    large, small = [name for name in spare if name in tiled], [name for name in spare if name not in tiled]
+    defaults = {name: sizes[k % len(sizes)] for k, name in enumerate(large)}
+    defaults |= {name: COUNTS[k % len(COUNTS)] for k, name in enumerate(small)}
     values = {name: given.get(name, defaults.get(name, DEFAULT_VALUES.get(kind, 1))) for name, kind in names.items()}
     whole = {name for name, value in values.items() if isinstance(value, float) and value.is_integer()}
     return {name: int(v) if name in whole and names[name] in ("dim", "i32") else v for name, v in values.items()}
+
+
+def _tiled(program: Program) -> set[str]:
+    """The parameters along which a program has tiles or whole dimensions; others only count things."""
+    sizes: list[Scalar] = []
+    for known in infer(program, Mistakes()).stages.values():
+        sizes += [decl.extent for name, decl in known.indices.items() if name not in known.scalar_indices]
+        for region in stage_regions(known.stage):
+            shape = program.tensor(region.tensor).shape
+            sizes += [n for coord, n in zip(region.coords, shape, strict=False) if isinstance(coord, Whole)]
+    return {part.name for size in sizes for part in walk(size) if isinstance(part, Param)}
 
 
 def setting(text: str) -> tuple[str, int | float | bool]:

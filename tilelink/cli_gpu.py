@@ -170,13 +170,16 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     torch.cuda.synchronize()
     seconds = time.perf_counter() - begin
     worst: dict[str, float] = {}
+    odd: dict[str, str] = {}
     for launch, output in zip(inputs, outputs, strict=True):
         complete = [{**own, **{name: table[r] for name, table in tables.items()}} for r, own in enumerate(launch)]
         expected = compiler.reference(program, complete, dims=dims, dtype=dtype)
         for name, value in output.items():
-            error = _error(value, [own[name] for own in expected], rank)
-            worst[name] = max(worst.get(name, 0.0), error)
-    answer = {"errors": worst, "seconds": seconds}
+            sides = _every(value), [own[name] for own in expected]
+            worst[name] = max(worst.get(name, 0.0), trial.relative_error(*sides))
+            if name not in odd and (found := trial.no_number(*sides)):
+                odd[name] = found
+    answer = {"errors": worst, "seconds": seconds, "odd": odd}
     if request["trace"]:
         timeline = kernel.timeline()
         if rank == 0:
@@ -251,17 +254,14 @@ def _calibrate(request: Mapping[str, Any]) -> dict[str, Any]:
     return dict(measure(dist.group.WORLD, request["budget"]))
 
 
-def _error(value: Any, expected: list[Any], rank: int) -> float:
-    """max |out - ref| / max |ref| over all ranks; each rank has its own output."""
+def _every(value: Any) -> list[Any]:
+    """An output of all ranks."""
     import torch
     import torch.distributed as dist
 
-    difference = (value.double().cpu() - expected[rank].double()).abs().max()
-    own = torch.tensor([float(difference) if bool(difference.isfinite()) else float("inf")], device="cuda")
-    every = torch.zeros(dist.get_world_size(), device="cuda")
-    dist.all_gather_into_tensor(every, own)
-    largest = max(float(one.double().abs().max()) for one in expected)
-    return float(every.max()) / largest if largest else float(every.max())
+    every = [torch.empty_like(value) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, value.contiguous())
+    return [one.cpu() for one in every]
 
 
 def _probe(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,8 @@ from tilelink.cli_common import (
     values_text,
     write,
 )
+from tilelink.cli_notices import PLANNED_S, introduce, patience, say_built_in, tiles_of
+from tilelink.schedule.machine import load_machine
 from tilelink.schedule.simulate import Simulated
 from tilelink.schedule.simulate.trace import save_trace
 
@@ -61,11 +63,20 @@ def simulate(
         chosen = module.program(program)
         scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
         dims = dims_of(chosen, sets, SIZES)
-        tables = random_tables(chosen, dims, ranks)
-        result = simulation.simulate(
-            chosen, scheduled, ranks=ranks, dims=dims, machine=machine, dtype=dtype.value, tables=tables,
-            cost=cost_model(cost),
+        described = load_machine(machine)
+        bound = compiler.bound(
+            chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=described.processor
         )  # fmt: skip
+        if not as_json:
+            if schedule is None:
+                say_built_in(module, chosen)
+            introduce(bound, sets or [], scheduled)
+        tables = random_tables(chosen, dims, ranks)
+        with patience("planning and simulating", PLANNED_S * tiles_of(bound), as_json):
+            result = simulation.simulate(
+                chosen, scheduled, ranks=ranks, dims=dims, machine=described, dtype=dtype.value, tables=tables,
+                cost=cost_model(cost),
+            )  # fmt: skip
         if trace is not None:
             save_trace(result, trace)
         if plot is not None:

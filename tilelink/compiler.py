@@ -34,6 +34,7 @@ from tilelink.ir.program import Program
 from tilelink.ir.scalar import Int
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
+from tilelink.schedule.memory import check_memory
 from tilelink.schedule.plan import Plan, make_plan
 from tilelink.schedule.transform import number_of
 from tilelink.schedule.values import Schedule
@@ -194,10 +195,13 @@ def bound(
 ) -> Bound:
     """A program with a schedule (None: the defaults), its dimensions and parameters, ranks, element type and target.
 
-    Raises BindingError for dimensions without a value, ScheduleError for a schedule that does not fit.
+    Raises BindingError for dimensions without a value, ScheduleError for a schedule that does not fit,
+    TileSizeError for tiles that a processor cannot hold.
     """
     machine = named_target(target) if isinstance(target, str) else target
-    return bind(check(program), schedule, dims, ranks, machine, dtype)
+    result = bind(check(program), schedule, dims, ranks, machine, dtype)
+    check_memory(result)
+    return result
 
 
 def plan(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.backend import samples
@@ -10,8 +12,10 @@ from tests.backend.offline import compile_all
 from tests.backend.samples import emitted
 from tests.compiler import library
 from tests.runtime.ptx import text
+from tilelink import compiler
 from tilelink.schedule.bind import bind
-from tilelink.schedule.search import does_not_fit
+from tilelink.schedule.bound import Bound
+from tilelink.schedule.memory import does_not_fit, least
 from tilelink.target import target as named_target
 
 TARGETS = ["sm_80", "sm_89", "sm_90", "gfx942"]
@@ -34,7 +38,59 @@ def test_library(case: library.Case, target: str) -> None:
     program, schedule = case
     sizes = {p.name: {"K": 200}.get(p.name, 136) for p in program.params} | library.groups(program, 4)
     bound = bind(program, schedule, sizes, 4, named_target(target), "bf16")
-    assert all(k.asm for k in compile_all(bound, emitted(bound)))
+    compiled = compile_all(bound, emitted(bound))
+    assert all(k.asm for k in compiled)
+    assert_lower_bounds(bound, compiled)
+
+
+def assert_lower_bounds(bound: Bound, compiled: list[Any]) -> None:
+    """No product needs more shared memory than the kernel got that it is in."""
+    kernels = [k for k in bound.kernels if not k.on_copy_engine]
+    pairs = zip(kernels, compiled, strict=True)
+    got = {name: k.metadata.shared for own, k in pairs for loop in own.loops for name in loop.stages}
+    for need in least(bound):
+        assert need.bytes <= got[need.stage.name], (need.stage.name, need.bytes, got)
+
+
+PLAIN = """
+program plain(M, N, K):
+    x : in [M, K]
+    w : in [N, K]
+    y : out [M, N]
+
+    compute mul(i: M, j: N):
+        y[i, j] = dot(x[i, :], w[j, :].T)
+
+schedule s for plain:
+    mul tile({}), stages {}, warps {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tiles", "stages", "warps", "dims", "dtype", "exact"),
+    [
+        ("i=128, j=256, k=64", 4, 8, (4096, 4096, 4096), "bf16", True),
+        ("i=128, j=256, k=64", 4, 8, (4096, 4096, 64), "bf16", False),  # one block
+        ("i=128, j=256, k=64", 4, 8, (4096, 4096, 100), "bf16", False),
+        ("i=128, j=128, k=64", 1, 4, (4096, 4096, 4096), "bf16", False),
+        ("i=16, j=128, k=128", 4, 4, (4096, 4096, 4096), "bf16", True),
+        ("i=100, j=72, k=32", 5, 4, (4000, 4000, 4001), "bf16", False),  # rows that loads cannot take by pieces
+        ("i=64, j=64, k=32", 3, 4, (4096, 4096, 4096), "f32", True),
+        ("i=64, j=64, k=64", 3, 2, (4096, 4096, 4096), "f16", True),
+    ],
+)
+@pytest.mark.parametrize("target", TARGETS)
+def test_estimates_of_shared_memory_are_never_too_high(
+    tiles: str, stages: int, warps: int, dims: tuple[int, ...], dtype: str, exact: bool, target: str
+) -> None:
+    module = compiler.parse(PLAIN.format(tiles, stages, warps))
+    numbers = dict(zip("MNK", dims, strict=True))
+    bound = bind(module.programs[0], module.schedules[0], numbers, 4, named_target(target), dtype)
+    compiled = compile_all(bound, emitted(bound))
+    assert_lower_bounds(bound, compiled)
+    if exact and target != "gfx942":
+        (need,) = least(bound)
+        assert need.bytes > 0.7 * compiled[0].metadata.shared
 
 
 @pytest.mark.parametrize("case", [c for c in SCHEDULED if c[1] and c[1].name.startswith("h200")], ids=library.name)

@@ -1,4 +1,4 @@
-"""Programs that the library does not have run as they are: exchanges, pulls, attention, rows chosen by tables."""
+"""Programs that the library does not have run as they are: exchanges, pulls, attention, rows chosen by numbers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ SIZES = {
     "a2a": ("M=37", "N=20"),
     "halo": ("M=33", "N=20"),
     "attn": ("S=40", "H=2", "D=24", "scale=0.3", "causal=true"),
+    "one_hot": ("E=3", "C=20", "T=70", "K=40"),
+    "parts": ("P=5", "M=40", "N=30"),
     "moe": ("M=40", "B=6", "T=20", "K=48", "E=3", "N=36"),
 }
 

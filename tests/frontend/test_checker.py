@@ -255,7 +255,7 @@ WRONG: dict[str, tuple[str, list[tuple[str, int, int, str]]]] = {
     ),
     "elif": (
         "program p(M):\n    y : out [M]\n    compute f(i: M):\n        if rank == 0:\n            y[i] = 1.0\n        elif rank == 1:\n            y[i] = 1.0\n",
-        [("ParseError", 6, 14, "did not expect 'rank' here")],
+        [("ParseError", 6, 9, "there is no elif")],
     ),
     "many": (
         body(

@@ -11,7 +11,19 @@ import pytest
 from tests.house import sources
 
 CLI = frozenset(
-    {"cli", "cli_calibrate", "cli_check", "cli_common", "cli_gpu", "cli_simulate", "cli_tune", "doctor", "__main__"}
+    {
+        "cli",
+        "cli_calibrate",
+        "cli_check",
+        "cli_common",
+        "cli_gpu",
+        "cli_notices",
+        "cli_run",
+        "cli_simulate",
+        "cli_tune",
+        "doctor",
+        "__main__",
+    }
 )
 EVERY_LAYER = CLI | frozenset(
     {"calibration", "compiler", "compiler_cpu", "compiler_gpu", "ops", "simulation", "tuning"}

@@ -296,6 +296,21 @@ def mistakes() -> None:
             what_follows(x, weight, f32)
 
 
+def uneven() -> None:
+    """Rows that differ between ranks are told on all of them, and the group goes on."""
+    rank = dist.get_rank()
+    x, w = torch.ones(MS + rank, K), torch.ones(N, K)
+    for function in (ops.ag_gemm, ops.gemm_ar, ops.gemm_rs):
+        with pytest.raises(ShapeError, match=f"x of {function.__name__} has 6 rows on rank 0; 7 rows on rank 1"):
+            function(x, w)
+    with pytest.raises(ShapeError, match=r"has 6 rows of \[8\] on rank 0; 7 rows of \[8\] on rank 1") as caught:
+        ops.all_reduce(x)
+    assert "pad to the largest" in str(caught.value.hint)
+    assert torch.equal(ops.ag_gemm(x[:MS], w), torch.full((2 * MS, N), float(K)))
+    wide = torch.ones(N + rank, K)  # columns of a product may differ, and each rank compares as often as the others
+    assert ops.ag_gemm(x[:MS], wide).shape == ops.ag_gemm(x[:MS], wide).shape == (2 * MS, N + rank)
+
+
 def what_follows(x: Tensor, w: Tensor, f32: bool) -> None:
     """A mistake in what follows a product is told before the product."""
     for function in (ops.gemm_ar, ops.gemm_rs):

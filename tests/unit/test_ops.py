@@ -25,7 +25,17 @@ def free_port() -> int:
 
 
 SCENARIOS = {
-    "torch": ("unfused", "mistakes", "gradients", "partial_gradients", "compiled", "checks", "layers", "regrouped"),
+    "torch": (
+        "unfused",
+        "mistakes",
+        "uneven",
+        "gradients",
+        "partial_gradients",
+        "compiled",
+        "checks",
+        "layers",
+        "regrouped",
+    ),
     "kernels": ("fused", "paired", "rounded_once", "chosen"),  # the last stands in for more than the others
 }
 """Those in which torch's own operators compute, and those in which something stands in for kernels.

@@ -102,7 +102,8 @@ class _Walk:
 
     def _lost(self, value: Local, index: IndexDecl) -> None:
         message = f"{value.name} is a tile of {index.name}, whose loop has ended"
-        hint = "use it in the loop, or reduce or accumulate it there"
+        name = f"all_{value.name}"
+        hint = f"use it in the loop; or add it up: {name} = zeros(f32) before the loop, {name} += {value.name} in it"
         self.mistakes.add(ShapeError(message, location=value.location, related=index.location, hint=hint))
 
     def _unassigned(self, value: Local) -> None:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from keyword import iskeyword
 
 from tilelink.errors import DtypeError, DuplicateNameError, ParseError, StageError, did_you_mean
 from tilelink.frontend.expressions import Scope
@@ -56,6 +57,10 @@ def build_program(syntax: ProgramSyntax) -> Program:
             scope.tensors[tensor.name] = _tensor(scope, tensor)
     stages: list[Stage] = []
     for stage in syntax.stages:
+        if iskeyword(stage.name):
+            message = f"a stage cannot be called {stage.name!r}, a word of Python"
+            hint = "generated source is Python, and has functions of the stages' names: choose another"
+            scope.mistakes.add(ParseError(message, location=scope.location(stage.node), hint=hint))
         if any(s.name == stage.name for s in stages):
             error = DuplicateNameError(
                 f"stage {stage.name} twice", location=scope.location(stage.node), hint="give each stage its own name"

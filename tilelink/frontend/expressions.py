@@ -117,7 +117,7 @@ class Scope:
                 return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
             case ast.Subscript(value=ast.Name(id=table)) if table in self.tensors:
                 if self.tensors[table].space != "table":
-                    hint = f"declare {table} as a table to use its entries as numbers"
+                    hint = f"where(c, a, b) chooses by values of {table}; declared as a table, its entries are integers"
                     raise ParseError(f"{table} is not a table", location=place, hint=hint)
                 return Lookup(table=table, coords=self._coords(node, self.tensors[table]), location=place)
             case _:

@@ -158,6 +158,9 @@ def _unexpected(error: UnexpectedInput, source: Source) -> ParseError:
         own, column = error.token.end_line, max(error.token.end_column or 1, 1)
     line = min(max(own or 1, 1), max(1, len(source.lines)))
     text = source.lines[line - 1] if source.lines else ""
+    if found := re.match(r"\s*elif\b", text):
+        place = Location(file=source.file, line=line, column=found.end() - 3, length=4, text=text)
+        return ParseError("there is no elif", location=place, hint="else: and an if inside it")
     found, length = "this character", 1
     if isinstance(error, UnexpectedToken):
         found = {"_NL": "the end of the line", "_INDENT": "a deeper indent", "_DEDENT": "the end of the block"}.get(
@@ -186,8 +189,6 @@ def _hint(line: str, found: str, column: int) -> str:
     word = line.split()[0] if line.split() else ""
     if word == "for" and before == line[: line.index("for") + 3]:
         return "for (s: ranks, j: M): a loop over tiles; its block is indented"
-    if word == "elif":
-        return "else: and an if inside it"
     if word in ("while", "def", "return", "import", "from", "with", "pass"):
         return f"{word} is no statement of the language: it has assignments, primitives, if and for (s: ranks):"
     if word in ("program", "comm", "compute", "if", "else", "else:", "for"):

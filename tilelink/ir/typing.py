@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilelink.errors import ConsequenceError, DtypeError, Mistakes, ShapeError
 from tilelink.ir.mapping import tile_index
+from tilelink.ir.numbers import batch_indices, outliving, used_as_numbers
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import (
     Apply,
@@ -19,7 +20,6 @@ from tilelink.ir.program import (
     For,
     FromScalar,
     Full,
-    If,
     IndexDecl,
     Literal,
     Local,
@@ -39,9 +39,9 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Index, Lookup, Ranks, Scalar, Whole, walk
+from tilelink.ir.scalar import Index, Lookup, Scalar, Whole
 from tilelink.ir.scalar import Param as ParamRef
-from tilelink.ir.visitor import counters, statements, value_of, values
+from tilelink.ir.visitor import counters, statements
 
 ELEMENT = "T"
 """The dtype of tensors without one: chosen when the program is compiled."""
@@ -78,7 +78,10 @@ class Type:
 
 @dataclass(frozen=True, kw_only=True)
 class StageTyping:
-    """What is known of one stage: `scalar_indices` are plain numbers, `locals` the final types of names."""
+    """What is known of one stage: `scalar_indices` are plain numbers, `locals` the final types of names.
+
+    loose: what has too many axes is typed as if the first ones did no harm.
+    """
 
     program: Program
     stage: Stage
@@ -86,6 +89,7 @@ class StageTyping:
     scalar_indices: frozenset[str]
     locals: dict[str, Type] = field(default_factory=dict[str, Type])
     mistyped: set[str] = field(default_factory=set[str])
+    loose: bool = False
 
     def region_type(self, region: Region) -> Type:
         """The type of a region: its tensor's dtype and an axis per coordinate that is not a number."""
@@ -143,6 +147,9 @@ class StageTyping:
             case _:
                 return self._shaped(value)
 
+    def axes_of(self, value: Value) -> tuple[Axis, ...]:
+        return self.type_of(value).axes
+
     def _shaped(self, value: Value) -> Type:
         match value:
             case Dot(left=left, right=right):
@@ -159,10 +166,13 @@ class StageTyping:
                 return Type(dtype="i32" if kind.dtype == "i32" else "f32", axes=tuple(kept))
             case Expand(value=inner, pattern=pattern):
                 kind = self.type_of(inner)
-                rest = iter(kind.axes)
-                if sum(pattern) != len(kind.axes):
-                    raise ShapeError(f"{kind} has {len(kind.axes)} axes", location=value.location, hint="one : each")
-                return Type(dtype=kind.dtype, axes=tuple(next(rest) if kept else ONE for kept in pattern))
+                spare = len(kind.axes) - sum(pattern)
+                if spare < 0 or (spare and not self.loose):
+                    hint = "one : each" + self._numbers_in(inner)
+                    raise ShapeError(f"{kind} has {len(kind.axes)} axes", location=value.location, hint=hint)
+                rest = iter(kind.axes[spare:])
+                shown = (next(rest) if kept else ONE for kept in pattern)
+                return Type(dtype=kind.dtype, axes=(*kind.axes[:spare], *shown))
             case SoftmaxInit():
                 return Type(dtype="state")
             case Attend(q=q, v=v):
@@ -189,7 +199,7 @@ class StageTyping:
             raise DtypeError(f"{op} of a softmax state", location=value.location, hint="finish(state) gives a tile")
         axes: tuple[Axis, ...] = ()
         for kind in kinds:
-            axes = broadcast(axes, kind.axes, value)
+            axes = self._broadcast(axes, kind.axes, value)
         if op in COMPARISONS:
             return Type(dtype="bool", axes=axes)
         numbers = kinds[1:] if op == "where" else kinds
@@ -197,13 +207,30 @@ class StageTyping:
         whole = whole or (all(k.dtype in ("i32", "bool") for k in numbers) and op in ("minimum", "where", "abs"))
         return Type(dtype="i32" if whole else "f32", axes=axes)
 
+    def _broadcast(self, left: tuple[Axis, ...], right: tuple[Axis, ...], value: Value) -> tuple[Axis, ...]:
+        try:
+            return broadcast(left, right, value)
+        except ShapeError:
+            if not self.loose:
+                raise
+            return max(left, right, key=len)
+
+    def _numbers_in(self, value: Value) -> str:
+        """Which coordinates of a region have no axis, for hints."""
+        coords = value.region.coords if isinstance(value, Read) else ()
+        names = {n: None for c in coords if isinstance(c, Index) and (n := c.name) in self.scalar_indices}
+        return f"; {' and '.join(names)} is used as a number in this stage, and has no axis" if names else ""
+
     def _dot(self, value: Value, left: Value, right: Value) -> Type:
         a, b = self.type_of(left), self.type_of(right)
         for kind in (a, b):
             _need_axes(value, kind, 2, "dot")
         if a.axes[-1] != b.axes[-2]:
             message = f"dot contracts {a.axes[-1]} of {a} with {b.axes[-2]} of {b}"
-            raise ShapeError(message, location=value.location, hint="the last axis of the left, the last but one right")
+            hint = "the last axis of the left goes with the last but one of the right"
+            if a.axes[-1] == b.axes[-1]:
+                hint = f"did you forget .T? {hint}"
+            raise ShapeError(message, location=value.location, hint=hint)
         batch = broadcast(a.axes[:-2], b.axes[:-2], value)
         return Type(dtype="f32", axes=(*batch, a.axes[-2], b.axes[-1]))
 
@@ -262,58 +289,42 @@ def _infer_stage(program: Program, stage: Stage, mistakes: Mistakes) -> StageTyp
     loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
     indices = {d.name: d for d in (*stage.indices, *loops)}
     scalars = frozenset(d.name for d in indices.values() if d.over_ranks or d.number) | counters(stage)
+    typing, found = first = _typed(program, stage, indices, scalars)
+    while found.errors and (more := _supposed_numbers(typing) - typing.scalar_indices):
+        typing, found = _typed(program, stage, indices, typing.scalar_indices | more)
+    typing, found = first if found.errors else (typing, found)
+    for error in found.errors:
+        mistakes.add(error)
+    return typing
+
+
+def _typed(
+    program: Program, stage: Stage, indices: Mapping[str, IndexDecl], scalars: frozenset[str]
+) -> tuple[StageTyping, Mistakes]:
+    """The typing with at least these indices as numbers, and what is wrong with it."""
     while True:
-        grown = scalars | _used_as_numbers(program, stage, scalars)
+        grown = scalars | used_as_numbers(program, stage, scalars)
         typing = StageTyping(program=program, stage=stage, indices=indices, scalar_indices=grown)
         found = _settle_locals(typing)
-        grown |= _batch_indices(typing)
+        grown |= batch_indices(stage, typing.axes_of)
         if grown == scalars:
             # What is wrong while the types still grow may be right in the end.
             _check_statements(typing, found)
-            for error in found.errors:
-                mistakes.add(error)
-            return typing
+            return typing, found
         scalars = grown
 
 
-def _used_as_numbers(program: Program, stage: Stage, scalars: frozenset[str]) -> set[str]:
-    found: set[str] = set()
-    for statement in statements(stage.body):
-        if isinstance(statement, If):
-            found |= _names(statement.condition)
-        for region in _regions(statement):
-            found |= _numbers_in_region(program, region, scalars)
-        value = value_of(statement)
-        for part in values(value) if value is not None else ():
-            if isinstance(part, FromScalar):
-                found |= _names(part.scalar)
-    return found
+def _supposed_numbers(typing: StageTyping) -> frozenset[str]:
+    """Indices without whose tiles a typing with mistakes might be right: to be tried, not to be believed.
 
-
-def _regions(statement: Statement) -> list[Region]:
-    value = value_of(statement)
-    found = [v.region for v in values(value) if isinstance(v, Read)] if value is not None else []
-    match statement:
-        case Store(region=region) | Notify(region=region) | Wait(region=region):
-            return [*found, region]
-        case Transfer(target=target):
-            return [*found, target]
-        case _:
-            return found
-
-
-def _numbers_in_region(program: Program, region: Region, scalars: frozenset[str]) -> set[str]:
-    found = _names(region.rank) if region.rank is not None else set[str]()
-    for coord, dim in zip(region.coords, program.tensor(region.tensor).shape, strict=False):
-        if isinstance(coord, Whole):
-            continue
-        tile = None if isinstance(dim, Ranks) else tile_index(coord, scalars)
-        found |= _names(coord) if tile is None else _names(tile[0])
-    return found
-
-
-def _names(expr: Scalar) -> set[str]:
-    return {e.name for e in walk(expr) if isinstance(e, Index)}
+    Where axes do not fit, the first ones are supposed to be too many, and to be there only as nobody knows yet that
+    their index is a number: a product that is given such a value tells so. And what a loop adds up over its rounds
+    has no axis along the loop's index.
+    """
+    loose = replace(typing, loose=True, locals=dict[str, Type](), mistyped=set[str]())
+    _settle_locals(loose)
+    leading = batch_indices(loose.stage, loose.axes_of)
+    return leading | outliving(loose.stage.body, {name: kind.axes for name, kind in loose.locals.items()})
 
 
 def _settle_locals(typing: StageTyping) -> Mistakes:
@@ -357,24 +368,6 @@ def _merge(old: Type, new: Type, statement: Assign) -> Type:
 
 def _wider(left: str, right: str) -> str:
     return left if {left, right} <= {"i32", "bool"} and left == "i32" else "f32" if "f32" in (left, right) else right
-
-
-def _batch_indices(typing: StageTyping) -> set[str]:
-    """Indices along axes before the last two of a matrix product's operands."""
-    found: set[str] = set()
-    for statement in statements(typing.stage.body):
-        value = value_of(statement)
-        for part in values(value) if value is not None else ():
-            operands: tuple[Value, ...] = ()
-            if isinstance(part, Dot):
-                operands = (part.left, part.right)
-            elif isinstance(part, Attend):
-                operands = (part.q, part.k, part.v)
-            for operand in operands:
-                with Mistakes().noted():  # a wrong operand is reported with its statement
-                    leading = typing.type_of(operand).axes[:-2]
-                    found |= {a.index for a in leading if a.index is not None}
-    return found
 
 
 def _check_statements(typing: StageTyping, mistakes: Mistakes) -> None:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from tilelink.errors import RankError
+from tilelink.errors import RankError, ShapeError
 from tilelink.ops.groups import is_destroyed
 from tilelink.tuning import Database, Key, Record, here
 
@@ -57,6 +57,27 @@ def agreed(group: ProcessGroup) -> Agreed:
             del _agreed[key]
         _agreed[id(group)] = group, replace(said[0], one_host=len(set(hosts)) == 1)
     return _agreed[id(group)][1]
+
+
+def check_rows(op: str, shape: torch.Size, alike: int, group: ProcessGroup) -> None:
+    """Raises ShapeError, on all ranks, where the first `alike` sizes of x differ between them; collective.
+
+    Nothing is compared while a CUDA graph captures, which cannot hold it.
+    """
+    if group.size() == 1 or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        return
+    every: list[Any] = [None] * group.size()
+    dist.all_gather_object(every, list(shape), group=group)
+    sizes = {tuple(one[:alike]) for one in every}
+    if len(sizes) > 1:
+        ranks = {size: [str(r) for r, one in enumerate(every) if tuple(one[:alike]) == size] for size in sorted(sizes)}
+        said = (
+            f"{size[0]} rows" + (f" of {list(size[1:])}" if alike > 1 else "") + f" on rank{'s' * (len(own) > 1)} "
+            f"{', '.join(own)}"
+            for size, own in ranks.items()
+        )
+        hint = "every rank of the group gives as many: pad to the largest, and cut the result"
+        raise ShapeError(f"x of {op} has {'; '.join(said)}", hint=hint)
 
 
 def forget() -> None:

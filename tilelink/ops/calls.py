@@ -20,7 +20,7 @@ from tilelink import compiler
 from tilelink.compiler import library_module
 from tilelink.errors import DtypeError, RankError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
-from tilelink.ops.agreed import agreed, forget
+from tilelink.ops.agreed import agreed, check_rows, forget
 from tilelink.ops.choice import PUSHED, UNFUSED, program_of, rounded_rows
 from tilelink.ops.decide import decide
 from tilelink.ops.fitting import check_activation, check_kind, check_shape
@@ -81,12 +81,14 @@ _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 class _Made:
     """What was made for the calls of a group, which stays alive with it, so that nobody else has its id.
 
-    summing: kernels that sum products, which calls with other rows take too.
+    summing: kernels that sum products, which calls with other rows take too. rows: what x has on all ranks alike, by
+    operator: it was compared.
     """
 
     group: ProcessGroup
     calls: dict[Any, tuple[Callable[..., Any], Way]] = field(default_factory=dict[Any, Any])
     summing: dict[Any, Callable[..., dict[str, torch.Tensor]]] = field(default_factory=dict[Any, Any])
+    rows: set[tuple[str, tuple[int, ...]]] = field(default_factory=set[tuple[str, tuple[int, ...]]])
 
 
 _made: dict[int, _Made] = {}
@@ -135,6 +137,7 @@ def _prepared(op: str, operands: Operands, activation: str, made: _Made, way: Wa
     members = made.group
     check_activation(activation)
     operator, given = OPERATORS[op], _given(op, operands)
+    _compare(op, given["x"], made)
     _check(op, given, members.size())
     x = given["x"]
     columns = x.shape[1:].numel()
@@ -161,6 +164,18 @@ def _prepared(op: str, operands: Operands, activation: str, made: _Made, way: Wa
         raise UnknownNameError(f"{program.name} does not compute {op}", hint=f"it takes {', '.join(sorted(taken))}")
     kernel = _compiled(program, schedule, x, {"M": M, "N": N, "K": columns}, members)
     return Launch(kernel, program, operator, given, members.size(), "" if in_kernel else activation)
+
+
+def _compare(op: str, x: torch.Tensor, made: _Made) -> None:
+    """Sees to it that all ranks have as many rows, before any of them sends: at the first call with so many.
+
+    Other sizes of a product's operands may differ, and so do not tell ranks apart here: all of them compare, or none.
+    """
+    alike = 1 if OPERATORS[op].is_product else x.dim()
+    key = (op, tuple(x.shape[:alike]))
+    if x.dim() and key not in made.rows:
+        check_rows(op, x.shape, alike, made.group)
+        made.rows.add(key)
 
 
 def _able(x: torch.Tensor) -> bool:

@@ -14,8 +14,8 @@ from tilelink.ops.choice import SCHEDULE, program_of
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.machine import Machine, load_machine, shipped_machines
+from tilelink.schedule.memory import does_not_fit
 from tilelink.schedule.plan import make_plan
-from tilelink.schedule.search import does_not_fit
 from tilelink.schedule.simulate import simulate
 from tilelink.schedule.values import Schedule
 from tilelink.schedule.verify import verify

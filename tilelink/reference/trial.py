@@ -64,6 +64,18 @@ def relative_error(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Ten
     return worst / largest if largest else float("inf")
 
 
+def no_number(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str | None:
+    """Where outputs or what was expected are not finite first, and on which side; None where both are everywhere."""
+    for rank, (out, ref) in enumerate(zip(outputs, expected, strict=True)):
+        odd = ~(out.double().isfinite() & ref.double().isfinite())
+        if bool(odd.any()):
+            at = tuple(odd.nonzero()[0].tolist())
+            a, b = float(out[at]), float(ref[at])
+            place = f"{list(at)} of rank {rank} is {a:g} in the output and {b:g} in the reference"
+            return f"{place}, the first of {int(odd.sum()):,} such places of this rank"
+    return None
+
+
 def _shape(tensor: Tensor, dims: Dims, ranks: int) -> tuple[int, ...]:
     return tuple(_number(size, dims, ranks) for size in tensor.shape)
 

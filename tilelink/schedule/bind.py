@@ -21,7 +21,7 @@ from tilelink.schedule.deferred import check_deferred
 from tilelink.schedule.fill import fill_rounds
 from tilelink.schedule.flat import check_flat
 from tilelink.schedule.kernels import kernels_of
-from tilelink.schedule.limits import check_size
+from tilelink.schedule.limits import check_elements, check_size
 from tilelink.schedule.orders import decode
 from tilelink.schedule.ranges import check_ranges
 from tilelink.schedule.reductions import check_reductions
@@ -80,6 +80,7 @@ def bind(
     )
     check_size(bound)
     check_ranges(bound)
+    check_elements(bound, infer(shaped))
     bound = with_bulk(bound)
     bound = replace(bound, kernels=kernels_of(bound))
     check_flat(bound)

@@ -6,7 +6,7 @@ found.ranking[0].schedule
 """
 
 from tilelink.schedule.search.run import Found, Tried, search
-from tilelink.schedule.search.space import Candidate, Space, does_not_fit
+from tilelink.schedule.search.space import Candidate, Space
 from tilelink.schedule.search.strategies import STRATEGIES, Strategy, strategy
 
-__all__ = ["STRATEGIES", "Candidate", "Found", "Space", "Strategy", "Tried", "does_not_fit", "search", "strategy"]
+__all__ = ["STRATEGIES", "Candidate", "Found", "Space", "Strategy", "Tried", "search", "strategy"]

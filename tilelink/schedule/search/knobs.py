@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from tilelink.ir.program import Dot, IndexDecl, Notify, Program, Region, Stage, Store, Transfer, Wait
-from tilelink.ir.scalar import RANK, Env, Index, Ranks, Scalar, binary, const, evaluate, walk
-from tilelink.ir.typing import StageTyping, infer
+from tilelink.ir.program import Attend, Dot, IndexDecl, Notify, Program, Region, Stage, Store, Transfer, Wait
+from tilelink.ir.scalar import RANK, Env, Index, Param, Ranks, Scalar, binary, const, evaluate, walk
+from tilelink.ir.typing import Axis, StageTyping, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.bulk import bulk_reason
 from tilelink.schedule.defaults import padded
@@ -31,6 +31,10 @@ PRODUCTS = (
 """Rows, columns, contracted elements, warps and stages of a product's tile, on a GPU."""
 SMALL_PRODUCTS = ((16, 16, 16, 4, 2), (32, 32, 32, 4, 2), (64, 64, 32, 4, 2))
 """The same in the interpreter, where a tile costs by its number of operations."""
+ATTENTIONS = ((128, 128, 8, 3), (128, 64, 8, 3), (128, 64, 4, 2), (64, 128, 4, 2), (64, 64, 4, 3), (32, 64, 4, 3))
+"""Rows of the queries and of the keys, warps and stages of a tile of attention, on a GPU."""
+SMALL_ATTENTIONS = ((16, 16, 4, 2), (32, 32, 4, 2), (64, 64, 4, 2))
+"""The same in the interpreter."""
 GROUPS = (0, 4, 8, 16)
 """Bands of rows in which tiles are walked; 0: row by row."""
 ELEMENTWISE = ((32, 64), (64, 128), (32, 256), (16, 512), (64, 512))
@@ -70,7 +74,7 @@ def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, 
     products = [reader for reader in readers if reader.product]
     # the largest stage has the kernel in which others may run
     host = max((r for r in readers if r.stage.kind == "compute"), key=_Reader.elements, default=None)
-    found = list(_product_knobs(products, target))
+    found = [*_product_knobs(products, target), *_attention_knobs(readers, target)]
     for reader in readers:
         found += [*reader.place_knobs(host.stage if host else None), *reader.size_knobs(), *reader.order_knobs()]
     found += _tail_knobs(program, products)
@@ -120,6 +124,19 @@ def _product_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Knob]
         yield _bands(name, wide)
 
 
+def _attention_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Knob]:
+    """What all stages with attention and no other product have in common: tiles."""
+    able = [reader for reader in readers if reader.attention and not reader.product]
+    name = able[0].stage.name if len(able) == 1 else "attentions"
+    choices = SMALL_ATTENTIONS if target.kind == "cpu" else ATTENTIONS
+    tiles = {
+        f"{m}x{n}, {warps} warps, {stages} stages": _all([r.multiply(m, n, 0, warps, stages) for r in able])
+        for m, n, warps, stages in choices
+        if any(r.holds(m, n) for r in able)
+    }
+    yield _knob(f"{name} tile", tiles)
+
+
 def _bands(name: str, readers: Sequence[_Reader]) -> Knob:
     """In which bands of rows the tiles of some stages are walked."""
     labels = {f"of {rows}" if rows else "none": rows for rows in GROUPS}
@@ -167,11 +184,18 @@ class _Reader:
         """Whether its copies may be the accelerator's."""
         return self.tma and bulk_reason(self.stage.body) is None
 
-    @property
-    def product(self) -> Dot | None:
-        """The first product of the stage."""
+    def _found(self, kind: type[Dot] | type[Attend]) -> list[Dot | Attend]:
         found = (value_of(s) for s in statements(self.stage.body))
-        return next((v for one in found if one is not None for v in values(one) if isinstance(v, Dot)), None)
+        return [v for one in found if one is not None for v in values(one) if isinstance(v, kind)]
+
+    @property
+    def product(self) -> bool:
+        """Whether the stage multiplies, outside of attention."""
+        return bool(self._found(Dot))
+
+    @property
+    def attention(self) -> bool:
+        return bool(self._found(Attend))
 
     def extent(self, size: Scalar) -> int:
         return int(evaluate(size, Env(rank=0, ranks=self.ranks, params=dict(self.dims), indices={})))
@@ -198,19 +222,37 @@ class _Reader:
     # Products ------------------------------------------------------------------------------------------------
 
     def axes(self) -> dict[str, int]:
-        """The indices along the rows and the columns of the product -> 0 or 1."""
-        axes = self.typing.type_of(self.product).axes if self.product else ()
-        return {str(axis.index): at for at, axis in enumerate(axes[-2:]) if axis.index in self.tiled()}
+        """What products and attention run along -> 0 for rows, 1 for columns, 2 for what is contracted.
+
+        Indices of the domain and of loops by their names, whole dimensions by that which schedules have for them. What
+        several products have is as the first one has it.
+        """
+        axes: dict[str, int] = {}
+        for part in (*self._found(Dot), *self._found(Attend)):
+            ends = ((part.q, -2), (part.k, -2)) if isinstance(part, Attend) else ()
+            ends = ((part.left, -2), (part.right, -1), (part.left, -1)) if isinstance(part, Dot) else ends
+            for at, (value, position) in enumerate(ends):
+                whole = at == 2 or isinstance(part, Attend)
+                if (name := self._name(self.typing.axes_of(value)[position], whole=whole)) is not None:
+                    axes.setdefault(name, at)
+        return axes
+
+    def _name(self, axis: Axis, *, whole: bool) -> str | None:
+        """What a schedule calls an axis, if it can tile it."""
+        if axis.index is not None:
+            return None if axis.index in self.typing.scalar_indices else axis.index
+        name = axis.dim.name.lower() if whole and isinstance(axis.dim, Param) else None
+        return None if name in self.typing.indices else name  # the index has that name
 
     def holds(self, *sizes: int) -> bool:
         """Whether tiles of so many rows and columns are not far larger than the product."""
         tiled = self.tiled()
-        return all(sizes[at] < 2 * padded(tiled[name]) for name, at in self.axes().items())
+        return all(sizes[at] < 2 * padded(tiled[name]) for name, at in self.axes().items() if at < 2 and name in tiled)
 
     def multiply(self, m: int, n: int, k: int, warps: int, stages: int) -> Change:
-        sizes = {name: (m, n)[at] for name, at in self.axes().items()}
+        sizes = {name: (m, n, k)[at] for name, at in self.axes().items()}
         name = self.stage.name
-        return lambda s: s.tile(name, **sizes, k=k).knobs(name, warps=warps, stages=stages)
+        return lambda s: s.tile(name, **sizes).knobs(name, warps=warps, stages=stages)
 
     def flat(self, on: bool) -> Change:
         return lambda schedule: schedule.flat(self.stage.name, on)
@@ -266,7 +308,7 @@ class _Reader:
         tiled = self.tiled()
         if self.moves:
             yield _knob(f"{self.stage.name} tile", dict(self._moved(tiled)))
-        elif not self.product and len(tiled) >= 2:
+        elif not self.product and not self.attention and len(tiled) >= 2:
             rows, columns = list(tiled)[-2:]
             tiles = {f"{m}x{n}": self._tile({rows: m, columns: n}) for m, n in ELEMENTWISE}
             yield _knob(f"{self.stage.name} tile", tiles)

@@ -13,19 +13,15 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tilelink.errors import ScheduleError, SearchError, TileLinkError
-from tilelink.ir.program import Dot, Program
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.program import Program
 from tilelink.schedule.bind import bind
-from tilelink.schedule.bound import Bound, BoundStage
+from tilelink.schedule.memory import does_not_fit
 from tilelink.schedule.plan import Plan, make_plan
 from tilelink.schedule.search.knobs import Knob, knobs
 from tilelink.schedule.search.seeds import nearest
-from tilelink.schedule.transform import stage_writes
 from tilelink.schedule.values import Schedule
 from tilelink.schedule.verify import verify
 from tilelink.target import Target
-
-ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
@@ -183,23 +179,3 @@ class Space:
             return chance.choice((one, other))
         mixed = tuple(chance.choice(pair) for pair in zip(one.choices, other.choices, strict=True))
         return Candidate(program=one.program, choices=mixed)
-
-
-def does_not_fit(bound: Bound) -> str | None:
-    """Why a processor cannot hold a bound program, judged by the operands of its products."""
-    for stage in (bound.stages[own.name] for own in bound.source.stages):
-        found = [value_of(s) for s in statements(stage.stage.body)]
-        multiplies = any(isinstance(v, Dot) for one in found if one is not None for v in values(one))
-        if multiplies and bound.target.kind != "cpu":
-            tiles = [stage.tiles[d.name] for d in stage.stage.indices if d.name not in stage.scalar_indices]
-            bytes_needed = stage.stages * sum(tiles) * stage.block * ELEMENT_BYTES[bound.dtype]
-            bytes_needed += _beside(bound, stage) if stage.flat else 0
-            if bytes_needed > bound.target.shared_memory:
-                return "shared memory"
-    return None
-
-
-def _beside(bound: Bound, stage: BoundStage) -> int:
-    """Bytes that Triton takes for results on their way to memory, which a flat loop has beside its operands."""
-    stored = [bound.tensors[r.tensor].dtype for r in stage_writes(stage.stage)]
-    return prod(stage.tiles[d.name] for d in stage.stage.indices) * (4 if "f32" in stored else 1)

@@ -16,6 +16,8 @@ from itertools import permutations
 import numpy as np
 
 from tilelink.errors import ProgressError, VerificationError
+from tilelink.ir.program import Notify
+from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.schedule.plan import WAIT, Ints, Plan
 from tilelink.schedule.verify.refusal import refuse, where
 
@@ -201,6 +203,33 @@ def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> Verific
     return refuse(ProgressError, plan, message, task=int(s.task[first]), statement=int(s.statement[first]), hint=hint)
 
 
+def _refilled(plan: Plan, rows: list[int]) -> tuple[int, int] | None:
+    """Two notifies of a channel, rows of plan.signals, for two steps of an index that are in one region: `l % 2`, say.
+
+    So has a buffer that is used several times: a step would have to wait for its own notify alone.
+    """
+    seen: dict[tuple[int, ...], tuple[int, dict[str, int]]] = {}
+    for row in rows[:SEEN]:
+        task, statement = int(plan.signals.task[row]), int(plan.signals.statement[row])
+        stage, node = plan.statements[statement]
+        if not isinstance(node, Notify):
+            continue
+        rank, indices = plan.task_name(task)[1], plan.tile_indices(task)
+        env = Env(rank=rank, ranks=plan.bound.ranks, params={}, indices=indices)
+        try:
+            spans = plan.bound.tile_map(stage, node.region).spans
+            begin = tuple(int(evaluate(span.start, env)) for span in spans)
+        except (KeyError, TypeError):  # it depends on a loop or on a table
+            continue
+        first, others = seen.setdefault((statement, rank, *begin), (row, indices))
+        named = {e.name for c in node.region.coords if isinstance(c, Scalar) for e in walk(c) if isinstance(e, Index)}
+        if any(others[name] != indices[name] for name in named & indices.keys()):
+            return first, row
+    return None
+
+
+SEEN = 256
+"""Notifies of a channel that are looked at, at most."""
 ORDER = "change the order of tiles so that what is waited for comes earlier, or the channel so that it needs less"
 
 
@@ -208,6 +237,14 @@ def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
     """Who has not notified what a row of plan.signals waits for, and what to do."""
     s = plan.signals
     rows = [row for row in np.flatnonzero(s.kind != WAIT).tolist() if run.key[row] == run.key[wait]]
+    if (again := _refilled(plan, rows)) is not None:
+        first, second = (where(plan, int(s.task[row])) for row in again)
+        tensor = plan.channel_name(int(s.channel[wait]))[0]
+        who = f", which is notified again and again in a launch, by {first} and by {second}, and the wait is for all"
+        return (
+            who,
+            f"give {tensor} a dimension over these steps, and tiles of one step: then each has a channel of its own",
+        )
     late = [row for row in rows if row in run.scripts[lane := int(plan.lane[s.task[row]])][run.cursor[lane] :]]
     if not late:
         return "", ORDER

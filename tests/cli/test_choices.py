@@ -1,0 +1,129 @@
+"""What the command line chooses where nothing is said, and what it says of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.cli.test_cli import TEXT
+from tilelink import cli_notices, compiler
+from tilelink.cli import app
+from tilelink.cli_common import dims_of
+
+LAYERS = """\
+program layers(L, M, H, D):
+    x : in  [L, H, M, D]
+    w : in  [H, D, D]
+    y : out [L, H, M, D]
+
+    compute heads(l: L, i: M, h: H, j: D):
+        y[l, h, i, j] = dot(x[l, h, i, :], w[h, :, j])
+"""
+
+
+def tilelink(*args: str) -> Result:
+    return CliRunner().invoke(app, list(args))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "twice.tl"
+    path.write_text(TEXT)
+    return str(path)
+
+
+# Schedules of several programs -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> str:
+    path = tmp_path / "two.tl"
+    path.write_text(TEXT + TEXT.replace("twice", "again").replace("small", "large"))
+    return str(path)
+
+
+def test_programs_without_the_schedule_are_skipped_with_a_word(two: str) -> None:
+    done = tilelink("check", two, "--ranks", "2", "--schedule", "small")
+    assert done.exit_code == 0, done.output
+    assert "twice: safe on 2 ranks" in done.stdout and "again: safe" not in done.stdout
+    assert "again: skipped, it has no schedule 'small' (it has large)" in done.stdout
+    report = json.loads(tilelink("check", two, "--ranks", "2", "--schedule", "small", "--json").stdout)
+    assert report["ok"] and report["skipped"] == ["again"]
+
+
+def test_a_schedule_that_no_program_has_is_refused(two: str) -> None:
+    done = tilelink("check", two, "--schedule", "smal")
+    assert done.exit_code == 1 and "no schedule 'smal' for twice, again" in done.stderr
+    assert "did you mean small?" in done.stderr
+    assert "twice has small; again has large" in tilelink("check", two, "--schedule", "xyz").stderr
+    assert tilelink("check", two, "--program", "again", "--schedule", "small").exit_code == 1
+
+
+# Sizes -------------------------------------------------------------------------------------------------------
+
+
+def test_dimensions_that_only_count_are_small() -> None:
+    program = compiler.parse(LAYERS).programs[0]
+    dims = dims_of(program, None)
+    assert dims["L"] <= 6 and dims["H"] <= 6 and (dims["M"], dims["D"]) == (80, 96)
+    assert dims_of(program, ["L=9"], (1024, 512)) == {"L": 9, "M": 1024, "H": 2, "D": 512}
+
+
+def test_sizes_and_what_was_chosen_of_them_are_said_first(file: str) -> None:
+    for command in ("run", "simulate"):
+        done = tilelink(command, file, "--ranks", "1", "--set", "M=40")
+        first, second = done.stderr.splitlines()[:2]
+        assert first.startswith("the built-in schedule is taken; twice has small: --schedule NAME takes one")
+        assert second.startswith("twice with default on 1 ranks, M=40, N=") and "(N chosen for you: --set N=" in second
+        assert second.endswith(" tiles")
+        assert "chosen" not in tilelink(command, file, "--ranks", "1", "--set", "M=40", "--set", "N=4").stderr
+        assert not tilelink(command, file, "--ranks", "1", "--set", "M=40", "--json").stderr
+
+
+def test_a_long_run_says_what_it_does_and_how_long_that_takes(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_notices, "PATIENCE_S", 0.01)
+    done = tilelink("run", file, "--ranks", "1", "--set", "M=160")
+    assert "still running (" in done.stderr and "--set gives smaller sizes" in done.stderr
+    assert "still planning and simulating (" in tilelink("simulate", file, "--ranks", "2").stderr
+
+
+def test_estimates_grow_with_what_is_contracted() -> None:
+    program = compiler.load("ag_gemm").program()
+    short, long = (
+        compiler.bound(program, ranks=2, dims={"Ms": 64, "N": 64, "K": size}, dtype="f32") for size in (64, 6400)
+    )
+    assert cli_notices.interpreted_seconds(long, 1) > 5 * cli_notices.interpreted_seconds(short, 1)
+    assert cli_notices.interpreted_seconds(short, 4) == 4 * cli_notices.interpreted_seconds(short, 1)
+
+
+# Schedules of a run ------------------------------------------------------------------------------------------
+
+
+def test_all_schedules_of_a_file_may_be_run(file: str) -> None:
+    done = tilelink("run", file, "--ranks", "1", "--all", "--set", "M=40", "--set", "N=40")
+    assert done.exit_code == 0 and [line.split(" with ")[1].split()[0] for line in done.stdout.splitlines()] == [
+        "default", "small",
+    ]  # fmt: skip
+    report = json.loads(tilelink("run", file, "--ranks", "1", "--all", "--json").stdout)
+    assert report["ok"] and [one["schedule"] for one in report["runs"]] == ["default", "small"]
+    refused = tilelink("run", file, "--all", "--schedule", "small")
+    assert refused.exit_code == 1 and "--all and --schedule together" in refused.stderr
+
+
+def test_a_schedule_that_was_asked_for_needs_no_word(file: str) -> None:
+    assert "built-in" not in tilelink("run", file, "--ranks", "1", "--schedule", "default").stderr
+
+
+# What is no number -------------------------------------------------------------------------------------------
+
+
+def test_an_output_that_is_no_number_says_where_and_on_which_side(tmp_path: Path) -> None:
+    path = tmp_path / "roots.tl"
+    path.write_text(TEXT.replace("x[i, j] + x[i, j]", "log(0.0 * x[i, j] - 1.0)"))
+    done = tilelink("run", str(path), "--ranks", "2", "--set", "M=3", "--set", "N=4")
+    assert done.exit_code == 1 and "inf wrong" in done.stdout
+    assert "y[0, 0] of rank 0 is nan in the output and nan in the reference, the first of 12 such places" in done.stderr
+    assert "hint: if both sides have it, random inputs may make no sense here" in done.stderr
+    (where,) = json.loads(tilelink("run", str(path), "--ranks", "1", "--json").stdout)["no_numbers"].values()
+    assert where.startswith("[0, 0] of rank 0 is nan")

@@ -1,0 +1,37 @@
+"""Mistakes of those who know Python and NumPy: the place is theirs, and the hint is a way out."""
+
+import pytest
+
+from tilelink import compiler
+from tilelink.errors import TileLinkError
+
+HEAD = """\
+program p(M, N, K):
+    x : in  [M, K]
+    w : in  [N, K]
+    y : out [M, N]
+
+    compute {}(i: M, j: N):
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "line", "column", "message", "hint"),
+    [
+        (
+            "if rank == 0:\n            y[i, j] = 1.0\n        elif rank == 1:\n            y[i, j] = 2.0", "f", 9, 9,
+            "there is no elif", "else: and an if inside it",
+        ),
+        ("if x[i, 0] > 0:\n            y[i, j] = 1.0", "f", 7, 12, "x is not a table", "chooses by values of x"),
+        ("y[i, j] = dot(x[i, :], w[j, :])", "f", 7, 19, "dot contracts :K", "did you forget .T?"),
+        ("y[i, j] = 1.0", "pass", 6, 13, "a stage cannot be called 'pass'", "choose another"),
+    ],
+)  # fmt: skip
+def test_the_place_is_right_and_there_is_a_way_out(
+    body: str, name: str, line: int, column: int, message: str, hint: str
+) -> None:
+    with pytest.raises(TileLinkError) as caught:
+        compiler.check(compiler.parse(f"{HEAD.format(name)}        {body}\n").programs[0])
+    place = caught.value.location
+    assert place is not None and (place.line, place.column) == (line, column), str(caught.value)
+    assert message in str(caught.value) and hint in str(caught.value)

@@ -1,0 +1,227 @@
+"""`tilelink run`: programs on random inputs, on CPU ranks or GPUs, and how far outputs are from what they mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tilelink import cli_gpu, compiler
+from tilelink.cli_common import (
+    DEFAULT,
+    AsJson,
+    Dtype,
+    Element,
+    File,
+    ProgramName,
+    Ranks,
+    ScheduleName,
+    Sets,
+    check_writable,
+    designed_errors,
+    dims_of,
+    random_tables,
+    schedule_name,
+    schedules_named,
+    values_text,
+    write,
+)
+from tilelink.cli_notices import bound_of, interpreted_seconds, introduce, patience, say, say_built_in
+from tilelink.errors import BindingError
+from tilelink.ir.program import Program
+from tilelink.schedule.simulate.measured import Measured, measured_text
+from tilelink.schedule.simulate.trace import save_text
+from tilelink.schedule.values import Schedule
+
+CPU_CLOCK = {"clock": "time.perf_counter_ns"}
+DELAY_S = 0.002
+ODD = "if both sides have it, random inputs may make no sense here: run it from Python with inputs of your own"
+TOLERANCE = {"f32": 1e-4, "f16": 1e-2, "bf16": 3e-2}
+
+
+class Device(StrEnum):
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+Delay = Annotated[
+    float | None,
+    typer.Option(
+        "--delay",
+        min=0.0,
+        help="longest random delay of waits, notifies and transfers, in seconds; "
+        f"{DELAY_S} if a seed is given, else none",
+    ),
+]
+Deadline = Annotated[
+    float | None,
+    typer.Option(
+        "--deadline", min=0.001, help="seconds a wait may take  [default: TILELINK_DEADLINE, or 60 on CPU ranks]"
+    ),
+]
+
+
+def run(
+    file: File,
+    program: ProgramName = None,
+    schedule: ScheduleName = None,
+    ranks: Ranks = 4,
+    sets: Sets = None,
+    device: Annotated[Device, typer.Option("--device", help="what the ranks are")] = Device.cpu,
+    seed: Annotated[int | None, typer.Option("--seed", help="of the inputs and of random delays")] = None,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="launches, back to back")] = 1,
+    dtype: Element = Dtype.f32,
+    delay: Delay = None,
+    deadline: Deadline = None,
+    trace: Annotated[str | None, typer.Option("--trace", help="write the measured timeline, for Perfetto")] = None,
+    every: Annotated[bool, typer.Option("--all", help="with the built-in schedule and each of the file's")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a program on random inputs, fresh for every launch, and compare all outputs with what it means."""
+    with designed_errors(as_json):
+        check_writable(trace)
+        module = compiler.load(file)
+        chosen = module.program(program)
+        if every and (schedule is not None or trace is not None):
+            other = "--schedule" if schedule is not None else "--trace"
+            raise BindingError(f"--all and {other} together", hint=f"{other} goes with one schedule: leave --all out")
+        todo = schedules_named(module, chosen, None if every else schedule or DEFAULT)
+        if schedule is None and not every and not as_json:
+            say_built_in(module, chosen, ", --all each of them")
+        how = _How(
+            file=file, seed=seed or 0, deadline=deadline, trace=trace, quiet=as_json,
+            delay=DELAY_S if delay is None and seed is not None else delay,
+        )  # fmt: skip
+        reports: list[dict[str, Any]] = []
+        for scheduled in todo:
+            report: dict[str, Any] = {
+                "program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks,
+                "dims": dims_of(chosen, sets), "dtype": dtype.value, "launches": repeat, "device": device.value,
+            }  # fmt: skip
+            bound = bound_of(chosen, scheduled, report)
+            if not as_json:
+                introduce(bound, sets or [], scheduled)
+            if device is Device.cuda:
+                compared = _run_on_gpus(report, scheduled is not None, how)
+            else:
+                with patience("running", interpreted_seconds(bound, repeat), as_json):
+                    compared = _run_on_cpus(chosen, scheduled, report, how)
+            reports.append(_judged(report, compared, as_json))
+        if as_json:
+            good = all(one["ok"] for one in reports)
+            write(json.dumps({"ok": good, "runs": reports} if every else reports[0]))
+    if not all(one["ok"] for one in reports):
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _How:
+    """How schedules are run. delay: seconds of the longest random delay, None for none. trace: a file for it."""
+
+    file: str
+    seed: int
+    delay: float | None
+    deadline: float | None
+    trace: str | None
+    quiet: bool
+
+
+Compared = tuple[dict[str, float], dict[str, str]]
+"""The error of every output, and where those that are no numbers are none."""
+
+
+def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, Any], how: _How) -> Compared:
+    """Runs what the report says on CPU ranks, and notes the seconds in it."""
+    from tilelink.reference import trial
+
+    options: dict[str, Any] = {name: report[name] for name in ("ranks", "dims", "dtype")}
+    launches, errors, odd = report["launches"], dict[str, float](), dict[str, str]()
+    with _progress(2 + launches, quiet=how.quiet) as advance:
+        tables = random_tables(program, options["dims"], options["ranks"], how.seed)
+        kernel = compiler.compile(program, schedule, **options, tables=tables, trace=how.trace is not None)
+        advance("running")
+        inputs = trial.random_inputs(program, **options, launches=launches, seed=how.seed)
+        result = kernel.run(
+            inputs, seed=None if how.delay is None else how.seed, max_delay_s=how.delay or 0.0, deadline_s=how.deadline
+        )
+        if how.trace is not None:
+            save_text(measured_text(Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)), how.trace)
+        advance("comparing")
+        for given, outputs in zip(inputs, result.outputs, strict=True):
+            expected = kernel.reference(given)
+            for name in outputs[0]:
+                sides = [own[name] for own in outputs], [own[name] for own in expected]
+                errors[name] = max(errors.get(name, 0.0), trial.relative_error(*sides))
+                if name not in odd and (found := trial.no_number(*sides)):
+                    odd[name] = found
+            advance("comparing")
+    report["seconds"] = round(result.seconds, 3)
+    return errors, odd
+
+
+def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared:
+    """Runs what the report says on GPUs, and notes the seconds in it."""
+    request = {
+        **report, "what": "run", "file": how.file, "schedule": report["schedule"] if scheduled else None,
+        "seed": how.seed, "deadline": how.deadline, "trace": how.trace is not None,
+    }  # fmt: skip
+    answer = cli_gpu.on_gpus(request, report["ranks"], how.deadline or 0.0)
+    report["seconds"] = round(answer["seconds"], 6)
+    if how.trace is not None:
+        save_text(answer["trace"], how.trace)
+    return answer["errors"], answer["odd"]
+
+
+def _judged(report: Mapping[str, Any], compared: Compared, quiet: bool) -> dict[str, Any]:
+    """The report with the verdict, which is printed too. An error that is no number is wrong."""
+    errors, odd = compared
+    tolerance = TOLERANCE[report["dtype"]]
+    finite = {name: error if error < float("inf") else None for name, error in errors.items()}
+    right = {name: error <= tolerance for name, error in errors.items()}
+    judged = {**report, "ok": all(right.values()), "tolerance": tolerance, "errors": finite, "no_numbers": odd}
+    if quiet:
+        return judged
+    title = "{program} with {schedule} on {ranks} ranks, {launches} launches, {dtype}".format_map(report)
+    console = Console()
+    if console.is_terminal:
+        table = Table("output", "max |out-ref|/|ref|", "allowed", "", title=f"{title}, {values_text(report['dims'])}")
+        for name, error in errors.items():
+            verdict = "[green]ok[/]" if right[name] else "[red]wrong[/]"
+            table.add_row(name, f"{error:.2e}", f"{tolerance:.0e}", verdict)
+        console.print(table)
+    else:
+        for name, error in errors.items():
+            verdict = "ok" if right[name] else f"wrong, {tolerance:.0e} allowed"
+            write(f"{name}: max |out-ref|/|ref| {error:.2e} {verdict} ({title})")
+    for name, where in odd.items():
+        say(f"{name}{where}\n  hint: {ODD}")
+    return judged
+
+
+@contextmanager
+def _progress(steps: int, quiet: bool) -> Generator[Callable[[str], None]]:
+    """A function that reports the next step: as a bar on a terminal, else not at all."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield _silent
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("compiling", total=steps)
+
+        def advance(what: str) -> None:
+            progress.update(task, advance=1, description=what)
+
+        yield advance
+
+
+def _silent(what: str) -> None:
+    """Reports nothing."""
