@@ -51,7 +51,8 @@ class _Intervals:
             case Rank():
                 found = (0, self.bound.ranks - 1)
             case Ranks() | Param():  # of an extent
-                found = (number_of(expr, self.bound.numbers, self.bound.ranks),) * 2
+                number = number_of(expr, self.bound.numbers, self.bound.ranks)
+                found = (number, number)
             case Index(name=name):
                 found = self.indices.get(name, (0, MOST))
             case Lookup(table=table):
