@@ -31,7 +31,7 @@ def check_ranges(bound: Bound) -> None:
         for expr in stage_scalars(stage.stage):
             _Intervals(bound, stage, known, tables).of(expr)
         tiles = {TILE.name: (0, max(0, stage.total - 1))}
-        for expr in stage.order.values():
+        for expr in stage.order.values() if stage.total else ():
             _Intervals(bound, stage, tiles, tables).of(expr)
 
 
