@@ -16,6 +16,7 @@ import numpy as np
 from tilelink import files
 from tilelink.errors import DataError
 
+MADE = "it is not as TileLink writes it; remove it to have it made again"
 DEEPEST = 64
 """Levels of lists and objects inside one another that are read."""
 
@@ -121,9 +122,9 @@ def _data_class(kind: type[Any], raw: Any, where: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(kind)}
     found = _object(raw, where)
     for name in sorted(found.keys() - fields.keys()):
-        raise DataError(f"{where} has a {name!r}, which is no field of it")
+        raise DataError(f"{where} has a {name!r}, which is no field of it", hint=MADE)
     for name in fields.keys() - found.keys():
-        raise DataError(f"{where} has no {name!r}")
+        raise DataError(f"{where} has no {name!r}", hint=MADE)
     hints = typing.get_type_hints(kind)
     return kind(**{name: _checked(hints[name], one, f"{name} of {where}") for name, one in found.items()})
 
@@ -142,7 +143,7 @@ def _list(raw: Any, where: str) -> list[Any]:
 
 def _unfit(raw: Any, wanted: str, where: str) -> DataError:
     shown = repr(raw)
-    return DataError(f"{where} is {shown if len(shown) <= 40 else shown[:40] + '...'}, not {wanted}")
+    return DataError(f"{where} is {shown if len(shown) <= 40 else shown[:40] + '...'}, not {wanted}", hint=MADE)
 
 
 def _text(_: Any, raw: Any, where: str) -> str:

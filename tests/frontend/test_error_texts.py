@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.house import sources
-from tilelink import compiler, errors, settings
+from tilelink import compiler, data, errors, settings
 from tilelink.errors import TileLinkError
 from tilelink.schedule import machine
 from tilelink.schedule.search import Candidate, Space
@@ -102,6 +102,12 @@ UnknownTargetError: there is no target 'sm_1'
         """\
 MachineError: <json> describes no machine
   hint: {"name": ..., "target": ..., "sms": {"value": ...}}""",
+    ),
+    "DataError": (
+        lambda: data.parse_json(b"[" * 100_000, "m.json"),
+        """\
+DataError: m.json cannot be read: its lists are too deep inside one another
+  hint: it may have 64 levels of lists and objects""",
     ),
     "CostError": (
         lambda: TileTime(main=-1.0),
