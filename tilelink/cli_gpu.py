@@ -256,12 +256,11 @@ def _calibrate(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _every(value: Any) -> list[Any]:
     """An output of all ranks."""
-    import torch
     import torch.distributed as dist
 
-    every = [torch.empty_like(value) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, value.contiguous())
-    return [one.cpu() for one in every]
+    every = value.new_empty((dist.get_world_size(), *value.shape))
+    dist.all_gather_into_tensor(every, value.contiguous())
+    return list(every.cpu())
 
 
 def _probe(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def bind(
     )
     check_size(bound)
     check_ranges(bound)
-    check_elements(bound, infer(shaped))
+    check_elements(bound, typing)
     bound = with_bulk(bound)
     bound = replace(bound, kernels=kernels_of(bound))
     check_flat(bound)
