@@ -35,6 +35,7 @@ SCOPE = (
 # These only word refusals.
 WORDS = ("tilelink/schedule/verify/refusal.py", "tilelink/schedule/verify/astray.py")
 TESTS = (
+    "tests/ir/test_*.py",
     "tests/schedule/test_*.py",
     "tests/backend/test_*.py",
     "tests/reference/test_*.py",
