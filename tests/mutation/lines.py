@@ -113,7 +113,9 @@ def measure(root: Path, tests: Sequence[str], files: Sequence[str], cache: Path,
     cache.mkdir(parents=True, exist_ok=True)
     package = digest(p for p in (root / "tilelink").rglob("*") if p.is_file() and "__pycache__" not in p.parts)
     ours = Path(__file__).parent
-    helpers = digest(p for p in (root / "tests").rglob("*.py") if not p.name.startswith("test_") and p.parent != ours)
+    helpers = digest(
+        p for p in (root / "tests").rglob("*.py") if not p.name.startswith(("test_", "__init__")) and p.parent != ours
+    )
 
     def one(name: str) -> Executed | None:
         path = cache / f"{digest([root / name])}-{package}-{helpers}.json"
