@@ -82,3 +82,23 @@ def test_rows_picked_by_a_table() -> None:
     outputs = [own["y"] for own in kernel(inputs)]
     expected = [own["x"][rows[rank]] @ own["w"].T for rank, own in enumerate(inputs)]
     assert relative_error(outputs, expected) < 1e-5
+
+
+CHOSEN = """program chosen(M):
+    x : in [M]
+    n : table [2] < 5
+    y : out [M]
+    compute f(i: M):
+        if n[1] == 3:
+            y[i] = x[i]
+        else:
+            y[i] = x[i] * 2.0
+"""
+
+
+def test_a_condition_on_a_table_alone_is_that_of_each_rank() -> None:
+    program, numbers = compiler.parse(CHOSEN).program(), {"M": 20}
+    kernel = compiler.compile(program, None, ranks=2, dims=numbers, tables={"n": np.array([[0, 3], [3, 4]])})
+    (inputs,) = random_inputs(program, ranks=2, dims=numbers, dtype="f32", launches=1)
+    outputs = [own["y"] for own in kernel(inputs)]
+    assert relative_error(outputs, [inputs[0]["x"], 2 * inputs[1]["x"]]) == 0

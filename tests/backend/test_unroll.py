@@ -221,6 +221,7 @@ def test_each_peer_may_have_another_counter() -> None:
         (TELL, {"dialect": "traced"}),
         (TELL, {"dialect": "triton_dist"}),
         ("producer_tile_notify(y[q, i, j])", {}),
+        (f"if rank != q:{UNLESS}producer_tile_notify(y[q, i, j])", {}),
         (f"{TELL}\n            {TELL}", {}),
         (f"acc += 1.0\n            {TELL}", {}),
         (f"if rank != q:{UNLESS}{TELL}\n            else:{UNLESS}acc += 1.0", {}),
@@ -229,7 +230,7 @@ def test_each_peer_may_have_another_counter() -> None:
     ],
     ids=[
         "more than a warp", "one rank", "many channels", "two indices", "traced", "triton_dist", "the own pad",
-        "two notifies", "something else", "else", "two in a branch", "two conditions",
+        "the own pad for others", "two notifies", "something else", "else", "two in a branch", "two conditions",
     ],
 )  # fmt: skip
 def test_other_loops_of_notifies_stay_loops(tell: str, other: dict[str, Any]) -> None:

@@ -330,6 +330,16 @@ def test_a_place_is_free_when_the_last_program_of_its_block_ends() -> None:
         halves(132)
 
 
+def test_programs_that_share_an_sm_fill_one_place_when_all_of_a_rank_wait() -> None:
+    """20 and 112 places of 132: all are resident, though their programs are 20 and 224."""
+    text = HALVES.replace("        h[1, i", "        consumer_tile_wait(h[0, i, :])\n        h[1, i")
+    module = compiler.parse(text.format(sms=112, which="p"), "halves.tl")
+    plan = compiler.plan(
+        module.program(), module.schedules[0], ranks=2, dims={"Ms": 132, "K": 64}, dtype="bf16", target="sm_90"
+    )
+    assert [kernel.blocks for kernel in plan.bound.kernels if not kernel.on_copy_engine] == [20, 112]
+
+
 def test_the_search_tries_it_where_there_is_an_accelerator() -> None:
     module = compiler.load("gemm_rs")
     program = module.program("gemm_rs_own_last")

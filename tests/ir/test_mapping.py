@@ -1,0 +1,151 @@
+"""The mapping against counting: which elements a tile touches, and which channels these elements belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tilelink.ir.mapping import ChannelGrid, TileMap, map_region, single
+from tilelink.ir.program import Region
+from tilelink.ir.scalar import RANK, Env, Index, Lookup, Scalar, Whole, add, binary, const, evaluate, mul
+
+ROWS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """`t[shift + step * s + i]`: rows of tiles of an index `i` that ends at `end`; `s` is a number from 0 to 2."""
+
+    shift: int
+    step: int
+    minus: bool
+    end: int
+    tile: int
+    channel: int
+    left: bool
+
+    def start(self, s: int) -> int:
+        return self.shift + self.step * s - (self.step if self.minus else 0)
+
+    def coordinate(self) -> Scalar:
+        offset = add(const(self.shift), mul(Index(name="s"), const(self.step)))
+        offset = binary("-", offset, const(self.step)) if self.minus else offset
+        return add(offset, Index(name="i")) if self.left else add(Index(name="i"), offset)
+
+    def map(self) -> TileMap:
+        return mapped(self.coordinate(), {"i": self.tile}, {"i": self.end}, frozenset({"s"}))
+
+    def grid(self) -> ChannelGrid:
+        return channels(self.channel)
+
+
+def channels(size: int) -> ChannelGrid:
+    return ChannelGrid(tensor="t", kind="tile", sizes=(size,), counts=(-(-ROWS // size),), slots=2)
+
+
+def mapped(
+    coordinate: Scalar | Whole,
+    tiles: dict[str, int] | None = None,
+    ends: dict[str, int] | None = None,
+    numbers: frozenset[str] = frozenset(),
+) -> TileMap:
+    return map_region(Region(tensor="t", coords=(coordinate,)), (ROWS,), tiles or {}, ends or {}, numbers)
+
+
+def touched(found: TileMap, grid: ChannelGrid, **indices: int) -> tuple[set[int], set[int]]:
+    """The elements and the channels of a tile."""
+    env = Env(rank=0, ranks=1, params={}, indices=indices)
+    (span,), ((low, high),) = found.spans, found.channel_range(grid)
+    if single((low, high)):
+        assert evaluate(high, env) - evaluate(low, env) == 1
+    elements = set(range(int(evaluate(span.start, env)), int(evaluate(span.stop, env))))
+    return elements, set(range(int(evaluate(low, env)), int(evaluate(high, env))))
+
+
+ACCESSES = st.builds(
+    Access,
+    shift=st.sampled_from([0, 1, 3, 4, 8, 12]),
+    step=st.sampled_from([0, 1, 4, 6, 8]),
+    minus=st.booleans(),
+    end=st.integers(1, 24),
+    tile=st.sampled_from([1, 2, 3, 4, 8, 32]),
+    channel=st.sampled_from([1, 3, 4, 6, 8, 16, 64]),
+    left=st.booleans(),
+)
+
+
+@given(access=ACCESSES, s=st.integers(1, 2))
+@example(access=Access(shift=8, step=0, minus=False, end=20, tile=8, channel=8, left=True), s=1)
+@example(access=Access(shift=3, step=8, minus=False, end=16, tile=8, channel=8, left=True), s=1)
+@example(access=Access(shift=0, step=6, minus=True, end=16, tile=4, channel=8, left=False), s=2)
+@example(access=Access(shift=1, step=0, minus=False, end=16, tile=4, channel=4, left=True), s=1)
+@example(access=Access(shift=0, step=0, minus=False, end=16, tile=16, channel=8, left=True), s=1)
+@example(access=Access(shift=0, step=0, minus=False, end=16, tile=1, channel=1, left=True), s=1)
+def test_a_tile_touches_its_own_elements_and_their_channels(access: Access, s: int) -> None:
+    whole: list[int] = []
+    for i in range(-(-access.end // access.tile)):
+        elements, found = touched(access.map(), access.grid(), i=i, s=s)
+        begin = access.start(s) + i * access.tile
+        assert elements == set(range(begin, min(begin + access.tile, access.start(s) + access.end)))
+        assert found == {element // access.channel for element in elements}
+        whole += sorted(elements)
+    assert whole == list(range(access.start(s), access.start(s) + access.end))
+
+
+TILE, NUMBER = Index(name="i"), Index(name="s")
+
+
+@pytest.mark.parametrize(
+    ("coordinate", "tile", "channel", "one"),
+    [
+        (TILE, 4, 4, True),
+        (TILE, 4, 8, True),
+        (TILE, 4, 6, False),
+        (TILE, 8, 4, False),
+        (TILE, 7, 64, True),
+        (add(const(8), TILE), 4, 8, True),
+        (add(const(6), TILE), 4, 8, False),
+        (add(binary("*", NUMBER, const(4)), TILE), 4, 8, True),
+        (add(binary("*", const(4), NUMBER), TILE), 4, 8, True),
+        (add(binary("-", const(8), binary("*", const(4), NUMBER)), TILE), 4, 8, True),
+        (add(NUMBER, TILE), 1, 1, True),
+        (add(NUMBER, TILE), 2, 4, False),
+    ],
+)
+def test_tiles_that_divide_channels_are_known_to_touch_one(
+    coordinate: Scalar, tile: int, channel: int, one: bool
+) -> None:
+    found = mapped(coordinate, {"i": tile}, {"i": ROWS}, frozenset({"s"}))
+    assert single(found.channel_range(channels(channel))[0]) is one
+
+
+def test_a_tile_ends_where_its_tensor_does() -> None:
+    elements, _ = touched(mapped(Index(name="i"), {"i": 16}, {"i": 80}), channels(4), i=3)
+    assert elements == set(range(48, 60))
+
+
+@pytest.mark.parametrize("channel", [1, 7, 60])
+def test_a_number_is_one_element_and_all_is_all(channel: int) -> None:
+    grid = channels(channel)
+    assert touched(mapped(Index(name="s"), numbers=frozenset({"s"})), grid, s=13) == ({13}, {13 // channel})
+    for near in (add(Index(name="s"), const(3)), add(const(3), Index(name="s"))):
+        assert touched(mapped(near, numbers=frozenset({"s"})), grid, s=13) == ({16}, {16 // channel})
+    everything = set(range(ROWS)), set(range(grid.count))
+    assert touched(mapped(Whole()), grid) == everything
+    rows = mapped(Lookup(table="rows", coords=(Whole(),)))
+    assert touched(rows, grid) == everything
+    assert [span.kind for span in (*mapped(Whole()).spans, *rows.spans)] == ["whole", "gather"]
+
+
+def test_an_access_is_remote_when_it_names_another_rank() -> None:
+    for rank, remote in ((None, False), (RANK, False), (const(0), True), (add(RANK, const(1)), True)):
+        found = map_region(Region(tensor="t", coords=(Whole(),), rank=rank), (ROWS,), {}, {}, frozenset())
+        assert (found.remote, found.rank) == (remote, rank or RANK)
+
+
+def test_a_grid_has_a_counter_for_each_channel() -> None:
+    grid = ChannelGrid(tensor="t", kind="tile", sizes=(1, 2), counts=(3, 5))
+    assert (grid.count, grid.base, grid.slots) == (15, 0, 1)
