@@ -79,12 +79,11 @@ def run(
 
     inputs[rank][name]: tensors and tables of the declared shapes. dims: the program's parameters. ranks: as many as
     there are inputs. dtype: of the tensors that declare none. Arithmetic is in float64; stores round to the tensor's
-    dtype. A read lasts until its elements have been written once, whatever orders the two. Elements of outputs that
-    nobody writes are NaN (zero where they are integers).
+    dtype. A read lasts until its elements have been written once, whatever orders the two.
 
     Raises BindingError for inputs and parameters that are missing or do not fit, CoverageError for a region or a
-    look-up outside its tensor and for a read of what nobody writes, AccountingError for a wait that nobody ends,
-    ProgressError when tasks wait for each other.
+    look-up outside its tensor, a read of what nobody writes and an output that is not written exactly once,
+    AccountingError for a wait that nobody ends, ProgressError when tasks wait for each other.
     """
     if ranks is not None and ranks != len(inputs):
         raise BindingError(f"inputs of {len(inputs)} ranks for {ranks} ranks", hint="one mapping for each rank")
@@ -98,6 +97,7 @@ def run(
     machine.fill(inputs)
     machine.count()
     machine.go()
+    machine.check_outputs()
     outs = [t.name for t in program.tensors if t.space == "out"]
     return [{name: own[name] for name in outs} for own in machine.memory]
 
@@ -169,6 +169,17 @@ class _Machine:
         """How often each element will be notified and written: conditions and coordinates do not depend on data."""
         for walker in self.walkers():
             walker.count(walker.stage.body)
+
+    def check_outputs(self) -> None:
+        """Raises CoverageError for an element of an output that is not written once."""
+        for tensor, rank in product((t for t in self.program.tensors if t.space == "out"), range(self.ranks)):
+            times = self.counters(self.expected, rank, tensor.name, WRITES)
+            for wrong in np.argwhere(times != 1)[:1]:
+                found = int(times[tuple(wrong)])
+                state = f"written {found} times" if found else "never written"
+                message = f"{tensor.name}{wrong.tolist()} of rank {rank} is {state}"
+                hint = "every element of an output is written exactly once"
+                raise CoverageError(message, location=tensor.location, hint=hint)
 
     def go(self) -> None:
         """Run every task as far as it goes, again and again; raises ProgressError when none can go on."""
@@ -315,7 +326,7 @@ class _Walker:
 
     def _mark(self, table: Counters, kind: str, region: Region, verb: str) -> None:
         counters = self.machine.counters(table, self.owner(region), region.tensor, kind)
-        counters[boxes.index(self.box(region, verb))] += 1
+        np.add.at(counters, boxes.index(self.box(region, verb)), 1)  # a row of a table may name an element twice
 
     def task(self, body: tuple[Statement, ...]) -> Task:
         """Run a body; yields what it waits for."""
