@@ -22,8 +22,10 @@ from tests.campaign.runs import verdicts
 
 def main(words: list[str] | None = None) -> int:
     options = _options(words)
-    if options.only is not None or options.file is not None:
-        return _one(case(options.only) if options.file is None else read(options.file.read_text()), options.out)
+    if options.file is not None:
+        return _one(read(options.file.read_text()), options.out)
+    if options.only is not None:
+        return _one(case(options.only), options.out)
     start, count = time.monotonic(), Count()
     for verdict in verdicts(options.seed, options.programs, options.jobs):
         if count.add(verdict):

@@ -39,5 +39,6 @@ class Case:
 def read(text: str) -> Case:
     """A case from its text; lines of remarks before it are skipped."""
     head, _, rest = text[text.index(HEAD) :].partition("\n")
-    given = json.loads(head.removeprefix(HEAD))
-    return Case(text=rest, **{**given, "features": tuple(given["features"])})
+    given: dict[str, Any] = json.loads(head.removeprefix(HEAD))
+    given["features"] = tuple(given["features"])
+    return Case(text=rest, **given)

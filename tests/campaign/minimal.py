@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from tests.campaign.case import Case
 from tests.campaign.mistakes import block
@@ -57,7 +58,5 @@ def _without_unused(case: Case) -> Case:
         if declared and len(re.findall(rf"\b{declared[1]}\b", case.text)) == 1:
             lines.remove(line)
     text = "\n".join(lines) + "\n"
-    from dataclasses import replace
-
     tables = {name: rows for name, rows in case.tables.items() if re.search(rf"\b{name} +: table", text)}
     return replace(case, text=text, tables=tables)

@@ -13,6 +13,13 @@ def _peer(w: Writer) -> str:
     return w.pick(("(rank + 1)", "(rank - 1)", "(rank + 2)", "(rank + ranks - 1)", "rank"))
 
 
+def _reached(w: Writer) -> str:
+    """A space that peers write into."""
+    space = w.pick(("symmetric", "symmetric", "symmetric", "out symmetric"))
+    w.features.add(space)
+    return space
+
+
 def _tiling(w: Writer, source: Source) -> tuple[list[str], list[str]]:
     """Which dimensions have an index, and the coordinates; a dimension that comes twice is whole."""
     shape = [d for d in source.shape if d != "ranks"]
@@ -41,7 +48,7 @@ def push(w: Writer) -> None:
     """To a neighbour."""
     source, peer = w.source(), _peer(w)
     domain, coords = _tiling(w, source)
-    name, kind = w.tensor("symmetric", source.shape), w.kind()
+    name, kind = w.tensor(_reached(w), source.shape), w.kind()
     move = f"{w.pick(WORDS)}({at(name, coords, peer)}, {at(source.name, coords)})"
     w.stage("comm", domain or ["d: 1"],
             w.nest([*w.wait(source, coords), move, w.notify(name, coords, kind, peer)]))  # fmt: skip
@@ -53,7 +60,7 @@ def gather_push(w: Writer) -> None:
     source = w.source()
     domain, coords = _tiling(w, source)
     shape = ("ranks", *source.shape)
-    name, kind = w.tensor("symmetric", shape), w.kind()
+    name, kind = w.tensor(_reached(w), shape), w.kind()
     slot = [w.number("rank"), *coords]
     move = f"{w.pick(WORDS)}({at(name, slot, 'p')}, {at(source.name, coords)})"
     lines = [move, w.notify(name, slot, kind, "p")]

@@ -38,7 +38,7 @@ def drawn(rng: random.Random, program: Program, count: int) -> tuple[str, list[s
     if not lines:
         return "", []
     kinds = sorted(
-        {re.match(r"copy_engine|on copy_engine|(on )?\w+", t)[0] for p in entries.values() for t in p.values()}
+        {match[0] for p in entries.values() for t in p.values() if (match := re.match(r"(on )?\w+", t))}
         | ({"reuse_wait off"} if off else set())
     )
     return f"\nschedule drawn for {program.name}:\n" + "\n".join(lines) + "\n", kinds
