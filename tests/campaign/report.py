@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.campaign.judge import OUTCOMES, Verdict
 
 
+ALIKE = 8
+"""How many of the wrong ones that look alike are named."""
+
+
 @dataclass(kw_only=True)
 class Count:
-    """Counts of verdicts. wrong: signature -> the first verdict of it, and how many programs had been drawn before."""
+    """Counts of verdicts. wrong: signature -> the first verdict of it, and after how many programs it came.
+
+    numbers: signature -> the numbers of all its cases.
+    """
 
     outcomes: Counter[str] = field(default_factory=Counter[str])
     refusals: Counter[str] = field(default_factory=Counter[str])
@@ -20,7 +26,7 @@ class Count:
     drawn: Counter[str] = field(default_factory=Counter[str])
     run: Counter[str] = field(default_factory=Counter[str])
     wrong: dict[str, tuple[Verdict, int]] = field(default_factory=dict[str, tuple[Verdict, int]])
-    times: Counter[str] = field(default_factory=Counter[str])
+    numbers: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     seconds: float = 0.0
 
     @property
@@ -32,10 +38,10 @@ class Count:
         return self.programs - self.outcomes["refused"] - self.outcomes["wrong"] + self._wrong_when_run()
 
     def _wrong_when_run(self) -> int:
-        return sum(n for name, n in self.times.items() if not name.startswith(("read", "plan")))
+        return sum(len(found) for name, found in self.numbers.items() if not name.startswith(("read", "plan")))
 
     def add(self, verdict: Verdict) -> bool:
-        """Count one; whether it is wrong in a way that none before was."""
+        """Count one; whether it is wrong in a way that few before were."""
         self.outcomes[verdict.outcome] += 1
         features = verdict.case.features
         self.drawn.update(features)
@@ -47,11 +53,10 @@ class Count:
         self.run.update(features)
         if verdict.outcome != "wrong":
             return False
-        self.times[verdict.signature] += 1
-        if verdict.signature in self.wrong:
-            return False
-        self.wrong[verdict.signature] = (verdict, self.programs)
-        return True
+        numbers = self.numbers.setdefault(verdict.signature, [])
+        numbers.append(verdict.case.seed)
+        self.wrong.setdefault(verdict.signature, (verdict, self.programs))
+        return len(numbers) <= ALIKE
 
     def text(self) -> str:
         """A page of it."""
@@ -63,15 +68,17 @@ class Count:
         whole = max(1, self.programs - self.outcomes["refused"])
         for name, count in sorted(self.drawn.items()):
             lines.append(f"| {name} | {count} | {self.run[name]} | {100 * self.run[name] / whole:.1f} % |")
-        lines += ["", "| wrong | programs | first after | seed |", "|---|---|---|---|"]
-        for signature, (verdict, after) in self.wrong.items():
-            lines.append(f"| {signature} | {self.times[signature]} | {after} | {verdict.case.seed} |")
+        lines += ["", "| wrong | programs | first after | numbers |", "|---|---|---|---|"]
+        for signature, (_, after) in self.wrong.items():
+            numbers = self.numbers[signature]
+            some = ", ".join(map(str, numbers[:ALIKE]))
+            lines.append(f"| {signature} | {len(numbers)} | {after} | {some} |")
         return "\n".join(lines) + "\n"
 
     def json(self) -> dict[str, Any]:
         """The same as values."""
         wrong = [
-            {"reason": str(v), "seed": v.case.seed, "after": after, "times": self.times[s], "case": str(v.case)}
+            {"reason": str(v), "numbers": self.numbers[s], "after": after, "case": str(v.case)}
             for s, (v, after) in self.wrong.items()
         ]
         return {
@@ -85,10 +92,3 @@ class Count:
             "run": dict(self.run),
             "wrong": wrong,
         }
-
-
-def counted(verdicts: Sequence[Verdict]) -> Count:
-    count = Count()
-    for verdict in verdicts:
-        count.add(verdict)
-    return count
