@@ -8,7 +8,6 @@ from typing import Any
 
 from tests.campaign.judge import OUTCOMES, Verdict
 
-
 ALIKE = 8
 """How many of the wrong ones that look alike are named."""
 
