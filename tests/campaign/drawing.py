@@ -37,7 +37,7 @@ def case(seed: int) -> Case:
 
 
 def _ranks(rng: random.Random) -> int:
-    return rng.choice((1, 2, 2, 2, 2, 2, 3, 3, 4))
+    return rng.choice((1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 4))
 
 
 def _machine(rng: random.Random) -> dict[str, int]:

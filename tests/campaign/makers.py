@@ -303,7 +303,7 @@ def rounds(w: Writer) -> None:
     y, less = w.tensor("out", shape), w.pick(("ranks - 1", "ranks - 2", "ranks"))
     x = at(source.name, coords)
     w.features.add("loop that may have no rounds")
-    first = [] if w.chance(0.2) else [f"acc = {x}"]
+    first = [] if w.chance(0.35) else [f"acc = {x}"]
     step = w.pick(("acc = {x} * 2.0", "acc = {x} + u")) if not first else w.pick(("acc += {x}", "acc = {x} - u"))
     inner = [f"    {step.format(x=x)}"]
     if w.chance(0.3):
@@ -315,7 +315,7 @@ def deep(w: Writer) -> None:
     """Many conditions inside one another."""
     source = w.source()
     domain, coords, shape = _plane(w, source)
-    y, depth = w.tensor("out", shape), w.pick((5, 19, 40, 99))
+    y, depth = w.tensor("out", shape), w.pick((5, 40, 95, 99))
     w.features.add("many conditions")
     lines = [f"{'    ' * n}if rank < ranks + {n}:" for n in range(depth)]
     lines.append(f"{'    ' * depth}{at(y, coords)} = {at(source.name, coords)}")

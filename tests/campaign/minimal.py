@@ -51,12 +51,19 @@ def _join(*parts: list[str]) -> str:
 
 
 def _without_unused(case: Case) -> Case:
-    """Without declarations, and tables, that nothing names."""
-    lines = case.text.splitlines()
+    """Without blank lines, and without declarations, parameters and tables that nothing names."""
+    lines = [line for line in case.text.splitlines() if line.strip()]
     for line in list(lines):
         declared = re.match(r"    (\w+) +: ", line)
-        if declared and len(re.findall(rf"\b{declared[1]}\b", case.text)) == 1:
+        if declared and _times(declared[1], case.text) == 1:
             lines.remove(line)
     text = "\n".join(lines) + "\n"
+    for name in (n for n in case.dims if _times(n, text) == 1):
+        text = re.sub(rf"(?<=\()({name})(: \w+)?(, )?|, {name}(: \w+)?(?=[,)])", "", text, count=1)
+    dims = {name: value for name, value in case.dims.items() if _times(name, text)}
     tables = {name: rows for name, rows in case.tables.items() if re.search(rf"\b{name} +: table", text)}
-    return replace(case, text=text, tables=tables)
+    return replace(case, text=text, dims=dims, tables=tables)
+
+
+def _times(name: str, text: str) -> int:
+    return len(re.findall(rf"\b{name}\b", text))

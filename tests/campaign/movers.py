@@ -57,7 +57,7 @@ def push(w: Writer) -> None:
 
 def gather_push(w: Writer) -> None:
     """To all, from a domain over the ranks, or from a loop, some under conditions."""
-    source = w.source()
+    source = w.source(symmetric=w.chance(0.5))
     domain, coords = _tiling(w, source)
     shape = ("ranks", *source.shape)
     name, kind = w.tensor(_reached(w), shape), w.kind()

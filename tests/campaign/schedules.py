@@ -52,7 +52,7 @@ def _of_tensor(rng: random.Random, tensor: Tensor) -> tuple[str, str]:
 
 
 def _of_stage(rng: random.Random, program: Program, stage: Stage) -> tuple[str, str]:
-    key = rng.choice(sorted(CLAUSES) + ["tile"] * 4 + ["on sm(n)", "copy engine", "pull", "order"])
+    key = rng.choice(sorted(CLAUSES) + ["tile"] * 7 + ["on sm(n)", "copy engine", "pull", "pull", "order"])
     group = "on" if key in ("on sm", "on sm(n)", "copy engine", "fused") else "to" if key in ("push", "pull") else key
     return group, CLAUSES[key](rng, program, stage)
 
