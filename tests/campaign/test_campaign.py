@@ -21,7 +21,7 @@ from tests.campaign.writer import Writer
 from tilelink import compiler
 from tilelink.errors import TileLinkError
 
-FIRST, PROGRAMS = 0, 40
+FIRST, PROGRAMS = 5072, 40
 
 
 def test_a_sample_is_refused_or_right() -> None:
