@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.house import sources
+from tilelink.ir import scalar
 
 CLI = frozenset(
     {
@@ -41,7 +42,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "target": ("errors",),
     "ir": ("errors",),
     "frontend": ("ir", "files", "errors", "schedule.values", "schedule.orders"),
-    "reference": ("ir", "errors"),
+    "reference": ("ir.program", "ir.scalar", "ir.typing", "ir.printer", "errors"),
     "schedule": ("ir", "target", "data", "files", "errors"),
     "backend": ("ir", *SCHEDULE_VALUES, "generated", "settings", "target", "files", "errors"),
     "runtime": ("generated", "settings", "target", "errors"),
@@ -100,6 +101,20 @@ def test_every_import_is_in_the_table() -> None:
         for line in violations(sources.tree(path), sources.module_name(path), path.stem == "__init__", known)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_reference_reads_expressions_by_itself() -> None:
+    """What judges the plan and the kernels takes the words of the language from `ir.scalar`, and no arithmetic."""
+    folder = sources.ROOT / "tilelink" / "reference"
+    taken = {
+        name.name
+        for path in folder.glob("*.py")
+        for node in ast.walk(sources.tree(path))
+        if isinstance(node, ast.ImportFrom) and node.module == "tilelink.ir.scalar"
+        for name in node.names
+    }
+    assert {"Binary", "Lookup"} <= taken
+    assert {name for name in taken if not isinstance(getattr(scalar, name), type)} == set()
 
 
 def test_every_layer_is_in_the_table() -> None:

@@ -23,6 +23,17 @@ def test_a_circle_of_waits() -> None:
     assert caught.value.location.line == 6
 
 
+def test_a_circle_of_reads_before_writes() -> None:
+    text = "program p(M):\n    a : local [M]\n    b : local [M]\n    y : out [M]\n"
+    text += (
+        "    compute f(i: M):\n        a[i] = b[i]\n    compute g(i: M):\n        b[i] = a[i]\n        y[i] = a[i]\n"
+    )
+    with pytest.raises(ProgressError) as caught:
+        texts.one(text, {"M": 4})
+    assert "rank 0, f reads b[i], before it is written" in caught.value.message
+    assert "rank 0, g reads a[i], before it is written" in caught.value.message
+
+
 def test_the_circle_is_no_circle_when_the_wait_comes_last() -> None:
     lines = CIRCLE.splitlines()
     given, out = texts.outputs("\n".join([*lines[:5], *lines[7:], *lines[5:7]]) + "\n", 3, {"M": 4})

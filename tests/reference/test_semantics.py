@@ -1,5 +1,6 @@
 """Regions, ranks, tile values and user calls."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,28 +11,56 @@ from tilelink import reference
 from tilelink.errors import BindingError, CoverageError
 from tilelink.reference.values import ORACLES
 
-
-def test_a_write_beyond_the_end_is_clipped() -> None:
-    text = "program p(M, N):\n    x : in [M, N]\n    y : out [M, N]\n"
-    text += "    compute f(i: M):\n        y[2 + i, :] = x[i, :]\n"
-    x = torch.arange(10.0).reshape(5, 2)
-    y = texts.one(text, {"M": 5, "N": 2}, x=x)["y"]
-    assert torch.equal(y[2:], x[:3])
-    assert bool(y[:2].isnan().all())
+OUTSIDE = "program p(M, N):\n    t : table [M] < M\n    x : in [M, N]\n    h : local [M, N]\n    y : out [M, N]\n"
+OUTSIDE += "    compute f(i: M, b: M):\n        STATEMENT\n"
 
 
-def test_a_read_beyond_the_end_is_an_error() -> None:
-    text = "program p(M, N):\n    x : in [M, N]\n    y : out [M, N]\n"
-    text += "    compute f(i: M):\n        y[i, :] = x[2 + i, :]\n"
-    with pytest.raises(CoverageError, match=r"rank 0, f reads x\[2 \+ i, :\] outside x, of shape \[5, 2\]"):
-        texts.one(text, {"M": 5, "N": 2}, x=torch.zeros(5, 2))
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("y[2 + i, :] = x[i, :]", r"writes y[2 + i, :] outside y, of shape [5, 2]"),
+        ("y[i, :] = x[2 + i, :]", r"reads x[2 + i, :] outside x, of shape [5, 2]"),
+        ("y[b, :] = x[b - 1, :]", r"reads x[b - 1, :] outside x, of shape [5, 2]"),
+        ("y[b - 1, :] = x[b, :]", r"writes y[b - 1, :] outside y, of shape [5, 2]"),
+        ("producer_tile_notify(h[M, :])", r"notifies h[M, :] outside h, of shape [5, 2]"),
+        ("peer_tile_notify(h[b - 1, :] @ rank)", r"outside h, of shape [5, 2]"),
+        ("consumer_tile_wait(h[1 + i, :])", r"waits for h[1 + i, :] outside h, of shape [5, 2]"),
+        ("rank_wait(h[b - 1, :])", r"waits for h[b - 1, :] outside h, of shape [5, 2]"),
+        ("y[t[b + 1], :] = x[b, :]", r"looks up t[b + 1], where b + 1 is 5"),
+        ("y[t[b - 1], :] = x[b, :]", r"looks up t[b - 1], where b - 1 is -1"),
+        ("if b > 0 and t[b - 1] > 2:\n            y[b, :] = x[b, :]", r"looks up t[b - 1], where b - 1 is -1"),
+    ],
+)
+def test_what_lies_outside_a_tensor_is_an_error(statement: str, message: str) -> None:
+    """Also in front of it: a negative number is not counted from the end."""
+    text = OUTSIDE.replace("STATEMENT", statement)
+    with pytest.raises(CoverageError, match=f"rank 0, f.* {re.escape(message)}"):
+        texts.one(text, {"M": 5, "N": 2}, x=torch.zeros(5, 2), t=torch.arange(5))
 
 
-def test_a_negative_point_is_not_the_last_element() -> None:
-    text = "program p(M, N):\n    x : in [M, N]\n    y : out [M, N]\n"
-    text += "    compute f(i: M):\n        y[i, :] = x[i - 1, :]\n"
-    with pytest.raises(CoverageError, match="outside x"):
-        texts.one(text, {"M": 5, "N": 2}, x=torch.zeros(5, 2))
+def test_an_element_is_read_once_it_has_been_written() -> None:
+    """Whatever orders the two, and in whichever order the stages stand: their kernels may run one after the other."""
+    text = "program p(M):\n    x : in [M]\n    h : symmetric [M]\n    c : local [M]\n    y : out [M]\n"
+    text += "    compute use(i: M):\n        y[i] = c[i]\n"
+    text += "    compute fill(i: M):\n        consumer_tile_wait(h[i])\n        c[i] = h[i]\n"
+    text += "    comm send(i: M):\n        tile_push_data(h[i] @ (rank + 1), x[i])\n"
+    text += "        producer_tile_notify(h[i] @ (rank + 1))\n"
+    given, out = texts.outputs(text, 2, {"M": 4})
+    assert all(torch.equal(own["y"], other["x"]) for own, other in zip(out, reversed(given), strict=True))
+
+
+def test_a_read_of_what_nobody_writes_is_an_error() -> None:
+    text = "program p(M):\n    x : in [M]\n    h : symmetric [M]\n    y : out [M]\n"
+    text += "    compute f(b: M):\n        if b > 0:\n            h[b] = x[b]\n        y[b] = h[b]\n"
+    with pytest.raises(CoverageError, match=r"rank 0, f at b = 0 reads h\[b\], parts of which nobody writes"):
+        texts.one(text, {"M": 4}, x=torch.zeros(4))
+
+
+def test_a_division_by_zero_is_an_error() -> None:
+    text = "program p(M, n: i32):\n    x : in [M]\n    y : out [M]\n"
+    text += "    compute f(b: M):\n        y[b] = x[b // n]\n"
+    with pytest.raises(BindingError, match=r"b // n divides by zero"):
+        texts.one(text, {"M": 4, "n": 0}, x=torch.zeros(4))
 
 
 def test_rows_of_a_table_are_read_and_written() -> None:
@@ -73,8 +102,26 @@ def test_ranks_are_modulo_ranks(condition: str) -> None:
 
 
 def test_comparisons_by_size_are_not_modulo_ranks() -> None:
-    _, out = texts.outputs(RANK_TEXT.replace("CONDITION", "rank + 1 > 2"), 3, {"M": 2})
-    assert [bool(own["z"].isnan().any()) for own in out] == [True, True, False]
+    text = "program p(M):\n    z : out [M]\n    compute f(i: M):\n"
+    text += (
+        "        if rank + 1 > 2:\n            z[i] = full(1, f32)\n        else:\n            z[i] = full(2, f32)\n"
+    )
+    _, out = texts.outputs(text, 3, {"M": 2})
+    assert [own["z"].tolist() for own in out] == [[2.0, 2.0], [2.0, 2.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("statement", "state"),
+    [
+        ("if b > 0:\n            y[b, :] = x[b, :]", r"y[0, 0] of rank 0 is never written"),
+        ("y[t[:], :] = x[:, :]", r"y[0, 0] of rank 0 is never written"),
+        ("y[b, :] = x[b, :]\n        y[b, :] = x[b, :]", r"y[0, 0] of rank 0 is written 2 times"),
+    ],
+)
+def test_an_output_is_written_once(statement: str, state: str) -> None:
+    text = OUTSIDE.replace("STATEMENT", statement).replace("i: M, b: M", "b: M" if "b" in statement else "j: 1")
+    with pytest.raises(CoverageError, match=re.escape(state)):
+        texts.one(text, {"M": 5, "N": 2}, x=torch.zeros(5, 2), t=torch.tensor([1, 2, 3, 4, 4]))
 
 
 def test_a_value_is_what_was_read_even_if_the_tensor_changes() -> None:

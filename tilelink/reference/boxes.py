@@ -16,30 +16,22 @@ def inside(parts: Parts, shape: tuple[int, ...]) -> bool:
     return all(bool(((p >= 0) & (p < n)).all()) for p, n in zip(map(_positions, parts), shape, strict=True))
 
 
-def clipped(parts: Parts, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """The elements that exist, as an index (of arrays and tensors alike) that keeps every axis."""
+def index(parts: Parts) -> tuple[Any, ...]:
+    """A box that lies inside, as an index (of arrays and tensors alike) that keeps every axis."""
     if not any(isinstance(p, np.ndarray) for p in parts):
-        ends = (_ends(p) for p in parts if not isinstance(p, np.ndarray))
-        return tuple(slice(min(max(a, 0), n), min(max(b, 0), n)) for (a, b), n in zip(ends, shape, strict=True))
-    positions = map(_positions, parts)
-    return np.ix_(*(p[(p >= 0) & (p < n)] for p, n in zip(positions, shape, strict=True)))
+        return tuple(slice(*_ends(p)) for p in parts if not isinstance(p, np.ndarray))
+    return np.ix_(*map(_positions, parts))
 
 
 def read(tensor: torch.Tensor, parts: Parts) -> torch.Tensor:
     """A copy of a box that lies inside; points have no axis in it."""
-    return tensor[_index(clipped(parts, tuple(tensor.shape)))].clone().reshape(_extents(parts))
+    return tensor[_of_tensor(index(parts))].clone().reshape(_extents(parts))
 
 
 def write(tensor: torch.Tensor, parts: Parts, value: torch.Tensor) -> None:
-    """Broadcast a value to a box and write what of it lies inside, rounded to the tensor's dtype."""
+    """Broadcast a value to a box that lies inside, rounded to the tensor's dtype."""
     tile = value.to(tensor.dtype).expand(_extents(parts))
-    tile = tile.reshape([len(_positions(p)) for p in parts])
-    for axis, (part, extent) in enumerate(zip(parts, tensor.shape, strict=True)):
-        positions = _positions(part)
-        kept = np.flatnonzero((positions >= 0) & (positions < extent))
-        if len(kept) < len(positions):
-            tile = tile.index_select(axis, torch.as_tensor(kept))
-    tensor[_index(clipped(parts, tuple(tensor.shape)))] = tile
+    tensor[_of_tensor(index(parts))] = tile.reshape([len(_positions(p)) for p in parts])
 
 
 def _ends(part: slice | int) -> tuple[int, int]:
@@ -54,5 +46,5 @@ def _extents(parts: Parts) -> list[int]:
     return [len(_positions(p)) for p in parts if not isinstance(p, int)]
 
 
-def _index(index: tuple[Any, ...]) -> tuple[Any, ...]:
+def _of_tensor(index: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(torch.as_tensor(p).long() if isinstance(p, np.ndarray) else p for p in index)

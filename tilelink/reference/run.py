@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, NoReturn
@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from tilelink.errors import AccountingError, BindingError, CoverageError, ProgressError
-from tilelink.ir.mapping import tile_index
+from tilelink.errors import AccountingError, BindingError, CoverageError, Location, ProgressError
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.printer import print_region
 from tilelink.ir.program import (
@@ -29,34 +28,39 @@ from tilelink.ir.program import (
     Transfer,
     Wait,
 )
-from tilelink.ir.scalar import (
-    RANKS,
-    Compare,
-    Env,
-    Lookup,
-    Ranks,
-    Scalar,
-    Whole,
-    binary,
-    evaluate,
-    mentions_rank,
-    rewrite,
-)
+from tilelink.ir.scalar import Lookup, Ranks, Scalar, Whole
 from tilelink.ir.typing import StageTyping, Typing, infer
 from tilelink.reference import boxes
+from tilelink.reference.scalars import Numbers, Scope, along_table, extent, tile
 from tilelink.reference.values import DTYPES, Evaluator, named_dtype
 
+WRITES = "write"
 Counters = dict[tuple[int, str, str], np.ndarray]
-"""(rank, tensor, signal kind) -> how many notifies each element has got, int64 of the tensor's shape."""
+"""(rank, tensor, signal kind) -> how many notifies each element has got, int64 of the tensor's shape. Writes count so
+too, by the kind `WRITES`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Need:
-    """What a task waits for: the elements `where` of a counter array."""
+    """What a task waits for: notifies of a kind, or the first write, of the elements `where` of a tensor of a rank.
+
+    what: for people.
+    """
 
     rank: int
-    wait: Wait
+    tensor: str
+    kind: str
     where: tuple[Any, ...]
+    what: str
+    location: Location | None
+
+
+class _Unwritten(Exception):
+    """A read of elements that a task is still to write."""
+
+    def __init__(self, need: _Need) -> None:
+        super().__init__(need.what)
+        self.need = need
 
 
 Task = Generator[_Need, None, None]
@@ -76,10 +80,11 @@ def run(
 
     inputs[rank][name]: tensors and tables of the declared shapes. dims: the program's parameters. ranks: as many as
     there are inputs. dtype: of the tensors that declare none. Arithmetic is in float64; stores round to the tensor's
-    dtype. Writes outside a tensor are dropped; elements that nobody writes are NaN (zero where they are integers).
+    dtype. A read lasts until its elements have been written once, whatever orders the two.
 
-    Raises BindingError for inputs and parameters that are missing or do not fit, CoverageError for a read outside a
-    tensor, AccountingError for a wait that nobody ends, ProgressError when tasks wait for each other.
+    Raises BindingError for inputs and parameters that are missing or do not fit, CoverageError for a region or a
+    look-up outside its tensor, a read of what nobody writes and an output that is not written exactly once,
+    AccountingError for a wait that nobody ends, ProgressError when tasks wait for each other.
     """
     if ranks is not None and ranks != len(inputs):
         raise BindingError(f"inputs of {len(inputs)} ranks for {ranks} ranks", hint="one mapping for each rank")
@@ -88,8 +93,9 @@ def run(
         program=program, numbers=numbers, ranks=len(inputs), dtype=named_dtype(dtype), typing=infer(program)
     )
     machine.fill(inputs)
-    machine.count_notifies()
+    machine.count()
     machine.go()
+    machine.check_outputs()
     outs = [t.name for t in program.tensors if t.space == "out"]
     return [{name: own[name] for name in outs} for own in machine.memory]
 
@@ -110,7 +116,7 @@ class _Machine:
         return tuple(self.number(n) for n in self.program.tensor(name).shape)
 
     def number(self, expr: Scalar) -> int:
-        return int(evaluate(expr, Env(rank=0, ranks=self.ranks, params=self.numbers, indices={})))
+        return extent(expr, self.numbers, self.ranks)
 
     def fill(self, inputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
         """Give every rank its inputs and blank memory for the rest."""
@@ -157,68 +163,56 @@ class _Machine:
             table[key] = np.zeros(self.shape(name), np.int64)
         return table[key]
 
-    def count_notifies(self) -> None:
-        """How often each element will be notified: conditions and coordinates do not depend on data."""
+    def count(self) -> None:
+        """How often each element will be notified and written: conditions and coordinates do not depend on data."""
         for walker in self.walkers():
             walker.count(walker.stage.body)
+
+    def check_outputs(self) -> None:
+        """Raises CoverageError for an element of an output that is not written once."""
+        for tensor, rank in product((t for t in self.program.tensors if t.space == "out"), range(self.ranks)):
+            times = self.counters(self.expected, rank, tensor.name, WRITES)
+            for wrong in np.argwhere(times != 1)[:1]:
+                found = int(times[tuple(wrong)])
+                state = f"written {found} times" if found else "never written"
+                message = f"{tensor.name}{wrong.tolist()} of rank {rank} is {state}"
+                hint = "every element of an output is written exactly once"
+                raise CoverageError(message, location=tensor.location, hint=hint)
 
     def go(self) -> None:
         """Run every task as far as it goes, again and again; raises ProgressError when none can go on."""
         pending = [(walker, walker.task(walker.stage.body)) for walker in self.walkers()]
         blocked = self._advance(pending)
         while blocked:
-            ready = [(w, task) for w, task, need in blocked if self._satisfied(need)]
+            ready = [(w, task) for w, task, need in blocked if self.satisfied(need)]
             if not ready:
                 _deadlock([(w, need) for w, _, need in blocked])
-            waiting = [entry for entry in blocked if not self._satisfied(entry[2])]
+            waiting = [entry for entry in blocked if not self.satisfied(entry[2])]
             blocked = waiting + self._advance(ready)
 
-    def _satisfied(self, need: _Need) -> bool:
-        name, kind = need.wait.region.tensor, need.wait.kind
-        arrived = self.counters(self.arrived, need.rank, name, kind)
-        expected = self.counters(self.expected, need.rank, name, kind)
-        return bool((arrived[need.where] >= expected[need.where]).all())
+    def satisfied(self, need: _Need) -> bool:
+        """Whether a task may go on: it has all notifies of the program, or something that was written."""
+        arrived = self.counters(self.arrived, need.rank, need.tensor, need.kind)[need.where]
+        if need.kind == WRITES:
+            return bool((arrived > 0).all())
+        return bool((arrived >= self.counters(self.expected, need.rank, need.tensor, need.kind)[need.where]).all())
 
     def _advance(self, tasks: list[tuple[_Walker, Task]]) -> list[tuple[_Walker, Task, _Need]]:
         """Run tasks until each ends or waits; returns those that wait."""
         blocked: list[tuple[_Walker, Task, _Need]] = []
         for walker, task in tasks:
-            need = next((need for need in task if not self._satisfied(need)), None)
+            need = next((need for need in task if not self.satisfied(need)), None)
             if need is not None:
                 blocked.append((walker, task, need))
         return blocked
 
 
 def _deadlock(blocked: list[tuple[_Walker, _Need]]) -> NoReturn:
-    lines = [f"{w} waits for {print_region(need.wait.region)}" for w, need in blocked]
+    lines = [f"{w} {need.what}" for w, need in blocked]
     rest = [f"and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
     message = "no task can go on:\n    " + "\n    ".join(lines[:LISTED] + rest)
-    hint = "each waits for a notify that another of them would give only later"
-    raise ProgressError(message, location=blocked[0][1].wait.location, hint=hint)
-
-
-def _modular(expr: Scalar, over_ranks: frozenset[str], tables: Mapping[str, Tensor]) -> Scalar:
-    """The expression with the arithmetic modulo ranks made explicit: == and != of ranks, ranks as table coordinates."""
-
-    def change(e: Scalar) -> Scalar | None:
-        if isinstance(e, Compare) and e.op in ("==", "!="):
-            if mentions_rank(e.left, over_ranks) or mentions_rank(e.right, over_ranks):
-                left, right = (binary("%", rewrite(side, change), RANKS) for side in (e.left, e.right))
-                return Compare(op=e.op, left=left, right=right, location=e.location)
-        elif isinstance(e, Lookup):
-            pairs = zip(e.coords, tables[e.table].shape, strict=True)
-            coords = tuple(_table_coordinate(c, n, change) for c, n in pairs)
-            return Lookup(table=e.table, coords=coords, location=e.location)
-        return None
-
-    return rewrite(expr, change)
-
-
-def _table_coordinate(coord: Scalar | Whole, dim: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar | Whole:
-    if isinstance(coord, Whole):
-        return coord
-    inner = rewrite(coord, change)
-    return binary("%", inner, RANKS) if isinstance(dim, Ranks) else inner
+    hint = "each waits for a notify, or for data, that another of them would give only later"
+    raise ProgressError(message, location=blocked[0][1].location, hint=hint)
 
 
 @dataclass(kw_only=True)
@@ -244,47 +238,67 @@ class _Walker:
 
     def number(self, expr: Scalar) -> Any:
         """The value of an expression."""
+        return self._scope().value(expr)
+
+    def _scope(self) -> Scope:
         machine = self.machine
-        over_ranks = frozenset(n for n, d in self.typing.indices.items() if isinstance(d.extent, Ranks))
-        tables = {t.name: t for t in machine.program.tensors if t.space == "table"}
-        env = Env(
-            rank=self.rank, ranks=machine.ranks, params=machine.numbers, indices=self.values, tables=machine.tables
+        return Scope(
+            rank=self.rank,
+            ranks=machine.ranks,
+            numbers=machine.numbers,
+            indices=self.values,
+            over_ranks=frozenset(n for n, d in self.typing.indices.items() if isinstance(d.extent, Ranks)),
+            tables={t.name: t for t in machine.program.tensors if t.space == "table"},
+            entries=machine.tables,
+            who=self,
         )
-        return evaluate(_modular(expr, over_ranks, tables), env)
 
     def owner(self, region: Region) -> int:
         return self.rank if region.rank is None else int(self.number(region.rank)) % self.machine.ranks
 
-    def box(self, region: Region) -> boxes.Parts:
-        """The elements a region names, whether they exist or not."""
-        dims = self.machine.program.tensor(region.tensor).shape
-        return tuple(
-            self._coordinate(c, n, isinstance(d, Ranks))
-            for c, n, d in zip(region.coords, self.machine.shape(region.tensor), dims, strict=True)
-        )
+    def box(self, region: Region, verb: str) -> boxes.Parts:
+        """The elements a region names. Raises CoverageError where some of them do not exist."""
+        dims, shape = self.machine.program.tensor(region.tensor).shape, self.machine.shape(region.tensor)
+        triples = zip(region.coords, shape, dims, strict=True)
+        parts = tuple(self._coordinate(c, n, isinstance(d, Ranks)) for c, n, d in triples)
+        if not boxes.inside(parts, shape):
+            message = f"{self} {verb} {print_region(region)} outside {region.tensor}, of shape {list(shape)}"
+            raise CoverageError(message, location=region.location, hint="guard the access with an if, or shift it")
+        return parts
 
     def _coordinate(self, coord: Scalar | Whole, extent: int, over_ranks: bool) -> boxes.Part:
         if isinstance(coord, Whole):
             return slice(0, extent)
-        if isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords):
-            rows = np.asarray(self.number(coord)).ravel()
+        if isinstance(coord, Lookup) and along_table(coord):
+            rows = self._scope().entry(coord).ravel()
             return rows % self.machine.ranks if over_ranks else rows
-        tile = tile_index(coord, self.typing.scalar_indices)
-        if tile is not None:
-            start = int(self.number(tile[0]))
-            return slice(start, start + self.machine.number(self.typing.indices[tile[1]].extent))
+        found = tile(coord, self.typing.scalar_indices)
+        if found is not None:
+            offset, index = found
+            start = int(self.number(offset)) if offset is not None else 0
+            return slice(start, start + max(0, self.machine.number(self.typing.indices[index].extent)))
         value = int(self.number(coord))
         return value % self.machine.ranks if over_ranks else value
 
     def read(self, region: Region) -> torch.Tensor:
-        tensor, parts = self.machine.memory[self.owner(region)][region.tensor], self.box(region)
-        if not boxes.inside(parts, tuple(tensor.shape)):
-            message = f"{self} reads {print_region(region)} outside {region.tensor}, of shape {list(tensor.shape)}"
-            raise CoverageError(message, location=region.location, hint="guard the access with an if, or shift it")
-        return boxes.read(tensor, parts)
+        """A copy of a region. Raises _Unwritten where some of it is still to be written."""
+        rank, parts, machine = self.owner(region), self.box(region, "reads"), self.machine
+        if machine.program.tensor(region.tensor).space not in ("in", "table"):
+            what = f"reads {print_region(region)}" + (f" of rank {rank}" if rank != self.rank else "")
+            expected = machine.counters(machine.expected, rank, region.tensor, WRITES)
+            where = boxes.index(parts)
+            if not (expected[where] > 0).all():
+                message, hint = f"{self} {what}, parts of which nobody writes", "write it, or read less of it"
+                raise CoverageError(message, location=region.location, hint=hint)
+            what += ", before it is written"
+            need = _Need(rank=rank, tensor=region.tensor, kind=WRITES, where=where, what=what, location=region.location)
+            if not machine.satisfied(need):
+                raise _Unwritten(need)
+        return boxes.read(machine.memory[rank][region.tensor], parts)
 
     def write(self, region: Region, value: torch.Tensor) -> None:
-        boxes.write(self.machine.memory[self.owner(region)][region.tensor], self.box(region), value)
+        boxes.write(self.machine.memory[self.owner(region)][region.tensor], self.box(region, "writes"), value)
+        self._mark(self.machine.arrived, WRITES, region, "writes")
 
     def __str__(self) -> str:
         point = ", ".join(f"{n} = {v}" for n, v in self.values.items() if n in self.typing.scalar_indices)
@@ -293,11 +307,13 @@ class _Walker:
     # Statements ----------------------------------------------------------------------------------------------
 
     def count(self, body: tuple[Statement, ...]) -> None:
-        """Count the notifies of a body."""
+        """Count the notifies and the writes of a body."""
         for statement in body:
             match statement:
                 case Notify(kind=kind, region=region):
-                    self._notify(self.machine.expected, kind, region)
+                    self._mark(self.machine.expected, kind, region, "notifies")
+                case Store(region=region) | Transfer(target=region):
+                    self._mark(self.machine.expected, WRITES, region, "writes")
                 case If(condition=condition, then=then, orelse=orelse):
                     self.count(then if self.number(condition) else orelse)
                 case For(indices=indices, body=inner):
@@ -306,9 +322,9 @@ class _Walker:
                 case _:
                     pass
 
-    def _notify(self, table: Counters, kind: str, region: Region) -> None:
+    def _mark(self, table: Counters, kind: str, region: Region, verb: str) -> None:
         counters = self.machine.counters(table, self.owner(region), region.tensor, kind)
-        counters[boxes.clipped(self.box(region), counters.shape)] += 1
+        np.add.at(counters, boxes.index(self.box(region, verb)), 1)  # a row of a table may name an element twice
 
     def task(self, body: tuple[Statement, ...]) -> Task:
         """Run a body; yields what it waits for."""
@@ -323,17 +339,28 @@ class _Walker:
                         walker.locals = self.locals
                         yield from walker.task(inner)
                 case _:
-                    self._do(statement)
+                    yield from self._when_written(statement)
+
+    def _when_written(self, statement: Statement) -> Task:
+        """Do a statement once all that it reads has been written; before that it has changed nothing."""
+        while True:
+            try:
+                return self._do(statement)
+            except _Unwritten as unwritten:
+                yield unwritten.need
 
     def _need(self, wait: Wait) -> _Need:
         region = wait.region
         expected = self.machine.counters(self.machine.expected, self.rank, region.tensor, wait.kind)
-        where = boxes.clipped(self.box(region), expected.shape)
+        where = boxes.index(self.box(region, "waits for"))
         if not (expected[where] > 0).all():
             message = f"{self} waits for {print_region(region)}, which nobody notifies"
             hint = "notify every part of the region, with the primitive that matches the wait"
             raise AccountingError(message, location=wait.location, hint=hint)
-        return _Need(rank=self.rank, wait=wait, where=where)
+        what = f"waits for {print_region(region)}"
+        return _Need(
+            rank=self.rank, tensor=region.tensor, kind=wait.kind, where=where, what=what, location=wait.location
+        )
 
     def _do(self, statement: Statement) -> None:
         evaluator = Evaluator(
@@ -348,7 +375,7 @@ class _Walker:
             case Store(region=region, value=value) | Transfer(target=region, source=value):
                 self.write(region, evaluator(value))
             case Notify(kind=kind, region=region):
-                self._notify(self.machine.arrived, kind, region)
+                self._mark(self.machine.arrived, kind, region, "notifies")
             case _:
                 raise TypeError(f"unknown statement {type(statement).__name__}")
 

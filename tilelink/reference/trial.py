@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from tilelink.ir.program import Program, Tensor
-from tilelink.ir.scalar import Env, Scalar, evaluate
+from tilelink.reference.scalars import Numbers, extent
 
 DTYPES: dict[str, torch.dtype] = {
     "f16": torch.float16,
@@ -17,7 +17,7 @@ DTYPES: dict[str, torch.dtype] = {
     "bool": torch.bool,
 }
 
-Dims = Mapping[str, int | float | bool]
+Dims = Numbers
 
 
 def random_tables(program: Program, *, ranks: int, dims: Dims, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -26,7 +26,7 @@ def random_tables(program: Program, *, ranks: int, dims: Dims, seed: int = 0) ->
     tables: dict[str, torch.Tensor] = {}
     for tensor in program.tensors:
         if tensor.space == "table":
-            bound = _number(tensor.bound, dims, ranks) if tensor.bound is not None else 1
+            bound = extent(tensor.bound, dims, ranks) if tensor.bound is not None else 1
             shape = (ranks, *_shape(tensor, dims, ranks))
             tables[tensor.name] = torch.randint(0, bound, shape, generator=generator, dtype=torch.int32)
     return tables
@@ -77,8 +77,4 @@ def no_number(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor])
 
 
 def _shape(tensor: Tensor, dims: Dims, ranks: int) -> tuple[int, ...]:
-    return tuple(_number(size, dims, ranks) for size in tensor.shape)
-
-
-def _number(expr: Scalar, dims: Dims, ranks: int) -> int:
-    return int(evaluate(expr, Env(rank=0, ranks=ranks, params=dict(dims), indices={})))
+    return tuple(extent(size, dims, ranks) for size in tensor.shape)

@@ -1,0 +1,145 @@
+"""What becomes of a case: refused, or accepted, run on CPU ranks, and compared with the reference."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.campaign.case import Case
+from tilelink import compiler
+from tilelink.errors import AccountingError, ProgressError, SeveralErrors, TileLinkError
+from tilelink.ir.program import Program
+from tilelink.reference.run import run as reference
+from tilelink.reference.trial import random_inputs
+from tilelink.schedule.values import Schedule
+from tilelink.target import CPU
+
+LAUNCHES = 2
+DELAY_S = 0.001
+DEADLINE_S = 15.0
+ALLOWED = {torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+"""Of the largest number of a tensor, or of one."""
+OUTCOMES = ("refused", "right", "not followed", "wrong")
+BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """outcome: one of OUTCOMES. "not followed": it ran, and the reference can say nothing of it.
+
+    step: where it was decided. error: the class of what was raised. reason: one line.
+    """
+
+    case: Case
+    outcome: str
+    step: str
+    error: str = ""
+    reason: str = ""
+
+    @property
+    def signature(self) -> str:
+        """What verdicts of one cause mostly have in common: the reason without names, numbers and places."""
+        words = re.sub(r"'[^']*'|\b[a-z]+\d+\b|-?\b\d[\d.e+-]*\b|\[[^\]]*\]", "_", self.reason)
+        return f"{self.step}: {self.error} {words[:90]}"
+
+    def __str__(self) -> str:
+        return f"{self.outcome} at {self.step}: {self.error} {self.reason}".replace("  ", " ")
+
+
+def judge(case: Case) -> Verdict:
+    """Never raises: what no design foresees is wrong too."""
+    step = "read"
+    try:
+        module = compiler.parse(case.text)
+        program = module.program()
+        schedule = module.schedules[0] if module.schedules else None
+        step = "plan"
+        kernel = compiled(case, program, schedule)
+    except TileLinkError as error:
+        one = error.errors[0] if isinstance(error, SeveralErrors) else error
+        return Verdict(case=case, outcome="refused", step=step, error=type(one).__name__, reason=one.message)
+    except Exception as error:
+        return _wrong(case, step, error)
+    return _run(case, program, kernel)
+
+
+def compiled(case: Case, program: Program, schedule: Schedule | None) -> compiler.Kernel:
+    target = replace(CPU, sms=case.sms, max_programs=case.programs)
+    tables = {name: np.asarray(rows, np.int32) for name, rows in case.tables.items()}
+    return compiler.compile(
+        program, schedule, ranks=case.ranks, dims=case.dims, dtype=case.dtype, target=target, tables=tables
+    )
+
+
+def _run(case: Case, program: Program, kernel: compiler.Kernel) -> Verdict:
+    inputs = random_inputs(
+        program, ranks=case.ranks, dims=case.dims, dtype=case.dtype, launches=LAUNCHES, seed=case.seed % 2**31
+    )
+    step = "run"
+    try:
+        outputs = kernel.run(inputs, seed=case.seed % 2**31, max_delay_s=DELAY_S, deadline_s=DEADLINE_S).outputs
+        step = "reference"
+        for number, (given, found) in enumerate(zip(inputs, outputs, strict=True)):
+            meant = reference(program, _with_tables(case, given), case.dims, dtype=case.dtype)
+            reason = compared(found, meant)
+            if reason:
+                return Verdict(case=case, outcome="wrong", step="compare", reason=f"launch {number}: {reason}")
+    except (AccountingError, ProgressError) as error:  # it has one tile for an index
+        return Verdict(case=case, outcome="not followed", step=step, error=type(error).__name__, reason=error.message)
+    except Exception as error:  # a refusal is for the steps before
+        return _wrong(case, step, error)
+    return Verdict(case=case, outcome="right", step="compare")
+
+
+def _with_tables(case: Case, given: Sequence[Mapping[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
+    tables = {name: torch.tensor(rows, dtype=torch.int32) for name, rows in case.tables.items()}
+    return [{**own, **{name: rows[rank] for name, rows in tables.items()}} for rank, own in enumerate(given)]
+
+
+def compared(found: Sequence[Mapping[str, torch.Tensor]], meant: Sequence[Mapping[str, torch.Tensor]]) -> str:
+    """How outputs differ from what they should be; empty if they do not."""
+    for rank, (own, other) in enumerate(zip(found, meant, strict=True)):
+        for name, value in own.items():
+            wrong = _differ(name, value, other[name])
+            if bool(wrong.any()):
+                place = tuple(torch.nonzero(wrong)[0].tolist())
+                share = f"{int(wrong.sum())} of {wrong.numel()}"
+                values = f"{value[place].item()!r}, not {other[name][place].item()!r}"
+                return f"{share} elements of {name} of rank {rank} differ, {name}{list(place)} is {values}"
+    return ""
+
+
+def _differ(name: str, value: torch.Tensor, meant: torch.Tensor) -> torch.Tensor:
+    """Bit by bit for integers and for what a program only copies (its names begin with an e)."""
+    if value.dtype != meant.dtype or value.shape != meant.shape:
+        return torch.ones((), dtype=torch.bool)
+    if not value.dtype.is_floating_point:
+        return value != meant
+    nan = value.isnan() != meant.isnan()
+    if re.fullmatch(r"e\d+", name):
+        bits = BITS[value.dtype]
+        return nan | (~value.isnan() & (value.view(bits) != meant.view(bits)))
+    a, b = value.double(), meant.double()
+    finite = a.isfinite() & b.isfinite()
+    largest = float(b[b.isfinite()].abs().max()) if bool(b.isfinite().any()) else 0.0
+    far = (a - b).abs() > ALLOWED[value.dtype] * max(1.0, largest)
+    return nan | torch.where(finite, far, (a != b) & ~a.isnan())
+
+
+def _wrong(case: Case, step: str, error: Exception) -> Verdict:
+    message = error.message if isinstance(error, TileLinkError) else str(error)
+    if not isinstance(error, TileLinkError):
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        message += f" ({Path(frame.filename).name}, {frame.name})"
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    details: Any = getattr(error, "details", "")
+    last = details.strip().splitlines()[-1:] if isinstance(details, str) else []
+    reason = " ".join([*lines[:2], *last])[:400]
+    return Verdict(case=case, outcome="wrong", step=step, error=type(error).__name__, reason=reason)

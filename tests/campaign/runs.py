@@ -1,0 +1,32 @@
+"""Judges many cases, in processes of their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+
+from tests.campaign.drawing import case
+from tests.campaign.judge import Verdict, judge
+
+CHUNK = 4
+
+
+def of_seed(seed: int) -> Verdict:
+    """The verdict on the case of a number."""
+    return judge(case(seed))
+
+
+def _prepare() -> None:
+    import torch
+
+    torch.set_num_threads(1)  # there are as many processes as there is room for
+
+
+def verdicts(first: int, programs: int, jobs: int) -> Iterator[Verdict]:
+    """The verdicts on the cases from a number on, in any order, of so many processes."""
+    if jobs == 1:
+        yield from map(of_seed, range(first, first + programs))
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs, initializer=_prepare) as pool:
+        yield from pool.imap_unordered(of_seed, range(first, first + programs), chunksize=CHUNK)

@@ -1,0 +1,105 @@
+"""Random schedules of a program, as text: clauses of every kind, one by one and together."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+
+from tilelink.ir.printer import print_scalar
+from tilelink.ir.program import For, Program, Stage, Tensor
+from tilelink.ir.scalar import Param, Whole
+from tilelink.ir.visitor import stage_regions, statements
+
+TILES = (1, 2, 4, 8, 8, 16, 16, 32, 32, 64, 64, 128)
+
+
+def drawn(rng: random.Random, program: Program, count: int) -> tuple[str, list[str]]:
+    """A schedule with about so many clauses, and which they are; empty for none."""
+    entries: dict[str, dict[str, str]] = {}
+    off = False
+    for _ in range(count):
+        if rng.random() < 0.06:
+            off = True
+            continue
+        tensors = [t for t in program.tensors if t.space != "table"]
+        if rng.random() < 0.2 and tensors:
+            tensor = rng.choice(tensors)
+            key, text = _of_tensor(rng, tensor)
+            entries.setdefault(tensor.name, {})[key] = text
+        else:
+            stage = rng.choice(program.stages)
+            key, text = _of_stage(rng, program, stage)
+            entries.setdefault(stage.name, {})[key] = text
+            if key.startswith("bulk") and rng.random() < 0.8:
+                entries[stage.name]["on"] = "on sm(1)"
+    lines = [f"    {name} {', '.join(parts.values())}" for name, parts in entries.items()]
+    lines += ["    reuse_wait off"] if off else []
+    if not lines:
+        return "", []
+    kinds = sorted(
+        {match[0] for p in entries.values() for t in p.values() if (match := re.match(r"(on )?\w+", t))}
+        | ({"reuse_wait off"} if off else set())
+    )
+    return f"\nschedule drawn for {program.name}:\n" + "\n".join(lines) + "\n", kinds
+
+
+def _of_tensor(rng: random.Random, tensor: Tensor) -> tuple[str, str]:
+    dims = [n.name.lower() for n in tensor.shape if isinstance(n, Param)]
+    if dims and rng.random() < 0.5:
+        return "channel", f"channel({rng.choice(dims)}={rng.choice(TILES)})"
+    return "buffers", f"buffers {rng.choice((1, 2, 2, 3))}"
+
+
+def _of_stage(rng: random.Random, program: Program, stage: Stage) -> tuple[str, str]:
+    key = rng.choice(sorted(CLAUSES) + ["tile"] * 7 + ["on sm(n)", "copy engine", "pull", "pull", "order"])
+    group = "on" if key in ("on sm", "on sm(n)", "copy engine", "fused") else "to" if key in ("push", "pull") else key
+    return group, CLAUSES[key](rng, program, stage)
+
+
+def _tile(rng: random.Random, program: Program, stage: Stage) -> str:
+    loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
+    names = [d.name for d in (*stage.indices, *loops) if isinstance(d.extent, Param)]
+    for region in stage_regions(stage):
+        dims = zip(region.coords, program.tensor(region.tensor).shape, strict=False)
+        names += [n.name.lower() for c, n in dims if isinstance(c, Whole) and isinstance(n, Param)]
+    chosen = [n for n in dict.fromkeys(names) if rng.random() < 0.7] or names[:1] or ["i"]
+    return f"tile({', '.join(f'{n}={rng.choice(TILES)}' for n in chosen)})"
+
+
+def _order(rng: random.Random, program: Program, stage: Stage) -> str:
+    if not stage.indices:
+        return "order(i)"
+    indices = rng.sample(stage.indices, len(stage.indices))
+    terms: list[str] = []
+    for decl in indices:
+        sequence = rng.choice(("{n}", "{n}", "{n} = rank step +1", "{n} = rank + 1 step -1", "{n} = rank xor",
+                               "{n} = rank hier(2)", "{n} = 0 step -1", "group({n}, 2)"))  # fmt: skip
+        if print_scalar(decl.extent) != "ranks" and "step" in sequence and rng.random() < 0.7:
+            sequence = "{n}"
+        terms.append(sequence.format(n=decl.name))
+    return f"order({', '.join(terms)})"
+
+
+def _fused(rng: random.Random, program: Program, stage: Stage) -> str:
+    others = [s.name for s in program.stages if s.name != stage.name] or [stage.name]
+    return f"in {rng.choice(others)} {rng.choice(('prologue', 'epilogue'))}"
+
+
+CLAUSES: dict[str, Callable[[random.Random, Program, Stage], str]] = {
+    "on sm": lambda rng, program, stage: "on sm",
+    "on sm(n)": lambda rng, program, stage: f"on sm({rng.choice((1, 1, 2, 3))})",
+    "copy engine": lambda rng, program, stage: "on copy_engine",
+    "fused": _fused,
+    "tile": _tile,
+    "order": _order,
+    "push": lambda rng, program, stage: "push",
+    "pull": lambda rng, program, stage: "pull",
+    "warps": lambda rng, program, stage: f"warps {rng.choice((1, 2, 4, 8))}",
+    "stages": lambda rng, program, stage: f"stages {rng.choice((1, 2, 3))}",
+    "flat": lambda rng, program, stage: "flat",
+    "split_tail": lambda rng, program, stage: f"split_tail {rng.choice((2, 3, 4))}",
+    "fill": lambda rng, program, stage: f"fill {rng.choice((1, 2))}",
+    "defer_notify": lambda rng, program, stage: "defer_notify",
+    "bulk": lambda rng, program, stage: f"bulk {rng.choice((1, 2, 4))}",
+}
