@@ -82,7 +82,7 @@ def test_inputs_that_do_not_fit(given: dict[str, torch.Tensor], message: str) ->
 
 def test_parameters_ranks_and_element_types_that_do_not_fit() -> None:
     program, given = texts.program(TABLE), [{"t": ROWS, "x": X}]
-    with pytest.raises(BindingError, match="p needs M"):
+    with pytest.raises(BindingError, match="parameter 'M' has no value"):
         texts.run(program, given, {})
     with pytest.raises(BindingError, match="inputs of 1 ranks for 2 ranks"):
         texts.run(program, given, {"M": 3}, ranks=2)

@@ -96,6 +96,8 @@ class KernelContext:
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleContext:
+    """header: lines of comment. imports, constants: lines of source."""
+
     header: tuple[str, ...]
     decorator: str
     imports: tuple[str, ...]

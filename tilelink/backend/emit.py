@@ -23,6 +23,7 @@ from tilelink.backend.regions import SMALLEST_DOT, Addresses, power_of_two, stri
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.statements import Statements
 from tilelink.backend.values import Values
+from tilelink.backend.words import ENCODING, comment
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
 from tilelink.files import shown
@@ -107,7 +108,7 @@ def _header(bound: Bound) -> tuple[str, ...]:
         "",
         *str(bound.schedule).splitlines(),
     ]
-    return tuple(line.rstrip() for line in lines)
+    return (ENCODING, *map(comment, lines))
 
 
 def _constants(bound: Bound, thresholds: Thresholds, uniform: Mapping[tuple[str, str], int | None]) -> tuple[str, ...]:

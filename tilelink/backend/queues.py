@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from tilelink.backend.regions import strides
 from tilelink.backend.scalars import ScalarPrinter
+from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
 from tilelink.ir.mapping import ChannelGrid, TileMap
-from tilelink.ir.printer import print_statement
 from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.schedule.bound import Bound, BoundStage
 
@@ -28,9 +27,7 @@ class QueueStatements:
 
     def body(self, statements: tuple[Statement, ...]) -> None:
         for statement in statements:
-            place = statement.location
-            where = f"{PurePath(place.file).name}:{place.line}: " if place else ""
-            self.writer.line(f"# {where}{print_statement(statement)[0]}")
+            self.writer.line(statement_comment(statement))
             self._statement(statement)
 
     def _statement(self, statement: Statement) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilelink.backend.words import integer
 from tilelink.errors import EmitError
 from tilelink.ir.scalar import (
     Binary,
@@ -36,7 +37,7 @@ class ScalarPrinter:
         """Source of the expression, in parentheses where it binds looser than `level`."""
         match expr:
             case Int(value=value):
-                return str(value) if value >= 0 else f"({value})"
+                return integer(value)
             case Index(name=name):
                 return name
             case Rank():
@@ -70,10 +71,10 @@ class ScalarPrinter:
 
     def _choose(self, selector: Scalar, values: tuple[int, ...]) -> str:
         if not self.triton:
-            return f"({', '.join(map(str, values))},)[{self(selector)}]"
-        text = str(values[-1])
+            return f"({', '.join(map(integer, values))},)[{self(selector)}]"
+        text = integer(values[-1])
         for position in range(len(values) - 2, -1, -1):
-            text = f"tl.where({self(selector)} == {position}, {values[position]}, {text})"
+            text = f"tl.where({self(selector)} == {position}, {integer(values[position])}, {text})"
         return text
 
     def lookup(self, table: str, coords: tuple[Scalar | Whole, ...]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 
 from tilelink.backend.last_waits import last_waits
 from tilelink.backend.late_waits import late_wait
@@ -13,12 +12,13 @@ from tilelink.backend.publish import Pending, pending_at
 from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
 from tilelink.backend.scalars import on_all_ranks
 from tilelink.backend.scopes import undeclared
+from tilelink.backend.tiles import LOW, TRITON, Tile, aligned
 from tilelink.backend.unroll import notified_together
-from tilelink.backend.values import LOW, TRITON, Tile, Values, aligned
+from tilelink.backend.values import Values
+from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
 from tilelink.ir.mapping import ChannelGrid, TileMap, single
-from tilelink.ir.printer import print_statement
 from tilelink.ir.program import (
     Assign,
     Attend,
@@ -85,7 +85,7 @@ class Statements:
             self._ordered(statement, body[number + 1 :])
 
     def _ordered(self, statement: Statement, behind: tuple[Statement, ...]) -> None:
-        self._comment(statement)
+        self.writer.line(statement_comment(statement))
         if self.pending.barrier(statement):
             self.writer.line(self.values.addresses.dialect.publish())
         if isinstance(statement, Wait | Notify) and (barrier := self.values.addresses.dialect.barrier()):
@@ -122,12 +122,6 @@ class Statements:
 
         self.values.late.setdefault(late.region, []).append(emit)
         return True
-
-    def _comment(self, statement: Statement) -> None:
-        text = print_statement(statement)[0]
-        place = statement.location
-        where = f"{PurePath(place.file).name}:{place.line}: " if place else ""
-        self.writer.line(f"# {where}{text}")
 
     def _statement(self, statement: Statement) -> None:
         match statement:
@@ -202,7 +196,9 @@ class Statements:
         text = tile.text if TRITON[tile.dtype] == dtype else f"tl.cast({tile.text}, {dtype})"
         if tile.axes == kind.axes:
             return text
-        return f"tl.full(({dims}), 0.0, {dtype}) + {aligned(replace(tile, text=text), len(shape))}"
+        if not tile.axes:
+            return f"tl.full(({dims}), {text}, {dtype})"
+        return f"tl.broadcast_to({aligned(replace(tile, text=text), len(shape))}, ({dims}))"
 
     # Data ----------------------------------------------------------------------------------------------------
 
@@ -237,17 +233,15 @@ class Statements:
         addresses = self.values.addresses
         block: Block = addresses.region(region, slices, load=False)
         dtype = addresses.bound.tensors[region.tensor].dtype
-        text = self._converted(tile, dtype)
-        if not tile.axes and block.axes:
+        if not tile.axes:
             dims = ", ".join(map(str, addresses.shape(block.axes, slices))) + ("," if len(block.axes) == 1 else "")
-            text = f"tl.full(({dims}), 0, {TRITON[dtype]}) + {text}"
-        else:
-            text = aligned(replace(tile, text=text), len(block.axes))
+            tile = replace(tile, text=f"tl.full(({dims}), {tile.text}, {TRITON[tile.dtype]})", axes=block.axes)
+        text = aligned(replace(tile, text=self._converted(tile, dtype)), len(block.axes))
         mask = f", mask={block.mask}" if block.mask else ""
         self.writer.line(f"tl.store({block.pointers}, {text}{mask})")
 
     def _converted(self, tile: Tile, dtype: str) -> str:
-        if tile.dtype == dtype or not tile.axes:
+        if tile.dtype == dtype:
             return tile.text
         return f"tiles.cast({self.values.named(tile).text}, {TRITON[dtype]})"
 

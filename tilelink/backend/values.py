@@ -9,6 +9,8 @@ from tilelink.backend.deferred import Deferred
 from tilelink.backend.descriptors import Descriptors, load
 from tilelink.backend.late_waits import operands
 from tilelink.backend.regions import Addresses, Slice, Slices, power_of_two
+from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, in_kernel
+from tilelink.backend.words import literal
 from tilelink.errors import EmitError
 from tilelink.ir.program import (
     Apply,
@@ -30,11 +32,8 @@ from tilelink.ir.program import (
     Value,
 )
 from tilelink.ir.scalar import Ranks
-from tilelink.ir.typing import ELEMENT, ONE, Axis
+from tilelink.ir.typing import COMPARISONS, ELEMENT, ONE, Axis
 
-TRITON = {"f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "i32": "tl.int32", "bool": "tl.int1"}
-LOW = ("f16", "bf16")
-"""Types that are computed with in f32."""
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
     "ge": ">=", "and": "&", "or": "|",
@@ -46,29 +45,13 @@ FUNCTIONS = {
 }  # fmt: skip
 NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
 NEUTRAL_INTEGER = {"sum": "0", "max": "-2147483648", "min": "2147483647"}
+CONSTANT = Literal | Full | FromScalar | Local
+"""Without axes, Python may know their values."""
 COMBINE = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
 
 
 Late = Callable[[str | None], None]
 """Renders a wait: for the slice at a place in the contracted dimension, or for all of them (None)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tile:
-    """A rendered value: its source, its dtype as rendered, its axes."""
-
-    text: str
-    dtype: str
-    axes: tuple[Axis, ...] = ()
-
-
-def aligned(tile: Tile, size: int) -> str:
-    """The tile as one of `size` axes, for broadcasting; a scalar stays one."""
-    missing = size - len(tile.axes)
-    if not tile.axes or not missing:
-        return tile.text
-    view = ", ".join(["None"] * missing + [":"] * len(tile.axes))
-    return f"({tile.text})[{view}]"
 
 
 def _kept(slices: Slices, pattern: tuple[bool, ...]) -> Slices:
@@ -112,11 +95,11 @@ class Values:
                 kind = self.addresses.typing.type_of(value)
                 return self._named_value(name, self.dtype(kind.dtype), kind.axes, raw)
             case Literal(value=number):
-                return Tile(text=repr(number), dtype="f32" if isinstance(number, float) else "i32")
+                return Tile(text=literal(number), dtype=self.addresses.typing.type_of(value).dtype)
             case FromScalar(scalar=scalar):
                 return Tile(text=self.addresses.scalar(scalar, 9), dtype="i32")
             case Full(value=number):
-                return Tile(text=repr(number), dtype="f32")
+                return Tile(text=literal(float(number)), dtype="f32")
             case Apply(op=op, args=args):
                 return self._apply(value, op, args, slices)
             case Dot():
@@ -197,6 +180,8 @@ class Values:
 
     def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices) -> Tile:
         tiles = [self.lower(a, self.of_operand(a, slices)) for a in args]
+        if op not in COMPARISONS and not any(t.axes for t in tiles):  # Python's arithmetic is another one
+            tiles = [in_kernel(t) if isinstance(a, CONSTANT) else t for a, t in zip(args, tiles, strict=True)]
         size = max(len(t.axes) for t in tiles)
         axes = max((t.axes for t in tiles), key=len)
         for tile in tiles:

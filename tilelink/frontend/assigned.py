@@ -1,7 +1,8 @@
 """Names that are read where they may have no value: assigned in one branch only, or of a loop that has ended.
 
-A loop runs at least once. Within it and behind it a name may have its value from an earlier round, which only a run
-can tell: that is accepted. A condition that was seen before, or its opposite, brings the names of its branch back.
+Within a loop and behind it a name may have its value from an earlier round, which only a run can tell: that is accepted.
+A loop that may have no round at all, as one over `ranks - 1`, gives no name its value. A condition that was seen before,
+or its opposite, brings the names of its branch back; that a loop has rounds is such a condition.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tilelink.errors import Mistakes, ShapeError, UnknownNameError
+from tilelink.ir.parameters import least
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.program import Assign, For, If, IndexDecl, Local, Stage, Statement
-from tilelink.ir.scalar import Compare, Logic, Scalar
+from tilelink.ir.program import Assign, For, If, IndexDecl, Local, Program, Stage, Statement
+from tilelink.ir.scalar import Compare, Int, Logic, Scalar
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import statements, value_of, values
 
@@ -71,7 +73,10 @@ class _Walk:
 
     def _loop(self, loop: For, known: _Known, earlier: frozenset[str]) -> _Known:
         inside = frozenset(s.name for s in statements(loop.body) if isinstance(s, Assign))
-        after = self.body(loop.body, known, earlier | inside)
+        rounds = _rounds(loop, self.typing.program)
+        before = known.names | known.branches.get((rounds, True), frozenset()) if rounds is not None else known.names
+        within = _Known(names=before, branches=known.branches, ended=known.ended)
+        after = self.body(loop.body, within, earlier | inside)
         indices = {d.name: d for d in loop.indices}
         ended = dict(after.ended)
         for name in inside:
@@ -79,7 +84,11 @@ class _Walk:
             for axis in kind.axes if kind is not None else ():
                 if axis.index in indices:
                     ended[name] = indices[axis.index]
-        return _Known(names=(after.names | inside) - ended.keys(), branches=known.branches, ended=ended)
+        names = (after.names | inside) - ended.keys()
+        if rounds is None:
+            return _Known(names=names, branches=known.branches, ended=ended)
+        branches = {**known.branches, (rounds, True): names}
+        return _Known(names=known.names - ended.keys(), branches=branches, ended=ended)
 
     def _reads(self, statement: Statement, known: _Known, earlier: frozenset[str]) -> None:
         value = value_of(statement)
@@ -101,6 +110,10 @@ class _Walk:
         places = [s.location for s in statements(self.stage.body) if isinstance(s, Assign) and s.name == value.name]
         hint = f"assign {value.name} before the if, or in both of its branches"
         message = f"{value.name} has no value yet"
+        loops = [s for s in statements(self.stage.body) if isinstance(s, For) and _assigns(s, value.name)]
+        if (rounds := _rounds(loops[-1], self.typing.program) if loops else None) is not None:
+            message = f"{value.name} has a value only where the loop that assigns it has rounds: {print_scalar(rounds)}"
+            hint = f"assign {value.name} before the loop"
         if within:
             message = f"{value.name} has a value in one branch of 'if {print_scalar(within[-1].condition)}' only"
         error = UnknownNameError(message, location=value.location, related=places[0] if places else None, hint=hint)
@@ -109,6 +122,14 @@ class _Walk:
 
 def _assigns(statement: Statement, name: str) -> bool:
     return any(isinstance(s, Assign) and s.name == name for s in statements((statement,)))
+
+
+def _rounds(loop: For, program: Program) -> Scalar | None:
+    """When a loop has rounds, which is always where its extents are positive whatever the numbers: None."""
+    kinds = {p.name: p.kind for p in program.params}
+    open_ones = [d.extent for d in loop.indices if (least(d.extent, kinds) or 0) < 1]
+    conditions = tuple(Compare(op=">", left=extent, right=Int(value=0)) for extent in open_ones)
+    return Logic(op="and", args=conditions) if len(conditions) > 1 else conditions[0] if conditions else None
 
 
 def _normal(condition: Scalar) -> Branch:

@@ -39,12 +39,11 @@ from tilelink.ir.program import (
     Transfer,
     Wait,
 )
-from tilelink.ir.scalar import RANK, Compare, Index, Int, Logic, Lookup, Rank, Scalar, walk
+from tilelink.ir.reach import away, reach_error
+from tilelink.ir.scalar import Compare, Index, Int, Logic, Lookup, Rank, Scalar, walk
 from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import reads, statements, value_of
-
-DECLARED = {"in": "in symmetric", "out": "out symmetric", "local": "symmetric"}
 
 
 def require_program(program: object) -> None:
@@ -127,13 +126,9 @@ def _regions(statement: Statement) -> list[Region]:
             return found
 
 
-def _away(region: Region) -> bool:
-    return region.rank is not None and region.rank != RANK
-
-
 def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkError]:
     match statement:
-        case Wait(kind=kind, region=region) if _away(region):
+        case Wait(kind=kind, region=region) if away(region):
             own = print_region(region).partition(" @ ")[0]
             hint = f"{WAIT[kind]}({own}) here, and {NOTIFY[kind]} @ the waiting rank there"
             yield RemoteAccessError("a wait is on the own rank", location=region.location, hint=hint)
@@ -143,12 +138,8 @@ def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkE
         case _:
             pass
     for region in _regions(statement):
-        tensor = program.tensor(region.tensor)
-        if _away(region) and not tensor.symmetric:
-            hint = f"declare it as {tensor.name} : {DECLARED[tensor.space]} [...]" if tensor.space in DECLARED else ""
-            hint = hint or "read the table on the own rank, and send what it says"
-            message = f"peers cannot reach {tensor.name}, which is {tensor.space} and not symmetric"
-            yield RemoteAccessError(message, location=region.location, related=tensor.location, hint=hint)
+        if (error := reach_error(program, region)) is not None:
+            yield error
     match statement:
         case Store(region=region) | Transfer(target=region):
             yield from _write_errors(program.tensor(region.tensor), region)
@@ -167,13 +158,13 @@ def _write_errors(tensor: Tensor, region: Region) -> Iterator[TileLinkError]:
 def _direction_errors(statement: Transfer) -> Iterator[TileLinkError]:
     source = statement.source.region if isinstance(statement.source, Read) else None
     target, word = statement.target, MOVE[statement.mode]
-    if statement.mode == "pull" and _away(target):
+    if statement.mode == "pull" and away(target):
         hint = "tile_push_data(target @ r, value) writes to another rank"
         yield RemoteAccessError(f"{word} writes on the own rank", location=target.location, hint=hint)
-    elif statement.mode == "push" and source is not None and _away(source):
+    elif statement.mode == "push" and source is not None and away(source):
         hint = "tile_pull_data(target, source @ r) reads from another rank"
         yield RemoteAccessError(f"{word} sends what the own rank has", location=source.location, hint=hint)
-    elif statement.mode == "copy" and source is not None and _away(source) and _away(target):
+    elif statement.mode == "copy" and source is not None and away(source) and away(target):
         hint = "leave the @ away on one side: one end of a copy is the own rank"
         yield RemoteAccessError(f"{word} between two other ranks", location=statement.location, hint=hint)
 

@@ -209,7 +209,7 @@ def _call(value: Value) -> str:
         case Reduce(op=op, value=inner, axis=axis):
             return f"{op}({print_value(inner)}, axis={axis})"
         case Full(value=number, dtype=dtype):
-            return f"zeros({dtype})" if number == 0 else f"full({number!r}, {dtype})"
+            return f"zeros({dtype})" if str(number) == "0.0" else f"full({number!r}, {dtype})"
         case Positions(index=index):
             return f"pos({index})"
         case SoftmaxInit(dtype=dtype):

@@ -12,6 +12,7 @@ import torch
 
 from tilelink.errors import AccountingError, BindingError, CoverageError, ProgressError
 from tilelink.ir.mapping import tile_index
+from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.printer import print_region
 from tilelink.ir.program import (
     Assign,
@@ -45,7 +46,6 @@ from tilelink.ir.typing import StageTyping, Typing, infer
 from tilelink.reference import boxes
 from tilelink.reference.values import DTYPES, Evaluator, named_dtype
 
-Numbers = Mapping[str, int | float | bool]
 Counters = dict[tuple[int, str, str], np.ndarray]
 """(rank, tensor, signal kind) -> how many notifies each element has got, int64 of the tensor's shape."""
 
@@ -83,12 +83,9 @@ def run(
     """
     if ranks is not None and ranks != len(inputs):
         raise BindingError(f"inputs of {len(inputs)} ranks for {ranks} ranks", hint="one mapping for each rank")
-    for param in program.params:
-        if param.name not in dims:
-            hint = f"give {param.name} among the dims"
-            raise BindingError(f"{program.name} needs {param.name}", location=param.location, hint=hint)
+    numbers = check_numbers(program.params, dims)
     machine = _Machine(
-        program=program, numbers=dims, ranks=len(inputs), dtype=named_dtype(dtype), typing=infer(program)
+        program=program, numbers=numbers, ranks=len(inputs), dtype=named_dtype(dtype), typing=infer(program)
     )
     machine.fill(inputs)
     machine.count_notifies()

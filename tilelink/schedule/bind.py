@@ -8,6 +8,7 @@ from numbers import Integral
 
 from tilelink.errors import BindingError, DtypeError, Location, OrderError, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.mapping import ChannelGrid, map_region
+from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.program import Notify, Program, Region, Stage, Tensor, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
 from tilelink.ir.typing import Typing, infer
@@ -25,9 +26,7 @@ from tilelink.schedule.ranges import check_ranges
 from tilelink.schedule.reductions import check_reductions
 from tilelink.schedule.split import split_tails
 from tilelink.schedule.transform import (
-    Numbers,
     all_indices,
-    check_numbers,
     concretize,
     flip_direction,
     number_of,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from tilelink.ir.parameters import Numbers
 from tilelink.ir.typing import Axis, StageTyping
-from tilelink.schedule.transform import Numbers, number_of
+from tilelink.schedule.transform import number_of
 
 SIZES = {"compute": 64, "comm": 128}
 """By the kind of the stage."""

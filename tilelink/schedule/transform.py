@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from numbers import Real
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from tilelink.errors import BindingError, Location, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.mapping import tile_index
+from tilelink.ir.parameters import Numbers
 from tilelink.ir.program import (
     Assign,
     For,
@@ -27,7 +27,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.program import Param as ParamDecl
+from tilelink.ir.reach import reach_error
 from tilelink.ir.scalar import (
     RANK,
     Binary,
@@ -61,8 +61,6 @@ from tilelink.ir.visitor import (
     value_of,
     values,
 )
-
-Numbers = Mapping[str, int | float | bool]
 
 
 def split_whole(program: Program, stage: Stage, key: str, location: Location | None) -> tuple[Stage, str]:
@@ -210,7 +208,7 @@ def _check_flipped(
 
 
 def concretize(program: Program, typing: Typing, numbers: Numbers, ranks: int) -> Program:
-    """Put numbers for parameters and make the arithmetic modulo ranks explicit.
+    """Put numbers for parameters and make the arithmetic modulo ranks explicit. `@ rank` is the own tensor.
 
     typing: of the program. That of the result is the same, whatever arithmetic is folded: tensor shapes and index
     extents stay symbolic, indices that are numbers are declared so, and a shifted tile stays one if it is moved by 0.
@@ -242,7 +240,10 @@ def _concrete_stage(program: Program, stage: Stage, scalars: frozenset[str], num
         pairs = zip(region.coords, shape, strict=True)
         coords = tuple(modulo(c, ranks, over_ranks) if isinstance(n, Ranks) and _is_number(c) else c for c, n in pairs)
         rank = modulo(region.rank, ranks, over_ranks) if region.rank is not None else None
-        return replace(region, coords=coords, rank=rank)
+        found = replace(region, coords=coords, rank=None if rank == RANK else rank)
+        if (error := reach_error(program, found)) is not None:
+            raise error
+        return found
 
     def on_value(value: Value) -> Value | None:
         if isinstance(value, FromScalar) and isinstance(value.scalar, Param):
@@ -287,36 +288,6 @@ def number_of(expr: Scalar, numbers: Numbers, ranks: int) -> int:
     except ZeroDivisionError:
         hint = "the divisor must not be 0 with these numbers"
         raise BindingError("a size divides by zero", location=expr.location, hint=hint) from None
-
-
-def check_numbers(params: tuple[ParamDecl, ...], numbers: Numbers) -> dict[str, int | float | bool]:
-    """Every parameter has a value of its kind, and nothing else is given."""
-    names = [p.name for p in params]
-    for name in numbers:
-        if name not in names:
-            raise BindingError(f"no parameter {name!r}", hint=f"parameters: {', '.join(names)}")
-    for param in params:
-        value = numbers.get(param.name)
-        if value is None:
-            hint = f"give {param.name} a value (--set {param.name}=...)"
-            raise BindingError(f"parameter {param.name!r} has no value", location=param.location, hint=hint)
-        takes, fits = _KINDS.get(param.kind, _KINDS["f32"])
-        if not isinstance(value, Real) or not fits(value):
-            shown = value if isinstance(value, Real) else repr(value)
-            raise BindingError(f"{param.name} = {shown}", location=param.location, hint=takes)
-    return {p.name: int(numbers[p.name]) if p.kind in ("dim", "i32") else numbers[p.name] for p in params}
-
-
-_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "dim": (
-        "a dimension is a positive integer, below 2**31",
-        lambda v: not isinstance(v, bool) and 1 <= v < 2**31 and v % 1 == 0,
-    ),
-    "i32": ("an i32 is an integer of 32 bits", lambda v: -(2**31) <= v < 2**31 and v % 1 == 0),
-    "f32": ("its value is a number", lambda v: not isinstance(v, bool)),
-    "bool": ("a bool is True or False", lambda v: v in (0, 1)),
-}
-"""Kind of a parameter -> what it takes, and whether a number is that."""
 
 
 def free_name(wanted: str, taken: Collection[str]) -> str:

@@ -21,6 +21,12 @@ def floordiv(a, n):
 
 
 @portable
+def from_bits(BITS: tl.constexpr):
+    """The f32 of these bits: Triton makes another number of -0.0, and an f64 of what is not normal."""
+    return tl.full((), BITS, tl.int32).to(tl.float32, bitcast=True)
+
+
+@portable
 def cast(x, DTYPE: tl.constexpr):
     """`x` in another element type, rounded to nearest even.
 

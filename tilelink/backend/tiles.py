@@ -1,0 +1,34 @@
+"""Rendered values, and how Triton names their types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilelink.ir.typing import Axis
+
+TRITON = {"f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "i32": "tl.int32", "bool": "tl.int1"}
+LOW = ("f16", "bf16")
+"""Types that are computed with in f32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A rendered value: its source, its dtype as rendered, its axes."""
+
+    text: str
+    dtype: str
+    axes: tuple[Axis, ...] = ()
+
+
+def aligned(tile: Tile, size: int) -> str:
+    """The tile as one of `size` axes, for broadcasting; a scalar stays one."""
+    missing = size - len(tile.axes)
+    if not tile.axes or not missing:
+        return tile.text
+    view = ", ".join(["None"] * missing + [":"] * len(tile.axes))
+    return f"({tile.text})[{view}]"
+
+
+def in_kernel(tile: Tile) -> Tile:
+    """A number that Python may know as one of the kernel's, in whose arithmetic it is then."""
+    return replace(tile, text=f"tl.full((), {tile.text}, {TRITON[tile.dtype]})")

@@ -1,0 +1,118 @@
+"""The numbers that a program's parameters are given: each has its kind, and all who use them use the same ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from tilelink.errors import BindingError
+from tilelink.ir.program import Param
+from tilelink.ir.scalar import Binary, Int, Ranks, Scalar
+from tilelink.ir.scalar import Param as ParamRef
+
+Numbers = Mapping[str, int | float | bool]
+
+
+def check_numbers(params: tuple[Param, ...], numbers: Numbers) -> dict[str, int | float | bool]:
+    """Python's numbers for all parameters, of the kinds that are declared; those of f32 are rounded to one.
+
+    Raises BindingError for a number that does not fit its kind or is missing, and for a name that is no parameter.
+    """
+    names = [p.name for p in params]
+    for name in numbers:
+        if name not in names:
+            raise BindingError(f"no parameter {name!r}", hint=f"parameters: {', '.join(names)}")
+    for param in params:
+        if numbers.get(param.name) is None:
+            hint = f"give {param.name} a value (--set {param.name}=...)"
+            raise BindingError(f"parameter {param.name!r} has no value", location=param.location, hint=hint)
+    return {p.name: _number(p, numbers[p.name]) for p in params}
+
+
+def _number(param: Param, given: Any) -> int | float | bool:
+    takes, fits, made = _KINDS[param.kind]
+    value = bool(given) if isinstance(given, np.bool_) else given
+    if not isinstance(value, Real) or not fits(value):
+        shown = value if isinstance(value, Real) else repr(value)
+        raise BindingError(f"{param.name} = {shown}", location=param.location, hint=takes)
+    return made(value)
+
+
+def to_f32(number: float) -> float:
+    """The nearest number that an f32 holds; infinity beyond the largest one."""
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.float32(number))
+
+
+def _whole(value: Any) -> bool:
+    return math.isfinite(value) and value % 1 == 0
+
+
+def holds_f32(number: Any) -> bool:
+    """Whether an f32 holds a number, or one near to it: those that are infinite only when rounded do not fit."""
+    try:
+        return math.isinf(to_f32(number)) == math.isinf(number)
+    except OverflowError:  # an int beyond all floats
+        return False
+
+
+_KINDS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], int | float | bool]]] = {
+    "dim": (
+        "a dimension is a positive integer, below 2**31",
+        lambda v: not isinstance(v, bool) and 1 <= v < 2**31 and _whole(v),
+        int,
+    ),
+    "i32": ("an i32 is an integer of 32 bits", lambda v: -(2**31) <= v < 2**31 and _whole(v), int),
+    "f32": (
+        "its value is a number of at most 3.4028235e38, or an infinity, or nan",
+        lambda v: not isinstance(v, bool) and holds_f32(v),
+        to_f32,
+    ),
+    "bool": ("a bool is True or False", lambda v: v in (0, 1), bool),
+}
+"""Kind of a parameter -> what it takes, whether a number is that, and the Python number that it is."""
+
+
+def least(expr: Scalar, kinds: Mapping[str, str]) -> int | None:
+    """A number that an expression of parameters and ranks never falls below; None where there may be none.
+
+    kinds: of the parameters. Dimensions and ranks are at least one.
+    """
+    match expr:
+        case Int(value=value):
+            return value
+        case Ranks():
+            return 1
+        case ParamRef(name=name):
+            return 1 if kinds.get(name) == "dim" else None
+        case Binary(op="-", left=left, right=Int(value=value)):
+            low = least(left, kinds)
+            return None if low is None else low - value
+        case Binary(op=op, left=left, right=right):
+            return _least(op, least(left, kinds), least(right, kinds), right)
+        case _:
+            return None
+
+
+def _least(op: str, a: int | None, b: int | None, right: Scalar) -> int | None:
+    if op == "max":
+        return max((n for n in (a, b) if n is not None), default=None)
+    if op == "%" and b is not None and b > 0:
+        return 0
+    if a is None or b is None:
+        return None
+    if op == "//" and b > 0 and (isinstance(right, Int) or a >= 0):
+        return a // b if isinstance(right, Int) else 0
+    match op:
+        case "+":
+            return a + b
+        case "*":
+            return a * b if min(a, b) >= 0 else None
+        case "min":
+            return min(a, b)
+        case _:
+            return None

@@ -1,0 +1,25 @@
+"""Which tensors a region may be in on another rank."""
+
+from __future__ import annotations
+
+from tilelink.errors import RemoteAccessError
+from tilelink.ir.program import Program, Region
+from tilelink.ir.scalar import RANK
+
+DECLARED = {"in": "in symmetric", "out": "out symmetric", "local": "symmetric"}
+
+
+def away(region: Region) -> bool:
+    """Whether a region names a rank that is not surely the own one."""
+    return region.rank is not None and region.rank != RANK
+
+
+def reach_error(program: Program, region: Region) -> RemoteAccessError | None:
+    """The mistake of a region on another rank, of a tensor that no other rank reaches."""
+    tensor = program.tensor(region.tensor)
+    if not away(region) or tensor.symmetric:
+        return None
+    hint = f"declare it as {tensor.name} : {DECLARED[tensor.space]} [...]" if tensor.space in DECLARED else ""
+    hint = hint or "read the table on the own rank, and send what it says"
+    message = f"peers cannot reach {tensor.name}, which is {tensor.space} and not symmetric"
+    return RemoteAccessError(message, location=region.location, related=tensor.location, hint=hint)
