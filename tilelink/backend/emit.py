@@ -365,11 +365,10 @@ def _queue_kernel(
             setup.line(f"queue.wait({base} + peer, {target}, {len(bound.stages)}, 0)")
     loops: list[LoopContext] = []
     for loop in kernel.loops:
-        writer = Writer()
+        writer = Writer(taken=frozenset[str]().union(*(user_names(bound, bound.stages[n]) for n in loop.stages)))
         scalar = _printer(bound, triton=False)
         for name in loop.stages:
             stage = bound.stages[name]
-            user_names(bound, stage)
             for decl in stage.stage.indices:
                 writer.line(f"{decl.name} = {scalar(stage.order[decl.name])}")
             writer.line(f"queue.tile_begin({stage.number}, tile)")

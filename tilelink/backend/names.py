@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import keyword
+import re
 
 from tilelink.errors import EmitError
-from tilelink.ir.program import Assign, SoftmaxInit
-from tilelink.ir.visitor import statements
+from tilelink.ir.program import Assign, SoftmaxInit, Stage, UserCall
+from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage
 
 FRAME = frozenset(
-    {"tile", "pid", "launch", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "edge"}
+    {"tile", "pid", "float", "launch", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "edge"}
     | {"first_program", "num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles"}
-    | {"libshmem_device", "tilelink", "slice", "min", "max", "tracing", "trace_lane"}
+    | {"triton_dist", "libshmem_device", "tilelink", "slice", "min", "max", "tracing", "trace_lane"}
     | {"gl", "gluon", "bulk", "bulk_tracing", "bulk_room", "bulk_full", "bulk_box", "bulk_moved"}
     | {"LANE"}
 )
 """Names that every kernel uses for itself."""
 DERIVED = ("here", "slot", "slot_number", "round", "peers")
-"""What is put behind a tensor's name; a softmax state's variables end in m, l and acc."""
+"""What is put after a tensor's name; a softmax state's variables end in m, l and acc."""
+_BOXES = re.compile(r"_boxes_[0-9]+x")
+"""In the names of descriptors."""
 
 
 def user_names(bound: Bound, stage: BoundStage) -> frozenset[str]:
@@ -27,19 +30,28 @@ def user_names(bound: Bound, stage: BoundStage) -> frozenset[str]:
     Generated temporaries must be none of these.
     """
     assigned = {s.name: s for s in statements(stage.stage.body) if isinstance(s, Assign)}
-    tensors = set(bound.tensors)
+    tensors = frozenset(bound.tensors)
     kinds = {kind for _, kind in bound.channels}
     derived = {f"{name}_{end}" for name in tensors for end in DERIVED}
     derived |= {f"{name}_{kind}_thresholds" for name in tensors for kind in kinds}
     derived |= {f"{name}_{end}" for name in assigned for end in ("m", "l", "acc")} if _has_state(stage) else set()
     own = {**dict.fromkeys(stage.tiles), **assigned}
+    derived |= {f"THRESHOLDS_{name}_{kind}" for name, kind in bound.channels}
+    modules = frozenset(name.partition(".")[0] for one in bound.stages.values() for name in functions(one.stage))
     for name in (*own, *tensors, stage.name):
         place = assigned.get(name) or stage.stage
-        reserved = keyword.iskeyword(name) or name in FRAME or (name in derived and name != stage.name)
+        reserved = keyword.iskeyword(name) or name in FRAME or name in modules
+        reserved = reserved or (name in derived and name != stage.name) or _BOXES.search(name) is not None
         if reserved or (name in own and name in tensors):
             message = f"the name {name!r} in stage {stage.name} means something else in the generated source"
             raise EmitError(message, location=place.location, hint="choose another name")
-    return frozenset(own) | tensors | derived | FRAME
+    return frozenset(own) | tensors | derived | modules | FRAME
+
+
+def functions(stage: Stage) -> frozenset[str]:
+    """The users' functions that a stage calls, with their modules."""
+    found = [value for s in statements(stage.body) if (value := value_of(s)) is not None]
+    return frozenset(v.function for value in found for v in values(value) if isinstance(v, UserCall))
 
 
 def _has_state(stage: BoundStage) -> bool:

@@ -98,8 +98,8 @@ class QueueStatements:
         """The call for every channel of an access; {0} is the place in the pad, {1} the number in the grid."""
         terms: list[str] = []
         loops: list[str] = []
-        for d, ((low, high), step) in enumerate(zip(tile_map.channel_range(grid), strides(grid.counts), strict=True)):
-            name = f"channel_{d}"
+        for (low, high), step in zip(tile_map.channel_range(grid), strides(grid.counts), strict=True):
+            name = self.writer.name("channel")
             loops.append(f"for {name} in range({self.scalar(low)}, {self.scalar(high)})")
             terms.append(f"{name} * {step}")
         linear = " + ".join(terms) or "0"

@@ -39,7 +39,7 @@ def statement_comment(statement: Statement) -> str:
 
 def integer(value: object) -> str:
     """An integer as an operand, in Triton's dialect of Python and in Python. Raises EmitError for anything else."""
-    if not isinstance(value, Integral) or isinstance(value, bool):
+    if not isinstance(value, Integral):
         raise EmitError(f"{value!r} is no integer", hint="programs hold Python's int, as parsed ones do")
     whole = int(value)
     return str(whole) if whole >= 0 else f"({whole})"

@@ -1,7 +1,7 @@
 """Names that are read where they may have no value: assigned in one branch only, or of a loop that has ended.
 
-Within a loop and behind it a name may have its value from an earlier round, which only a run can tell: that is accepted.
-A loop that may have no round at all, as one over `ranks - 1`, gives no name its value. A condition that was seen before,
+In a loop and after it a name may have its value from an earlier round, which only a run can tell: that is accepted. A
+loop that may have no round at all, as one over `ranks - 1`, gives no name its value. A condition that was seen before,
 or its opposite, brings the names of its branch back; that a loop has rounds is such a condition.
 """
 

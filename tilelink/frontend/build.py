@@ -30,12 +30,12 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Int, Scalar
+from tilelink.ir.words import KINDS
 
 NOTIFIES = {"producer_tile_notify": "tile", "peer_tile_notify": "peer", "rank_notify": "rank"}
 WAITS = {"consumer_tile_wait": "tile", "peer_tile_wait": "peer", "rank_wait": "rank"}
 MOVES = {"tile_push_data": "push", "tile_pull_data": "pull", "rank_copy_data": "copy"}
 PRIMITIVES = [*NOTIFIES, *WAITS, *MOVES]
-KINDS = ("dim", "i32", "f32", "bool")
 WORDS = ("program", "comm", "compute", "if", "else", "for", "not", "and", "or", "None", "True", "False")
 RESERVED = {"rank", "ranks", "call", *WORDS, *PRIMITIVES}
 

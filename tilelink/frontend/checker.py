@@ -22,7 +22,9 @@ from tilelink.errors import (
     WriteError,
 )
 from tilelink.frontend.assigned import check_assigned
+from tilelink.frontend.integers import number_errors, regions_of
 from tilelink.frontend.kinds import check_kinds
+from tilelink.frontend.reserved import check_words
 from tilelink.ir.printer import MOVE, NOTIFY, WAIT, print_region, print_scalar
 from tilelink.ir.program import (
     For,
@@ -61,6 +63,8 @@ def check(program: Program) -> Program:
     """Returns the program. Raises the designed error of its one mistake, or SeveralErrors with all of them."""
     require_program(program)
     mistakes = Mistakes()
+    check_words(program, mistakes)
+    mistakes.raise_any()  # what is no program of the language has no types either
     typing = infer(program, mistakes)
     for tensor in program.tensors:
         for size in (*tensor.shape, *([tensor.bound] if tensor.bound is not None else [])):
@@ -68,7 +72,7 @@ def check(program: Program) -> Program:
     for stage in program.stages:
         _check_indices(program, stage, mistakes)
         for statement in statements(stage.body):
-            for error in (*_access_errors(program, statement), *_number_errors(program, statement)):
+            for error in (*_access_errors(program, statement), *number_errors(program, statement)):
                 mistakes.add(error)
         check_assigned(stage, typing.stage(stage.name), mistakes)
         check_kinds(stage, typing.stage(stage.name), mistakes)
@@ -116,16 +120,6 @@ def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
 # Accesses ----------------------------------------------------------------------------------------------------
 
 
-def _regions(statement: Statement) -> list[Region]:
-    value = value_of(statement)
-    found = reads(value) if value is not None else []
-    match statement:
-        case Store(region=region) | Transfer(target=region) | Notify(region=region) | Wait(region=region):
-            return [region, *found]
-        case _:
-            return found
-
-
 def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkError]:
     match statement:
         case Wait(kind=kind, region=region) if away(region):
@@ -137,7 +131,7 @@ def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkE
             yield from _direction_errors(statement)
         case _:
             pass
-    for region in _regions(statement):
+    for region in regions_of(statement):
         if (error := reach_error(program, region)) is not None:
             yield error
     match statement:
@@ -167,21 +161,6 @@ def _direction_errors(statement: Transfer) -> Iterator[TileLinkError]:
     elif statement.mode == "copy" and source is not None and away(source) and away(target):
         hint = "leave the @ away on one side: one end of a copy is the own rank"
         yield RemoteAccessError(f"{word} between two other ranks", location=statement.location, hint=hint)
-
-
-def _number_errors(program: Program, statement: Statement) -> Iterator[TileLinkError]:
-    """Coordinates and ranks are integers."""
-    kinds = {p.name: p.kind for p in program.params}
-    for region in _regions(statement):
-        numbers = [c for c in (*region.coords, region.rank) if isinstance(c, Scalar)]
-        for part in (part for number in numbers for part in walk(number)):
-            place = part.location or region.location
-            if isinstance(part, ParamRef) and kinds.get(part.name) in ("f32", "bool"):
-                hint = f"coordinates and ranks are integers: declare it as {part.name}: i32"
-                yield DtypeError(f"{part.name} is {kinds[part.name]}, no integer", location=place, hint=hint)
-            elif isinstance(part, Compare | Logic):
-                hint = "coordinates and ranks are integers; conditions belong into if or where(c, a, b)"
-                yield DtypeError(f"{print_scalar(part)} is a truth value, no integer", location=place, hint=hint)
 
 
 # Signals and outputs -----------------------------------------------------------------------------------------

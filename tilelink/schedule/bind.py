@@ -13,6 +13,7 @@ from tilelink.ir.program import Notify, Program, Region, Stage, Tensor, Transfer
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import stage_regions, statements
+from tilelink.ir.words import foreign
 from tilelink.schedule import defaults
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
 from tilelink.schedule.bulk import with_bulk
@@ -93,6 +94,8 @@ def _check_parts(program: Program, schedule: Schedule) -> None:
     if schedule.program != program.name:
         message = f"schedule {schedule.name} is for {schedule.program}, not for {program.name}"
         raise ScheduleError(message, location=schedule.location, hint="choose a schedule of this program")
+    for found in foreign(schedule):
+        raise ScheduleError(found.message, location=found.location or schedule.location, hint=found.hint)
     stages = [s.name for s in program.stages]
     for stage in schedule.stages:
         if stage.name not in stages:
@@ -190,11 +193,11 @@ def _concrete_order(part: StageSchedule, numbers: Numbers, ranks: int) -> Order 
         def change(expr: Scalar, place: Location | None = place) -> Scalar | None:
             if isinstance(expr, Ranks):
                 return const(ranks)
-            if isinstance(expr, Param) and expr.name not in numbers:
-                hint = did_you_mean(
-                    expr.name, ["rank", "ranks", *numbers], f"known: {', '.join(['rank', 'ranks', *numbers])}"
-                )
-                raise OrderError(f"unknown name {expr.name!r} in an order", location=place, hint=hint)
+            name = getattr(expr, "name", getattr(expr, "table", None))
+            if name is not None and not (isinstance(expr, Param) and name in numbers):
+                known = ["rank", "ranks", *numbers]
+                hint = did_you_mean(name, known, f"known: {', '.join(known)}")
+                raise OrderError(f"unknown name {name!r} in an order", location=place, hint=hint)
             return const(int(numbers[expr.name])) if isinstance(expr, Param) else None
 
         terms.append(term if term.start is None else replace(term, start=rewrite(term.start, change)))

@@ -1,0 +1,102 @@
+# pyright: basic
+"""Names of generated source: the frame's own are all known, so that no name of a user is one of them."""
+
+from __future__ import annotations
+
+import re
+import symtable
+
+import pytest
+
+from tests.backend.samples import emitted
+from tests.compiler.library import SIZES, cases, in_turn
+from tilelink import compiler
+from tilelink.backend.emit import emit
+from tilelink.backend.names import DERIVED, FRAME
+from tilelink.errors import EmitError
+from tilelink.ir.program import Assign
+from tilelink.ir.visitor import statements
+from tilelink.schedule.bind import bind
+from tilelink.schedule.bound import Bound
+from tilelink.schedule.plan import make_plan
+from tilelink.target import target
+
+NUMBERED = re.compile(r".*_[0-9]+|.*_boxes_[0-9]+x[0-9]+(_at_[0-9]+)?|THRESHOLDS_.*")
+"""Temporaries, which a writer keeps apart from the names of users, and names that tell what they are by themselves."""
+FAR = re.compile(r"_.*_(load|store)_.*")
+"""Functions in which no name of a user stands."""
+
+
+def used(text: str) -> set[str]:
+    """Every name in the functions of a module, and those that the module binds."""
+    tables, found = [symtable.symtable(text, "module", "exec")], set()
+    while tables:
+        table = tables.pop()
+        tables += [one for one in table.get_children() if not FAR.fullmatch(one.get_name())]
+        found |= {s.get_name() for s in table.get_symbols()}
+    return {name for name in found if not NUMBERED.fullmatch(name) and not FAR.fullmatch(name)}
+
+
+def users(bound: Bound) -> set[str]:
+    """The names of a program, and those made of them."""
+    found = set(bound.tensors) | set(bound.stages) | {f"_{name}" for name in bound.stages}
+    for stage in bound.stages.values():
+        found |= {*stage.tiles, *(s.name for s in statements(stage.stage.body) if isinstance(s, Assign))}
+    ends = (*DERIVED, *(f"{kind}_thresholds" for kind in ("tile", "peer", "rank")), "m", "l", "acc")
+    return found | {f"{name}_{end}" for name in found for end in ends}
+
+
+@pytest.mark.parametrize("machine", ["cpu", "sm_90"])
+@pytest.mark.parametrize("dialect", ["triton", "traced", "triton_dist"])
+def test_every_name_that_is_no_users_is_one_of_the_frame(dialect: str, machine: str) -> None:
+    unknown: dict[str, str] = {}
+    for program, schedule in in_turn(cases()):
+        dims = {p.name: (SIZES[k % 4] if p.kind == "dim" else 2) for k, p in enumerate(program.params)}
+        bound = bind(program, schedule, dims, 4, target(machine), "bf16")
+        try:
+            text = emit(bound, make_plan(bound).thresholds, dialect=dialect).text
+        except EmitError:  # the dialect cannot say it
+            continue
+        unknown |= dict.fromkeys(used(text) - users(bound) - FRAME, program.name)
+    assert not unknown
+
+
+TEXT = """
+program p(M):
+    x : in [ranks, M]
+    h : symmetric [ranks, M]
+    y : out [ranks, M]
+    comm send(p: ranks, i: M):
+        tile_push_data(h[rank, i] @ p, x[p, i])
+        producer_tile_notify(h[rank, i] @ p)
+    compute take(q: ranks, i: M):
+        consumer_tile_wait(h[q, i])
+        y[q, i] = h[q, i]
+schedule s for p:
+    send on copy_engine, tile(i=8)
+    h channel(i=2)
+"""
+
+
+@pytest.mark.parametrize("name", ["float", "THRESHOLDS_h_tile", "h_boxes_8x8"])
+def test_a_name_that_source_uses_is_refused(name: str) -> None:
+    module = compiler.parse(TEXT.replace("q", name))
+    bound = bind(module.programs[0], module.schedules[0], {"M": 16}, 2, target("cpu"), "f32")
+    with pytest.raises(EmitError, match=f"the name '{name}' in stage take means something else"):
+        emitted(bound)
+
+
+def test_an_index_of_a_queue_is_no_temporary() -> None:
+    module = compiler.parse(TEXT.replace("p: ranks, i: M", "channel_0: ranks, i: M").replace("@ p", "@ channel_0")
+                            .replace("x[p,", "x[channel_0,"))  # fmt: skip
+    bound = bind(module.programs[0], module.schedules[0], {"M": 16}, 2, target("cpu"), "f32")
+    text = emitted(bound).text
+    assert "channel_0 = tile" in text and "for channel_0 in" not in text and "for channel_1 in" in text
+
+
+def test_a_tensor_is_not_called_as_the_module_of_a_users_function() -> None:
+    head = "program p(M):\n    math : in [M]\n    y : out [M]\n"
+    text = head + "    compute f(i: M):\n        y[i] = call math.exp(math[i])\n"
+    bound = bind(compiler.parse(text).programs[0], None, {"M": 16}, 1, target("cpu"), "f32")
+    with pytest.raises(EmitError, match="the name 'math' in stage f means something else"):
+        emitted(bound)

@@ -1,0 +1,80 @@
+"""Where integers are needed: coordinates, ranks, conditions; and numbers that their types do not hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tilelink.errors import DtypeError, TileLinkError
+from tilelink.ir.parameters import holds_f32
+from tilelink.ir.printer import print_scalar
+from tilelink.ir.program import (
+    FromScalar,
+    Full,
+    If,
+    Literal,
+    Notify,
+    Program,
+    Region,
+    Statement,
+    Store,
+    Transfer,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import Compare, Logic, Param, Scalar, walk
+from tilelink.ir.visitor import reads, value_of, values
+
+
+def regions_of(statement: Statement) -> list[Region]:
+    """The regions that a statement names, without those of the statements in it."""
+    value = value_of(statement)
+    found = reads(value) if value is not None else []
+    match statement:
+        case Store(region=region) | Transfer(target=region) | Notify(region=region) | Wait(region=region):
+            return [region, *found]
+        case _:
+            return found
+
+
+def number_errors(program: Program, statement: Statement) -> Iterator[TileLinkError]:
+    """Notes DtypeError."""
+    kinds = {p.name: p.kind for p in program.params}
+    for region in regions_of(statement):
+        numbers = [c for c in (*region.coords, region.rank) if isinstance(c, Scalar)]
+        for part in (part for number in numbers for part in walk(number)):
+            place = part.location or region.location
+            if isinstance(part, Param) and kinds.get(part.name) in ("f32", "bool"):
+                hint = f"coordinates and ranks are integers: declare it as {part.name}: i32"
+                yield DtypeError(f"{part.name} is {kinds[part.name]}, no integer", location=place, hint=hint)
+            elif isinstance(part, Compare | Logic):
+                hint = "coordinates and ranks are integers; conditions belong into if or where(c, a, b)"
+                yield DtypeError(f"{print_scalar(part)} is a truth value, no integer", location=place, hint=hint)
+    if isinstance(statement, If):
+        hint = "where(c, a, b) chooses by numbers of f32; a condition of an if is about integers and flags"
+        yield from _floats(statement.condition, kinds, hint)
+    value = value_of(statement)
+    for part in values(value) if value is not None else ():
+        if isinstance(part, FromScalar) and not isinstance(part.scalar, Param):
+            yield from _floats(part.scalar, kinds, "numbers of f32 have + - * / and functions")
+        yield from _beyond(part, statement)
+
+
+def _floats(scalar: Scalar, kinds: dict[str, str], hint: str) -> Iterator[TileLinkError]:
+    for part in walk(scalar):
+        if isinstance(part, Param) and kinds.get(part.name) == "f32":
+            place = part.location or scalar.location
+            yield DtypeError(f"{part.name} is f32, and an integer is needed here", location=place, hint=hint)
+
+
+def _beyond(value: Value, statement: Statement) -> Iterator[TileLinkError]:
+    """A number that has no place in its type."""
+    if not isinstance(value, Literal | Full):
+        return
+    number, place = value.value, value.location or statement.location
+    if isinstance(number, int):
+        if not -(2**31) <= number < 2**31:
+            yield DtypeError(f"{number} is no integer of 32 bits", location=place, hint="with a point it is an f32")
+    elif not math.isfinite(number) or not holds_f32(number):
+        hint = "a parameter of kind f32 may be infinite, or nan; a number in the text is 3.4028235e38 at most"
+        yield DtypeError(f"{number} is no number that an f32 holds", location=place, hint=hint)

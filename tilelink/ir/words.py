@@ -1,0 +1,105 @@
+"""What a program or a schedule is made of: names and words of the language, and Python's numbers.
+
+A text holds nothing else. Programs and schedules that are built in Python are looked through, since their names and
+numbers become source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+
+from tilelink.errors import Location
+from tilelink.ir.program import (
+    DTYPES,
+    ELEMENTWISE,
+    SIGNAL_KINDS,
+    Apply,
+    Full,
+    Literal,
+    Notify,
+    Param,
+    Reduce,
+    Stage,
+    Tensor,
+    Transfer,
+    Wait,
+)
+from tilelink.ir.scalar import Binary, Compare, Logic
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+KINDS = ("dim", "i32", "f32", "bool")
+"""Of parameters."""
+_WORDS: dict[tuple[type, str], tuple[str, ...]] = {
+    (Param, "kind"): KINDS,
+    (Tensor, "space"): ("in", "out", "local", "symmetric", "table"),
+    (Notify, "kind"): SIGNAL_KINDS,
+    (Wait, "kind"): SIGNAL_KINDS,
+    (Transfer, "mode"): ("push", "pull", "copy"),
+    (Stage, "kind"): ("comm", "compute"),
+    (Apply, "op"): tuple(ELEMENTWISE),
+    (Reduce, "op"): ("sum", "max", "min"),
+    (Binary, "op"): ("+", "-", "*", "//", "%", "^", "min", "max"),
+    (Compare, "op"): ("==", "!=", "<", "<=", ">", ">="),
+    (Logic, "op"): ("and", "or", "not"),
+}
+
+
+_NAMED = frozenset(
+    {"name", "program", "stage", "tensor", "table", "index", "function", "tiles", "channel", "group", "kind", "place"}
+    | {"direction"}
+)
+"""Fields that hold names, or words that binding looks up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foreign:
+    """A part that no text could have. message, hint: of the error."""
+
+    message: str
+    hint: str
+    location: Location | None
+
+
+def foreign(node: object) -> Iterator[Foreign]:
+    """What a value of the IR or a schedule holds that the language has not."""
+    yield from _foreign(node, None)
+
+
+def _foreign(node: object, location: Location | None) -> Iterator[Foreign]:
+    location = getattr(node, "location", None) or location
+    for field in fields(node):  # pyright: ignore[reportArgumentType] - a dataclass
+        if field.compare:
+            yield from _in_field(node, field.name, getattr(node, field.name), location)
+
+
+def _in_field(node: object, field: str, part: object, location: Location | None) -> Iterator[Foreign]:
+    if is_dataclass(part) and not isinstance(part, type):
+        yield from _foreign(part, location)
+    elif isinstance(part, tuple):
+        for one in part:  # pyright: ignore[reportUnknownVariableType]
+            yield from _in_field(node, field, one, location)
+    elif isinstance(part, str):
+        yield from _in_text(node, field, part, location)
+    elif part is not None and type(part) not in (int, bool, float if isinstance(node, Literal | Full) else int):
+        yield _no_number(node, field, part, location)
+
+
+def _no_number(node: object, field: str, part: object, location: Location | None) -> Foreign:
+    message = f"{type(node).__name__} with {field} = {part!r}"
+    return Foreign(message=message, hint="numbers in programs are Python's: int(n), float(x)", location=location)
+
+
+def _in_text(node: object, field: str, text: str, location: Location | None) -> Iterator[Foreign]:
+    words = DTYPES if field == "dtype" else _WORDS.get((type(node), field))
+    if words is not None:
+        if text not in words:
+            message = f"{type(node).__name__} with {field} = {text!r}"
+            yield Foreign(message=message, hint=f"one of {', '.join(words)}", location=location)
+    elif field not in _NAMED:
+        yield _no_number(node, field, text, location)
+    elif (DOTTED if field == "function" else NAME).fullmatch(text) is None:
+        hint = "a name is a letter or _, then letters, digits and _, all of ASCII"
+        yield Foreign(message=f"{text!r} is no name", hint=hint, location=location)
