@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import tilelink
 from tilelink import compiler
 from tilelink.cli import app
-from tilelink.errors import SeveralErrors, TileLinkError
+from tilelink.errors import SeveralErrors, TileLinkError, UnknownNameError
 from tilelink.frontend.checker import check
 
 HEAD = """\
@@ -395,11 +395,35 @@ RIGHT = {
     "both branches": ["if rank == 0:", "    v = 1.0", "else:", "    v = 2.0", "c[i, j] = v", Y],
     "an earlier round": ["for (s: ranks):", "    if s == 0:", "        v = 1.0", "    c[i, j] = v", Y],
     "behind a loop": ["for (s: ranks):", "    v = x[i, :]", "c[i, j] = sum(v, axis=1)[:, None]", Y],
+    "behind a loop over a dimension and more": [
+        "for (k: K + ranks - 1):",
+        "    v = 1.0 * k",
+        "c[i, j] = v",
+        Y,
+    ],
+    "in a loop with as many rounds": [
+        "for (s: ranks - 1):",
+        "    v = 1.0 * s",
+        "for (q: ranks - 1):",
+        "    c[i, j] = v",
+        Y,
+    ],
     "an accumulator": ["v = zeros(f32)", "for (k: K):", "    v += sum(x[i, k], axis=1)[:, None]", "c[i, j] = v", Y],
     "a table in comparisons": ["c[i, j] = where(pos(i)[:, None] < t[i][:, None], 1.0, 0.0)", Y],
     "the own rank by name": ["c[i, j] = dot(x[i, :] @ rank, w[j, :].T)", Y],
     "integers": ["c[i, j] = f32(t[i])[:, None] * 2.5", Y],
 }
+
+
+@pytest.mark.parametrize(
+    "extent", ["ranks - 1", "K // 2", "K - 1", "min(ranks - 1, K)", "ranks % 2", "n", "n * n", "(n + 1) // ranks"]
+)
+def test_a_loop_that_may_have_no_round_gives_no_name_its_value(extent: str) -> None:
+    text = body(f"for (s: {extent}):", "    v = 1.0 * s", "c[i, j] = v", Y)
+    with pytest.raises(UnknownNameError) as caught:
+        check(compiler.parse(text).programs[0])
+    assert caught.value.message == f"v has a value only where the loop that assigns it has rounds: {extent} > 0"
+    assert caught.value.hint == "assign v before the loop"
 
 
 @pytest.mark.parametrize("name", RIGHT)

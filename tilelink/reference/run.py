@@ -31,7 +31,7 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Lookup, Ranks, Scalar, Whole
 from tilelink.ir.typing import StageTyping, Typing, infer
 from tilelink.reference import boxes
-from tilelink.reference.scalars import Numbers, Scope, along_table, extent, tile
+from tilelink.reference.scalars import Scope, along_table, extent, tile
 from tilelink.reference.values import DTYPES, Evaluator, named_dtype
 
 WRITES = "write"

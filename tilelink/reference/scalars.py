@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilelink.errors import BindingError, CoverageError
+from tilelink.ir.parameters import Numbers
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Tensor
 from tilelink.ir.scalar import (
@@ -29,8 +30,6 @@ from tilelink.ir.scalar import (
     Scalar,
     Whole,
 )
-
-Numbers = Mapping[str, int | float | bool]
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,

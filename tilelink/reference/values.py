@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tilelink.errors import BindingError, DtypeError
+from tilelink.errors import BindingError, DtypeError, UnknownNameError
 from tilelink.ir.program import (
     Apply,
     Attend,
@@ -113,6 +113,9 @@ class Evaluator:
             case Read(region=region):
                 return _wide(self.read(region))
             case Local(name=name):
+                if name not in self.locals:
+                    hint = "assign it before the loop: a name has its value from what was run before"
+                    raise UnknownNameError(f"{name} has no value yet in this round", location=value.location, hint=hint)
                 return self.locals[name]
             case Literal(value=number):
                 return torch.tensor(number) if isinstance(number, bool | int) else _wide(torch.tensor(number))
