@@ -91,3 +91,10 @@ def test_an_unknown_index_is_refused_with_the_known_ones() -> None:
     with pytest.raises(OrderError) as caught:
         decode(Order(nest=(IndexOrder(index="q"),)), {"i": 2, "j": 2}, PART)
     assert caught.value.hint == "indices: i, j"
+
+
+@pytest.mark.parametrize("counts", [{"i": 4}, {"i": 2, "j": 3, "k": 2}], ids=["alone", "outermost"])
+def test_bands_are_of_one_of_the_two_innermost_indices(counts: dict[str, int]) -> None:
+    order = Order(nest=tuple(IndexOrder(index=name) for name in counts), group=("i", 2))
+    with pytest.raises(OrderError, match=r"group\(i, 2\) needs i among the two innermost indices"):
+        visit(order, counts)
