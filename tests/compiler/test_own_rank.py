@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tilelink import compiler
-from tilelink.errors import RemoteAccessError
+from tilelink.errors import RemoteAccessError, ScheduleError
 
 HEAD = """
 program own(M):
@@ -68,5 +68,5 @@ schedule s for pulled:
     f push
 """
     module = compiler.parse(text)
-    with pytest.raises(RemoteAccessError, match="peers cannot reach h, which is local and not symmetric"):
+    with pytest.raises(ScheduleError, match="stage f cannot push h"):
         compiler.bound(module.programs[0], module.schedules[0], ranks=2, dims={"M": 24})

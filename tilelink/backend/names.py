@@ -45,7 +45,7 @@ def user_names(bound: Bound, stage: BoundStage) -> frozenset[str]:
         if reserved or (name in own and name in tensors):
             message = f"the name {name!r} in stage {stage.name} means something else in the generated source"
             raise EmitError(message, location=place.location, hint="choose another name")
-    return frozenset(own) | tensors | derived | modules | FRAME
+    return frozenset(own) | tensors | frozenset(bound.stages) | derived | modules | FRAME
 
 
 def functions(stage: Stage) -> frozenset[str]:
