@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilelink
-from tilelink.errors import BindingError, CoverageError, ScheduleError, TileSizeError
+from tilelink.errors import BindingError, CoverageError, ScheduleError, TileLinkError, TileSizeError
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.plan import make_plan
@@ -324,3 +324,46 @@ def test_a_size_does_not_divide_by_zero() -> None:
 def test_the_ends_of_loops_are_of_the_numbers_of_the_program() -> None:
     body = stage("t = zeros(f32)", "for (z: M // G, q: ranks // 2):", "    t += x[i, :]", "y[i, :] = t")
     assert refused(body) == []
+
+
+# Names -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "safe"),
+    [
+        (("for (u: ranks):", "    if u > 0:", "        t = x[i, :]", "y[i, :] = t"), True),
+        (("for (u: ranks):", "    if u > 1:", "        t = x[i, :]", "y[i, :] = t"), False),
+        (
+            (
+                "for (u: ranks):",
+                "    if u == rank:",
+                "        t = x[i, :]",
+                "    else:",
+                "        t = t * 2.0",
+                "y[i, :] = t",
+            ),
+            False,
+        ),
+        (
+            (
+                "for (u: ranks):",
+                "    if u == 0:",
+                "        t = x[i, :]",
+                "    else:",
+                "        t += x[i, :]",
+                "y[i, :] = t",
+            ),
+            True,
+        ),
+    ],
+)
+def test_a_name_is_read_after_it_was_assigned(lines: tuple[str, ...], safe: bool) -> None:
+    found = refused(stage(*lines))
+    assert found == [] if safe else "reads t, to which nothing has been assigned" in found[0]
+
+
+@pytest.mark.parametrize("line", ["if rows[:] == 1:\n            y[i, :] = x[i, :]", "y[i, :] = x[1 + rows[:], :]"])
+def test_a_row_of_a_table_is_no_integer(line: str) -> None:
+    with pytest.raises(TileLinkError, match=r"rows\[:\] is a row of rows, and an integer is needed here"):
+        tilelink.check(tilelink.parse(HEAD + stage(line)).programs[0])

@@ -42,10 +42,10 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.reach import away, reach_error
-from tilelink.ir.scalar import Compare, Index, Int, Logic, Lookup, Rank, Scalar, walk
+from tilelink.ir.scalar import Compare, Index, Int, Logic, Lookup, Rank, Scalar, Whole, walk
 from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.typing import infer
-from tilelink.ir.visitor import reads, statements, value_of
+from tilelink.ir.visitor import reads, stage_regions, stage_scalars, statements, value_of
 
 
 def require_program(program: object) -> None:
@@ -74,6 +74,7 @@ def check(program: Program) -> Program:
         for statement in statements(stage.body):
             for error in (*_access_errors(program, statement), *number_errors(program, statement)):
                 mistakes.add(error)
+        _check_rows(stage, mistakes)
         check_assigned(stage, typing.stage(stage.name), mistakes)
         check_kinds(stage, typing.stage(stage.name), mistakes)
         _check_repeats(program, stage, mistakes)
@@ -115,6 +116,17 @@ def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
             message = f"{decl.name} runs over {print_scalar(first.extent)} and over {print_scalar(decl.extent)}"
             hint = "an index has one tile size in a stage: give the second loop's index a name of its own"
             mistakes.add(DuplicateNameError(message, location=decl.location, related=first.location, hint=hint))
+
+
+def _check_rows(stage: Stage, mistakes: Mistakes) -> None:
+    """A row of a table is a coordinate by itself, and no integer."""
+    whole = {id(coord) for region in stage_regions(stage) for coord in region.coords}
+    for expr in stage_scalars(stage):
+        for part in walk(expr):
+            if isinstance(part, Lookup) and any(isinstance(c, Whole) for c in part.coords) and id(part) not in whole:
+                message = f"{print_scalar(part)} is a row of {part.table}, and an integer is needed here"
+                hint = f"name one entry, {part.table}[i], or take the row as it is for a coordinate"
+                mistakes.add(ShapeError(message, location=part.location or stage.location, hint=hint))
 
 
 # Accesses ----------------------------------------------------------------------------------------------------

@@ -68,6 +68,35 @@ def operands(value: Value) -> Iterator[Value]:
             yield from (c for c in child if isinstance(c, Value))
 
 
+def local_names(value: Value) -> set[str]:
+    """The names that a value reads."""
+    return {part.name for part in values(value) if isinstance(part, Local)}
+
+
+def read_unassigned(body: tuple[Statement, ...], *, rounds: bool) -> set[str]:
+    """The names that a body may read before it has assigned them. rounds: whether each loop has a round."""
+    found: set[str] = set()
+
+    def go_through(body: tuple[Statement, ...], assigned: set[str]) -> set[str]:
+        for statement in body:
+            value = value_of(statement)
+            found.update(local_names(value) - assigned if value is not None else ())
+            match statement:
+                case Assign(name=name):
+                    assigned = assigned | {name}
+                case If(then=then, orelse=orelse):
+                    assigned = go_through(then, assigned) & go_through(orelse, assigned)
+                case For(body=inner):
+                    after = go_through(inner, assigned)
+                    assigned = after if rounds else assigned
+                case _:
+                    pass
+        return assigned
+
+    go_through(body, set())
+    return found
+
+
 def mixes(value: Value) -> bool:
     """Whether elements of the value may come of elements at other places of its operands."""
     return not all(isinstance(part, Read | Local | Literal | FromScalar | Apply | Cast) for part in values(value))

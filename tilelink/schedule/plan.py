@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.program import Assign, For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import Env, Lookup, Scalar, evaluate
-from tilelink.ir.visitor import reads, value_of
+from tilelink.ir.visitor import local_names, read_unassigned, reads, value_of
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
 from tilelink.schedule.columns import Ints, expand, join
 from tilelink.schedule.orders import TILE
@@ -229,6 +229,28 @@ class _Rows:
         return _Rows(task=self.task[mask], position=self.position[mask], rank=self.rank[mask], indices=indices)
 
 
+@dataclass(kw_only=True)
+class _Uses:
+    """Where the tasks of a stage read and assign a name: (statement, tasks, positions) and (tasks, positions)."""
+
+    read: list[tuple[int, Ints, Ints]] = field(default_factory=list[tuple[int, Ints, Ints]])
+    assigned: list[tuple[Ints, Ints]] = field(default_factory=list[tuple[Ints, Ints]])
+
+    def faults(self, name: str) -> Iterator[Fault]:
+        """The first task that reads the name before it has assigned it."""
+        tasks = max((int(task.max(initial=-1)) for _, task, _ in self.read), default=-1) + 1
+        first = np.full(tasks, np.iinfo(np.int64).max)
+        for task, position in self.assigned:
+            known = task < tasks
+            np.minimum.at(first, task[known], position[known])
+        for number, task, position in self.read:
+            for row in np.flatnonzero(first[task] >= position)[:1]:
+                message = f"reads {name}, to which nothing has been assigned"
+                hint = f"assign {name} before the loop or the condition that may leave it out"
+                yield Fault(task=int(task[row]), statement=number, message=message, hint=hint)
+                return
+
+
 class _Collector:
     """Walks the stages' bodies once, for all ranks, tiles and iterations together."""
 
@@ -244,6 +266,7 @@ class _Collector:
         self.dims = max((len(t.shape) for t in bound.tensors.values()), default=1)
         self.statements: list[tuple[str, Statement]] = []
         self.faults: list[Fault] = []
+        self._unsure: dict[str, _Uses] = {}
         self._accesses: list[tuple[Ints, ...]] = []
         self._signals: list[tuple[Ints, ...]] = []
         self._transfers: list[tuple[Ints, ...]] = []
@@ -256,7 +279,11 @@ class _Collector:
         indices = {d.name: self._column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
         task = self.first_task[stage.name] + rank * total + t
         rows = _Rows(task=task, position=np.zeros_like(task), rank=rank, indices=indices)
+        self._unsure = {name: _Uses() for name in sorted(read_unassigned(stage.stage.body, rounds=False))}
         self._block(stage, stage.stage.body, rows)
+        for name, uses in self._unsure.items():
+            for fault in uses.faults(name):
+                self.faults.append(fault)
 
     def _column(self, expr: Scalar, env: Env, rows: int) -> Ints:
         return np.broadcast_to(np.asarray(evaluate(expr, env), dtype=np.int64), (rows,))
@@ -326,7 +353,11 @@ class _Collector:
         value = value_of(statement)
         for region in reads(value) if value is not None else []:
             self._access(stage, number, READ, region, rows)
+        for name in self._unsure.keys() & (local_names(value) if value is not None else set[str]()):
+            self._unsure[name].read.append((number, rows.task, rows.position))
         match statement:
+            case Assign(name=name) if name in self._unsure:
+                self._unsure[name].assigned.append((rows.task, rows.position))
             case Store(region=region):
                 self._access(stage, number, WRITE, region, rows)
             case Transfer(target=target, source=source):

@@ -26,7 +26,6 @@ from tilelink.ir.program import (
     Expand,
     For,
     Full,
-    If,
     Literal,
     Local,
     Reduce,
@@ -38,7 +37,7 @@ from tilelink.ir.program import (
     Value,
 )
 from tilelink.ir.typing import StageTyping, Typing
-from tilelink.ir.visitor import operands, statements, value_of, values
+from tilelink.ir.visitor import local_names, operands, read_unassigned, statements, value_of, values
 from tilelink.schedule.bound import BoundStage
 from tilelink.schedule.defaults import padded
 
@@ -130,11 +129,11 @@ class _Rounds:
     def _check_step(self, name: str, value: Value, statement: Statement) -> None:
         match value:
             case Apply(op="add" | "sub" | "maximum" | "minimum" as op, args=(left, right)):
-                new = right if _names(left) & self.carried else left
-                if not _names(new) & self.running and self._class(new) not in PUT_TOGETHER[op]:
+                new = right if local_names(left) & self.carried else left
+                if not local_names(new) & self.running and self._class(new) not in PUT_TOGETHER[op]:
                     raise self._error(f"combines them in {name} in a way that depends on it", statement)
             case _:
-                if not _names(value) & self.running and self._class(value) in (SUM, MAX, MIN, MIXED):
+                if not local_names(value) & self.running and self._class(value) in (SUM, MAX, MIN, MIXED):
                     raise self._error(f"keeps in {name} what it made of one of them", statement)
 
     def _reduces(self, value: Value) -> bool:
@@ -162,9 +161,8 @@ class _Rounds:
     @cached_property
     def stale(self) -> frozenset[str]:
         """Names that a round reads as the round before left them."""
-        found: set[str] = set()
-        _read_first(self.loop.body, set(), found)
-        return frozenset(found & self.assigned.keys()) - self.carried
+        first = read_unassigned(self.loop.body, rounds=True)
+        return frozenset(first & self.assigned.keys()) - self.carried
 
     def _sources(self, name: str) -> set[str]:
         """The names that the loop assigns and that a name comes of."""
@@ -172,7 +170,7 @@ class _Rounds:
         fresh = [name]
         while fresh:
             for statement in self.assigned[fresh.pop()]:
-                new = (_names(statement.value) & self.assigned.keys()) - found
+                new = (local_names(statement.value) & self.assigned.keys()) - found
                 found |= new
                 fresh += new
         return found
@@ -225,30 +223,9 @@ class _Rounds:
             if id(statement) in inside:
                 continue
             value = value_of(statement)
-            yield from sorted((_names(value) & self.assigned.keys()) - gone if value is not None else ())
+            yield from sorted((local_names(value) & self.assigned.keys()) - gone if value is not None else ())
             if isinstance(statement, Assign) and any(statement is s for s in body):
                 gone.add(statement.name)
-
-
-def _read_first(body: tuple[Statement, ...], assigned: set[str], found: set[str]) -> set[str]:
-    """Adds the names that a body reads before it has surely assigned them; returns those that it has."""
-    for statement in body:
-        value = value_of(statement)
-        found |= _names(value) - assigned if value is not None else set()
-        match statement:
-            case Assign(name=name):
-                assigned = assigned | {name}
-            case If(then=then, orelse=orelse):
-                assigned = _read_first(then, assigned, found) & _read_first(orelse, assigned, found)
-            case For(body=inner):
-                assigned = _read_first(inner, assigned, found)
-            case _:
-                pass
-    return assigned
-
-
-def _names(value: Value) -> set[str]:
-    return {part.name for part in values(value) if isinstance(part, Local)}
 
 
 def _joined(classes: set[int]) -> int:

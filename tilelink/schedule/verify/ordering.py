@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from tilelink.errors import ExclusiveWriteError, OrderingError, VerificationError
+from tilelink.schedule.columns import expand
 from tilelink.schedule.places import box
 from tilelink.schedule.plan import NOTIFY, READ, WRITE, Ints, Plan
 from tilelink.schedule.verify.astray import astray
@@ -16,6 +17,9 @@ from tilelink.schedule.verify.cells import Cells, groups
 from tilelink.schedule.verify.happens_before import BySignals, HappensBefore
 from tilelink.schedule.verify.in_place import onto_itself
 from tilelink.schedule.verify.refusal import refuse, where
+
+MOST_CELLS = 2**22
+"""Cells of boxes that are looked at together: what bounds the memory that this takes."""
 
 
 def ordering(plan: Plan) -> Iterator[VerificationError]:
@@ -140,22 +144,41 @@ def pairs(plan: Plan, rows: Ints, kind: int) -> tuple[Ints, Ints]:
     unique, group = np.unique(boxes, axis=0, return_inverse=True)
     order = np.argsort(group.ravel(), kind="stable")
     starts = np.searchsorted(group.ravel()[order], np.arange(len(unique) + 1))
-    left: list[Ints] = []
-    right: list[Ints] = []
-    for n, corners in enumerate(unique):
-        here = tuple(slice(b, e) for b, e in zip(corners[:dims], corners[dims:], strict=True))
-        owners = np.unique(owner[here][count[here] == 1])
-        meet = (low[crowded] < corners[dims:]).all(axis=1) & (corners[:dims] < high[crowded]).all(axis=1)
-        owners = np.concatenate([owners, crowded[meet]])
-        readers = others[order[starts[n] : starts[n + 1]]]
-        left.append(np.repeat(owners, len(readers)))
-        right.append(np.tile(readers, len(owners)))
-    first = rows[np.concatenate(left)] if left else rows[:0]
-    second = rows[np.concatenate(right)] if right else rows[:0]
+    where, owners = _owners(unique[:, :dims], unique[:, dims:], count, owner)
+    if len(crowded):
+        meet = [np.flatnonzero(_meet(corners, low[crowded], high[crowded])) for corners in unique]
+        where = np.concatenate([where, np.repeat(np.arange(len(unique)), [len(m) for m in meet])])
+        owners = np.concatenate([owners, *(crowded[m] for m in meet)])
+        by_box = np.argsort(where, kind="stable")
+        where, owners = where[by_box], owners[by_box]
+    source, at = expand(starts[where][:, None], starts[where + 1][:, None], (len(others),))
+    first, second = rows[owners[source]], rows[others[order[at]]]
     if kind == READ:
         return first, second
     apart = a.task[first] != a.task[second]
     return first[apart], second[apart]
+
+
+def _owners(low: Ints, high: Ints, count: Ints, owner: Ints) -> tuple[Ints, Ints]:
+    """(box, who), in this order, for each of the boxes [low, high) of cells and all who alone own one of its cells."""
+    boxes: list[Ints] = []
+    found: list[Ints] = []
+    volume = np.cumsum(np.prod(high - low, axis=1))
+    parts = np.split(np.arange(len(low)), np.flatnonzero(np.diff(volume // MOST_CELLS)) + 1)
+    for part in parts:
+        source, cell = expand(low[part], high[part], count.shape)
+        alone = count.ravel()[cell] == 1
+        span = int(owner.max(initial=0)) + 1
+        keys = np.unique(part[source[alone]] * span + owner.ravel()[cell[alone]])
+        boxes.append(keys // span)
+        found.append(keys % span)
+    return np.concatenate(boxes), np.concatenate(found)
+
+
+def _meet(corners: Ints, low: Ints, high: Ints) -> np.ndarray:
+    """Which boxes have cells in common with the one between two corners."""
+    dims = len(corners) // 2
+    return np.logical_and((low < corners[dims:]).all(axis=1), (corners[:dims] < high).all(axis=1))
 
 
 def _check_reads(

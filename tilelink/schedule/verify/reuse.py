@@ -52,13 +52,16 @@ class _Meeting:
 def reuse(plan: Plan) -> Iterator[VerificationError]:
     """Refusals of accesses to a peer that can run into an earlier launch of it."""
     staged = [t.slots for t in plan.bound.tensors.values() if t.decl.space == "in" and t.decl.symmetric]
+    asked = np.zeros((len(plan.bound.kernels), len(plan.bound.tensors)), bool)
+    for tensor in plan.bound.tensors.values():
+        for number, kernel in enumerate(plan.bound.kernels):
+            waits = [*staged, kernel.reuse_lag] if kernel.reuse_lag else staged
+            asked[number, tensor.number] = not (kernel.needs_entry or (waits and min(waits) <= tensor.slots))
+    if not asked.any():
+        return
     apart = _Apart(plan)
-    for meeting in _meetings(plan):
+    for meeting in _meetings(plan, asked):
         tensor = plan.bound.tensor_numbered(meeting.tensor)
-        kernel = plan.bound.kernels[meeting.kernel]
-        waits = [*staged, kernel.reuse_lag] if kernel.reuse_lag else staged
-        if kernel.needs_entry or (waits and min(waits) <= tensor.slots):
-            continue
         behind = [q for q in sorted(meeting.others) if not apart.finished(meeting, q, tensor.slots)]
         if behind:
             message = f"touches {tensor.name} with rank {behind[0]}, which may still be {tensor.slots} launches behind"
@@ -67,8 +70,11 @@ def reuse(plan: Plan) -> Iterator[VerificationError]:
             return
 
 
-def _meetings(plan: Plan) -> Iterator[_Meeting]:
-    """Who touches a peer's memory, then who touches the own memory that a peer may be late for."""
+def _meetings(plan: Plan, asked: np.ndarray) -> Iterator[_Meeting]:
+    """Who touches a peer's memory, then who touches the own memory that a peer may be late for.
+
+    asked: [kernels, tensors], whether no wait of the kernel answers for the tensor.
+    """
     a, s = plan.accesses, plan.signals
     kernel = np.array([n for n, _, _ in plan.lanes])
     rank = np.array([r for _, r, _ in plan.lanes])
@@ -84,8 +90,8 @@ def _meetings(plan: Plan) -> Iterator[_Meeting]:
     statement = np.concatenate([a.statement, s.statement[notify]])
     own = rank[plan.lane[task]]
     rows = np.stack([kernel[plan.lane[task]], own, peer, tensor], axis=1)
-    far = np.flatnonzero(own != peer)
-    partners = _partners(plan, own[: len(a.task)])
+    far = np.flatnonzero((own != peer) & asked[rows[:, 0], tensor])
+    partners = _partners(plan, own[: len(a.task)]) if len(far) else {}
     keys, first, group = np.unique(rows[far], axis=0, return_index=True, return_inverse=True)
     order = np.argsort(group.ravel(), kind="stable")
     bounds = np.searchsorted(group.ravel()[order], np.arange(len(keys) + 1))
@@ -100,7 +106,7 @@ def _meetings(plan: Plan) -> Iterator[_Meeting]:
             positions=position[mine],
             statement=int(statement[far[first[n]]]),
         )
-    yield from _own_memory(plan, kernel[plan.lane[a.task]], own[: len(a.task)])
+    yield from _own_memory(plan, asked, kernel[plan.lane[a.task]], own[: len(a.task)])
 
 
 def _partners(plan: Plan, own: Ints) -> Mapping[tuple[int, int, int], frozenset[int]]:
@@ -118,14 +124,14 @@ def _partners(plan: Plan, own: Ints) -> Mapping[tuple[int, int, int], frozenset[
     }
 
 
-def _own_memory(plan: Plan, kernel: Ints, own: Ints) -> Iterator[_Meeting]:
+def _own_memory(plan: Plan, asked: np.ndarray, kernel: Ints, own: Ints) -> Iterator[_Meeting]:
     """Writes of own memory that a peer reads, or writes without the launch's end waiting for it."""
     a = plan.accesses
     order = HappensBefore(plan=plan)
     inputs = [t.number for t in plan.bound.tensors.values() if t.decl.space == "in"]
     for name, owner, rows in groups(plan):
         number = plan.bound.tensors[name].number
-        if number in inputs:
+        if number in inputs or not asked[:, number].any():
             continue
         readers = np.unique(own[rows[a.kind[rows] == READ]])
         mine = rows[(a.kind[rows] == WRITE) & (own[rows] == owner)]
@@ -139,7 +145,7 @@ def _own_memory(plan: Plan, kernel: Ints, own: Ints) -> Iterator[_Meeting]:
                 q = int(own[row])
                 late[q] = np.append(late.get(q, mine[:0]), before)
         for q, writes in late.items():
-            yield from _by_kernel(plan, kernel, owner, q, number, writes)
+            yield from _by_kernel(plan, kernel, owner, q, number, writes[asked[kernel[writes], number]])
 
 
 def _by_kernel(plan: Plan, kernel: Ints, owner: int, other: int, tensor: int, rows: Ints) -> Iterator[_Meeting]:
