@@ -338,7 +338,7 @@ def compile(
         from tilelink.runtime.cuda.device import current_target, group_of
 
         members = group_of(group, ranks)
-        gpu = target or current_target()
+        gpu = target or current_target(members)
         verified = plan(program, schedule, ranks=members.size(), dims=dims, dtype=dtype, target=gpu, tables=tables)
         deadline = deadline_s or settings().deadline
         return gpu_kernel(verified, layout(verified), members, tables or {}, deadline, trace)

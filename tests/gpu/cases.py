@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -136,8 +136,16 @@ def trial(case: Case, dims: Mapping[str, Any], launches: int) -> Trial:
 @lru_cache(maxsize=2)
 def _trial(program: Program, dims: tuple[tuple[str, Any], ...], launches: int) -> Trial:
     """Kept for the other schedules of the program, which are its next cases."""
-    rank, ranks, numbers = dist.get_rank(), dist.get_world_size(), dict(dims)
-    inputs = random_inputs(program, ranks=ranks, dims=numbers, dtype="bf16", launches=launches, seed=0)
-    every = [compiler.reference(program, one, dims=numbers, dtype="bf16")[rank] for one in inputs]
+    return trial_for((program, None), dict(dims), dist.get_rank(), dist.get_world_size(), launches=launches)
+
+
+def trial_for(
+    case: Case, dims: Mapping[str, Any], rank: int, ranks: int,
+    change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] = dict, launches: int = 1,
+) -> Trial:  # fmt: skip
+    """That of any rank of so many; change: what is made of every rank's inputs before."""
+    drawn = random_inputs(case[0], ranks=ranks, dims=dict(dims), dtype="bf16", launches=launches, seed=0)
+    inputs = [[change(dict(own)) for own in one] for one in drawn]
+    every = [compiler.reference(case[0], one, dims=dict(dims), dtype="bf16")[rank] for one in inputs]
     expected = [{name: value.float() for name, value in one.items()} for one in every]
     return Trial(inputs=[one[rank] for one in inputs], expected=expected)

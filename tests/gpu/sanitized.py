@@ -132,7 +132,7 @@ def run(one: Chosen, peers: list[tuple[int, int]]) -> str:
 def seen(kernel: GpuKernel) -> list[tuple[int, int]]:
     """The addresses of what peers have mapped here for a kernel, from and up to."""
     heap: Any = kernel._heap
-    mapped = [(heap._bases, heap._memory.numel())]
+    mapped = [(heap._bases, heap.memory.numel())]
     if kernel._tracer is not None:
         clocks: Any = kernel._tracer._clocks
         mapped.append((list(clocks._handle.buffer_ptrs), clocks._mail.numel() * clocks._mail.itemsize))

@@ -211,7 +211,7 @@ def deadlines() -> None:
             late = checks.raises(DeadlineError, lambda: [kernel(ready) for _ in range(3)], "three launches alone")
             checks.expect(time.monotonic() - begin < 10, f"it took {time.monotonic() - begin:.1f} s")
             if late is not None:
-                checks.expect(late.rank == rank, f"it names rank {late.rank}")
+                checks.expect(late.rank != 0, "it names the rank that waited for nobody")
                 checks.expect(bool(late.channel_name), "it names no channel")
             checks.raises(DeadlineError, lambda: kernel(ready), "a launch after a late one")
         torch.cuda.synchronize()

@@ -6,14 +6,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.compiler.library import Case
 from tests.gpu import campaign, sanitizer
 from tests.gpu.campaign import LIMITS_S, Outcome
 from tests.gpu.ranks import ROOT
+from tilelink import compiler
 
 # Ranks in lock-step ------------------------------------------------------------------------------------------
 
@@ -146,11 +149,21 @@ def test_scenarios_are_chosen_by_name() -> None:
 
 
 def test_every_scenario_is_there() -> None:
-    from tests.gpu import ops_scenarios, scenarios
+    from tests.gpu.worker import functions
 
-    for name in LIMITS_S:
-        module = ops_scenarios if name.startswith("ops_") else scenarios
-        assert callable(getattr(module, name.removeprefix("ops_"))), name
+    known = functions()
+    assert all(callable(known[name]) for name in LIMITS_S)
+
+
+def test_callers_meet_every_manner_of_launch() -> None:
+    from tests.compiler.library import cases, dims
+    from tests.gpu.callers import called, manner
+
+    def manners(chosen: Iterable[Case]) -> set[tuple[bool, ...]]:
+        numbers = {"ranks": 2, "dtype": "bf16", "target": "sm_90"}
+        return {manner(compiler.bound(*case, dims=dims(case[0], 2), **numbers)) for case in chosen}
+
+    assert manners(cases()) <= manners(called())
 
 
 def test_without_gpus_a_scenario_is_an_outcome_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

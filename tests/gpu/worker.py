@@ -5,13 +5,20 @@
 
 import sys
 
-from tests.gpu import ops_scenarios, scenarios
+from tests.gpu import callers, ops_callers, ops_scenarios, scenarios
 from tests.gpu.campaign import LIMITS_S
 from tests.gpu.ranks import LIMIT_S, run_scenarios
+
+
+def functions() -> dict[str, object]:
+    """All that scenarios may be, by their names."""
+    of_operators = vars(ops_scenarios) | vars(ops_callers)
+    return vars(callers) | vars(scenarios) | {f"ops_{name}": value for name, value in of_operators.items()}
+
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--list"]:
         print("".join(f"{name:24} {limit:4} s\n" for name, limit in LIMITS_S.items()), end="")
     else:
-        known = vars(scenarios) | {f"ops_{name}": value for name, value in vars(ops_scenarios).items()}
+        known = functions()
         run_scenarios(known, sys.argv[1:], sum(LIMITS_S.get(name, LIMIT_S) for name in sys.argv[1:]))

@@ -94,7 +94,7 @@ def test_all_ranks_let_their_copy_engines_begin_or_none(
 ) -> None:
     """One that tells of a launch in its next one must not be waited for at the end of this one."""
     program, made = case_of("ag_gemm_in_place-h200"), list[dict[str, Any]]()
-    monkeypatch.setattr(kernel, "_of_all", lambda own, group, device: [own, others])
+    monkeypatch.setattr(kernel, "of_all", lambda own, group, device: [own, others])
     monkeypatch.setattr(kernel, "CopyEngine", lambda *_, **named: made.append(named))
     rank: Any = SimpleNamespace(
         _program=program, _rank=0, _group=None, device=torch.device("cpu"), _place=None, _tracer=None, _watch=None,

@@ -11,7 +11,7 @@ from tilelink import compiler
 from tilelink.compiler_cpu import layout
 from tilelink.compiler_gpu import gpu_program
 from tilelink.errors import RankError
-from tilelink.runtime.cuda import kernel
+from tilelink.runtime.cuda import device
 from tilelink.runtime.cuda.spec import GpuProgram
 
 SENT = compiler.parse("""
@@ -58,10 +58,10 @@ def test_other_modules_are_told_apart() -> None:
 
 def test_ranks_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = program(CROSSED), program(STRAIGHT)
-    agree: Any = vars(kernel)["_agree"]
-    monkeypatch.setattr(kernel, "_of_all", lambda own, group, device: [own, one.fingerprint])
-    monkeypatch.setattr(kernel.dist, "get_rank", lambda group: 0)
-    agree(one, None, None)
+    agree: Any = device.agree
+    monkeypatch.setattr(device, "of_all", lambda own, group, device: [own, one.fingerprint])
+    monkeypatch.setattr(device.dist, "get_rank", lambda group: 0)
+    agree(one.fingerprint, None, None)
     with pytest.raises(RankError, match="rank 0 and rank 1 compile different programs") as caught:
-        agree(other, None, None)
+        agree(other.fingerprint, None, None)
     assert caught.value.hint is not None and "tables" in caught.value.hint

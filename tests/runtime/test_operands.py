@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tilelink.errors import BindingError
-from tilelink.runtime.cuda.operands import Operands
+from tilelink.runtime.cuda.operands import Operands, check_apart
 from tilelink.runtime.job import TensorLayout
 
 CPU = torch.device("cpu")
@@ -73,3 +73,82 @@ def test_new_tensors_are_whole_and_not_each_others() -> None:
     ]  # fmt: skip
     assert all(t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes for t in found.values())
     assert list(other) == ["w"] and other["w"].data_ptr() != found["w"].data_ptr()
+
+
+# What cannot be an operand -----------------------------------------------------------------------------------
+
+
+class Pretended(torch.Tensor):
+    """A tensor that stands for memory which is not there, as those of tracing do."""
+
+    def data_ptr(self) -> int:
+        raise RuntimeError("no data")
+
+
+SPARSE = torch.zeros(8).to_sparse()
+
+
+@pytest.mark.parametrize(
+    ("w", "text"),
+    [([0.0] * 8, "'w' is a list"), (torch.zeros(8).numpy(), "'w' is a ndarray"), (SPARSE, r"'w' is a Tensor \(sparse_"),
+     (torch.zeros(8).as_subclass(Pretended), r"'w' is a Pretended \(strided\) without elements in memory")],
+)  # fmt: skip
+def test_what_has_no_memory_is_refused(w: Any, text: str) -> None:
+    with pytest.raises(BindingError, match=rf"tensor {text}") as caught:
+        operands().checked(tensors(w=w))
+    assert caught.value.hint == "it takes [8] f32 on cpu"
+
+
+def test_tensors_go_by_their_names() -> None:
+    with pytest.raises(BindingError, match="passed by name, not as Tensor") as caught:
+        operands().checked(torch.zeros(8))  # type: ignore[arg-type]
+    assert "there are x, w" in str(caught.value)
+
+
+# Gradients ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["as they are", "copied"])
+def test_inputs_come_without_their_gradients(step: int) -> None:
+    """A copy into a buffer would keep their graphs there, launch after launch."""
+    w, buffer = torch.arange(8.0 * step, requires_grad=True)[::step], torch.zeros(2, 8)
+    found = operands().checked(tensors(w=w))["w"]
+    buffer[0].copy_(found)
+    assert torch.equal(found, w) and not found.requires_grad and not buffer.requires_grad
+
+
+def test_an_output_with_a_gradient_is_written_only_where_there_are_none() -> None:
+    wanted = operands("out")
+    given = tensors(w=torch.zeros(8, requires_grad=True))
+    with pytest.raises(BindingError, match=r"output 'w' requires a gradient(?s:.)*\.detach\(\)"):
+        wanted.checked(given)
+    with torch.no_grad():
+        assert wanted.checked(given)["w"] is given["w"]
+
+
+# Memory that tensors share -----------------------------------------------------------------------------------
+
+MEMORY = torch.zeros(64)
+OWN = torch.zeros(4)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "text"),
+    [
+        ({"y": MEMORY[:8]}, {"x": MEMORY[:8]}, "output 'y' shares memory with input 'x'"),
+        ({"y": MEMORY[:8]}, {"w": MEMORY[20:24], "x": MEMORY[7:15]}, "output 'y' shares memory with input 'x'"),
+        ({"y": MEMORY[4:8]}, {"x": MEMORY.view(torch.int32)[:16]}, "output 'y' shares memory with input 'x'"),
+        ({"y": MEMORY[:8], "z": MEMORY[4:12]}, {}, "output 'z' shares memory with output 'y'"),
+        ({"y": OWN[1:2]}, {}, "output 'y' shares memory with the buffers of the kernel"),
+    ],
+)
+def test_outputs_have_memory_of_their_own(
+    outputs: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor], text: str
+) -> None:
+    with pytest.raises(BindingError, match=text) as caught:
+        check_apart(outputs, inputs, OWN)
+    assert "memory of its own" in str(caught.value.hint)
+
+
+def test_neighbours_and_equal_inputs_share_nothing_that_is_written() -> None:
+    check_apart({"y": MEMORY[8:16], "z": MEMORY[24:]}, {"x": MEMORY[:8], "w": MEMORY[16:24], "v": MEMORY[:8]}, OWN)

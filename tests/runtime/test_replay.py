@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tilelink.errors import RankError
+from tilelink.runtime.cuda import driver
 from tilelink.runtime.cuda.replay import ENOUGH, KEPT, Graphs, Replay
 
 STREAM = 7
@@ -21,6 +22,9 @@ class Function:
 
     def __call__(self, *arguments: Any) -> int:
         self.library.calls.append(self.name)
+        if self.name in self.library.without_context:
+            self.library.without_context.remove(self.name)
+            return 201
         if self.name in self.library.failing:
             return 1
         if self.name == "cuStreamEndCapture":
@@ -40,6 +44,8 @@ class Library:
         self.calls: list[str] = []
         self.launched: list[int] = []
         self.failing: set[str] = set()
+        self.without_context: set[str] = set()
+        """Functions whose next call finds none."""
         self.made = 0
 
     def __getattr__(self, name: str) -> Function:
@@ -191,3 +197,17 @@ def test_graphs_are_freed_with_their_queue(library: Library) -> None:
     del one
     gc.collect()
     assert library.calls.count("cuGraphExecDestroy") == 1
+
+
+@pytest.mark.parametrize("first", ["cuStreamBeginCapture_v2", "cuGraphLaunch"])
+def test_a_thread_without_a_context_gets_one(first: str, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused for want of one, there would be no graphs from then on."""
+    entered: list[int] = []
+    monkeypatch.setattr(driver.torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(driver, "enter_context", lambda library, device: entered.append(device))
+    library.without_context.add(first)
+    queue = Queue()
+    one = replay(library, queue)
+    for _ in range(3):
+        one.issue(STREAM, BASES, False)
+    assert entered == [3] and library.launched == [1001, 1001] and queue.issued == [100, 100]

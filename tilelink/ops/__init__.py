@@ -31,6 +31,7 @@ from tilelink.ops import registered, unfused
 from tilelink.ops.calls import Way, clear, run
 from tilelink.ops.choice import UNFUSED, choose
 from tilelink.ops.fitting import check_follows
+from tilelink.runtime.cuda.device import check_member
 from tilelink.schedule.values import Schedule
 
 __all__ = [
@@ -174,6 +175,7 @@ def _members(group: Group) -> dist.ProcessGroup | str:
 
 
 def _name(members: dist.ProcessGroup | str) -> str:
+    check_member(members)
     return members if isinstance(members, str) else members.group_name
 
 

@@ -8,6 +8,7 @@ make their first calls in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -27,7 +28,7 @@ from tilelink.ops.fitting import check_activation, check_kind, check_shape
 from tilelink.ops.groups import group_named, is_destroyed
 from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
-from tilelink.runtime.cuda.device import current_target
+from tilelink.runtime.cuda.device import check_member, current_target
 from tilelink.schedule.values import Schedule
 
 if TYPE_CHECKING:
@@ -109,7 +110,9 @@ def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str,
     )  # fmt: skip
     found = made.calls.get(key)
     if found is None:
-        found = made.calls[key] = (_prepared(op, operands, activation, made, way), way)  # keeps the way's id its own
+        with _gpu_of(operands[0]):
+            call = _prepared(op, operands, activation, made, way)
+        found = made.calls[key] = (call, way)  # keeps the way's id its own
     return found[0](*operands)
 
 
@@ -124,6 +127,7 @@ def clear() -> None:
 
 def _made_for(group: ProcessGroup) -> _Made:
     """An empty place for a group's calls; what groups had that were destroyed is dropped."""
+    check_member(group)
     for key in [key for key, made in _made.items() if is_destroyed(made.group)]:
         del _made[key]
     if is_destroyed(group):
@@ -176,6 +180,11 @@ def _compare(op: str, x: torch.Tensor, made: _Made) -> None:
     if x.dim() and key not in made.rows:
         check_rows(op, x.shape, alike, made.group)
         made.rows.add(key)
+
+
+def _gpu_of(x: torch.Tensor | None) -> AbstractContextManager[Any]:
+    """Makes x's GPU the current one: a thread's is the first one until the thread says otherwise."""
+    return torch.cuda.device(x.device) if x is not None and x.is_cuda else nullcontext()
 
 
 def _able(x: torch.Tensor) -> bool:

@@ -7,57 +7,92 @@ import time
 
 import torch
 
-from tilelink.errors import DeadlineError
-from tilelink.runtime.cuda.driver import driver
+from tilelink.errors import DeadlineError, RankError
+from tilelink.runtime.cuda.driver import driver, library, with_context
 from tilelink.runtime.cuda.heap import Heap
-from tilelink.runtime.device.debug import WORDS, armed, trip
+from tilelink.runtime.device.debug import TRIPPED, WORDS, Trip, armed, trip
 from tilelink.runtime.job import Layout
 
 _PATIENCE = 1.5
 """Times the deadline after which waits of the copy engine, which has no clock, are let go."""
 _PRIORITY = -2
 """Not that of a launch's streams, whose waits would hold up what lets them go."""
+_WRITTEN_S = 0.01
+"""A rank says first that it was late, and then where."""
 
 
 class Watch:
-    """The debug block of a rank; `words` (int64 on the device) is what kernels take as `watch`."""
+    """The debug block of a rank, which its peers read too; `words` (int64) is what kernels take as `watch`."""
 
-    def __init__(self, layout: Layout, rank: int, device: torch.device, deadline_s: float) -> None:
-        self.words = torch.tensor(armed(deadline_s), dtype=torch.int64, device=device)
-        self._layout = layout
+    def __init__(self, layout: Layout, rank: int, device: torch.device, deadline_s: float, heap: Heap) -> None:
+        self.words = heap.debug
+        self.words.copy_(torch.tensor(armed(deadline_s), dtype=torch.int64))
+        self._layout, self._heap = layout, heap
         self._rank = rank
+        self._every = torch.zeros(len(heap.debugs), WORDS, dtype=torch.int64, device=device)
         self._seconds = deadline_s
         self._side = torch.cuda.Stream(device, _PRIORITY)
         self._host = torch.zeros(WORDS, dtype=torch.int64, pin_memory=True)
 
     def check(self) -> None:
-        """Raises the DeadlineError of an earlier launch again: what its kernels left behind is worthless."""
-        report = trip(self.words.tolist())
-        if report is None:
-            return
+        """Raises the DeadlineError of an earlier launch again, the own one or a peer's.
+
+        What a late kernel left behind is worthless, and it goes on to its end: what it computes is sent and notified,
+        and may be all that a peer waits for. Whoever was notified after a wait was late finds that written here.
+        """
+        for rank, report in self._reports():
+            if report is not None:
+                raise self._error(rank, report)
+
+    def _reports(self) -> list[tuple[int, Trip | None]]:
+        """What every rank's block says, the own one first."""
+        blocks = self._blocks()
+        if any(block[TRIPPED] for block in blocks):
+            time.sleep(_WRITTEN_S)
+            blocks = self._blocks()
+        others = [rank for rank in range(len(blocks)) if rank != self._rank]
+        return [(rank, trip(blocks[rank])) for rank in (self._rank, *others)]
+
+    def _blocks(self) -> list[list[int]]:
+        stream = ctypes.c_void_p(torch.cuda.current_stream(self._every.device).cuda_stream)
+        size = self._every.stride(0) * self._every.element_size()
+        for rank, place in enumerate(self._heap.debugs):
+            target = ctypes.c_uint64(self._every.data_ptr() + rank * size)
+            call, arguments = driver().copy(stream, target, ctypes.c_uint64(place), size)
+            if status := call(*arguments):
+                status = with_context(library(), status, call, *arguments)
+            if status:
+                hint = "see what failed before it"
+                raise RankError(f"the CUDA driver does not read what rank {rank} reports: error {status}", hint=hint)
+        return self._every.tolist()
+
+    def _error(self, rank: int, report: Trip) -> DeadlineError:
         stage, channel = self._layout.describe(report.stage, report.channel)
         message = (
-            f"rank {self._rank}: tile {report.tile} of {stage} waited {self._seconds:g} s for {channel}: "
+            f"rank {rank}: tile {report.tile} of {stage} waited {self._seconds:g} s for {channel}: "
             f"it was {report.seen}, and {report.expected} is needed"
         )
-        raise DeadlineError(
-            message, rank=self._rank, stage=report.stage, tile=report.tile, channel=report.channel, seen=report.seen,
+        if rank != self._rank:
+            message += f"; what rank {self._rank} was sent since is worthless"
+        return DeadlineError(
+            message, rank=rank, stage=report.stage, tile=report.tile, channel=report.channel, seen=report.seen,
             expected=report.expected, seconds=self._seconds, stage_name=stage, channel_name=channel,
             hint="did every rank make the same launches? A kernel that was late is of no further use: compile again",
         )  # fmt: skip
 
-    def settle(self, done: torch.cuda.Event, heap: Heap, gated: list[int]) -> None:
-        """Waits for the end of a launch. Raises DeadlineError if one of its waits was too long."""
+    def settle(self, done: torch.cuda.Event, gated: list[int]) -> None:
+        """Waits for the end of a launch. Raises DeadlineError if one of its waits, or a peer's, was too long."""
         begin = time.monotonic()
         while not done.query():
             if time.monotonic() - begin > _PATIENCE * self._seconds:
-                self._release(heap, gated)
+                self._release(gated)
                 done.synchronize()
             time.sleep(0.0005)
         self.check()
 
-    def _release(self, heap: Heap, gated: list[int]) -> None:
+    def _release(self, gated: list[int]) -> None:
         """Lets the copy engine's waits pass, and says which one it was if no kernel was late."""
+        heap = self._heap
         pad = heap.pads[self._rank]
         with torch.cuda.stream(self._side):
             self._host.copy_(self.words, non_blocking=True)

@@ -1,4 +1,5 @@
-"""The GPU of this rank and the group it belongs to."""
+# pyright: basic
+"""The GPU of this rank and the group it belongs to, with which it agrees on what they build."""
 
 from __future__ import annotations
 
@@ -11,11 +12,26 @@ from tilelink.errors import RankError, UnknownTargetError
 from tilelink.target import TARGETS, Target
 
 
-def current_target() -> Target:
-    """What generated kernels are compiled for on this rank's GPU. Raises RankError where there is none."""
+def gpu_of(group: dist.ProcessGroup) -> torch.device:
+    """The GPU that the group, or that of all ranks, is bound to, else the current one.
+
+    A thread's current GPU is the first one until the thread says otherwise, whichever one the rank has.
+    """
+    for one in (group, dist.group.WORLD):
+        bound: torch.device | None = getattr(one, "bound_device_id", None)
+        if bound is not None and bound.type == "cuda" and bound.index is not None:
+            return bound
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def current_target(group: dist.ProcessGroup | None = None) -> Target:
+    """What generated kernels are compiled for on this rank's GPU: the current one, or that of a group.
+
+    Raises RankError where there is none.
+    """
     if not torch.cuda.is_available():
         raise RankError("there is no GPU here", hint="compile(...) runs the same program on CPU ranks")
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device() if group is None else gpu_of(group))
     name = f"sm_{properties.major}{properties.minor}"
     family = [t for t in TARGETS if t.kind == "cuda" and t.name == name]
     if not family:
@@ -25,11 +41,38 @@ def current_target() -> Target:
 
 
 def group_of(group: dist.ProcessGroup | None, ranks: int | None = None) -> dist.ProcessGroup:
-    """The group, or that of all ranks. Raises RankError if there is none, or if it has another number of ranks."""
+    """The group, or that of all ranks.
+
+    Raises RankError if there is none, if this rank is not in it, or if it has another number of ranks.
+    """
     if not dist.is_initialized():
         hint = 'start with torchrun and call torch.distributed.init_process_group("nccl", device_id=...) first'
         raise RankError("this process is no rank of torch.distributed", hint=hint)
     members = group if group is not None else dist.group.WORLD
+    check_member(members)
     if members is None or ranks not in (None, members.size()):
         raise RankError(f"the group has {members.size() if members else 0} ranks, not {ranks}")
     return members
+
+
+def check_member(group: object) -> None:
+    """Raises RankError for what torch gives ranks outside of a group in its place."""
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise RankError("this rank is not in the group", hint="only the ranks that a group is made of can use it")
+
+
+def agree(number: int, group: dist.ProcessGroup, device: torch.device) -> None:
+    """Raises RankError on every rank if their programs have different numbers: they would wait for ever. Collective."""
+    every = of_all(number, group, device)
+    different = [rank for rank, one in enumerate(every) if one != number]
+    if different:
+        hint = "call compile with the same program, schedule, sizes and tables on all ranks, in the same order"
+        raise RankError(f"rank {dist.get_rank(group)} and rank {different[0]} compile different programs", hint=hint)
+
+
+def of_all(number: int, group: dist.ProcessGroup, device: torch.device) -> list[int]:
+    """The numbers of all ranks. Collective."""
+    own = torch.tensor([number], dtype=torch.int64, device=device)
+    every = torch.zeros(dist.get_world_size(group), dtype=torch.int64, device=device)
+    dist.all_gather_into_tensor(every, own, group=group)
+    return every.tolist()

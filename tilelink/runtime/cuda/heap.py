@@ -9,13 +9,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _symmetric_memory as symmetric
 
+from tilelink.runtime.device.debug import WORDS
 from tilelink.runtime.job import Layout, TensorLayout
 
 ALIGNMENT = 1024
 
 
 class Heap:
-    """The symmetric tensors [slots, *shape] and the signal pad (int32 counters, all 0) of one rank.
+    """The symmetric tensors [slots, *shape], the signal pad (int32 counters, all 0) and a debug block of one rank.
 
     Building it is collective: all ranks of the group build equal heaps in the same order. After it everybody's
     counters are zero. addresses(name)[rank] is where that rank's copy begins, as this process sees it.
@@ -28,20 +29,23 @@ class Heap:
             if tensor.symmetric:
                 self._offsets[tensor.name] = size
                 size += _padded(tensor.slots * prod(tensor.shape) * tensor.torch_dtype.itemsize)
-        self._memory = symmetric.empty(size, dtype=torch.uint8, device=device)
-        self._memory.zero_()
-        self._handle: Any = symmetric.rendezvous(self._memory, group)
+        self._debug_offset = size
+        size += _padded(WORDS * 8)
+        self.memory = symmetric.empty(size, dtype=torch.uint8, device=device)
+        self.memory.zero_()
+        self._handle: Any = symmetric.rendezvous(self.memory, group)
         self._bases = [int(base) for base in self._handle.buffer_ptrs]
         torch.cuda.synchronize(device)
         dist.barrier(group, device_ids=[device.index])
-        self.pad = self._memory[: layout.pad_size * 4].view(torch.int32)
+        self.pad = self.memory[: layout.pad_size * 4].view(torch.int32)
+        self.debug = self.memory[self._debug_offset : self._debug_offset + WORDS * 8].view(torch.int64)
         self.tensors = {t.name: self._view(t) for t in layout.tensors if t.symmetric}
 
     def _view(self, tensor: TensorLayout) -> torch.Tensor:
         shape = (tensor.slots, *tensor.shape)
         start = self._offsets[tensor.name]
         size = prod(shape) * tensor.torch_dtype.itemsize
-        return self._memory[start : start + size].view(tensor.torch_dtype).view(shape)
+        return self.memory[start : start + size].view(tensor.torch_dtype).view(shape)
 
     def addresses(self, name: str) -> list[int]:
         """Where each rank's copy of a symmetric tensor begins."""
@@ -51,6 +55,11 @@ class Heap:
     def pads(self) -> list[int]:
         """Where each rank's signal pad begins."""
         return list(self._bases)
+
+    @property
+    def debugs(self) -> list[int]:
+        """Where each rank's debug block begins."""
+        return [base + self._debug_offset for base in self._bases]
 
 
 def _padded(size: int) -> int:

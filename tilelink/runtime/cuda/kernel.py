@@ -8,16 +8,17 @@ from collections.abc import Collection
 import torch
 import torch.distributed as dist
 
-from tilelink.errors import BindingError, RankError
+from tilelink.errors import BindingError
 from tilelink.generated import load_module
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.deadline import Watch
+from tilelink.runtime.cuda.device import agree, gpu_of, of_all
 from tilelink.runtime.cuda.driver import library
 from tilelink.runtime.cuda.engine import CopyEngine, may_be_begun
 from tilelink.runtime.cuda.functions import Address, Boundary, Function
 from tilelink.runtime.cuda.heap import Heap
-from tilelink.runtime.cuda.operands import Operands, Tensors
+from tilelink.runtime.cuda.operands import Operands, Tensors, check_apart
 from tilelink.runtime.cuda.order import kernels_in_order
 from tilelink.runtime.cuda.recorded import boundary_options, recorded
 from tilelink.runtime.cuda.replay import Seen, graphs
@@ -34,7 +35,8 @@ class GpuKernel:
     """A compiled program of a group of GPU ranks: `kernel({"x": x})` launches it on the current stream.
 
     Building it is collective. Launches are asynchronous and ordered: one begins after the one before it, also when
-    they are made on different streams. May be captured into a CUDA graph once it was launched eagerly.
+    they are made on different streams, or one after the other by different threads. Tensors may be written, or freed on
+    that stream, as soon as a call returns. May be captured into a CUDA graph once it was launched eagerly.
     """
 
     def __init__(self, program: GpuProgram, group: dist.ProcessGroup, deadline_s: float | None = None) -> None:
@@ -44,11 +46,16 @@ class GpuKernel:
         """
         self._program = program
         self._rank, self._group = dist.get_rank(group), group
-        self.device = torch.device("cuda", torch.cuda.current_device())
-        _agree(program, group, self.device)
+        self.device = gpu_of(group)
+        with torch.cuda.device(self.device), torch.inference_mode(False):  # else nobody may write its buffers later
+            self._build(deadline_s)
+
+    def _build(self, deadline_s: float | None) -> None:
+        program, group = self._program, self._group
+        agree(program.fingerprint, group, self.device)
         layout = program.layout
         self._heap = Heap(layout, group, self.device)
-        self._watch = Watch(layout, self._rank, self.device, deadline_s) if deadline_s else None
+        self._watch = Watch(layout, self._rank, self.device, deadline_s, self._heap) if deadline_s else None
         self._tracer: Tracer | None = None
         if program.records and self._watch:
             self._tracer = Tracer(program, self._watch, group, self.device)
@@ -84,7 +91,7 @@ class GpuKernel:
         """The queue of every buffer in the cycle, and the tables of the boundary kernels."""
         found = recorded(self._program, self._rank)
         # All ranks or none: one that is told of a launch in the next one must not be waited for at this one's end.
-        begun = self._program.begins_copies and all(_of_all(int(may_be_begun(found)), self._group, self.device))
+        begun = self._program.begins_copies and all(of_all(int(may_be_begun(found)), self._group, self.device))
         self._meets = self._program.meets and begun == self._program.begins_copies
         self._boundary = boundary_options(self._program, found, begun)
         self._check_gates(found.gated)
@@ -189,17 +196,22 @@ class GpuKernel:
     def __call__(self, inputs: Tensors, out: Tensors | None = None) -> dict[str, torch.Tensor]:
         """One launch on the current stream; every rank of the group makes it.
 
-        inputs: contiguous tensors of this rank, of the shapes and dtypes of the program. out: where outputs go.
-        Returns the outputs. Raises BindingError for tensors that do not fit; with a deadline DeadlineError.
+        inputs: tensors of this rank, of the shapes and dtypes of the program. out: where outputs go, which share no
+        memory with inputs or each other. Returns the outputs, which have no gradients.
+        Raises BindingError for tensors that do not fit; with a deadline DeadlineError.
         """
+        if self._elsewhere():
+            with torch.cuda.device(self.device):
+                return self(inputs, out)
+        capturing = torch.cuda.is_current_stream_capturing()
         if self._watch:
+            _check_captured(capturing, self._tracer is not None)
             self._watch.check()
         given = self._given.checked(inputs)
         results = self._taken.checked(out, complete=False) if out else {}
+        if results:
+            check_apart(results, given, self._heap.memory)
         stream = self._current()
-        capturing = torch.cuda.is_current_stream_capturing()
-        if capturing and self._tracer:
-            raise BindingError("a launch that is measured cannot be captured", hint="compile it without trace")
         if not capturing and stream is not self._last:
             self._follow(stream)
         tensors = given | self._allocate(results)
@@ -214,9 +226,13 @@ class GpuKernel:
         slot, self._slot = self._slot, (self._slot + 1) % self._program.cycle
         if self._watch:
             self._end.record(stream)
-            self._watch.settle(self._end, self._heap, self._gated)
+            self._watch.settle(self._end, self._gated)
         if self._tracer:
             self._tracer.drain((self._engine.early[slot], *self._engine.late[slot]))
+
+    def _elsewhere(self) -> bool:
+        """Whether the calling thread has another current GPU: its streams and its context are not this rank's."""
+        return torch._C._cuda_getDevice() != self.device.index
 
     def _current(self) -> torch.cuda.Stream:
         """The current stream, always by the same object; asking for a new one costs more than a kernel's launch."""
@@ -310,6 +326,9 @@ class GpuKernel:
 
         The symmetric buffer that the launch uses; a new tensor where that is not known yet, or the input has none.
         """
+        if self._elsewhere():
+            with torch.cuda.device(self.device):
+                return self.buffer(name)
         tensor = self._program.layout.tensor(name)
         capturing = torch.cuda.is_current_stream_capturing()
         if not tensor.symmetric or (capturing and self._turns):
@@ -317,7 +336,8 @@ class GpuKernel:
         stream = self._current()
         if not capturing and stream is not self._last:
             self._follow(stream)
-        return self._own[name][self._slot % tensor.slots]
+        # Detached: else what a caller writes there with gradients keeps its graph in the buffer, launch after launch.
+        return self._own[name][self._slot % tensor.slots].detach()
 
     def empty_outputs(self) -> dict[str, torch.Tensor]:
         """New tensors for all outputs, so that a launch which is given them allocates nothing."""
@@ -332,13 +352,17 @@ class GpuKernel:
         """
         if self._tracer is None:
             raise BindingError("this kernel does not measure its launches", hint="compile it with trace=True")
-        return self._tracer.timeline()
+        with torch.cuda.device(self.device):
+            return self._tracer.timeline()
 
     def preset(self, inputs: Tensors) -> dict[str, torch.Tensor]:
         """The kernels of the main stream alone, with all signals set and nothing moved: what waiting costs nothing.
 
         The values of the outputs mean nothing. Needs no peer.
         """
+        if self._elsewhere():
+            with torch.cuda.device(self.device):
+                return self.preset(inputs)
         tensors = self._given.checked(inputs) | self._allocate({})
         stream = torch.cuda.current_stream(self.device)
         pad, table = self._preset_pads()
@@ -355,19 +379,10 @@ class GpuKernel:
         return self._presets
 
 
-def _agree(program: GpuProgram, group: dist.ProcessGroup, device: torch.device) -> None:
-    """Raises RankError on every rank if the ranks do not build the same program: they would wait for ever."""
-    number = program.fingerprint
-    every = _of_all(number, group, device)
-    different = [rank for rank, one in enumerate(every) if one != number]
-    if different:
-        hint = "call compile with the same program, schedule, sizes and tables on all ranks, in the same order"
-        raise RankError(f"rank {dist.get_rank(group)} and rank {different[0]} compile different programs", hint=hint)
-
-
-def _of_all(number: int, group: dist.ProcessGroup, device: torch.device) -> list[int]:
-    """The numbers of all ranks. Collective."""
-    own = torch.tensor([number], dtype=torch.int64, device=device)
-    every = torch.zeros(dist.get_world_size(group), dtype=torch.int64, device=device)
-    dist.all_gather_into_tensor(every, own, group=group)
-    return every.tolist()
+def _check_captured(capturing: bool, measured: bool) -> None:
+    """Raises BindingError for a launch that is captured, of a kernel whose launches are waited for."""
+    if capturing:
+        what, hint = "with a deadline", "compile it without a deadline, and without TILELINK_DEADLINE"
+        if measured:
+            what, hint = "that is measured", "compile it without trace"
+        raise BindingError(f"a launch {what} cannot be captured", hint=hint)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from typing import Any, NoReturn
 
 import torch
 
@@ -34,8 +35,12 @@ class Operands:
     def checked(self, given: Tensors, complete: bool = True) -> dict[str, torch.Tensor]:
         """The given tensors as a kernel takes them: contiguous and aligned, inputs by a copy where they are not.
 
-        complete: all must be there. Raises BindingError for tensors that do not fit.
+        Inputs come back without their gradients, which a kernel does not have. complete: all must be there.
+        Raises BindingError for tensors that do not fit, and for an output that would need a gradient.
         """
+        if type(given) is not dict and not isinstance(given, Mapping):
+            hint = f"as {{name: tensor}}; there are {', '.join(name for name, *_ in self._rows)}"
+            raise BindingError(f"tensors are passed by name, not as {type(given).__name__}", hint=hint)
         result: dict[str, torch.Tensor] = {}
         device = self._device
         for name, shape, dtype, tensor in self._rows:
@@ -44,24 +49,66 @@ class Operands:
                 if complete:
                     raise BindingError(f"there is no tensor {name!r}")
                 continue
-            if value.shape != shape or value.dtype is not dtype or value.device != device:
-                raise self._misfit(tensor, value)
-            if value.data_ptr() % ALIGNED or not value.is_contiguous():
-                value = _placed(tensor, value)
+            try:
+                fits = value.shape == shape and value.dtype is dtype and value.device == device
+                plain = fits and not (value.data_ptr() % ALIGNED or not value.is_contiguous() or value.requires_grad)
+            except (AttributeError, RuntimeError):  # no tensor, or a sparse or a pretended one
+                raise self._unusable(tensor, value) from None
+            if not plain:
+                value = _placed(tensor, value) if fits else self._refuse(tensor, value)
             result[name] = value
         if len(result) < len(given) and (unknown := sorted(given.keys() - result.keys())):
             hint = f"there are {', '.join(name for name, *_ in self._rows)}"
             raise BindingError(f"there is no tensor {unknown[0]!r}", hint=hint)
         return result
 
-    def _misfit(self, tensor: TensorLayout, value: torch.Tensor) -> BindingError:
+    def _refuse(self, tensor: TensorLayout, value: Any) -> NoReturn:
+        """Raises BindingError for what is no tensor of that shape and dtype on that device."""
+        if not isinstance(value, torch.Tensor):
+            raise self._unusable(tensor, value)
         got = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')} on {value.device}"
-        hint = f"it takes {list(tensor.shape)} {tensor.dtype} on {self._device}"
-        return BindingError(f"tensor {tensor.name!r} is {got}", hint=hint)
+        raise BindingError(f"tensor {tensor.name!r} is {got}", hint=self._takes(tensor))
+
+    def _unusable(self, tensor: TensorLayout, value: Any) -> BindingError:
+        what = f"is a {type(value).__name__}"
+        if isinstance(value, torch.Tensor):
+            layout = str(value.layout).removeprefix("torch.")
+            what += f" ({layout}) without elements in memory, one after the other"
+        return BindingError(f"tensor {tensor.name!r} {what}", hint=self._takes(tensor))
+
+    def _takes(self, tensor: TensorLayout) -> str:
+        return f"it takes {list(tensor.shape)} {tensor.dtype} on {self._device}"
+
+
+def check_apart(outputs: Tensors, inputs: Tensors, own: torch.Tensor) -> None:
+    """Raises BindingError for an output that shares memory with an input, another output, or the kernel's own buffers.
+
+    Tiles of it would be written while other tiles, or peers, still have to read what was there. All are contiguous.
+    """
+    taken = [(own.data_ptr(), own.data_ptr() + own.nbytes, "the buffers of the kernel")]
+    taken += [(t.data_ptr(), t.data_ptr() + t.nbytes, f"input {name!r}") for name, t in inputs.items()]
+    for name, tensor in outputs.items():
+        first = tensor.data_ptr()
+        last = first + tensor.nbytes
+        for begin, end, other in taken:
+            if first < end and begin < last:
+                hint = "give it memory of its own, or none: then a new tensor is made"
+                raise BindingError(f"output {name!r} shares memory with {other}", hint=hint)
+        taken.append((first, last, f"output {name!r}"))
 
 
 def _placed(tensor: TensorLayout, value: torch.Tensor) -> torch.Tensor:
-    """A copy of an input that is contiguous and aligned. Raises BindingError for an output."""
-    if tensor.space == "out":
+    """An input without its gradient, by a copy that is contiguous and aligned if it is not so; an output as it is.
+
+    Raises BindingError for an output that is not contiguous and aligned, or whose gradient would be wrong.
+    """
+    unfit = bool(value.data_ptr() % ALIGNED) or not value.is_contiguous()
+    if tensor.space != "out":
+        value = value.detach()
+        return value.clone(memory_format=torch.contiguous_format) if unfit else value
+    if unfit:
         raise BindingError(f"output {tensor.name!r} is not contiguous and aligned to {ALIGNED} bytes")
-    return value.clone(memory_format=torch.contiguous_format)
+    if value.requires_grad and torch.is_grad_enabled():
+        hint = "pass `.detach()` of it, or call the kernel in torch.no_grad()"
+        raise BindingError(f"output {tensor.name!r} requires a gradient, and kernels have none", hint=hint)
+    return value

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from tilelink.errors import RankError
-from tilelink.runtime.cuda.driver import function_of, library
+from tilelink.runtime.cuda.driver import function_of, library, with_context
 
 KEPT = 32
 """Sets of addresses that are remembered, and sets that have a graph: the last ones of each."""
@@ -42,12 +42,13 @@ class Graphs:
 
     def __init__(self, library: Any) -> None:
         handle, pointer = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+        self._library = library
         self._begin = function_of(library, "cuStreamBeginCapture_v2", handle, ctypes.c_int)
         self._end = function_of(library, "cuStreamEndCapture", handle, pointer)
         self._instantiate = function_of(library, "cuGraphInstantiateWithFlags", pointer, handle, ctypes.c_ulonglong)
         self._destroy = function_of(library, "cuGraphDestroy", handle)
         self._upload = function_of(library, "cuGraphUpload", handle, handle)
-        self.launch = function_of(library, "cuGraphLaunch", handle, handle)
+        self._launch = function_of(library, "cuGraphLaunch", handle, handle)
         self.drop = function_of(library, "cuGraphExecDestroy", handle)
 
     def captured(self, issue: Callable[[], None], stream: int) -> int | None:
@@ -56,7 +57,7 @@ class Graphs:
         Then nothing was done, and `issue` may be called again for the stream that is meant.
         """
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
-        if self._begin(stream, _THREAD_LOCAL):
+        if self._done(self._begin, stream, _THREAD_LOCAL):
             return None
         refused = True
         try:
@@ -74,6 +75,15 @@ class Graphs:
             return None
         self._upload(executable, stream)  # else the first launch does it, when kernels may wait already
         return executable.value
+
+    def launch(self, executable: int, stream: int) -> int:
+        """Launches an executable graph on a stream. Returns the driver's error number, 0 for none."""
+        return self._done(self._launch, executable, stream)
+
+    def _done(self, function: Callable[..., int], *arguments: int) -> int:
+        """What a call returns, also by a thread that has no context yet: that is no reason to have no graphs."""
+        status = function(*arguments)
+        return with_context(self._library, status, function, *arguments) if status else 0
 
 
 class Seen:

@@ -1,0 +1,149 @@
+# pyright: basic
+"""What tests of callers do with the operators on every GPU rank, as `callers.py` does with kernels."""
+
+from __future__ import annotations
+
+import random as chances
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.gpu.callers import PRIORITIES, in_thread, meet, reversed_group, shifted, strided, transposed
+from tests.gpu.cases import prepare
+from tests.gpu.lockstep import Checks, together
+from tests.gpu.ops_scenarios import SIZES, Call, Tensor, every_call, near, random, wanted
+from tilelink import ops
+from tilelink.errors import RankError
+
+LAUNCHES = 10
+
+
+def plain_calls() -> list[Call]:
+    """Each operator without what may follow it."""
+    return [one for one in every_call(torch.bfloat16, SIZES[0]) if not any(one.options.values())]
+
+
+def each(body: Callable[[Call, Checks], None]) -> None:
+    calls = plain_calls()
+    prepare(wanted([lambda call=call: call("h200") for call in calls]))
+    together(calls, body, str)
+    ops.clear()
+
+
+def again(call: Call, operands: tuple[Tensor, ...], schedule: str = "h200", **more: Any) -> Tensor:
+    """The call with other operands."""
+    return call.function(*operands, **call.options, **more, schedule=schedule)
+
+
+def memory() -> None:
+    """Tensors that are written, or freed and their memory written, as soon as a call returns; ranks are apart."""
+    chance = chances.Random(dist.get_rank())
+
+    def body(call: Call, checks: Checks) -> None:
+        expected, kept = call("unfused"), list[Tensor]()
+        call("h200")
+        meet()
+        for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+            with torch.cuda.stream(stream):
+                for launch in range(LAUNCHES):
+                    torch.cuda._sleep(chance.choice((0, 0, 300_000, 3_000_000)))
+                    given = tuple(one.clone() for one in call.operands)
+                    found = again(call, given)
+                    kept.append(found.clone())
+                    shapes = [one.shape for one in (*given, found)]
+                    if launch % 2:
+                        for one in (*given, found):
+                            one.fill_(7)
+                    del given, found
+                    others = [torch.full(shape, 7, dtype=torch.bfloat16, device="cuda") for shape in shapes]
+                    del others
+            torch.cuda.synchronize()
+        for launch, found in enumerate(kept):
+            near(found, expected, checks, f"launch {launch}")
+
+    each(body)
+
+
+def operands() -> None:
+    """Views of every kind, and one tensor for all operands of a shape; results share no memory with them."""
+
+    def body(call: Call, checks: Checks) -> None:
+        expected = call("unfused")
+        kinds: dict[str, Callable[[Tensor], Tensor]] = {
+            "strided": strided, "transposed": transposed, "8 elements off": lambda t: shifted(t, 8),
+            "1 element off": lambda t: shifted(t, 1),
+        }  # fmt: skip
+        for label, view in kinds.items():
+            for _ in range(3):
+                near(again(call, tuple(map(view, call.operands))), expected, checks, label)
+        first: dict[Any, Tensor] = {}
+        same = tuple(first.setdefault(one.shape, one) for one in call.operands)
+        found = again(call, same)
+        near(found, again(call, same, "unfused"), checks, "the same operand twice")
+        places = {one.untyped_storage().data_ptr() for one in same}
+        checks.expect(found.untyped_storage().data_ptr() not in places, "the result is an operand's memory")
+
+    each(body)
+
+    def squared(_: str, checks: Checks) -> None:
+        x = random(512, 640)
+        near(ops.ag_gemm(x, x, schedule="h200"), ops.ag_gemm(x, x, schedule="unfused"), checks, "x x^T")
+
+    together(("a tensor and itself",), squared, str)
+    ops.clear()
+
+
+def places() -> None:
+    """First calls in inference mode, by threads, with another current GPU; then any of these, and busy streams."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    other = torch.device("cuda", (rank + 1) % ranks)
+    number = 0
+
+    def body(call: Call, checks: Checks) -> None:
+        nonlocal number
+        number += 1
+        expected, kept = call("unfused"), list[Tensor]()
+
+        def elsewhere() -> Tensor:
+            with torch.cuda.device(other):
+                return call("h200")
+
+        def inferring() -> Tensor:
+            with torch.inference_mode():
+                return call("h200")
+
+        ways = (elsewhere, inferring, lambda: in_thread(lambda: call("h200")))
+        ways = (*ways[number % 3 :], *ways[: number % 3])  # each of them is the first for some
+        for way in (*ways, *ways):
+            kept += [way(), call("h200")]
+        for stream in [torch.cuda.Stream(priority=one) for one in PRIORITIES]:
+            meet()
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(1_000_000 * (1 + 5 * rank))
+                kept.append(call("h200"))
+        torch.cuda.synchronize()
+        for launch, found in enumerate(kept):
+            near(found, expected, checks, f"launch {launch}")
+
+    each(body)
+
+
+def groups() -> None:
+    """A second group with its ranks in another order, also by its name; ranks outside of a group are told so."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    group, alone = reversed_group(), [dist.new_group([one]) for one in range(ranks)]
+
+    def body(call: Call, checks: Checks) -> None:
+        for launch in range(3):
+            near(call("h200"), call("unfused"), checks, f"launch {launch} of all ranks")
+            for members in (group, group.group_name):
+                expected = again(call, call.operands, "unfused", group=members)
+                near(again(call, call.operands, group=members), expected, checks, f"launch {launch} of {members}")
+        outside = checks.raises(
+            RankError, lambda: again(call, call.operands, group=alone[(rank + 1) % ranks]), "a group of others"
+        )
+        checks.expect("not in the group" in str(outside), f"it says {outside}")
+
+    each(body)

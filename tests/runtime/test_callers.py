@@ -1,0 +1,240 @@
+# pyright: basic
+"""How a GPU kernel is called, without a GPU: other current devices, captures, groups, and peers that gave up."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tilelink.errors import BindingError, DeadlineError, RankError
+from tilelink.ops import calls
+from tilelink.runtime.cuda import deadline, device
+from tilelink.runtime.cuda.deadline import Watch
+from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.runtime.device.debug import CHANNEL, EXPECTED, SEEN, STAGE, TILE, TRIPPED, WORDS, armed
+
+OWN = torch.device("cuda", 1)
+
+# The current device ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The current device of this thread, last in the list."""
+    stack = [0]
+
+    @contextmanager
+    def inside(which: Any) -> Iterator[None]:
+        stack.append(torch.device(which).index)
+        yield
+        stack.pop()
+
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: stack[-1], raising=False)
+    monkeypatch.setattr(torch.cuda, "device", inside)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: stack[-1])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    return stack
+
+
+class Kernel(GpuKernel):
+    """One that says with which current device it was launched."""
+
+    def __init__(self, **more: Any) -> None:
+        said: dict[str, Any] = {
+            "device": OWN, "_watch": None, "_tracer": None, "_last": "stream", "_outputs": [], "_slot": 0,
+            "_given": SimpleNamespace(checked=lambda tensors: dict(tensors)), "_allocate": lambda results: {},
+            "_current": lambda: SimpleNamespace(cuda_stream=7), "_end_eager": lambda stream: None,
+            "_follow": lambda stream: None, "_launch": lambda *_: self.launched.append(torch._C._cuda_getDevice()),
+        }  # fmt: skip
+        vars(self).update({**said, **more})
+        self.launched: list[int] = []
+
+
+def test_a_launch_is_made_with_the_ranks_gpu_as_the_current_one(current: list[int]) -> None:
+    kernel = Kernel()
+    kernel({})
+    assert kernel.launched == [1] and current == [0]
+    current.append(1)
+    kernel({})
+    assert kernel.launched == [1, 1]
+
+
+def test_a_buffer_is_asked_for_with_the_ranks_gpu_and_takes_no_graph(current: list[int]) -> None:
+    """A copy with gradients into a buffer would keep its graph there, and those of all launches before."""
+    asked, memory = list[int](), torch.zeros(2, 4)
+    layout = SimpleNamespace(tensor=lambda name: SimpleNamespace(symmetric=True, slots=2, shape=(4,)))
+    kernel = Kernel(
+        _program=SimpleNamespace(layout=layout), _turns=[], _own={"x": memory}, _slot=3,
+        _current=lambda: asked.append(current[-1]),
+    )  # fmt: skip
+    found = kernel.buffer("x")
+    found.copy_(torch.ones(4, requires_grad=True))
+    assert asked == [1] and memory.tolist() == [[0] * 4, [1] * 4] and not memory.requires_grad
+
+
+def test_a_kernel_is_built_with_its_groups_gpu_and_writable_buffers(
+    current: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Buffers that are made in inference mode could only be written there."""
+    made: list[Any] = []
+    monkeypatch.setattr(GpuKernel, "_build", lambda self, deadline_s: made.append((current[-1], torch.zeros(2))))
+    monkeypatch.setattr(device.dist, "get_rank", lambda group: 1)
+    with torch.inference_mode():
+        kernel = GpuKernel(SimpleNamespace(), SimpleNamespace(bound_device_id=OWN))  # type: ignore[arg-type]
+    ((gpu, buffer),) = made
+    assert (kernel.device, gpu, buffer.is_inference()) == (OWN, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("own", "world", "gpu"),
+    [("cuda:1", None, "cuda:1"), (None, "cuda:2", "cuda:2"), ("cuda:1", "cuda:2", "cuda:1"), (None, None, "cuda:0"),
+     ("cuda", "cpu", "cuda:0")],
+)  # fmt: skip
+def test_a_ranks_gpu_is_that_of_its_group(
+    own: str | None, world: str | None, gpu: str, current: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The current one of a thread says nothing where the thread never chose one."""
+    bound = [SimpleNamespace(bound_device_id=torch.device(one) if one else None) for one in (own, world)]
+    monkeypatch.setattr(device.dist, "group", SimpleNamespace(WORLD=bound[1]))
+    assert device.gpu_of(bound[0]) == torch.device(gpu)  # type: ignore[arg-type]
+
+
+def test_an_operator_is_prepared_with_the_gpu_of_its_tensors(
+    current: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group: Any = SimpleNamespace(group_name="g")
+    prepared: list[int] = []
+    monkeypatch.setattr(calls, "is_destroyed", lambda group: False)
+    monkeypatch.setattr(calls, "_prepared", lambda *_: prepared.append(current[-1]) or (lambda *operands: None))
+    monkeypatch.setattr(calls, "_made", {})
+    for one in (SimpleNamespace(is_cuda=True, device=OWN), SimpleNamespace(is_cuda=False, device="cpu")):
+        x: Any = SimpleNamespace(**vars(one), shape=(1,), dtype=one.device)
+        calls.run("all_gather", (x,), "", group, None)
+    assert prepared == [1, 0]
+
+
+# Groups ------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_outside_of_a_group_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch gives it a number in place of the group."""
+    outside: Any = dist.GroupMember.NON_GROUP_MEMBER
+    monkeypatch.setattr(device.dist, "is_initialized", lambda: True)
+    from tilelink import ops
+
+    wanted = torch.ones(2, requires_grad=True)
+    for call in (
+        lambda: device.group_of(outside), lambda: ops.all_gather(torch.ones(2), group=outside),
+        lambda: ops.all_gather(wanted, group=outside),
+    ):  # fmt: skip
+        with pytest.raises(RankError, match="this rank is not in the group"):
+            call()
+
+
+# Captures ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("tracer", "text"), [(None, "with a deadline"), ("a tracer", "that is measured")])
+def test_a_launch_that_is_waited_for_is_not_captured(
+    tracer: Any, text: str, current: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    asked: list[str] = []
+    kernel = Kernel(_watch=SimpleNamespace(check=lambda: asked.append("the GPU")), _tracer=tracer)
+    with pytest.raises(BindingError, match=f"a launch {text} cannot be captured"):
+        kernel({})
+    assert asked == kernel.launched == [], "reading the block would end the capture"
+
+
+# Peers that gave up ------------------------------------------------------------------------------------------
+
+RANKS, SECONDS = 3, 0.5
+
+
+class Blocks:
+    """The debug blocks of all ranks, in this process's memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.memory = torch.tensor([armed(SECONDS)] * RANKS)
+        self.status, self.slept = 0, list[float]()
+        stream = SimpleNamespace(cuda_stream=7)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+        monkeypatch.setattr(deadline, "driver", lambda: SimpleNamespace(copy=lambda *given: (self._copy, given)))
+        monkeypatch.setattr(deadline, "library", lambda: None)
+        monkeypatch.setattr(deadline, "time", SimpleNamespace(sleep=self._sleep))
+        self.writes_later: tuple[int, dict[int, int]] | None = None
+
+    def _copy(self, stream: Any, target: Any, source: Any, size: int) -> int:
+        ctypes.memmove(target.value, source.value, size)
+        return self.status
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        if self.writes_later:
+            self.trip(*self.writes_later)
+
+    def trip(self, rank: int, words: dict[int, int]) -> None:
+        for word, value in words.items():
+            self.memory[rank, word] = value
+
+    def watch(self, rank: int) -> Watch:
+        found = object.__new__(Watch)
+        layout = SimpleNamespace(describe=lambda stage, channel: (f"stage{stage}", f"channel {channel}"))
+        places = [row.data_ptr() for row in self.memory]
+        found._layout, found._rank, found._seconds = layout, rank, SECONDS  # type: ignore[assignment]
+        found._heap = SimpleNamespace(debugs=places)  # type: ignore[assignment]
+        found._every = torch.zeros(RANKS, WORDS, dtype=torch.int64)
+        return found
+
+
+@pytest.fixture
+def blocks(monkeypatch: pytest.MonkeyPatch) -> Blocks:
+    return Blocks(monkeypatch)
+
+
+LATE = {TRIPPED: 1, STAGE: 2, TILE: 5, CHANNEL: 9, SEEN: 3, EXPECTED: 4}
+
+
+def test_nobody_is_late(blocks: Blocks) -> None:
+    blocks.watch(1).check()
+    assert blocks.slept == []
+
+
+def test_a_rank_knows_of_peers_that_gave_up(blocks: Blocks) -> None:
+    """Such a peer goes on with what is worthless, and notifies: a launch that waits for it ends well."""
+    blocks.trip(2, LATE)
+    with pytest.raises(
+        DeadlineError, match=r"rank 2: tile 5 of stage2 waited 0\.5 s for channel 9: it was 3"
+    ) as caught:
+        blocks.watch(1).check()
+    assert caught.value.rank == 2 and "what rank 1 was sent since is worthless" in str(caught.value)
+    with pytest.raises(DeadlineError) as own:
+        blocks.watch(2).check()
+    assert own.value.rank == 2 and "worthless" not in own.value.message
+
+
+def test_the_own_wait_is_said_before_a_peers(blocks: Blocks) -> None:
+    blocks.trip(0, LATE)
+    blocks.trip(1, {**LATE, TILE: 7})
+    with pytest.raises(DeadlineError, match="rank 1: tile 7"):
+        blocks.watch(1).check()
+
+
+def test_where_a_peer_was_late_is_read_once_it_is_written(blocks: Blocks) -> None:
+    blocks.trip(0, {TRIPPED: 1})
+    blocks.writes_later = 0, LATE
+    with pytest.raises(DeadlineError, match="rank 0: tile 5 of stage2"):
+        blocks.watch(1).check()
+
+
+def test_a_block_that_cannot_be_read_is_an_error(blocks: Blocks) -> None:
+    blocks.status = 700
+    with pytest.raises(RankError, match="does not read what rank 0 reports: error 700"):
+        blocks.watch(1).check()
