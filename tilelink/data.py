@@ -100,6 +100,8 @@ def checked(kind: type[T], raw: Any, where: str) -> T:
 
 def _checked(kind: Any, raw: Any, where: str) -> Any:
     origin = typing.get_origin(kind) or kind
+    if (alias := getattr(origin, "__value__", None)) is not None:  # as NumPy 2.4 names NDArray
+        origin = typing.get_origin(alias) or alias
     if origin in (typing.Union, types.UnionType):
         return _one_of(typing.get_args(kind), raw, where)
     if dataclasses.is_dataclass(origin) and isinstance(origin, type):
