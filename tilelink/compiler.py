@@ -30,6 +30,7 @@ from tilelink.errors import (
 )
 from tilelink.frontend.checker import check, require_program
 from tilelink.frontend.parser import parse_text
+from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Int
 from tilelink.schedule.bind import bind
@@ -204,6 +205,7 @@ def bound(
     return result
 
 
+@deep()
 def plan(
     program: Program,
     schedule: Schedule | None = None,

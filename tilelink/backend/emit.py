@@ -27,6 +27,7 @@ from tilelink.backend.words import ENCODING, comment
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
 from tilelink.files import shown
+from tilelink.ir.depth import deep
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Attend, Dot, Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
@@ -39,6 +40,7 @@ MATH = "from tilelink.runtime.device import tiles"
 GLUON = "from triton.experimental import gluon", "from triton.experimental.gluon import language as gl"
 
 
+@deep()
 def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Emitted:
     """The generated module. `thresholds`: (tensor, kind) -> notifies per channel, int [ranks, *grid counts]."""
     chosen = dialect_named(dialect)

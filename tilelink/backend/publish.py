@@ -31,6 +31,8 @@ class Pending:
     scratch: frozenset[str]
     stored: frozenset[str] = frozenset()
     loaded: frozenset[str] = frozenset()
+    loops: dict[_Key, _Passed] = field(default_factory=dict["_Key", "_Passed"])
+    """What loops made of what was pending before them: copies of one share it, so deep loops are passed but once."""
 
     def barrier(self, statement: Statement) -> bool:
         """Whether there must be one before a statement, which is noted; branches are asked for their statements.
@@ -65,19 +67,25 @@ class Pending:
         self.loaded |= other.loaded
 
     def _loop(self, loop: For) -> bool:
+        key = (id(loop), self.stored, self.loaded)
+        if key not in self.loops:
+            self.loops[key] = self._passed(loop)
+        passed = self.loops[key]
+        self.stored, self.loaded = passed.stored, passed.loaded
+        return passed.needed
+
+    def _passed(self, loop: For) -> _Passed:
         """One before the loop saves one in each round, where it is what came before that asks for it."""
-        alone = replace(self)
+        before, alone = replace(self), replace(self)
         alone._clear()
-        needed = replace(self).barriers(loop.body) > alone.barriers(loop.body)
-        if needed:
-            self._clear()
-        round_before = replace(self)
-        round_before.barriers(loop.body)
+        needed = before.barriers(loop.body) > alone.barriers(loop.body)
+        end = alone if needed else before
         parts = _Parts(ranks=self.ranks)
         parts.note(loop.body, {decl.name: self.counts[decl.name] for decl in loop.indices})
-        self.stored |= round_before.stored - parts.apart
-        self.loaded |= round_before.loaded - parts.apart
-        return needed
+        stored, loaded = end.stored - parts.apart, end.loaded - parts.apart
+        if not needed:
+            stored, loaded = stored | self.stored, loaded | self.loaded
+        return _Passed(loop=loop, needed=needed, stored=stored, loaded=loaded)
 
     def _clear(self) -> None:
         self.stored = self.loaded = frozenset()
@@ -91,6 +99,20 @@ class Pending:
         self.stored |= stored
         self.loaded |= loaded
         return needed
+
+
+_Key = tuple[int, frozenset[str], frozenset[str]]
+"""The identity of a loop, and what was pending before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Passed:
+    """Whether a loop needs a barrier before it, and what is pending after it; with the loop, which its key names."""
+
+    loop: For
+    needed: bool
+    stored: frozenset[str]
+    loaded: frozenset[str]
 
 
 @dataclass(kw_only=True)

@@ -9,6 +9,8 @@ from tilelink.ir.typing import Axis
 TRITON = {"f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "i32": "tl.int32", "bool": "tl.int1"}
 LOW = ("f16", "bf16")
 """Types that are computed with in f32."""
+MOST_BRACKETS = 30
+"""How deep brackets stand in one line: CPython takes 200, Triton's compiler walks less."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,3 +34,14 @@ def aligned(tile: Tile, size: int) -> str:
 def in_kernel(tile: Tile) -> Tile:
     """A number that Python may know as one of the kernel's, in whose arithmetic it is then."""
     return replace(tile, text=f"tl.full((), {tile.text}, {TRITON[tile.dtype]})")
+
+
+def nests(text: str) -> bool:
+    """Whether round brackets of a text stand deeper inside one another than a line should have them."""
+    if text.count("(") <= MOST_BRACKETS:
+        return False
+    most = depth = 0
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        most = max(most, depth)
+    return most > MOST_BRACKETS

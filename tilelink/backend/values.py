@@ -9,7 +9,7 @@ from tilelink.backend.deferred import Deferred
 from tilelink.backend.descriptors import Descriptors, load
 from tilelink.backend.late_waits import operands
 from tilelink.backend.regions import Addresses, Slice, Slices, power_of_two
-from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, in_kernel
+from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, in_kernel, nests
 from tilelink.backend.words import literal
 from tilelink.errors import EmitError
 from tilelink.ir.program import (
@@ -87,7 +87,11 @@ class Values:
     """Modules of users' functions that the source must import."""
 
     def lower(self, value: Value, slices: Slices, raw: bool = False) -> Tile:
-        """A value; low precision reads are widened to f32 unless `raw`."""
+        """A value; low precision reads are widened to f32 unless `raw`. Parts of what nests deep get names."""
+        tile = self._lowered(value, slices, raw)
+        return self.named(tile) if nests(tile.text) else tile
+
+    def _lowered(self, value: Value, slices: Slices, raw: bool) -> Tile:
         match value:
             case Read():
                 return self._read(value, slices, raw)

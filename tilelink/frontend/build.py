@@ -10,6 +10,7 @@ from keyword import iskeyword
 
 from tilelink.errors import DtypeError, DuplicateNameError, ParseError, StageError, did_you_mean
 from tilelink.frontend.expressions import Scope
+from tilelink.frontend.limits import require_flat, require_shallow
 from tilelink.frontend.syntax import IndexSyntax, ProgramSyntax, StageSyntax, TensorSyntax
 from tilelink.ir.program import (
     DTYPES,
@@ -115,9 +116,9 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
         name=syntax.name,
         space=syntax.space,
         symmetric=syntax.symmetric or syntax.space == "symmetric",
-        shape=tuple(scope.scalar(n) for n in syntax.shape),
+        shape=tuple(_number(scope, n) for n in syntax.shape),
         dtype=syntax.dtype if syntax.space != "table" else None,
-        bound=scope.scalar(syntax.bound) if syntax.bound is not None else None,
+        bound=_number(scope, syntax.bound) if syntax.bound is not None else None,
         location=place,
     )
 
@@ -125,13 +126,22 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
 def _stage(scope: Scope, syntax: StageSyntax) -> Stage:
     inner = replace(scope, indices={}, locals=set(), broken=set(scope.broken))
     indices = _indices(inner, syntax.indices)
+    body: tuple[Statement, ...] = ()
+    with scope.mistakes.noted():
+        require_flat(scope.source, syntax.body)
+        body = _body(inner, syntax.body)
     return Stage(
         kind=syntax.kind,
         name=syntax.name,
         indices=indices,
-        body=_body(inner, syntax.body),
+        body=body,
         location=scope.location(syntax.node),
     )
+
+
+def _number(scope: Scope, node: ast.expr) -> Scalar:
+    require_shallow(scope.source, node)
+    return scope.scalar(node)
 
 
 def _indices(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, ...]:
@@ -139,7 +149,7 @@ def _indices(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, 
     for index in syntax:
         with _declaring(scope, index.name):
             _declare(scope, index.name, index.node)
-            decl = IndexDecl(name=index.name, extent=scope.scalar(index.extent), location=scope.location(index.node))
+            decl = IndexDecl(name=index.name, extent=_number(scope, index.extent), location=scope.location(index.node))
             scope.indices[index.name] = decl
             found.append(decl)
     return tuple(found)
@@ -164,6 +174,9 @@ def _assigned(scope: Scope, target: ast.expr) -> None:
 
 def _statement(scope: Scope, node: ast.stmt) -> Statement:
     place = scope.location(node)
+    require_shallow(
+        scope.source, node.test if isinstance(node, ast.If) else node.iter if isinstance(node, ast.For) else node
+    )
     match node:
         case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call):
             return _primitive(scope, call, name)

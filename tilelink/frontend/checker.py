@@ -24,7 +24,9 @@ from tilelink.errors import (
 from tilelink.frontend.assigned import check_assigned
 from tilelink.frontend.integers import number_errors, regions_of
 from tilelink.frontend.kinds import check_kinds
+from tilelink.frontend.limits import check_depth
 from tilelink.frontend.reserved import check_words
+from tilelink.ir.depth import deep
 from tilelink.ir.printer import MOVE, NOTIFY, WAIT, print_region, print_scalar
 from tilelink.ir.program import (
     For,
@@ -59,10 +61,13 @@ def require_program(program: object) -> None:
     raise BindingError(f"a {type(program).__name__} is not a program", hint=f"take one: {where}")
 
 
+@deep()
 def check(program: Program) -> Program:
     """Returns the program. Raises the designed error of its one mistake, or SeveralErrors with all of them."""
     require_program(program)
     mistakes = Mistakes()
+    check_depth(program, mistakes)
+    mistakes.raise_any()  # nothing may walk what is too deep
     check_words(program, mistakes)
     mistakes.raise_any()  # what is no program of the language has no types either
     typing = infer(program, mistakes)

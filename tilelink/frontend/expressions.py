@@ -230,22 +230,22 @@ class Scope:
         a, b = self.value(left), self.value(right)
         if isinstance(a, FromScalar | Literal) and isinstance(b, FromScalar) and type(op) in _SCALAR_OPS:
             if not isinstance(a, Literal) or isinstance(a.value, int):
-                return self._numbers(node, a, b)
+                return self._numbers(node, op, a, b)
         elif isinstance(a, FromScalar) and _integer(b) and type(op) in _SCALAR_OPS:
-            return self._numbers(node, a, b)
+            return self._numbers(node, op, a, b)
         if type(op) not in _VALUE_OPS:
             raise ParseError("no such operation on tiles", location=place, hint="tiles have + - * / and functions")
         return Apply(op=_VALUE_OPS[type(op)], args=(a, b), location=place)
 
-    def _numbers(self, node: ast.expr, left: Value, right: Value) -> Value:
+    def _numbers(self, node: ast.expr, op: ast.operator, left: Value, right: Value) -> Value:
         """Integer arithmetic stays integer, unless a parameter in it is no integer."""
-        scalar = self.scalar(node)
+        place = self.location(node)
+        scalar = Binary(op=_SCALAR_OPS[type(op)], left=_whole(left), right=_whole(right), location=place)
         floats = {p.name for p in self.params.values() if p.kind in ("f32", "bool")}
         names = {e.scalar.name for e in (left, right) if isinstance(e, FromScalar) and isinstance(e.scalar, ParamRef)}
-        if names & floats and isinstance(node, ast.BinOp):
-            op = _VALUE_OPS.get(type(node.op), "mul")
-            return Apply(op=op, args=(left, right), location=self.location(node))
-        return FromScalar(scalar=scalar, location=self.location(node))
+        if names & floats:
+            return Apply(op=_VALUE_OPS.get(type(op), "mul"), args=(left, right), location=place)
+        return FromScalar(scalar=scalar, location=place)
 
     def _pattern(self, node: ast.AST, index: ast.expr) -> tuple[bool, ...]:
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
@@ -396,3 +396,10 @@ def _joined(op: str, parts: list[Scalar]) -> tuple[Scalar, ...]:
 
 def _integer(value: Value) -> bool:
     return isinstance(value, Literal) and isinstance(value.value, int)
+
+
+def _whole(value: Value) -> Scalar:
+    """The integer expression that a value was made of."""
+    if isinstance(value, FromScalar):
+        return value.scalar
+    return Int(value=int(value.value) if isinstance(value, Literal) else 0, location=value.location)

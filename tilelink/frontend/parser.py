@@ -9,10 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lark import Lark, Token, Transformer, v_args
+from lark import Lark, Token, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken, VisitError
 from lark.indenter import DedentError, Indenter
 from lark.tree import Meta
+from lark.visitors import Transformer_NonRecursive
 
 from tilelink.errors import (
     DuplicateNameError,
@@ -27,6 +28,7 @@ from tilelink.frontend.build import build_program
 from tilelink.frontend.recovery import parse_all
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.frontend.syntax import IndexSyntax, ParamSyntax, ProgramSyntax, Source, StageSyntax, TensorSyntax
+from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 from tilelink.schedule.values import Schedule
 
@@ -49,6 +51,7 @@ class Module:
     schedules: tuple[Schedule, ...]
 
 
+@deep()
 def parse_text(text: str, file: str = "<text>") -> Module:
     """Parse programs and schedules; raises ParseError and the builder's errors, SeveralErrors where there are more."""
     lines = text.splitlines()
@@ -197,7 +200,7 @@ def _hint(line: str, found: str, column: int) -> str:
 
 
 @v_args(meta=True)
-class _Build(Transformer[Token, Any]):
+class _Build(Transformer_NonRecursive[Token, Any]):
     """Parse tree -> declarations and Python syntax nodes, each carrying its place."""
 
     def __init__(self, source: Source) -> None:

@@ -16,12 +16,14 @@ from typing import Any, NoReturn
 from tilelink.errors import ParseError, StageError
 from tilelink.frontend.build import build_program
 from tilelink.frontend.syntax import IndexSyntax, ParamSyntax, ProgramSyntax, Source, StageSyntax, TensorSyntax
+from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 
 DECLARATIONS = {"input": "in", "output": "out", "local": "local", "symmetric": "symmetric", "table": "table"}
 STAGES = ("comm", "compute")
 
 
+@deep()
 def program(function: Callable[..., Any]) -> Program:
     """Turn a function into a program: `@tilelink.program`. Raises ParseError and the builder's errors."""
     try:

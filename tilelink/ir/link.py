@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from tilelink.ir.depth import deep
 from tilelink.ir.program import For, If, Notify, Program, Region, Stage, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import RANK
 from tilelink.ir.visitor import reads, statements, value_of
 
 
+@deep()
 def link(program: Program) -> Program:
     """A program whose missing signals are in place; linking a linked program changes nothing."""
     kinds = signal_kinds(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilelink.ir.depth import deep
 from tilelink.ir.program import (
     Apply,
     Assign,
@@ -62,6 +63,7 @@ WAIT = {"tile": "consumer_tile_wait", "peer": "peer_tile_wait", "rank": "rank_wa
 MOVE = {"push": "tile_push_data", "pull": "tile_pull_data", "copy": "rank_copy_data"}
 
 
+@deep()
 def print_program(program: Program) -> str:
     """The text form of a program."""
     params = ", ".join(p.name if p.kind == "dim" else f"{p.name}: {p.kind}" for p in program.params)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from tilelink.errors import AccountingError, BindingError, CoverageError, Location, ProgressError
+from tilelink.ir.depth import deep
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.printer import print_region
 from tilelink.ir.program import (
@@ -68,6 +69,7 @@ LISTED = 8
 """How many blocked tasks an error lists."""
 
 
+@deep()
 def run(
     program: Program,
     inputs: Sequence[Mapping[str, torch.Tensor]],

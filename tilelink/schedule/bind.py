@@ -7,6 +7,7 @@ from dataclasses import replace
 from numbers import Integral
 
 from tilelink.errors import BindingError, DtypeError, Location, OrderError, ScheduleError, TileSizeError, did_you_mean
+from tilelink.ir.depth import deep
 from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.program import Notify, Program, Region, Stage, Tensor, Transfer, Wait
@@ -44,6 +45,7 @@ WARPS = (1, 2, 4, 8, 16, 32)
 """What a program of a GPU may have: powers of two, 1024 threads at most."""
 
 
+@deep()
 def bind(
     program: Program, schedule: Schedule | None, numbers: Numbers, ranks: int, target: Target, dtype: str = "f32"
 ) -> Bound:

@@ -19,13 +19,14 @@ def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
     programs = _programs(bound, hosts, {name: _tiles(bound, loops) for name, loops in loops_of.items()})
     kernels: list[Kernel] = []
     positions: dict[str, int] = {}
+    touched = _touched(bound)
     for host in hosts:
         stream = _stream(host)
         loops = loops_of[host.name]
         names = [n for loop in loops for n in loop.stages]
         position = positions.get(stream, 0)
         positions[stream] = position + 1
-        remote = [t for n in names for t in _remote_tensors(bound, bound.stages[n])]
+        remote = [t for n in names for t in _remote_tensors(touched, bound.stages[n])]
         entry = any(
             bound.tensors[r.tensor].decl.space == "in" for n in names for r in remote_reads(bound.stages[n].stage)
         )
@@ -118,10 +119,14 @@ def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -
     return result
 
 
-def _remote_tensors(bound: Bound, stage: BoundStage) -> list[str]:
+def _touched(bound: Bound) -> frozenset[str]:
+    """Tensors of which some stage reads or writes a peer's copy."""
+    read = {r.tensor for s in bound.program.stages for r in remote_reads(s)}
+    return frozenset(read | {r.tensor for s in bound.program.stages for r in stage_writes(s) if r.rank is not None})
+
+
+def _remote_tensors(touched: frozenset[str], stage: BoundStage) -> list[str]:
     """Symmetric tensors that the stage shares with peers: it touches a peer's copy (data or signals), or it writes
     the own copy of one that peers read or write."""
-    read = {r.tensor for s in bound.program.stages for r in remote_reads(s)}
-    touched = read | {r.tensor for s in bound.program.stages for r in stage_writes(s) if r.rank is not None}
     written = [r.tensor for r in stage_writes(stage.stage) if r.rank is None and r.tensor in touched]
     return [r.tensor for r in stage_regions(stage.stage) if r.rank is not None] + written

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilelink.ir.depth import deep
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Assign, For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
@@ -121,6 +122,7 @@ class Plan:
         return np.array([self.first_task[name] for name in self._starts])
 
 
+@deep()
 def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) -> Plan:
     """Enumerate a bound program. `tables`: name -> int array [ranks, *shape] for its dynamic mappings."""
     first_task, tasks = _number_tasks(bound)

@@ -13,6 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tilelink.errors import CostError, MachineError
+from tilelink.ir.depth import deep
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.simulate.cost import CostModel, Roofline
@@ -23,6 +24,7 @@ from tilelink.schedule.simulate.script import make_script
 __all__ = ["CostModel", "Roofline", "Simulated", "simulate"]
 
 
+@deep()
 def simulate(
     plan: Plan,
     machine: Machine,

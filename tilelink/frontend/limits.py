@@ -1,0 +1,138 @@
+"""Programs that nest too deep are refused, before anything walks them: as syntax and, however built, as programs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from tilelink.errors import Location, Mistakes, ParseError
+from tilelink.frontend.syntax import Source
+from tilelink.ir.depth import BLOCKS, LOOPS, NUMBER_LEVELS, VALUE_LEVELS, nested_blocks, too_deep
+from tilelink.ir.program import (
+    For,
+    FromScalar,
+    If,
+    Notify,
+    Program,
+    Read,
+    Region,
+    Statement,
+    Store,
+    Transfer,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import Scalar, children
+from tilelink.ir.visitor import operands, value_of
+
+Part = Value | Scalar
+
+
+def require_shallow(source: Source, node: ast.AST) -> None:
+    """Raises ParseError for an expression, or a statement with its expressions, that no walk should begin."""
+    if (found := too_deep(node, ast.iter_child_nodes, VALUE_LEVELS + 3)) is not None:  # a statement, a call, its words
+        while not hasattr(found, "lineno"):
+            found = next(iter(ast.iter_child_nodes(found)), node)
+        raise _levels("an expression", VALUE_LEVELS, source.location(found))
+
+
+def require_flat(source: Source, body: Iterable[ast.stmt]) -> None:
+    """Raises ParseError for blocks of a stage that are too deep inside one another."""
+    if (found := nested_blocks(body, _syntax_block)) is not None:
+        raise _blocks(source.location(found.test if isinstance(found, ast.If) else found))
+
+
+def check_depth(program: Program, mistakes: Mistakes) -> None:
+    """Notes ParseError for what is too deep in a program, one for each stage."""
+    sizes = [size for tensor in program.tensors for size in (*tensor.shape, tensor.bound) if size is not None]
+    with mistakes.noted():
+        for size in (*sizes, *(decl.extent for stage in program.stages for decl in stage.indices)):
+            _require_number(size, None)
+    for stage in program.stages:
+        with mistakes.noted():
+            if (found := nested_blocks(stage.body, _block)) is not None:
+                raise _blocks(found.location)
+            for statement in _statements(stage.body):
+                _require_statement(statement)
+
+
+def _require_statement(statement: Statement) -> None:
+    for region in _regions(statement):
+        _require_region(region)
+    if isinstance(statement, If):
+        _require_number(statement.condition, statement.location)
+    if isinstance(statement, For):
+        for decl in statement.indices:
+            _require_number(decl.extent, decl.location)
+    value = value_of(statement)
+    if value is None:
+        return
+    if (found := too_deep(value, operands, VALUE_LEVELS)) is not None:
+        raise _levels("an expression", VALUE_LEVELS, found.location or statement.location)
+    stack = [value]
+    while stack:
+        part = stack.pop()
+        stack.extend(operands(part))
+        if isinstance(part, Read):
+            _require_region(part.region)
+        elif isinstance(part, FromScalar):
+            _require_number(part.scalar, part.location or statement.location)
+
+
+def _require_region(region: Region) -> None:
+    for coordinate in (*region.coords, region.rank):
+        if isinstance(coordinate, Scalar):
+            _require_number(coordinate, region.location)
+
+
+def _require_number(expr: Scalar, place: Location | None) -> None:
+    if (found := too_deep(expr, children, NUMBER_LEVELS)) is not None:
+        raise _levels("an integer expression", NUMBER_LEVELS, found.location or expr.location or place)
+
+
+def _regions(statement: Statement) -> Iterator[Region]:
+    match statement:
+        case Store(region=region) | Notify(region=region) | Wait(region=region) | Transfer(target=region):
+            yield region
+        case _:
+            pass
+
+
+def _statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    stack = [*reversed(body)]
+    while stack:
+        statement = stack.pop()
+        yield statement
+        stack.extend([*reversed(tuple(block[1]))] if (block := _block(statement)) else [])
+
+
+def _block(statement: Statement) -> tuple[int, Iterable[Statement]] | None:
+    match statement:
+        case If(then=then, orelse=orelse):
+            return 0, (*then, *orelse)
+        case For(indices=indices, body=body):
+            return len(indices), body
+        case _:
+            return None
+
+
+def _syntax_block(node: ast.stmt) -> tuple[int, Iterable[ast.stmt]] | None:
+    match node:
+        case ast.If(body=body, orelse=orelse):
+            return 0, (*body, *orelse)
+        case ast.For(target=target, body=body):
+            return len(target.elts) if isinstance(target, ast.Tuple) else 1, body
+        case _:
+            return None
+
+
+def _levels(what: str, limit: int, place: Location | None) -> ParseError:
+    hint = "give a part of it a name: v = ..., or a parameter for a number"
+    if what == "an expression":
+        hint = "give a part of it a name: v = ... on a line before"
+    return ParseError(f"{what} has more than {limit} operations inside one another", location=place, hint=hint)
+
+
+def _blocks(place: Location | None) -> ParseError:
+    message = f"more than {BLOCKS} blocks, or {LOOPS} indices of loops, inside one another"
+    return ParseError(message, location=place, hint="join conditions with and, or make a stage of a part")
