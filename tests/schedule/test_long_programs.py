@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from tilelink import compiler
@@ -17,7 +19,7 @@ def chain(count: int) -> str:
     tensors = [f"    {name} : local [M]\n" for name in names[1:-1]]
     stages = [
         f"    compute f{n}(i: M):\n        {after}[i] = {before}[i] + 1.0\n"
-        for n, (before, after) in enumerate(zip(names, names[1:], strict=False))
+        for n, (before, after) in enumerate(pairwise(names))
     ]
     return "".join(["program chain(M):\n    x : in [M]\n", *tensors, "    y : out [M]\n", *stages])
 
