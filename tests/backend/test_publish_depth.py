@@ -99,9 +99,9 @@ def test_every_statement_is_answered_as_by_asking_every_round(seed: int) -> None
 
 def test_loops_inside_loops_are_emitted_in_seconds() -> None:
     lines: list[str] = []
-    for depth in range(20):
+    for depth in range(12):
         lines += ["    " * depth + f"for (s{depth}: 1):", "    " * (depth + 1) + LINES[depth % len(LINES)]]
     began = time.process_time()
     text = compiler.source(compiler.parse(_program(lines)).program(), ranks=2, dims={"M": 64})
-    assert "for s19 in" in text
-    assert time.process_time() - began < 20
+    assert "for s11 in" in text
+    assert time.process_time() - began < 3

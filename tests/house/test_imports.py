@@ -42,7 +42,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "target": ("errors",),
     "ir": ("errors",),
     "frontend": ("ir", "files", "errors", "schedule.values", "schedule.orders"),
-    "reference": ("ir.program", "ir.scalar", "ir.typing", "ir.printer", "ir.parameters", "errors"),
+    "reference": ("ir.program", "ir.scalar", "ir.typing", "ir.printer", "ir.parameters", "ir.depth", "errors"),
     "schedule": ("ir", "target", "data", "files", "errors"),
     "backend": ("ir", *SCHEDULE_VALUES, "generated", "settings", "target", "files", "errors"),
     "runtime": ("generated", "settings", "target", "errors"),

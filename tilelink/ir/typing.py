@@ -90,6 +90,10 @@ class StageTyping:
     locals: dict[str, Type] = field(default_factory=dict[str, Type])
     mistyped: set[str] = field(default_factory=set[str])
     loose: bool = False
+    applied: dict[int, tuple[Apply, Type]] = field(
+        default_factory=dict[int, tuple[Apply, Type]], init=False, compare=False
+    )
+    """The types of operations by their identity, as long as those of names stay: deep ones are asked for often."""
 
     def region_type(self, region: Region) -> Type:
         """The type of a region: its tensor's dtype and an axis per coordinate that is not a number."""
@@ -142,8 +146,11 @@ class StageTyping:
                 return Type(dtype="i32", axes=(Axis(kind="tile", index=index),))
             case Cast(value=inner, dtype=dtype):
                 return Type(dtype=dtype, axes=self.type_of(inner).axes)
-            case Apply(op=op, args=args):
-                return self._apply(value, op, args)
+            case Apply():
+                found = self.applied.get(id(value))
+                if found is None or found[0] is not value:
+                    found = self.applied[id(value)] = value, self._apply(value, value.op, value.args)
+                return found[1]
             case _:
                 return self._shaped(value)
 
@@ -343,6 +350,7 @@ def _settle_locals(typing: StageTyping) -> Mistakes:
                     _settle(typing, statement)
                 if len(found.errors) > count:
                     typing.mistyped.add(statement.name)
+                typing.applied.clear()
         if before == typing.locals:
             break
     return found

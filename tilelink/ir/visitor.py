@@ -53,9 +53,10 @@ def value_of(statement: Statement) -> Value | None:
 
 def values(value: Value) -> Iterator[Value]:
     """The value and everything below it."""
-    yield value
-    for child in operands(value):
-        yield from values(child)
+    stack = [value]
+    while stack:
+        yield (part := stack.pop())
+        stack.extend(reversed(tuple(operands(part))))
 
 
 def operands(value: Value) -> Iterator[Value]:

@@ -1,0 +1,124 @@
+# pyright: basic
+"""Deep and long programs work, or are refused at once with their place, the limit and what to do."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from tilelink import compiler
+from tilelink.errors import ParseError
+from tilelink.ir.depth import deep
+from tilelink.ir.program import Apply, If, Literal, Program, Store
+from tilelink.ir.scalar import Binary, Int, Rank
+
+HEAD = "program p(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n"
+
+
+def stored(value: str) -> str:
+    return f"{HEAD}        y[i] = {value}\n"
+
+
+def nested(head: str, count: int) -> str:
+    lines = ["    " * level + head.format(level) for level in range(count)]
+    return HEAD + "".join(f"        {line}\n" for line in [*lines, "    " * count + "y[i] = x[i]"])
+
+
+WORKS = {
+    "a sum of 500 terms": stored(" + ".join(["x[i]"] * 500)),
+    "400 calls": stored("tanh(" * 400 + "x[i]" + ")" * 400),
+    "3000 brackets": stored("(" * 3000 + "x[i]" + ")" * 3000),
+    "300 conditions of elements": stored(f"where({' and '.join(['x[i] > -1.0'] * 300)}, x[i], 0.0)"),
+    "2000 conditions": HEAD + f"        if {' and '.join(['rank < ranks + M'] * 2000)}:\n            y[i] = x[i]\n",
+    "80 integers in brackets": stored("x[i] + " + "(rank - " * 80 + "rank" + ")" * 80),
+    "30 conditions inside one another": nested("if rank < ranks + {}:", 30),
+    "12 loops inside one another": nested("for (s{}: 1):", 12),
+}
+WHAT = "operations inside one another"
+REFUSED = {
+    "a sum of 1500 terms": (stored(" + ".join(["x[i]"] * 1500)), f"an expression has more than 1000 {WHAT}", 5),
+    "3000 calls": (stored("exp(" * 3000 + "x[i]" + ")" * 3000), f"an expression has more than 1000 {WHAT}", 5),
+    "300 integers": (
+        stored("x[i] + (M" + " + M - M" * 150 + ")"),
+        f"an integer expression has more than 100 {WHAT}",
+        5,
+    ),
+    "1200 conditions of elements": (
+        stored(f"where({' and '.join(['x[i] > -1.0'] * 1200)}, x[i], 0.0)"),
+        f"an expression has more than 1000 {WHAT}",
+        5,
+    ),
+    "100 conditions": (nested("if rank < ranks + {}:", 100), "more than 32 blocks", 37),
+    "25 loops": (nested("for (s{}: 1):", 25), "more than 32 blocks, or 12 indices of loops", 17),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_what_is_within_the_limits_runs_and_is_right(name: str) -> None:
+    limit, began = sys.getrecursionlimit(), time.process_time()
+    program = compiler.parse(WORKS[name]).program()
+    with deep():
+        assert compiler.parse(str(program)).program() == program
+    kernel = compiler.compile(program, ranks=1, dims={"M": 16})
+    inputs = [{"x": torch.linspace(0.1, 1.0, 16)}]
+    assert torch.allclose(kernel(inputs)[0]["y"], kernel.reference(inputs)[0]["y"].float(), rtol=1e-4, atol=1e-4)
+    assert sys.getrecursionlimit() == limit
+    assert time.process_time() - began < 30
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_beyond_them_is_refused_at_once(name: str) -> None:
+    text, message, line = REFUSED[name]
+    began = time.process_time()
+    with pytest.raises(ParseError) as caught:
+        compiler.check(compiler.parse(text).program())
+    assert message in caught.value.message
+    assert caught.value.location is not None and caught.value.location.line == line
+    assert caught.value.hint
+    assert time.process_time() - began < 10
+
+
+def test_programs_built_from_values_have_the_same_limits() -> None:
+    program = compiler.parse(stored("x[i]")).program()
+    store = program.stages[0].body[0]
+    assert isinstance(store, Store)
+    value, number, block = store.value, Rank(), store
+    for _ in range(1500):
+        value = Apply(op="add", args=(value, Literal(value=1.0)))
+        number = Binary(op="+", left=number, right=Int(value=1))
+        block = If(condition=Int(value=1), then=(block,))
+    odd = [(Store(region=store.region, value=value),), (If(condition=number, then=(store,)),), (block,)]
+    messages = []
+    for body in odd:
+        stage = program.stages[0]
+        changed = type(stage)(kind=stage.kind, name=stage.name, indices=stage.indices, body=body)
+        with pytest.raises(ParseError) as caught:
+            compiler.check(Program(name="p", params=program.params, tensors=program.tensors, stages=(changed,)))
+        messages.append(caught.value.message)
+    assert [m[:25] for m in messages] == [
+        "an expression has more th",
+        "an integer expression has",
+        "more than 32 blocks, or 1",
+    ]
+
+
+def test_the_room_for_deep_walks_lasts_until_the_last_thread_has_left() -> None:
+    before, entered, leave = sys.getrecursionlimit(), threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with deep():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=stay)
+    with deep():
+        thread.start()
+        assert entered.wait(10)
+    assert sys.getrecursionlimit() > before
+    leave.set()
+    thread.join(10)
+    assert sys.getrecursionlimit() == before

@@ -1,0 +1,37 @@
+# pyright: basic
+"""Binding a long chain of stages asks each stage a few times, not once for every other."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tilelink import compiler
+from tilelink.ir.program import Stage
+from tilelink.schedule import kernels
+
+STAGES = 60
+
+
+def chain(count: int) -> str:
+    names = ["x", *(f"h{n}" for n in range(1, count)), "y"]
+    tensors = [f"    {name} : local [M]\n" for name in names[1:-1]]
+    stages = [
+        f"    compute f{n}(i: M):\n        {after}[i] = {before}[i] + 1.0\n"
+        for n, (before, after) in enumerate(pairwise(names))
+    ]
+    return "".join(["program chain(M):\n    x : in [M]\n", *tensors, "    y : out [M]\n", *stages])
+
+
+def test_reads_of_peers_are_looked_for_a_few_times_in_each_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    plain = kernels.remote_reads
+
+    def counted(stage: Stage) -> object:
+        asked.append(stage.name)
+        return plain(stage)
+
+    monkeypatch.setattr(kernels, "remote_reads", counted)
+    compiler.bound(compiler.parse(chain(STAGES)).program(), ranks=2, dims={"M": 16})
+    assert STAGES <= len(asked) <= 3 * STAGES
