@@ -43,7 +43,8 @@ from benchmarks.search_quality_figures import evaluated, table_of
 from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.schedule.machine import Machine, load_machine
-from tilelink.schedule.search import Found, Space, does_not_fit
+from tilelink.schedule.memory import does_not_fit
+from tilelink.schedule.search import Found, Space
 from tilelink.schedule.simulate import simulate
 from tilelink.schedule.values import Schedule
 from tilelink.target import target

@@ -195,7 +195,7 @@ def test_a_launch_issues_what_the_order_says() -> None:
     engine.ready = lambda *given: CopyEngine.ready(engine, *given)
     engine.issue = lambda *given: CopyEngine.issue(engine, *given)
     rank: Any = SimpleNamespace(
-        _program=SimpleNamespace(needs_entry=False), _meets=False, _engine=engine, _slot=0,
+        _program=SimpleNamespace(needs_entry=False), _elsewhere=lambda: False, _meets=False, _engine=engine, _slot=0,
         _kept=[], _end_launch=lambda stream, callers: done.append(f"close {stream}"), _await_outputs=note("await"),
         _sides=SimpleNamespace(fork=note("fork"), join=note("join")),
         _functions=[(None, function("a")), (side, function("b"))],
@@ -345,7 +345,7 @@ def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest
     rank: Any = SimpleNamespace(
         _watch=None, _tracer=tracer, _outputs=[], _last=stream, _current=lambda: stream, _given=given,
         _allocate=nothing, _engine=engine, _slot=1,
-        _program=SimpleNamespace(cycle=2), _launch=nothing,
+        _program=SimpleNamespace(cycle=2), _elsewhere=lambda: False, _launch=nothing,
     )  # fmt: skip
     rank._end_eager = lambda stream: GpuKernel._end_eager(rank, stream)
     for _ in range(2):
@@ -362,7 +362,7 @@ def test_a_preset_launch_has_the_kernels_of_the_main_stream_alone(monkeypatch: p
 
     functions = [(None, function("a")), (side, function("b")), (None, function("c"))]
     rank: Any = SimpleNamespace(
-        _outputs=[], _allocate=lambda _: {}, device="cuda:0", _given=SimpleNamespace(checked=lambda _: {}),
+        _outputs=[], _elsewhere=lambda: False, _allocate=lambda _: {}, device="cuda:0", _given=SimpleNamespace(checked=lambda _: {}),
         _preset_pads=lambda: ("pad", "table"), _no_edge="edge", _functions=functions,
     )  # fmt: skip
     assert GpuKernel.preset(rank, {}) == {}

@@ -38,6 +38,9 @@ STRICT = {
         "A task that writes a peer's output has to notify it there itself. Without that the write may still be in time "
         "because a later notify of the same program covers it."
     ),
+    ("coverage", "nothing has been assigned"): (
+        "A task reads a name before it has assigned it. The machine knows of tensors and signals alone."
+    ),
     ("ordering", "nothing orders the two"): (
         "The two accesses are ordered by a chance that this machine always takes, such as the order of two events at "
         "one place of a task."

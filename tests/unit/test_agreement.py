@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from benchmarks.agreement_figures import chance, regret, spearman
 from tilelink import compiler
 from tilelink.schedule.machine import load_machine, save_machine
 from tilelink.target import target
+from tilelink.tuning import prepare
 
 ROOT = Path(__file__).parents[2]
 DIMS = {"Ms": 16, "N": 48, "K": 64}
@@ -154,8 +154,7 @@ def test_prepared_programs_are_found_again() -> None:
     file = prepared.prepared_file(one, machine)
     assert len(made.kernels) == 2 and not file.exists()
     assert file not in [prepared.prepared_file(other, machine) for other in (point(0, ranks=4), point(0, schedule=""))]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(pickle.dumps(replace(made, lag=7)))
+    prepare._keep(prepared._known(one, machine), replace(made, lag=7))
     assert prepared.program_of(one, machine).lag == 7
     file.unlink()
 

@@ -197,10 +197,10 @@ def test_a_processor_takes_what_it_can_hold() -> None:
     asked = request("ag_gemm", 8192, 3584, 4096)
     assert held(asked, target("sm_90")) and not held(asked, target("sm_89"))
     names = {one.schedule.name for one in held(asked, target("sm_80"))}
-    assert names == {"h200_fewer", "h200_movers_fine"}  # not the rule's
+    assert names == {"h200_few", "h200_fewer", "h200_slices", "h200_movers_fine"}  # not the rule's
     taken = chosen(asked, gpu="NVIDIA A100-SXM4-80GB")
-    assert isinstance(taken, Schedule) and taken.name == "h200_movers_fine"
-    assert chosen(replace(asked, follows="bias"), gpu="NVIDIA A100-SXM4-80GB") == "unfused"
+    assert isinstance(taken, Schedule) and taken.name in names
+    assert chosen(replace(asked, follows="bias"), gpu="NVIDIA A100-SXM4-80GB") == "h200"
 
 
 def test_what_is_not_safe_is_not_the_best_way(monkeypatch: pytest.MonkeyPatch) -> None:

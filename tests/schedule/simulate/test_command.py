@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> str:
 
 def call(*words: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["simulate", *words])
-    return result.exit_code, result.output
+    return result.exit_code, result.stdout or result.output
 
 
 def test_it_prints_time_bound_and_a_row_for_each_rank(file: str) -> None:

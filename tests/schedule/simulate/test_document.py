@@ -35,7 +35,7 @@ def test_the_command_prints_what_it_says() -> None:
     command, *expected = block.rstrip().splitlines()
     result = CliRunner().invoke(app, command.split())
     assert result.exit_code == 0
-    assert shape(result.output.splitlines())[: len(expected) - 1] == shape(expected[:-1])
+    assert shape(result.stdout.splitlines())[: len(expected) - 1] == shape(expected[:-1])
 
 
 def test_the_figures_are_those_of_the_results() -> None:
