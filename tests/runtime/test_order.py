@@ -362,7 +362,8 @@ def test_a_preset_launch_has_the_kernels_of_the_main_stream_alone(monkeypatch: p
 
     functions = [(None, function("a")), (side, function("b")), (None, function("c"))]
     rank: Any = SimpleNamespace(
-        _outputs=[], _elsewhere=lambda: False, _allocate=lambda _: {}, device="cuda:0", _given=SimpleNamespace(checked=lambda _: {}),
+        _outputs=[], _elsewhere=lambda: False,
+        _allocate=lambda _: {}, device="cuda:0", _given=SimpleNamespace(checked=lambda _: {}),
         _preset_pads=lambda: ("pad", "table"), _no_edge="edge", _functions=functions,
     )  # fmt: skip
     assert GpuKernel.preset(rank, {}) == {}
