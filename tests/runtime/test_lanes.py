@@ -129,7 +129,7 @@ def ring(count: int, launches: int, **options: object) -> RunReport:
 def test_forty_lanes_on_few_cores() -> None:
     before = children(), open_files()
     report = ring(40, 5)
-    assert report.seconds < 8
+    assert report.seconds < 20
     assert (children(), open_files()) == before
 
 
