@@ -12,11 +12,10 @@ def edges(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[bool, bool]:
     """Whether a kernel begins the launch by itself, and ends it: where all kernels run one after the other, or all
     their programs are counted."""
     by_count = counted(bound, dialect) > 0
-    in_line = all(one.stream == "main" for one in bound.kernels)
-    if not dialect.meets or kernel.on_copy_engine or not (by_count or in_line):
+    if not dialect.meets or kernel.on_copy_engine or not (by_count or bound.in_line):
         return False, False
-    read = any(one.needs_entry for one in bound.kernels) and bound.ranks > 1
-    return read and kernel.position == 0, by_count or kernel.position == len(bound.kernels) - 1
+    begins = kernel.position == 0 and bound.ranks > 1 and any(one.needs_entry for one in bound.kernels)
+    return begins, by_count or kernel.position == len(bound.kernels) - 1
 
 
 def counted(bound: Bound, dialect: Dialect) -> int:
@@ -27,8 +26,8 @@ def counted(bound: Bound, dialect: Dialect) -> int:
     an earlier launch; inputs that peers read must have a second buffer then: whoever enters a launch has finished the
     one before.
     """
-    kernels = [one for one in bound.kernels if not one.on_copy_engine]
-    if not dialect.meets or not kernels:
+    kernels = bound.on_sms
+    if not dialect.meets or not kernels or (len(kernels) > 1 and bound.in_line):
         return 0
     first, programs = kernels[0], sum(one.programs for one in kernels)
     shared = [t for t in bound.tensors.values() if t.decl.symmetric and t.decl.space in ("in", "out")]
@@ -49,7 +48,7 @@ def tells(kernel: Kernel) -> bool:
 
 def feeds(bound: Bound) -> bool:
     """Whether there is a copy engine."""
-    return any(one.on_copy_engine for one in bound.kernels)
+    return len(bound.on_sms) < len(bound.kernels)
 
 
 def waits_for_products(bound: Bound) -> bool:

@@ -31,7 +31,6 @@ from tilelink.ir.depth import deep
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Attend, Dot, Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
-from tilelink.ir.typing import infer
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
 
@@ -158,7 +157,8 @@ def _scalars(stage: BoundStage) -> list[Scalar]:
 
 
 def _printer(bound: Bound, *, triton: bool) -> ScalarPrinter:
-    return ScalarPrinter(triton=triton, strides={name: strides(t.shape) for name, t in bound.tensors.items()})
+    tables = {name: strides(t.shape) for name, t in bound.tensors.items() if t.decl.space == "table"}
+    return ScalarPrinter(triton=triton, strides=tables)
 
 
 def _tile_kernel(
@@ -279,7 +279,7 @@ def _tile_head(bound: Bound, stage: BoundStage, writer: Writer, dialect: Dialect
     return Addresses(
         bound=bound,
         stage=stage,
-        typing=infer(bound.program).stage(stage.name),
+        typing=bound.typing.stage(stage.name),
         writer=writer,
         scalar=scalar,
         smallest=SMALLEST_DOT if bound.target.kind != "cpu" and _multiplies(stage) else 1,

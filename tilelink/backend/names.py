@@ -6,8 +6,8 @@ import keyword
 import re
 
 from tilelink.errors import EmitError
-from tilelink.ir.program import Assign, SoftmaxInit, Stage, UserCall
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.program import Assign, SoftmaxInit
+from tilelink.ir.visitor import statements
 from tilelink.schedule.bound import Bound, BoundStage
 
 FRAME = frozenset(
@@ -37,7 +37,7 @@ def user_names(bound: Bound, stage: BoundStage) -> frozenset[str]:
     derived |= {f"{name}_{end}" for name in assigned for end in ("m", "l", "acc")} if _has_state(stage) else set()
     own = {**dict.fromkeys(stage.tiles), **assigned}
     derived |= {f"THRESHOLDS_{name}_{kind}" for name, kind in bound.channels}
-    modules = frozenset(name.partition(".")[0] for one in bound.stages.values() for name in functions(one.stage))
+    modules = frozenset(name.partition(".")[0] for name in bound.functions)
     for name in (*own, *tensors, stage.name):
         place = assigned.get(name) or stage.stage
         reserved = keyword.iskeyword(name) or name in FRAME or name in modules
@@ -46,12 +46,6 @@ def user_names(bound: Bound, stage: BoundStage) -> frozenset[str]:
             message = f"the name {name!r} in stage {stage.name} means something else in the generated source"
             raise EmitError(message, location=place.location, hint="choose another name")
     return frozenset(own) | tensors | frozenset(bound.stages) | derived | modules | FRAME
-
-
-def functions(stage: Stage) -> frozenset[str]:
-    """The users' functions that a stage calls, with their modules."""
-    found = [value for s in statements(stage.body) if (value := value_of(s)) is not None]
-    return frozenset(v.function for value in found for v in values(value) if isinstance(v, UserCall))
 
 
 def _has_state(stage: BoundStage) -> bool:

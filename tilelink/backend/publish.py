@@ -144,7 +144,7 @@ def pending_at(bound: Bound, stage: str) -> Pending:
 
     The first stage of a tile need not care for tensors of which every tile has its own part.
     """
-    kernel = next(k for k in bound.kernels if stage in k.stage_names)
+    kernel = bound.kernel_of[stage]
     last = next(n for n, loop in enumerate(kernel.loops) if stage in loop.stages)
     parts = _Parts(ranks=bound.ranks)
     for number, loop in enumerate(kernel.loops[: last + 1]):

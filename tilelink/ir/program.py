@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tilelink.errors import Location
 from tilelink.ir.scalar import Ranks, Scalar, Whole
@@ -283,7 +285,15 @@ class Program(Node):
     stages: tuple[Stage, ...]
 
     def tensor(self, name: str) -> Tensor:
-        return next(t for t in self.tensors if t.name == name)
+        return self._tensors[name]
 
     def stage(self, name: str) -> Stage:
-        return next(s for s in self.stages if s.name == name)
+        return self._stages[name]
+
+    @cached_property
+    def _tensors(self) -> Mapping[str, Tensor]:
+        return {t.name: t for t in reversed(self.tensors)}
+
+    @cached_property
+    def _stages(self) -> Mapping[str, Stage]:
+        return {s.name: s for s in reversed(self.stages)}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
-from tilelink.ir.program import Program, Region, Stage, Tensor
+from tilelink.ir.program import Program, Region, Stage, Tensor, UserCall
 from tilelink.ir.scalar import Scalar
+from tilelink.ir.typing import Typing, infer
+from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.columns import Ints
 from tilelink.schedule.values import Resource, Schedule
 from tilelink.target import Target
@@ -191,6 +193,32 @@ class Bound:
     pad_size: int
     """int32 counters in one rank's signal pad."""
 
+    @cached_property
+    def typing(self) -> Typing:
+        """The types of the program."""
+        return infer(self.program)
+
+    @cached_property
+    def on_sms(self) -> Sequence[Kernel]:
+        """Its kernels that are not on the copy engine."""
+        return tuple(one for one in self.kernels if not one.on_copy_engine)
+
+    @cached_property
+    def in_line(self) -> bool:
+        """Whether all kernels run one after the other, on the caller's stream."""
+        return all(one.stream == "main" for one in self.kernels)
+
+    @cached_property
+    def kernel_of(self) -> Mapping[str, Kernel]:
+        """stage -> the kernel that runs it."""
+        return {name: kernel for kernel in self.kernels for name in kernel.stage_names}
+
+    @cached_property
+    def functions(self) -> frozenset[str]:
+        """The users' functions that stages call, with their modules."""
+        found = [value_of(s) for stage in self.program.stages for s in statements(stage.body)]
+        return frozenset(v.function for one in found if one for v in values(one) if isinstance(v, UserCall))
+
     def tile_map(self, stage: str, region: Region) -> TileMap:
         """f_S, f_R and f_C of an access made by a stage."""
         bound = self.stages[stage]
@@ -198,10 +226,18 @@ class Bound:
         return map_region(region, shape, bound.tiles, bound.extents, bound.scalar_indices, bound.ends_with_tensor)
 
     def stage_numbered(self, number: int) -> BoundStage:
-        return next(s for s in self.stages.values() if s.number == number)
+        return self._stages[number]
 
     def tensor_numbered(self, number: int) -> BoundTensor:
-        return next(t for t in self.tensors.values() if t.number == number)
+        return self._tensors[number]
+
+    @cached_property
+    def _stages(self) -> Mapping[int, BoundStage]:
+        return {s.number: s for s in self.stages.values()}
+
+    @cached_property
+    def _tensors(self) -> Mapping[int, BoundTensor]:
+        return {t.number: t for t in self.tensors.values()}
 
 
 def same_domain(left: BoundStage, right: BoundStage) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import single
 from tilelink.ir.program import Attend, Dot, For, If, Notify, Reduce, Statement, Value, Wait
-from tilelink.ir.typing import Axis, infer
+from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import closing_notifies, map_value, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.schedule.defaults import padded
@@ -59,7 +59,7 @@ def given_in_product(bound: Bound, stage: BoundStage) -> bool:
     """Whether a stage defers its notifies and its next product is long enough to give them."""
     if not stage.defer_notify or bound.target.kind == "hip":
         return False
-    typing = infer(bound.program).stage(stage.name)
+    typing = bound.typing.stage(stage.name)
     axes = (typing.type_of(dot.left).axes[-1] for dot in _products(stage.stage.body))
     return any(_extent(axis, bound, stage) > NOTIFY_STEP * padded(stage.block) for axis in axes)
 

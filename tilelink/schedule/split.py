@@ -41,7 +41,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Binary, Index, Scalar, Whole, add, binary, const, mul, substitute
-from tilelink.ir.typing import StageTyping, infer
+from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import map_regions, map_value, map_values, reads, stage_regions, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, Kernel, Loop
 from tilelink.schedule.orders import TILE
@@ -78,7 +78,7 @@ def _reason(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
         return "it has no tiles of its own on SMs"
     if kernel.loops[-1].stages != (stage.name,):
         return "other tiles of its kernel come with or behind its own"
-    return split_reason(stage.stage, infer(bound.program).stage(stage.name))
+    return split_reason(stage.stage, bound.typing.stage(stage.name))
 
 
 def split_reason(stage: Stage, typing: StageTyping) -> str | None:
@@ -170,7 +170,7 @@ class _Split:
 
     def __init__(self, bound: Bound, stage: BoundStage) -> None:
         self.bound, self.stage = bound, stage
-        self.typing = infer(bound.program).stage(stage.name)
+        self.typing = bound.typing.stage(stage.name)
         self.leading = _leading(stage.stage)
         self.products = _products(self.leading)
         self.rows, self.columns = (str(axis.index) for axis in self.typing.type_of(self.products[0]).axes)

@@ -25,7 +25,7 @@ from tilelink.ir.program import (
     Value,
 )
 from tilelink.ir.scalar import Env, evaluate
-from tilelink.ir.typing import Axis, StageTyping, infer
+from tilelink.ir.typing import Axis, StageTyping
 from tilelink.ir.visitor import reads, value_of, values
 from tilelink.schedule.bound import BoundStage
 from tilelink.schedule.orders import TILE
@@ -161,7 +161,7 @@ class WorkOf:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._typing = infer(plan.bound.program)
+        self._typing = plan.bound.typing
         stages = plan.bound.stages
         self._kernels = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
         taking = {n: loop.taking(k.programs) for k in plan.bound.kernels for loop in k.loops for n in loop.stages}

@@ -8,8 +8,8 @@ import numpy as np
 
 from tilelink.errors import CoverageError, VerificationError
 from tilelink.schedule.places import box
-from tilelink.schedule.plan import READ, WRITE, Ints, Plan
-from tilelink.schedule.verify.cells import Cells, groups
+from tilelink.schedule.plan import Plan
+from tilelink.schedule.verify.cells import Part, of_tensors, parts, rank_by_rank
 from tilelink.schedule.verify.refusal import refuse
 
 
@@ -20,9 +20,9 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
     if plan.faults:
         return
     touched: set[tuple[str, int]] = set()
-    for name, rank, rows in groups(plan):
-        touched.add((name, rank))
-        yield from _covered(plan, name, rank, rows)
+    for part in parts(plan, ~of_tensors(plan, "in", "table")):
+        touched |= {(part.name, rank) for rank in part.ranks.tolist()}
+        yield from rank_by_rank(part, _covered)
     for tensor in plan.bound.tensors.values():
         for rank in range(plan.bound.ranks):
             if tensor.decl.space == "out" and (tensor.name, rank) not in touched:
@@ -30,44 +30,37 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
                 yield CoverageError(message, location=tensor.decl.location, hint="write every element exactly once")
 
 
-def _covered(plan: Plan, name: str, rank: int, rows: Ints) -> Iterator[VerificationError]:
-    tensor = plan.bound.tensors[name]
-    if tensor.decl.space in ("in", "table"):
+def _covered(part: Part) -> Iterator[VerificationError]:
+    plan, a, dims = part.plan, part.plan.accesses, part.dims
+    if plan.bound.tensors[part.name].decl.space == "out":
+        yield from _written_once(part)
+    empty = part.count == 0
+    if not empty.any():
         return
-    a, dims = plan.accesses, len(tensor.shape)
-    rows = rows[(a.hi[rows, :dims] > a.lo[rows, :dims]).all(axis=1)]
-    lo, hi = a.lo[rows, :dims], a.hi[rows, :dims]
-    cells = Cells.between(lo, hi, tensor.shape)
-    low, high = cells.locate(lo, hi)
-    written = a.kind[rows] == WRITE
-    count = cells.paint(low[written], high[written], np.ones(int(written.sum()), np.int64))
-    if tensor.decl.space == "out":
-        yield from _written_once(plan, name, rank, cells, count, rows, low, high)
-    missing = cells.sums((count == 0).astype(np.int64), low, high)
-    for row in rows[(missing > 0) & (a.kind[rows] == READ)][:1]:
-        message = f"reads {name}{box(a.lo[row], a.hi[row], dims)} on rank {rank}, parts of which nobody writes"
+    missing = part.cells.sums(empty, *part.boxes)
+    for row in part.rows[(missing > 0) & ~part.written][:1]:
+        reads = f"{part.name}{box(a.lo[row], a.hi[row], dims)} on rank {a.peer[row]}"
+        message = f"reads {reads}, parts of which nobody writes"
         hint = "check the ranks and indices of the stage that fills it"
         yield refuse(CoverageError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
 
 
-def _written_once(
-    plan: Plan, name: str, rank: int, cells: Cells, count: Ints, rows: Ints, low: Ints, high: Ints
-) -> Iterator[VerificationError]:
-    wrong = np.argwhere(count != 1)
+def _written_once(part: Part) -> Iterator[VerificationError]:
+    wrong = np.argwhere(part.count != 1)
     if not len(wrong):
         return
-    cell = wrong[0]
-    start = [int(cells.edges[d][c]) for d, c in enumerate(cell)]
-    times = int(count[tuple(cell)])
-    element = f"{name}[{', '.join(map(str, start))}] of rank {rank}"
+    plan, cell = part.plan, wrong[0]
+    start = [int(edges[c]) for edges, c in zip(part.cells.edges, cell[1:], strict=True)]
+    times = int(part.count[tuple(cell)])
+    element = f"{part.name}[{', '.join(map(str, start))}] of rank {part.ranks[cell[0]]}"
     hint = "every element of an output is written exactly once"
     if times == 0:
-        decl = plan.bound.tensors[name].decl
+        decl = plan.bound.tensors[part.name].decl
         yield CoverageError(f"{element} is never written", location=decl.location, hint=hint)
         return
-    a = plan.accesses
-    inside = ((low <= cell) & (cell < high)).all(axis=1) & (a.kind[rows] == WRITE)
-    first, second = rows[inside][:2]
+    a, (low, high) = plan.accesses, part.boxes
+    inside = ((low <= cell) & (cell < high)).all(axis=1) & part.written
+    first, second = part.rows[inside][:2]
     yield refuse(
         CoverageError,
         plan,

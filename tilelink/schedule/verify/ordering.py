@@ -9,17 +9,14 @@ from functools import cached_property
 import numpy as np
 
 from tilelink.errors import ExclusiveWriteError, OrderingError, VerificationError
-from tilelink.schedule.columns import expand
 from tilelink.schedule.places import box
 from tilelink.schedule.plan import NOTIFY, READ, WRITE, Ints, Plan
 from tilelink.schedule.verify.astray import astray
-from tilelink.schedule.verify.cells import Cells, groups
+from tilelink.schedule.verify.cells import Cells, Part, of_tensors, parts, rank_by_rank
 from tilelink.schedule.verify.happens_before import BySignals, HappensBefore
 from tilelink.schedule.verify.in_place import onto_itself
+from tilelink.schedule.verify.overlaps import pairs
 from tilelink.schedule.verify.refusal import refuse, where
-
-MOST_CELLS = 2**22
-"""Cells of boxes that are looked at together: what bounds the memory that this takes."""
 
 
 def ordering(plan: Plan) -> Iterator[VerificationError]:
@@ -28,28 +25,15 @@ def ordering(plan: Plan) -> Iterator[VerificationError]:
     yield from onto_itself(plan)
     yield from _inputs_of_peers(plan)
     yield from _unfinished_outputs(plan)
-    for name, rank, rows in groups(plan):
-        if plan.bound.tensors[name].decl.space in ("in", "table"):
-            continue
-        writes, reads = pairs(plan, rows, READ)
-        yield from _check_reads(plan, order, name, rank, writes, reads)
+    for part in parts(plan, ~of_tensors(plan, "in", "table")):
+        yield from rank_by_rank(part, lambda one: _check_reads(one, order))
 
 
 def exclusive_writes(plan: Plan) -> Iterator[VerificationError]:
     """Refusals of unordered writes to one element, and of remote writes to what peers cannot reach."""
-    order = Orders(plan)
-    a = plan.accesses
-    for name, rank, rows in groups(plan):
-        tensor = plan.bound.tensors[name]
-        ranks = _rank_of(plan, a.task[rows])
-        far = rows[(a.kind[rows] == WRITE) & (ranks != a.peer[rows])]
-        if len(far) and not tensor.decl.symmetric:
-            message = f"writes {name} of rank {rank}, which is not symmetric"
-            hint = f"declare {name} symmetric"
-            task, statement = int(a.task[far[0]]), int(a.statement[far[0]])
-            yield refuse(ExclusiveWriteError, plan, message, task=task, statement=statement, hint=hint)
-        first, second = pairs(plan, rows, WRITE)
-        yield from _check_writes(plan, order, name, rank, first, second)
+    order, ranks = Orders(plan), _rank_of(plan, plan.accesses.task)
+    for part in parts(plan, plan.accesses.kind == WRITE):
+        yield from rank_by_rank(part, lambda one: _check_writes(one, order, ranks))
 
 
 class Orders:
@@ -123,81 +107,25 @@ def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
             return
 
 
-def pairs(plan: Plan, rows: Ints, kind: int) -> tuple[Ints, Ints]:
-    """(write, other) rows of plan.accesses that overlap; others are of `kind`. Two writes belong to different tasks."""
-    a = plan.accesses
-    shape = plan.bound.tensor_numbered(int(a.tensor[rows[0]])).shape
-    dims = len(shape)
-    rows = rows[(a.hi[rows, :dims] > a.lo[rows, :dims]).all(axis=1)]
-    lo, hi = a.lo[rows, :dims], a.hi[rows, :dims]
-    writes = np.flatnonzero(a.kind[rows] == WRITE)
-    if not len(writes):
-        return rows[:0], rows[:0]
-    cells = Cells.between(lo, hi, shape)
-    low, high = cells.locate(lo, hi)
-    ones = np.ones(len(writes), np.int64)
-    count = cells.paint(low[writes], high[writes], ones)
-    owner = cells.paint(low[writes], high[writes], writes)
-    crowded = writes[cells.sums((count > 1).astype(np.int64), low[writes], high[writes]) > 0]
-    others = np.flatnonzero(a.kind[rows] == kind) if kind == READ else crowded
-    boxes = np.concatenate([low[others], high[others]], axis=1)
-    unique, group = np.unique(boxes, axis=0, return_inverse=True)
-    order = np.argsort(group.ravel(), kind="stable")
-    starts = np.searchsorted(group.ravel()[order], np.arange(len(unique) + 1))
-    where, owners = _owners(unique[:, :dims], unique[:, dims:], count, owner)
-    if len(crowded):
-        meet = [np.flatnonzero(_meet(corners, low[crowded], high[crowded])) for corners in unique]
-        where = np.concatenate([where, np.repeat(np.arange(len(unique)), [len(m) for m in meet])])
-        owners = np.concatenate([owners, *(crowded[m] for m in meet)])
-        by_box = np.argsort(where, kind="stable")
-        where, owners = where[by_box], owners[by_box]
-    source, at = expand(starts[where][:, None], starts[where + 1][:, None], (len(others),))
-    first, second = rows[owners[source]], rows[others[order[at]]]
-    if kind == READ:
-        return first, second
-    apart = a.task[first] != a.task[second]
-    return first[apart], second[apart]
-
-
-def _owners(low: Ints, high: Ints, count: Ints, owner: Ints) -> tuple[Ints, Ints]:
-    """(box, who), in this order, for each of the boxes [low, high) of cells and all who alone own one of its cells."""
-    boxes: list[Ints] = []
-    found: list[Ints] = []
-    volume = np.cumsum(np.prod(high - low, axis=1))
-    parts = np.split(np.arange(len(low)), np.flatnonzero(np.diff(volume // MOST_CELLS)) + 1)
-    for part in parts:
-        source, cell = expand(low[part], high[part], count.shape)
-        alone = count.ravel()[cell] == 1
-        span = int(owner.max(initial=0)) + 1
-        keys = np.unique(part[source[alone]] * span + owner.ravel()[cell[alone]])
-        boxes.append(keys // span)
-        found.append(keys % span)
-    return np.concatenate(boxes), np.concatenate(found)
-
-
-def _meet(corners: Ints, low: Ints, high: Ints) -> np.ndarray:
-    """Which boxes have cells in common with the one between two corners."""
-    dims = len(corners) // 2
-    return np.logical_and((low < corners[dims:]).all(axis=1), (corners[:dims] < high).all(axis=1))
-
-
-def _check_reads(
-    plan: Plan, order: Orders, name: str, rank: int, writes: Ints, reads: Ints
-) -> Iterator[VerificationError]:
+def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
     """Every write is before or after the read, and those before it fill all of it.
 
     Coverage has shown that somebody writes all of it: so a read with all its writes before it is filled.
     """
-    a = plan.accesses
+    plan, a = part.plan, part.plan.accesses
+    writes, reads = pairs(part, READ)
     before = order.planned.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
     rest = np.flatnonzero(~before)
     after = order.by_signals(reads[rest], writes[rest])
     for pair in rest[~after][:3]:
-        yield _refusal(plan, name, rank, int(writes[pair]), int(reads[pair]), order)
-    late = reads[rest[after]]
-    for read, first in zip(*np.unique(late, return_index=True), strict=True):
-        if not _filled(plan, int(read), writes[before & (reads == read)]):
-            yield _too_early(plan, name, rank, int(writes[rest[after][first]]), int(read))
+        yield _refusal(plan, part.name, int(writes[pair]), int(reads[pair]), order)
+    late, first = np.unique(reads[rest[after]], return_index=True)
+    filling = np.flatnonzero(before & np.isin(reads, late))
+    filling = filling[np.argsort(reads[filling], kind="stable")]
+    bounds = np.searchsorted(reads[filling], late), np.searchsorted(reads[filling], late, side="right")
+    for read, pair, begin, end in zip(late, rest[after][first], *bounds, strict=True):
+        if not _filled(plan, int(read), writes[filling[begin:end]]):
+            yield _too_early(plan, part.name, int(writes[pair]), int(read))
             return
 
 
@@ -209,29 +137,38 @@ def _filled(plan: Plan, read: int, writes: Ints) -> bool:
     lo, hi = a.lo[rows, : len(shape)], a.hi[rows, : len(shape)]
     cells = Cells.between(lo, hi, shape)
     low, high = cells.locate(lo, hi)
-    count = cells.paint(low[:-1], high[:-1], np.ones(len(writes), np.int64))
-    return not cells.sums((count == 0).astype(np.int64), low[-1:], high[-1:]).any()
+    return not cells.sums(cells.paint(low[:-1], high[:-1], 1) == 0, low[-1:], high[-1:]).any()
 
 
-def _too_early(plan: Plan, name: str, rank: int, write: int, read: int) -> VerificationError:
-    a = plan.accesses
+def _too_early(plan: Plan, name: str, write: int, read: int) -> VerificationError:
+    a, rank = plan.accesses, plan.accesses.peer[read]
     message = f"reads {name} of rank {rank} before {where(plan, int(a.task[write]))} writes it"
     task, statement, related = int(a.task[read]), int(a.statement[read]), int(a.statement[write])
     hint = f"read {name} after it is written"
     return refuse(OrderingError, plan, message, task=task, statement=statement, related=related, hint=hint)
 
 
-def _check_writes(
-    plan: Plan, order: Orders, name: str, rank: int, first: Ints, second: Ints
-) -> Iterator[VerificationError]:
-    """Of two writes of an element the program says which is the last one, not the schedule."""
+def _check_writes(part: Part, order: Orders, ranks: Ints) -> Iterator[VerificationError]:
+    """Of two writes of an element the program says which is the last one, not the schedule.
+
+    ranks: of who makes each access.
+    """
+    plan, a, name = part.plan, part.plan.accesses, part.name
+    far = part.every[ranks[part.every] != a.peer[part.every]]
+    if len(far) and not plan.bound.tensors[name].decl.symmetric:
+        message = f"writes {name} of rank {a.peer[far[0]]}, which is not symmetric"
+        hint = f"declare {name} symmetric"
+        task, statement = int(a.task[far[0]]), int(a.statement[far[0]])
+        yield refuse(ExclusiveWriteError, plan, message, task=task, statement=statement, hint=hint)
+    first, second = pairs(part, WRITE)
     rest = np.flatnonzero(~order.by_signals(first, second))
     later = order.by_signals(second[rest], first[rest])
     for pair in rest[~later][:3]:
-        yield _refusal(plan, name, rank, int(first[pair]), int(second[pair]), order)
+        yield _refusal(plan, name, int(first[pair]), int(second[pair]), order)
 
 
-def _refusal(plan: Plan, name: str, rank: int, write: int, other: int, order: Orders) -> VerificationError:
+def _refusal(plan: Plan, name: str, write: int, other: int, order: Orders) -> VerificationError:
+    rank = int(plan.accesses.peer[write])
     what = "nothing" if order.unplanned(write, other) else "only the schedule"
     also = f"which {where(plan, int(plan.accesses.task[write]))} also writes, and {what} orders the two"
     if plan.accesses.kind[other] == READ:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
-from itertools import permutations
+from functools import cached_property
+from itertools import islice, permutations
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def progress(plan: Plan) -> Iterator[VerificationError]:
     """A refusal for the first stream priority that ends in a deadlock, or where no priority is the worst."""
     scripts = _scripts(plan)
     streams = list(dict.fromkeys(k.stream for k in plan.bound.kernels if not k.on_copy_engine))
-    waiting = _waiting_programs(plan, scripts)
+    waiting = _waiting_programs(plan)
     slots = plan.bound.target.slots
     full = _programs(plan) > slots and max(map(sum, (w.values() for w in waiting)), default=0) >= slots
     blocking = {s for own in waiting for s, programs in own.items() if programs}
@@ -51,12 +52,10 @@ def _programs(plan: Plan) -> int:
     return sum(largest.values())
 
 
-def _waiting_programs(plan: Plan, scripts: list[Ints]) -> list[dict[str, int]]:
+def _waiting_programs(plan: Plan) -> list[dict[str, int]]:
     """Per rank and stream the most programs of one kernel that wait for anything, those that share an SM as one."""
-    waiting: set[tuple[int, int, int]] = set()
-    for (number, rank, program), script in zip(plan.lanes, scripts, strict=True):
-        if (plan.signals.kind[script] == WAIT).any():
-            waiting.add(_block(plan, (number, rank, program)))
+    lanes = np.unique(plan.lane[plan.signals.task[plan.signals.kind == WAIT]]).tolist()
+    waiting = {_block(plan, plan.lanes[lane]) for lane in lanes}
     count = Counter((number, rank) for number, rank, _ in waiting)
     result: list[dict[str, int]] = [{} for _ in range(plan.bound.ranks)]
     for (number, rank), programs in count.items():
@@ -100,22 +99,19 @@ class _Run:
         self.blocks = [_block(plan, lane) for lane in plan.lanes]
         self.running: dict[tuple[int, int, int], int] = {}
         """Blocks of threads that have a slot -> their programs that have not ended."""
-        self.pending: list[deque[int]] = self._pending(priority)
+        self.pending: list[list[deque[int]]] = self._pending(priority)
         self.unfinished = self._kernel_sizes()
+        self.turn: dict[tuple[str, int], int] = {}
+        """(stream, rank) -> how many of its kernels are known to have ended."""
 
-    def _pending(self, priority: tuple[str, ...]) -> list[deque[int]]:
-        """Per rank the lanes that still need a slot, in the order in which they would get one."""
+    def _pending(self, priority: tuple[str, ...]) -> list[list[deque[int]]]:
+        """Per rank and stream the lanes that still need a slot, in the order in which they would get one."""
         kernels = self.plan.bound.kernels
-        level = {stream: n for n, stream in enumerate(priority)}
-
-        def rank_of(lane: int) -> tuple[int, int, int]:
-            kernel = kernels[self.plan.lanes[lane][0]]
-            return (level.get(kernel.stream, -1), kernel.position, self.plan.lanes[lane][2])
-
-        waiting: list[deque[int]] = []
-        for rank in range(self.plan.bound.ranks):
-            own = [n for n, (_, r, _) in enumerate(self.plan.lanes) if r == rank]
-            waiting.append(deque(sorted(own, key=rank_of)))
+        level = {stream: n for n, stream in enumerate(("copy", *priority))}
+        waiting = [[deque[int]() for _ in level] for _ in range(self.plan.bound.ranks)]
+        for lane in sorted(range(len(self.plan.lanes)), key=lambda lane: kernels[self.plan.lanes[lane][0]].position):
+            number, rank, _ = self.plan.lanes[lane]
+            waiting[rank][level[kernels[number].stream]].append(lane)
         return waiting
 
     def _kernel_sizes(self) -> dict[tuple[int, int], int]:
@@ -131,48 +127,54 @@ class _Run:
     def blocked(self) -> list[int]:
         """Lanes that never finished."""
         asleep = [lane for lanes in self.sleepers.values() for lane in lanes]
-        return asleep or [lane for waiting in self.pending for lane in waiting]
+        return asleep or [lane for streams in self.pending for waiting in streams for lane in waiting]
+
+    @cached_property
+    def _by_stream(self) -> dict[str, list[int]]:
+        """The numbers of each stream's kernels, in order."""
+        kernels = self.plan.bound.kernels
+        numbers = sorted(range(len(kernels)), key=lambda number: kernels[number].position)
+        return {k.stream: [n for n in numbers if kernels[n].stream == k.stream] for k in kernels if not k.position}
 
     def _started(self, lane: int) -> bool:
         """Whether the kernels before this one on its stream are done."""
         number, rank, _ = self.plan.lanes[lane]
         kernel = self.plan.bound.kernels[number]
-        return all(
-            self.unfinished[n, rank] == 0
-            for n, k in enumerate(self.plan.bound.kernels)
-            if k.stream == kernel.stream and k.position < kernel.position
-        )
+        order, done = self._by_stream[kernel.stream], self.turn.get((kernel.stream, rank), 0)
+        while done < kernel.position and not self.unfinished[order[done], rank]:
+            done += 1
+        self.turn[kernel.stream, rank] = done
+        return done >= kernel.position
 
     def _admit(self, rank: int) -> None:
-        later: deque[int] = deque()
-        waiting = self.pending[rank]
-        while waiting:
-            lane = waiting.popleft()
-            block = self.blocks[lane]
-            free = self.plan.bound.kernels[block[0]].on_copy_engine or block in self.running
-            if self._started(lane) and (free or self.free[rank] > 0):
-                self.free[rank] -= 0 if free else 1
-                self.running.setdefault(block, self.plan.bound.kernels[block[0]].lanes)
-                self.ready.append(lane)
-            else:
-                later.append(lane)
-        self.pending[rank] = later
+        for waiting in self.pending[rank]:
+            later: list[int] = []
+            while waiting and self._started(waiting[0]):
+                lane = waiting.popleft()
+                block = self.blocks[lane]
+                free = self.plan.bound.kernels[block[0]].on_copy_engine or block in self.running
+                if free or self.free[rank] > 0:
+                    self.free[rank] -= 0 if free else 1
+                    self.running.setdefault(block, self.plan.bound.kernels[block[0]].lanes)
+                    self.ready.append(lane)
+                else:
+                    later.append(lane)
+            waiting.extendleft(reversed(later))
 
     def _advance(self, lane: int) -> None:
-        script = self.scripts[lane]
-        at = self.cursor[lane]
-        while at < len(script):
-            row = script[at]
-            key = self.key[row]
-            if self.is_wait[row]:
-                if self.count[key] < self.need[key]:
+        script, at = self.scripts[lane], self.cursor[lane]
+        keys, is_wait, count, need, sleepers = self.key, self.is_wait, self.count, self.need, self.sleepers
+        for row in islice(script, at, None):
+            key = keys[row]
+            if is_wait[row]:
+                if count[key] < need[key]:
                     self.cursor[lane] = at
-                    self.sleepers.setdefault(key, []).append(lane)
+                    sleepers.setdefault(key, []).append(lane)
                     return
             else:
-                self.count[key] += 1
-                if self.count[key] >= self.need[key] and key in self.sleepers:
-                    self.ready.extend(self.sleepers.pop(key))
+                count[key] += 1
+                if key in sleepers and count[key] >= need[key]:
+                    self.ready.extend(sleepers.pop(key))
             at += 1
         self.cursor[lane] = at
         number, rank, _ = block = self.blocks[lane]

@@ -30,9 +30,9 @@ import numpy as np
 
 from tilelink.errors import ReuseError, VerificationError
 from tilelink.schedule.plan import NOTIFY, READ, WRITE, Ints, Plan
-from tilelink.schedule.verify.cells import groups
+from tilelink.schedule.verify.cells import of_tensors, parts
 from tilelink.schedule.verify.happens_before import HappensBefore
-from tilelink.schedule.verify.ordering import pairs
+from tilelink.schedule.verify.overlaps import pairs
 from tilelink.schedule.verify.refusal import refuse
 
 
@@ -128,24 +128,24 @@ def _own_memory(plan: Plan, asked: np.ndarray, kernel: Ints, own: Ints) -> Itera
     """Writes of own memory that a peer reads, or writes without the launch's end waiting for it."""
     a = plan.accesses
     order = HappensBefore(plan=plan)
-    inputs = [t.number for t in plan.bound.tensors.values() if t.decl.space == "in"]
-    for name, owner, rows in groups(plan):
-        number = plan.bound.tensors[name].number
-        if number in inputs or not asked[:, number].any():
-            continue
-        readers = np.unique(own[rows[a.kind[rows] == READ]])
-        mine = rows[(a.kind[rows] == WRITE) & (own[rows] == owner)]
-        late = {int(q): mine for q in readers if q != owner}
-        if len(mine) and (own[rows[a.kind[rows] == WRITE]] != owner).any():
-            first, second = pairs(plan, rows, WRITE)
-            far = (own[first] != owner) & (own[second] == owner)
-            first, second = first[far], second[far]
-            known = order.before(a.task[first], a.position[first], a.task[second], a.position[second])
-            for row, before in zip(first[~known], second[~known], strict=True):
-                q = int(own[row])
+    writes = (a.kind == WRITE) & (own == a.peer) & asked[kernel, a.tensor]
+    shared = np.intersect1d(a.tensor[writes], a.tensor[own != a.peer])  # nobody else is late for what is one's own
+    for part in parts(plan, np.isin(a.tensor, shared) & ~of_tensors(plan, "in")):
+        number = plan.bound.tensors[part.name].number
+        first, second = pairs(part, WRITE)
+        far = (own[first] != a.peer[first]) & writes[second]
+        first, second = first[far], second[far]
+        known = order.before(a.task[first], a.position[first], a.task[second], a.position[second])
+        first, second = first[~known], second[~known]
+        begins = np.searchsorted(a.peer[part.every], part.ranks)
+        for owner, rows in zip(part.ranks.tolist(), np.split(part.every, begins[1:]), strict=True):
+            mine = rows[writes[rows]]
+            late = {q: mine for q in np.unique(own[rows[a.kind[rows] == READ]]).tolist() if q != owner}
+            here = a.peer[first] == owner
+            for q, before in zip(own[first[here]].tolist(), second[here], strict=True):
                 late[q] = np.append(late.get(q, mine[:0]), before)
-        for q, writes in late.items():
-            yield from _by_kernel(plan, kernel, owner, q, number, writes[asked[kernel[writes], number]])
+            for q, events in late.items():
+                yield from _by_kernel(plan, kernel, owner, q, number, events)
 
 
 def _by_kernel(plan: Plan, kernel: Ints, owner: int, other: int, tensor: int, rows: Ints) -> Iterator[_Meeting]:
