@@ -28,12 +28,16 @@ def nested(head: str, count: int) -> str:
     return HEAD + "".join(f"        {line}\n" for line in [*lines, "    " * count + "y[i] = x[i]"])
 
 
+SIZE = "M" + " + M - M" * 250
 WORKS = {
     "a sum of 500 terms": stored(" + ".join(["x[i]"] * 500)),
     "400 calls": stored("tanh(" * 400 + "x[i]" + ")" * 400),
     "3000 brackets": stored("(" * 3000 + "x[i]" + ")" * 3000),
     "300 conditions of elements": stored(f"where({' and '.join(['x[i] > -1.0'] * 300)}, x[i], 0.0)"),
     "2000 conditions": HEAD + f"        if {' and '.join(['rank < ranks + M'] * 2000)}:\n            y[i] = x[i]\n",
+    "a sum of 500 integers": stored("x[i] + (M" + " + M - rank" * 250 + ")"),
+    "an index with 500 terms": stored("x[i] + 1.0").replace("y[i]", "y[i" + " + rank - rank" * 250 + "]"),
+    "sizes of 500 terms": stored("x[i]").replace("[M]", f"[{SIZE}]").replace("(i: M)", f"(i: {SIZE})"),
     "80 integers in brackets": stored("x[i] + " + "(rank - " * 80 + "rank" + ")" * 80),
     "30 conditions inside one another": nested("if rank < ranks + {}:", 30),
     "12 loops inside one another": nested("for (s{}: 1):", 12),
@@ -42,8 +46,13 @@ WHAT = "operations inside one another"
 REFUSED = {
     "a sum of 1500 terms": (stored(" + ".join(["x[i]"] * 1500)), f"an expression has more than 1000 {WHAT}", 5),
     "3000 calls": (stored("exp(" * 3000 + "x[i]" + ")" * 3000), f"an expression has more than 1000 {WHAT}", 5),
-    "300 integers": (
-        stored("x[i] + (M" + " + M - M" * 150 + ")"),
+    "a sum of 1500 integers": (
+        stored("x[i] + (M" + " + M - M" * 750 + ")"),
+        f"an expression has more than 1000 {WHAT}",
+        5,
+    ),
+    "150 integers in brackets": (
+        stored("x[i] + " + "(rank - " * 150 + "rank" + ")" * 150),
         f"an integer expression has more than 100 {WHAT}",
         5,
     ),

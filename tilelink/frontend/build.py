@@ -32,6 +32,8 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Int, Scalar
+from tilelink.ir.sums import shortened
+from tilelink.ir.visitor import map_scalars
 from tilelink.ir.words import KINDS
 
 NOTIFIES = {"producer_tile_notify": "tile", "peer_tile_notify": "peer", "rank_notify": "rank"}
@@ -129,7 +131,7 @@ def _stage(scope: Scope, syntax: StageSyntax) -> Stage:
     body: tuple[Statement, ...] = ()
     with scope.mistakes.noted():
         require_flat(scope.source, syntax.body)
-        body = _body(inner, syntax.body)
+        body = map_scalars(_body(inner, syntax.body), shortened)
     return Stage(
         kind=syntax.kind,
         name=syntax.name,
@@ -141,7 +143,7 @@ def _stage(scope: Scope, syntax: StageSyntax) -> Stage:
 
 def _number(scope: Scope, node: ast.expr) -> Scalar:
     require_shallow(scope.source, node)
-    return scope.scalar(node)
+    return shortened(scope.scalar(node))
 
 
 def _indices(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, ...]:
