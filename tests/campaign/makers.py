@@ -315,7 +315,7 @@ def deep(w: Writer) -> None:
     """Many conditions inside one another."""
     source = w.source()
     domain, coords, shape = _plane(w, source)
-    y, depth = w.tensor("out", shape), w.pick((5, 40, 98, 101))
+    y, depth = w.tensor("out", shape), w.pick((5, 20, 32, 40))
     w.features.add("many conditions")
     lines = [f"{'    ' * n}if rank < ranks + {n}:" for n in range(depth)]
     lines.append(f"{'    ' * depth}{at(y, coords)} = {at(source.name, coords)}")

@@ -132,9 +132,8 @@ def test_every_kind_of_stage_is_in_the_language(kind: Any) -> None:
     for seed in range(20):
         w = Writer(rng=random.Random(seed), ranks=2)
         kind(w)
-        program = compiler.parse(w.text()).program()
         with contextlib.suppress(TileLinkError):
-            compiler.bound(program, ranks=2, dims=w.dims)
+            compiler.bound(compiler.parse(w.text()).program(), ranks=2, dims=w.dims)
             return
     pytest.fail("the checker refuses all of it")
 
