@@ -132,6 +132,12 @@ def test_reads_through_a_table_need_only_the_rows_that_it_names() -> None:
     )
 
 
+def test_a_gather_in_a_branch_that_no_tile_takes_is_of_no_rows() -> None:
+    lines = ("if rank < ranks:", "    y[:, j] = x[rows[:], j]", "else:", "    y[:, j] = x[rows[:], j]")
+    made = bound(stage(*lines, domain="j: N"), dims={"M": 2, "N": 8, "S": 4}, head=GATHER.replace("[S] < M", "[M] < S"))
+    assert refusals(make_plan(made, {"rows": np.array([[0, 3], [3, 1]])})) == []
+
+
 # In place ----------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +111,7 @@ def chosen(lookup: Lookup, env: Env, rows: int) -> tuple[Ints, Ints, Ints, Bools
     distinct, which = np.unique(places, axis=0, return_inverse=True)
     where = (distinct[:, d + 1] if isinstance(c, Scalar) else slice(None) for d, c in enumerate(lookup.coords))
     entries = np.asarray(env.tables[lookup.table][(distinct[:, 0], *where)], np.int64)
-    row, first, last, twice = _runs(entries.reshape(len(distinct), -1))
+    row, first, last, twice = _runs(entries.reshape(len(distinct), prod(entries.shape[1:])))
     begin = np.searchsorted(row, np.arange(len(distinct) + 1))
     source, at = expand(begin[which.ravel()][:, None], begin[which.ravel() + 1][:, None], (len(row),))
     return source, first[at], last[at], twice[which.ravel()]
