@@ -1,0 +1,78 @@
+"""Intervals of integer expressions: the least and the largest value that each may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tilelink.ir.scalar import Binary, Choose, Compare, Index, Int, Logic, Lookup, Rank, Scalar
+
+Range = tuple[int, int]
+"""The least and the largest value."""
+LEAST, MOST = -(2**31), 2**31 - 1
+"""What 32 bits hold."""
+UNKNOWN: Range = (-(2**63), 2**63)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """The values that ranks, indices and entries of tables have. Those of other indices and tables are not negative."""
+
+    ranks: int
+    indices: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    tables: Mapping[str, Range] = field(default_factory=dict[str, Range])
+
+    def of(self, expr: Scalar) -> Range:
+        """An interval that has all values of the expression."""
+        match expr:
+            case Int(value=value):
+                return value, value
+            case Rank():
+                return 0, self.ranks - 1
+            case Index(name=name):
+                return self.indices.get(name, (0, MOST))
+            case Lookup(table=table):
+                return self.tables.get(table, (0, MOST))
+            case Choose(values=values):
+                return min(values), max(values)
+            case Binary(op=op, left=left, right=right):
+                return combined(op, self.of(left), self.of(right))
+            case Compare() | Logic():
+                return 0, 1
+            case _:
+                return UNKNOWN
+
+
+def combined(op: str, left: Range, right: Range) -> Range:
+    """The interval of `left op right`; UNKNOWN for a division by what is only 0."""
+    match op:
+        case "//" | "%" if right == (0, 0):
+            return UNKNOWN
+        case "//":
+            ends = [a // b for a in left for b in _divisors(right)]
+        case "%":
+            return _remainder(left, right)
+        case "min" | "max":
+            pick = min if op == "min" else max
+            return pick(left[0], right[0]), pick(left[1], right[1])
+        case "^":
+            bits = max(abs(n) for n in (*left, *right)).bit_length()
+            return (0 if min(left[0], right[0]) >= 0 else -(2**bits)), 2**bits - 1
+        case _:
+            ends = [_ENDS[op](a, b) for a in left for b in right]
+    return min(ends), max(ends)
+
+
+_ENDS: dict[str, Callable[[int, int], int]] = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
+
+
+def _divisors(right: Range) -> list[int]:
+    """The divisors at which a quotient is least or largest."""
+    return [n for n in {right[0], right[1], -1, 1} if n and right[0] <= n <= right[1]]
+
+
+def _remainder(left: Range, right: Range) -> Range:
+    most = max(abs(right[0]), abs(right[1])) - 1
+    if right[0] > 0 and left[0] >= 0:
+        return (0, min(most, left[1])) if left[1] >= right[0] else left
+    return (-most if right[0] < 0 else 0), (most if right[1] > 0 else 0)

@@ -1,0 +1,201 @@
+"""Simplified integer expressions: the same value on all ranks for all indices, with fewer operations.
+
+before: tile % 112 // 112 * 8 + tile % 112 % 112 % min(8 - tile % 112 // 112 * 8, 8)
+after:  tile % 8  (of 112 tiles, 8 rows of 14 in groups of 8)
+
+A sum becomes a sum of multiples of terms. A quotient or remainder by a constant leaves out what the divisor divides,
+and is no operation where the interval of the dividend lies between two multiples of the divisor. The dividend of a
+remainder is made not negative where its interval is known: then languages that round to zero agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import gcd
+
+from tilelink.ir.intervals import LEAST, MOST, Bounds
+from tilelink.ir.scalar import (
+    Binary,
+    Choose,
+    Compare,
+    Int,
+    Logic,
+    Lookup,
+    Scalar,
+    add,
+    binary,
+    const,
+    mul,
+)
+
+
+def simplify(expr: Scalar, bounds: Bounds) -> Scalar:
+    """An expression of the same value wherever ranks, indices and tables are within their bounds."""
+    match expr:
+        case Binary(op=op, left=left, right=right):
+            new = _binary(op, simplify(left, bounds), simplify(right, bounds), bounds)
+        case Compare(op=op, left=left, right=right):
+            return Compare(op=op, left=simplify(left, bounds), right=simplify(right, bounds), location=expr.location)
+        case Logic(op=op, args=args):
+            return Logic(op=op, args=tuple(simplify(arg, bounds) for arg in args), location=expr.location)
+        case Lookup(table=table, coords=coords):
+            inner = tuple(simplify(c, bounds) if isinstance(c, Scalar) else c for c in coords)
+            new = Lookup(table=table, coords=inner, location=expr.location)
+        case Choose(selector=selector, values=values):
+            chosen = simplify(selector, bounds)
+            new = const(values[chosen.value]) if isinstance(chosen, Int) else Choose(selector=chosen, values=values)
+        case _:
+            new = expr
+    low, high = bounds.of(new)
+    return const(low) if low == high else new
+
+
+def _binary(op: str, left: Scalar, right: Scalar, bounds: Bounds) -> Scalar:
+    """`left op right` of simplified operands."""
+    plain = binary(op, left, right)
+    match op:
+        case "+" | "-":
+            return _fitting(_Sum.of(left).plus(_Sum.of(right), 1 if op == "+" else -1), plain, bounds)
+        case "*" if isinstance(left, Int) or isinstance(right, Int):
+            factor, other = (left.value, right) if isinstance(left, Int) else (_value(right), left)
+            return _fitting(_Sum().plus(_Sum.of(other), factor), plain, bounds)
+        case "//" | "%" if isinstance(right, Int) and right.value > 0:
+            divide = _quotient if op == "//" else _remainder
+            return divide(_Sum.of(left), right.value, plain, bounds)
+        case "//" | "%" if bounds.of(left)[0] >= 0 and bounds.of(left)[1] < bounds.of(right)[0]:
+            return const(0) if op == "//" else left
+        case "min" | "max":
+            return _extreme(op, left, right, bounds) or plain
+        case _:
+            return plain
+
+
+def _value(expr: Scalar) -> int:
+    return expr.value if isinstance(expr, Int) else 0
+
+
+def _extreme(op: str, left: Scalar, right: Scalar, bounds: Bounds) -> Scalar | None:
+    """The operand that `min` or `max` always gives; None where it may be either."""
+    smaller, larger = (left, right) if op == "min" else (right, left)
+    if bounds.of(smaller)[1] <= bounds.of(larger)[0]:
+        return left
+    return right if bounds.of(larger)[1] <= bounds.of(smaller)[0] else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sum:
+    """`constant` and multiples of terms that are no sums."""
+
+    terms: dict[Scalar, int] = field(default_factory=dict[Scalar, int])
+    constant: int = 0
+
+    @staticmethod
+    def of(expr: Scalar) -> _Sum:
+        """A simplified expression as a sum."""
+        match expr:
+            case Int(value=value):
+                return _Sum(constant=value)
+            case Binary(op="+" | "-" as op, left=left, right=right):
+                return _Sum.of(left).plus(_Sum.of(right), 1 if op == "+" else -1)
+            case Binary(op="*", left=left, right=Int(value=factor)):
+                return _Sum().plus(_Sum.of(left), factor)
+            case _:
+                return _Sum(terms={expr: 1})
+
+    def plus(self, other: _Sum, factor: int) -> _Sum:
+        """This sum and a multiple of another one."""
+        terms = dict(self.terms)
+        for term, times in other.terms.items():
+            terms[term] = terms.get(term, 0) + factor * times
+        terms = {term: times for term, times in terms.items() if times}
+        return _Sum(terms=terms, constant=self.constant + factor * other.constant)
+
+    def expression(self) -> Scalar:
+        """What is added, then what is subtracted; the constant last of either."""
+        parts = [(times > 0, mul(term, const(abs(times)))) for term, times in self.terms.items()]
+        if self.constant:
+            parts.append((self.constant > 0, const(abs(self.constant))))
+        whole: Scalar = const(0)
+        for added, part in sorted(parts, key=lambda one: not one[0]):
+            whole = add(whole, part) if added else binary("-", whole, part)
+        return whole
+
+
+def _fitting(total: _Sum, plain: Scalar, bounds: Bounds) -> Scalar:
+    """A sum as an expression; `plain`, which has its value, where a step of it may not fit into 32 bits."""
+    new = total.expression()
+    return new if _fits(new, bounds) else plain
+
+
+def _fits(expr: Scalar, bounds: Bounds) -> bool:
+    low, high = bounds.of(expr)
+    below = (expr.left, expr.right) if isinstance(expr, Binary) and expr.op in ("+", "-", "*") else ()
+    return low >= LEAST and high <= MOST and all(_fits(part, bounds) for part in below)
+
+
+def _quotient(dividend: _Sum, divisor: int, plain: Scalar, bounds: Bounds) -> Scalar:
+    """`dividend // divisor`: multiples of the divisor are divided one by one, and the rest together."""
+    apart = _Sum(
+        terms={term: times // divisor for term, times in dividend.terms.items() if times % divisor == 0},
+        constant=dividend.constant // divisor,
+    )
+    rest = _Sum(
+        terms={term: times for term, times in dividend.terms.items() if times % divisor},
+        constant=dividend.constant % divisor,
+    )
+    inner = _floor(rest, divisor, bounds)
+    return plain if inner is None else _fitting(apart.plus(inner, 1), plain, bounds)
+
+
+def _floor(dividend: _Sum, divisor: int, bounds: Bounds) -> _Sum | None:
+    """`dividend // divisor`, both divided by what they have in common; the constant's rest changes no quotient.
+
+    None if a step of the dividend may not fit into 32 bits.
+    """
+    shared = gcd(divisor, *dividend.terms.values())
+    terms = {term: times // shared for term, times in dividend.terms.items()}
+    reduced = _Sum(terms=terms, constant=dividend.constant // shared)
+    divisor //= shared
+    numerator = reduced.expression()
+    low, high = bounds.of(numerator)
+    if divisor == 1:
+        return reduced
+    if low // divisor == high // divisor:
+        return _Sum(constant=low // divisor)
+    match numerator:
+        case Binary(op="//", left=left, right=Int(value=value)) if value > 0 and value * divisor <= MOST:
+            return _Sum.of(binary("//", left, const(value * divisor)))
+        case _:
+            return _Sum.of(binary("//", numerator, const(divisor))) if _fits(numerator, bounds) else None
+
+
+def _remainder(dividend: _Sum, divisor: int, plain: Scalar, bounds: Bounds) -> Scalar:
+    """`dividend % divisor`: without multiples of the divisor, and of both divided by what they have in common."""
+    total = _modulo(dividend, divisor, bounds)
+    return plain if total is None else _fitting(total, plain, bounds)
+
+
+def _modulo(dividend: _Sum, divisor: int, bounds: Bounds) -> _Sum | None:
+    terms = {term: times if abs(times) < divisor else times % divisor for term, times in dividend.terms.items()}
+    terms = {term: times for term, times in terms.items() if times}
+    constant = dividend.constant % divisor
+    shared = gcd(divisor, *terms.values())
+    reduced = _Sum(terms={term: times // shared for term, times in terms.items()}, constant=constant // shared)
+    inner = _wrapped(reduced, divisor // shared, bounds)
+    return None if inner is None else _Sum(constant=constant % shared).plus(inner, shared)
+
+
+def _wrapped(dividend: _Sum, divisor: int, bounds: Bounds) -> _Sum | None:
+    """`dividend % divisor`, of a dividend that is not negative if its interval is known; None if it may not fit."""
+    numerator = dividend.expression()
+    low, high = bounds.of(numerator)
+    if low // divisor == high // divisor:
+        return dividend.plus(_Sum(constant=-(low // divisor) * divisor), 1)
+    match numerator:
+        case Binary(op="%", left=left, right=Int(value=value)) if value > 0 and value % divisor == 0:
+            return _modulo(_Sum.of(left), divisor, bounds)
+        case _:
+            pass
+    if LEAST <= low < 0:
+        numerator = dividend.plus(_Sum(constant=-(low // divisor) * divisor), 1).expression()
+    return _Sum.of(binary("%", numerator, const(divisor))) if _fits(numerator, bounds) else None
