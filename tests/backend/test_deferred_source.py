@@ -40,7 +40,7 @@ def test_a_tile_is_kept_and_notified_in_the_next_product_or_behind_the_loop() ->
     product = next(n for n, line in enumerate(lines) if line.startswith("for k_0"))
     assert lines[product + 1 : product + 3] == [IN_PRODUCT, GIVEN]
     store = next(n for n, line in enumerate(lines) if line.startswith("tl.store(c"))
-    assert lines[store + 1 : store + 3] == ["held_0 = dl.hold(0 + (rank + 1 + q) % 8)", "held_tile_0 = dl.hold(tile)"]
+    assert lines[store + 1 : store + 3] == ["held_0 = dl.hold((rank + q + 1) % 8)", "held_tile_0 = dl.hold(tile)"]
     assert lines[store + 3 : store + 5] == ["if held_tile_0 >= 0:", GIVEN] and later == store + 5
     assert sum("dl.notify(" in line for line in lines) == 2
 

@@ -52,7 +52,7 @@ def test_a_contracted_tile_that_ends_inside_its_tensor_takes_pointers() -> None:
     assert compile_all(bound, result)
     whole = Sample(text=sample().text, numbers={**NUMBERS, "K": 48})
     assert (
-        "x_boxes_16x16.load([i * 16, 8 + k * 16])" in emitted(whole.bound(ranks=2, target="sm_90", dtype="bf16")).text
+        "x_boxes_16x16.load([i * 16, k * 16 + 8])" in emitted(whole.bound(ranks=2, target="sm_90", dtype="bf16")).text
     )
 
 

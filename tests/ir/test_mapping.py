@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tilelink.ir.mapping import ChannelGrid, TileMap, map_region, single
+from tilelink.ir.intervals import Bounds
+from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
 from tilelink.ir.program import Region
 from tilelink.ir.scalar import RANK, Env, Index, Lookup, Scalar, Whole, add, binary, const, evaluate, mul
 
@@ -52,15 +53,19 @@ def mapped(
     ends: dict[str, int] | None = None,
     numbers: frozenset[str] = frozenset(),
 ) -> TileMap:
-    return map_region(Region(tensor="t", coords=(coordinate,)), (ROWS,), tiles or {}, ends or {}, numbers)
+    tiles, ends = tiles or {}, ends or {}
+    counts = {name: (0, -(-ends[name] // tiles[name]) - 1) for name in tiles}
+    bounds = Bounds(ranks=1, indices={**counts, **dict.fromkeys(numbers, (0, ROWS))})
+    return map_region(Region(tensor="t", coords=(coordinate,)), (ROWS,), tiles, ends, numbers, bounds=bounds)
 
 
 def touched(found: TileMap, grid: ChannelGrid, **indices: int) -> tuple[set[int], set[int]]:
     """The elements and the channels of a tile."""
     env = Env(rank=0, ranks=1, params={}, indices=indices)
-    (span,), ((low, high),) = found.spans, found.channel_range(grid)
-    if single((low, high)):
-        assert evaluate(high, env) - evaluate(low, env) == 1
+    (span,), (along,) = found.spans, found.channel_range(grid)
+    low, high = along.low, along.high
+    if along.count is not None:
+        assert evaluate(high, env) - evaluate(low, env) == along.count
     elements = set(range(int(evaluate(span.start, env)), int(evaluate(span.stop, env))))
     return elements, set(range(int(evaluate(low, env)), int(evaluate(high, env))))
 
@@ -119,7 +124,7 @@ def test_tiles_that_divide_channels_are_known_to_touch_one(
     coordinate: Scalar, tile: int, channel: int, one: bool
 ) -> None:
     found = mapped(coordinate, {"i": tile}, {"i": ROWS}, frozenset({"s"}))
-    assert single(found.channel_range(channels(channel))[0]) is one
+    assert (found.channel_range(channels(channel))[0].count == 1) is one
 
 
 def test_a_tile_ends_where_its_tensor_does() -> None:
@@ -142,7 +147,8 @@ def test_a_number_is_one_element_and_all_is_all(channel: int) -> None:
 
 def test_an_access_is_remote_when_it_names_another_rank() -> None:
     for rank, remote in ((None, False), (RANK, False), (const(0), True), (add(RANK, const(1)), True)):
-        found = map_region(Region(tensor="t", coords=(Whole(),), rank=rank), (ROWS,), {}, {}, frozenset())
+        region = Region(tensor="t", coords=(Whole(),), rank=rank)
+        found = map_region(region, (ROWS,), {}, {}, frozenset(), bounds=Bounds(ranks=4))
         assert (found.remote, found.rank) == (remote, rank or RANK)
 
 

@@ -156,9 +156,9 @@ def _scalars(stage: BoundStage) -> list[Scalar]:
     return [e for s in stage_scalars(stage.stage) for e in walk(s)]
 
 
-def _printer(bound: Bound, *, triton: bool) -> ScalarPrinter:
+def _printer(bound: Bound, stage: BoundStage, *, triton: bool) -> ScalarPrinter:
     tables = {name: strides(t.shape) for name, t in bound.tensors.items() if t.decl.space == "table"}
-    return ScalarPrinter(triton=triton, strides=tables)
+    return ScalarPrinter(triton=triton, strides=tables, bounds=bound.bounds(stage.name))
 
 
 def _tile_kernel(
@@ -268,7 +268,7 @@ def _hosted(bound: Bound) -> frozenset[tuple[str, str]]:
 
 def _tile_head(bound: Bound, stage: BoundStage, writer: Writer, dialect: Dialect) -> Addresses:
     """The lines that a tile begins with, and what renders the regions behind them."""
-    scalar = _printer(bound, triton=True)
+    scalar = _printer(bound, stage, triton=True)
     awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
     for decl in stage.stage.indices:
         writer.line(f"{decl.name} = {scalar(stage.order[decl.name])}")
@@ -368,9 +368,9 @@ def _queue_kernel(
     loops: list[LoopContext] = []
     for loop in kernel.loops:
         writer = Writer(taken=frozenset[str]().union(*(user_names(bound, bound.stages[n]) for n in loop.stages)))
-        scalar = _printer(bound, triton=False)
         for name in loop.stages:
             stage = bound.stages[name]
+            scalar = _printer(bound, stage, triton=False)
             for decl in stage.stage.indices:
                 writer.line(f"{decl.name} = {scalar(stage.order[decl.name])}")
             writer.line(f"queue.tile_begin({stage.number}, tile)")

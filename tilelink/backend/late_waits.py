@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-from tilelink.ir.mapping import ChannelGrid, TileMap, single
+from tilelink.ir.mapping import ChannelGrid, TileMap
 from tilelink.ir.program import Assign, Dot, Read, Region, Statement, Store, Transpose, Value, Wait
 from tilelink.ir.visitor import reads, value_of, values
 
@@ -46,7 +46,7 @@ def late_wait(
     dim = _contracted(dots[0], wait.region)
     if dim is None:
         return None
-    many = [d for d, bounds in enumerate(tile_map.channel_range(grid)) if not single(bounds)]
+    many = [d for d, channels in enumerate(tile_map.channel_range(grid)) if channels.count != 1]
     span, size = tile_map.spans[dim], grid.sizes[dim]
     if many != [dim] or span.kind != "whole" or size % block or span.extent <= block:
         return None

@@ -98,13 +98,16 @@ class QueueStatements:
         """The call for every channel of an access; {0} is the place in the pad, {1} the number in the grid."""
         terms: list[str] = []
         loops: list[str] = []
-        for (low, high), step in zip(tile_map.channel_range(grid), strides(grid.counts), strict=True):
-            name = self.writer.name("channel")
-            loops.append(f"for {name} in range({self.scalar(low)}, {self.scalar(high)})")
-            terms.append(f"{name} * {step}")
-        linear = " + ".join(terms) or "0"
-        slot = f" + (epoch - 1) % {grid.slots} * {grid.count}" if grid.slots > 1 else ""
-        text = f"{call.format(f'{grid.base}{slot} + {linear}', linear)}, {self.stage.number}, tile)"
+        for channels, step in zip(tile_map.channel_range(grid), strides(grid.counts), strict=True):
+            channel = self.scalar(channels.low, 6)
+            if channels.count != 1:
+                channel = self.writer.name("channel")
+                loops.append(f"for {channel} in range({self.scalar(channels.low)}, {self.scalar(channels.high)})")
+            if channel != "0":
+                terms.append(channel if step == 1 else f"{channel} * {step}")
+        slot = [f"(epoch - 1) % {grid.slots} * {grid.count}"] if grid.slots > 1 else []
+        place = " + ".join([*([str(grid.base)] if grid.base else []), *slot, *terms]) or "0"
+        text = f"{call.format(place, ' + '.join(terms) or '0')}, {self.stage.number}, tile)"
         depth = self.writer.depth
         for loop in loops:
             self.writer.line(f"{loop}:")

@@ -10,7 +10,7 @@ from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.writer import Writer
 from tilelink.ir.mapping import Span, TileMap
 from tilelink.ir.program import Region
-from tilelink.ir.scalar import Binary, Env, Index, Int, Scalar, Whole, evaluate
+from tilelink.ir.scalar import Env, Int, Scalar, Whole, evaluate
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.schedule.bound import Bound, BoundStage
 
@@ -180,8 +180,8 @@ class Addresses:
         """Whether all tiles of an axis surely lie in the dimension, and none is cut."""
         if span.index is None or self.stage.extents[span.index] % span.size:
             return False
-        last = _largest(span.start, {name: self.stage.count(name) - 1 for name in self.stage.extents})
-        return last is not None and last + span.size <= span.extent
+        first, last = self.bound.bounds(self.stage.name).of(span.start)
+        return first >= 0 and last + span.size <= span.extent
 
     def _gathered(self, span: Span, axis: Axis, block: int, within: str) -> tuple[str, str | None]:
         gather = span.gather
@@ -195,25 +195,6 @@ class Addresses:
         mask = f"({steps} < {self.extent(axis)})"
         self.writer.line(f"{name} = tl.load({offset} + ({steps}) * {inner}, mask={mask}, other=0)")
         return name, mask
-
-
-def _largest(expr: Scalar, last: Mapping[str, int]) -> int | None:
-    """The largest value of a sum of multiples of indices, which is not negative; None for other expressions.
-
-    last: the largest value of every index; the smallest is 0.
-    """
-    match expr:
-        case Int(value=value):
-            return value if value >= 0 else None
-        case Index(name=name):
-            return last[name]
-        case Binary(op="+" | "*" as op, left=left, right=right):
-            a, b = _largest(left, last), _largest(right, last)
-            if a is None or b is None:
-                return None
-            return a + b if op == "+" else a * b
-        case _:
-            return None
 
 
 def _view(position: int, rank: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tilelink.backend.words import integer
 from tilelink.errors import EmitError
+from tilelink.ir.intervals import Bounds
 from tilelink.ir.scalar import (
     Binary,
     Choose,
@@ -22,19 +23,27 @@ from tilelink.ir.scalar import (
     evaluate,
     walk,
 )
+from tilelink.ir.simplify import simplify
 
 _LEVEL = {"+": 5, "-": 5, "*": 6, "//": 6, "%": 6, "^": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalarPrinter:
-    """Renders scalars. `triton` chooses the dialect; `strides` gives the row-major strides of every table."""
+    """Renders scalars, simplified.
+
+    triton: chooses the dialect. strides: the row-major strides of every table. bounds: of what scalars are made of.
+    """
 
     triton: bool
     strides: Mapping[str, tuple[int, ...]]
+    bounds: Bounds
 
     def __call__(self, expr: Scalar, level: int = 0) -> str:
         """Source of the expression, in parentheses where it binds looser than `level`."""
+        return self._print(simplify(expr, self.bounds), level)
+
+    def _print(self, expr: Scalar, level: int = 0) -> str:
         match expr:
             case Int(value=value):
                 return integer(value)
@@ -47,11 +56,11 @@ class ScalarPrinter:
             case Binary(op=op, left=a, right=b):
                 return self._binary(op, a, b, level)
             case Compare(op=op, left=a, right=b):
-                return _wrap(f"{self(a, 4)} {op} {self(b, 4)}", 3, level)
+                return _wrap(f"{self._print(a, 4)} {op} {self._print(b, 4)}", 3, level)
             case Logic(op="not", args=args):
-                return _wrap(f"not {self(args[0], 3)}", 2, level)
+                return _wrap(f"not {self._print(args[0], 3)}", 2, level)
             case Logic(op=op, args=args):
-                return "(" + f" {op} ".join(self(a, 3) for a in args) + ")"
+                return "(" + f" {op} ".join(self._print(a, 3) for a in args) + ")"
             case Lookup(table=table, coords=coords):
                 return self.lookup(table, coords)
             case Choose(selector=selector, values=values):
@@ -61,21 +70,25 @@ class ScalarPrinter:
 
     def _extreme(self, op: str, a: Scalar, b: Scalar) -> str:
         name = {"min": "tl.minimum", "max": "tl.maximum"}[op] if self.triton else op
-        return f"{name}({self(a)}, {self(b)})"
+        return f"{name}({self._print(a)}, {self._print(b)})"
 
     def _binary(self, op: str, a: Scalar, b: Scalar, level: int) -> str:
-        if self.triton and op in ("%", "//") and not (natural(a) and natural(b)):
-            return f"tiles.{'mod' if op == '%' else 'floordiv'}({self(a)}, {self(b)})"
+        if self.triton and op in ("%", "//") and not (self._natural(a) and self._natural(b)):
+            return f"tiles.{'mod' if op == '%' else 'floordiv'}({self._print(a)}, {self._print(b)})"
         own = _LEVEL[op]
-        return _wrap(f"{self(a, own)} {op} {self(b, own + 1)}", own, level)
+        return _wrap(f"{self._print(a, own)} {op} {self._print(b, own + 1)}", own, level)
 
     def _choose(self, selector: Scalar, values: tuple[int, ...]) -> str:
         if not self.triton:
-            return f"({', '.join(map(integer, values))},)[{self(selector)}]"
+            return f"({', '.join(map(integer, values))},)[{self._print(selector)}]"
         text = integer(values[-1])
         for position in range(len(values) - 2, -1, -1):
-            text = f"tl.where({self(selector)} == {position}, {integer(values[position])}, {text})"
+            text = f"tl.where({self._print(selector)} == {position}, {integer(values[position])}, {text})"
         return text
+
+    def _natural(self, expr: Scalar) -> bool:
+        """Whether the expression is never negative."""
+        return self.bounds.of(expr)[0] >= 0
 
     def lookup(self, table: str, coords: tuple[Scalar | Whole, ...]) -> str:
         """An entry of a table."""
@@ -88,27 +101,6 @@ class ScalarPrinter:
 
 def _wrap(text: str, own: int, level: int) -> str:
     return f"({text})" if own < level else text
-
-
-def natural(expr: Scalar) -> bool:
-    """Whether the expression can never be negative."""
-    match expr:
-        case Int(value=value):
-            return value >= 0
-        case Index() | Rank() | Lookup():
-            return True
-        case Binary(op="%", right=Int(value=value)):
-            return value > 0
-        case Binary(op="max", left=a, right=b):
-            return natural(a) or natural(b)
-        case Binary(op="-"):
-            return False
-        case Binary(left=a, right=b):
-            return natural(a) and natural(b)
-        case Choose(values=values):
-            return min(values) >= 0
-        case _:
-            return False
 
 
 def on_all_ranks(expr: Scalar, ranks: int) -> int | None:

@@ -18,7 +18,7 @@ from tilelink.backend.values import Values
 from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
-from tilelink.ir.mapping import ChannelGrid, TileMap, single
+from tilelink.ir.mapping import ChannelGrid, ChannelRange, TileMap
 from tilelink.ir.program import (
     Assign,
     Attend,
@@ -35,7 +35,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Index, Scalar, substitute
+from tilelink.ir.scalar import Index, Int, substitute
 from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import mixes, reads
 
@@ -297,7 +297,7 @@ class Statements:
         tile_map = addresses.bound.tile_map(addresses.stage.name, notify.region)
         grid = addresses.bound.channels[notify.region.tensor, notify.kind]
         channels = tile_map.channel_range(grid)
-        if not all(single(bounds) for bounds in channels):
+        if any(one.count != 1 for one in channels):
             return False
         name = self.writer.name(loop.indices[0].name)
         each = {loop.indices[0].name: Index(name=name)}
@@ -310,7 +310,7 @@ class Statements:
         def emit(channel: str, linear: str) -> None:
             self.writer.line(addresses.dialect.notify_each(rank, channel, mask, stage))
 
-        fixed = {d: addresses.scalar(substitute(low, each), 6) for d, (low, _) in enumerate(channels)}
+        fixed = {d: addresses.scalar(substitute(one.low, each), 6) for d, one in enumerate(channels)}
         self._channels(tile_map, grid, emit, fixed)
         return True
 
@@ -350,12 +350,13 @@ class Statements:
         Coordinates are numbers there, the same for all tiles, and it is the only such dimension.
         """
         ranges = enumerate(tile_map.channel_range(grid))
-        many = [(d, bounds) for d, bounds in ranges if d not in fixed and not single(bounds)]
+        many = [(d, channels) for d, channels in ranges if d not in fixed and channels.count != 1]
         if len(many) != 1:
             return None
-        dim, bounds = many[0]
-        low, high = (self.values.addresses.scalar(one) for one in bounds)
-        return (dim, int(low), int(high) - int(low)) if low.isdigit() and high.isdigit() else None
+        dim, channels = many[0]
+        if not isinstance(channels.low, Int) or channels.count is None:
+            return None
+        return dim, channels.low.value, channels.count
 
     def _channels(
         self, tile_map: TileMap, grid: ChannelGrid, emit: Callable[[str, str], None], fixed: Mapping[int, str]
@@ -363,21 +364,17 @@ class Statements:
         """Call `emit(pad offset, number in the grid)` for every channel of an access, in loops where there are many."""
         scalar = self.values.addresses.scalar
         slot = [f"{grid.tensor}_slot_number * {grid.count}"] if grid.slots > 1 else []
-        base = " + ".join([*([str(grid.base)] if grid.base or not slot else []), *slot])
+        base = [*([str(grid.base)] if grid.base else []), *slot]
         coords: list[str] = []
 
-        def dimension(d: int, ranges: tuple[tuple[Scalar, Scalar], ...]) -> None:
+        def dimension(d: int, ranges: tuple[ChannelRange, ...]) -> None:
             if d == len(ranges):
-                terms = [
-                    (c if n == 1 else f"{c} * {n}")
-                    for c, n in zip(coords, strides(grid.counts), strict=True)
-                    if c != "0"
-                ]
-                linear = " + ".join(terms) or "0"
-                emit(f"{base} + {linear}" if linear != "0" else base, linear)
+                pairs = zip(coords, strides(grid.counts), strict=True)
+                terms = [c if n == 1 else f"{c} * {n}" for c, n in pairs if c != "0"]
+                emit(" + ".join([*base, *terms]) or "0", " + ".join(terms) or "0")
                 return
-            low, high = ranges[d]
-            if d in fixed or single(ranges[d]):
+            low, high = ranges[d].low, ranges[d].high
+            if d in fixed or ranges[d].count == 1:
                 coords.append(fixed.get(d) or scalar(low, 6))
                 dimension(d + 1, ranges)
                 coords.pop()

@@ -7,11 +7,13 @@ them, so the data slice and the signal index of a tile cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
+from tilelink.ir.intervals import Bounds
 from tilelink.ir.program import Region
 from tilelink.ir.scalar import RANK, Binary, Index, Int, Lookup, Scalar, Whole, add, binary, const, mul
+from tilelink.ir.simplify import simplify
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +78,36 @@ class ChannelGrid:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChannelRange:
+    """The channels of an access along one dimension: `low` is the first, `high` one past the last.
+
+    count: how many, where that is the same for every tile, or None.
+    """
+
+    low: Scalar
+    high: Scalar
+    count: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class TileMap:
-    """f_S, f_R and f_C of one access."""
+    """f_S, f_R and f_C of one access, in simplified expressions."""
 
     tensor: str
     spans: tuple[Span, ...]
+    bounds: Bounds
     rank: Scalar = RANK
     remote: bool = False
 
-    def channel_range(self, grid: ChannelGrid) -> tuple[tuple[Scalar, Scalar], ...]:
-        """Per dimension the first channel coordinate and one past the last."""
-        return tuple(_range(s, g, n) for s, g, n in zip(self.spans, grid.sizes, grid.counts, strict=True))
+    def channel_range(self, grid: ChannelGrid) -> tuple[ChannelRange, ...]:
+        """The channels that the access touches along each dimension."""
+        ranges = (_range(s, g, n) for s, g, n in zip(self.spans, grid.sizes, grid.counts, strict=True))
+        return tuple(self._simplified(low, high) for low, high in ranges)
+
+    def _simplified(self, low: Scalar, high: Scalar) -> ChannelRange:
+        low, high = simplify(low, self.bounds), simplify(high, self.bounds)
+        count = simplify(binary("-", high, low), self.bounds)
+        return ChannelRange(low=low, high=high, count=count.value if isinstance(count, Int) else None)
 
 
 def _range(span: Span, size: int, count: int) -> tuple[Scalar, Scalar]:
@@ -114,28 +135,34 @@ def _multiple(expr: Scalar, size: int) -> bool:
             return size == 1
 
 
-def single(bounds: tuple[Scalar, Scalar]) -> bool:
-    """Whether a channel range surely holds exactly one channel."""
-    return add(bounds[0], const(1)) == bounds[1]
-
-
 def map_region(
     region: Region,
     shape: tuple[int, ...],
     tiles: Mapping[str, int],
     extents: Mapping[str, int],
     scalar_indices: frozenset[str],
+    *,
+    bounds: Bounds,
     ends_with_tensor: frozenset[str] = frozenset(),
 ) -> TileMap:
     """The mapping of an access; `tiles` and `extents` give the tile size and the end of every index in scope.
 
+    bounds: of the indices, and of what else coordinates are made of.
     ends_with_tensor: indices whose last tiles end where the tensor does.
     """
     spans = tuple(
-        _span(c, n, tiles, extents, scalar_indices, ends_with_tensor) for c, n in zip(region.coords, shape, strict=True)
+        _simplified(_span(c, n, tiles, extents, scalar_indices, ends_with_tensor), bounds)
+        for c, n in zip(region.coords, shape, strict=True)
     )
     remote = region.rank is not None and region.rank != RANK
-    return TileMap(tensor=region.tensor, spans=spans, rank=region.rank or RANK, remote=remote)
+    rank = simplify(region.rank, bounds) if region.rank is not None else RANK
+    return TileMap(tensor=region.tensor, spans=spans, bounds=bounds, rank=rank, remote=remote)
+
+
+def _simplified(span: Span, bounds: Bounds) -> Span:
+    limit = span.limit and simplify(span.limit, bounds)
+    end = span.end and simplify(span.end, bounds)
+    return replace(span, start=simplify(span.start, bounds), limit=limit, end=end)
 
 
 def _span(

@@ -8,10 +8,12 @@ from numbers import Integral
 
 from tilelink.errors import BindingError, DtypeError, Location, OrderError, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.depth import deep
+from tilelink.ir.intervals import Bounds
 from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.program import Notify, Program, Region, Stage, Tensor, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
+from tilelink.ir.simplify import simplify
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import stage_regions, statements
 from tilelink.ir.words import foreign
@@ -63,7 +65,7 @@ def bind(
     stages = _bind_stages(shaped, concrete, typing, schedule, numbers, ranks)
     check_reductions(stages, typing)
     tensors = _bind_tensors(shaped, schedule, numbers, ranks, dtype)
-    channels, used = _channels(concrete, schedule, stages, tensors)
+    channels, used = _channels(concrete, schedule, stages, tensors, ranks)
     bound = Bound(
         source=program,
         program=concrete,
@@ -87,7 +89,17 @@ def bind(
     bound = replace(bound, kernels=kernels_of(bound))
     check_flat(bound)
     check_deferred(bound)
-    return fill_rounds(split_tails(bound))
+    return _with_simple_orders(fill_rounds(split_tails(bound)))
+
+
+def _with_simple_orders(bound: Bound) -> Bound:
+    """The program with orders as short as they can be. All stages are there: others are made of their orders."""
+    stages: dict[str, BoundStage] = {}
+    for name, stage in bound.stages.items():
+        order = {index: simplify(expr, bound.bounds(name)) for index, expr in stage.order.items()}
+        # Without tiles an order has nothing to say, and may divide by how many there are.
+        stages[name] = replace(stage, order=order if stage.total else dict.fromkeys(order, const(0)))
+    return replace(bound, stages=stages)
 
 
 def _check_parts(program: Program, schedule: Schedule) -> None:
@@ -261,7 +273,11 @@ def _bind_tensors(
 
 
 def _channels(
-    program: Program, schedule: Schedule, stages: Mapping[str, BoundStage], tensors: Mapping[str, BoundTensor]
+    program: Program,
+    schedule: Schedule,
+    stages: Mapping[str, BoundStage],
+    tensors: Mapping[str, BoundTensor],
+    ranks: int,
 ) -> tuple[dict[tuple[str, str], ChannelGrid], int]:
     """Lay out the counters: a grid for every (tensor, kind) that is notified or waited on."""
     grids: dict[tuple[str, str], ChannelGrid] = {}
@@ -272,7 +288,7 @@ def _channels(
                 if not isinstance(statement, kind_of) or (statement.region.tensor, statement.kind) in grids:
                     continue
                 key = (statement.region.tensor, statement.kind)
-                sizes = _channel_sizes(program, schedule, stages[stage.name], statement.region, tensors)
+                sizes = _channel_sizes(program, schedule, stages[stage.name], statement.region, tensors, ranks)
                 shape = tensors[key[0]].shape
                 counts = tuple(-(-n // g) for n, g in zip(shape, sizes, strict=True))
                 slots = tensors[key[0]].slots
@@ -282,10 +298,16 @@ def _channels(
 
 
 def _channel_sizes(
-    program: Program, schedule: Schedule, stage: BoundStage, region: Region, tensors: Mapping[str, BoundTensor]
+    program: Program,
+    schedule: Schedule,
+    stage: BoundStage,
+    region: Region,
+    tensors: Mapping[str, BoundTensor],
+    ranks: int,
 ) -> tuple[int, ...]:
     tensor = tensors[region.tensor]
-    spans = map_region(region, tensor.shape, stage.tiles, stage.extents, stage.scalar_indices).spans
+    bounds = Bounds(ranks=ranks)
+    spans = map_region(region, tensor.shape, stage.tiles, stage.extents, stage.scalar_indices, bounds=bounds).spans
     sizes = [max(1, s.size) for s in spans]
     part = schedule.tensor(tensor.name)
     for key, size in part.channel:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from tilelink.ir.intervals import LEAST, MOST, Bounds, Range
 from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
 from tilelink.ir.program import Program, Region, Stage, Tensor, UserCall
-from tilelink.ir.scalar import Scalar
+from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.columns import Ints
+from tilelink.schedule.orders import TILE
 from tilelink.schedule.values import Resource, Schedule
 from tilelink.target import Target
 
@@ -223,7 +225,38 @@ class Bound:
         """f_S, f_R and f_C of an access made by a stage."""
         bound = self.stages[stage]
         shape = self.tensors[region.tensor].shape
-        return map_region(region, shape, bound.tiles, bound.extents, bound.scalar_indices, bound.ends_with_tensor)
+        return map_region(
+            region,
+            shape,
+            bound.tiles,
+            bound.extents,
+            bound.scalar_indices,
+            bounds=self.bounds(stage),
+            ends_with_tensor=bound.ends_with_tensor,
+        )
+
+    def bounds(self, stage: str) -> Bounds:
+        """The values of ranks, entries of tables, and numbers of tiles in a stage, as a whole and along its indices."""
+        return self._bounds[stage]
+
+    @cached_property
+    def _bounds(self) -> Mapping[str, Bounds]:
+        tables: dict[str, Range] = {}
+        for name, tensor in self.tensors.items():
+            if tensor.decl.space == "table":
+                tables[name] = self._entries(tensor.decl)
+        bounds: dict[str, Bounds] = {}
+        for name, stage in self.stages.items():
+            counts = {TILE.name: stage.total} | {index: stage.count(index) for index in stage.extents}
+            indices = {index: (0, max(0, count - 1)) for index, count in counts.items()}
+            bounds[name] = Bounds(ranks=self.ranks, indices=indices, tables=tables)
+        return bounds
+
+    def _entries(self, table: Tensor) -> Range:
+        if table.bound is None:
+            return LEAST, MOST
+        end = evaluate(table.bound, Env(rank=0, ranks=self.ranks, params=self.numbers, indices={}))
+        return 0, max(0, int(end) - 1)
 
     def stage_numbered(self, number: int) -> BoundStage:
         return self._stages[number]

@@ -15,7 +15,6 @@ that a proof needs:
 from __future__ import annotations
 
 from tilelink.errors import ScheduleError
-from tilelink.ir.mapping import single
 from tilelink.ir.program import Attend, Dot, For, If, Notify, Reduce, Statement, Value, Wait
 from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import closing_notifies, map_value, statements, value_of, values
@@ -105,6 +104,6 @@ def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str 
     for notify in closing_notifies(stage.stage.body):
         tile_map = bound.tile_map(stage.name, notify.region)
         grid = bound.channels[notify.region.tensor, notify.kind]
-        if not all(single(bounds) for bounds in tile_map.channel_range(grid)):
+        if not all(channels.count == 1 for channels in tile_map.channel_range(grid)):
             return f"a tile touches several channels of {notify.region.tensor}"
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -290,6 +290,11 @@ class _Collector:
     def _column(self, expr: Scalar, env: Env, rows: int) -> Ints:
         return np.broadcast_to(np.asarray(evaluate(expr, env), dtype=np.int64), (rows,))
 
+    def _columns(self, exprs: Sequence[Scalar], env: Env, rows: int) -> Ints:
+        """The values of expressions, one beside the other: [rows, expressions]."""
+        columns = [self._column(expr, env, rows) for expr in exprs]
+        return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.int64)
+
     def _env(self, rows: _Rows) -> Env:
         return Env(rank=rows.rank, ranks=self.bound.ranks, params={}, indices=rows.indices, tables=self.tables)
 
@@ -431,9 +436,9 @@ class _Collector:
         n = len(rows.task)
         lo, hi, _ = self._bounds(tile_map, rows)
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
-        bounds = tile_map.channel_range(grid)
-        low = np.stack([self._column(a, env, n) for a, _ in bounds], axis=1) if bounds else np.zeros((n, 0), np.int64)
-        high = np.stack([self._column(b, env, n) for _, b in bounds], axis=1) if bounds else np.zeros((n, 0), np.int64)
+        ranges = tile_map.channel_range(grid)
+        low = self._columns([one.low for one in ranges], env, n)
+        high = self._columns([one.high for one in ranges], env, n)
         # A signal outside of its tensor is a fault; clipped, it names no counter of another tensor.
         counts = np.array(grid.counts)
         source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
