@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.program import For, Program, Stage, Tensor
+from tilelink.ir.program import Dot, For, Program, Stage, Tensor
 from tilelink.ir.scalar import Param, Whole
-from tilelink.ir.visitor import stage_regions, statements
+from tilelink.ir.visitor import stage_regions, statements, value_of, values
+from tilelink.schedule.deferred import deferred_reason
+from tilelink.schedule.flat import flat_reason
 
 TILES = (1, 2, 4, 8, 8, 16, 16, 32, 32, 64, 64, 128)
+FEW = (4, 8, 8, 16)
 
 
 def drawn(rng: random.Random, program: Program, count: int) -> tuple[str, list[str]]:
@@ -33,6 +36,8 @@ def drawn(rng: random.Random, program: Program, count: int) -> tuple[str, list[s
             entries.setdefault(stage.name, {})[key] = text
             if key.startswith("bulk") and rng.random() < 0.8:
                 entries[stage.name]["on"] = "on sm(1)"
+    if rng.random() < 0.4:
+        _of_products(rng, program, entries)
     lines = [f"    {name} {', '.join(parts.values())}" for name, parts in entries.items()]
     lines += ["    reuse_wait off"] if off else []
     if not lines:
@@ -42,6 +47,27 @@ def drawn(rng: random.Random, program: Program, count: int) -> tuple[str, list[s
         | ({"reuse_wait off"} if off else set())
     )
     return f"\nschedule drawn for {program.name}:\n" + "\n".join(lines) + "\n", kinds
+
+
+def _of_products(rng: random.Random, program: Program, entries: dict[str, dict[str, str]]) -> None:
+    """Adds a clause of few stages to one that surely or probably can have it, with more tiles than programs."""
+    fits: list[tuple[Stage, str]] = []
+    for at, stage in enumerate(program.stages):
+        product = any(isinstance(v, Dot) for s in statements(stage.body) if (w := value_of(s)) for v in values(w))
+        fits += [(stage, "flat")] if flat_reason(stage.body) is None else []
+        fits += [(stage, "defer_notify")] * 6 if deferred_reason(stage.body) is None else []
+        fits += [(stage, "split_tail")] if product else []
+        fits += [(stage, "fill")] if at else []
+    if not fits:
+        return
+    stage, key = rng.choice(fits)
+    if rng.random() < 0.8:
+        entries.pop(stage.name, None)
+    own = entries.setdefault(stage.name, {})
+    own[key] = CLAUSES[key](rng, program, stage)
+    own["tile"] = _tile(rng, program, stage, FEW)
+    if key == "fill":
+        own["on"] = f"in {program.stages[program.stages.index(stage) - 1].name} epilogue"
 
 
 def _of_tensor(rng: random.Random, tensor: Tensor) -> tuple[str, str]:
@@ -57,14 +83,14 @@ def _of_stage(rng: random.Random, program: Program, stage: Stage) -> tuple[str, 
     return group, CLAUSES[key](rng, program, stage)
 
 
-def _tile(rng: random.Random, program: Program, stage: Stage) -> str:
+def _tile(rng: random.Random, program: Program, stage: Stage, sizes: Sequence[int] = TILES) -> str:
     loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
     names = [d.name for d in (*stage.indices, *loops) if isinstance(d.extent, Param)]
     for region in stage_regions(stage):
         dims = zip(region.coords, program.tensor(region.tensor).shape, strict=False)
         names += [n.name.lower() for c, n in dims if isinstance(c, Whole) and isinstance(n, Param)]
     chosen = [n for n in dict.fromkeys(names) if rng.random() < 0.7] or names[:1] or ["i"]
-    return f"tile({', '.join(f'{n}={rng.choice(TILES)}' for n in chosen)})"
+    return f"tile({', '.join(f'{n}={rng.choice(sizes)}' for n in chosen)})"
 
 
 def _order(rng: random.Random, program: Program, stage: Stage) -> str:

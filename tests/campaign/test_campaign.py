@@ -164,9 +164,8 @@ def test_a_few_of_each_kind_of_wrong_are_kept() -> None:
     count = Count()
     wrong = Verdict(case=SENT, outcome="wrong", step="compare", reason="launch 0: 5 of 5 elements of y3 differ")
     assert count.add(wrong)
-    for _ in range(ALIKE):
-        more = count.add(replace(wrong, reason="launch 1: 4 of 7 elements of y9 differ"))
-    assert not more
+    again = [count.add(replace(wrong, reason="launch 1: 4 of 7 elements of y9 differ")) for _ in range(ALIKE)]
+    assert not again[-1]
     assert count.add(replace(wrong, step="run", error="RankError", reason="it broke"))
     assert not count.add(Verdict(case=SENT, outcome="refused", step="plan", error="ShapeError"))
     assert (count.programs, count.accepted) == (ALIKE + 3, ALIKE + 2)
