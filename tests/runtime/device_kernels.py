@@ -113,11 +113,14 @@ def await_all(signals, out, first, target, watch, COUNT: tl.constexpr, STEP: tl.
 
 @triton.jit
 def tell_each(x, signals, signal_table, watch, first, skipped, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """Stores a tile, then adds to a counter of each of COUNT ranks but one: to counter 2 of rank 0, 3 of rank 1, ..."""
+    """Stores a tile, then adds to a counter of each of COUNT ranks but one: to counter 2 of rank 0, 3 of rank 1, ...
+
+    A part of the condition is the same for all of them.
+    """
     lane = tl.arange(0, 1024)
     tl.store(x + lane, lane + first)
     rank = tl.arange(0, BLOCK)
-    dl.notify_each(signals, signal_table, rank, first + rank, (rank < COUNT) & (rank != skipped), watch, 7, 5)
+    dl.notify_each(signals, signal_table, rank, first + rank, (rank < COUNT) & (rank != skipped) & (first > 0), watch, 7, 5)
 
 
 @triton.jit

@@ -60,7 +60,7 @@ def notify(pad, channel, rank, debug, STAGE, t, REMOTE, TMA=True):
 
 
 def notify_each(signals, table, ranks, channels, mask, debug, STAGE, t):
-    chosen = np.atleast_1d(mask.handle.data)
+    chosen = np.atleast_1d(mask.handle.data).astype(bool)  # where a part of it is a number, they are 0 and 1
     every = (np.broadcast_to(_numbers(one), chosen.shape)[chosen] for one in (ranks, channels))
     for rank, channel in zip(*every, strict=True):
         notify(symm_at(table, int(rank), signals), int(channel), int(rank), debug, STAGE, t, True, False)
