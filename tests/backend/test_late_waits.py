@@ -9,7 +9,12 @@ import pytest
 
 from tests.backend.samples import Sample, emitted
 from tilelink import compiler
+from tilelink.ir.program import Assign, Store
 from tilelink.reference.trial import random_inputs, relative_error
+from tilelink.schedule.machine import load_machine
+from tilelink.schedule.plan import make_plan
+from tilelink.schedule.simulate.cost import Roofline
+from tilelink.schedule.simulate.script import COMPUTE, make_script
 from tilelink.schedule.traces import differences
 
 SHIFTED = """
@@ -82,3 +87,18 @@ def test_a_wait_is_before_what_it_guards(body: str, target: str) -> None:
 def test_a_slice_is_a_number_of_steps(channel: int, inside: bool) -> None:
     gemm = emitted(sample("sliced", channel).bound(ranks=2, target="sm_90", dtype="bf16")).text
     assert (f"if k_0 % {channel} == 0:" in gemm) == inside
+
+
+@pytest.mark.parametrize("block", [16, 48])
+@pytest.mark.parametrize("channel", [16, 32, 48, 64])
+@pytest.mark.parametrize("body", BODIES)
+def test_the_simulator_waits_where_the_kernel_does(body: str, channel: int, block: int) -> None:
+    """A block that is no power of two is padded: then slices of 48 elements are no whole steps."""
+    old, new = "gemm on sm, tile(i=16, j=16, k=16)", f"gemm on sm, tile(i=16, j=16, k={block})"
+    small = Sample(text=sample(body, channel).text.replace(old, new), numbers={"M": 32, "N": 32, "K": 192})
+    bound = small.bound(ranks=2, target="sm_90", dtype="bf16")
+    plan = make_plan(bound)
+    script = make_script(plan, load_machine("8xH200"), Roofline())
+    computed = int(((script.task == plan.first_task["gemm"]) & (script.kind == COMPUTE)).sum())
+    statements = sum(isinstance(s, Assign | Store) for s in bound.stages["gemm"].stage.body)
+    assert ("if k_" in emitted(bound).text) == (computed > statements)

@@ -29,7 +29,7 @@ CLI = frozenset(
 EVERY_LAYER = CLI | frozenset(
     {"calibration", "compiler", "compiler_cpu", "compiler_gpu", "ops", "simulation", "tuning"}
 )
-SCHEDULE_VALUES = ("schedule.values", "schedule.orders", "schedule.bind", "schedule.bound")
+SCHEDULE_VALUES = ("schedule.values", "schedule.orders", "schedule.bind", "schedule.bound", "schedule.late_waits")
 
 # Layer -> what it may import besides itself: layers or single modules. The layers of EVERY_LAYER may import all.
 # "" is the package itself: the public API.

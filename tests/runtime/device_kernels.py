@@ -120,7 +120,8 @@ def tell_each(x, signals, signal_table, watch, first, skipped, COUNT: tl.constex
     lane = tl.arange(0, 1024)
     tl.store(x + lane, lane + first)
     rank = tl.arange(0, BLOCK)
-    dl.notify_each(signals, signal_table, rank, first + rank, (rank < COUNT) & (rank != skipped) & (first > 0), watch, 7, 5)
+    chosen = (rank < COUNT) & (rank != skipped) & (first > 0)
+    dl.notify_each(signals, signal_table, rank, first + rank, chosen, watch, 7, 5)
 
 
 @triton.jit

@@ -142,9 +142,8 @@ def test_all_of_it_may_fill_the_round() -> None:
 def test_what_fills_a_round_is_done_tile_by_tile() -> None:
     """Some programs have nothing of it, and a pipeline through no tiles is none."""
     text = PRODUCT_BEHIND.replace("        consumer_tile_wait(z[i, :])\n", "").replace("dot(z[i", "dot(x[i")
-    bound = two(
-        14, 4, ", fill 1, flat", text=text.replace("u : in    [K, N]", "u : in    [K, K]").replace("n=8", "k=8")
-    )
+    text = text.replace("u : in    [K, N]", "u : in    [K, K]").replace("l=16, n=8", "l=8, k=8")
+    bound = two(14, 4, ", fill 1, flat", text=text)
     assert [bound.stages[name].flat for name in ("after", "after_rest")] == [False, True]
     verify(make_plan(bound))
 

@@ -13,7 +13,7 @@ from tilelink.schedule.search import Space
 from tilelink.schedule.values import Schedule
 from tilelink.target import target
 
-DIMS = {"Ms": 256, "N": 512, "K": 512}
+DIMS = {"Ms": 4096, "N": 512, "K": 512}
 SCHEDULE = "schedule one for gemm_rs_{}:\n    gemm tile(i=128, j=256, k=64), warps 8, stages 4{}\n"
 
 
@@ -186,3 +186,12 @@ def test_flat_is_said_once() -> None:
     with pytest.raises(ParseError, match="did not expect") as caught:
         parse_schedule("schedule a for b:\n    gemm flat 3\n")
     assert caught.value.hint is not None and "flat" in caught.value.hint
+
+
+@pytest.mark.parametrize(("rows", "flat"), [(1024, False), (4096, True)])
+def test_a_stage_whose_programs_have_one_tile_each_is_not_flat(rows: int, flat: bool) -> None:
+    module = tilelink.load("gemm_rs")
+    parsed = tilelink.parse(f"{module.program('gemm_rs_slots')}\n{SCHEDULE.format('slots', ', flat')}")
+    dims = {**DIMS, "Ms": rows}
+    bound = compiler.bound(parsed.programs[-1], parsed.schedules[-1], ranks=4, dims=dims, dtype="bf16", target="sm_90")
+    assert bound.stages["gemm"].flat is flat

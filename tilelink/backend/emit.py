@@ -19,7 +19,7 @@ from tilelink.backend.edges import counted, edges, feeds, tells, waits_for_produ
 from tilelink.backend.loops import turns
 from tilelink.backend.names import user_names
 from tilelink.backend.queues import QueueStatements
-from tilelink.backend.regions import SMALLEST_DOT, Addresses, power_of_two, strides
+from tilelink.backend.regions import Addresses, power_of_two, strides
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.statements import Statements
 from tilelink.backend.values import Values
@@ -29,9 +29,9 @@ from tilelink.errors import EmitError
 from tilelink.files import shown
 from tilelink.ir.depth import deep
 from tilelink.ir.printer import print_program
-from tilelink.ir.program import Attend, Dot, Notify, Wait
+from tilelink.ir.program import Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
-from tilelink.ir.visitor import stage_regions, stage_scalars, statements, value_of, values
+from tilelink.ir.visitor import stage_regions, stage_scalars, statements
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
@@ -182,10 +182,10 @@ def _tile_kernel(
             held = deferred(stage, writer, dialect, _hosted(bound))
         for name in loop.stages:
             _tile_body(bound, bound.stages[name], writer, uniform, modules, descriptors, dialect, held)
-        flat = stage.flat and dialect.flattens and bound.target.kind != "hip" and stage.total > kernel.programs
         first, step = turns(kernel, loop, stage.total)
         lines = tuple(writer.lines)
         around = {"before": held.before, "after": held.after} if held else {}
+        flat = stage.flat and dialect.flattens
         loops.append(LoopContext(total=stage.total, first=first, step=step, lines=lines, flat=flat, **around))
     return KernelContext(
         name=kernel.name,
@@ -282,15 +282,10 @@ def _tile_head(bound: Bound, stage: BoundStage, writer: Writer, dialect: Dialect
         typing=bound.typing.stage(stage.name),
         writer=writer,
         scalar=scalar,
-        smallest=SMALLEST_DOT if bound.target.kind != "cpu" and _multiplies(stage) else 1,
+        smallest=bound.smallest_block(stage.name),
         dialect=dialect,
         waits=awaits,
     )
-
-
-def _multiplies(stage: BoundStage) -> bool:
-    found = [value_of(s) for s in statements(stage.stage.body)]
-    return any(isinstance(v, Dot | Attend) for value in found if value is not None for v in values(value))
 
 
 def _setup(bound: Bound, kernel: Kernel, dialect: Dialect, *, pointers: bool = True) -> tuple[str, ...]:

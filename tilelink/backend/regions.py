@@ -14,9 +14,6 @@ from tilelink.ir.scalar import Env, Int, Scalar, Whole, evaluate
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.schedule.bound import Bound, BoundStage
 
-SMALLEST_DOT = 16
-"""Tensor cores multiply tiles of at least this many rows and columns."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilelink.backend.last_waits import last_waits
-from tilelink.backend.late_waits import late_wait
 from tilelink.backend.loops import index_is_reused, loop_head
 from tilelink.backend.publish import Pending, pending_at
 from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
@@ -38,6 +37,7 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Index, Int, substitute
 from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import mixes, reads
+from tilelink.schedule.late_waits import late_wait
 
 COPY_ROWS, COPY_COLUMNS = 32, 256
 """Elements of a copied block: rows x columns."""
@@ -104,10 +104,7 @@ class Statements:
     def _postpone(self, wait: Wait, behind: tuple[Statement, ...]) -> bool:
         """Whether a wait is left to the loop of the product behind it."""
         addresses = self.values.addresses
-        tile_map = addresses.bound.tile_map(addresses.stage.name, wait.region)
-        grid = addresses.bound.channels[wait.region.tensor, wait.kind]
-        constant = {t.name for t in addresses.bound.tensors.values() if t.decl.space in ("in", "table")}
-        late = late_wait(wait, behind, tile_map, grid, self.values.contraction_block, constant)
+        late = late_wait(addresses.bound, addresses.stage.name, wait, behind)
         if late is None:
             return False
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from tilelink.backend.deferred import Deferred
 from tilelink.backend.descriptors import Descriptors, load
-from tilelink.backend.late_waits import operands
-from tilelink.backend.regions import Addresses, Slice, Slices, power_of_two
+from tilelink.backend.regions import Addresses, Slice, Slices
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, in_kernel, nests
 from tilelink.backend.words import literal
 from tilelink.errors import EmitError
+from tilelink.ir.products import operands
 from tilelink.ir.program import (
     Apply,
     Attend,
@@ -246,7 +246,7 @@ class Values:
     @property
     def contraction_block(self) -> int:
         """Elements of a contracted axis in one step of its loop."""
-        return max(power_of_two(self.addresses.stage.block), self.addresses.smallest)
+        return self.addresses.bound.contraction_block(self.addresses.stage.name)
 
     def _dot(self, value: Dot, slices: Slices) -> Tile:
         typing = self.addresses.typing

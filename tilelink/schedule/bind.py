@@ -89,16 +89,20 @@ def bind(
     bound = replace(bound, kernels=kernels_of(bound))
     check_flat(bound)
     check_deferred(bound)
-    return _with_simple_orders(fill_rounds(split_tails(bound)))
+    return _with_final_loops(fill_rounds(split_tails(bound)))
 
 
-def _with_simple_orders(bound: Bound) -> Bound:
-    """The program with orders as short as they can be. All stages are there: others are made of their orders."""
+def _with_final_loops(bound: Bound) -> Bound:
+    """The program with loops over tiles as they run, now that nothing changes how many tiles a stage has.
+
+    Orders are as short as they can be. A stage whose programs have a tile each at most has no next tile to begin with.
+    """
     stages: dict[str, BoundStage] = {}
     for name, stage in bound.stages.items():
+        flat = stage.flat and bound.target.kind != "hip" and stage.total > bound.kernel_of[name].programs
         order = {index: simplify(expr, bound.bounds(name)) for index, expr in stage.order.items()}
         # Without tiles an order has nothing to say, and may divide by how many there are.
-        stages[name] = replace(stage, order=order if stage.total else dict.fromkeys(order, const(0)))
+        stages[name] = replace(stage, order=order if stage.total else dict.fromkeys(order, const(0)), flat=flat)
     return replace(bound, stages=stages)
 
 

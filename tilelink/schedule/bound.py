@@ -9,14 +9,18 @@ from math import prod
 
 from tilelink.ir.intervals import LEAST, MOST, Bounds, Range
 from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
-from tilelink.ir.program import Program, Region, Stage, Tensor, UserCall
+from tilelink.ir.program import Attend, Dot, Program, Region, Stage, Tensor, UserCall
 from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.columns import Ints
+from tilelink.schedule.defaults import padded
 from tilelink.schedule.orders import TILE
 from tilelink.schedule.values import Resource, Schedule
 from tilelink.target import Target
+
+SMALLEST_DOT = 16
+"""Tensor cores multiply tiles of at least this many rows and columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,11 @@ class BoundTensor:
     def size(self) -> int:
         """Elements in one slot."""
         return prod(self.shape)
+
+    @property
+    def constant(self) -> bool:
+        """Whether no launch writes it on the own rank."""
+        return self.decl.space in ("in", "table")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +243,17 @@ class Bound:
             bounds=self.bounds(stage),
             ends_with_tensor=bound.ends_with_tensor,
         )
+
+    def smallest_block(self, stage: str) -> int:
+        """The fewest elements that a stage's tiles have along an axis: tensor cores multiply 16 rows and columns."""
+        body = self.stages[stage].stage.body
+        computed = (value for s in statements(body) if (value := value_of(s)) is not None)
+        multiplies = any(isinstance(part, Dot | Attend) for value in computed for part in values(value))
+        return SMALLEST_DOT if multiplies and self.target.kind != "cpu" else 1
+
+    def contraction_block(self, stage: str) -> int:
+        """Elements of a contracted axis in one step of its loop."""
+        return max(padded(self.stages[stage].block), self.smallest_block(stage))
 
     def bounds(self, stage: str) -> Bounds:
         """The values of ranks, entries of tables, and numbers of tiles in a stage, as a whole and along its indices."""

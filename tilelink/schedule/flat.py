@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilelink.errors import ScheduleError
-from tilelink.ir.program import Assign, Dot, For, If, Local, Notify, Region, Statement, Wait
+from tilelink.ir.products import products
+from tilelink.ir.program import Assign, For, If, Local, Notify, Region, Statement, Wait
 from tilelink.ir.visitor import reads, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.schedule.transform import stage_writes
@@ -51,13 +52,9 @@ def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str 
 def flat_reason(body: tuple[Statement, ...]) -> str | None:
     """What in the statements of a tile keeps a loop over such tiles from being flat, or None."""
     waits = _leading_waits(body)
-    products = [
-        v for s in statements(body) if (one := value_of(s)) is not None for v in values(one) if isinstance(v, Dot)
-    ]
-    first = value_of(body[len(waits)]) if len(body) > len(waits) else None
-    if first is None or not any(isinstance(v, Dot) for v in values(first)):
+    if not products(body[len(waits) : len(waits) + 1]):
         return "its tiles do not begin with a product"
-    if len(products) > 1:
+    if len(products(statements(body))) > 1:
         return "its tiles have more than one product"
     if any(isinstance(s, For) for s in body):
         return "it has a loop behind its product"
@@ -90,9 +87,6 @@ def _leading_waits(body: tuple[Statement, ...]) -> list[Wait]:
 
 def _operands(body: tuple[Statement, ...]) -> Iterator[Region]:
     """What the product of a body multiplies."""
-    for statement in statements(body):
-        value = value_of(statement)
-        for one in values(value) if value is not None else ():
-            if isinstance(one, Dot):
-                yield from reads(one.left)
-                yield from reads(one.right)
+    for dot in products(statements(body)):
+        yield from reads(dot.left)
+        yield from reads(dot.right)

@@ -15,11 +15,11 @@ What comes out are stages with tiles, waits and notifies like all others: nobody
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import ChannelGrid, tile_index
+from tilelink.ir.products import operands, products
 from tilelink.ir.program import (
     Apply,
     Assign,
@@ -35,7 +35,6 @@ from tilelink.ir.program import (
     Statement,
     Store,
     Tensor,
-    Transpose,
     UserCall,
     Value,
     Wait,
@@ -84,22 +83,22 @@ def _reason(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
 def split_reason(stage: Stage, typing: StageTyping) -> str | None:
     """What in the statements of a tile keeps it from being split along what its products contract, or None."""
     leading = _leading(stage)
-    products = _products(leading)
-    if not products:
+    found = products(leading)
+    if not found:
         return "its tiles have no product outside of loops and conditions"
-    if len(products) < sum(len(_dots(s)) for s in statements(stage.body)):
+    if len(found) < len(products(statements(stage.body))):
         return "some of its products are in a loop or under a condition"
     if not all(isinstance(s, Wait | Assign) for s in leading[:-1]):
         return "its tiles do more than wait before their products"
-    axes = {typing.type_of(p).axes for p in products}
+    axes = {typing.type_of(p).axes for p in found}
     tiled = {d.name for d in stage.indices if d.name not in typing.scalar_indices}
     names = [axis.index for axis in next(iter(axes))]
     if len(axes) > 1 or len(names) != 2 or set(names) != tiled:
         return "its products are not the tile that its indices make"
-    operands = [r for p in products for r in (_operand(p.left), _operand(p.right))]
-    if not all(r is not None and sum(isinstance(c, Whole) for c in r.coords) == 1 for r in operands):
+    multiplied = [value for product in found for value in operands(product)]
+    if not all(isinstance(v, Read) and sum(isinstance(c, Whole) for c in v.region.coords) == 1 for v in multiplied):
         return "its products are not of two regions, each with `:` for what is contracted"
-    contracted = {typing.type_of(p.left).axes[-1] for p in products}
+    contracted = {typing.type_of(p.left).axes[-1] for p in found}
     if len(contracted) > 1 or next(iter(contracted)).kind != "whole":
         return "its products do not contract one `:`"
     return None
@@ -107,24 +106,8 @@ def split_reason(stage: Stage, typing: StageTyping) -> str | None:
 
 def _leading(stage: Stage) -> tuple[Statement, ...]:
     """The statements up to the last one with a product, not looking into loops and conditions."""
-    last = max((n for n, s in enumerate(stage.body) if _dots(s)), default=-1)
+    last = max((n for n, s in enumerate(stage.body) if products((s,))), default=-1)
     return stage.body[: last + 1]
-
-
-def _dots(statement: Statement) -> list[Dot]:
-    value = value_of(statement)
-    return [v for v in values(value) if isinstance(v, Dot)] if value is not None else []
-
-
-def _products(body: Iterable[Statement]) -> list[Dot]:
-    return [dot for statement in body for dot in _dots(statement)]
-
-
-def _operand(value: Value) -> Region | None:
-    """The region that an operand reads, transposed or not."""
-    if isinstance(value, Transpose):
-        return _operand(value.value)
-    return value.region if isinstance(value, Read) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +155,7 @@ class _Split:
         self.bound, self.stage = bound, stage
         self.typing = bound.typing.stage(stage.name)
         self.leading = _leading(stage.stage)
-        self.products = _products(self.leading)
+        self.products = products(self.leading)
         self.rows, self.columns = (str(axis.index) for axis in self.typing.type_of(self.products[0]).axes)
         self.contracted = self.typing.type_of(self.products[0].left).axes[-1].dim or const(1)
         self.length = number_of(self.contracted, bound.numbers, bound.ranks)

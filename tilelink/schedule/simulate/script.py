@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.errors import CostError
-from tilelink.ir.program import ITEM_BYTES, Dot, Read, Region, Transfer, Transpose, Value, Wait
-from tilelink.ir.visitor import reads, value_of, values
+from tilelink.ir.program import ITEM_BYTES, Read, Transfer, Wait
+from tilelink.schedule.late_waits import late_wait
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.plan import NOTIFY, READ, SUBSTEPS, WAIT, Ints, Plan
 from tilelink.schedule.simulate.cost import CostModel, Engine, Move, MoveTime, TileTime
@@ -247,32 +247,15 @@ class _Builder:
 
     def _slices(self, one: Executions, previous: list[Executions]) -> int:
         """How many slices of its contracted dimension the product waits for, one by one."""
-        product = _only_product(value_of(one.statement))
+        slices = 1
         for back, wait in enumerate(reversed(previous), start=1):
-            if product is None or not isinstance(wait.statement, Wait) or not _stands_before(wait, one, back):
-                return 1
-            count = self._contracted_channels(wait, product, one)
-            if count > 1:
-                self.late[wait.number] = (back * SUBSTEPS, count)
-                return count
-        return 1
-
-    def _contracted_channels(self, wait: Executions, product: Dot, one: Executions) -> int:
-        """Channels along the contracted dimension of the region waited for; 1 if the wait cannot move."""
-        assert isinstance(wait.statement, Wait)
-        region = wait.statement.region
-        value = value_of(one.statement)
-        dim = _contracted(product, region)
-        if dim is None or value is None or [r for r in reads(value) if self._written(r)] != [region]:
-            return 1
-        grid = self.plan.bound.channels[region.tensor, wait.statement.kind]
-        rows = int((self.plan.signals.statement == wait.number).sum())
-        fits = grid.sizes[dim] % one.stage.block == 0 and rows == grid.counts[dim] * len(one.task)
-        return grid.counts[dim] if fits else 1
-
-    def _written(self, region: Region) -> bool:
-        """Whether a wait may have to stand before every read of it."""
-        return region.rank is not None or self.plan.bound.tensors[region.tensor].decl.space not in ("in", "table")
+            if not isinstance(wait.statement, Wait) or not _stands_before(wait, one, back):
+                break
+            late = late_wait(self.plan.bound, one.stage.name, wait.statement, (one.statement,))
+            if late is not None:
+                self.late[wait.number] = (back * SUBSTEPS, late.count)
+                slices = max(slices, late.count)
+        return slices
 
     def _remote_reads(self, one: Executions) -> None:
         """Operands on other ranks are fetched before the computation."""
@@ -347,23 +330,8 @@ class _Builder:
             self.columns.add(kind, s.task[rows], position[rows], sub=sub[rows], what=what[rows])
 
 
-def _only_product(value: Value | None) -> Dot | None:
-    dots = [v for v in values(value) if isinstance(v, Dot)] if value is not None else []
-    return dots[0] if len(dots) == 1 else None
-
-
 def _stands_before(wait: Executions, one: Executions, back: int) -> bool:
     """Whether the wait stands directly before the statement, but for `back` - 1 other waits."""
     return wait.stage is one.stage and np.array_equal(wait.task, one.task) and np.array_equal(
         wait.position + back * SUBSTEPS, one.position
     )  # fmt: skip
-
-
-def _contracted(product: Dot, region: Region) -> int | None:
-    """The dimension of the region that the product sums over, if the region is one of its operands."""
-    for operand, axis in ((product.left, -1), (product.right, -2)):
-        while isinstance(operand, Transpose):
-            operand, axis = operand.value, -3 - axis
-        if isinstance(operand, Read) and operand.region == region and len(region.coords) >= 2:
-            return len(region.coords) + axis
-    return None
