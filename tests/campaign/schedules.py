@@ -7,14 +7,16 @@ import re
 from collections.abc import Callable, Sequence
 
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.program import Dot, For, Program, Stage, Tensor
+from tilelink.ir.products import products
+from tilelink.ir.program import For, Program, Stage, Tensor
 from tilelink.ir.scalar import Param, Whole
-from tilelink.ir.visitor import stage_regions, statements, value_of, values
+from tilelink.ir.visitor import stage_regions, statements
 from tilelink.schedule.deferred import deferred_reason
 from tilelink.schedule.flat import flat_reason
 
 TILES = (1, 2, 4, 8, 8, 16, 16, 32, 32, 64, 64, 128)
 FEW = (4, 8, 8, 16)
+"""Small tiles, so that a stage has more of them than programs."""
 
 
 def drawn(rng: random.Random, program: Program, count: int) -> tuple[str, list[str]]:
@@ -50,13 +52,12 @@ def drawn(rng: random.Random, program: Program, count: int) -> tuple[str, list[s
 
 
 def _of_products(rng: random.Random, program: Program, entries: dict[str, dict[str, str]]) -> None:
-    """Adds a clause of few stages to one that surely or probably can have it, with more tiles than programs."""
+    """Adds a clause that few stages can have to one that probably can, with small tiles."""
     fits: list[tuple[Stage, str]] = []
     for at, stage in enumerate(program.stages):
-        product = any(isinstance(v, Dot) for s in statements(stage.body) if (w := value_of(s)) for v in values(w))
         fits += [(stage, "flat")] if flat_reason(stage.body) is None else []
         fits += [(stage, "defer_notify")] * 6 if deferred_reason(stage.body) is None else []
-        fits += [(stage, "split_tail")] if product else []
+        fits += [(stage, "split_tail")] if products(statements(stage.body)) else []
         fits += [(stage, "fill")] if at else []
     if not fits:
         return

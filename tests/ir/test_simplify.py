@@ -122,6 +122,19 @@ def test_what_need_not_be_computed_is_left_out(expr: Scalar, simple: str) -> Non
     assert print_scalar(simplify(expr, BOUNDS)) == simple
 
 
+@pytest.mark.parametrize(
+    ("tiles", "rows", "size", "simple"),
+    [(448, 8, 8, "tile % 8"), (112, 8, 4, "tile // 56 * 4 + tile % 4"), (112, 8, 32, "tile % 8")],
+)
+def test_groups_that_divide_their_rows_need_no_height(tiles: int, rows: int, size: int, simple: str) -> None:
+    """The row of a tile in groups of `size` rows, also where a group is higher than there are rows."""
+    inner, columns = of("%", TILE, rows * 14), 14
+    first = mul(of("//", inner, size * columns), const(size))
+    height = of("min", Binary(op="-", left=const(rows), right=first), size)
+    row = add(first, Binary(op="%", left=of("%", inner, size * columns), right=height))
+    assert print_scalar(simplify(row, Bounds(ranks=1, indices={"tile": (0, tiles - 1)}))) == simple
+
+
 def test_a_sum_keeps_its_form_where_another_might_not_fit() -> None:
     large = Bounds(ranks=2, indices={"i": (0, 2**20)})
     expr = mul(Binary(op="-", left=ROW, right=const(2**20)), const(2**11))

@@ -73,7 +73,7 @@ class ScalarPrinter:
         return f"{name}({self._print(a)}, {self._print(b)})"
 
     def _binary(self, op: str, a: Scalar, b: Scalar, level: int) -> str:
-        if self.triton and op in ("%", "//") and not (self._natural(a) and self._natural(b)):
+        if self.triton and op in ("%", "//") and not (self._nonnegative(a) and self._nonnegative(b)):
             return f"tiles.{'mod' if op == '%' else 'floordiv'}({self._print(a)}, {self._print(b)})"
         own = _LEVEL[op]
         return _wrap(f"{self._print(a, own)} {op} {self._print(b, own + 1)}", own, level)
@@ -86,8 +86,8 @@ class ScalarPrinter:
             text = f"tl.where({self._print(selector)} == {position}, {integer(values[position])}, {text})"
         return text
 
-    def _natural(self, expr: Scalar) -> bool:
-        """Whether the expression is never negative."""
+    def _nonnegative(self, expr: Scalar) -> bool:
+        """True if the expression is never negative."""
         return self.bounds.of(expr)[0] >= 0
 
     def lookup(self, table: str, coords: tuple[Scalar | Whole, ...]) -> str:

@@ -56,9 +56,10 @@ def _binary(op: str, left: Scalar, right: Scalar, bounds: Bounds) -> Scalar:
     match op:
         case "+" | "-":
             return _fitting(_Sum.of(left).plus(_Sum.of(right), 1 if op == "+" else -1), plain, bounds)
-        case "*" if isinstance(left, Int) or isinstance(right, Int):
-            factor, other = (left.value, right) if isinstance(left, Int) else (_value(right), left)
-            return _fitting(_Sum().plus(_Sum.of(other), factor), plain, bounds)
+        case "*" if isinstance(right, Int):
+            return _fitting(_Sum().plus(_Sum.of(left), right.value), plain, bounds)
+        case "*" if isinstance(left, Int):
+            return _fitting(_Sum().plus(_Sum.of(right), left.value), plain, bounds)
         case "//" | "%" if isinstance(right, Int) and right.value > 0:
             divide = _quotient if op == "//" else _remainder
             return divide(_Sum.of(left), right.value, plain, bounds)
@@ -68,10 +69,6 @@ def _binary(op: str, left: Scalar, right: Scalar, bounds: Bounds) -> Scalar:
             return _extreme(op, left, right, bounds) or plain
         case _:
             return plain
-
-
-def _value(expr: Scalar) -> int:
-    return expr.value if isinstance(expr, Int) else 0
 
 
 def _extreme(op: str, left: Scalar, right: Scalar, bounds: Bounds) -> Scalar | None:

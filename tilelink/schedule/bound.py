@@ -44,7 +44,7 @@ class BoundTensor:
 
     @property
     def constant(self) -> bool:
-        """Whether no launch writes it on the own rank."""
+        """True if no launch writes it on its own rank."""
         return self.decl.space in ("in", "table")
 
 

@@ -47,7 +47,7 @@ def late_wait(bound: Bound, stage: str, wait: Wait, following: Iterable[Statemen
     if guarded != [wait.region] or dim is None:
         return None
     if any(isinstance(v, Local | UserCall) for side in operands(dots[0]) for v in values(side)):
-        return None  # the whole tile of a name is there at once, so its product has no loop
+        return None  # a name holds a whole tile, so its product has no loop over the contracted dimension
     tile_map, grid = bound.tile_map(stage, wait.region), bound.channels[wait.region.tensor, wait.kind]
     many = [d for d, channels in enumerate(tile_map.channel_range(grid)) if channels.count != 1]
     span, size, block = tile_map.spans[dim], grid.sizes[dim], bound.contraction_block(stage)

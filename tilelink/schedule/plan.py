@@ -291,7 +291,7 @@ class _Collector:
         return np.broadcast_to(np.asarray(evaluate(expr, env), dtype=np.int64), (rows,))
 
     def _columns(self, exprs: Sequence[Scalar], env: Env, rows: int) -> Ints:
-        """The values of expressions, one beside the other: [rows, expressions]."""
+        """The values of expressions as columns: [rows, expressions]."""
         columns = [self._column(expr, env, rows) for expr in exprs]
         return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.int64)
 
