@@ -49,7 +49,7 @@ def test_what_cannot_be_planned_is_passed_over() -> None:
 
 
 def test_the_best_is_taken_and_what_differs_before_its_twins() -> None:
-    best, twin = tried(1.0), tried(1.0, gemm_bands="of 4")
+    best, twin = tried(1.0), tried(1.0, gemm_bands="none")
     apart, far = tried(1.0 + ALIKE / 2, program=1), tried(1.0 + 2 * ALIKE, program=1, gather_tile="512 rows")
     assert distinct(found(best, twin, apart, far), 1) == [best]
     assert distinct(found(best, twin, apart, far), 2) == [best, apart]
@@ -58,7 +58,7 @@ def test_the_best_is_taken_and_what_differs_before_its_twins() -> None:
 
 
 def test_of_equal_predictions_those_that_differ_most_come_first() -> None:
-    best, near = tried(1.0), tried(1.0, gemm_bands="of 4")
+    best, near = tried(1.0), tried(1.0, gemm_bands="none")
     far = tried(1.0, gemm_bands="of 16", gather_order="p = rank step +1", xs_buffers="1")
     assert distinct(found(best, near, far), 2) == [best, far]
 
@@ -74,3 +74,13 @@ def test_ranking_has_the_declared_schedules() -> None:
     best = distinct(made, 4)
     assert [one.schedule for one in made.tried if one.declared] == [H200] and len(made.tried) <= 12
     assert best[0].seconds == made.ranking[0].seconds and len({str(one.schedule) for one in best}) == 4
+
+
+def test_groups_as_high_as_all_rows_are_one_kernel() -> None:
+    """There are four rows of tiles."""
+    hashes = [
+        kernels_of(plan)
+        for label in ("of 4", "of 8", "none")
+        if (plan := SPACE.plan_of(0, tried(1.0, gemm_bands=label).schedule))
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]

@@ -192,8 +192,8 @@ def test_the_command_shows_the_best(as_json: bool) -> None:
     ("options", "fits"), [(["-m", "8xH200"], True), (["-m", "8xA100"], False), (["--target", "sm_80"], False)]
 )
 def test_kernels_are_for_the_machine_unless_said_otherwise(options: list[str], fits: bool) -> None:
-    """Schedules declared for an H200 need more shared memory than an A100 has."""
-    command = ["tune", "gemm_rs", "-p", "gemm_rs_own_last", "-n", "2", "--shape", "256,512,512", "--budget", "0"]
+    """Schedules declared for an H200 need more shared memory than an A100 has, where programs have several tiles."""
+    command = ["tune", "gemm_rs", "-p", "gemm_rs_own_last", "-n", "2", "--shape", "8192,512,512", "--budget", "0"]
     answer = json.loads(CliRunner().invoke(app, [*command, "--json", *options]).stdout)
     assert ("shared memory" not in answer["refused"]) == fits
 
