@@ -44,7 +44,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.reach import away, reach_error
-from tilelink.ir.scalar import Compare, Index, Int, Logic, Lookup, Rank, Scalar, Whole, walk
+from tilelink.ir.scalar import Compare, Index, Int, Logic, Lookup, Rank, Scalar, is_gather, walk
 from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import reads, stage_regions, stage_scalars, statements, value_of
@@ -128,7 +128,7 @@ def _check_rows(stage: Stage, mistakes: Mistakes) -> None:
     whole = {id(coord) for region in stage_regions(stage) for coord in region.coords}
     for expr in stage_scalars(stage):
         for part in walk(expr):
-            if isinstance(part, Lookup) and any(isinstance(c, Whole) for c in part.coords) and id(part) not in whole:
+            if is_gather(part) and id(part) not in whole:
                 message = f"{print_scalar(part)} is a row of {part.table}, and an integer is needed here"
                 hint = f"name one entry, {part.table}[i], or take the row as it is for a coordinate"
                 mistakes.add(ShapeError(message, location=part.location or stage.location, hint=hint))

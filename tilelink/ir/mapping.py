@@ -12,7 +12,7 @@ from math import prod
 
 from tilelink.ir.intervals import Bounds
 from tilelink.ir.program import Region
-from tilelink.ir.scalar import RANK, Binary, Index, Int, Lookup, Scalar, Whole, add, binary, const, mul
+from tilelink.ir.scalar import RANK, Binary, Index, Int, Lookup, Scalar, Whole, add, binary, const, is_gather, mul
 from tilelink.ir.simplify import simplify
 
 
@@ -175,7 +175,7 @@ def _span(
 ) -> Span:
     if isinstance(coord, Whole):
         return Span(kind="whole", start=const(0), size=extent, extent=extent)
-    if isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords):
+    if is_gather(coord):
         return Span(kind="gather", start=const(0), size=extent, extent=extent, gather=coord)
     tile = tile_index(coord, scalars)
     if tile is None:

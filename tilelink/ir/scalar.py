@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -189,6 +189,11 @@ def rewrite(expr: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
             return Choose(selector=rewrite(s, change), values=values)
         case _:
             return expr
+
+
+def is_gather(coord: object) -> TypeGuard[Lookup]:
+    """Whether a coordinate is a row of a table, `table[:]`, and so names many elements."""
+    return isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords)
 
 
 def substitute(expr: Scalar, indices: Mapping[str, Scalar]) -> Scalar:

@@ -39,7 +39,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Index, Lookup, Scalar, Whole
+from tilelink.ir.scalar import Index, Scalar, Whole, is_gather
 from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.visitor import counters, statements
 
@@ -112,7 +112,7 @@ class StageTyping:
     def _axis(self, region: Region, coord: Scalar | Whole, dim: Scalar) -> Axis | None:
         if isinstance(coord, Whole):
             return Axis(kind="whole", dim=dim)
-        if isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords):
+        if is_gather(coord):
             shape = self.program.tensor(coord.table).shape
             return next(
                 Axis(kind="whole", dim=n) for c, n in zip(coord.coords, shape, strict=True) if isinstance(c, Whole)

@@ -43,6 +43,7 @@ from tilelink.ir.scalar import (
     binary,
     const,
     evaluate,
+    is_gather,
     mentions_rank,
     rewrite,
     walk,
@@ -258,9 +259,7 @@ def _concrete_stage(program: Program, stage: Stage, scalars: frozenset[str], num
 
 def _is_number(coord: Scalar | Whole) -> TypeGuard[Scalar]:
     """Whether a coordinate is one number: neither `:` nor a row of a table."""
-    return isinstance(coord, Scalar) and not (
-        isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords)
-    )
+    return isinstance(coord, Scalar) and not is_gather(coord)
 
 
 def modulo(expr: Scalar, ranks: int, over_ranks: frozenset[str]) -> Scalar:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilelink.errors import OrderingError
-from tilelink.ir.program import Statement, Store, Transfer
+from tilelink.ir.program import Region, Statement, Store, Transfer
+from tilelink.ir.scalar import is_gather
 from tilelink.ir.visitor import reads
 from tilelink.schedule.columns import Ints, expand
 from tilelink.schedule.places import box
@@ -21,28 +22,40 @@ from tilelink.schedule.verify.refusal import refuse
 
 
 def onto_itself(plan: Plan) -> Iterator[OrderingError]:
-    """Refusals of statements that read a part, but not just all, of what they write."""
+    """Refusals of statements that read a part, but not just all, of what they write, or all of it in another order."""
     a = plan.accesses
-    for number in (n for n, (_, statement) in enumerate(plan.statements) if _reads_its_tensor(statement)):
+    for number, (_, statement) in enumerate(plan.statements):
+        sources = _reads_of_target(statement)
+        if not sources:
+            continue
         rows = np.flatnonzero(a.statement == number)
         writes, others = _same_time(plan, rows[a.kind[rows] == WRITE], rows[a.kind[rows] != WRITE])
         meet = (np.maximum(a.lo[writes], a.lo[others]) < np.minimum(a.hi[writes], a.hi[others])).all(axis=1)
         equal = (a.lo[writes] == a.lo[others]).all(axis=1) & (a.hi[writes] == a.hi[others]).all(axis=1)
-        for at in np.flatnonzero(meet & ~equal)[:1]:
+        in_order = all(_same_order(target, source) for target, source in sources)
+        for at in np.flatnonzero(meet & ~(equal & in_order))[:1]:
             write, other = int(writes[at]), int(others[at])
             tensor = plan.bound.tensor_numbered(int(a.tensor[write]))
             target, source = (box(a.lo[row], a.hi[row], len(tensor.shape)) for row in (write, other))
             message = f"reads {tensor.name}{source} while it writes {tensor.name}{target} of the same rank"
+            message += ", in another order" if equal[at] else ""
             hint = "read it into a name before, as another statement"
             yield refuse(OrderingError, plan, message, task=int(a.task[write]), statement=number, hint=hint)
 
 
-def _reads_its_tensor(statement: Statement) -> bool:
+def _reads_of_target(statement: Statement) -> list[tuple[Region, Region]]:
+    """The region that a statement writes, with each that it reads of the same tensor."""
     match statement:
         case Store(region=region, value=value) | Transfer(target=region, source=value):
-            return any(one.tensor == region.tensor for one in reads(value))
+            return [(region, one) for one in reads(value) if one.tensor == region.tensor]
         case _:
-            return False
+            return []
+
+
+def _same_order(target: Region, source: Region) -> bool:
+    """Whether equal boxes of two regions have their elements in the same order: a table gives rows in any."""
+    pairs = zip(target.coords, source.coords, strict=True)
+    return all(a == b for a, b in pairs if is_gather(a) or is_gather(b))
 
 
 def _same_time(plan: Plan, written: Ints, read: Ints) -> tuple[Ints, Ints]:
