@@ -144,6 +144,30 @@ def test_a_gather_in_a_branch_that_no_tile_takes_is_of_no_rows() -> None:
 @pytest.mark.parametrize(
     ("line", "safe"),
     [
+        ("c[:, j] = c[rows[:], j]", False),
+        ("c[rows[:], j] = c[:, j] * 2.0", False),
+        ("c[rows[:], j] = c[others[:], j]", False),
+        ("c[rows[:], j] = c[rows[:], j] * 2.0", True),
+    ],
+)
+def test_what_a_statement_reads_of_its_target_is_in_the_order_of_what_it_writes(line: str, safe: bool) -> None:
+    head = """program p(M, N):
+    x : in [M, N]
+    c : local [M, N]
+    y : out [M, N]
+    rows : table [M] < M
+    others : table [M] < M
+"""
+    body = stage("c[:, j] = x[:, j]", line, "y[:, j] = c[:, j]", domain="j: N")
+    order = {"rows": np.array([[0, 3, 2, 1]]), "others": np.array([[0, 1, 2, 3]])}
+    found = refusals(make_plan(bound(body, ranks=1, dims={"M": 4, "N": 8}, head=head), order))
+    said = "rank 0, a tile (j=0): reads c[0:4, 0:8] while it writes c[0:4, 0:8] of the same rank, in another order"
+    assert [error.message for error in found] == ([] if safe else [said])
+
+
+@pytest.mark.parametrize(
+    ("line", "safe"),
+    [
         ("c[1 + i, :] = c[0 + i, :]", False),
         ("c[1 + i, :] = c[0 + i, :] + 0.0", False),
         ("c[0 + i, :] = c[0 + i, :] * 2.0", True),
@@ -210,6 +234,8 @@ def test_a_push_into_what_peers_cannot_reach_says_so() -> None:
 LOOP = """program p(M, N):
     x : in [M, N]
     w : in [N, N]
+    z : local [M, N]
+    c : local [M]
     y : out [M{}]
     compute a(i: M{}):
         {}
@@ -228,7 +254,39 @@ def looped(*lines: str) -> str:
         (("m = m + 0.5 * sum(x[i, n] * 2.0, axis=1)",), None),
         (("m = maximum(m, max(x[i, n], axis=1))",), None),
         (("t = max(x[i, n], axis=1)", "m = maximum(t, m)"), None),
-        (("t = maximum(m, max(x[i, n], axis=1))", "m = m * exp(m - t) + sum(exp(x[i, n] - t[:, None]), axis=1)"), None),
+        (
+            (
+                "u = maximum(t, max(x[i, n], axis=1))",
+                "m = m * exp(t - u) + sum(exp(x[i, n] - u[:, None]), axis=1)",
+                "t = u",
+            ),
+            None,
+        ),
+        (("m = m + sum(x[i, n], axis=1) - sum(x[i, n] * x[i, n], axis=1)",), None),
+        (("t = zeros(f32)", "t = t + sum(x[i, n], axis=1)", "m += t"), None),
+        (("m = sum(x[i, n], axis=1) - m",), "combines them in m in a way that depends on it"),
+        (("m = m * 2.0 + sum(x[i, n], axis=1)",), "combines them in m in a way that depends on it"),
+        (("t = m * 2.0", "m = t + sum(x[i, n], axis=1)"), "combines them in m in a way that depends on it"),
+        (("m = maximum(m, 0.0) + sum(x[i, n], axis=1)",), "combines them in m in a way that depends on it"),
+        (
+            ("m = m + exp(sum(x[i, n], axis=1)) + sum(x[i, n], axis=1)",),
+            "combines them in m in a way that depends on it",
+        ),
+        (
+            ("t = zeros(f32)", "t = t + sum(x[i, n], axis=1)", "m += exp(t)"),
+            "combines them in m in a way that depends on it",
+        ),
+        (
+            ("m += t", "t = zeros(f32)", "t = t + sum(x[i, n], axis=1)"),
+            "combines them in m in a way that depends on it",
+        ),
+        (
+            ("t = zeros(f32)", "for (s: ranks):", "    t = maximum(t, max(x[i, n], axis=1))", "m += t"),
+            "combines them in m in a way that depends on it",
+        ),
+        (("c[i] = m", "m += sum(x[i, n], axis=1)"), "stores what it made of some of them"),
+        (("m += sum(x[i, n], axis=1)", "z[i, n] = x[i, n] + m[:, None]"), "stores what it made of some of them"),
+        (("m += sum(x[i, n], axis=1)", "c[i] = c[i] * 2.0"), "stores what it made of one of them"),
         (("m = sum(x[i, n], axis=1)",), "keeps in m what it made of the last one"),
         (("m += sum(x[i, n], axis=1) + 1.0",), "combines them in m in a way that depends on it"),
         (("m += exp(sum(x[i, n], axis=1))",), "combines them in m in a way that depends on it"),
@@ -248,6 +306,52 @@ def test_a_loop_puts_tiles_together_as_their_reduction_does(lines: tuple[str, ..
         bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=8)")
     assert caught.value.message == f"stage a loops over tiles of n, of 8 elements each, and {said}"
     assert "tile(n=32) holds all of it" in str(caught.value.hint)
+
+
+def test_a_name_keeps_nothing_of_the_round_before_the_last() -> None:
+    head = looped("t = m", "m += sum(x[i, n], axis=1)").replace("y[i] = m", "y[i] = t")
+    with pytest.raises(TileSizeError, match="keeps in t what it made of the last one"):
+        bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=8)")
+    kept = looped("t = m + sum(x[i, n], axis=1)", "m = t").replace("y[i] = m", "y[i] = t")
+    assert bound("", dims={"M": 8, "N": 24}, head=kept, schedule="tile(n=8)").stages["a"].count("n") == 3
+
+
+ATTENTION = """program p(M, N, D):
+    q : in [M, D]
+    k : in [N, D]
+    y : out [M, D]
+    compute a(i: M):
+        state = online_softmax(f32)
+        m = zeros(f32)
+        {}
+"""
+FOLD = "state = attend(state, q[i, :], k[n, :], k[n, :], 1.0)"
+FOLD_FEATURES = "state = attend(state, q[i, d], k[:, d], k[:, :], 1.0)"
+
+
+@pytest.mark.parametrize(
+    ("index", "lines", "said"),
+    [
+        ("n", (FOLD,), None),
+        ("d", (FOLD_FEATURES,), "combines them in state in a way that depends on it"),
+        ("n", ("state = online_softmax(f32)", FOLD), "keeps in state what it made of the last one"),
+        (
+            "n",
+            ("state = online_softmax(f32)", FOLD, "m = maximum(m, finish(state))"),
+            "combines them in m in a way that depends on it",
+        ),
+    ],
+)
+def test_a_loop_puts_all_keys_to_one_softmax(index: str, lines: tuple[str, ...], said: str | None) -> None:
+    inside = (f"for ({index}: {index.upper()}):", *(f"    {line}" for line in lines), "y[i, :] = m + finish(state)")
+    head = ATTENTION.format("\n        ".join(inside))
+    dims = {"M": 8, "N": 24, "D": 24}
+    if said is None:
+        assert bound("", f"tile({index}=8)", dims=dims, head=head).stages["a"].count(index) == 3
+        return
+    with pytest.raises(TileSizeError) as caught:
+        bound("", f"tile({index}=8)", dims=dims, head=head)
+    assert caught.value.message == f"stage a loops over tiles of {index}, of 8 elements each, and {said}"
 
 
 @pytest.mark.parametrize(
