@@ -264,6 +264,9 @@ def looped(*lines: str) -> str:
         ),
         (("m = m + sum(x[i, n], axis=1) - sum(x[i, n] * x[i, n], axis=1)",), None),
         (("t = zeros(f32)", "t = t + sum(x[i, n], axis=1)", "m += t"), None),
+        (("u = sum(x[i, n], axis=1) - t", "v = m + u", "t = v - m - u", "m = v"), None),
+        (("t += sum(x[i, n], axis=1)", "m += t"), "combines them in m in a way that depends on it"),
+        (("t += sum(x[i, n], axis=1)", "m = maximum(t, m)"), "combines them in m in a way that depends on it"),
         (("m = sum(x[i, n], axis=1) - m",), "combines them in m in a way that depends on it"),
         (("m = m * 2.0 + sum(x[i, n], axis=1)",), "combines them in m in a way that depends on it"),
         (("t = m * 2.0", "m = t + sum(x[i, n], axis=1)"), "combines them in m in a way that depends on it"),
@@ -340,6 +343,7 @@ FOLD_FEATURES = "state = attend(state, q[i, d], k[:, d], k[:, :], 1.0)"
             ("state = online_softmax(f32)", FOLD, "m = maximum(m, finish(state))"),
             "combines them in m in a way that depends on it",
         ),
+        ("n", (FOLD, "m += finish(state)"), "combines them in m in a way that depends on it"),
     ],
 )
 def test_a_loop_puts_all_keys_to_one_softmax(index: str, lines: tuple[str, ...], said: str | None) -> None:

@@ -114,6 +114,7 @@ class _Rounds:
         self.carried = self.old
         self._entered: dict[int, State] = {}
         """What is known where the rounds of a loop in the body begin, by the loop's identity."""
+        self._end: State = {}
         self._checks = False
 
     @cached_property
@@ -139,7 +140,7 @@ class _Rounds:
         while stale := {name for name in self.carried if name not in _sources(name, end)}:
             self.carried -= stale  # what the round before made of its own tile
             end = self._settled()
-        self._checks = True
+        self._end, self._checks = end, True
         self._round()
         for name in sorted(self.carried):
             if not end[name].total and end[name].carried <= {name}:
@@ -191,11 +192,14 @@ class _Rounds:
     def _check_step(self, name: str, value: Value, statement: Statement, state: State) -> None:
         """Raises TileSizeError where something else than parts is put to what is carried."""
         while isinstance(value, Apply) and value.op in PUT_TOGETHER:
-            left, right = (self._made(a, state) for a in value.args)
-            if bool(left.carried) == bool(right.carried):
+            sides = [(self._made(a, state), a) for a in value.args]
+            (old, rest), (new, _) = sorted(sides, key=lambda side: (name not in side[0].carried, not side[0].carried))
+            if not old.carried:
                 return
-            new, rest = (right, value.args[0]) if left.carried else (left, value.args[1])
-            if new.part not in PUT_TOGETHER[value.op][1]:
+            fits = new.part in PUT_TOGETHER[value.op][1]
+            if new.carried:  # what other names have so far, unless those follow this one in turn
+                fits = not old.total or any(name in _sources(one, self._end) for one in new.carried)
+            if not fits:
                 raise self._error(f"combines them in {name} in a way that depends on it", statement)
             value = rest
 
