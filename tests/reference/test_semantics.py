@@ -165,3 +165,14 @@ def test_a_call_means_its_oracle() -> None:
 def test_a_call_without_an_oracle_is_an_error() -> None:
     with pytest.raises(BindingError, match=r"no meaning for call mine\.twice"):
         texts.one(CALL, {"M": 3, "N": 2}, x=torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_a_constant_that_a_name_gets_has_the_name_s_shape(op: str) -> None:
+    text = "program p(M, N):\n    x : in [M, N]\n    y : out [M]\n    compute f(i: M):\n"
+    text += "        one = full(0.5, f32)\n        if i < 2:\n            one = x[i, :]\n"
+    text += f"        y[i] = {op}(one, axis=0)\n"
+    x = torch.arange(12.0).reshape(4, 3)
+    expected = torch.cat([x[:2], torch.full((2, 3), 0.5)])
+    found = texts.one(text, {"M": 4, "N": 3}, x=x)["y"]
+    assert torch.equal(found, expected.sum(1) if op == "sum" else expected.amax(1))

@@ -30,7 +30,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Lookup, Ranks, Scalar, Whole
-from tilelink.ir.typing import StageTyping, Typing, infer
+from tilelink.ir.typing import Axis, StageTyping, Typing, infer
 from tilelink.reference import boxes
 from tilelink.reference.scalars import Scope, along_table, extent, tile
 from tilelink.reference.values import DTYPES, Evaluator, named_dtype
@@ -373,13 +373,23 @@ class _Walker:
         )
         match statement:
             case Assign(name=name, value=value):
-                self.locals[name] = evaluator(value)
+                self.locals[name] = self._shaped(name, evaluator(value))
             case Store(region=region, value=value) | Transfer(target=region, source=value):
                 self.write(region, evaluator(value))
             case Notify(kind=kind, region=region):
                 self._mark(self.machine.arrived, kind, region, "notifies")
             case _:
                 raise TypeError(f"unknown statement {type(statement).__name__}")
+
+    def _shaped(self, name: str, value: Any) -> Any:
+        """A value that a name gets, in the name's shape: a constant takes that of what is combined with it."""
+        axes = self.typing.locals[name].axes
+        return value.expand([self._extent(axis) for axis in axes]) if isinstance(value, torch.Tensor) else value
+
+    def _extent(self, axis: Axis) -> int:
+        if axis.index is not None:
+            return max(0, self.machine.number(self.typing.indices[axis.index].extent))
+        return self.machine.number(axis.dim) if axis.dim is not None else 1
 
     def _positions(self, index: str) -> torch.Tensor:
         if index in self.typing.scalar_indices:
