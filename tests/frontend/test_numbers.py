@@ -53,6 +53,24 @@ def test_a_loop_whose_sum_is_taken_in_it_keeps_its_tiles() -> None:
     assert infer(program(body, domain="c: C, k: K")).scalar_indices("f") == frozenset()
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "last = zeros(f32)\nfor (e: E):\n    last = last * 0.5 + h[e, c, k]\n    y[e, c, k] = last",
+        "last = zeros(f32)\nfor (e: E):\n    new = last + h[e, c, k]\n    y[e, c, k] = new\n    last = new",
+        "last = zeros(f32)\nfor (e: E):\n    y[e, c, k] = last\n    last = h[e, c, k]",
+    ],
+)
+def test_the_index_of_a_loop_that_hands_its_elements_on_is_a_number(body: str) -> None:
+    assert infer(program(body, domain="c: C, k: K")).scalar_indices("f") == {"e"}
+
+
+@pytest.mark.parametrize("line", ["part = h[e, c, k]", "part = zeros(f32)\n    part += h[e, c, k]"])
+def test_the_index_of_a_loop_that_begins_anew_keeps_its_tiles(line: str) -> None:
+    body = f"part = zeros(f32)\nfor (e: E):\n    {line}\n    y[e, c, k] = part * 2.0"
+    assert infer(program(body, domain="c: C, k: K")).scalar_indices("f") == frozenset()
+
+
 def test_what_cannot_be_mended_by_numbers_is_said_as_it_was_written() -> None:
     with pytest.raises(ShapeError, match=r"i32\[e, c\] has 2 axes"):
         check(program("y[e, c, k] = f32(s[e, c][:]) * 1.0"))

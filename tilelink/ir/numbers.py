@@ -27,7 +27,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import Index, Ranks, Scalar, Whole, walk
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.visitor import read_unassigned, statements, value_of, values
 
 
 class Axis(Protocol):
@@ -92,6 +92,21 @@ def batch_indices(stage: Stage, axes_of: Callable[[Value], Sequence[Axis]]) -> f
             for operand in operands:
                 with Mistakes().noted():  # a wrong operand is reported with its statement
                     found |= {a.index for a in axes_of(operand)[:-2] if a.index is not None}
+    return frozenset(found)
+
+
+def carried_along(stage: Stage, axes: Mapping[str, Iterable[Axis]]) -> frozenset[str]:
+    """Indices of loops along which a value has an axis that one round hands to the next. axes: of the names.
+
+    The elements of a tile do not meet those of the next one: a round has one element.
+    """
+    found: set[str] = set()
+    for statement in statements(stage.body):
+        if isinstance(statement, For):
+            handed = {s.name for s in statements(statement.body) if isinstance(s, Assign)}
+            handed &= read_unassigned(statement.body, rounds=True)
+            along = {a.index for name in handed for a in axes.get(name, ()) if a.index is not None}
+            found |= along & {decl.name for decl in statement.indices}
     return frozenset(found)
 
 
