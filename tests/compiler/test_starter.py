@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.compiler.test_cpu_ranks import SOURCE, make_job
 from tests.runtime.lane_helpers import alive, children, open_files
+from tilelink import compiler
 from tilelink.errors import RankError
 from tilelink.runtime import cpu, starter
 from tilelink.runtime.cpu import run_cpu
@@ -106,6 +108,13 @@ def test_what_a_run_prints_goes_where_its_caller_prints(tmp_path: Path, capfd: p
     for number in range(2):
         run_cpu(make_job(tmp_path, f"import os\nprint('line', {number})\nos.write(2, b'error {number}')\n{SOURCE}"))
         assert capfd.readouterr() == (f"line {number}\n", f"error {number}")
+
+
+@pytest.mark.parametrize("value", ["1.0 / x[i]", "x[i] / x[i]", "exp(x[i] * 1e30)", "sqrt(x[i] - 5.0)", "log(x[i] - 1.0)"])
+def test_arithmetic_warns_of_nothing(value: str, capfd: pytest.CaptureFixture[str]) -> None:
+    text = f"program p(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n        y[i] = {value}\n"
+    compiler.compile(compiler.parse(text).program(), ranks=1, dims={"M": 5})([{"x": torch.ones(5)}])
+    assert capfd.readouterr().err == ""
 
 
 def test_a_caller_without_output(tmp_path: Path) -> None:
