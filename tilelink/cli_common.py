@@ -26,6 +26,7 @@ from tilelink.errors import (
     UnknownNameError,
     did_you_mean,
 )
+from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Param, Scalar, Whole, walk
 from tilelink.ir.typing import infer
@@ -125,7 +126,7 @@ def setting(text: str) -> tuple[str, int | float | bool]:
     for kind in (int, float):
         try:
             number = kind(value)
-            if isfinite(number):
+            if isfinite(number) or not any(map(str.isdigit, value)):  # inf and nan by name; 1e400 is neither
                 return name.strip(), number
         except ValueError:
             continue
@@ -172,9 +173,10 @@ def check_writable(*paths: str | Path | None) -> None:
 
 @contextmanager
 def designed_errors(as_json: bool = False) -> Generator[None]:
-    """Turns an error into its text and exit status 1."""
+    """Turns an error into its text and exit status 1; programs may be as deep as they may be."""
     try:
-        yield
+        with deep():
+            yield
     except TileLinkError as error:
         fail(error, as_json)
     except MemoryError as error:

@@ -21,6 +21,15 @@ program layers(L, M, H, D):
         y[l, h, i, j] = dot(x[l, h, i, :], w[h, :, j])
 """
 
+SCALED = """\
+program scaled(M, s: f32):
+    x : in  [M]
+    y : out [M]
+
+    compute times(i: M):
+        y[i] = x[i] * s
+"""
+
 
 def tilelink(*args: str) -> Result:
     return CliRunner().invoke(app, list(args))
@@ -127,3 +136,22 @@ def test_an_output_that_is_no_number_says_where_and_on_which_side(tmp_path: Path
     assert "hint: if both sides have it, random inputs may make no sense here" in done.stderr
     (where,) = json.loads(tilelink("run", str(path), "--ranks", "1", "--json").stdout)["no_numbers"].values()
     assert where.startswith("[0, 0] of rank 0 is nan")
+
+
+# Values ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [("inf", "s=inf"), ("-inf", "s=-inf"), ("nan", "s=nan"), ("1e-3", "s=0.001")]
+)
+def test_a_parameter_may_be_infinite_or_nan(value: str, shown: str, tmp_path: Path) -> None:
+    (file := tmp_path / "scaled.tl").write_text(SCALED)
+    done = tilelink("check", str(file), "--ranks", "1", "--set", f"s={value}")
+    assert done.exit_code == 0 and shown in done.stdout, done.output
+
+
+@pytest.mark.parametrize("setting", ["M=inf", "M=nan", "s=1e400", "s=infinite"])
+def test_what_is_no_value_is_refused(setting: str, tmp_path: Path) -> None:
+    (file := tmp_path / "scaled.tl").write_text(SCALED)
+    done = tilelink("check", str(file), "--ranks", "1", "--set", setting)
+    assert done.exit_code == 1 and "BindingError" in done.stderr and "hint: " in done.stderr

@@ -6,15 +6,18 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
+from tests.cli.test_choices import tilelink
 from tilelink import compiler
 from tilelink.errors import ParseError
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Apply, If, Literal, Program, Store
 from tilelink.ir.scalar import Binary, Int, Rank
+from tilelink.tuning import algorithms, rank
 
 HEAD = "program p(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n"
 
@@ -89,6 +92,37 @@ def test_what_is_beyond_them_is_refused_at_once(name: str) -> None:
     assert caught.value.location is not None and caught.value.location.line == line
     assert caught.value.hint
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize("command", ["check", "show --stage plan", "simulate", "tune --trials 1"])
+def test_commands_take_what_is_within_the_limits(command: str, tmp_path: Path) -> None:
+    (file := tmp_path / "deep.tl").write_text(stored(" + ".join(["x[i]"] * 1000)))
+    name, *rest = command.split()
+    done = tilelink(name, str(file), *rest, "--ranks", "2", "--set", "M=16")
+    assert done.exit_code == 0, done.output
+
+
+def test_searches_take_what_is_within_the_limits() -> None:
+    text = stored(" + ".join(["x[i]"] * 1000))
+    one, other = compiler.parse(text).program(), compiler.parse(text.replace("program p", "program q")).program()
+    same = algorithms([one, other], one)
+    assert same == (one, other)
+    assert rank(same, dims={"M": 16}, ranks=1, trials=1).ranking
+
+
+@pytest.mark.parametrize(
+    ("value", "limit"),
+    [("x[i]{}", 1000), ("x[i] + rank{}", 999), ("x[i] + ({}M{})", 100)],
+)
+def test_as_many_operations_as_the_limit_says(value: str, limit: int) -> None:
+    for count in (limit, limit + 1):
+        text = value.format(" + x[i]" * count) if limit > 100 else value.format("(" * count, " // 2)" * count)
+        program = compiler.parse(stored(text)).program() if count == limit else None
+        if program is not None:
+            compiler.plan(program, ranks=1, dims={"M": 16})
+            continue
+        with pytest.raises(ParseError, match=f"more than {1000 if limit > 100 else 100} operations"):
+            compiler.check(compiler.parse(stored(text)).program())
 
 
 def test_programs_built_from_values_have_the_same_limits() -> None:

@@ -110,7 +110,9 @@ def test_what_a_run_prints_goes_where_its_caller_prints(tmp_path: Path, capfd: p
         assert capfd.readouterr() == (f"line {number}\n", f"error {number}")
 
 
-@pytest.mark.parametrize("value", ["1.0 / x[i]", "x[i] / x[i]", "exp(x[i] * 1e30)", "sqrt(x[i] - 5.0)", "log(x[i] - 1.0)"])
+@pytest.mark.parametrize(
+    "value", ["1.0 / x[i]", "x[i] / x[i]", "exp(x[i] * 1e30)", "sqrt(x[i] - 5.0)", "log(x[i] - 1.0)"]
+)
 def test_arithmetic_warns_of_nothing(value: str, capfd: pytest.CaptureFixture[str]) -> None:
     text = f"program p(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n        y[i] = {value}\n"
     compiler.compile(compiler.parse(text).program(), ranks=1, dims={"M": 5})([{"x": torch.ones(5)}])

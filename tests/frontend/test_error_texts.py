@@ -161,7 +161,7 @@ ShapeError: index j runs over N, but that dimension of x is M
   at wrong.tl:6:19
             y[i, j] = x[j, i]
                       ^^^^^^^
-  hint: use an index over M""",
+  hint: use an index over M, or 0 + j, which may be in a dimension of any size""",
     ),
     "DtypeError": (
         program(HEAD.replace("M, N):", "M, N, s: f32):", 1) + COPY.replace("x[i", "x[s")),
@@ -251,7 +251,7 @@ CoverageError: every tile of s writes the same elements of y
   see wrong.tl:5:27
         compute f(i: M, j: N, s: ranks):
                               ^^^^^^^^
-  hint: use s in y[i, j], or in a condition around it, or take the index out""",
+  hint: use s in y[i, j] or in a condition around it, or take the index out; a result of all of s is put together in a loop and stored after it""",
     ),
     "OrderingError": (
         program(HEAD + SEND + TELL + ADD.replace(WAIT, "")),

@@ -123,13 +123,13 @@ class Pair:
 PAIRS = {
     "a task that reads before it writes": Pair(
         kind=OrderingError,
-        words="reads c of rank 0 before rank 0, a tile (i=0) writes it",
+        words="of rank 0 before rank 0, a tile (i=0) writes c[",
         bad=TWICE.format(first="y[i, :] = c[i, :]", second="c[i, :] = x[i, :]"),
         good=TWICE.format(first="c[i, :] = x[i, :]", second="y[i, :] = c[i, :]"),
     ),
     "a read that half is written before": Pair(
         kind=OrderingError,
-        words="reads c of rank 0 before rank 0, last tile (i=0) writes it",
+        words="of rank 0 before rank 0, last tile (i=0) writes c[",
         bad=HALVES.format(read=":"),
         good=HALVES.format(read="0").replace("sum(c[0, i, :], axis=0)", "c[0, i, :]"),
     ),

@@ -239,7 +239,8 @@ def _check_repeats(program: Program, stage: Stage, mistakes: Mistakes) -> None:
             if decl.name in used or decl.extent == Int(value=1):
                 continue
             message = f"every tile of {decl.name} writes the same elements of {region.tensor}"
-            hint = f"use {decl.name} in {print_region(region)}, or in a condition around it, or take the index out"
+            hint = f"use {decl.name} in {print_region(region)} or in a condition around it, or take the index out"
+            hint += f"; a result of all of {decl.name} is put together in a loop and stored after it"
             error = CoverageError(message, location=region.location, related=decl.location, hint=hint)
             mistakes.add(error)
 

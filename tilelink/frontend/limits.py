@@ -30,7 +30,7 @@ Part = Value | Scalar
 
 def require_shallow(source: Source, node: ast.AST) -> None:
     """Raises ParseError for an expression, or a statement with its expressions, that no walk should begin."""
-    if (found := too_deep(node, ast.iter_child_nodes, VALUE_LEVELS + 3)) is not None:  # a statement, a call, its words
+    if (found := too_deep(node, ast.iter_child_nodes, VALUE_LEVELS + 6)) is not None:  # a statement, a region
         while not hasattr(found, "lineno"):
             found = next(iter(ast.iter_child_nodes(found)), node)
         raise _levels("an expression", VALUE_LEVELS, source.location(found))
@@ -67,7 +67,7 @@ def _require_statement(statement: Statement) -> None:
     value = value_of(statement)
     if value is None:
         return
-    if (found := too_deep(value, operands, VALUE_LEVELS)) is not None:
+    if (found := too_deep(value, operands, VALUE_LEVELS + 1)) is not None:
         raise _levels("an expression", VALUE_LEVELS, found.location or statement.location)
     stack = [value]
     while stack:
@@ -86,7 +86,7 @@ def _require_region(region: Region) -> None:
 
 
 def _require_number(expr: Scalar, place: Location | None) -> None:
-    if (found := too_deep(expr, children, NUMBER_LEVELS)) is not None:
+    if (found := too_deep(expr, children, NUMBER_LEVELS + 1)) is not None:
         raise _levels("an integer expression", NUMBER_LEVELS, found.location or expr.location or place)
 
 

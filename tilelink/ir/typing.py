@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tilelink.errors import ConsequenceError, DtypeError, Mistakes, ShapeError
+from tilelink.ir.depth import deep
 from tilelink.ir.mapping import tile_index
-from tilelink.ir.numbers import batch_indices, outliving, used_as_numbers
+from tilelink.ir.numbers import batch_indices, carried_along, outliving, used_as_numbers
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import (
     Apply,
@@ -124,7 +125,8 @@ class StageTyping:
         if isinstance(coord, Index) and self.indices[name].extent != dim:
             extent = print_scalar(self.indices[name].extent)
             message = f"index {name} runs over {extent}, but that dimension of {region.tensor} is {print_scalar(dim)}"
-            raise ShapeError(message, location=region.location, hint=f"use an index over {print_scalar(dim)}")
+            hint = f"use an index over {print_scalar(dim)}, or 0 + {name}, which may be in a dimension of any size"
+            raise ShapeError(message, location=region.location, hint=hint)
         return Axis(kind="tile", index=name)
 
     def type_of(self, value: Value) -> Type:
@@ -281,6 +283,7 @@ class Typing:
         return self.stages[name]
 
 
+@deep()
 def infer(program: Program, mistakes: Mistakes | None = None) -> Typing:
     """Type every stage. Notes ShapeError and DtypeError in `mistakes`; without it, raises the first of them."""
     found = Mistakes()
@@ -314,6 +317,7 @@ def _typed(
         typing = StageTyping(program=program, stage=stage, indices=indices, scalar_indices=grown)
         found = _settle_locals(typing)
         grown |= batch_indices(stage, typing.axes_of)
+        grown |= carried_along(stage, {name: kind.axes for name, kind in typing.locals.items()})
         if grown == scalars:
             # What is wrong while the types still grow may be right in the end.
             _check_statements(typing, found)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tilelink import compiler
 from tilelink.errors import TileLinkError
+from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 from tilelink.schedule.machine import Machine, load_machine
 from tilelink.schedule.plan import Plan
@@ -17,6 +18,7 @@ from tilelink.schedule.values import Schedule
 from tilelink.target import Target
 
 
+@deep()
 def algorithms(programs: Sequence[Program], of: Program) -> tuple[Program, ...]:
     """The programs that take the same tensors as one of them does and give the same results, that one first.
 
@@ -60,6 +62,7 @@ def _signature(program: Program) -> tuple[object, ...]:
     return (program.params, tuple(tensors))
 
 
+@deep()
 def rank(
     programs: Sequence[Program],
     *,

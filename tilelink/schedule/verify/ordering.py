@@ -141,10 +141,13 @@ def _filled(plan: Plan, read: int, writes: Ints) -> bool:
 
 
 def _too_early(plan: Plan, name: str, write: int, read: int) -> VerificationError:
-    a, rank = plan.accesses, plan.accesses.peer[read]
-    message = f"reads {name} of rank {rank} before {where(plan, int(a.task[write]))} writes it"
+    a, rank, dims = plan.accesses, plan.accesses.peer[read], len(plan.bound.tensors[name].shape)
+    one, other = (box(a.lo[access], a.hi[access], dims) for access in (read, write))
+    message = f"reads {name}{one} of rank {rank} before {where(plan, int(a.task[write]))} writes {name}{other}"
     task, statement, related = int(a.task[read]), int(a.statement[read]), int(a.statement[write])
     hint = f"read {name} after it is written"
+    if a.task[write] == a.task[read]:
+        hint += "; a round of a loop has a whole tile, or one element where its index is used as a number"
     return refuse(OrderingError, plan, message, task=task, statement=statement, related=related, hint=hint)
 
 
