@@ -34,8 +34,11 @@ from tilelink.ir.scalar import (
     walk,
 )
 from tilelink.ir.visitor import map_loops, map_regions, map_scalars, map_values, statements
+from tilelink.schedule.clause import StageSchedule
+from tilelink.schedule.clauses.direction import DIRECTION
+from tilelink.schedule.clauses.order import ORDER
 from tilelink.schedule.transform import all_indices, flip_direction
-from tilelink.schedule.values import Schedule, StageSchedule
+from tilelink.schedule.values import Schedule
 
 DRAWS = 256
 """Values of the indices for which ranks are compared."""
@@ -66,7 +69,8 @@ def _tensor(tensor: Tensor, ranks: int) -> Tensor:
 def _directed(program: Program, stage: Stage, schedule: Schedule) -> Stage:
     """The stage with who moves the data as its schedule says, which is told by its indices over the ranks."""
     part = schedule.stage(stage.name)
-    return flip_direction(program, stage, part.direction, part.location) if part.direction else stage
+    direction = part[DIRECTION]
+    return flip_direction(program, stage, direction, part.location) if direction else stage
 
 
 def _from_here(expr: Scalar, ranks: int) -> Scalar:
@@ -84,7 +88,8 @@ def _ordered(program: Program, part: StageSchedule, ranks: int) -> StageSchedule
     Raises ValueError where a rank does not take the ranks in the order of their distances.
     """
     over = {d.name for d in program.stage(part.name).indices if d.over_ranks}
-    nest = {one.index: one for one in part.order.nest} if part.order else {}
+    order = part[ORDER]
+    nest = {one.index: one for one in order.nest} if order else {}
     for name in over:
         one = nest.get(name)
         turns = one is not None and one.kind == "sequence" and one.start is not None and _turns(one.start, ranks)
@@ -93,10 +98,10 @@ def _ordered(program: Program, part: StageSchedule, ranks: int) -> StageSchedule
     for one in nest.values():
         if one.index not in over and one.start is not None and _speaks_of_ranks(one.start, over):
             raise ValueError(f"the order of {one.index} in {part.name} is not the same on all ranks")
-    if part.order is None:
+    if order is None:
         return part
-    begun = (replace(n, start=_from_here(n.start, ranks)) if n.start is not None else n for n in part.order.nest)
-    return replace(part, order=replace(part.order, nest=tuple(begun)))
+    begun = (replace(n, start=_from_here(n.start, ranks)) if n.start is not None else n for n in order.nest)
+    return part.saying(ORDER, replace(order, nest=tuple(begun)))
 
 
 def _turns(start: Scalar, ranks: int) -> bool:

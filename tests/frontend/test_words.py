@@ -14,7 +14,9 @@ from tilelink.frontend.checker import check
 from tilelink.ir.program import Apply, Assign, Literal, Param, Store, UserCall
 from tilelink.ir.scalar import Binary, Index, Int
 from tilelink.schedule.bind import bind
-from tilelink.schedule.values import IndexOrder, Order, Schedule, StageSchedule
+from tilelink.schedule.clause import Said, StageSchedule
+from tilelink.schedule.clauses.order import ORDER
+from tilelink.schedule.values import IndexOrder, Order, Schedule
 from tilelink.target import target
 
 EVIL = "x\nimport os #"
@@ -85,15 +87,18 @@ def test_a_word_of_the_language_is_no_name() -> None:
 
 
 def ordered(term: IndexOrder) -> Schedule:
-    return Schedule(name="s", program="p", stages=(StageSchedule(name="f", order=Order(nest=(term,))),))
+    return Schedule(name="s", program="p", stages=(StageSchedule(name="f").saying(ORDER, Order(nest=(term,))),))
 
 
 SCHEDULES = {
     "is no name": Schedule(name=EVIL, program="p"),
     "IndexOrder with step = '1'": ordered(IndexOrder(index="i", kind="sequence", step="1")),  # type: ignore[arg-type]
     "Int with value = '0'": ordered(IndexOrder(index="i", kind="sequence", start=Int(value="0"))),  # type: ignore[arg-type]
-    "StageSchedule with warps = 4.0": Schedule(
-        name="s", program="p", stages=(StageSchedule(name="f", warps=4.0),)  # type: ignore[arg-type]
+    "warps 4.0 of f": Schedule(
+        name="s", program="p", stages=(StageSchedule(name="f", said=(Said(name="warps", what=4.0),)),)
+    ),
+    "no clause 'wraps'": Schedule(
+        name="s", program="p", stages=(StageSchedule(name="f", said=(Said(name="wraps", what=4),)),)
     ),
 }  # fmt: skip
 

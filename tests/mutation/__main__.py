@@ -27,6 +27,7 @@ EXPLAINED = Path(__file__).with_name("explained.toml")
 # What the proof stands on. The simulator and the search cost time when they are wrong, never a result.
 SCOPE = (
     "tilelink/schedule/*.py",
+    "tilelink/schedule/clauses/*.py",
     "tilelink/schedule/verify/*.py",
     "tilelink/backend/*.py",
     "tilelink/ir/mapping.py",

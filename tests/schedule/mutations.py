@@ -25,6 +25,8 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import RANK, add, const
 from tilelink.schedule.bind import bind
+from tilelink.schedule.clauses.resource import RESOURCE
+from tilelink.schedule.clauses.tile import TILE
 from tilelink.schedule.plan import NOTIFY, READ, WAIT, WRITE, Accesses, Plan, Signals, make_plan
 from tilelink.schedule.values import Fused, IndexOrder, Schedule, Sm
 from tilelink.target import CPU, Target
@@ -179,10 +181,10 @@ def _schedules(case: Case, schedule: Schedule) -> Iterator[tuple[str, str, Sched
                 yield "other order", f"{stage.name} {order}, innermost", schedule.order(stage.name, *rest, order)
             if not decl.over_ranks:
                 yield "other tiles", f"{stage.name} {decl.name}=7", schedule.tile(stage.name, **{decl.name: 7})
-        sizes = {**dict(schedule.stage(stage.name).tiles), "k": 2}
+        sizes = {**dict(schedule.stage(stage.name)[TILE]), "k": 2}
         yield "split tail", stage.name, schedule.tile(stage.name, **sizes).split_tail(stage.name, 2)
         yield "fill", stage.name, schedule.fill(stage.name, 2)
-        if not isinstance(schedule.stage(stage.name).resource, Fused):
+        if not isinstance(schedule.stage(stage.name)[RESOURCE], Fused):
             for programs in (1, 3):
                 yield "other programs", f"{stage.name} sm({programs})", schedule.on(stage.name, Sm(programs=programs))
 

@@ -10,7 +10,9 @@ from tilelink import compiler
 from tilelink.errors import ProgressError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.bound import Bound
-from tilelink.schedule.bulk import ALIGNMENT, LONGEST, SHARED, SHELF
+from tilelink.schedule.clauses.bulk import ALIGNMENT, BULK, LONGEST, SHARED, SHELF
+from tilelink.schedule.clauses.pipeline import WARPS
+from tilelink.schedule.clauses.resource import RESOURCE
 from tilelink.schedule.search.knobs import knobs
 from tilelink.schedule.search.seeds import distance
 from tilelink.schedule.values import Schedule
@@ -236,7 +238,7 @@ def test_a_stage_that_is_not_one_copy_on_sms_of_its_own_is_refused(case: str) ->
 
 def test_the_text_and_the_methods_say_the_same() -> None:
     text = "schedule s for p:\n    a on sm(8), bulk 4\n"
-    made = Schedule(name="s", program="p").on("a", parse_schedule(text).stage("a").resource).bulk("a", 4)  # type: ignore[arg-type]
+    made = Schedule(name="s", program="p").on("a", parse_schedule(text).stage("a")[RESOURCE]).bulk("a", 4)  # type: ignore[arg-type]
     assert str(made) == text and parse_schedule(text) == made
     assert str(made.bulk("a", None)) == "schedule s for p:\n    a on sm(8)\n"
     with pytest.raises(ScheduleError, match="bulk 0 of a"):
@@ -348,9 +350,9 @@ def test_the_search_tries_it_where_there_is_an_accelerator() -> None:
     assert [label for label in knob.labels if "bulk" in label] == ["8 SMs by bulk", "12 SMs by bulk", "16 SMs by bulk"]
     empty = Schedule(name="s", program=program.name)
     made = knob.changes[knob.labels.index("12 SMs by bulk")](empty).stage("scatter")
-    assert (str(made.resource), made.bulk, made.warps) == ("on sm(12)", 4, None)
+    assert (str(made[RESOURCE]), made[BULK], made[WARPS]) == ("on sm(12)", 4, None)
     plain = knob.changes[knob.labels.index("16 programs")](empty)
-    assert plain.stage("scatter").bulk is None
+    assert plain.stage("scatter")[BULK] is None
     assert distance(plain, plain.bulk("scatter", 4), sizes, 8) == 1
     for other in ("sm_80", "cpu"):
         assert not any("bulk" in label for k in knobs(program, sizes, 8, target(other)) for label in k.labels)

@@ -11,6 +11,7 @@ from tilelink.backend.emit import emit
 from tilelink.errors import ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.bound import Bound
+from tilelink.schedule.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.plan import make_plan
 from tilelink.schedule.search import Space
@@ -107,7 +108,7 @@ def test_what_cannot_be_deferred_says_why(body: tuple[str, ...], others: dict[st
 def test_it_is_said_as_it_is_printed() -> None:
     text = "schedule one for make:\n    product on sm, stages 4, flat, defer_notify"
     schedule = parse_schedule(text)
-    assert str(schedule).rstrip() == text and schedule.stage("product").defer_notify
+    assert str(schedule).rstrip() == text and schedule.stage("product")[DEFER_NOTIFY]
     assert "defer_notify" not in str(schedule.defer_notify("product", False))
 
 
@@ -122,8 +123,8 @@ def test_it_is_a_choice_of_the_search() -> None:
     space = Space.of([program], dims=sizes, ranks=8, dtype="bf16", target=target("sm_90"))
     (knob,) = (k for k in space.knobs[0] if k.name.endswith("notified"))
     found = [change(parse_schedule("schedule one for gemm_rs_own_last:\n    gemm on sm")) for change in knob.changes]
-    assert [schedule.stage("gemm").defer_notify for schedule in found] == [False, True]
-    assert not found[1].stage("own").defer_notify, "it waits"
+    assert [schedule.stage("gemm")[DEFER_NOTIFY] for schedule in found] == [False, True]
+    assert not found[1].stage("own")[DEFER_NOTIFY], "it waits"
     assert distance(*found, sizes, 8) > 0 == distance(found[0], found[0], sizes, 8)
 
 

@@ -14,6 +14,7 @@ from tilelink.errors import ParseError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
+from tilelink.schedule.clauses.fill import FILL
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.plan import Plan, make_plan
 from tilelink.schedule.simulate import simulate
@@ -375,8 +376,8 @@ def test_copies_by_the_engine_fill_nothing() -> None:
 def test_it_is_written_and_read() -> None:
     text = "schedule a for b:\n    sums in gemm epilogue, fill 8\n"
     assert str(parse_schedule(text)) == text
-    assert parse_schedule(text).stage("sums").fill == 8
-    assert parse_schedule(text).fill("sums", None).stage("sums").fill is None
+    assert parse_schedule(text).stage("sums")[FILL] == 8
+    assert parse_schedule(text).fill("sums", None).stage("sums")[FILL] is None
 
 
 @pytest.mark.parametrize("wrong", ["fill", "fill 0", "fill -1", "fill 2, fill 3"])

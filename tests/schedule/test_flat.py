@@ -9,6 +9,7 @@ from tilelink import compiler
 from tilelink.errors import ParseError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.bound import Bound
+from tilelink.schedule.clauses.flat import FLAT
 from tilelink.schedule.search import Space
 from tilelink.schedule.values import Schedule
 from tilelink.target import target
@@ -174,7 +175,7 @@ def test_flat_as_text_and_as_a_chain() -> None:
     chain = Schedule(name="one", program="product").flat("make").tile("gemm", i=32).flat("gemm")
     parsed = parse_schedule(TEXT)
     assert str(parsed) == TEXT
-    assert [(s.name, s.flat) for s in chain.stages] == [(s.name, s.flat) for s in parsed.stages]
+    assert [(s.name, s[FLAT]) for s in chain.stages] == [(s.name, s[FLAT]) for s in parsed.stages]
     assert parse_schedule(str(chain)) == chain
     assert "flat" not in str(chain.flat("gemm", False)).split("gemm", 1)[1]
     assert chain.flat("gemm", False).flat("gemm") == chain

@@ -58,6 +58,11 @@ WRONG: dict[str, tuple[type[ScheduleError], Build, str, str, str]] = {
         lambda s: s.order("add", IndexOrder(index="jj")),
         "order of unknown index 'jj'", "jj", "did you mean j? indices: i, j",
     ),
+    "warps": (
+        ScheduleError,
+        lambda s: s.tile("add", i=8).knobs("add", stages=2, warps=3),
+        "3 warps for add", "warps", "one of 1, 2, 4, 8, 16, 32",
+    ),
     "channel": (
         TileSizeError,
         lambda s: s.channel("left", q=8),
@@ -116,7 +121,6 @@ def test_a_name_that_is_not_written_there_has_its_line() -> None:
 
 
 LATER: dict[str, tuple[Build, str]] = {
-    "a keyword": (lambda s: s.tile("add", i=8).knobs("add", stages=2, warps=3), "warps"),
     "what is called": (lambda s: s.flat("send").tile("add", i=8), "flat"),
     "a size": (lambda s: s.tile("send", i=8, p=2).order("add", IndexOrder(index="i")), "p"),
     "a resource": (lambda s: s.on("send", Fused(stage="add")).on("add", Fused(stage="send")), "on"),
@@ -139,9 +143,9 @@ def test_what_binding_refuses_has_the_place_where_it_was_given(case: str) -> Non
 
 def test_a_part_that_is_given_anew_has_its_new_place() -> None:
     schedule = tilelink.schedule(PROGRAM).tile("add", i=8)
-    first = schedule.stage("add").at("tiles.i")
+    first = schedule.stage("add").at("tile.i")
     schedule = schedule.tile("add", i=4).knobs("add", warps=4)
-    again, warps = schedule.stage("add").at("tiles.i"), schedule.stage("add").at("warps")
+    again, warps = schedule.stage("add").at("tile.i"), schedule.stage("add").at("warps")
     assert first and again and warps
     assert again.line == warps.line == first.line + 2
 

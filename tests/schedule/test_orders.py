@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tilelink.errors import OrderError
 from tilelink.ir.scalar import RANK, Env, add, const, evaluate
+from tilelink.schedule.clause import StageSchedule
 from tilelink.schedule.orders import TILE, decode
-from tilelink.schedule.values import IndexOrder, Order, StageSchedule
+from tilelink.schedule.values import IndexOrder, Order
 
 PART = StageSchedule(name="f")
 

@@ -17,6 +17,7 @@ from tilelink.ir.program import Notify, Wait
 from tilelink.ir.typing import infer
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
+from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
 from tilelink.schedule.plan import WRITE, Plan, make_plan
 from tilelink.schedule.search import Space
 from tilelink.schedule.search.knobs import Knob
@@ -269,9 +270,8 @@ def test_only_the_last_tiles_of_a_kernel_are_left_over() -> None:
 def test_it_is_written_and_read() -> None:
     text = "schedule a for b:\n    gemm on sm, flat, split_tail 8\n"
     assert str(parse_schedule(text)) == text
-    assert parse_schedule(text) == Schedule(name="a", program="b").on("gemm", parse_schedule(text).stages[0].resource) \
-        .flat("gemm").split_tail("gemm", 8)  # fmt: skip
-    assert parse_schedule(text).split_tail("gemm", None).stage("gemm").split_tail is None
+    assert parse_schedule(text) == Schedule(name="a", program="b").on("gemm", "sm").flat("gemm").split_tail("gemm", 8)
+    assert parse_schedule(text).split_tail("gemm", None).stage("gemm")[SPLIT_TAIL] is None
 
 
 @pytest.mark.parametrize("wrong", ["split_tail", "split_tail 0", "split_tail -1", "split_tail 2, split_tail 3"])
@@ -303,7 +303,7 @@ def labels(knob: Knob, start: Schedule) -> tuple[str, ...]:
     """The stages whose tails its second choice splits; its first one splits none."""
     whole, parts = (change(start) for change in knob.changes)
     assert whole == start
-    return tuple(name for name in ("gemm", "own") if parts.stage(name).split_tail == 32)
+    return tuple(name for name in ("gemm", "own") if parts.stage(name)[SPLIT_TAIL] == 32)
 
 
 # What guards and what goes together --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tilelink import cli_gpu, compiler
 from tilelink.calibration import Timings, fit, programs
 from tilelink.cli import app
-from tilelink.schedule.bulk import SHARED
+from tilelink.schedule.clauses.bulk import SHARED
 from tilelink.schedule.machine import Machine, load_machine, save_machine
 from tilelink.schedule.simulate import simulate
 

@@ -18,6 +18,7 @@ from tilelink.ops.choice import PUSHED, SCHEDULE, choose, program_of
 from tilelink.ops.decide import decide
 from tilelink.ops.predict import Request, fused_ways, held, machine_of, pushed_seconds, unfused_seconds
 from tilelink.schedule.bind import bind
+from tilelink.schedule.clauses.resource import RESOURCE
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.plan import Plan, make_plan
 from tilelink.schedule.simulate import simulate
@@ -154,7 +155,7 @@ def test_few_rows_are_gathered_without_the_copy_engine() -> None:
     way = chosen(request("ag_gemm", 1024, 3584, 4096))
     assert isinstance(way, Schedule) and way.name == "h200_few"
     way = chosen(request("ag_gemm", 4096, 3584, 4096))
-    assert isinstance(way, Schedule) and way.stage("gather").resource == CopyEngine()
+    assert isinstance(way, Schedule) and way.stage("gather")[RESOURCE] == CopyEngine()
 
 
 def test_some_hundred_rows_are_fused_where_the_model_is_sure() -> None:

@@ -1,4 +1,4 @@
-"""Notifies of a tile that its program gives in the middle of its next product (schedule/deferred.py)."""
+"""Notifies of a tile that its program gives in the middle of its next product (schedule/clauses/defer_notify.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilelink.backend.writer import Writer
 from tilelink.ir.program import Notify
 from tilelink.ir.visitor import closing_notifies
 from tilelink.schedule.bound import BoundStage
-from tilelink.schedule.values import NOTIFY_STEP
+from tilelink.schedule.clauses.defer_notify import NOTIFY_STEP
 
 NONE = "tl.cast(-1, tl.int32)"
 

@@ -38,9 +38,9 @@ class Dialect:
     descriptors: bool = True
     """Loads may go through tensor descriptors."""
     flattens: bool = True
-    """Loops over tiles may be flat (schedule/flat.py)."""
+    """Loops over tiles may be flat (schedule/clauses/flat.py)."""
     defers: bool = True
-    """Notifies may stand in the middle of a product (schedule/deferred.py)."""
+    """Notifies may stand in the middle of a product (schedule/clauses/defer_notify.py)."""
     notifies_together: bool = True
     """A loop of notifies may be one of `notify_each`."""
     waits_together: bool = True
@@ -48,7 +48,7 @@ class Dialect:
     meets: bool = True
     """Kernels may tell peers themselves that the rank enters and ends a launch."""
     copies_by_bulk: bool = True
-    """Programs of one warp may copy by the tensor memory accelerator (schedule/bulk.py)."""
+    """Programs of one warp may copy by the tensor memory accelerator (schedule/clauses/bulk.py)."""
     device: str = "dl"
     """The library that waits, notifies and marks are called from."""
     tracer: str = "tracing"

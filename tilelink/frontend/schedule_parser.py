@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lark import Lark, Token, Transformer, Tree
 from lark.exceptions import UnexpectedInput, UnexpectedToken, VisitError
@@ -14,30 +15,11 @@ from lark.lexer import PatternStr
 
 from tilelink.errors import Location, ParseError, TileLinkError, did_you_mean
 from tilelink.ir.scalar import RANK, RANKS, Int, Param, Scalar, binary
-from tilelink.schedule.values import (
-    CopyEngine,
-    Fused,
-    IndexOrder,
-    Order,
-    Schedule,
-    Sm,
-    StageSchedule,
-    TensorSchedule,
-)
+from tilelink.schedule.clause import Part, StageSchedule, TensorSchedule, Word, positive, words
+from tilelink.schedule.values import IndexOrder, Schedule
 
+AnyPart = TypeVar("AnyPart", bound=Part)
 _HEADER = re.compile(r"^\s*schedule\s+(?P<name>\w+)\s+for\s+(?P<program>\w+)\s*:\s*(#.*)?$")
-_TENSOR_PARTS = {"channel", "buffers"}
-_FIELDS = {"copy_engine": "resource", "sm": "resource", "fused": "resource", "tile": "tiles"}
-"""The rules of the grammar that are not named as the field that they fill."""
-_AS_WRITTEN = {
-    "resource": "where {name} runs (on ... / in ...)",
-    "direction": "the direction (push / pull)",
-    "tiles": "tile(...)",
-}
-_PART_WORDS = (
-    "on", "in", "push", "pull", "tile", "channel", "order", "warps", "stages", "flat", "split_tail", "fill",
-    "defer_notify", "bulk", "buffers",
-)  # fmt: skip
 
 
 def parse_schedule(text: str, file: str = "<text>", first_line: int = 1) -> Schedule:
@@ -73,44 +55,59 @@ def _add(schedule: Schedule, line: str, place: Location) -> Schedule:
         return replace(schedule, reuse_wait=False)
     if entry == "default":
         return schedule
-    name, parts = entry
-    return _entry(schedule, name, parts, place, places)
+    return _entry(schedule, entry, place, places)
 
 
-def _entry(
-    schedule: Schedule, name: str, parts: dict[str, Any], place: Location, places: dict[str, Location]
-) -> Schedule:
+def _entry(schedule: Schedule, entry: Tree[Any], place: Location, places: dict[str, Location]) -> Schedule:
+    name, parts = str(entry.children[0]), entry.children[1:]
     first = next((part for part in (*schedule.stages, *schedule.tensors) if part.name == name), None)
     if first is not None:
         hint = "put everything on one line"
         raise ParseError(f"{name} is scheduled twice", location=places["name"], related=first.at("name"), hint=hint)
-    parts = {**parts, "name": name, "location": place, "places": places}
-    own = set(parts) - {"name", "location", "places"}
-    if own <= _TENSOR_PARTS:
-        return replace(schedule, tensors=(*schedule.tensors, TensorSchedule(**parts)))
-    if own & _TENSOR_PARTS:
-        hint = "channel and buffers belong to a tensor, everything else to a stage"
+    owners = {_word_of(part.data).of for part in parts}
+    if len(owners) > 1:
+        tensors = [word.name for word in words() if word.of == "tensor"]
+        hint = f"{' and '.join(tensors)} belong to a tensor, everything else to a stage"
         raise ParseError(f"{name} is scheduled as a stage and as a tensor", location=place, hint=hint)
-    return replace(schedule, stages=(*schedule.stages, StageSchedule(**parts)))
+    if owners == {"tensor"}:
+        tensor = TensorSchedule(name=name, location=place, places=places)
+        return replace(schedule, tensors=(*schedule.tensors, _said(tensor, parts, places)))
+    stage = StageSchedule(name=name, location=place, places=places)
+    return replace(schedule, stages=(*schedule.stages, _said(stage, parts, places)))
+
+
+def _said(owner: AnyPart, parts: Sequence[Tree[Any]], places: Mapping[str, Location]) -> AnyPart:
+    for part in parts:
+        word = _word_of(part.data)
+        try:
+            owner = owner.saying(word, word.read(part.data, part.children))
+        except TileLinkError as error:
+            error.location = places[word.name]
+            raise
+    return owner
+
+
+def _word_of(rule: str) -> Word[Any]:
+    return next(word for word in words() if rule in word.rules)
 
 
 def _places(tree: Tree[Token], line: Location) -> dict[str, Location]:
-    """Where the parts of a line stand, named as in `Placed`. Raises ParseError for a part that is given twice."""
+    """Where the parts of a line stand, named as in `Part`. Raises ParseError for a part that is given twice."""
     if tree.data != "entry":
         return {}
     places = {"name": _span(tree.children[0], line)}
     for part in tree.children[1:]:
         assert isinstance(part, Tree)
-        key, place = _FIELDS.get(part.data, part.data), _span(part, line)
-        if key in places:
-            what = _AS_WRITTEN.get(key, key).format(name=tree.children[0])
-            raise ParseError(f"{what} is given twice", location=place, related=places[key], hint="give each part once")
-        places[key] = place
-        if part.data in ("tile", "channel", "order"):
-            for inner in part.children:
-                assert isinstance(inner, Tree)
+        word, place = _word_of(part.data), _span(part, line)
+        if word.name in places:
+            what = (word.called or word.name).format(name=tree.children[0])
+            hint, related = "give each part once", places[word.name]
+            raise ParseError(f"{what} is given twice", location=place, related=related, hint=hint)
+        places[word.name] = place
+        for inner in part.children:
+            if isinstance(inner, Tree):
                 name = "group" if inner.data == "group" else str(inner.children[0])
-                places[f"{key}.{name}"] = _span(inner, line)
+                places[f"{word.name}.{name}"] = _span(inner, line)
     return places
 
 
@@ -130,12 +127,13 @@ def _unexpected(error: UnexpectedInput, line: str, place: Location) -> ParseErro
     known = _words(error) if start == column else _words(None)
     word = re.match(r"[A-Za-z_]\w*|", _code(line)[start - 1 :])[0]  # type: ignore[index] - it matches nothing too
     where = replace(place, column=start, length=max(1, len(word)))
-    hint = "NAME followed by: on sm, on sm(n), on copy_engine, in STAGE, push, pull, tile(..), order(..), warps n,"
-    hint += " stages n, flat, split_tail n, fill n, defer_notify, bulk n; or for a tensor channel(..), buffers n"
+    stages, tensors = (", ".join(word.syntax for word in words() if word.of == of) for of in ("stage", "tensor"))
+    hint = f"NAME followed by: {stages}; or for a tensor {tensors}"
     if near := word and word not in _words(None) and did_you_mean(word, known):
         return ParseError(f"unknown {word!r}", location=where, hint=f"{near} {hint}")
     found = word or line[column - 1 :].split("#")[0].strip().split(" ")[0] or "the end of the line"
-    if isinstance(error, UnexpectedToken) and "COMMA" in error.expected and word in _PART_WORDS:
+    begins = any(word in one.first_words for one in words())
+    if isinstance(error, UnexpectedToken) and "COMMA" in error.expected and begins:
         hint = f"parts are separated by commas: put one before {word}"
     return ParseError(f"did not expect {found!r} here", location=where, hint=hint)
 
@@ -154,17 +152,21 @@ def _words(error: UnexpectedInput | None) -> list[str]:
     return words
 
 
-@cache
 def _grammar() -> Lark:
+    return _grammar_of(words())
+
+
+@cache
+def _grammar_of(clauses: tuple[Word[Any], ...]) -> Lark:
     text = Path(__file__).with_name("schedule.lark").read_text(encoding="utf-8")
+    rules = {rule: matched for word in clauses for rule, matched in word.rules.items()}
+    text += "\n?part: " + " | ".join(rules) + "\n"
+    text += "".join(f"{rule}: {matched}\n" for rule, matched in rules.items())
     return Lark(text, parser="lalr", propagate_positions=True)
 
 
 class _Build(Transformer[Token, Any]):
-    """Parse tree -> (name, parts) with parts named as the fields of StageSchedule or TensorSchedule."""
-
-    def entry(self, items: list[Any]) -> tuple[str, dict[str, Any]]:
-        return str(items[0]), dict(items[1:])
+    """What clauses are made of; the clauses themselves stay trees."""
 
     def switch(self, _: list[Any]) -> str:
         return "reuse_wait off"
@@ -172,61 +174,11 @@ class _Build(Transformer[Token, Any]):
     def default(self, _: list[Any]) -> str:
         return "default"
 
-    def copy_engine(self, _: list[Any]) -> tuple[str, Any]:
-        return "resource", CopyEngine()
-
-    def sm(self, items: list[Any]) -> tuple[str, Any]:
-        return "resource", Sm(programs=int(items[0]) if items and items[0] is not None else None)
-
-    def fused(self, items: list[Any]) -> tuple[str, Any]:
-        place = items[1] if len(items) > 1 else None
-        return "resource", Fused(stage=str(items[0]), place=str(place or "epilogue"))
-
-    def direction(self, items: list[Any]) -> tuple[str, Any]:
-        return "direction", str(items[0])
-
-    def tile(self, items: list[Any]) -> tuple[str, Any]:
-        return "tiles", tuple(items)
-
-    def channel(self, items: list[Any]) -> tuple[str, Any]:
-        return "channel", tuple(items)
-
-    def warps(self, items: list[Any]) -> tuple[str, Any]:
-        return "warps", _positive(items[0])
-
-    def stages(self, items: list[Any]) -> tuple[str, Any]:
-        return "stages", _positive(items[0])
-
-    def flat(self, _: list[Any]) -> tuple[str, Any]:
-        return "flat", True
-
-    def split_tail(self, items: list[Any]) -> tuple[str, Any]:
-        return "split_tail", _positive(items[0])
-
-    def fill(self, items: list[Any]) -> tuple[str, Any]:
-        return "fill", _positive(items[0])
-
-    def defer_notify(self, _: list[Any]) -> tuple[str, Any]:
-        return "defer_notify", True
-
-    def bulk(self, items: list[Any]) -> tuple[str, Any]:
-        return "bulk", _positive(items[0])
-
-    def buffers(self, items: list[Any]) -> tuple[str, Any]:
-        return "buffers", _positive(items[0])
-
     def size(self, items: list[Any]) -> tuple[str, int]:
-        return str(items[0]), _positive(items[1])
-
-    def order(self, items: list[Any]) -> tuple[str, Order]:
-        groups = [i for i in items if isinstance(i, tuple)]
-        if len(groups) > 1:
-            raise ParseError("more than one group in an order", hint="one group walks the two innermost indices")
-        nest = tuple(i for i in items if isinstance(i, IndexOrder))
-        return "order", Order(nest=nest, group=groups[0] if groups else None)
+        return str(items[0]), positive(items[1])
 
     def group(self, items: list[Any]) -> tuple[str, int]:
-        return str(items[0]), _positive(items[1])
+        return str(items[0]), positive(items[1])
 
     def natural(self, items: list[Any]) -> IndexOrder:
         return IndexOrder(index=str(items[0]))
@@ -238,7 +190,7 @@ class _Build(Transformer[Token, Any]):
         return IndexOrder(index=str(items[0]), kind="xor", start=items[1])
 
     def hierarchical(self, items: list[Any]) -> IndexOrder:
-        return IndexOrder(index=str(items[0]), kind="hierarchical", start=items[1], group=_positive(items[2]))
+        return IndexOrder(index=str(items[0]), kind="hierarchical", start=items[1], group=positive(items[2]))
 
     def permutation(self, items: list[Any]) -> IndexOrder:
         return IndexOrder(index=str(items[0]), kind="permutation", values=tuple(int(i) for i in items[1:]))
@@ -260,10 +212,3 @@ class _Build(Transformer[Token, Any]):
 
     def parameter(self, items: list[Any]) -> Scalar:
         return Param(name=str(items[0]))
-
-
-def _positive(token: Token) -> int:
-    value = int(token)
-    if value < 1:
-        raise ParseError(f"{value} is not a size", hint="sizes and counts are at least one")
-    return value

@@ -49,7 +49,7 @@ _WORDS: dict[tuple[type, str], tuple[str, ...]] = {
 
 _NAMED = frozenset(
     {"name", "program", "stage", "tensor", "table", "index", "function", "tiles", "channel", "group", "kind", "place"}
-    | {"direction"}
+    | {"what"}
 )
 """Fields that hold names, or words that binding looks up."""
 

@@ -4,6 +4,7 @@ The package can be called: `tilelink.schedule(program)` is an empty schedule to 
 """
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -29,3 +30,5 @@ class _Package(ModuleType):
 
 # The name is that of a package and of a public function: imports need the one, users the other.
 sys.modules[__name__].__class__ = _Package
+
+import_module("tilelink.schedule.clauses")  # registers the words that schedules are made of

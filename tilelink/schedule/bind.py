@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from numbers import Integral
 
@@ -11,40 +11,47 @@ from tilelink.ir.depth import deep
 from tilelink.ir.intervals import Bounds
 from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.parameters import Numbers, check_numbers
-from tilelink.ir.program import Notify, Program, Region, Stage, Tensor, Transfer, Wait
+from tilelink.ir.program import Notify, Program, Region, Stage, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
 from tilelink.ir.simplify import simplify
 from tilelink.ir.typing import Typing, infer
-from tilelink.ir.visitor import stage_regions, statements
+from tilelink.ir.visitor import statements
 from tilelink.ir.words import foreign
 from tilelink.schedule import defaults
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
-from tilelink.schedule.bulk import with_bulk
-from tilelink.schedule.deferred import check_deferred
-from tilelink.schedule.fill import fill_rounds
-from tilelink.schedule.flat import check_flat
+from tilelink.schedule.clause import Part, StageSchedule
+from tilelink.schedule.clauses import CLAUSES, check_names, check_values, clauses
+from tilelink.schedule.clauses.buffers import BUFFERS
+from tilelink.schedule.clauses.bulk import BULK
+from tilelink.schedule.clauses.channel import CHANNEL, dims_called
+from tilelink.schedule.clauses.defer_notify import DEFER_NOTIFY
+from tilelink.schedule.clauses.fill import FILL
+from tilelink.schedule.clauses.flat import FLAT
+from tilelink.schedule.clauses.order import ORDER
+from tilelink.schedule.clauses.pipeline import STAGES, WARPS
+from tilelink.schedule.clauses.resource import RESOURCE
+from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
+from tilelink.schedule.clauses.tile import TILE
 from tilelink.schedule.kernels import kernels_of
 from tilelink.schedule.limits import check_elements, check_size
 from tilelink.schedule.orders import decode
 from tilelink.schedule.ranges import check_ranges
 from tilelink.schedule.reductions import check_reductions
-from tilelink.schedule.split import split_tails
 from tilelink.schedule.transform import (
     all_indices,
     concretize,
-    flip_direction,
     number_of,
     shape_of,
-    split_whole,
-    whole_dim,
 )
-from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm, StageSchedule
+from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
 from tilelink.target import Target
 
 FLOATS = ("f16", "bf16", "f32")
 """Element types that a program can be compiled for."""
-WARPS = (1, 2, 4, 8, 16, 32)
-"""What a program of a GPU may have: powers of two, 1024 threads at most."""
+
+
+Pass = Callable[[Bound], Bound]
+"""A rewrite of a bound program."""
 
 
 @deep()
@@ -85,11 +92,28 @@ def bind(
     check_size(bound)
     check_ranges(bound)
     check_elements(bound, typing)
-    bound = with_bulk(bound)
-    bound = replace(bound, kernels=kernels_of(bound))
-    check_flat(bound)
-    check_deferred(bound)
-    return _with_final_loops(fill_rounds(split_tails(bound)))
+    for step in passes():
+        bound = step(bound)
+    return bound
+
+
+def passes() -> tuple[Pass, ...]:
+    """What makes the program that runs of one whose clauses have been read, in order."""
+    own = tuple(one.apply for one in clauses() if one not in CLAUSES)
+    return (
+        BULK.apply,  # before kernels: how many programs share an SM is a kernel's
+        _with_kernels,
+        FLAT.apply,  # these two judge the stages that were written, not what splitting and filling make of them
+        DEFER_NOTIFY.apply,
+        SPLIT_TAIL.apply,  # before filling: it changes how many tiles the last round has
+        FILL.apply,
+        *own,
+        _with_final_loops,  # from here on nothing changes how many tiles a stage has
+    )
+
+
+def _with_kernels(bound: Bound) -> Bound:
+    return replace(bound, kernels=kernels_of(bound))
 
 
 def _with_final_loops(bound: Bound) -> Bound:
@@ -113,32 +137,18 @@ def _check_parts(program: Program, schedule: Schedule) -> None:
     if schedule.program != program.name:
         message = f"schedule {schedule.name} is for {schedule.program}, not for {program.name}"
         raise ScheduleError(message, location=schedule.location, hint="choose a schedule of this program")
+    parts: tuple[Part, ...] = (*schedule.stages, *schedule.tensors)
+    for part in parts:
+        check_values(part)
     for found in foreign(schedule):
         raise ScheduleError(found.message, location=found.location or schedule.location, hint=found.hint)
-    stages = [s.name for s in program.stages]
-    for stage in schedule.stages:
-        if stage.name not in stages:
-            hint = did_you_mean(stage.name, stages, f"stages: {', '.join(stages)}")
-            raise ScheduleError(f"no stage {stage.name!r}", location=stage.at("name"), hint=hint)
-        if stage.warps is not None and stage.warps not in WARPS:
-            hint = f"one of {', '.join(map(str, WARPS))}"
-            raise ScheduleError(f"{stage.warps} warps for {stage.name}", location=stage.at("warps"), hint=hint)
-        if isinstance(stage.resource, Fused):
-            _check_fused(schedule, stage, stage.resource.stage, stages)
-    names = [t.name for t in program.tensors]
-    for tensor in schedule.tensors:
-        if tensor.name not in names:
-            hint = did_you_mean(tensor.name, names, f"tensors: {', '.join(names)}")
-            raise ScheduleError(f"no tensor {tensor.name!r}", location=tensor.at("name"), hint=hint)
-
-
-def _check_fused(schedule: Schedule, stage: StageSchedule, host: str, stages: list[str]) -> None:
-    if host not in stages:
-        hint = did_you_mean(host, stages, f"stages: {', '.join(stages)}")
-        raise ScheduleError(f"no stage {host!r} to run in", location=stage.at("resource"), hint=hint)
-    if isinstance(schedule.stage(host).resource, Fused):
-        message = f"{stage.name} is to run in {host}, which has no kernel of its own"
-        raise ScheduleError(message, location=stage.at("resource"), hint="name the stage whose kernel it is")
+    for part in parts:
+        check_names(program, part)
+    for part in schedule.stages:
+        host = part[RESOURCE]
+        if isinstance(host, Fused) and isinstance(schedule.stage(host.stage)[RESOURCE], Fused):
+            message = f"{part.name} is to run in {host.stage}, which has no kernel of its own"
+            raise ScheduleError(message, location=part.at("resource"), hint="name the stage whose kernel it is")
 
 
 def _apply(program: Program, schedule: Schedule) -> Program:
@@ -146,13 +156,9 @@ def _apply(program: Program, schedule: Schedule) -> Program:
     stages: list[Stage] = []
     for stage in program.stages:
         part = schedule.stage(stage.name)
-        if part.direction:
-            stage = flip_direction(program, stage, part.direction, part.at("direction"))
-        if stage.kind == "comm":
-            names = {d.name for d in all_indices(stage)}
-            for key, _ in part.tiles:
-                if key not in names:
-                    stage, _ = split_whole(program, stage, key, part.at(f"tiles.{key}"))
+        for clause in clauses():
+            if part[clause] != clause.default:
+                stage = clause.rewrite(program, stage, part)
         stages.append(stage)
     return replace(program, stages=tuple(stages))
 
@@ -162,8 +168,9 @@ def _resource(program: Program, stage: Stage, part: StageSchedule) -> Resource:
 
     A stage that an earlier one waits for cannot come after it: it gets a program of its own.
     """
-    if part.resource is not None:
-        return part.resource
+    said = part[RESOURCE]
+    if said is not None:
+        return said
     if stage.kind == "comm" and any(isinstance(s, Transfer) and s.mode == "copy" for s in statements(stage.body)):
         return CopyEngine()
     earlier = program.stages[: [s.name for s in program.stages].index(stage.name)]
@@ -181,8 +188,8 @@ def _bind_stages(
         resource = _resource(concrete, stage, part)
         extents = {d.name: max(0, number_of(d.extent, numbers, ranks)) for d in all_indices(stage)}
         scalars = typing.scalar_indices(stage.name)
-        sizes = defaults.default_sizes(typing.stage(stage.name), dict(part.tiles), extents, numbers, ranks)
-        tiles, block = _tiles(shaped, stage, part, sizes, extents)
+        sizes = defaults.default_sizes(typing.stage(stage.name), dict(part[TILE]), extents, numbers, ranks)
+        tiles, block = _tiles(part, sizes, extents)
         counts = {d.name: -(-extents[d.name] // tiles[d.name]) for d in stage.indices}
         bound[stage.name] = BoundStage(
             number=number,
@@ -193,16 +200,16 @@ def _bind_stages(
             extents=extents,
             order=decode(_concrete_order(part, numbers, ranks), counts, part),
             block=block,
-            warps=part.warps or 4,
-            stages=part.stages or 3,
-            flat=part.flat,
-            defer_notify=part.defer_notify,
+            warps=part[WARPS] or 4,
+            stages=part[STAGES] or 3,
+            flat=part[FLAT],
+            defer_notify=part[DEFER_NOTIFY],
         )
     return _match_fused(bound)
 
 
 def _concrete_order(part: StageSchedule, numbers: Numbers, ranks: int) -> Order | None:
-    order = part.order
+    order = part[ORDER]
     if order is None:
         return None
     terms: list[IndexOrder] = []
@@ -223,27 +230,17 @@ def _concrete_order(part: StageSchedule, numbers: Numbers, ranks: int) -> Order 
     return replace(order, nest=tuple(terms))
 
 
-def _tiles(
-    program: Program, stage: Stage, part: StageSchedule, sizes: Mapping[str, int], extents: Mapping[str, int]
-) -> tuple[dict[str, int], int]:
+def _tiles(part: StageSchedule, sizes: Mapping[str, int], extents: Mapping[str, int]) -> tuple[dict[str, int], int]:
     """The tiles of all indices, numbers with one element, and the block of what is contracted."""
-    given = dict(part.tiles)
+    given = dict(part[TILE])
     for name in extents:
         size = given.pop(name, None)
         if name not in sizes and size not in (None, 1):
             hint = f"{name} is used as a number (or runs over ranks), so its tiles have one element"
-            raise TileSizeError(
-                f"tile({name}={size}) of stage {stage.name}", location=part.at(f"tiles.{name}"), hint=hint
-            )
+            message = f"tile({name}={size}) of stage {part.name}"
+            raise TileSizeError(message, location=part.at(f"tile.{name}"), hint=hint)
     tiles = {name: sizes.get(name, 1) for name in extents}
-    block = defaults.BLOCK
-    for key, size in given.items():
-        if whole_dim(program, stage, key) is None:
-            hint = did_you_mean(key, extents, f"its indices are {', '.join(extents)}")
-            message = f"stage {stage.name} has nothing named {key!r} to tile"
-            raise TileSizeError(message, location=part.at(f"tiles.{key}"), hint=hint)
-        block = size
-    return tiles, block
+    return tiles, [defaults.BLOCK, *given.values()][-1]
 
 
 def _match_fused(stages: dict[str, BoundStage]) -> dict[str, BoundStage]:
@@ -269,7 +266,7 @@ def _bind_tensors(
     tensors: dict[str, BoundTensor] = {}
     for number, decl in enumerate(program.tensors):
         part = schedule.tensor(decl.name)
-        slots = (part.buffers or 2) if decl.symmetric else 1
+        slots = (part[BUFFERS] or 2) if decl.symmetric else 1
         kind = "i32" if decl.space == "table" else (decl.dtype or dtype)
         shape = shape_of(decl, numbers, ranks)
         tensors[decl.name] = BoundTensor(decl=decl, number=number, shape=shape, dtype=kind, slots=slots)
@@ -314,7 +311,7 @@ def _channel_sizes(
     spans = map_region(region, tensor.shape, stage.tiles, stage.extents, stage.scalar_indices, bounds=bounds).spans
     sizes = [max(1, s.size) for s in spans]
     part = schedule.tensor(tensor.name)
-    for key, size in part.channel:
+    for key, size in part[CHANNEL]:
         dims = dims_called(program, tensor.decl, key)
         if not dims:
             hint = "name a dimension, or an index that runs along one"
@@ -323,17 +320,3 @@ def _channel_sizes(
         for d in dims:
             sizes[d] = min(size, tensor.shape[d])
     return tuple(sizes)
-
-
-def dims_called(program: Program, tensor: Tensor, key: str) -> list[int]:
-    """The dimensions of a tensor that a schedule means by a name: of the dimension, or of an index along it."""
-    named = [d for d, n in enumerate(tensor.shape) if getattr(n, "name", "ranks").lower() == key.lower()]
-    if named:
-        return named[:1]
-    for stage in program.stages:
-        for region in stage_regions(stage):
-            if region.tensor == tensor.name:
-                for d, coord in enumerate(region.coords):
-                    if isinstance(coord, Index) and coord.name == key:
-                        return [d]
-    return []

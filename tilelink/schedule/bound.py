@@ -99,7 +99,7 @@ class BoundStage:
     flat: bool = False
     defer_notify: bool = False
     bulk: Boxes | None = None
-    """How it copies by bulk, if it does (see schedule/bulk.py)."""
+    """How it copies by bulk, if it does (see schedule/clauses/bulk.py)."""
     ends_with_tensor: frozenset[str] = frozenset()
     """Indices within a tile of another stage, which end where the tensor does and not with their extent."""
     tasks: int | None = None

@@ -10,6 +10,7 @@ from tilelink.ir.program import Assign, Read, Store, Transfer
 from tilelink.ir.typing import Axis, StageTyping, Typing
 from tilelink.ir.visitor import statements
 from tilelink.schedule.bound import Bound, BoundStage
+from tilelink.schedule.clauses.tile import TILE
 from tilelink.schedule.defaults import padded
 from tilelink.schedule.transform import number_of
 
@@ -51,8 +52,8 @@ def check_elements(bound: Bound, typing: Typing) -> None:
             message += f"value of a kernel {MOST_ELEMENTS:,} at most, with sizes rounded up to powers of two"
             hint = f"a smaller tile({largest}={tiled[largest]})" if largest else "loop over an index instead of `:`"
             part = bound.schedule.stage(name)
-            given = largest is not None and largest in dict(part.tiles)
-            where = part.at(f"tiles.{largest}") if given else place
+            given = largest is not None and largest in dict(part[TILE])
+            where = part.at(f"tile.{largest}") if given else place
             raise TileSizeError(message, location=where, related=place if given else None, hint=hint)
 
 

@@ -44,7 +44,7 @@ def check_memory(bound: Bound) -> None:
     message = f"stage {name} takes {need.bytes:,} bytes of shared memory or more, {need.buffers} times {need.block:,} "
     message += f"for the operands of a product, and a program of {bound.target} has {room:,}"
     hint = f"smaller tiles than {tiles}, a smaller block than {stage.block} of what is contracted, or fewer stages"
-    raise TileSizeError(message, location=part.at("tiles") or stage.stage.location, hint=hint)
+    raise TileSizeError(message, location=part.at("tile") or stage.stage.location, hint=hint)
 
 
 def does_not_fit(bound: Bound) -> str | None:

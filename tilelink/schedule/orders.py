@@ -7,7 +7,8 @@ from math import gcd
 
 from tilelink.errors import Location, OrderError, did_you_mean
 from tilelink.ir.scalar import Choose, Index, Scalar, add, binary, const, mul
-from tilelink.schedule.values import IndexOrder, Order, StageSchedule
+from tilelink.schedule.clause import StageSchedule
+from tilelink.schedule.values import IndexOrder, Order
 
 TILE = Index(name="tile")
 """The number of a tile in its stage's order."""

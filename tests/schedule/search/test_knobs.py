@@ -8,6 +8,13 @@ import pytest
 
 from tilelink import compiler
 from tilelink.errors import ScheduleError
+from tilelink.schedule.clauses.channel import CHANNEL
+from tilelink.schedule.clauses.fill import FILL
+from tilelink.schedule.clauses.flat import FLAT
+from tilelink.schedule.clauses.order import ORDER
+from tilelink.schedule.clauses.pipeline import STAGES, WARPS
+from tilelink.schedule.clauses.resource import RESOURCE
+from tilelink.schedule.clauses.tile import TILE
 from tilelink.schedule.search import Candidate, Space, search, strategy
 from tilelink.schedule.search.seeds import distance
 from tilelink.schedule.values import CopyEngine, Fused, Schedule, Sm
@@ -46,10 +53,11 @@ def test_products_of_a_program_share_tiles_bands_and_pipelines() -> None:
     seen = [space.schedule(space.random(chance)) for _ in range(60)]
     for schedule in seen:
         own, gemm = schedule.stage("own"), schedule.stage("gemm")
-        assert (own.tiles, own.warps, own.stages, own.flat) == (gemm.tiles, gemm.warps, gemm.stages, gemm.flat)
-        assert (own.order and own.order.group) == (gemm.order and gemm.order.group)
-    assert len({s.stage("own").tiles for s in seen}) > 5 and len({s.stage("own").flat for s in seen}) == 2
-    assert any(o.group and o.nest for s in seen if (o := s.stage("gemm").order))  # bands leave the order as it is
+        assert all(own[clause] == gemm[clause] for clause in (TILE, WARPS, STAGES, FLAT))
+        mine, theirs = own[ORDER], gemm[ORDER]
+        assert (mine and mine.group) == (theirs and theirs.group)
+    assert len({s.stage("own")[TILE] for s in seen}) > 5 and len({s.stage("own")[FLAT] for s in seen}) == 2
+    assert any(o.group and o.nest for s in seen if (o := s.stage("gemm")[ORDER]))  # bands leave the order as it is
     assert labels(space_of("ag_gemm"))["gemm bands"] == ("none", "of 4", "of 8", "of 16")
 
 
@@ -65,7 +73,7 @@ def test_a_small_product_may_run_in_the_kernel_of_the_largest() -> None:
     assert labels(begins)["own on"] == ("kernel of its own", "prologue of gemm")  # waits for nothing
     assert labels(ends)["own on"] == ("kernel of its own", "epilogue of gemm")
     assert "gemm on" not in labels(begins) | labels(ends)  # the other way round is the same
-    assert chosen(ends, own_on="epilogue of gemm").stage("own").resource == Fused(stage="gemm", place="epilogue")
+    assert chosen(ends, own_on="epilogue of gemm").stage("own")[RESOURCE] == Fused(stage="gemm", place="epilogue")
     for asked, kernels in (("kernel of its own", 3), ("epilogue of gemm", 2)):
         plan = ends.plan_of(0, chosen(ends, own_on=asked))
         assert plan is not None and len(plan.bound.kernels) == kernels
@@ -82,7 +90,7 @@ def test_a_stage_that_computes_and_sends_may_have_sms_of_its_own() -> None:
     assert labels(space)["reduce on"] == (
         "kernel of its own", "4 programs", "8 programs", "16 programs", "epilogue of gemm"
     )  # fmt: skip
-    assert chosen(space, reduce_on="8 programs").stage("reduce").resource == Sm(programs=8)
+    assert chosen(space, reduce_on="8 programs").stage("reduce")[RESOURCE] == Sm(programs=8)
 
 
 def test_there_is_no_kernel_in_a_kernel() -> None:
@@ -100,15 +108,15 @@ def test_there_is_no_kernel_in_a_kernel() -> None:
 def test_a_transfer_waits_for_one_counter() -> None:
     space = space_of("gemm_rs_own_last")
     schedule = chosen(space, scatter_on="copy engine", scatter_tile="256 rows")
-    assert dict(schedule.tensor("c").channel) == {"i": 256, "j": 1024}
+    assert dict(schedule.tensor("c")[CHANNEL]) == {"i": 256, "j": 1024}
     plan = space.plan_of(0, schedule)
     assert plan is not None and plan.bound.channels["c", "tile"].counts == (4, 2, 1)
     inside = chosen(space, scatter_on="epilogue of gemm", scatter_tile="256 rows")
-    assert not inside.tensor("c").channel and space.plan_of(0, inside) is not None
+    assert not inside.tensor("c")[CHANNEL] and space.plan_of(0, inside) is not None
     # a choice of one of the two knobs alone, in a schedule that has made both
     moved = {knob.name: dict(zip(knob.labels, knob.changes, strict=True)) for knob in space.knobs[0]}
-    assert moved["scatter on"]["epilogue of gemm"](schedule).tensor("c").channel == ()
-    assert dict(moved["scatter on"]["copy engine"](inside).tensor("c").channel) == {"i": 256, "j": 1024}
+    assert moved["scatter on"]["epilogue of gemm"](schedule).tensor("c")[CHANNEL] == ()
+    assert dict(moved["scatter on"]["copy engine"](inside).tensor("c")[CHANNEL]) == {"i": 256, "j": 1024}
 
 
 def test_what_others_wait_for_too_keeps_counters_of_tiles() -> None:
@@ -138,7 +146,7 @@ program both(M, N):
     for reads, channel in (("consumer_tile_wait(c[i, j])", False), ("two = x[i, j]", True)):
         program = compiler.parse(text.replace("READS", reads)).programs[0]
         space = Space.of([program], dims={"M": 512, "N": 512}, ranks=2, target=target("sm_90"))
-        assert bool(chosen(space, send_on="copy engine").tensor("c").channel) == channel
+        assert bool(chosen(space, send_on="copy engine").tensor("c")[CHANNEL]) == channel
 
 
 # Seeds -------------------------------------------------------------------------------------------------------
@@ -206,7 +214,7 @@ def test_declared_schedules_that_do_not_fit_are_refused() -> None:
     space = Space.of([program], dims=DIMS, ranks=4, target=target("sm_90"), declared=[known.knobs("gemm", stages=9)])
     found = search(space, lambda _: 1.0, strategy("random"), trials=1)
     assert not found.tried and found.refused == {"shared memory": 1}
-    assert CopyEngine() == space.schedule(space.seeds[0]).stage("gather").resource
+    assert CopyEngine() == space.schedule(space.seeds[0]).stage("gather")[RESOURCE]
 
 
 def test_sums_behind_products_may_fill_their_last_round() -> None:
@@ -216,10 +224,10 @@ def test_sums_behind_products_may_fill_their_last_round() -> None:
     said = space.describe(space.seeds[number])
     assert said["sums on"] == "epilogue of gemm" and said["sums tile"] == "64x512" and said["sums bands"] == "of 16"
     assert said["sums begins"] == "with those free a round earlier"
-    assert space.schedule(space.seeds[number]).stage("sums").fill == 2
+    assert space.schedule(space.seeds[number]).stage("sums")[FILL] == 2
     earlier = {"sums_begins": "with those free a round earlier"}
     for place, fill in (("epilogue of gemm", 2), ("kernel of its own", None)):
-        assert chosen(space, sums_on=place, **earlier).stage("sums").fill == fill
+        assert chosen(space, sums_on=place, **earlier).stage("sums")[FILL] == fill
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from tilelink import compiler
+from tilelink.schedule.clauses.tile import TILE
 from tilelink.schedule.search import Space
 from tilelink.target import target
 
@@ -74,6 +75,6 @@ def test_tiles_have_the_names_of_the_stage(text: str, tiles: set[str], machine: 
     assert len(knob.labels) > 2
     for _ in range(4):
         point = space.random(Random(1))
-        assert {name for name, _ in space.schedule(point).stage(stage.name).tiles} == tiles
+        assert {name for name, _ in space.schedule(point).stage(stage.name)[TILE]} == tiles
     planned = [space.plan(space.random(Random(number))) for number in range(6)]
     assert any(planned) and "TileSizeError" not in space.refused

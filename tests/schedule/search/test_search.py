@@ -15,7 +15,8 @@ from tilelink.frontend.parser import parse_text
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Env, evaluate
-from tilelink.schedule.flat import flat_reason
+from tilelink.schedule.clauses.flat import FLAT, flat_reason
+from tilelink.schedule.clauses.order import ORDER
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.search import STRATEGIES, Candidate, Found, Space, Tried, run, search, strategy
 from tilelink.schedule.search.knobs import Knob, knobs
@@ -87,14 +88,14 @@ def test_the_pipeline_knob_makes_loops_flat_where_they_can_be() -> None:
     for program, knob in offered.values():
         assert knob.labels == ("tile by tile", "through all tiles")
         said = [change(Schedule(name="one", program="p")) for change in knob.changes]
-        assert [{s.name for s in one.stages if s.flat} for one in said] == [set(), able[program.name]]
+        assert [{s.name for s in one.stages if s[FLAT]} for one in said] == [set(), able[program.name]]
 
 
 def test_orders_over_all_other_ranks_may_run_backwards() -> None:
     own = {knob.name: knob for program, knob in library_knobs() if program.name == "ag_gemm_in_place"}
     assert "q backwards" in own["gather order"].labels
     at = own["gather order"].labels.index("q backwards")
-    order = own["gather order"].changes[at](Schedule(name="one", program="p")).stage("gather").order
+    order = own["gather order"].changes[at](Schedule(name="one", program="p")).stage("gather")[ORDER]
     assert order is not None and str(order) == "order(q = ranks - 1 - 1 step -1)"
     for ranks in (2, 4, 8):
         start = order.nest[0].start

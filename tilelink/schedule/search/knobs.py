@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from tilelink.ir.program import Attend, Dot, IndexDecl, Notify, Program, Region, Stage, Store, Transfer, Wait
 from tilelink.ir.scalar import RANK, Env, Index, Param, Ranks, Scalar, binary, const, evaluate, walk
 from tilelink.ir.typing import Axis, StageTyping, infer
 from tilelink.ir.visitor import statements, value_of, values
-from tilelink.schedule.bulk import bulk_reason
+from tilelink.schedule.clauses import Choices, Clause, clauses
+from tilelink.schedule.clauses.bulk import bulk_reason
+from tilelink.schedule.clauses.order import ORDER
+from tilelink.schedule.clauses.resource import RESOURCE
+from tilelink.schedule.clauses.tile import TILE
 from tilelink.schedule.defaults import padded
-from tilelink.schedule.deferred import deferred_reason
-from tilelink.schedule.flat import flat_reason
-from tilelink.schedule.split import split_reason
 from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
 from tilelink.target import Target
 
@@ -47,10 +49,6 @@ MOVER_WARPS = 16
 BULK, BULK_MOVERS = 4, (8, 12, 16)
 """Programs of an SM that copies by bulk, and how many SMs do."""
 BUFFERS = (2, 1)
-TAIL_PARTS = 32
-"""Parts of a tile in the last round, at most."""
-FILLED = 2
-"""Tiles that a program without a product in the last round does in it, at most."""
 
 Change = Callable[[Schedule], Schedule]
 
@@ -77,7 +75,9 @@ def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, 
     found = [*_product_knobs(products, target), *_attention_knobs(readers, target)]
     for reader in readers:
         found += [*reader.place_knobs(host.stage if host else None), *reader.size_knobs(), *reader.order_knobs()]
-    found += _tail_knobs(program, products)
+    for clause in clauses():
+        if (choices := clause.choices) is not None:
+            found += _clause_knobs(program, clause, choices, readers)
     shared = [t.name for t in program.tensors if t.symmetric]
     found += [_knob(f"{name} buffers", {str(n): _buffers(name, n) for n in BUFFERS}) for name in shared]
     return tuple(knob for knob in found if len(knob.labels) > 1)
@@ -113,13 +113,6 @@ def _product_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Knob]
         for m, n, k, warps, stages in fitting
     }
     yield _knob(f"{name} tile", tiles)
-    if able := [r for r in readers if flat_reason(r.stage.body) is None]:
-        labels = {"tile by tile": False, "through all tiles": True}
-        yield _knob(f"{name} pipeline", {label: _all([r.flat(on) for r in able]) for label, on in labels.items()})
-    if telling := [r for r in readers if deferred_reason(r.stage.body) is None]:
-        labels = {"at its end": False, "in the next product": True}
-        changes = {label: _all([r.deferring(on) for r in telling]) for label, on in labels.items()}
-        yield _knob(f"{name} notified", changes)
     if wide := [r for r in readers if len(r.tiled()) >= 2]:
         yield _bands(name, wide)
 
@@ -143,29 +136,28 @@ def _bands(name: str, readers: Sequence[_Reader]) -> Knob:
     return _knob(f"{name} bands", {label: _all([r.banded(rows) for r in readers]) for label, rows in labels.items()})
 
 
-def _tail_knobs(program: Program, readers: Sequence[_Reader]) -> Iterator[Knob]:
-    """Whether the last round of tiles is divided, in every kernel that ends with a product's tiles."""
-    able = [r.stage.name for r in readers if split_reason(r.stage, r.typing) is None]
-    name = readers[0].stage.name if len(readers) == 1 else "products"
-
-    def split(parts: int | None) -> Change:
-        def change(schedule: Schedule) -> Schedule:
-            for one in able:
-                schedule = schedule.split_tail(one, parts if _ends_kernel(program, schedule, one) else None)
-            return schedule
-
-        return change
-
-    if able:
-        yield _knob(f"{name} tail", {"of whole tiles": split(None), "of parts": split(TAIL_PARTS)})
+def _clause_knobs(
+    program: Program, clause: Clause[Any], choices: Choices[Any], readers: Sequence[_Reader]
+) -> Iterator[Knob]:
+    """What a clause may be: one choice for all stages with a product, or one for each stage that can have it."""
+    products = [r for r in readers if r.product]
+    able = [r for r in (products if choices.together else readers) if choices.reason(r.stage, r.typing) is None]
+    groups = [able] if choices.together else [[reader] for reader in able]
+    for group in filter(None, groups):
+        name = group[0].stage.name if len(products) == 1 or not choices.together else "products"
+        changes = {label: _saying(program, clause, value, group) for label, value in choices.labels.items()}
+        yield _knob(f"{name} {choices.name}", changes)
 
 
-def _ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
-    """Whether no stage runs with or behind the tiles of this one in its kernel."""
-    own = schedule.stage(stage).resource
-    host = own.stage if isinstance(own, Fused) else stage
-    behind = [s.name for s in program.stages if schedule.stage(s.name).resource == Fused(stage=host, place="epilogue")]
-    return [host, *behind][-1] == stage
+def _saying(program: Program, clause: Clause[Any], value: object, readers: Sequence[_Reader]) -> Change:
+    def change(schedule: Schedule) -> Schedule:
+        for reader in readers:
+            name = reader.stage.name
+            fits = clause.choices is None or clause.choices.fits(program, schedule, name)
+            schedule = schedule.say(name, clause, value if fits else clause.default)
+        return schedule
+
+    return change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,12 +246,6 @@ class _Reader:
         name = self.stage.name
         return lambda s: s.tile(name, **sizes).knobs(name, warps=warps, stages=stages)
 
-    def flat(self, on: bool) -> Change:
-        return lambda schedule: schedule.flat(self.stage.name, on)
-
-    def deferring(self, on: bool) -> Change:
-        return lambda schedule: schedule.defer_notify(self.stage.name, on)
-
     def banded(self, rows: int) -> Change:
         """Bands of so many tiles of the first index; the order of the others stays."""
         name, group = self.stage.name, (next(iter(self.tiled())), rows) if rows else None
@@ -314,19 +300,6 @@ class _Reader:
             yield _knob(f"{self.stage.name} tile", tiles)
             if self.regions(Wait):
                 yield _bands(self.stage.name, [self])
-                labels = {"with all programs": None, "with those free a round earlier": FILLED}
-                yield _knob(f"{self.stage.name} begins", {label: self._filling(n) for label, n in labels.items()})
-
-    def _filling(self, tiles: int | None) -> Change:
-        """Only what comes behind other tiles fills their last round."""
-        name = self.stage.name
-
-        def change(schedule: Schedule) -> Schedule:
-            place = schedule.stage(name).resource
-            behind = isinstance(place, Fused) and place.place == "epilogue"
-            return schedule.fill(name, tiles if behind else None)
-
-        return change
 
     def _tile(self, sizes: dict[str, int]) -> Change:
         def change(schedule: Schedule) -> Schedule:
@@ -353,13 +326,13 @@ class _Reader:
         stage's kernel it has that one's tiles, and so counters of tiles.
         """
         part = schedule.stage(self.stage.name)
-        fused = isinstance(part.resource, Fused)
+        fused = isinstance(part[RESOURCE], Fused)
         for region in self.regions(Wait):
             others = (s for s in self.program.stages if s != self.stage)
             awaited = {w.region.tensor for s in others for w in statements(s.body) if isinstance(w, Wait)}
             if region.tensor not in awaited:
                 along = {c.name for c in region.coords if isinstance(c, Index)}
-                sizes = {name: size for name, size in part.tiles if name in along and not fused}
+                sizes = {name: size for name, size in part[TILE] if name in along and not fused}
                 schedule = schedule.channel(region.tensor, **sizes)
         return schedule
 
@@ -388,7 +361,7 @@ class _Reader:
 
 
 def _order(schedule: Schedule, stage: str) -> Order:
-    return schedule.stage(stage).order or Order()
+    return schedule.stage(stage)[ORDER] or Order()
 
 
 def _turns(index: str) -> Iterator[IndexOrder]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilelink.errors import ProgressError
 from tilelink.schedule.bound import Kernel
-from tilelink.schedule.deferred import given_in_product
+from tilelink.schedule.clauses.defer_notify import given_in_product
 from tilelink.schedule.plan import Ints
 from tilelink.schedule.simulate.links import Port
 from tilelink.schedule.simulate.script import AWAIT, COMPUTE, SIGNAL, Floats, Script

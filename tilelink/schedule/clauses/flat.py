@@ -17,13 +17,15 @@ from collections.abc import Iterator
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.products import products
-from tilelink.ir.program import Assign, For, If, Local, Notify, Region, Statement, Wait
+from tilelink.ir.program import Assign, For, If, Local, Notify, Region, Stage, Statement, Wait
+from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import reads, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.schedule.clauses.clause import Choices, Clause, switch
 from tilelink.schedule.transform import stage_writes
 
 
-def check_flat(bound: Bound) -> None:
+def _apply(bound: Bound) -> Bound:
     """Raises ScheduleError for a stage that cannot be flat, and says why."""
     for kernel in bound.kernels:
         for loop in kernel.loops:
@@ -31,6 +33,7 @@ def check_flat(bound: Bound) -> None:
                 if bound.stages[name].flat and (reason := _reason(bound, kernel, loop, bound.stages[name])):
                     place = bound.schedule.stage(name).at("flat")
                     raise ScheduleError(f"{name} cannot be flat: {reason}", location=place, hint="take `flat` away")
+    return bound
 
 
 def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
@@ -90,3 +93,20 @@ def _operands(body: tuple[Statement, ...]) -> Iterator[Region]:
     for dot in products(statements(body)):
         yield from reads(dot.left)
         yield from reads(dot.right)
+
+
+def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
+    return flat_reason(stage.body)
+
+
+FLAT: Clause[bool] = switch(
+    "flat",
+    apply=_apply,
+    choices=Choices(
+        name="pipeline", labels={"tile by tile": False, "through all tiles": True}, reason=_stage_reason, together=True
+    ),
+    manual=(
+        "one software pipeline through all tiles of a program: the next tile's wait and first loads come before a "
+        "tile's last steps and stores; refused where that could change anything"
+    ),
+)

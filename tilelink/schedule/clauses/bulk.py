@@ -20,6 +20,7 @@ from tilelink.ir.program import ITEM_BYTES, If, Notify, Read, Region, Statement,
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.visitor import statements
 from tilelink.schedule.bound import Bound, BoundStage, Boxes
+from tilelink.schedule.clauses.clause import Clause, count
 from tilelink.schedule.defaults import padded
 from tilelink.schedule.values import Fused, Sm
 
@@ -43,7 +44,7 @@ MOST_RANKS = 16
 """A descriptor of every rank's copy is a parameter of the kernel, of which there is room for a few thousand bytes."""
 
 
-def with_bulk(bound: Bound) -> Bound:
+def _apply(bound: Bound) -> Bound:
     """The stages with what their schedule asks for, where it is possible.
 
     Raises ScheduleError for a stage that is not one copy on SMs of its own.
@@ -51,12 +52,13 @@ def with_bulk(bound: Bound) -> Bound:
     stages = dict(bound.stages)
     for name, stage in bound.stages.items():
         part = bound.schedule.stage(name)
-        if not part.bulk:
+        programs = part[BULK]
+        if not programs:
             continue
         if reason := _reason(bound, stage):
             hint = "take `bulk` away, or let the stage copy on SMs of its own: on sm(n)"
             raise ScheduleError(f"{name} cannot copy by bulk: {reason}", location=part.at("bulk"), hint=hint)
-        stages[name] = replace(stage, bulk=_boxes(bound, stage, part.bulk))
+        stages[name] = replace(stage, bulk=_boxes(bound, stage, programs))
     return replace(bound, stages=stages)
 
 
@@ -87,7 +89,7 @@ def copied(statement: Statement) -> tuple[Region, Region] | None:
 def _reason(bound: Bound, stage: BoundStage) -> str | None:
     if not isinstance(stage.resource, Sm) or stage.resource.programs is None:
         return "it has no SMs of its own"
-    if (bound.schedule.stage(stage.name).bulk or 0) > MOST_PROGRAMS:
+    if (bound.schedule.stage(stage.name)[BULK] or 0) > MOST_PROGRAMS:
         return f"an SM runs {MOST_PROGRAMS} such programs at most"
     if any(isinstance(s.resource, Fused) and s.resource.stage == stage.name for s in bound.stages.values()):
         return "another stage runs in its kernel"
@@ -158,3 +160,17 @@ def _power_dividing(n: int) -> int:
 def _power_below(n: int) -> int:
     """The largest power of two up to n."""
     return 1 << (n.bit_length() - 1)
+
+
+BULK: Clause[int | None] = count(
+    "bulk",
+    "an SM runs at least one program",
+    apply=_apply,
+    manual=(
+        "of a stage `on sm(m)` whose tiles are one copy each, after waits and before notifies, and which copy may "
+        "depend on conditions: each of its m SMs runs n programs of one warp that copy by the tensor memory "
+        "accelerator, n at most 16; while one of them waits for the end of its tile, the others copy; programs load "
+        "and store where a processor has no such accelerator, on more than 16 ranks, and where tiles are not whole "
+        "boxes of both tensors or are shifted"
+    ),
+)

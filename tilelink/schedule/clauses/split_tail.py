@@ -28,6 +28,7 @@ from tilelink.ir.program import (
     IndexDecl,
     Notify,
     Positions,
+    Program,
     Read,
     Reduce,
     Region,
@@ -43,8 +44,11 @@ from tilelink.ir.scalar import Binary, Index, Scalar, Whole, add, binary, const,
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import map_regions, map_value, map_values, reads, stage_regions, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, Kernel, Loop
+from tilelink.schedule.clauses.clause import Choices, Clause, count
+from tilelink.schedule.clauses.resource import RESOURCE
 from tilelink.schedule.orders import TILE
 from tilelink.schedule.transform import free_name, number_of, stage_writes
+from tilelink.schedule.values import Fused, Schedule
 
 FEWEST_STEPS = 4
 """Steps of its loop that a part has at least: what it adds to the work should not be more than what it takes."""
@@ -54,12 +58,15 @@ PART_STEPS = 8
 """Steps of the loop that a part takes beside its own, to fill the pipeline and to store its result."""
 FEWEST_ROWS = 8
 """Rows of a tile that are added up together at least."""
+SEARCHED_PARTS = 32
+"""Parts at most where a search tries it."""
 
 
-def split_tails(bound: Bound) -> Bound:
+def _apply(bound: Bound) -> Bound:
     """The bound program with all tails split that its schedule names. Raises ScheduleError where one cannot be."""
     for part in bound.schedule.stages:
-        if part.split_tail is None:
+        parts = part[SPLIT_TAIL]
+        if parts is None:
             continue
         stage = bound.stages[part.name]
         kernel = next(k for k in bound.kernels if part.name in k.stage_names)
@@ -67,7 +74,7 @@ def split_tails(bound: Bound) -> Bound:
             message = f"the tail of {part.name} cannot be split: {reason}"
             raise ScheduleError(message, location=part.at("split_tail"), hint="take `split_tail` away")
         split = _Split(bound, stage)
-        if cut := split.cut(kernel, part.split_tail):
+        if cut := split.cut(kernel, parts):
             bound = split.apply(kernel, cut)
     return bound
 
@@ -383,3 +390,32 @@ class _Split:
         start = FromScalar(scalar=mul(Index(name=value.index), const(self.stage.tiles[value.index])))
         inside = replace(value, index=self.within[value.index])
         return Apply(op="add", args=(start, inside), location=value.location)
+
+
+def _ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
+    """Whether no stage runs with or after the tiles of this one in its kernel."""
+    own = schedule.stage(stage)[RESOURCE]
+    host = own.stage if isinstance(own, Fused) else stage
+    last = Fused(stage=host, place="epilogue")
+    after = [s.name for s in program.stages if schedule.stage(s.name)[RESOURCE] == last]
+    return [host, *after][-1] == stage
+
+
+SPLIT_TAIL: Clause[int | None] = count(
+    "split_tail",
+    "a tile has at least one part",
+    apply=_apply,
+    choices=Choices(
+        name="tail",
+        labels={"of whole tiles": None, "of parts": SEARCHED_PARTS},
+        reason=split_reason,
+        together=True,
+        fits=_ends_kernel,
+    ),
+    manual=(
+        "tiles beyond whole rounds of the kernel's programs are computed in up to n parts of their contracted "
+        "dimension, by programs that would have no tile, and added up in a fixed order; in one round, or in two that "
+        "together are shorter than it; for the stage whose tiles come last in a kernel; no effect where nothing is "
+        "left over, or too much, or where tiles end with their index and not with the tensor"
+    ),
+)

@@ -21,22 +21,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.errors import ScheduleError
+from tilelink.ir.program import Attend, Dot, Program, Stage, Store, Wait
 from tilelink.ir.scalar import Lookup, add, const, substitute, walk
-from tilelink.ir.visitor import stage_scalars
+from tilelink.ir.typing import StageTyping
+from tilelink.ir.visitor import stage_scalars, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.schedule.clauses.clause import Choices, Clause, count
+from tilelink.schedule.clauses.resource import RESOURCE
+from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
 from tilelink.schedule.columns import Ints
 from tilelink.schedule.orders import TILE
 from tilelink.schedule.plan import NOTIFY, WAIT, Signals, signals_of
 from tilelink.schedule.transform import free_name
+from tilelink.schedule.values import Fused, Schedule
 
 Bools = NDArray[np.bool_]
+SEARCHED_TILES = 2
+"""Tiles at most where a search tries it."""
 
 
-def fill_rounds(bound: Bound) -> Bound:
+def _apply(bound: Bound) -> Bound:
     """The bound program with all stages cut in two that its schedule lets fill a round. Raises ScheduleError where one
     cannot."""
     for part in bound.schedule.stages:
-        if part.fill is None:
+        most = part[FILL]
+        if most is None:
             continue
         kernel = next(k for k in bound.kernels if part.name in k.stage_names)
         at = next(n for n, loop in enumerate(kernel.loops) if part.name in loop.stages)
@@ -44,7 +53,7 @@ def fill_rounds(bound: Bound) -> Bound:
             message = f"{part.name} cannot fill a round of other tiles: {reason}"
             raise ScheduleError(message, location=part.at("fill"), hint="take `fill` away")
         free = -kernel.loops[at].first % kernel.programs
-        if head := min(part.fill * free, _ready(bound, kernel, at)):
+        if head := min(most * free, _ready(bound, kernel, at)):
             bound = _cut(bound, kernel, at, head)
     return bound
 
@@ -55,7 +64,7 @@ def _reason(bound: Bound, kernel: Kernel, at: int) -> str | None:
         return "other stages do its tiles with it"
     if kernel.on_copy_engine or not at:
         return "no tiles on SMs come before its own in a kernel"
-    if part.split_tail:
+    if part[SPLIT_TAIL]:
         return "its last tiles are divided"
     if any(isinstance(e, Lookup) for s in bound.program.stages for scalar in stage_scalars(s) for e in walk(scalar)):
         return "there is a table, and what its tiles wait for may depend on it"
@@ -128,3 +137,41 @@ def _behind(bound: Bound, stage: BoundStage, tiles: int) -> BoundStage:
         order={index: substitute(place_of, place) for index, place_of in stage.order.items()},
         tasks=stage.total - tiles,
     )
+
+
+def _stage_reason(stage: Stage, typing: StageTyping) -> str | None:
+    """Why a search does not try it: it is for what is made of other tiles, as sums are."""
+    body = list(statements(stage.body))
+    computed = [value for s in body if (value := value_of(s)) is not None]
+    if any(isinstance(v, Dot | Attend) for value in computed for v in values(value)):
+        return "it multiplies"
+    if stage.kind == "comm" and not any(isinstance(s, Store) for s in body):
+        return "it only moves data"
+    if sum(d.name not in typing.scalar_indices for d in stage.indices) < 2:
+        return "its tiles are no blocks"
+    return None if any(isinstance(s, Wait) for s in body) else "it waits for nothing"
+
+
+def _after_other_tiles(_: Program, schedule: Schedule, stage: str) -> bool:
+    resource = schedule.stage(stage)[RESOURCE]
+    return isinstance(resource, Fused) and resource.place == "epilogue"
+
+
+FILL: Clause[int | None] = count(
+    "fill",
+    "a program does at least one tile",
+    apply=_apply,
+    choices=Choices(
+        name="begins",
+        labels={"with all programs": None, "with those free a round earlier": SEARCHED_TILES},
+        reason=_stage_reason,
+        fits=_after_other_tiles,
+    ),
+    manual=(
+        "programs that have no tile in the last round of what comes before in their kernel do up to n tiles of this "
+        "stage each meanwhile, then all programs share the rest; only tiles that wait for nothing which comes of that "
+        "round; they are done tile by tile, without `flat` and `defer_notify`; for a stage after others in a kernel "
+        "that shares its tiles with none, in programs without tables; no effect where every program has a tile, or "
+        "where the first tiles have to wait"
+    ),
+)

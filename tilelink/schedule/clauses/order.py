@@ -1,0 +1,79 @@
+"""In which order a stage's tiles are taken: `order(s = rank + 1 step +1, i, group(i, 8))`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilelink.errors import OrderError, ParseError, did_you_mean
+from tilelink.ir.program import Program
+from tilelink.ir.scalar import Env, Scalar, evaluate
+from tilelink.schedule.clause import Part
+from tilelink.schedule.clauses.clause import Clause, Numbers, ratio
+from tilelink.schedule.transform import whole_dim
+from tilelink.schedule.values import IndexOrder, Order
+
+
+def _read(_: str, children: Sequence[Any]) -> Order:
+    groups = [one for one in children if isinstance(one, tuple)]
+    if len(groups) > 1:
+        raise ParseError("more than one group in an order", hint="one group walks the two innermost indices")
+    nest = tuple(one for one in children if isinstance(one, IndexOrder))
+    return Order(nest=nest, group=groups[0] if groups else None)
+
+
+def _inner(order: Order | None) -> Sequence[tuple[str, str]]:
+    if order is None:
+        return []
+    return [*((term.index, term.index) for term in order.nest), *([("group", "group")] if order.group else [])]
+
+
+def _check(program: Program, part: Part) -> None:
+    order = part[ORDER]
+    if order is None:
+        return
+    stage = program.stage(part.name)
+    known = list(dict.fromkeys(d.name for d in stage.indices))
+    for name in [*(term.index for term in order.nest), *([order.group[0]] if order.group else [])]:
+        # A tile size may still make an index of what a communication stage moves as a whole.
+        sliced = stage.kind == "comm" and whole_dim(program, stage, name) is not None
+        if name not in known and not sliced:
+            hint = did_you_mean(name, known, f"indices: {', '.join(known)}")
+            raise OrderError(f"order of unknown index {name!r}", location=part.at(f"order.{name}"), hint=hint)
+
+
+def _apart(one: Order | None, other: Order | None, dims: Numbers, ranks: int) -> float:
+    mine, theirs = one or Order(), other or Order()
+    groups = [order.group[1] if order.group else 1 for order in (mine, theirs)]
+    return float(_turns(mine, dims, ranks) != _turns(theirs, dims, ranks)) + ratio(*groups)
+
+
+def _turns(order: Order, dims: Numbers, ranks: int) -> set[tuple[object, ...]]:
+    """What an order says of its indices, with numbers in place of expressions."""
+
+    def start(value: Scalar | None) -> tuple[int, ...]:
+        known = (Env(rank=rank, ranks=ranks, params=dict(dims), indices={}) for rank in range(ranks))
+        return tuple(int(evaluate(value, env)) for env in known) if value is not None else ()
+
+    def said(term: IndexOrder) -> tuple[object, ...]:
+        return (term.index, term.kind, start(term.start), term.step, term.values, term.group)
+
+    return {said(term) for term in order.nest if term.kind != "natural"}
+
+
+ORDER: Clause[Order | None] = Clause(
+    name="order",
+    default=None,
+    rules={"order": '"order" "(" term ("," term)* ")"'},
+    syntax="order(..)",
+    read=_read,
+    show=str,
+    inner=_inner,
+    check=_check,
+    apart=_apart,
+    written="`order(s = rank + 1 step +1, i, group(i, 8))`",
+    manual=(
+        "loop nest, outermost first, and each index's sequence: `= start step n`, `= rank xor`, `= rank hier(4)`, "
+        "`= [2, 0, 1]`; `group(i, 8)` walks the two innermost indices in groups of 8 tiles of `i`"
+    ),
+)
