@@ -102,3 +102,25 @@ def test_a_condition_on_a_table_alone_is_that_of_each_rank() -> None:
     (inputs,) = random_inputs(program, ranks=2, dims=numbers, dtype="f32", launches=1)
     outputs = [own["y"] for own in kernel(inputs)]
     assert relative_error(outputs, [inputs[0]["x"], 2 * inputs[1]["x"]]) == 0
+
+
+DIVIDED = """program divided(M):
+    x : in symmetric [M]
+    y : out [M]
+    compute f(i: M):
+        if rank > 0:
+            if 4 // rank == 2:
+                y[i] = x[i] * 2.0
+            else:
+                y[i] = x[i] @ (2 // rank) * 3.0
+        else:
+            y[i] = x[i]
+"""
+
+
+def test_a_division_by_zero_that_a_rank_never_comes_to_is_none() -> None:
+    program, numbers = compiler.parse(DIVIDED).program(), {"M": 20}
+    kernel = compiler.compile(program, None, ranks=3, dims=numbers)
+    (inputs,) = random_inputs(program, ranks=3, dims=numbers, dtype="f32", launches=1)
+    outputs = [own["y"] for own in kernel(inputs)]
+    assert relative_error(outputs, [inputs[0]["x"], 3 * inputs[2]["x"], 2 * inputs[2]["x"]]) < 1e-6

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tilelink.ir.program import For, If, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.reach import elsewhere
 from tilelink.ir.scalar import Env, Index, Lookup, Scalar, Whole, evaluate, walk
 from tilelink.ir.visitor import reads, statements, value_of
 from tilelink.schedule.bound import Bound
@@ -191,11 +192,4 @@ def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ra
 
 def _here(region: Region, ranks: int) -> bool:
     """Whether a region may lie on the own rank."""
-    return region.rank is None or not _elsewhere(region.rank, ranks)
-
-
-def _elsewhere(rank: Scalar, ranks: int) -> bool:
-    """Whether an expression is certainly another rank than the own."""
-    if any(isinstance(e, Index | Lookup) for e in walk(rank)):
-        return False
-    return all(evaluate(rank, Env(rank=r, ranks=ranks, params={}, indices={})) % ranks != r for r in range(ranks))
+    return region.rank is None or not elsewhere(region.rank, ranks)

@@ -107,5 +107,8 @@ def on_all_ranks(expr: Scalar, ranks: int) -> int | None:
     """The value that an expression has on every rank, None unless it is the same wherever and whenever it is asked."""
     if any(isinstance(e, Index | Lookup) for e in walk(expr)):
         return None
-    found = {int(evaluate(expr, Env(rank=rank, ranks=ranks, params={}, indices={}))) for rank in range(ranks)}
+    try:
+        found = {int(evaluate(expr, Env(rank=rank, ranks=ranks, params={}, indices={}))) for rank in range(ranks)}
+    except ZeroDivisionError:  # on a rank that never comes to it
+        return None
     return found.pop() if len(found) == 1 else None

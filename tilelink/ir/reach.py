@@ -1,10 +1,10 @@
-"""Which tensors a region may be in on another rank."""
+"""Which tensors a region may be in on another rank, and whether it is on another one at all."""
 
 from __future__ import annotations
 
 from tilelink.errors import RemoteAccessError
 from tilelink.ir.program import Program, Region
-from tilelink.ir.scalar import RANK
+from tilelink.ir.scalar import RANK, Env, Index, Lookup, Scalar, evaluate, walk
 
 DECLARED = {"in": "in symmetric", "out": "out symmetric", "local": "symmetric"}
 
@@ -12,6 +12,16 @@ DECLARED = {"in": "in symmetric", "out": "out symmetric", "local": "symmetric"}
 def away(region: Region) -> bool:
     """Whether a region names a rank that is not surely the own one."""
     return region.rank is not None and region.rank != RANK
+
+
+def elsewhere(rank: Scalar, ranks: int) -> bool:
+    """Whether an expression is certainly another rank than the own."""
+    if any(isinstance(e, Index | Lookup) for e in walk(rank)):
+        return False
+    try:
+        return all(evaluate(rank, Env(rank=r, ranks=ranks, params={}, indices={})) % ranks != r for r in range(ranks))
+    except ZeroDivisionError:  # on a rank that never comes to it
+        return False
 
 
 def reach_error(program: Program, region: Region) -> RemoteAccessError | None:

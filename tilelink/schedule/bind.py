@@ -70,7 +70,7 @@ def bind(
     concrete = concretize(shaped, infer(shaped), numbers, ranks)
     typing = infer(concrete)
     stages = _bind_stages(shaped, concrete, typing, schedule, numbers, ranks)
-    check_reductions(stages, typing)
+    check_reductions(stages, typing, ranks)
     tensors = _bind_tensors(shaped, schedule, numbers, ranks, dtype)
     channels, used = _channels(concrete, schedule, stages, tensors, ranks)
     bound = Bound(

@@ -1,7 +1,8 @@
 """Reductions need all of what they reduce: a tile of it would make the result depend on the schedule.
 
 Over an index of the stage's domain a sum, a product or attention takes one tile alone, so the index must have one.
-Over an index of a loop each round gives a part (schedule/rounds.py).
+Over an index of a loop each round gives a part (schedule/rounds.py), and is no other one's business in memory
+(schedule/rounds_apart.py).
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from tilelink.ir.typing import StageTyping, Typing
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.bound import BoundStage
 from tilelink.schedule.rounds import check_rounds, holds_all
+from tilelink.schedule.rounds_apart import check_rounds_apart
 
 
-def check_reductions(stages: Mapping[str, BoundStage], typing: Typing) -> None:
-    """Raises TileSizeError for a reduction whose result would depend on how large the tiles of an index are."""
+def check_reductions(stages: Mapping[str, BoundStage], typing: Typing, ranks: int) -> None:
+    """Raises TileSizeError for a stage whose results would depend on how large the tiles of an index are."""
     for name, stage in stages.items():
         known = typing.stage(name)
         _check_domain(stage, known)
@@ -26,6 +28,7 @@ def check_reductions(stages: Mapping[str, BoundStage], typing: Typing) -> None:
                 for decl in loop.indices:
                     if stage.count(decl.name) > 1 and decl.name not in known.scalar_indices:
                         check_rounds(stage, known, loop, decl.name)
+                        check_rounds_apart(stage, ranks, loop, decl.name)
 
 
 def reduced_indices(value: Value, typing: StageTyping) -> Iterator[tuple[str, str]]:
