@@ -11,6 +11,7 @@ import torch
 from tests.backend import samples
 from tests.backend.samples import Sample
 from tilelink import compiler
+from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs, relative_error
 
 Tensors = dict[str, torch.Tensor]
@@ -124,3 +125,41 @@ def test_a_division_by_zero_that_a_rank_never_comes_to_is_none() -> None:
     (inputs,) = random_inputs(program, ranks=3, dims=numbers, dtype="f32", launches=1)
     outputs = [own["y"] for own in kernel(inputs)]
     assert relative_error(outputs, [inputs[0]["x"], 3 * inputs[2]["x"], 2 * inputs[2]["x"]]) < 1e-6
+
+
+MIXED = """program mixed(M, N):
+    x : in [M, N]
+    n : in [M, N] i32
+    m : in [M, N] i32
+    b : in [M, N] bool
+    y : out [M, N]{}
+    compute f(i: M, j: N):
+        y[i, j] = {}
+"""
+
+
+MEANT: dict[str, tuple[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "n[i, j] and m[i, j]": (" bool", lambda n, m, b: n.bool() & m.bool()),
+    "n[i, j] * 0 + 16777216 + full(1, i32)": (" i32", lambda n, m, b: n * 0 + 16777217),
+    "b[i, j] + b[i, j]": (" i32", lambda n, m, b: 2 * b.int()),
+    "(n[i, j] > 1) - b[i, j]": (" i32", lambda n, m, b: (n > 1).int() - b.int()),
+    "-b[i, j]": (" i32", lambda n, m, b: -b.int()),
+    "abs(b[i, j])": (" i32", lambda n, m, b: b.int()),
+    "exp(n[i, j])": ("", lambda n, m, b: n.float().exp()),
+    "log(b[i, j] + 1)": ("", lambda n, m, b: (b.float() + 1).log()),
+    "x[i, j] * 0.0 + sqrt(pos(j))": ("", lambda n, m, b: torch.arange(24).float().sqrt().expand(20, 24)),
+}
+"""Value -> the dtype of what it goes to, and what it means."""
+
+
+@pytest.mark.parametrize("value", MEANT)
+def test_integers_and_conditions_are_numbers_and_conditions(value: str) -> None:
+    dtype, meant = MEANT[value]
+    program, numbers = compiler.parse(MIXED.format(dtype, value)).program(), {"M": 20, "N": 24}
+    kernel = compiler.compile(program, None, ranks=1, dims=numbers)
+    (inputs,) = random_inputs(program, ranks=1, dims=numbers, dtype="f32", launches=1)
+    own = inputs[0]
+    expected = meant(own["n"], own["m"], own["b"])
+    for found in (kernel(inputs)[0]["y"], reference(program, inputs, numbers)[0]["y"]):
+        tolerance = 1e-6 if expected.is_floating_point() else 0
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)

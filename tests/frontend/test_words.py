@@ -119,6 +119,9 @@ NUMBERS = {
     "1e39": "1e+39 is no number that an f32 holds",
     "1e999": "inf is no number that an f32 holds",
     "5000000000": "5000000000 is no integer of 32 bits",
+    "full(1.5, i32)": "1.5 is no i32",
+    "full(5000000000, i32)": "5000000000.0 is no i32",
+    "full(2, bool)": "2.0 is no bool",
     "(s // 2)": "s is f32, and an integer is needed here",
 }
 

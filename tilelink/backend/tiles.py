@@ -31,6 +31,37 @@ def aligned(tile: Tile, size: int) -> str:
     return f"({tile.text})[{view}]"
 
 
+FLOAT_ONLY = ("exp", "log", "sqrt")
+"""Triton's functions that take no integers."""
+
+
+def as_operands(op: str, dtype: str, tiles: list[Tile]) -> list[Tile]:
+    """The operands of an operation in the types that Triton needs to compute what the language means.
+
+    dtype: of the result. Integers are conditions where they are not zero, and conditions are the numbers 0 and 1.
+    """
+    if op in ("and", "or"):
+        return [_truth(t) for t in tiles]
+    if op == "where":
+        return [_truth(tiles[0]), *(_number(t, dtype) for t in tiles[1:])]
+    if op in FLOAT_ONLY:
+        return [t if t.dtype == "f32" else _cast(t, "f32") for t in tiles]
+    return [_number(t, dtype) for t in tiles]
+
+
+def _truth(tile: Tile) -> Tile:
+    return tile if tile.dtype == "bool" else replace(tile, text=f"({tile.text} != 0)", dtype="bool")
+
+
+def _number(tile: Tile, dtype: str) -> Tile:
+    """An operand of what gives a number of a type."""
+    return _cast(tile, dtype) if tile.dtype == "bool" and dtype != "bool" else tile
+
+
+def _cast(tile: Tile, dtype: str) -> Tile:
+    return replace(tile, text=f"tl.cast({tile.text}, {TRITON[dtype]})", dtype=dtype)
+
+
 def in_kernel(tile: Tile) -> Tile:
     """A number that Python may know as one of the kernel's, in whose arithmetic it is then."""
     return replace(tile, text=f"tl.full((), {tile.text}, {TRITON[tile.dtype]})")

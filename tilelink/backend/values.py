@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tilelink.backend.deferred import Deferred
 from tilelink.backend.descriptors import Descriptors, load
 from tilelink.backend.regions import Addresses, Slice, Slices
-from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, in_kernel, nests
+from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, as_operands, in_kernel, nests
 from tilelink.backend.words import literal
 from tilelink.errors import EmitError
 from tilelink.ir.products import operands
@@ -45,6 +45,7 @@ FUNCTIONS = {
 }  # fmt: skip
 NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
 NEUTRAL_INTEGER = {"sum": "0", "max": "-2147483648", "min": "2147483647"}
+OF_DTYPE = {"i32": int, "bool": bool, "f32": float}
 CONSTANT = Literal | Full | FromScalar | Local
 """Without axes, Python may know their values."""
 COMBINE = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
@@ -102,8 +103,9 @@ class Values:
                 return Tile(text=literal(number), dtype=self.addresses.typing.type_of(value).dtype)
             case FromScalar(scalar=scalar):
                 return Tile(text=self.addresses.scalar(scalar, 9), dtype="i32")
-            case Full(value=number):
-                return Tile(text=literal(float(number)), dtype="f32")
+            case Full(value=number, dtype=dtype):
+                kind = dtype if dtype in ("i32", "bool") else "f32"
+                return Tile(text=literal(OF_DTYPE[kind](number)), dtype=kind)
             case Apply(op=op, args=args):
                 return self._apply(value, op, args, slices)
             case Dot():
@@ -186,14 +188,15 @@ class Values:
         tiles = [self.lower(a, self.of_operand(a, slices)) for a in args]
         if op not in COMPARISONS and not any(t.axes for t in tiles):  # Python's arithmetic is another one
             tiles = [in_kernel(t) if isinstance(a, CONSTANT) else t for a, t in zip(args, tiles, strict=True)]
+        dtype = self.dtype(self.addresses.typing.type_of(value).dtype)
+        dtype = "f32" if dtype in LOW else dtype
+        tiles = as_operands(op, dtype, tiles)
         size = max(len(t.axes) for t in tiles)
         axes = max((t.axes for t in tiles), key=len)
         for tile in tiles:
             padded = (ONE,) * (size - len(tile.axes)) + tile.axes
             axes = tuple(p if a == ONE else a for a, p in zip(axes, padded, strict=True))
         texts = [aligned(t, size) for t in tiles]
-        dtype = self.dtype(self.addresses.typing.type_of(value).dtype)
-        dtype = "f32" if dtype in LOW else dtype
         if op == "neg":
             return Tile(text=f"(-{texts[0]})", dtype=dtype, axes=axes)
         if op == "not":

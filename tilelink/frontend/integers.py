@@ -25,6 +25,9 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Compare, Logic, Param, Scalar, walk
 from tilelink.ir.visitor import reads, value_of, values
 
+WITHIN = {"i32": range(-(2**31), 2**31), "bool": range(2)}
+"""What these types hold."""
+
 
 def regions_of(statement: Statement) -> list[Region]:
     """The regions that a statement names, without those of the statements in it."""
@@ -72,8 +75,12 @@ def _beyond(value: Value, statement: Statement) -> Iterator[TileLinkError]:
     if not isinstance(value, Literal | Full):
         return
     number, place = value.value, value.location or statement.location
-    if isinstance(number, int):
-        if not -(2**31) <= number < 2**31:
+    dtype = value.dtype if isinstance(value, Full) else "f32"
+    if dtype in WITHIN and not (float(number).is_integer() and int(number) in WITHIN[dtype]):
+        hint = f"full({number}, f32) is a number, whatever it is"
+        yield DtypeError(f"{number} is no {dtype}", location=place, hint=hint)
+    elif isinstance(number, int):
+        if number not in WITHIN["i32"]:
             yield DtypeError(f"{number} is no integer of 32 bits", location=place, hint="with a point it is an f32")
     elif not math.isfinite(number) or not holds_f32(number):
         hint = "a parameter of kind f32 may be infinite, or nan; a number in the text is 3.4028235e38 at most"

@@ -32,6 +32,7 @@ from tilelink.ir.program import (
     Value,
 )
 from tilelink.ir.scalar import Scalar
+from tilelink.ir.typing import COMPARISONS
 
 DTYPES: dict[str, torch.dtype] = {
     "f16": torch.float16,
@@ -188,6 +189,8 @@ def _meaning(function: str, value: UserCall) -> Callable[..., torch.Tensor]:
 def _apply(op: str, args: list[torch.Tensor]) -> torch.Tensor:
     if op == "where":
         return torch.where(args[0].bool(), args[1], args[2])
+    if op not in COMPARISONS:
+        args = [a.int() if a.dtype == torch.bool else a for a in args]
     if op == "div" or (op in _UNARY and op not in ("neg", "not", "abs")):
         args = [a.double() for a in args]
     if len(args) == 1:
