@@ -52,6 +52,18 @@ BODIES = {
          "y[i, :] = acc"],
         ["c[i, :] = x[i, :] * (s + 1)", "acc = acc + dot(c[i, :], w[:, :].T)"],
     ),
+    "at a peer": (
+        ["tile_push_data(h[0, i, :] @ (rank + 1), x[i, :])", "tile_push_data(h[1, i, :] @ (rank + 1), x[i, :])",
+         "y[i, :] = dot(h[0, i, :] @ (rank + 1), w[:, :].T)"],
+        ["tile_push_data(h[0, i, :] @ ((rank + 1) % 2), x[i, :])",  # the tile before may still load
+         "tile_push_data(h[1, i, :] @ ((rank + 1) % 2), x[i, :])",
+         "y[i, :] = dot(h[0, i, :] @ ((rank + 1) % 2), w[:, :].T)"],
+    ),
+    "at a peer and here": (
+        ["tile_push_data(h[0, i, :] @ (rank + 1), x[i, :])", "h[1, i, :] = x[i, :]",
+         "v = dot(h[1, i, :], w[:, :].T)", "y[i, :] = v"],
+        ["v = dot(h[1, i, :], w[:, :].T)"],
+    ),
     "inputs alone": (["y[i, :] = dot(x[i, :], w[:, :].T)"], []),
 }  # fmt: skip
 

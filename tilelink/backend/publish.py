@@ -21,10 +21,10 @@ from tilelink.schedule.bound import Bound
 
 @dataclass(kw_only=True)
 class Pending:
-    """Own tensors that the program may have stored to or loaded from since its last barrier, as a tile is rendered.
+    """The memories that the program may have stored to or loaded from since its last barrier, as a tile is rendered.
 
-    counts: of every index of the stage the number of tiles. scratch: tensors whose elements may be written more than
-    once.
+    A memory is the own copy of a tensor, or those of all peers. counts: of every index of the stage the number of tiles.
+    scratch: memories whose elements may be written more than once.
     """
 
     ranks: int
@@ -92,8 +92,8 @@ class Pending:
         self.stored = self.loaded = frozenset()
 
     def _plain(self, statement: Statement) -> bool:
-        own = [(region.tensor, stores) for region, stores in accesses((statement,)) if _here(region, self.ranks)]
-        stored, loaded = (frozenset(t for t, stores in own if stores == kind) for kind in (True, False))
+        touched = [(one, stores) for region, stores in accesses((statement,)) for one in _memories(region, self.ranks)]
+        stored, loaded = (frozenset(one for one, stores in touched if stores == kind) for kind in (True, False))
         needed = bool(loaded & self.stored or stored & self.scratch & (self.stored | self.loaded))
         if needed:
             self._clear()
@@ -118,7 +118,7 @@ class _Passed:
 
 @dataclass(kw_only=True)
 class _Parts:
-    """Which regions of its own tensors a program touches, again and again."""
+    """Which regions of its memories a program touches, again and again."""
 
     ranks: int
     stored: set[str] = field(default_factory=set[str])
@@ -128,22 +128,22 @@ class _Parts:
     def note(self, body: tuple[Statement, ...], counts: Mapping[str, int], number: int = 0) -> None:
         """A body that is run for all values of some indices; bodies with other numbers have other tiles."""
         for region, stores in accesses(body):
-            if _here(region, self.ranks):
-                (self.stored if stores else self.loaded).add(region.tensor)
-                names = {_moves_with(c, counts, self.ranks) for c in (*region.coords, region.rank)}
-                part = (number, region.coords, region.rank) if names >= counts.keys() else None
-                self.places.setdefault(region.tensor, set()).add(part)
+            names = {_moves_with(c, counts, self.ranks) for c in (*region.coords, region.rank)}
+            part = (number, region.coords, region.rank) if names >= counts.keys() else None
+            for memory in _memories(region, self.ranks):
+                (self.stored if stores else self.loaded).add(memory)
+                self.places.setdefault(memory, set()).add(part)
 
     @property
     def apart(self) -> set[str]:
-        """Tensors of which every run has its own part."""
-        return {tensor for tensor, parts in self.places.items() if len(parts) == 1 and None not in parts}
+        """Memories of which every run has its own part."""
+        return {memory for memory, parts in self.places.items() if len(parts) == 1 and None not in parts}
 
 
 def pending_at(bound: Bound, stage: str) -> Pending:
     """What a program may have left when it begins with a tile: anything its kernel did up to there.
 
-    The first stage of a tile need not care for tensors of which every tile has its own part.
+    The first stage of a tile need not care for memories of which every tile has its own part.
     """
     kernel = bound.kernel_of[stage]
     last = next(n for n, loop in enumerate(kernel.loops) if stage in loop.stages)
@@ -152,11 +152,13 @@ def pending_at(bound: Bound, stage: str) -> Pending:
         for own in (bound.stages[name] for name in loop.stages):
             parts.note(own.stage.body, {decl.name: own.count(decl.name) for decl in own.stage.indices}, number)
     apart = parts.apart if kernel.loops[last].stages[0] == stage else set[str]()
+    scratch = [t.name for t in bound.tensors.values() if t.decl.space in ("local", "symmetric")]
     return Pending(
         ranks=bound.ranks,
         counts={name: bound.stages[stage].count(name) for name in bound.stages[stage].extents},
-        scratch=frozenset(t.name for t in bound.tensors.values() if t.decl.space in ("local", "symmetric")),
-        stored=frozenset(parts.stored - apart),
+        scratch=frozenset(memory for name in scratch for memory in (name, f"{name} @")),
+        # of two tiles that write the same, the later one waits for the earlier one, which is a barrier
+        stored=frozenset((parts.stored & parts.loaded) - apart),
         loaded=frozenset(parts.loaded - apart),
     )
 
@@ -184,12 +186,16 @@ def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ra
     (name,) = names
     numbers = np.arange(counts[name])
     for rank in range(ranks):
-        found = evaluate(coordinate, Env(rank=rank, ranks=ranks, params={}, indices={name: numbers}))
+        with np.errstate(divide="ignore"):  # by an index that is 0 where nothing is accessed
+            found = evaluate(coordinate, Env(rank=rank, ranks=ranks, params={}, indices={name: numbers}))
         if len(np.unique(found)) < counts[name]:
             return None
     return name
 
 
-def _here(region: Region, ranks: int) -> bool:
-    """Whether a region may lie on the own rank."""
-    return region.rank is None or not elsewhere(region.rank, ranks)
+def _memories(region: Region, ranks: int) -> tuple[str, ...]:
+    """Where a region may lie: in the own copy of its tensor, in one of a peer, or either."""
+    if region.rank is None:
+        return (region.tensor,)
+    far = f"{region.tensor} @"
+    return (far,) if elsewhere(region.rank, ranks) else (region.tensor, far)
