@@ -127,6 +127,10 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
         {"place": "in gemm prologue", "gemm": "z[i, j] = dot(c[i, :], w[j, :].T)"}, "gemm",
         "it multiplies c, which its own kernel writes",
     ),
+    "what the tile in front writes": (
+        {"make": MADE, "gemm": f"{WAITED}; c[i, :] = x[i, :]"}, "gemm",
+        "it multiplies c, which its own tiles write",
+    ),
 }  # fmt: skip
 
 

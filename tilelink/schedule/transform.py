@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -234,12 +234,18 @@ def _concrete_stage(program: Program, stage: Stage, scalars: frozenset[str], num
             if mentions_rank(expr.left, over_ranks) or mentions_rank(expr.right, over_ranks):
                 left, right = modulo(left, ranks, over_ranks), modulo(right, ranks, over_ranks)
             return replace(expr, left=left, right=right)
+        if isinstance(expr, Lookup):
+            inner = (rewrite(c, change) if isinstance(c, Scalar) else c for c in expr.coords)
+            return replace(expr, coords=among_ranks(expr.table, inner))
         return None
 
+    def among_ranks(tensor: str, coords: Iterable[Scalar | Whole]) -> tuple[Scalar | Whole, ...]:
+        """Coordinates of a tensor or a table, those of a dimension of size `ranks` modulo ranks."""
+        pairs = zip(coords, program.tensor(tensor).shape, strict=True)
+        return tuple(modulo(c, ranks, over_ranks) if isinstance(n, Ranks) and _is_number(c) else c for c, n in pairs)
+
     def on_region(region: Region) -> Region:
-        shape = program.tensor(region.tensor).shape
-        pairs = zip(region.coords, shape, strict=True)
-        coords = tuple(modulo(c, ranks, over_ranks) if isinstance(n, Ranks) and _is_number(c) else c for c, n in pairs)
+        coords = among_ranks(region.tensor, region.coords)
         rank = modulo(region.rank, ranks, over_ranks) if region.rank is not None else None
         found = replace(region, coords=coords, rank=None if rank == RANK else rank)
         if (error := reach_error(program, found)) is not None:

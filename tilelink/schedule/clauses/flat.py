@@ -8,7 +8,8 @@ operands of the next tile are on their way. What a schedule asks for with `flat`
 * If there are such waits, nothing in the loop notifies. Else a program could wait for what a peer sends only after the
   notify that now stands behind the wait.
 * No value comes out of a condition: Triton's pass that makes one loop of two loses what such an `if` yields.
-* What the operands are loaded from is never written during the launch, or waited for, or written by other kernels only.
+* What the operands are loaded from is never written during the launch, or written by other kernels only, or waited for
+  and not written by the tiles of the loop: a tile may find what the one in front stored without a wait for that.
 """
 
 from __future__ import annotations
@@ -43,11 +44,16 @@ def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str 
     together = tuple(s for name in loop.stages for s in bound.stages[name].stage.body)
     if reason := flat_reason(together):
         return reason
-    written = {r.tensor for name in kernel.stage_names for r in stage_writes(bound.stages[name].stage)}
+    here, everywhere = (
+        {r.tensor for name in names for r in stage_writes(bound.stages[name].stage)}
+        for names in (loop.stages, kernel.stage_names)
+    )
     awaited = {wait.region.tensor for wait in _leading_waits(together)}
     for region in _operands(together):
         constant = bound.tensors[region.tensor].decl.space in ("in", "table")
-        if not constant and region.tensor in written - awaited:
+        if not constant and region.tensor in here:
+            return f"it multiplies {region.tensor}, which its own tiles write"
+        if not constant and region.tensor in everywhere - awaited:
             return f"it multiplies {region.tensor}, which its own kernel writes"
     return None
 
