@@ -23,8 +23,8 @@ from tilelink.schedule.bound import Bound
 class Pending:
     """The memories that the program may have stored to or loaded from since its last barrier, as a tile is rendered.
 
-    A memory is the own copy of a tensor, or those of all peers. counts: of every index of the stage the number of
-    tiles. scratch: memories whose elements may be written more than once.
+    A memory is the own copy of a tensor, or those of all peers together. counts: of every index of the stage the number
+    of tiles. scratch: memories whose elements may be written more than once.
     """
 
     ranks: int

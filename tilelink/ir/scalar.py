@@ -202,8 +202,11 @@ def substitute(expr: Scalar, indices: Mapping[str, Scalar]) -> Scalar:
 
 
 def mentions_rank(expr: Scalar, rank_indices: frozenset[str]) -> bool:
-    """Whether the expression speaks of ranks: `rank`, or an index that runs over the ranks."""
-    return any(isinstance(e, Rank) or (isinstance(e, Index) and e.name in rank_indices) for e in walk(expr))
+    """Whether the expression is made of ranks: `rank`, or an index that runs over the ranks; no entry of a table is."""
+    if isinstance(expr, Lookup):
+        return False
+    own = isinstance(expr, Rank) or (isinstance(expr, Index) and expr.name in rank_indices)
+    return own or any(mentions_rank(child, rank_indices) for child in children(expr))
 
 
 @dataclass(frozen=True, kw_only=True)

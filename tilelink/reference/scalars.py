@@ -119,7 +119,7 @@ class Scope:
         return _ARITHMETIC[expr.op](left, right)
 
     def _of_ranks(self, expr: Scalar) -> bool:
-        """Whether an expression speaks of ranks: `rank`, or an index that runs over them."""
+        """Whether an expression is made of ranks: `rank`, or an index that runs over them; no entry of a table is."""
         return any(isinstance(e, Rank) or (isinstance(e, Index) and e.name in self.over_ranks) for e in _parts(expr))
 
 
@@ -150,16 +150,14 @@ def tile(coord: Scalar, numbers: frozenset[str]) -> tuple[Scalar | None, str] | 
 
 
 def _parts(expr: Scalar) -> Iterator[Scalar]:
+    """What a number is computed from; entries of tables are looked up, whatever their place is computed from."""
     yield expr
     match expr:
         case Binary(left=left, right=right) | Compare(left=left, right=right):
-            inner: tuple[Scalar | Whole, ...] = (left, right)
+            inner: tuple[Scalar, ...] = (left, right)
         case Logic(args=args):
             inner = args
-        case Lookup(coords=coords):
-            inner = coords
         case _:
             inner = ()
     for one in inner:
-        if isinstance(one, Scalar):
-            yield from _parts(one)
+        yield from _parts(one)
