@@ -185,3 +185,28 @@ def test_a_coordinate_of_a_table_s_ranks_is_modulo_ranks_and_its_entry_is_not() 
     (x, z) = (own["x"] for own in inputs)
     assert relative_error([own["y"] for own in kernel(inputs)], [x + x[6], z]) < 1e-6
     assert relative_error([own["y"] for own in kernel.reference(inputs)], [x + x[6], z]) < 1e-6
+
+
+MASKED = """program masked(M, K, D):
+    q : in [M, D]
+    k : in [K, D]
+    n : in [M, K] i32
+    o : out [M, D]
+    compute f(i: M):
+        state = online_softmax(f32)
+        for (j: K):
+            state = attend(state, q[i, :], k[j, :], k[j, :], 0.5, n[i, j])
+        o[i, :] = finish(state)
+"""
+
+
+@pytest.mark.filterwarnings("error:tl.where with a non-boolean condition")
+def test_a_mask_may_be_of_integers() -> None:
+    program, numbers = compiler.parse(MASKED).program(), {"M": 20, "K": 24, "D": 8}
+    kernel = compiler.compile(program, None, ranks=1, dims=numbers)
+    (inputs,) = random_inputs(program, ranks=1, dims=numbers, dtype="f32", launches=1)
+    (own,) = inputs
+    scores = (own["q"] @ own["k"].T * 0.5).masked_fill(own["n"] == 0, float("-inf"))
+    expected = [torch.softmax(scores, dim=1).nan_to_num(0.0) @ own["k"]]
+    for found in (kernel(inputs), kernel.reference(inputs)):
+        assert relative_error([one["o"] for one in found], expected) < 1e-5

@@ -41,15 +41,16 @@ def as_operands(op: str, dtype: str, tiles: list[Tile]) -> list[Tile]:
     dtype: of the result. Integers are conditions where they are not zero, and conditions are the numbers 0 and 1.
     """
     if op in ("and", "or"):
-        return [_truth(t) for t in tiles]
+        return [truth(t) for t in tiles]
     if op == "where":
-        return [_truth(tiles[0]), *(_number(t, dtype) for t in tiles[1:])]
+        return [truth(tiles[0]), *(_number(t, dtype) for t in tiles[1:])]
     if op in FLOAT_ONLY:
         return [t if t.dtype == "f32" else _cast(t, "f32") for t in tiles]
     return [_number(t, dtype) for t in tiles]
 
 
-def _truth(tile: Tile) -> Tile:
+def truth(tile: Tile) -> Tile:
+    """A tile as a condition: integers are true where they are not zero."""
     return tile if tile.dtype == "bool" else replace(tile, text=f"({tile.text} != 0)", dtype="bool")
 
 

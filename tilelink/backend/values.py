@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tilelink.backend.deferred import Deferred
 from tilelink.backend.descriptors import Descriptors, load
 from tilelink.backend.regions import Addresses, Slice, Slices
-from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, as_operands, in_kernel, nests
+from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, as_operands, in_kernel, nests, truth
 from tilelink.backend.words import literal
 from tilelink.errors import EmitError
 from tilelink.ir.products import operands
@@ -367,7 +367,7 @@ class Values:
         scale = self.lower(value.scale, {})
         writer.line(f"{scores.text} = {scores.text} * {scale.text}")
         if value.mask is not None:
-            mask = self.lower(value.mask, {})
+            mask = truth(self.lower(value.mask, {}))
             writer.line(f'{scores.text} = tl.where({aligned(mask, 2)}, {scores.text}, float("-inf"))')
         masked = self._masked(scores, -1, {}, 'float("-inf")')
         if masked.text != scores.text:

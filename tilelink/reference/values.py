@@ -162,7 +162,7 @@ class Evaluator:
         q, k, v, scale = (self(x) for x in (value.q, value.k, value.v, value.scale))
         scores = torch.matmul(q, k.transpose(-1, -2)) * scale
         if value.mask is not None:
-            scores = torch.where(self(value.mask), scores, torch.full_like(scores, -torch.inf))
+            scores = torch.where(self(value.mask).bool(), scores, torch.full_like(scores, -torch.inf))
         top = scores.amax(-1, keepdim=True)
         old = self(value.state).parts
         largest = top if old is None else torch.maximum(top, old[0])
