@@ -60,7 +60,6 @@ def gpu_program(
             warps=one.warps,
             stages=one.kernel.stages,
             needs_entry=one.kernel.needs_entry,
-            counted=one.counted,
             lanes=one.lanes,
             args=tuple(Argument(kind=a.kind, name=a.name, block=a.block, owner=a.owner) for a in one.args),
             awaits=_signals(verified.bound, one.kernel, Wait),
@@ -79,6 +78,7 @@ def gpu_program(
         tables=dict(tables or {}),
         records=most_spans(verified) if trace else 0,
         branches=not trace and waits_are_free(verified),
+        protocol=verified.bound.protocol,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from tilelink import compiler
 from tilelink.backend.context import Emitted
 from tilelink.backend.emit import emit
+from tilelink.protocol import LaunchProtocol
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.plan import make_plan
 
@@ -116,13 +117,16 @@ schedule s for alone:
     {last}
 """
 OFF = {"last": "reuse_wait off"}
-COUNTED: dict[str, tuple[dict[str, Any], bool]] = {
-    "only signals": (OFF, True),
-    "inputs of peers with two buffers": ({**PEERS, **OFF}, True),
-    "inputs of peers with one buffer": ({**PEERS, "last": "x buffers 1\n    reuse_wait off"}, False),
-    "waits for reuse": ({}, False),
-    "a stream of its own": ({"place": "on sm(2)", **OFF}, False),
-    "two kernels": ({"keep": "on sm", **OFF}, False),
+COUNTED: dict[str, tuple[dict[str, Any], LaunchProtocol]] = {
+    "only signals": (OFF, LaunchProtocol.COUNTED),
+    "inputs of peers with two buffers": ({**PEERS, **OFF}, LaunchProtocol.COUNTED),
+    "inputs of peers with one buffer": (
+        {**PEERS, "last": "x buffers 1\n    reuse_wait off"},
+        LaunchProtocol.IN_KERNEL,
+    ),
+    "waits for reuse": ({}, LaunchProtocol.IN_KERNEL),
+    "a stream of its own": ({"place": "on sm(2)", **OFF}, LaunchProtocol.HELPER_KERNELS),
+    "two kernels": ({"keep": "on sm", **OFF}, LaunchProtocol.IN_KERNEL),
 }
 
 
@@ -133,16 +137,16 @@ def test_programs_are_counted_where_nobody_waits_for_the_end_of_a_launch(name: s
     module = compiler.parse(ALONE.format(**{**usual, **given}))
     one = compiler.bound(module.programs[0], module.schedules[0], ranks=3, dims={"M": 256}, target="sm_90")
     result = emitted(one)
-    assert [kernel.counted for kernel in result.kernels] == [expected] * len(result.kernels)
+    assert one.protocol is expected
     names = re.findall(r"dl\.(launch_number|tell_finished|count_program|leave)\(", bodies(result)["send"])
     other = [] if given.keys() & {"place", "keep"} else ["leave"]
-    assert names == (["launch_number", "tell_finished", "count_program"] if expected else other)
+    assert names == (["launch_number", "tell_finished", "count_program"] if expected.counted else other)
 
 
 def test_kernels_beside_each_other_are_counted_together_and_one_tells() -> None:
     result = emitted(one := bound("on sm(2)"))
     programs = sum(kernel.kernel.programs for kernel in result.kernels)
-    assert len(result.kernels) == 3 and all(kernel.counted for kernel in result.kernels)
+    assert len(result.kernels) == 3 and one.protocol is LaunchProtocol.COUNTED_ANNOUNCED
     for name, body in bodies(result).items():
         lines = [line.strip() for line in body.splitlines() if line.strip()]
         assert f"launch = dl.launch_number(epoch_at, edge, {programs})" in lines
@@ -152,7 +156,7 @@ def test_kernels_beside_each_other_are_counted_together_and_one_tells() -> None:
         ), "the first one of the caller's stream, before it waits for anything"
         assert lines[-1] == "dl.count_program(edge, epoch_at)"
     for other in (bound("on sm(2)", **PEERS), bound("on sm(2)", ranks=1), bound("on copy_engine")):
-        assert not any(kernel.counted for kernel in emitted(other).kernels)
+        assert other.protocol is LaunchProtocol.HELPER_KERNELS
 
 
 def of_library(file: str, name: str, schedule: str) -> Emitted:
@@ -166,7 +170,7 @@ def of_library(file: str, name: str, schedule: str) -> Emitted:
 
 def test_programs_of_a_warp_are_counted_too() -> None:
     result = of_library("gemm_rs", "gemm_rs_own_last", "h200_movers")
-    assert "gl.warp_specialize" in result.text and all(kernel.counted for kernel in result.kernels)
+    assert "gl.warp_specialize" in result.text
     programs = sum(kernel.kernel.programs for kernel in result.kernels)
     assert result.text.count(f"launch = dl.launch_number(epoch_at, edge, {programs})") == 2
     assert "    bulk.publish()\n    bulk.count_program(edge, epoch_at)\n" in result.text
@@ -199,7 +203,8 @@ def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str
     module = compiler.parse(COPIED.format(**{"shared": "", "more": "", **given}))
     one = compiler.bound(module.programs[0], module.schedules[0], ranks=ranks, dims={"M": 256}, target="sm_90")
     result = emitted(one)
-    assert {kernel.name: kernel.counted for kernel in result.kernels} == {"send": False, "keep": begins}
+    expected = LaunchProtocol.COUNTED_WITH_COPIES if begins else LaunchProtocol.HELPER_KERNELS
+    assert one.protocol is expected
     body = bodies(result)["keep"]
     names = re.findall(r"dl\.(launch_number|\w*finished|begin_copies|wait|count_program|leave)\(", body)
     assert names == (["launch_number", "begin_copies", "wait", "count_program"] if begins else ["wait"])
@@ -221,8 +226,8 @@ def test_which_program_lets_copies_begin(file: str, name: str, first: bool) -> N
 def test_outputs_that_peers_write_end_a_launch() -> None:
     program = compiler.load("all_reduce").program("all_reduce_two_shot")
     schedule = compiler.load("all_reduce").schedule("few", program)
-    result = emitted(compiler.bound(program, schedule, ranks=4, dims={"Ms": 64, "N": 64}, target="sm_90"))
-    assert [kernel.counted for kernel in result.kernels] == [False]
+    one = compiler.bound(program, schedule, ranks=4, dims={"Ms": 64, "N": 64}, target="sm_90")
+    assert one.protocol is LaunchProtocol.IN_KERNEL
 
 
 def test_peers_are_told_before_they_are_waited_for_and_at_the_very_end() -> None:

@@ -31,6 +31,7 @@ EVERY_LAYER = CLI | frozenset(
 )
 SCHEDULE_VALUES = (
     "schedule.values", "schedule.orders", "schedule.bind", "schedule.bound", "schedule.late_waits", "schedule.clauses",
+    "schedule.launch",
 )  # fmt: skip
 
 # Layer -> what it may import besides itself: layers or single modules. The layers of EVERY_LAYER may import all.
@@ -42,12 +43,13 @@ TABLE: dict[str, tuple[str, ...]] = {
     "generated": ("files", "errors"),
     "settings": ("errors",),
     "target": ("errors",),
+    "protocol": (),
     "ir": ("errors",),
     "frontend": ("ir", "files", "errors", "schedule.values", "schedule.clause"),
     "reference": ("ir.program", "ir.scalar", "ir.typing", "ir.printer", "ir.parameters", "ir.depth", "errors"),
-    "schedule": ("ir", "target", "data", "files", "errors"),
-    "backend": ("ir", *SCHEDULE_VALUES, "generated", "settings", "target", "files", "errors"),
-    "runtime": ("generated", "settings", "target", "errors"),
+    "schedule": ("ir", "target", "protocol", "data", "files", "errors"),
+    "backend": ("ir", *SCHEDULE_VALUES, "generated", "settings", "target", "protocol", "files", "errors"),
+    "runtime": ("generated", "settings", "target", "protocol", "errors"),
     "programs": ("",),
 }
 

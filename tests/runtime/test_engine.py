@@ -12,6 +12,7 @@ import torch
 
 from tests.runtime.test_order import case_of
 from tests.runtime.test_sides import Library
+from tilelink.protocol import LaunchProtocol
 from tilelink.runtime.cuda import driver, engine, kernel, queue
 from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate, Operation
 from tilelink.runtime.cuda.engine import CopyEngine, behind, may_be_begun
@@ -116,7 +117,7 @@ def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:
 def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, turns: int) -> None:
     program = case_of(case)
     options = boundary_options(program, recorded(program, 0), begins)
-    assert program.begins_copies is begins and len(options.turns) == turns
+    assert (program.protocol is LaunchProtocol.COUNTED_WITH_COPIES) is begins and len(options.turns) == turns
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,8 @@ def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, turns: int) -
 )
 def test_captured_launches_whose_kernels_wait_for_what_peers_tell_late_have_a_turn(case: str, turns: int) -> None:
     program = case_of(case)
-    assert program.counted and program.tells_late is (turns == 1)
+    expected = LaunchProtocol.COUNTED_ANNOUNCED if turns == 1 else LaunchProtocol.COUNTED
+    assert program.protocol is expected and program.counted
     assert len(boundary_options(program, recorded(program, 0), False).turns) == turns == program.cycle
 
 
@@ -133,7 +135,7 @@ def test_a_captured_launch_is_prepared_before_it_begins() -> None:
     sizes = SimpleNamespace(ranks=2, entered_base=0, finished_base=2, stages=())
     program: Any = SimpleNamespace(
         layout=sizes, cycle=1, kernels=(), lag=1, needs_entry=False, reuse_wait=True, keeps=False, counted=6,
-        tells_late=True,
+        protocol=LaunchProtocol.COUNTED_ANNOUNCED,
     )  # fmt: skip
     options = boundary_options(program, EMPTY, False)
     assert [turn["TURN"] for turn in options.turns] == [0] and options.captured is not None
@@ -142,7 +144,7 @@ def test_a_captured_launch_is_prepared_before_it_begins() -> None:
     assert begun.captured is not None and (begun.captured["LAG"], begun.turns[0]["LAG"]) == (0, 1), (
         "peers may tell of this launch in their next one"
     )
-    program.tells_late = False
+    program.protocol = LaunchProtocol.COUNTED
     assert boundary_options(program, EMPTY, False).turns == ()
 
 

@@ -274,7 +274,7 @@ def test_what_is_counted_has_nothing_to_wait_for_at_its_end(case: Any) -> None:
     program = gpu_of(case)
     if program.counted:
         on, _ = GpuKernel._edges(rank_of(program, torch.tensor(recorded(program, 0).exits)))  # type: ignore[arg-type]
-        assert program.meets and on[LAG] == on[EXITS] == 0
+        assert program.protocol.in_kernels and on[LAG] == on[EXITS] == 0
     else:
         assert len(program.kernels) > 1 or program.keeps
 

@@ -18,6 +18,7 @@ from tests.compiler.library import cases, dims, name
 from tilelink import compiler
 from tilelink.compiler_cpu import layout
 from tilelink.compiler_gpu import gpu_program
+from tilelink.protocol import LaunchProtocol
 from tilelink.runtime.cuda.copies import Flag, Gate
 from tilelink.runtime.cuda.engine import CopyEngine, behind, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
@@ -108,7 +109,7 @@ def test_copies_that_a_kernel_lets_begin_may_share_its_queue() -> None:
     for case in (one for one in QUEUED if "copy_engine" in str(one[1])):
         program = gpu_of(case)
         queues = [recorded(program, rank) for rank in range(RANKS)]
-        if program.begins_copies and all(map(may_be_begun, queues)):
+        if program.protocol is LaunchProtocol.COUNTED_WITH_COPIES and all(map(may_be_begun, queues)):
             (kernel,) = kernels_in_order(program.kernels)
             parts = [behind(queue.late[0]) for queue in queues]
             assert stuck(program, [[*before, kernel, *after] for before, after in parts]) == [], name(case)

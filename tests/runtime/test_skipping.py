@@ -21,6 +21,7 @@ from tilelink import compiler
 from tilelink.compiler_cpu import layout
 from tilelink.compiler_gpu import gpu_program
 from tilelink.frontend.parser import parse_text
+from tilelink.protocol import LaunchProtocol
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.recorded import EMPTY, boundary_options, recorded
 from tilelink.runtime.cuda.spec import GpuProgram
@@ -117,7 +118,7 @@ def lag_of_replays(buffers: int, reuse: bool) -> int:
     sizes = SimpleNamespace(ranks=2, entered_base=0, finished_base=2, stages=())
     program: Any = SimpleNamespace(
         layout=sizes, cycle=buffers, kernels=(), lag=0, needs_entry=False, reuse_wait=reuse, keeps=False, counted=0,
-        tells_late=False,
+        protocol=LaunchProtocol.HELPER_KERNELS,
     )  # fmt: skip
     found = boundary_options(program, EMPTY, False)
     assert found.captured is not None and found.closing["LAG"] == 0, "others do not wait"
@@ -218,11 +219,12 @@ def test_kernels_that_peers_write_outputs_of_end_a_launch_only_if_entry_is_waite
     kind: str, peer: str, meets: bool
 ) -> None:
     program = gpu_of(PUSHED.format(kind=kind, peer=peer))
-    assert program.keeps and program.meets is meets
+    expected = LaunchProtocol.IN_KERNEL if meets else LaunchProtocol.HELPER_KERNELS
+    assert program.keeps and program.protocol is expected
     awaiting = boundary_options(program, recorded(program, 0), False).awaiting
     assert awaiting is not None and awaiting["EXITS"] == 2
     other = gpu_of(SHARED)
-    assert other.meets and not other.keeps and boundary_options(other, EMPTY, False).awaiting is None
+    assert other.protocol.in_kernels and not other.keeps and boundary_options(other, EMPTY, False).awaiting is None
 
 
 def gpu_of(text: str) -> GpuProgram:

@@ -111,15 +111,11 @@ FEWEST_WARPS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class EmittedKernel:
-    """counted: its programs are counted as they end, and the launch's number follows from that.
-
-    lanes: programs of one warp each that share a block of threads, in a kernel written in Gluon; else 0.
-    """
+    """lanes: programs of one warp each that share a block of threads, in a kernel written in Gluon; else 0."""
 
     name: str
     kernel: Kernel
     args: tuple[Arg, ...]
-    counted: bool = False
     lanes: int = 0
 
     @property

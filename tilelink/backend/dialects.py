@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilelink.errors import EmitError
+from tilelink.protocol import LaunchProtocol
 from tilelink.schedule.bound import Bound
 
 
@@ -45,8 +46,8 @@ class Dialect:
     """A loop of notifies may be one of `notify_each`."""
     waits_together: bool = True
     """A wait for evenly spaced counters may be one `wait_all`."""
-    meets: bool = True
-    """Kernels may tell peers themselves that the rank enters and ends a launch."""
+    handshakes: bool = True
+    """Kernels may begin and end a launch together with those of peers (tilelink/protocol.py)."""
     copies_by_bulk: bool = True
     """Programs of one warp may copy by the tensor memory accelerator (schedule/clauses/bulk.py)."""
     device: str = "dl"
@@ -65,6 +66,10 @@ class Dialect:
 
     def check(self, bound: Bound) -> None:
         """Raises EmitError for a bound program that the dialect cannot express."""
+
+    def protocol(self, bound: Bound) -> LaunchProtocol:
+        """The launch protocol of a program's kernels in this dialect."""
+        return bound.protocol if self.handshakes else LaunchProtocol.HELPER_KERNELS
 
     def setup(self, lane: int) -> tuple[str, ...]:
         """Lines at the begin of a kernel; lane: of its first program, counted over all kernels of a rank."""
@@ -250,7 +255,7 @@ class TritonDistributed(Dialect):
     defers: bool = False  # its barrier would end the pipeline
     notifies_together: bool = False
     waits_together: bool = False
-    meets: bool = False
+    handshakes: bool = False
     copies_by_bulk: bool = False
 
     def check(self, bound: Bound) -> None:

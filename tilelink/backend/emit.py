@@ -15,7 +15,6 @@ from tilelink.backend.context import Arg, Emitted, EmittedKernel, KernelContext,
 from tilelink.backend.deferred import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
-from tilelink.backend.edges import counted, edges, feeds, tells, waits_for_products
 from tilelink.backend.loops import turns
 from tilelink.backend.names import user_names
 from tilelink.backend.queues import QueueStatements
@@ -32,7 +31,9 @@ from tilelink.ir.printer import print_program
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements
+from tilelink.protocol import LaunchProtocol
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
+from tilelink.schedule.launch import announces_end, announces_entry, ends_launch, waits_for_products
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
 MATH = "from tilelink.runtime.device import tiles"
@@ -58,11 +59,8 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
         else:
             context = _tile_kernel(bound, kernel, _arguments(bound, kernel, uniform, chosen), uniform, modules, chosen)
         contexts.append(context)
-        by_count = counted(bound, chosen) > 0 and not kernel.on_copy_engine
         lanes = context.bulk.lanes if context.bulk else 0
-        kernels.append(
-            EmittedKernel(name=kernel.name, kernel=kernel, args=context.args, counted=by_count, lanes=lanes)
-        )  # fmt: skip
+        kernels.append(EmittedKernel(name=kernel.name, kernel=kernel, args=context.args, lanes=lanes))
     _refuse_taken_names(bound, contexts)
     bulk = any(c.bulk for c in contexts)
     module = ModuleContext(
@@ -148,7 +146,9 @@ def _arguments(
     args = [Arg(kind="tensor", name=name) for name in bound.tensors if name in own]
     args += [Arg(kind="peers", name=name) for name in bound.tensors if name in peers]
     args += [Arg(kind="thresholds", name=name) for name in tables]
-    common = [*dialect.arguments, *(["edge"] if any(edges(bound, kernel, dialect)) else [])]
+    protocol = dialect.protocol(bound)
+    meets = announces_entry(bound, kernel, protocol) or ends_launch(bound, kernel, protocol)
+    common = [*dialect.arguments, *(["edge"] if meets else [])]
     return (*args, *(Arg(kind=kind, name="epoch_at" if kind == "epoch" else kind) for kind in common))
 
 
@@ -293,9 +293,10 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect, *, pointers: bool = T
     writer = Writer()
     for line in dialect.setup(_first_lane(bound, kernel)):
         writer.line(line)
-    programs = counted(bound, dialect)
+    protocol = dialect.protocol(bound)
     # Counters wrap, and so may what they are compared with; buffers need the number itself.
-    writer.line(f"launch = {dialect.launch(programs)}")
+    programs = sum(one.programs for one in bound.on_sms)
+    writer.line(f"launch = {dialect.launch(programs if protocol.counted else 0)}")
     writer.line(f"epoch = launch.to({dialect.epoch_type})")
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
                  if isinstance(s, Wait | Notify)}  # fmt: skip
@@ -311,12 +312,12 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect, *, pointers: bool = T
         if name in signalled:
             writer.line(f"{name}_round = ((launch - 1) // {tensor.slots} + 1).to({dialect.epoch_type})")
     block = power_of_two(bound.ranks)
-    if edges(bound, kernel, dialect)[0]:
+    if announces_entry(bound, kernel, protocol):
         writer.line(dialect.enter(bound.entered_base, bound.ranks, block))
-    if programs and feeds(bound):
+    if protocol is LaunchProtocol.COUNTED_WITH_COPIES:
         first = not waits_for_products(bound)
         writer.line(dialect.begin_copies(bound.finished_base, bound.ranks, block, len(bound.stages), first=first))
-    elif programs and bound.ranks > 1 and tells(kernel):
+    elif protocol.counted and bound.ranks > 1 and announces_end(kernel):
         writer.line(dialect.tell_finished(bound.finished_base, bound.ranks, block))
     for first, lag in _runtime_waits(bound, kernel):
         for line in dialect.wait_for_runtime(first, bound.ranks, lag, len(bound.stages)):
@@ -326,9 +327,10 @@ def _setup(bound: Bound, kernel: Kernel, dialect: Dialect, *, pointers: bool = T
 
 def _closing(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
     """What the last kernel of a launch does at its end."""
-    if not edges(bound, kernel, dialect)[1]:
+    protocol = dialect.protocol(bound)
+    if not ends_launch(bound, kernel, protocol):
         return ()
-    if counted(bound, dialect):
+    if protocol.counted:
         return (dialect.count_program(),)
     return (dialect.leave(bound.finished_base, bound.ranks, power_of_two(bound.ranks), len(bound.stages)),)
 

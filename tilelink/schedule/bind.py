@@ -33,6 +33,7 @@ from tilelink.schedule.clauses.resource import RESOURCE
 from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
 from tilelink.schedule.clauses.tile import TILE
 from tilelink.schedule.kernels import kernels_of
+from tilelink.schedule.launch import choose_protocol
 from tilelink.schedule.limits import check_elements, check_size
 from tilelink.schedule.orders import decode
 from tilelink.schedule.ranges import check_ranges
@@ -109,6 +110,7 @@ def passes() -> tuple[Pass, ...]:
         FILL.apply,
         *own,
         _with_final_loops,  # from here on nothing changes how many tiles a stage has
+        choose_protocol,  # last: it asks which kernels wait for peers
     )
 
 

@@ -13,6 +13,7 @@ from tilelink.ir.program import Attend, Dot, Program, Region, Stage, Tensor, Use
 from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import statements, value_of, values
+from tilelink.protocol import LaunchProtocol
 from tilelink.schedule.columns import Ints
 from tilelink.schedule.defaults import padded
 from tilelink.schedule.orders import TILE
@@ -203,6 +204,8 @@ class Bound:
     finished_base: int
     pad_size: int
     """int32 counters in one rank's signal pad."""
+    protocol: LaunchProtocol = LaunchProtocol.HELPER_KERNELS
+    """How ranks begin and end a launch together."""
 
     @cached_property
     def typing(self) -> Typing:

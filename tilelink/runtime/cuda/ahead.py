@@ -11,6 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from tilelink.generated import load_module
+from tilelink.protocol import LaunchProtocol
 from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.engine import may_be_begun
 from tilelink.runtime.cuda.functions import described
@@ -49,7 +50,8 @@ def compile_ahead(program: GpuProgram, machine: Target, deadlines: Collection[bo
     different: list[BoundaryOptions] = []
     for rank in range(program.layout.ranks):
         found = recorded(program, rank)
-        options = boundary_options(program, found, program.begins_copies and may_be_begun(found))
+        releases = program.protocol is LaunchProtocol.COUNTED_WITH_COPIES
+        options = boundary_options(program, found, releases and may_be_begun(found))
         different += [options] if options not in different else []
     shared: list[int] = []
     for deadline in deadlines:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from tilelink.errors import BindingError
 from tilelink.generated import load_module
+from tilelink.protocol import LaunchProtocol
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.deadline import Watch
@@ -91,8 +92,9 @@ class GpuKernel:
         """The queue of every buffer in the cycle, and the tables of the boundary kernels."""
         found = recorded(self._program, self._rank)
         # All ranks or none: one that is told of a launch in the next one must not be waited for at this one's end.
-        begun = self._program.begins_copies and all(of_all(int(may_be_begun(found)), self._group, self.device))
-        self._meets = self._program.meets and begun == self._program.begins_copies
+        releases = self._program.protocol is LaunchProtocol.COUNTED_WITH_COPIES
+        begun = releases and all(of_all(int(may_be_begun(found)), self._group, self.device))
+        self._meets = self._program.protocol.in_kernels and begun == releases
         self._boundary = boundary_options(self._program, found, begun)
         self._check_gates(found.gated)
         layout, device = self._program.layout, self.device

@@ -87,7 +87,7 @@ def boundary_options(program: GpuProgram, found: Recorded, begun: bool) -> Bound
     }  # fmt: skip
     closing = {**options, "EXITS": len(found.exits)}
     # Kernels of a captured launch tell peers of nothing, and let nobody begin: that must be done before them.
-    turns = range(cycle if cycle > 1 or program.tells_late else 0)
+    turns = range(cycle if cycle > 1 or program.protocol.announces_late else 0)
     # Captured launches skip others. Where only the signals of every launch keep ranks together, they must wait instead.
     skipping = {"CYCLE": cycle, "LAG": program.lag if program.reuse_wait or cycle == 1 else 1}
     # Of a launch that others begin, peers may be told in the next one: whoever waited for that here would never end.

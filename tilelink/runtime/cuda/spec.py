@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilelink.protocol import LaunchProtocol
 from tilelink.runtime.job import Layout
 
 Signal = tuple[str, str]
@@ -35,9 +36,8 @@ class Argument:
 class GpuKernel:
     """A generated function. Kernels of one stream run one after the other, by `position`.
 
-    awaits, notifies: signals of the program, (tensor, kind), that its stages wait for and send. counted: launches of it
-    are numbered by counting its programs (runtime/device/meeting.py). lanes: programs of one warp each that share a
-    block of threads, in a kernel written in Gluon; else 0.
+    awaits, notifies: signals of the program, (tensor, kind), that its stages wait for and send. lanes: programs of one
+    warp each that share a block of threads, in a kernel written in Gluon; else 0.
     """
 
     name: str
@@ -51,7 +51,6 @@ class GpuKernel:
     args: tuple[Argument, ...] = ()
     awaits: frozenset[Signal] = frozenset()
     notifies: frozenset[Signal] = frozenset()
-    counted: bool = False
     lanes: int = 0
 
     @property
@@ -80,6 +79,7 @@ class GpuProgram:
     tables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     records: int = 0
     branches: bool = False
+    protocol: LaunchProtocol = LaunchProtocol.HELPER_KERNELS
 
     @cached_property
     def fingerprint(self) -> int:
@@ -104,27 +104,7 @@ class GpuProgram:
     @cached_property
     def counted(self) -> int:
         """The programs of a launch, where they are counted to number launches; else 0."""
-        return sum(k.programs for k in self.kernels if k.counted)
-
-    @cached_property
-    def tells_late(self) -> bool:
-        """Whether somebody waits for what peers are told in their next launch (runtime/device/meeting.py)."""
-        return self.counted > 0 and len(self.kernels) > 1
-
-    @cached_property
-    def begins_copies(self) -> bool:
-        """Whether a kernel lets the copy engine begin (runtime/device/meeting.py)."""
-        return self.counted > 0 and any(k.copy_engine for k in self.kernels)
-
-    @cached_property
-    def meets(self) -> bool:
-        """Whether its own kernels begin and end a launch, and the runtime's need not.
-
-        They end it before outputs are copied out of the buffers that peers write to: then peers must be kept from the
-        next launch by waiting for this rank's entry.
-        """
-        entered = any(k.needs_entry for k in self.kernels if k.position == 0)
-        return any(a.kind == "edge" for k in self.kernels for a in k.args) and (entered or not self.keeps)
+        return sum(k.programs for k in self.kernels if not k.copy_engine) if self.protocol.counted else 0
 
     @cached_property
     def keeps(self) -> bool:

@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from tilelink.errors import ProgressError
+from tilelink.protocol import LaunchProtocol
 from tilelink.schedule.bound import Kernel
 from tilelink.schedule.clauses.defer_notify import given_in_product
 from tilelink.schedule.plan import Ints
@@ -315,7 +316,8 @@ class _Programs:
             self.waiting.setdefault((kernel, rank), []).append(lane)
         self.running = {key: len(lanes) for key, lanes in self.waiting.items()}
         self.ready: dict[tuple[int, int], float] = {}
-        opens = self.gap if any(kernel.needs_entry for kernel in self.kernels) else 0.0
+        announced = plan.bound.protocol is LaunchProtocol.HELPER_KERNELS and any(k.needs_entry for k in self.kernels)
+        opens = self.gap if announced else 0.0
         start = script.staging + opens + machine.kernel_start
         entered = max(offsets) + script.staging + opens + machine.signal_latency
         for number, kernel in enumerate(self.kernels):
