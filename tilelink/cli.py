@@ -28,6 +28,10 @@ from tilelink.cli_common import (
     schedules_named,
     write,
 )
+from tilelink.errors import UnknownNameError, did_you_mean
+from tilelink.ir.program import Program
+from tilelink.schedule.listing import listing
+from tilelink.schedule.passes import passes
 from tilelink.schedule.plan import NOTIFY, Plan
 from tilelink.schedule.values import Schedule
 
@@ -65,6 +69,7 @@ def show(
     schedule: ScheduleName = None,
     ranks: Ranks = 4,
     sets: Sets = None,
+    after: Annotated[str | None, typer.Option("--after", help="the bound program after a pass, or after all")] = None,
     dialect: Annotated[Dialect, typer.Option("--dialect", help="of the source")] = Dialect.triton,
     target: Annotated[str | None, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")] = None,
     dtype: Annotated[Dtype | None, typer.Option("--dtype", help="the element type")] = None,
@@ -81,6 +86,9 @@ def show(
             "dtype": (dtype or (Dtype.bf16 if gpu else Dtype.f32)).value,
             "target": target or ("sm_90" if gpu else "cpu"),
         }
+        if after is not None:
+            write(_passes(chosen, scheduled, after, options))
+            return
         options["tables"] = random_tables(chosen, options["dims"], ranks)
         match stage:
             case Stage.program:
@@ -115,6 +123,23 @@ DIMS_ON_GPU = (1024, 2048, 512, 256, 128, 64)
 
 
 # Output ------------------------------------------------------------------------------------------------------
+
+
+def _passes(program: Program, schedule: Schedule | None, after: str, options: dict[str, Any]) -> str:
+    """The bound program after a pass; after "all" of them, each with what it changed."""
+    names = ["bind", *(one.name for one in passes())]
+    if after not in (*names, "all"):
+        hint = did_you_mean(after, [*names, "all"], f"one of {', '.join(names)}, or all")
+        raise UnknownNameError(f"no pass {after!r}", hint=hint)
+    found: dict[str, str] = {}
+    compiler.bound(program, schedule, **options, on_step=lambda name, bound: found.update({name: listing(bound)}))
+    if after != "all":
+        return found[after]
+    texts: list[str] = []
+    for before, name in zip([None, *names], names, strict=False):
+        same = before is not None and found[before] == found[name]
+        texts.append(f"# after {name}{': unchanged' if same else ''}\n" + ("" if same else found[name]))
+    return "\n".join(texts)
 
 
 def _show_plan(plan: Plan) -> None:

@@ -5,7 +5,7 @@ This is the one module that knows every layer. Nothing runs that the verifier ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -193,14 +193,17 @@ def bound(
     dims: Dims,
     dtype: str = "f32",
     target: str | Target = "cpu",
+    on_step: Callable[[str, Bound], None] | None = None,
 ) -> Bound:
     """A program with a schedule (None: the defaults), its dimensions and parameters, ranks, element type and target.
+
+    on_step: is called with the name of each pass and the program after it (tilelink/schedule/passes.py).
 
     Raises BindingError for dimensions without a value, ScheduleError for a schedule that does not fit,
     TileSizeError for tiles that a processor cannot hold.
     """
     machine = named_target(target) if isinstance(target, str) else target
-    result = bind(check(program), schedule, dims, ranks, machine, dtype)
+    result = bind(check(program), schedule, dims, ranks, machine, dtype, on_step)
     check_memory(result)
     return result
 

@@ -13,29 +13,24 @@ from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.program import Notify, Program, Region, Stage, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
-from tilelink.ir.simplify import simplify
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import statements
 from tilelink.ir.words import foreign
 from tilelink.schedule import defaults
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
 from tilelink.schedule.clause import Part, StageSchedule
-from tilelink.schedule.clauses import CLAUSES, check_names, check_values, clauses
+from tilelink.schedule.clauses import check_names, check_values, clauses
 from tilelink.schedule.clauses.buffers import BUFFERS
-from tilelink.schedule.clauses.bulk import BULK
 from tilelink.schedule.clauses.channel import CHANNEL, dims_called
 from tilelink.schedule.clauses.defer_notify import DEFER_NOTIFY
-from tilelink.schedule.clauses.fill import FILL
 from tilelink.schedule.clauses.flat import FLAT
 from tilelink.schedule.clauses.order import ORDER
 from tilelink.schedule.clauses.pipeline import STAGES, WARPS
 from tilelink.schedule.clauses.resource import RESOURCE
-from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
 from tilelink.schedule.clauses.tile import TILE
-from tilelink.schedule.kernels import kernels_of
-from tilelink.schedule.launch import choose_protocol
 from tilelink.schedule.limits import check_elements, check_size
 from tilelink.schedule.orders import decode
+from tilelink.schedule.passes import steps
 from tilelink.schedule.ranges import check_ranges
 from tilelink.schedule.reductions import check_reductions
 from tilelink.schedule.transform import (
@@ -51,15 +46,20 @@ FLOATS = ("f16", "bf16", "f32")
 """Element types that a program can be compiled for."""
 
 
-Pass = Callable[[Bound], Bound]
-"""A rewrite of a bound program."""
-
-
 @deep()
 def bind(
-    program: Program, schedule: Schedule | None, numbers: Numbers, ranks: int, target: Target, dtype: str = "f32"
+    program: Program,
+    schedule: Schedule | None,
+    numbers: Numbers,
+    ranks: int,
+    target: Target,
+    dtype: str = "f32",
+    on_step: Callable[[str, Bound], None] | None = None,
 ) -> Bound:
-    """Resolve a program and a schedule for given shapes, ranks and target; `schedule` None takes defaults."""
+    """Resolve a program and a schedule for given shapes, ranks and target; `schedule` None takes defaults.
+
+    on_step: is called with the name of each pass and the program after it, and with "bind" before them all.
+    """
     if not isinstance(ranks, Integral) or ranks < 1:  # callers need not be typed
         raise BindingError(f"{ranks!r} ranks", hint="a program runs on at least one rank")
     if dtype not in FLOATS:
@@ -93,43 +93,11 @@ def bind(
     check_size(bound)
     check_ranges(bound)
     check_elements(bound, typing)
-    for step in passes():
-        bound = step(bound)
-    return bound
-
-
-def passes() -> tuple[Pass, ...]:
-    """What makes the program that runs of one whose clauses have been read, in order."""
-    own = tuple(one.apply for one in clauses() if one not in CLAUSES)
-    return (
-        BULK.apply,  # before kernels: how many programs share an SM is a kernel's
-        _with_kernels,
-        FLAT.apply,  # these two judge the stages that were written, not what splitting and filling make of them
-        DEFER_NOTIFY.apply,
-        SPLIT_TAIL.apply,  # before filling: it changes how many tiles the last round has
-        FILL.apply,
-        *own,
-        _with_final_loops,  # from here on nothing changes how many tiles a stage has
-        choose_protocol,  # last: it asks which kernels wait for peers
-    )
-
-
-def _with_kernels(bound: Bound) -> Bound:
-    return replace(bound, kernels=kernels_of(bound))
-
-
-def _with_final_loops(bound: Bound) -> Bound:
-    """The program with loops over tiles as they run, now that nothing changes how many tiles a stage has.
-
-    Orders are as short as they can be. A stage whose programs have a tile each at most has no next tile to begin with.
-    """
-    stages: dict[str, BoundStage] = {}
-    for name, stage in bound.stages.items():
-        flat = stage.flat and bound.target.kind != "hip" and stage.total > bound.kernel_of[name].programs
-        order = {index: simplify(expr, bound.bounds(name)) for index, expr in stage.order.items()}
-        # Without tiles an order has nothing to say, and may divide by how many there are.
-        stages[name] = replace(stage, order=order if stage.total else dict.fromkeys(order, const(0)), flat=flat)
-    return replace(bound, stages=stages)
+    result = bound
+    for name, result in steps(bound):
+        if on_step is not None:
+            on_step(name, result)
+    return result
 
 
 def _check_parts(program: Program, schedule: Schedule) -> None:

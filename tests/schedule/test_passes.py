@@ -1,0 +1,101 @@
+"""Passes: every program on the way to the one that runs is safe, can be printed, and parsed again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.compiler.library import Case, cases, in_turn, name
+from tilelink import compiler
+from tilelink.cli import app
+from tilelink.frontend.parser import parse_text
+from tilelink.ir.printer import print_program
+from tilelink.schedule.bound import Bound
+from tilelink.schedule.listing import listing
+from tilelink.schedule.passes import passes
+from tilelink.schedule.plan import make_plan
+from tilelink.schedule.verify import verify
+from tilelink.target import CPU, Target
+
+NAMES = ["bind", *(one.name for one in passes())]
+SMALL = replace(CPU, sms=6, max_programs=6)
+PARTS = """program product(M, N, K):
+    a : in  [M, K]
+    b : in  [N, K]
+    y : out [M, N]
+    z : out [M, N]
+
+    compute gemm(i: M, j: N):
+        y[i, j] = dot(a[i, :], b[j, :].T)
+        producer_tile_notify(y[i, j])
+
+    compute sums(i: M):
+        consumer_tile_wait(y[i, :])
+        z[i, :] = y[i, :] + 1.0
+
+schedule parts for product:
+    gemm on sm, tile(i=16, j=16, k=16), split_tail 4
+
+schedule filled for product:
+    gemm on sm, tile(i=16, j=16, k=16)
+    sums in gemm epilogue, tile(i=4), fill 2
+"""
+
+
+def on_the_way(case: Case, ranks: int, dims: dict[str, int], target: Target = CPU) -> dict[str, Bound]:
+    found: dict[str, Bound] = {}
+    compiler.bound(*case, ranks=ranks, dims=dims, target=target, on_step=lambda one, bound: found.update({one: bound}))
+    return found
+
+
+def sizes(case: Case) -> dict[str, int]:
+    own = [param for param in case[0].params if param.kind == "dim"]
+    numbers = {param.name: 1 for param in case[0].params if param.kind != "dim"}
+    return {param.name: (48, 40, 32)[n % 3] for n, param in enumerate(own)} | numbers
+
+
+@pytest.mark.parametrize("case", in_turn(cases()), ids=name)
+def test_every_program_of_the_library_is_safe_after_every_pass(case: Case) -> None:
+    if any(tensor.space == "table" for tensor in case[0].tensors):
+        pytest.skip("a table has entries that fit together, which tests of its programs give it")
+    found = on_the_way(case, 2, sizes(case))
+    assert list(found) == NAMES
+    before = found["bulk"]
+    for after in NAMES[2:]:
+        if (bound := found[after]) != before:
+            verify(make_plan(bound))
+        before = bound
+
+
+@pytest.mark.parametrize(("schedule", "does", "stages"), [
+    ("parts", "split_tail", ["gemm", "sums", "gemm_parts", "gemm_sums"]),
+    ("filled", "fill", ["gemm", "sums", "sums_rest"]),
+])  # fmt: skip
+def test_a_pass_shows_in_the_listing_what_it_made(schedule: str, does: str, stages: list[str]) -> None:
+    module = compiler.parse(PARTS)
+    program = module.program()
+    found = on_the_way((program, module.schedule(schedule, program)), 1, {"M": 64, "N": 64, "K": 2048}, SMALL)
+    before = NAMES[NAMES.index(does) - 1]
+    assert list(found[before].stages) == ["gemm", "sums"] and list(found[does].stages) == stages
+    for bound in found.values():
+        text = listing(bound)
+        assert print_program(parse_text(text, "listing.tl").programs[0]) == print_program(bound.program)
+        assert all(f"# {'        ' * bool(bound.kernels)}{one}:" in text for one in bound.stages)
+        verify(make_plan(bound)) if bound.kernels else None
+
+
+def show(*args: str) -> str:
+    done = CliRunner().invoke(app, ["show", *args])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_command_shows_a_program_after_a_pass_or_after_all() -> None:
+    heads = [line for line in show("ag_gemm", "--after", "all").splitlines() if line.startswith("# after ")]
+    assert [line.removeprefix("# after ").removesuffix(": unchanged") for line in heads] == NAMES
+    last = show("ag_gemm", "--after", "protocol")
+    assert last.startswith("program ag_gemm(") and "# 4 ranks, cpu, launches by " in last
+    wrong = CliRunner().invoke(app, ["show", "ag_gemm", "--after", "kernel"])
+    assert wrong.exit_code == 1 and "did you mean kernels? one of bind, bulk" in wrong.stderr
