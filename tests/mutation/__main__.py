@@ -16,6 +16,7 @@ import tomllib
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.mutation.choose import Chooser
 from tests.mutation.edits import Edit, edits
@@ -69,7 +70,8 @@ def main() -> int:
     chooser = Chooser(measured, FIRST, options.seconds)
     print(f"{len(measured.seconds())} tests, measured after {time.monotonic() - began:.0f} s", flush=True)
     judged = _judge(sample, chooser, options, began)
-    return _report(sample, judged, options, time.monotonic() - began)
+    _report(sample, judged, time.monotonic() - began)
+    return 0
 
 
 def _options() -> argparse.Namespace:
@@ -82,7 +84,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--files", nargs="*", help="patterns of files to mutate instead of the scope")
     parser.add_argument("--tests", nargs="*", help="patterns of files of tests instead of the usual ones")
     parser.add_argument("--again", help="a result: judge its survivors again, as far as the code still has them")
-    parser.add_argument("--json", help="where the result is written")
+    parser.add_argument("--json", help="where the result is written, after every mutant")
+    parser.add_argument("--resume", action="store_true", help="what --json names has begun this sample: go on with it")
     cache = Path(tempfile.gettempdir()) / f"tilelink-mutation-{os.getuid()}"
     parser.add_argument("--cache", default=str(cache), help="folder that keeps measurements")
     parser.add_argument("--list", action="store_true", help="print the sample and end")
@@ -111,12 +114,19 @@ def _judge(sample: list[Edit], chooser: Chooser, options: argparse.Namespace, be
     preload()
     fork = multiprocessing.get_context("fork")
     tasks, results = fork.Queue(), fork.Queue()
-    rounds = {n: chooser.rounds(edit) for n, edit in enumerate(sample)}
-    judged: list[Judged] = []
-    for n, edit in enumerate(sample):
+    judged = _earlier(sample, options)
+    done = {(one.edit.file, one.edit.start, one.edit.put) for one in judged}
+    left = {n: edit for n, edit in enumerate(sample) if (edit.file, edit.start, edit.put) not in done}
+    rounds = {n: chooser.rounds(edit) for n, edit in left.items()}
+
+    def add(edit: Edit, verdict: Verdict) -> None:
+        judged.append(Judged(edit=edit, verdict=verdict))
+        _say(judged[-1], len(judged), len(sample))
+        _write(sample, judged, options)
+
+    for n, edit in left.items():
         if not rounds[n]:
-            judged.append(Judged(edit=edit, verdict=Verdict(outcome="survived", by="no test executes it")))
-            _say(judged[-1], len(judged), len(sample))
+            add(edit, Verdict(outcome="survived", by="no test executes it"))
     with tempfile.TemporaryDirectory(prefix="tilelink-mutants-") as folder:
         trees = [Path(folder) / f"worker{n}" for n in range(options.jobs)]
         for tree in trees:
@@ -140,8 +150,7 @@ def _judge(sample: list[Edit], chooser: Chooser, options: argparse.Namespace, be
             if n is None:
                 ended += 1
                 continue
-            judged.append(Judged(edit=sample[n], verdict=verdict))
-            _say(judged[-1], len(judged), len(sample))
+            add(sample[n], verdict)
         for worker in workers:
             worker.join()
     return judged
@@ -176,37 +185,66 @@ def _say(judged: Judged, number: int, of: int) -> None:
     print(f"[{number}/{of}] {v.outcome:9} {v.seconds:5.1f} s {v.ran:4} tests  {judged.edit}  {v.by}", flush=True)
 
 
-def _report(sample: list[Edit], judged: list[Judged], options: argparse.Namespace, seconds: float) -> int:
+def _earlier(sample: list[Edit], options: argparse.Namespace) -> list[Judged]:
+    """The mutants of the sample that an interrupted result has judged."""
+    if not (options.resume and options.json and Path(options.json).exists()):
+        return []
+    known = {(m["file"], m["start"], m["put"]): m for m in json.loads(Path(options.json).read_text())["mutants"]}
+    judged: list[Judged] = []
+    for edit in sample:
+        if (m := known.get((edit.file, edit.start, edit.put))) and (m["old"], m["new"]) == (edit.old, edit.new):
+            outcome = "survived" if m["outcome"] == "explained" else m["outcome"]
+            verdict = Verdict(outcome=outcome, by=m["by"], ran=m["ran"], seconds=m["seconds"])
+            judged.append(Judged(edit=edit, verdict=verdict))
+    return judged
+
+
+def _records(judged: list[Judged]) -> list[dict[str, Any]]:
+    """What is known of each mutant, in the order of the code; the explained ones have their reasons."""
     reasons = {
         (one["file"], one["function"], one["old"], one["new"]): one["reason"]
         for one in tomllib.loads(EXPLAINED.read_text()).get("survivor", [])
     }
-    outcomes: Counter[str] = Counter()
-    mutants: list[dict[str, object]] = []
-    for one in sorted(judged, key=lambda j: (j.edit.file, j.edit.line)):
+    records: list[dict[str, Any]] = []
+    for one in sorted(judged, key=lambda j: (j.edit.file, j.edit.start)):
         reason = reasons.get(_key(one.edit)) if one.verdict.outcome == "survived" else None
-        outcome = "explained" if reason else one.verdict.outcome
-        outcomes[outcome] += 1
-        record = {k: v for k, v in asdict(one.edit).items() if k not in ("spans", "start", "stop", "put")}
-        mutants.append(record | asdict(one.verdict) | {"outcome": outcome, "reason": reason or ""})
+        record = {k: v for k, v in asdict(one.edit).items() if k not in ("spans", "stop")} | asdict(one.verdict)
+        records.append(record | ({"outcome": "explained", "reason": reason} if reason else {"reason": ""}))
+    return records
+
+
+def _score(records: list[dict[str, Any]]) -> tuple[Counter[str], float]:
+    outcomes = Counter(str(m["outcome"]) for m in records)
+    seen = outcomes["killed"] + outcomes["timed out"]
+    counted = seen + outcomes["survived"]
+    return outcomes, 100 * seen / counted if counted else 100.0
+
+
+def _write(sample: list[Edit], judged: list[Judged], options: argparse.Namespace) -> None:
+    if not options.json:
+        return
+    records = _records(judged)
+    outcomes, score = _score(records)
+    head = {"seed": options.seed, "asked": len(sample), "score": round(score, 1), **outcomes}
+    part = Path(options.json).with_suffix(".part")
+    part.write_text(json.dumps(head | {"mutants": records}, indent=1) + "\n")
+    part.rename(options.json)
+
+
+def _report(sample: list[Edit], judged: list[Judged], seconds: float) -> None:
+    records = _records(judged)
+    outcomes, score = _score(records)
     for title in ("explained", "timed out", "survived"):
         print(f"\n{title}: {outcomes[title]}")
-        for m in mutants:
+        for m in records:
             if m["outcome"] == title:
                 print(f"  {m['file']}:{m['line']} {m['old']} -> {m['new']}")
                 print(f"      {m['function']}, {m['kind']}, {m['ran']} tests. {m['reason'] or m['by']}")
-    seen = outcomes["killed"] + outcomes["timed out"]
-    counted = seen + outcomes["survived"]
-    score = 100 * seen / counted if counted else 100.0
     print(
         f"\n{len(judged)} of {len(sample)} mutants in {seconds / 60:.0f} minutes: {outcomes['killed']} killed, "
         f"{outcomes['timed out']} timed out, {outcomes['survived']} survived, {outcomes['explained']} explained: "
         f"{score:.1f} %"
     )
-    if options.json:
-        head = {"seed": options.seed, "asked": len(sample), "score": round(score, 1), **outcomes}
-        Path(options.json).write_text(json.dumps(head | {"mutants": mutants}, indent=1) + "\n")
-    return 0
 
 
 if __name__ == "__main__":

@@ -82,10 +82,11 @@ def record(tests: str, files: Sequence[str], out: Path) -> None:
     out.write_text(json.dumps({"seconds": seconds, "collecting": recorder.collecting, "lines": lines}))
 
 
-def digest(paths: Iterable[Path]) -> str:
+def digest(root: Path, paths: Iterable[Path]) -> str:
+    """The same for the same files, wherever the checkout is."""
     whole = hashlib.sha256()
     for path in sorted(paths):
-        whole.update(str(path).encode() + b"\0" + path.read_bytes() + b"\0")
+        whole.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return whole.hexdigest()[:16]
 
 
@@ -112,14 +113,14 @@ class Measured:
 def measure(root: Path, tests: Sequence[str], files: Sequence[str], cache: Path, jobs: int) -> Measured:
     """What each file of tests executes; files whose code and tests are as they were are not run again."""
     cache.mkdir(parents=True, exist_ok=True)
-    package = digest(p for p in (root / "tilelink").rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    code = (p for p in (root / "tilelink").rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    package = digest(root, code)
     ours = Path(__file__).parent
-    helpers = digest(
-        p for p in (root / "tests").rglob("*.py") if not p.name.startswith(("test_", "__init__")) and p.parent != ours
-    )
+    others = (p for p in (root / "tests").rglob("*.py") if not p.name.startswith(("test_", "__init__")))
+    helpers = digest(root, (p for p in others if p.parent != ours))
 
     def one(name: str) -> Executed | None:
-        path = cache / f"{digest([root / name])}-{package}-{helpers}.json"
+        path = cache / f"{digest(root, [root / name])}-{package}-{helpers}.json"
         if not path.exists():
             _run(root, name, files, path)
         if not path.exists():
