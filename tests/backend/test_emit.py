@@ -177,6 +177,27 @@ def test_what_no_rank_does_leaves_a_block_that_is_python(where: str) -> None:
     assert "+ 1.0" not in text.split("def make(")[1]
 
 
+SHIFTED = """
+program shifted(M):
+    x : in symmetric [M]
+    h : symmetric [M]
+    y : out [M]
+    comm send(i: M):
+        tile_push_data(h[i] @ (rank + 1), x[i])
+        producer_tile_notify(h[i] @ (rank + 1))
+    compute take(i: M):
+        consumer_tile_wait(h[i])
+        y[i] = h[i] + x[i] @ (rank + 1)
+"""
+
+
+@pytest.mark.parametrize(("ranks", "waits"), [(1, []), (2, ["epoch - 2", "epoch - 2", "epoch"])])
+def test_a_rank_alone_waits_for_no_peers(ranks: int, waits: list[str]) -> None:
+    """Else for those that may still read what a kernel overwrites, and for those whose inputs it reads."""
+    text = emitted(Sample(text=SHIFTED, numbers={"M": 64}).bound(ranks=ranks, target="sm_90")).text
+    assert re.findall(r"dl\.wait_all\(signals, \d+, \d+, (epoch[ \-\d]*), ", text) == waits
+
+
 COPIED = """
 program copied(M, N):
     x : in            [M, N]

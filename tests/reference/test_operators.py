@@ -56,10 +56,12 @@ def test_attention(ranks: int, causal: bool) -> None:
 
 def test_inputs_differ_by_rank_and_are_scaled_for_products() -> None:
     text = "program p(B, K):\n    t : table [B] < K\n    x : in [K, K]\n    y : out [K, K]\n"
-    text += "    compute f(i: K):\n        y[i, :] = x[i, :]\n"
+    text += "    b : in [K]\n    n : in [K, K] i32\n    compute f(i: K):\n        y[i, :] = x[i, :]\n"
     first, second = texts.random_inputs(texts.program(text), {"B": 50, "K": 256}, 2, torch.float16, seed=3)
     assert first["x"].dtype == torch.float16
     assert not torch.equal(first["x"], second["x"])
     assert not torch.equal(first["t"], second["t"])
     assert 0 <= int(first["t"].min()) <= int(first["t"].max()) < 256
     assert 0.9 < float((first["x"].float() @ second["x"].float().T).std()) < 1.1
+    assert 0.8 < float(first["b"].float().std()) < 1.2
+    assert first["n"].dtype == torch.int32

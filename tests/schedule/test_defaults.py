@@ -22,6 +22,7 @@ ROWS = """program rows(M, N):
 """
 WHOLE = ROWS.format(more="", value="x[i, :] * x[i, :]", region="[i, :]")
 TILED = ROWS.format(more=", j: N", value="x[i, j] * x[i, j]", region="[i, j]")
+SPREAD = ROWS.format(more="", value="x[i, :][:, None, :]", region="[i, :]").replace("] = a", "] = sum(a, axis=1)")
 NAMED = "schedule s for rows:\n    f on sm, tile(i=32)\n"
 
 
@@ -35,9 +36,10 @@ NAMED = "schedule s for rows:\n    f on sm, tile(i=32)\n"
         (WHOLE, {"M": 4096, "N": 4096}, {"i": 2}),
         (WHOLE, {"M": 40, "N": 512}, {"i": 16}),
         (WHOLE, {"M": 4096, "N": 100000}, {"i": 1}),
+        (SPREAD, {"M": 4096, "N": 128}, {"i": 64}),
         (WHOLE + NAMED, {"M": 4096, "N": 4096}, {"i": 32}),
     ],
-    ids=["tiles", "few rows", "short rows", "padded rows", "long rows", "rounded down", "one row", "named"],
+    ids=["tiles", "few rows", "short rows", "padded rows", "long rows", "rounded down", "one row", "spread", "named"],
 )
 def test_values_of_whole_rows_get_fewer_rows(text: str, numbers: dict[str, int], tiles: dict[str, int]) -> None:
     module = parse_text(text, "test.tl")
