@@ -122,6 +122,27 @@ schedule s for p:
 """
 AWAIT = "consumer_tile_wait(c[i, :])"
 
+# The second counter of rank 0 tells nothing of the first one of rank 1.
+CROSSED = """    h : symmetric [M, 2, N]
+
+    compute fill(i: M):
+        h[i, 0, :] = x[i, :]
+        producer_tile_notify(h[i, 0, :])
+        h[i, 1, :] = x[i, :]
+        producer_tile_notify(h[i, 1, :])
+
+    compute take(i: M):
+        if rank == 0:
+            consumer_tile_wait(h[i, 1, :])
+            y[i, :] = {read}
+        else:
+            y[i, :] = x[i, :]
+
+schedule s for p:
+    fill on sm(1), tile(i=1)
+    take on sm(1), tile(i=1)
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
@@ -157,6 +178,12 @@ PAIRS = {
         words="reads c of rank 1, which rank 1, first tile (i=0) also writes, and nothing orders the two",
         bad=BRANCH.format(before="d[i, :] = x[i, :]", after=AWAIT),
         good=BRANCH.format(before=AWAIT, after="d[i, :] = x[i, :]"),
+    ),
+    "a wait for a counter of another rank": Pair(
+        kind=OrderingError,
+        words="reads h of rank 1, which rank 1, fill tile (i=0) also writes, and nothing orders the two",
+        bad=CROSSED.format(read="h[i, 0, :] @ (rank + 1)"),
+        good=CROSSED.format(read="h[i, 1, :]"),
     ),
 }
 

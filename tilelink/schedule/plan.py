@@ -114,6 +114,20 @@ class Plan:
         raise KeyError(channel)
 
     @cached_property
+    def counters(self) -> Ints:
+        """The counter of each signal, numbered rank by rank and channel by channel."""
+        return self.signals.peer * self.channels + self.signals.channel
+
+    @cached_property
+    def channel_tensors(self) -> Ints:
+        """channel -> the number of its tensor."""
+        tensors = np.zeros(self.channels, np.int64)
+        for (tensor, kind), grid in self.bound.channels.items():
+            base = self.channel_base[tensor, kind]
+            tensors[base : base + grid.count] = self.bound.tensors[tensor].number
+        return tensors
+
+    @cached_property
     def _starts(self) -> list[str]:
         return [name for name, _ in sorted(self.first_task.items(), key=lambda item: item[1])]
 

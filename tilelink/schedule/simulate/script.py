@@ -319,7 +319,7 @@ class _Builder:
     def signals(self) -> None:
         """All waits and notifies; waits for slices of a product stand between its parts."""
         s = self.plan.signals
-        what = s.peer * max(self.plan.channels, 1) + s.channel
+        what = self.plan.counters
         position, sub = s.position.copy(), np.zeros(len(s.task), np.int64)
         for number, (back, count) in self.late.items():
             rows = np.flatnonzero(s.statement == number)

@@ -56,31 +56,27 @@ class HappensBefore:
         stream, position, rank = np.array(columns, dtype=np.int64).reshape(-1, 3).T
         return stream, position, rank
 
-    def _channel(self, rows: Ints) -> Ints:
-        s = self.plan.signals
-        return s.peer[rows] * max(self.plan.channels, 1) + s.channel[rows]
-
     @cached_property
     def _notifies(self) -> tuple[Ints, Ints, Ints]:
         """(task, position, channel) of all notifies, by task."""
         s = self.plan.signals
         rows = np.flatnonzero(s.kind == NOTIFY)
         rows = rows[np.argsort(s.task[rows], kind="stable")]
-        return s.task[rows], s.position[rows], self._channel(rows)
+        return s.task[rows], s.position[rows], self.plan.counters[rows]
 
     @cached_property
     def _waits(self) -> tuple[Ints, Ints]:
         """(task x channel, first position) of all waits, by task x channel."""
         s = self.plan.signals
         rows = np.flatnonzero(s.kind == WAIT)
-        key = s.task[rows] * self._channels + self._channel(rows)
+        key = s.task[rows] * self._channels + self.plan.counters[rows]
         order = np.lexsort((s.position[rows], key))
         key, first = np.unique(key[order], return_index=True)
         return key, s.position[rows][order][first]
 
     @property
     def _channels(self) -> int:
-        return self.plan.bound.ranks * max(self.plan.channels, 1)
+        return self.plan.bound.ranks * self.plan.channels
 
     def _one_hop(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         """a's task notifies, after a, a channel that b's task waits for before b."""
@@ -144,7 +140,7 @@ class HappensBefore:
         """Per lane its notifies (places, channels); per channel its waits (lane, place)."""
         s = self.plan.signals
         lane, key = self.plan.lane[s.task], self.key(s.task, s.position)
-        channel = self._channel(np.arange(len(s.task)))
+        channel = self.plan.counters
         notifies: list[tuple[list[int], list[int]]] = [([], []) for _ in self.plan.lanes]
         waits: dict[int, list[tuple[int, int]]] = {}
         for row in np.lexsort((key, lane)):

@@ -86,13 +86,9 @@ def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
     far = np.flatnonzero((a.kind == WRITE) & np.isin(a.tensor, list(outs)) & (a.peer != _rank_of(plan, a.task)))
     if not len(far):
         return
-    numbers = np.full(max(plan.channels, 1), -1)
-    for (tensor, kind), grid in plan.bound.channels.items():
-        base = plan.channel_base[tensor, kind]
-        numbers[base : base + grid.count] = plan.bound.tensors[tensor].number
     rows = np.flatnonzero(s.kind == NOTIFY)
     ranks, count = plan.bound.ranks, len(plan.bound.tensors)
-    key = (s.task[rows] * ranks + s.peer[rows]) * count + numbers[s.channel[rows]]
+    key = (s.task[rows] * ranks + s.peer[rows]) * count + plan.channel_tensors[s.channel[rows]]
     last: dict[int, int] = {}
     for k, position in zip(key.tolist(), s.position[rows].tolist(), strict=True):
         last[k] = max(position, last.get(k, -1))

@@ -87,7 +87,7 @@ class _Run:
         self.plan = plan
         s = plan.signals
         self.is_wait: list[bool] = (s.kind == WAIT).tolist()
-        self.key: list[int] = (s.peer * max(plan.channels, 1) + s.channel).tolist()
+        self.key: list[int] = plan.counters.tolist()
         self.scripts = [script.tolist() for script in scripts]
         self.cursor = [0] * len(scripts)
         grids = [plan.thresholds[k].reshape(plan.bound.ranks, -1) for k in plan.bound.channels]

@@ -13,10 +13,9 @@ def waits_are_free(plan: Plan) -> bool:
 
     Then no wait of a queue can hold up, for ever, what stands behind it: also if that was issued before it.
     """
-    signals, channels = plan.signals, max(plan.channels, 1)
+    signals, channel = plan.signals, plan.counters
     queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.lanes], dtype=bool)
     by_queue = queued[plan.lane[signals.task]]
-    channel = signals.peer * channels + signals.channel
     awaited = np.unique(channel[by_queue & (signals.kind == WAIT)])
     if not len(awaited):
         return True

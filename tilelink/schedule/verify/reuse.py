@@ -78,15 +78,11 @@ def _meetings(plan: Plan, asked: np.ndarray) -> Iterator[_Meeting]:
     a, s = plan.accesses, plan.signals
     kernel = np.array([n for n, _, _ in plan.lanes])
     rank = np.array([r for _, r, _ in plan.lanes])
-    numbers = np.full(max(plan.channels, 1), -1)
-    for (tensor, kind), grid in plan.bound.channels.items():
-        base = plan.channel_base[tensor, kind]
-        numbers[base : base + grid.count] = plan.bound.tensors[tensor].number
     notify = s.kind == NOTIFY
     task = np.concatenate([a.task, s.task[notify]])
     position = np.concatenate([a.position, s.position[notify]])
     peer = np.concatenate([a.peer, s.peer[notify]])
-    tensor = np.concatenate([a.tensor, numbers[s.channel[notify]]])
+    tensor = np.concatenate([a.tensor, plan.channel_tensors[s.channel[notify]]])
     statement = np.concatenate([a.statement, s.statement[notify]])
     own = rank[plan.lane[task]]
     rows = np.stack([kernel[plan.lane[task]], own, peer, tensor], axis=1)
