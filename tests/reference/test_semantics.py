@@ -91,7 +91,7 @@ program p(M):
 """
 
 
-@pytest.mark.parametrize("condition", ["s == rank + 1", "not (s != rank + 1 or rank != rank)"])
+@pytest.mark.parametrize("condition", ["s == rank + 1", "s + 1 == rank + 2", "not (s != rank + 1 or rank != rank)"])
 def test_ranks_are_modulo_ranks(condition: str) -> None:
     """Also where a comparison lies deep in a condition."""
     given, out = texts.outputs(RANK_TEXT.replace("CONDITION", condition), 3, {"M": 2})

@@ -26,7 +26,6 @@ from tilelink.runtime.cuda.order import between_kernels, kernels_in_order
 from tilelink.runtime.cuda.recorded import recorded
 from tilelink.runtime.cuda.spec import GpuKernel as Spec
 from tilelink.runtime.cuda.spec import GpuProgram
-from tilelink.schedule.verify.queues import waits_are_free
 
 RANKS = 3
 
@@ -291,46 +290,6 @@ def test_queues_whose_waits_may_come_first_are_told_from_others(case: Any) -> No
     left = stuck(program, [waits_first(program, rank) for rank in range(RANKS)])
     assert program.branches == (not left)
     assert program.branches != name(case).startswith("all_gather_ring"), "no other needs its queue as it is"
-
-
-RELAYED = """    compute work(i: M):
-        if rank != 0:
-            consumer_tile_wait(u[i, :])
-        c[i, :] = x[i, :]
-        producer_tile_notify(c[i, :])
-
-    comm send(i: M):
-        consumer_tile_wait(c[i, :])
-        if rank != ranks - 1:
-            tile_push_data(u[i, :] @ (rank + 1), c[i, :])
-            producer_tile_notify(u[i, :] @ (rank + 1))
-"""
-
-
-@pytest.mark.parametrize("relayed", [False, True])
-def test_waits_for_what_kernels_make_of_a_copy_engines_flags_are_not_free(relayed: bool) -> None:
-    """From the second tile on, a wait for a kernel may stand before the flag without which a peer makes nothing."""
-    text = f"""program relayed(M, N):
-    x : in        [M, N]
-    c : local     [M, N]
-    u : symmetric [M, N]
-    y : out       [M, N]
-
-{RELAYED if relayed else RELAYED.replace("rank != 0:", "rank > ranks:")}
-    compute take(i: M):
-        if rank != 0:
-            consumer_tile_wait(u[i, :])
-        y[i, :] = x[i, :]
-
-schedule engine for relayed:
-    work on sm, tile(i=64)
-    send on copy_engine, tile(i=64)
-    take on sm, tile(i=64)
-"""
-    module = compiler.parse(text, "relayed.tl")
-    sizes, schedule = {"M": 128, "N": 256}, module.schedules[0]
-    plan = compiler.plan(module.program(), schedule, ranks=2, dims=sizes, dtype="bf16", target="sm_90")
-    assert waits_are_free(plan) is not relayed
 
 
 def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest.MonkeyPatch) -> None:

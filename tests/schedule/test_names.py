@@ -113,6 +113,26 @@ def test_the_last_of_equal_words_in_a_chain_is_meant_and_a_long_chain_has_its_ow
     assert '.knobs("ad", warps=4)\n' in str(caught.value)
 
 
+def test_a_word_is_found_on_each_line_of_its_call() -> None:
+    with pytest.raises(TileSizeError) as caught:
+        tilelink.schedule(PROGRAM).tile(
+            "add",
+            i=8, q=4,
+        )  # fmt: skip
+    place = caught.value.location
+    assert place is not None
+    assert (place.source_line() or "")[place.column - 1 :] == "q=4,"
+
+
+def test_a_part_keeps_its_place_whatever_is_added_to_it() -> None:
+    first = tilelink.schedule(PROGRAM).tile("add", i=8)
+    more = (
+        first.order("add", IndexOrder(index="i"))
+        .knobs("add", warps=4)
+    )  # fmt: skip
+    assert more.stage("add").at("tile.i") == first.stage("add").at("tile.i")
+
+
 def test_a_name_that_is_not_written_there_has_its_line() -> None:
     name = "".join(["se", "nt"])
     with pytest.raises(ScheduleError) as caught:

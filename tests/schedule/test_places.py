@@ -319,6 +319,21 @@ def test_a_name_keeps_nothing_of_the_round_before_the_last() -> None:
     assert bound("", dims={"M": 8, "N": 24}, head=kept, schedule="tile(n=8)").stages["a"].count("n") == 3
 
 
+@pytest.mark.parametrize(("around", "safe"), [("if ranks == 2:", True), ("for (s: ranks):", False)])
+def test_what_stands_before_a_loop_comes_after_it_in_another_loop(around: str, safe: bool) -> None:
+    loop = ("for (n: N):", "    t = sum(x[i, n], axis=1)", "    m += t")
+    before = ("m = zeros(f32)", "t = m", "u = m")
+    top = LOOP.format("", "", "\n        ".join((*before, "for (s: ranks):", "    u += t", *loop, "y[i] = m + u")))
+    assert bound("", dims={"M": 8, "N": 24}, head=top, schedule="tile(n=8)").stages["a"].count("n") == 3
+    inside = (f"    {line}" for line in ("u += t", *loop))
+    head = LOOP.format("", "", "\n        ".join((*before, around, *inside, "y[i] = m + u")))
+    if safe:
+        assert bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=8)").stages["a"].count("n") == 3
+        return
+    with pytest.raises(TileSizeError, match="keeps in t what it made of the last one"):
+        bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=8)")
+
+
 ATTENTION = """program p(M, N, D):
     q : in [M, D]
     k : in [N, D]

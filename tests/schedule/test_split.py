@@ -237,6 +237,7 @@ REFUSED = {
     "in a loop or under a condition": [f"a = {DOT}", "if rank == 0:", f"    a = {DOT}", "y[i, j] = a"],
     "more than wait before": ["z[i, j] = 1.0", f"y[i, j] = {DOT}"],
     "not of two regions": ["y[i, j] = dot(silu(x[i, :]), w[j, :].T)"],
+    "do not contract one `:`": [f"a = {DOT}", "y[i, j] = a + dot(u[i, :], v[j, :].T)"],
     "not the tile that its indices make": [f"a = {DOT}", "y[i, j] = a + dot(w[j, :], x[i, :].T).T"],
 }
 
@@ -244,7 +245,7 @@ REFUSED = {
 @pytest.mark.parametrize(("why", "body"), REFUSED.items(), ids=list(REFUSED))
 def test_what_cannot_be_divided_says_why(why: str, body: list[str]) -> None:
     text = PRODUCT.replace(f"y[i, j] = {DOT}", "\n        ".join(body)).replace(
-        "    y :", "    z : local [M, N]\n    y :"
+        "    y :", "    z : local [M, N]\n    u : in [M, N]\n    v : in [N, N]\n    y :"
     )
     module = tilelink.parse(text + "\n" + TEXT.format(", split_tail 4"))
     dims = {"M": 208, "N": 64, "K": 64}
@@ -344,7 +345,13 @@ def test_a_wait_stays_where_it_guards_more_than_the_products(body: list[str], wa
     verify(make_plan(bound))
 
 
-@pytest.mark.parametrize(("value", "pieces"), [("a + 1.0", 2), ("a - max(a, axis=0)[None, :]", 1), ("call f.g(a)", 1)])
+@pytest.mark.parametrize(
+    ("value", "pieces"),
+    [
+        ("a + 1.0", 2), ("a + pos(i)[:, None]", 2), ("a + pos(j)[None, :]", 2),
+        ("a - max(a, axis=0)[None, :]", 1), ("call f.g(a)", 1),
+    ],
+)  # fmt: skip
 def test_what_needs_whole_columns_gets_them(value: str, pieces: int) -> None:
     body = f"a = {DOT}\n        y[i, j] = {value}"
     bound = product(13, 4, text=PRODUCT.replace(f"y[i, j] = {DOT}", body))

@@ -270,15 +270,19 @@ class _Rounds:
         body, inside = self.stage.stage.body, {id(s) for s in statements((self.loop,))}
         every = list(statements(body))
         at = next(n for n, s in enumerate(every) if s is self.loop)
-        nested = all(s is not self.loop for s in body)
+        around = next((n for n, s in enumerate(every[:at]) if isinstance(s, For) and self._is_in(s)), at)
         gone: set[str] = set()
-        for statement in [*every[at:], *(every[:at] if nested else ())]:
+        # What stands before the loop within another one comes again in the next round of that.
+        for statement in [*every[at:], *every[around:at]]:
             if id(statement) in inside:
                 continue
             value = value_of(statement)
             yield from sorted((local_names(value) & self.assigned.keys()) - gone if value is not None else ())
             if isinstance(statement, Assign) and any(statement is s for s in body):
                 gone.add(statement.name)
+
+    def _is_in(self, loop: For) -> bool:
+        return any(s is self.loop for s in statements(loop.body))
 
     def _is_carried_on(self, name: str) -> bool:
         """Whether a name ends each round as the value of a carried one, which got it as the last of both."""

@@ -48,7 +48,7 @@ def test_only_the_h200_claims_to_be_measured() -> None:
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    machine = replace(H200S, name="mine", tile_flops={"128x256": 7e14}, sources={"sms": "measured: here"})
+    machine = replace(H200S, name="mine", tile_flops={"128x256": 7e14, "64x64": 0.5}, sources={"sms": "measured: here"})
     save_machine(machine, tmp_path / "mine.json")
     loaded = load_machine(tmp_path / "mine.json")
     assert loaded == machine
