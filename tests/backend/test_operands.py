@@ -12,6 +12,8 @@ TEXT = """
 program product(M, N, K):
     x : in [2, M, K]
     w : in [2, K, N]
+    u : in [2, K, M]
+    v : in [2, N, K]
     y : out [M, N]
     compute f(i: M, j: N):
         y[i, j] = dot({left}, {right})
@@ -32,6 +34,59 @@ def test_what_is_computed_is_zero_beyond_the_contracted_axis(k: int) -> None:
     masks = re.findall(beyond + r"(\[.*?\]), tl.exp", rendered("exp(x[1, i, :])", "exp(w[0, :, j])", k, "f32"))
     assert masks == (["[None, :]", "[:, None]"] if k == 104 else [])
     assert "tl.where" not in rendered("x[0, i, :]", "w[0, :, j]", k, "f32")
+
+
+@pytest.mark.parametrize(("left", "right"), [("x[0, i, :]", "b"), ("a", "w[0, :, j]"), ("a", "b"), ("a.T.T", "b.T.T")])
+def test_a_name_that_holds_a_whole_tile_is_not_multiplied_in_slices(left: str, right: str) -> None:
+    names = "a = exp(x[1, i, :])\n        b = exp(w[1, :, j])\n        y[i, j] ="
+    sample = Sample(
+        text=TEXT.format(left=left, right=right).replace("y[i, j] =", names), numbers={"M": 64, "N": 64, "K": 128}
+    )
+    assert "for k_0" not in emitted(sample.bound(ranks=1, target="sm_90")).text
+
+
+@pytest.mark.parametrize("left", ["x[0, i, :] * r[:, None]", "(u[0, :, i] * r[None, :]).T"])
+@pytest.mark.parametrize("right", ["w[0, :, j] * c[None, :]", "(v[0, j, :] * c[:, None]).T"])
+def test_a_name_along_the_other_axis_is_multiplied_in_slices(left: str, right: str) -> None:
+    names = "r = sum(x[1, i, :], axis=1)\n        c = sum(w[1, :, j], axis=0)\n        y[i, j] ="
+    text = TEXT.format(left=left, right=right).replace("y[i, j] =", names)
+    source = emitted(Sample(text=text, numbers={"M": 64, "N": 64, "K": 128}).bound(ranks=1, target="sm_90")).text
+    assert len(re.findall(r" = \(k_2 \+ tl.arange", source)) == 2
+
+
+SUMS = """
+program sums(N, K):
+    w : in [K, K]
+    z : in [{shape}]
+    y : out [N]
+    compute f(j: N):
+        a = {first}
+        y[j] = sum({value})
+schedule s for sums:
+    f on sm, tile(j=64, k=32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "value", "sliced"),
+    [
+        ("K, N", "dot(w[:, :], z[:, j]), axis=0", ["k_0", "k_1", "k_1"]),
+        ("N, K", "dot(z[j, :], w[:, :]), axis=1", ["k_1", "k_1", "k_0"]),
+        ("N, K", "dot(a, w[:, :]), axis=1", ["k_0"]),
+    ],
+)
+def test_a_product_that_is_added_up_is_made_in_slices(shape: str, value: str, sliced: list[str]) -> None:
+    """Of the rows of its left side, or of the columns of its right one; both have slices of what is contracted."""
+    text = SUMS.format(shape=shape, value=value, first="z[:, j]" if shape == "K, N" else "z[j, :]")
+    source = emitted(Sample(text=text, numbers={"N": 64, "K": 128}).bound(ranks=1, target="sm_90")).text
+    assert re.findall(r" = \((k_\d) \+ tl.arange", source) == sliced
+
+
+def test_a_transposed_box_is_loaded_as_it_lies() -> None:
+    text = rendered("u[1, :, i].T", "v[0, j, :].T", 128, "bf16")
+    assert re.findall(r"\w+_boxes_\w+\.load\(.*\)", text) == [
+        "u_boxes_32x64.load([1 * 128 + k_0, i * 64])", "v_boxes_64x32.load([j * 64, k_0])",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("half", [0, 1])

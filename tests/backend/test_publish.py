@@ -42,6 +42,21 @@ BODIES = {
          "y[i, :] = v + dot(c[i, :], w[:, :].T)"],
         ["v = dot(c[i, :], w[:, :].T)", "y[i, :] = v + dot(c[i, :], w[:, :].T)"],
     ),
+    "in one branch alone": (
+        ["c[i, :] = x[i, :]", "v = dot(c[i, :], w[:, :].T)", "if rank == 0:", "    c[i, :] = x[i, :] * 3.0",
+         "y[i, :] = v + dot(c[i, :], w[:, :].T)"],
+        ["v = dot(c[i, :], w[:, :].T)", "c[i, :] = x[i, :] * 3.0", "y[i, :] = v + dot(c[i, :], w[:, :].T)"],
+    ),
+    "overwritten after a branch that loads": (
+        ["c[i, :] = x[i, :]", "v = zeros(f32)", "if rank == 0:", "    v = dot(c[i, :], w[:, :].T)",
+         "c[i, :] = x[i, :] * 3.0", "y[i, :] = v"],
+        ["v = dot(c[i, :], w[:, :].T)", "c[i, :] = x[i, :] * 3.0"],
+    ),
+    "in the other branch alone": (
+        ["v = zeros(f32)", "if rank == 0:", "    v = v + 1.0", "else:", "    c[i, :] = x[i, :]",
+         "if rank == 1:", "    v = v + dot(c[i, :], w[:, :].T)", "y[i, :] = v"],
+        ["v = v + dot(c[i, :], w[:, :].T)"],
+    ),
     "a part of each round": (
         ["for (s: ranks):", "    h[s, i, :] = x[i, :]", "acc = zeros(f32)", "for (s: ranks):",
          "    acc += dot(h[s, i, :], w[:, :].T)", "y[i, :] = acc"],
