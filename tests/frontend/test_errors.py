@@ -41,6 +41,11 @@ CASES = [
     ("i = 3", DuplicateNameError, "i cannot be assigned", 9),
     ("tile_pull_data(y[i, j], x[i, j] + 1)", StageError, "tile_pull_data copies a region", 9),
     ("tile_push_data(y[i, j])", ParseError, "tile_push_data takes 2 arguments, not 1", 9),
+    ("tile_push_data(y[i, j], x[i, j], scope=1)", ParseError, "tile_push_data takes no argument scope=", 42),
+    ("y[i, j] = exp(x[i, j], base=2)", ParseError, "exp takes no argument base=", 32),
+    ("y[i, j] = max(x[i, :], axis=1, initial=0.0)[:, None]", ParseError, "max takes no argument initial=", 40),
+    ("y[i, j] = f16(x[i, j], rounding=1)", ParseError, "f16 takes no argument rounding=", 32),
+    ("y[i, j] = call m.f(x[i, j], eps=1)", ParseError, "call takes no argument eps=", 37),
     ("if x[i, j] > 0: y[i, j] = 1", ParseError, "did not expect 'y' here", 25),
 ]
 

@@ -256,7 +256,8 @@ def _primitive(scope: Scope, call: ast.Call, name: str) -> Statement:
     if name not in PRIMITIVES:
         raise scope.unknown(call, name, "primitive", PRIMITIVES)
     wanted = 2 if name in MOVES else 1
-    if len(call.args) != wanted or call.keywords:
+    scope.named_arguments(call)
+    if len(call.args) != wanted:
         message = f"{name} takes {wanted} argument{'s' if wanted > 1 else ''}, not {len(call.args)}"
         raise ParseError(message, location=place, hint="see docs/language.md")
     region = scope.region(call.args[0])

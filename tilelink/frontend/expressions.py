@@ -259,6 +259,7 @@ class Scope:
 
     def _call(self, node: ast.Call) -> Value:
         place = self.location(node)
+        self.named_arguments(node, *(("axis",) if ast.unparse(node.func) in REDUCTIONS else ()))
         if isinstance(node.func, ast.Attribute):
             return self._method(node, node.func)
         if not isinstance(node.func, ast.Name):
@@ -284,6 +285,15 @@ class Scope:
             known = [*builders, *ELEMENTWISE, *REDUCTIONS, *DTYPES]
             raise self.unknown(node, name, "function", known)
         return builders[name](node)
+
+    def named_arguments(self, node: ast.Call, *known: str) -> None:
+        """Refuse arguments by a name that the function does not have: nothing that is given is left out."""
+        name = ast.unparse(node.func)
+        for keyword in node.keywords:
+            if keyword.arg not in known:
+                given = "**" if keyword.arg is None else f"{keyword.arg}="
+                hint = "take it away, or give it by its place; docs/language.md says what each function takes"
+                raise ParseError(f"{name} takes no argument {given}", location=self.location(keyword), hint=hint)
 
     def _arity(self, node: ast.Call, *counts: int) -> None:
         if len(node.args) not in counts:

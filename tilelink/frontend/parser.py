@@ -319,7 +319,7 @@ class _Build(Transformer_NonRecursive[Token, Any]):
 
     def user_call(self, meta: Meta, items: list[Any]) -> ast.expr:
         function, arguments = items
-        return _at(ast.Call(func=ast.Name(id="call"), args=[function, *(arguments or [])], keywords=[]), meta)
+        return self.call(meta, [ast.Name(id="call"), [function, *(arguments or [])]])
 
     def postfix_name(self, meta: Meta, items: list[Any]) -> ast.expr:
         node: ast.expr = _at(ast.Name(id=str(items[0])), meta)
