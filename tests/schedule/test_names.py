@@ -208,6 +208,7 @@ def test_resources_and_orders_may_be_given_by_their_texts(text: str) -> None:
     [
         (lambda s: s.on("send", "sms(1)"), "no resource 'sms(1)'"),
         (lambda s: s.on("send", 3), "3 runs no stage"),
+        (lambda s: s.on("send", "sm(0)"), "sm 0 of send"),
         (lambda s: s.tile("send", i="a"), "size i='a' of send"),
         (lambda s: s.tile("send", i=2.5), "size i=2.5 of send"),
         (lambda s: s.channel("left", M=0), "size M=0 of left"),

@@ -91,6 +91,7 @@ def test_every_schedule_survives_printing(
         ("    gather on the_moon", "did not expect 'the_moon' here", 15),
         ("    gather tile(i=)", "did not expect ')' here", 19),
         ("    gather tile(i=0)", "0 is not a size", 17),
+        ("    gather on sm(0)", "0 is not a size", 12),
         ("    gather push, push", "the direction (push / pull) is given twice", 18),
         ("    gather on sm, in f", "where gather runs (on ... / in ...) is given twice", 19),
         ("    gather on", "did not expect 'the end of the line' here", 14),

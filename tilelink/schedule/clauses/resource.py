@@ -7,7 +7,7 @@ from typing import Any
 
 from tilelink.errors import ScheduleError, did_you_mean
 from tilelink.ir.program import Program
-from tilelink.schedule.clause import Part
+from tilelink.schedule.clause import Part, check_count, positive
 from tilelink.schedule.clauses.clause import FAR, Clause, Numbers, ratio
 from tilelink.schedule.values import CopyEngine, Fused, Resource, Sm
 
@@ -16,14 +16,16 @@ def _read(rule: str, children: Sequence[Any]) -> Resource:
     if rule == "copy_engine":
         return CopyEngine()
     if rule == "sm":
-        return Sm(programs=int(children[0]) if children and children[0] is not None else None)
+        return Sm(programs=positive(children[0]) if children and children[0] is not None else None)
     place = children[1] if len(children) > 1 else None
     return Fused(stage=str(children[0]), place=str(place or "epilogue"))
 
 
-def _valid(_: str, value: Resource | None) -> None:
+def _valid(owner: str, value: Resource | None) -> None:
     if not isinstance(value, CopyEngine | Sm | Fused):
         raise ScheduleError(f"{value!r} runs no stage", hint="one of copy_engine, sm, sm(n), in STAGE epilogue")
+    if isinstance(value, Sm):
+        check_count("sm", owner, value.programs, "sm(n) has one program or more; `on sm` takes what other stages leave")
 
 
 def _inner(value: Resource | None) -> Sequence[tuple[str, str]]:
