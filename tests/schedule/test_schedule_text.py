@@ -85,6 +85,13 @@ def test_every_schedule_survives_printing(
     assert parse_schedule(str(schedule)) == schedule
 
 
+@pytest.mark.parametrize("inside", ["s step +1", "group(i, 8), s step +1", "s = (rank + 1), 3", "s ="])
+def test_a_mistake_in_brackets_is_answered_with_what_stands_in_them(inside: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_schedule(f"schedule a for b:\n    gather on sm(2), order({inside})\n", "file.tl")
+    assert caught.value.hint == "it is written like `order(s = rank + 1 step +1, i, group(i, 8))`"
+
+
 @pytest.mark.parametrize(
     ("line", "message", "column"),
     [

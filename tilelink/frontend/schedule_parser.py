@@ -135,7 +135,19 @@ def _unexpected(error: UnexpectedInput, line: str, place: Location) -> ParseErro
     begins = any(word in one.first_words for one in words())
     if isinstance(error, UnexpectedToken) and "COMMA" in error.expected and begins:
         hint = f"parts are separated by commas: put one before {word}"
+    elif (opened := _opened(line[: start - 1])) is not None:
+        hint = f"it is written like {opened.written}"
     return ParseError(f"did not expect {found!r} here", location=where, hint=hint)
+
+
+def _opened(before: str) -> Word[Any] | None:
+    """The clause whose brackets are open after the first characters of a line."""
+    for clause in words():
+        for found in re.finditer(rf"\b({'|'.join(clause.first_words)})\s*\(", before):
+            inside = before[found.start() :]
+            if inside.count("(") > inside.count(")"):
+                return clause
+    return None
 
 
 def _code(line: str) -> str:

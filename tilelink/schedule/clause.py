@@ -35,7 +35,7 @@ class Word(Generic[T]):
     name: the name of its value, in chains of methods and for places. default: the value of a line that does not say it.
     rules: rule of the grammar -> what it matches, made of quoted words and the rules and terminals of schedule.lark;
     no two words have rules of the same name. read(rule, children): the value. show: the text of a value.
-    syntax: how it is written, in hints. called: what an error calls it, where {name} is the stage or the tensor.
+    syntax: how it is written, in short. written: an example of it. called: what an error calls it, where {name} is the stage or the tensor.
     valid(owner, value): raises ScheduleError for a value that means nothing. inner: names within a value that have
     places of their own, each with the word that stands there.
     """
@@ -47,6 +47,7 @@ class Word(Generic[T]):
     syntax: str
     read: Callable[[str, Sequence[Any]], T]
     show: Callable[[T], str]
+    written: str = ""
     called: str = ""
     valid: Callable[[str, T], None] = _anything
     inner: Callable[[T], Sequence[tuple[str, str]]] = _no_places
