@@ -8,6 +8,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,7 +77,7 @@ def _depth(value: Any) -> int:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it, from which `checked` makes an equal one: of data classes, collections and int arrays."""
+    """A value as JSON has it, from which `checked` makes an equal one: of data classes, enumerations, collections and int arrays."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, np.ndarray):
@@ -87,6 +88,8 @@ def plain(value: Any) -> Any:
         return sorted(map(plain, value))
     if isinstance(value, tuple | list):
         return [plain(one) for one in value]
+    if isinstance(value, Enum):
+        return value.name
     return str(value) if isinstance(value, Path) else value
 
 
@@ -106,6 +109,8 @@ def _checked(kind: Any, raw: Any, where: str) -> Any:
         return _one_of(typing.get_args(kind), raw, where)
     if dataclasses.is_dataclass(origin) and isinstance(origin, type):
         return _data_class(origin, raw, where)
+    if isinstance(origin, type) and issubclass(origin, Enum):
+        return _member(origin, raw, where)
     if origin in _READERS:
         return _READERS[origin](typing.get_args(kind), raw, where)
     if origin is Any:
@@ -129,6 +134,13 @@ def _data_class(kind: type[Any], raw: Any, where: str) -> Any:
         raise DataError(f"{where} has no {name!r}", hint=MADE)
     hints = typing.get_type_hints(kind)
     return kind(**{name: _checked(hints[name], one, f"{name} of {where}") for name, one in found.items()})
+
+
+def _member(kind: type[Enum], raw: Any, where: str) -> Enum:
+    names = [one.name for one in kind]
+    if raw not in names:
+        raise _unfit(raw, f"one of {', '.join(names)}", where)
+    return kind[raw]
 
 
 def _object(raw: Any, where: str) -> dict[str, Any]:

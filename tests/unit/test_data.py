@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ from numpy.typing import NDArray
 from tests.odd_files import ODD
 from tilelink.data import DEEPEST, checked, parse_json, plain, read_json
 from tilelink.errors import DataError
+
+
+class Way(Enum):
+    IN = 1
+    OUT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +37,13 @@ class Outer:
     rates: Mapping[str, float]
     anything: Any
     flag: bool
+    way: Way
     counts: NDArray[np.int64]
 
 
 VALUE = Outer(
     file=Path("a/b"), inner=(Inner(at=(1, "x")), Inner(at=(2, "y"), maybe=0.5)), names=frozenset({"p", "q"}),
-    rates={"r": 1.5}, anything={"deep": [1, None]}, flag=True, counts=np.arange(6).reshape(2, 3),
+    rates={"r": 1.5}, anything={"deep": [1, None]}, flag=True, way=Way.OUT, counts=np.arange(6).reshape(2, 3),
 )  # fmt: skip
 
 
@@ -59,6 +66,8 @@ def test_what_is_written_comes_back_equal() -> None:
         ("names", [1], "names of it is 1, not a text"),
         ("rates", {"r": float("inf")}, "r of rates of it is inf, not a number"),
         ("rates", {"r": True}, "r of rates of it is True, not a number"),
+        ("way", "UP", "way of it is 'UP', not one of IN, OUT"),
+        ("way", [], "way of it is [], not one of IN, OUT"),
         ("flag", 1, "flag of it is 1, not true or false"),
         ("counts", {"shape": [-2, -3], "values": [1] * 6}, "not a shape of 6 numbers"),
         ("counts", {"values": [1]}, "counts of it is None, not a list"),

@@ -60,13 +60,12 @@ class Choices(Generic[T]):
 class Clause(Word[T]):
     """A clause of the schedule language.
 
-    manual: what it means, for docs/language.md. written: its form there. check(program, part): raises ScheduleError
+    manual: what it means, for docs/language.md. check(program, part): raises ScheduleError
     for names that a program lacks. rewrite(program, stage, part): the stage as the clause has it, before anything has
     a number. apply(bound): the pass that does it, or refuses it, in a bound program; it finds the stages that have it.
     apart(one, other, dims, ranks): how far two values are from one another, for a search that begins near a schedule.
     """
 
-    written: str
     manual: str
     check: Callable[[Program, Part], None] = _named_rightly
     rewrite: Callable[[Program, Stage, Part], Stage] = _as_it_is
