@@ -77,7 +77,10 @@ def _depth(value: Any) -> int:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it, from which `checked` makes an equal one: of data classes, enumerations, collections and int arrays."""
+    """A value as JSON has it, from which `checked` makes an equal one.
+
+    It is made of data classes, members of enumerations, collections and int arrays.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, np.ndarray):
