@@ -239,6 +239,13 @@ def test_uneven_thresholds_become_a_table() -> None:
     assert ", 3 * ks_round, watch" in uniform.text
 
 
+def test_thresholds_of_a_counter_alone_may_differ_between_ranks() -> None:
+    bound = Sample(text=SHIFTED, numbers={"M": 64}).bound(ranks=2, target="sm_90")
+    counts = dict(make_plan(bound).thresholds)
+    counts["h", "tile"] = np.array([[1], [2]]).reshape(counts["h", "tile"].shape)
+    assert "tl.load(h_tile_thresholds + 0) * h_round" in emit(bound, counts).text
+
+
 def test_offsets_beyond_32_bits() -> None:
     text = """
 program huge(B, M, N):

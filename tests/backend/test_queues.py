@@ -43,6 +43,34 @@ def test_plain_stores_are_no_transfers() -> None:
     assert differences(kernel.plan, lanes, 2) == []
 
 
+LOOPED = """
+program looped(M):
+    x : in [M]
+    h : symmetric [3, M]
+    y : out [M]
+
+    comm send(i: M):
+        for (k: 3):
+            tile_push_data(h[k, i] @ (rank + 1), x[i])
+            producer_tile_notify(h[k, i] @ (rank + 1))
+
+    compute take(i: M):
+        for (k: 3):
+            consumer_tile_wait(h[k, i])
+        y[i] = h[0, i] + h[1, i] + h[2, i]
+
+schedule engine for looped:
+    send on copy_engine, tile(i=16, k=1)
+"""
+
+
+def test_a_copy_engine_copies_and_tells_in_every_round_of_a_loop() -> None:
+    module = compiler.parse(LOOPED)
+    text = compiler.source(module.program(), module.schedules[0], ranks=2, dims={"M": 40})
+    rounds = text.split("for k in range(3):")[1].split("\n\n")[0]
+    assert "queue.copy(" in rounds and "queue.notify(" in rounds
+
+
 REPEATED = """
 program repeated(M, N):
     x : in [M, N]

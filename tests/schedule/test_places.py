@@ -11,7 +11,7 @@ import tilelink
 from tilelink.errors import BindingError, CoverageError, ScheduleError, TileLinkError, TileSizeError
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
-from tilelink.schedule.plan import make_plan
+from tilelink.schedule.plan import WRITE, make_plan
 from tilelink.schedule.verify import refusals
 from tilelink.target import CPU
 
@@ -227,6 +227,31 @@ def test_a_push_into_what_peers_cannot_reach_says_so() -> None:
         bound("", "push", dims={"M": 8, "N": 8}, head=head)
     assert caught.value.message == "stage a cannot push c"
     assert caught.value.hint == "declare c symmetric so that peers can reach it"
+
+
+def test_a_push_to_what_is_no_rank_stays_one() -> None:
+    body = "tile_push_data(h[rank, i, :] @ i, x[i, :])\n        producer_tile_notify(h[rank, i, :] @ i)"
+    with pytest.raises(ScheduleError, match="stage a cannot pull") as caught:
+        bound("", "pull, tile(i=1)", dims={"M": 8, "N": 8}, head=EXCHANGE.format(body))
+    assert caught.value.hint == "every transfer must be between the own rank and one index over the ranks"
+
+
+@pytest.mark.parametrize(
+    ("line", "far"),
+    [
+        ("tile_push_data(h[0, i, :] @ (rank + 1), v[i, :])", "h"),
+        ("tile_pull_data(c[0 + i, :], v[i, :] @ (rank + 1))", "v"),
+        ("rank_copy_data(h[0, i, :] @ (rank + 1), v[i, :])", "h"),
+        ("rank_copy_data(h[0, i, :], v[i, :] @ (rank + 1))", "v"),
+    ],
+)
+def test_what_a_transfer_moves_lies_at_the_peer_and_is_there_after_its_write(line: str, far: str) -> None:
+    head = HEAD + "    v : in symmetric [M, N]\n"
+    plan = make_plan(bound(stage(line).replace("compute", "comm"), head=head))
+    moves, a = plan.transfers, plan.accesses
+    assert {plan.bound.tensor_numbered(int(number)).name for number in moves.tensor} == {far}
+    assert moves.peer.tolist() == [1 - plan.task_name(int(task))[1] for task in moves.task]
+    assert moves.position.tolist() == (a.position[a.kind == WRITE] + 1).tolist()
 
 
 # Tiles of what is contracted ---------------------------------------------------------------------------------

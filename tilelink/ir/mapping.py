@@ -113,8 +113,6 @@ class TileMap:
 def _range(span: Span, size: int, count: int) -> tuple[Scalar, Scalar]:
     if count == 1:
         return const(0), const(1)
-    if span.kind in ("whole", "gather"):
-        return const(0), const(count)
     low = binary("//", span.start, const(size))
     if span.kind == "point" or (size % span.size == 0 and _multiple(span.start, span.size)):
         return low, add(low, const(1))
@@ -192,7 +190,7 @@ def _span(
     )
 
 
-def tile_index(coord: Scalar, scalar_indices: frozenset[str]) -> tuple[Scalar, str] | None:
+def tile_index(coord: Scalar | Whole, scalar_indices: frozenset[str]) -> tuple[Scalar, str] | None:
     """(offset, index name) when the coordinate is a tile index or `offset + index`, else None."""
     match coord:
         case Index(name=name) if name not in scalar_indices:

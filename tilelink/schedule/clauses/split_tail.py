@@ -218,7 +218,7 @@ class _Split:
 
     def _tile(self, coord: Scalar | Whole) -> tuple[Scalar, str] | None:
         """The offset and the index of a coordinate that is a tile."""
-        return None if isinstance(coord, Whole) else tile_index(coord, self.stage.scalar_indices)
+        return tile_index(coord, self.stage.scalar_indices)
 
     def apply(self, kernel: Kernel, cut: _Cut) -> Bound:
         """The bound program with the tail's stages in the kernel, and memory and counters for what they share."""
