@@ -62,6 +62,11 @@ BODIES = {
          "    acc += dot(h[s, i, :], w[:, :].T)", "y[i, :] = acc"],
         ["for (s: ranks):"],
     ),
+    "a part of each round, from the own one on": (
+        ["for (s: ranks):", "    h[s + rank, i, :] = x[i, :]", "acc = zeros(f32)", "for (s: ranks):",
+         "    acc += dot(h[s + rank, i, :], w[:, :].T)", "y[i, :] = acc"],
+        ["for (s: ranks):"],
+    ),
     "the round before": (
         ["acc = zeros(f32)", "for (s: ranks):", "    c[i, :] = x[i, :] * (s + 1)", "    acc += dot(c[i, :], w[:, :].T)",
          "y[i, :] = acc"],

@@ -41,6 +41,8 @@ TESTS = (
     "tests/schedule/test_*.py",
     "tests/backend/test_*.py",
     "tests/reference/test_*.py",
+    "tests/schedule/simulate/test_machine.py",
+    "tests/compiler/test_timelines.py",
     "tests/cli/test_check.py",
     "tests/frontend/test_programs.py",
 )

@@ -176,3 +176,10 @@ def test_a_constant_that_a_name_gets_has_the_name_s_shape(op: str) -> None:
     expected = torch.cat([x[:2], torch.full((2, 3), 0.5)])
     found = texts.one(text, {"M": 4, "N": 3}, x=x)["y"]
     assert torch.equal(found, expected.sum(1) if op == "sum" else expected.amax(1))
+
+
+def test_numbers_are_put_together_in_64_bits() -> None:
+    text = "program p(M):\n    y : out [M]\n    compute f(i: M):\n        a = zeros(f32)\n"
+    text += "        y[i] = a + (1.0 + 0.00000003 + 0.00000003)\n"
+    _, out = texts.outputs(text, 1, {"M": 2})
+    assert out[0]["y"].tolist() == [1 + 2.0**-23] * 2

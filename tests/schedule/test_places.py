@@ -521,3 +521,11 @@ def test_a_name_is_read_after_it_was_assigned(lines: tuple[str, ...], safe: bool
 def test_a_row_of_a_table_is_no_integer(line: str) -> None:
     with pytest.raises(TileLinkError, match=r"rows\[:\] is a row of rows, and an integer is needed here"):
         tilelink.check(tilelink.parse(HEAD + stage(line)).programs[0])
+
+
+def test_of_many_tiles_that_nothing_orders_three_of_each_rank_are_named() -> None:
+    body = "    compute a(i: M):\n        c[0 + i, :] = x[i, :]\n    compute b(i: M):\n        y[i, :] = c[0 + i, :]\n"
+    found = refused(body, "on sm(5), tile(i=8)\n    b on sm(5), tile(i=8)")
+    for rank in range(2):
+        own = [text for text in found if f"OrderingError: rank {rank}, b tile" in text]
+        assert len(own) == 3 and all("nothing orders the two" in text for text in own)

@@ -248,8 +248,7 @@ class _Rounds:
         """Keys are put to a state in any order; a part of the features of each of them is of no use."""
         old, *rest = (self._made(v, state) for v in operands(value))
         used = _used([old, *rest])
-        features = self._is_own(value.q, -1) or self._is_own(value.k, -1)
-        keys = self._is_own(value.k, -2) or self._is_own(value.v, -2)
+        features, keys = self._is_own(value.k, -1), self._is_own(value.k, -2)
         if keys and not features and old.total and all(one.steady for one in rest):
             return Made(part=Part.SUM, carried=old.carried, total=True)
         return _mixed(used.carried) if keys or features else used
