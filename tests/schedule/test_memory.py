@@ -1,10 +1,13 @@
 # pyright: basic
 """Tiles that no processor can hold are refused with the place where they are asked for."""
 
+from dataclasses import replace
+
 import pytest
 
 from tilelink import compiler
 from tilelink.errors import TileSizeError
+from tilelink.schedule.memory import does_not_fit, least
 
 TEXT = """
 program plain(M, N, K):
@@ -78,3 +81,10 @@ def test_a_whole_dimension_counts_and_copies_do_not() -> None:
         planned("tile(i=64)", "cpu", named, K=40000)
     copied = TEXT.replace("dot(x[i, :], w[j, :].T)", "x[i, j]").replace("[M, K]", "[M, N]")
     assert planned("tile(i=4096, j=4096)", "cpu", copied).tasks == 1
+
+
+def test_what_takes_all_of_shared_memory_fits() -> None:
+    bound = planned("tile(i=128, j=256, k=64), stages 4, warps 8").bound
+    most = max(need.bytes for need in least(bound))
+    for room, said in ((most, None), (most - 1, "shared memory")):
+        assert does_not_fit(replace(bound, target=replace(bound.target, shared_memory=room))) == said

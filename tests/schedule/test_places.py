@@ -529,3 +529,7 @@ def test_of_many_tiles_that_nothing_orders_three_of_each_rank_are_named() -> Non
     for rank in range(2):
         own = [text for text in found if f"OrderingError: rank {rank}, b tile" in text]
         assert len(own) == 3 and all("nothing orders the two" in text for text in own)
+
+
+def test_entries_of_a_table_are_known_to_be_below_its_bound() -> None:
+    assert bound(stage("y[i, :] = x[i, :]")).bounds("a").tables == {"rows": (0, DIMS["M"] - 1)}

@@ -48,7 +48,7 @@ def _mixed_radix(names: list[str], counts: Mapping[str, int]) -> dict[str, Scala
         digit = binary("//", TILE, const(below))
         if position > 0:
             digit = binary("%", digit, const(counts[name]))
-        parts[name] = const(0) if counts[name] == 1 else digit
+        parts[name] = digit
         below *= counts[name]
     return parts
 
