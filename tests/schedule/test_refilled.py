@@ -1,9 +1,12 @@
 """A deadlock because a channel serves several steps of a launch is not one of the order of tiles."""
 
+from dataclasses import replace
+
 import pytest
 
 from tilelink import compiler
 from tilelink.errors import ProgressError
+from tilelink.target import CPU
 
 RING = """
 program ring(L, M):
@@ -71,3 +74,29 @@ def test_tiles_that_notify_one_region_together_are_not_blamed() -> None:
     with pytest.raises(ProgressError) as caught:
         compiler.plan(module.programs[0], module.schedules[0], ranks=1, dims={"M": 16, "N": 256})
     assert "again and again" not in caught.value.message and "change the order of tiles" in str(caught.value.hint)
+
+
+SECOND = """
+program second(B):
+    x : in    [B]
+    c : local [B]
+    y : out   [B]
+
+    compute one(b: B):
+        if b == 1:
+            consumer_tile_wait(c[b])
+        y[b] = x[b]
+        if b == 1:
+            producer_tile_notify(c[b])
+
+schedule apart for second:
+    one on sm(2)
+"""
+
+
+@pytest.mark.parametrize("sms", [1, 2])
+def test_a_program_that_gets_its_place_when_another_has_ended_is_run_too(sms: int) -> None:
+    """It waits for itself, and nothing else waits for it."""
+    module = compiler.parse(SECOND)
+    with pytest.raises(ProgressError, match=r"rank 0, one tile \(b=1\): waits for ever for c channel \[1\]"):
+        compiler.plan(module.programs[0], module.schedules[0], ranks=1, dims={"B": 2}, target=replace(CPU, sms=sms))
