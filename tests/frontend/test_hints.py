@@ -24,6 +24,9 @@ program p(M, N, K):
         ),
         ("if x[i, 0] > 0:\n            y[i, j] = 1.0", "f", 7, 12, "x is not a table", "chooses by values of x"),
         ("y[i, j] = dot(x[i, :], w[j, :])", "f", 7, 19, "dot contracts :K", "did you forget .T?"),
+        ("y[i, j] = y[i, j] % 2", "f", 7, 19, "no such operation on tiles", "//, % and ^ are of integers"),
+        ("v = dot(x[i, :], w[j, :].T)\n        y[i, j] = v // 2", "f", 8, 19, "no such operation on tiles", "+ - * /"),
+        ("y[i, j] = x[i, :] @ w[j, :]", "f", 7, 29, "w[j, :] is no rank", "dot(a, b) multiplies"),
         ("y[i, j] = 1.0", "pass", 6, 13, "a stage cannot be called 'pass'", "choose another"),
     ],
 )  # fmt: skip

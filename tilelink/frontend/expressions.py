@@ -146,6 +146,12 @@ class Scope:
         match node:
             case ast.BinOp(left=left, op=ast.MatMult(), right=right):
                 inner = self.region(left)
+                if self._is_tile(right):
+                    message, hint = (
+                        f"{ast.unparse(right)} is no rank",
+                        "@ names the rank of a region; dot(a, b) multiplies",
+                    )
+                    raise ParseError(message, location=self.location(right), hint=hint)
                 return replace(inner, rank=self.scalar(right), location=self.location(node))
             case ast.Subscript(value=ast.Name(id=name)):
                 tensor = self._tensor(node, name)
@@ -157,6 +163,13 @@ class Scope:
             case _:
                 hint = "a region is tensor[coordinates], optionally @ rank"
                 raise ParseError("not a region", location=self.location(node), hint=hint)
+
+    def _is_tile(self, node: ast.expr) -> bool:
+        """Whether an expression is a name's tile, or a region of a tensor that is no table."""
+        name = node.value if isinstance(node, ast.Subscript) else node
+        if not isinstance(name, ast.Name):
+            return False
+        return name.id in self.locals or (name.id in self.tensors and self.tensors[name.id].space != "table")
 
     def _tensor(self, node: ast.AST, name: str) -> Tensor:
         if name not in self.tensors:
@@ -226,6 +239,9 @@ class Scope:
     def _binary(self, node: ast.expr, left: ast.expr, op: ast.operator, right: ast.expr) -> Value:
         place = self.location(node)
         if isinstance(op, ast.FloorDiv | ast.Mod | ast.BitXor):
+            if any(map(self._is_tile, (left, right))):
+                hint = "tiles have + - * / and functions; //, % and ^ are of integers"
+                raise ParseError("no such operation on tiles", location=place, hint=hint)
             return FromScalar(scalar=self.scalar(node), location=place)
         a, b = self.value(left), self.value(right)
         if isinstance(a, FromScalar | Literal) and isinstance(b, FromScalar) and type(op) in _SCALAR_OPS:
