@@ -42,7 +42,7 @@ def _everywhere(_: Program, __: Schedule, ___: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices(Generic[T]):
-    """What a search may try of a clause.
+    """What a search may try of a clause of stages.
 
     name: of the knob, after that of the stage or tensor. labels: words -> value. reason(stage, typing): what keeps a
     stage from having it, or None. together: one choice for all stages that multiply, and not one for each stage.

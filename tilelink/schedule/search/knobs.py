@@ -76,7 +76,7 @@ def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, 
     for reader in readers:
         found += [*reader.place_knobs(host.stage if host else None), *reader.size_knobs(), *reader.order_knobs()]
     for clause in clauses():
-        if (choices := clause.choices) is not None:
+        if (choices := clause.choices) is not None and clause.of == "stage":
             found += _clause_knobs(program, clause, choices, readers)
     shared = [t.name for t in program.tensors if t.symmetric]
     found += [_knob(f"{name} buffers", {str(n): _buffers(name, n) for n in BUFFERS}) for name in shared]
