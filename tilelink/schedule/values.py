@@ -141,7 +141,10 @@ class Schedule:
         return next((t for t in self.tensors if t.name == name), TensorSchedule(name=name))
 
     def say(self, owner: str, clause: Word[T], value: T) -> Schedule:
-        """The schedule with a value for any clause of a stage or a tensor, and of them the one that it is of."""
+        """The schedule with a value for a clause of the stage or tensor `owner`; the methods below are short for it.
+
+        Raises ScheduleError for a value that means nothing.
+        """
         clause.valid(owner, value)
         if clause.of == "tensor":
             part = self.tensor(owner)
