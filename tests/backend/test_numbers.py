@@ -210,3 +210,52 @@ def test_a_mask_may_be_of_integers() -> None:
     expected = [torch.softmax(scores, dim=1).nan_to_num(0.0) @ own["k"]]
     for found in (kernel(inputs), kernel.reference(inputs)):
         assert relative_error([one["o"] for one in found], expected) < 1e-5
+
+
+KEPT_APART = """program kept_apart(M, N, D):
+    q : in [M, D]
+    k : in [N, D]
+    v : in [N, D]
+    y : out [M, D]
+    compute f(i: M):
+        state = online_softmax(f32)
+        for (n: N):
+            state = attend(state, q[i, :], k[n, :], 1.0 / v[n, :], 0.5)
+        y[i, :] = finish(state)
+schedule s for kept_apart:
+    f on sm, tile(i=4, n=4)
+"""
+
+
+def test_computed_values_of_attention_count_to_the_end_of_their_tile() -> None:
+    """Beyond it they are 1 / 0 here, which a weight of 0 makes nan."""
+    module, numbers = compiler.parse(KEPT_APART), {"M": 5, "N": 7, "D": 3}
+    program = module.program()
+    (inputs,) = random_inputs(program, ranks=1, dims=numbers, dtype="f32", launches=1)
+    y = compiler.compile(program, module.schedules[0], ranks=1, dims=numbers)(inputs)[0]["y"]
+    q, k, v = (inputs[0][name].double() for name in "qkv")
+    assert relative_error([y], [torch.softmax(q @ k.T * 0.5, 1) @ (1 / v)]) < 1e-5
+
+
+NARROW = """program narrow(M, a: f32):
+    x : in [M]
+    y : out [M]
+    compute f(i: M):
+        y[i] = x[i] * 0.0 + f16(a) * f16(a) + bf16(a)
+"""
+
+
+def test_numbers_of_16_bits_are_computed_with_in_f32() -> None:
+    program, numbers = compiler.parse(NARROW).program(), {"M": 4, "a": 301.1}
+    (inputs,) = random_inputs(program, ranks=1, dims=numbers, dtype="f32", launches=1)
+    y = compiler.compile(program, None, ranks=1, dims=numbers)(inputs)[0]["y"]
+    assert y.tolist() == 4 * [301.0**2 + 302.0]
+
+
+def test_a_sum_of_integers_has_32_bits_in_the_reference_too() -> None:
+    text = "program p(N):\n    x : in [2, N] i32\n    y : out [2] bool\n"
+    text += "    compute f(j: 2):\n        y[j] = sum(x[j, :], axis=1) > 0\n"
+    program, x = compiler.parse(text).program(), torch.tensor([[2**31 - 1, 1], [1, 1]], dtype=torch.int32)
+    kernel = compiler.compile(program, None, ranks=1, dims={"N": 2})
+    for y in (kernel([{"x": x}])[0]["y"], reference(program, [{"x": x}], {"N": 2})[0]["y"]):
+        assert y.tolist() == [False, True]

@@ -9,8 +9,8 @@ from tilelink.runtime.cuda.boundary import close_launch, open_launch, turn_launc
 
 
 def check_integers(device: str) -> None:
-    a = torch.tensor([-9, -8, -4, -3, -1, 0, 3, 8], dtype=torch.int32, device=device)
-    for divisor in (1, 3, 4, 8):
+    a = torch.tensor([-(2**31), -8, -4, -3, -1, 0, 8, 2**31 - 1], dtype=torch.int32, device=device)
+    for divisor in (1, 3, 4, 8, -3, 2**31 - 1, -(2**31)):
         quotient = torch.full((24,), -99, dtype=torch.int32, device=device)
         remainder = quotient.clone()
         n = torch.tensor([divisor], dtype=torch.int32, device=device)

@@ -141,8 +141,11 @@ class Values:
                 return Tile(text=f"({tile.text})[{view}]" if tile.axes else tile.text, dtype=tile.dtype, axes=axes)
             case Cast(value=inner, dtype=dtype):
                 tile = self.lower(inner, slices)
-                if not tile.axes:
-                    return Tile(text=f"tl.cast({tile.text}, {TRITON[dtype]})", dtype=dtype)
+                if not tile.axes:  # Python may know it, and `tiles.cast` takes what the kernel has
+                    wide = "f32" if dtype in LOW else dtype
+                    tile = Tile(text=f"tl.cast({tile.text}, {TRITON[wide]})", dtype=wide)
+                    if wide == dtype:
+                        return tile
                 tile = self._cast(tile, dtype)
                 return tile if raw or dtype not in LOW else self._cast(tile, "f32")
             case Positions(index=index):
@@ -280,6 +283,10 @@ class Values:
         """An operand of a product; what is computed is made zero beyond the end of the contracted axis."""
         if (box := self._box(value, position, slices)) is not None:
             return box
+        return self._zero_beyond(value, position, slices)
+
+    def _zero_beyond(self, value: Value, position: int, slices: Slices) -> Tile:
+        """A value that is zero beyond the end of an axis, as what is read is there anyway."""
         tile = self.lower(value, slices, raw=True)
         inner = value.value if isinstance(value, Transpose) else value
         return tile if isinstance(inner, Read) else self._masked(tile, position, slices, "0.0")
@@ -372,7 +379,7 @@ class Values:
         masked = self._masked(scores, -1, {}, 'float("-inf")')
         if masked.text != scores.text:
             writer.line(f"{scores.text} = {masked.text}")
-        v = self.named(self.lower(value.v, {}, raw=True))
+        v = self.named(self._zero_beyond(value.v, -2, {}))  # a weight of 0 does not take away what is infinite
         old = self._state(value.state)
         before = f"{old}_m, {old}_l, {old}_acc"
         writer.line(f"{name}_m, {name}_l, {name}_acc = tiles.attend_step({before}, {scores.text}, {v.text})")

@@ -141,7 +141,8 @@ class Evaluator:
                 return self(inner).transpose(-1, -2)
             case Reduce(op=op, value=inner, axis=axis):
                 tile = self(inner)
-                return tile.sum(axis) if op == "sum" else getattr(tile, f"a{op}")(axis)
+                tile = tile.double() if tile.dtype == torch.bool else tile
+                return tile.sum(axis, dtype=tile.dtype) if op == "sum" else getattr(tile, f"a{op}")(axis)
             case Expand(value=inner, pattern=pattern):
                 return self(inner)[tuple(slice(None) if kept else None for kept in pattern)]
             case SoftmaxInit():

@@ -10,14 +10,16 @@ IEEE = tl.constexpr("ieee")  # Triton 3.6 takes no bare string for a default
 
 @portable
 def mod(a, n):
-    """a modulo n, of the sign of n as in Python; 0 < n < 2**30 (Triton's own % takes the sign of a)."""
-    return (a % n + n) % n
+    """a modulo n, of the sign of n as in Python (Triton's own % takes the sign of a); nothing in it leaves 32 bits."""
+    rest = a % n
+    return rest + n * ((rest != 0) & ((rest ^ n) < 0))
 
 
 @portable
 def floordiv(a, n):
-    """The floor of a / n as in Python; 0 < n < 2**30 (Triton's own // rounds towards zero)."""
-    return (a - (a % n + n) % n) // n
+    """The floor of a / n as in Python (Triton's own // rounds towards zero); nothing in it leaves 32 bits."""
+    rest = a % n
+    return a // n - ((rest != 0) & ((rest ^ n) < 0))
 
 
 @portable
