@@ -259,3 +259,62 @@ def test_a_sum_of_integers_has_32_bits_in_the_reference_too() -> None:
     kernel = compiler.compile(program, None, ranks=1, dims={"N": 2})
     for y in (kernel([{"x": x}])[0]["y"], reference(program, [{"x": x}], {"N": 2})[0]["y"]):
         assert y.tolist() == [False, True]
+
+
+SPLIT_STATES = """program split_states(M, N, D):
+    q : in [M, D]
+    k : in [N, D]
+    y : out [M, D]
+    z : out [M, D]
+    compute f(i: M):
+        state = online_softmax(f32)
+        for (n: N):
+            state = attend(state, q[i, :], k[n, :], k[n, :], 0.5)
+        more = state
+        more = attend(more, q[i, :], q[:, :], q[:, :], 0.5)
+        y[i, :] = finish(state)
+        z[i, :] = finish(more)
+"""
+
+
+def test_a_softmax_state_has_more_than_one_name() -> None:
+    program, numbers = compiler.parse(SPLIT_STATES).program(), {"M": 5, "N": 7, "D": 3}
+    (inputs,) = random_inputs(program, ranks=1, dims=numbers, dtype="f32", launches=1)
+    found = compiler.compile(program, None, ranks=1, dims=numbers)(inputs)[0]
+    q, k = (inputs[0][name].double() for name in "qk")
+    for name, keys in (("y", k), ("z", torch.cat([k, q]))):
+        assert relative_error([found[name]], [torch.softmax(q @ keys.T * 0.5, 1) @ keys]) < 1e-5
+
+
+TWO_TYPES = """program two_types(M, whole: bool):
+    x : in [M]
+    y : out [M]
+    compute f(i: M):
+        if whole:
+            t = FIRST
+        else:
+            t = SECOND
+        y[i] = t + 0.5
+"""
+
+
+@pytest.mark.parametrize("pair", [("f16(x[i])", "i32(x[i])"), ("f16(x[i])", "x[i] > 0.0"), ("x[i]", "i32(x[i])")])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_name_holds_the_values_of_all_its_types(pair: tuple[str, str], turn: int) -> None:
+    """Whichever of them comes first."""
+    first, second = pair[::turn]
+    program = compiler.parse(TWO_TYPES.replace("FIRST", first).replace("SECOND", second)).program()
+    x = torch.tensor([-1.25, 0.25, 2.5])
+    for whole, value in ((True, first), (False, second)):
+        kernel = compiler.compile(program, None, ranks=1, dims={"M": 3, "whole": whole})
+        meant = {"i": x.int(), "f": x, "x": x > 0 if ">" in value else x}[value[0]]
+        assert kernel([{"x": x}])[0]["y"].tolist() == (meant + 0.5).tolist()
+
+
+def test_a_name_has_one_type_in_all_of_its_stage() -> None:
+    text = "program p(M):\n    x : in [M] i32\n    y : out [M]\n    compute f(i: M):\n        t = x[i]\n"
+    text += "        u = t * 1073741824\n        t = t + 0.5\n        y[i] = t + u\n"
+    program, x = compiler.parse(text).program(), torch.tensor([4, 5], dtype=torch.int32)
+    kernel = compiler.compile(program, None, ranks=1, dims={"M": 2})
+    for y in (kernel([{"x": x}])[0]["y"], reference(program, [{"x": x}], {"M": 2})[0]["y"]):
+        assert torch.equal(y, x.float() * 2**30)

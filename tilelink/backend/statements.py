@@ -24,6 +24,7 @@ from tilelink.ir.program import (
     For,
     Full,
     If,
+    Local,
     Notify,
     Read,
     Region,
@@ -176,6 +177,8 @@ class Statements:
                 self.values.begin_state(name)
             case Attend():
                 self.values.attend(name, value)
+            case Local(name=other) if self.values.addresses.typing.locals[name].dtype == "state":
+                self.values.copy_state(name, other)
             case _:
                 tile = self.values.lower(value, {})
                 self.writer.line(f"{name} = {self._final(name, tile, isinstance(value, Full))}")

@@ -367,6 +367,10 @@ class Values:
         rows, columns = self.addresses.shape(axes, {})
         self.addresses.writer.line(f"{name}_m, {name}_l, {name}_acc = tiles.attend_begin({rows}, {columns})")
 
+    def copy_state(self, name: str, other: str) -> None:
+        """`name = other`, where that is a state."""
+        self.addresses.writer.line(f"{name}_m, {name}_l, {name}_acc = {other}_m, {other}_l, {other}_acc")
+
     def attend(self, name: str, value: Attend) -> None:
         """`name = attend(state, q, k, v, scale, mask)`."""
         writer = self.addresses.writer

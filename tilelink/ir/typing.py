@@ -379,7 +379,8 @@ def _merge(old: Type, new: Type, statement: Assign) -> Type:
 
 
 def _wider(left: str, right: str) -> str:
-    return left if {left, right} <= {"i32", "bool"} and left == "i32" else "f32" if "f32" in (left, right) else right
+    """The type of a name that has values of two types: it holds both, whichever comes first."""
+    return "i32" if {left, right} == {"i32", "bool"} else "f32"
 
 
 def _check_statements(typing: StageTyping, mistakes: Mistakes) -> None:

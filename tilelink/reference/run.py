@@ -382,9 +382,12 @@ class _Walker:
                 raise TypeError(f"unknown statement {type(statement).__name__}")
 
     def _shaped(self, name: str, value: Any) -> Any:
-        """A value that a name gets, in the name's shape: a constant takes that of what is combined with it."""
-        axes = self.typing.locals[name].axes
-        return value.expand([self._extent(axis) for axis in axes]) if isinstance(value, torch.Tensor) else value
+        """A value in the one shape and type that its name has: a constant takes those of what is combined with it."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        kind = self.typing.locals[name]
+        held = DTYPES.get(kind.dtype, torch.float64)
+        return value.to(torch.float64 if held.is_floating_point else held).expand([self._extent(a) for a in kind.axes])
 
     def _extent(self, axis: Axis) -> int:
         if axis.index is not None:
