@@ -76,7 +76,9 @@ def run(
     ranks: Ranks = 4,
     sets: Sets = None,
     device: Annotated[Device, typer.Option("--device", help="what the ranks are")] = Device.cpu,
-    seed: Annotated[int | None, typer.Option("--seed", help="of the inputs and of random delays")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=-(2**63), max=2**63 - 1, help="of the inputs and of random delays")
+    ] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="launches, back to back")] = 1,
     dtype: Element = Dtype.f32,
     delay: Delay = None,

@@ -235,6 +235,8 @@ def checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:
 
     Raises BindingError and ShapeError.
     """
+    if not isinstance(tables, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
+        raise BindingError(f"tables are a {type(tables).__name__}", hint="tables={name: integers}")
     arrays: dict[str, Any] = {}
     wanted = {t.decl.name: t for t in numbers.tensors.values() if t.decl.space == "table"}
     if unknown := sorted(tables.keys() - wanted.keys()):
@@ -244,7 +246,10 @@ def checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:
         where, hint = table.decl.location, f"tables={{{name!r}: integers, shape {list(shape)}}}"
         if name not in tables:
             raise BindingError(f"table {name!r} has no value", location=where, hint=hint)
-        values = arrays[name] = np.asarray(tables[name])
+        try:
+            values = arrays[name] = np.asarray(tables[name])
+        except (ValueError, TypeError, RuntimeError) as error:  # rows of several lengths, tensors without data
+            raise BindingError(f"table {name!r} is no array: {error}", location=where, hint=hint) from error
         if values.shape != shape:
             raise ShapeError(f"table {name!r} is {list(values.shape)}", location=where, hint=hint)
         if values.dtype.kind not in "iu":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 60.0
 """Seconds that one wait of a CPU rank may take where nobody says otherwise."""
+LONGEST_S = 7 * 24 * 3600
+"""Seconds that anybody may say."""
 
 Tensors = Mapping[str, "torch.Tensor"]
 
@@ -57,7 +60,7 @@ class Kernel:
 
     def reference(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
         """What one launch means: inputs[rank][name] -> outputs[rank][name]. Tables may be left out."""
-        complete = [self._inputs(rank, own) for rank, own in enumerate(inputs)]
+        complete = self._all_inputs(inputs)
         from tilelink.reference.run import run
 
         return [dict(own) for own in run(self.bound.source, complete, self.bound.numbers, dtype=self.bound.dtype)]
@@ -75,16 +78,14 @@ class Kernel:
 
         seed, max_delay_s: random delays before waits, notifies and transfers, to provoke other interleavings.
         trace: keep the events of every lane. deadline_s: seconds that one wait may take.
-        Raises BindingError, ShapeError or DtypeError for inputs that do not fit, RankError for a rank that failed,
+        Raises BindingError, ShapeError or DtypeError for what does not fit, RankError for a rank that failed,
         DeadlineError for a wait that outlived its deadline.
         """
         from tilelink.runtime.cpu import run_cpu
 
-        inputs = tuple(tuple(self._inputs(rank, own) for rank, own in enumerate(one)) for one in launches)
-        for one in inputs:
-            if len(one) != self.bound.ranks:
-                raise BindingError(f"inputs of {len(one)} ranks for a kernel of {self.bound.ranks}")
-        deadline = deadline_s or settings().deadline or DEADLINE_S
+        inputs = tuple(map(self._all_inputs, launches))
+        deadline = _seconds("deadline_s", deadline_s) or settings().deadline or DEADLINE_S
+        _seconds("max_delay_s", max_delay_s)
         return run_cpu(self._job(inputs, deadline_s=deadline, seed=seed, max_delay_s=max_delay_s, trace=trace))
 
     def _job(self, inputs: tuple[tuple[Tensors, ...], ...], **options: Any) -> Job:
@@ -103,15 +104,25 @@ class Kernel:
         )
         return Job(source=self.path, kernels=kernels, layout=layout(self.plan), inputs=inputs, **options)
 
+    def _all_inputs(self, launch: Sequence[Tensors]) -> tuple[dict[str, torch.Tensor], ...]:
+        """The inputs of all ranks for one launch, checked."""
+        hint = "one mapping of names to tensors for each rank: inputs[rank][name]"
+        if not isinstance(launch, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
+            raise BindingError(f"inputs of a launch are a {type(launch).__name__}", hint=hint)
+        given = tuple(launch)
+        for own in given:
+            if not isinstance(own, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise BindingError(f"inputs of a rank are a {type(own).__name__}", hint=hint)
+        if len(given) != self.bound.ranks:
+            raise BindingError(f"inputs of {len(given)} ranks for a kernel of {self.bound.ranks}")
+        return tuple(self._inputs(rank, own) for rank, own in enumerate(given))
+
     def _inputs(self, rank: int, given: Tensors) -> dict[str, torch.Tensor]:
         """The inputs of one rank, checked, with the tables of the kernel."""
         import torch
 
         from tilelink.runtime.job import TORCH_DTYPES
 
-        if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
-            hint = "one mapping of names to tensors for each rank: inputs[rank][name]"
-            raise BindingError(f"inputs of a rank are a {type(given).__name__}", hint=hint)
         tables = {name: torch.as_tensor(np.asarray(value)[rank]).int() for name, value in self.tables.items()}
         wanted = [t for t in self.bound.tensors.values() if t.decl.space in ("in", "table")]
         if unknown := sorted(given.keys() - {t.name for t in wanted}):
@@ -125,6 +136,9 @@ class Kernel:
             if not isinstance(value, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
                 what = f"input {tensor.name!r} of rank {rank} is a {type(value).__name__}"
                 raise BindingError(what, location=tensor.decl.location, hint="inputs are torch tensors")
+            if value.layout != torch.strided or value.is_nested or value.is_meta:
+                what = f"input {tensor.name!r} of rank {rank} is sparse, nested or without data"
+                raise BindingError(what, location=tensor.decl.location, hint="inputs are plain tensors: x.to_dense()")
             if tuple(value.shape) != tensor.shape or value.dtype != TORCH_DTYPES[tensor.dtype]:
                 got = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
                 message = f"input {tensor.name!r} of rank {rank} is {got}"
@@ -135,6 +149,13 @@ class Kernel:
                 raise BindingError(f"table {tensor.name!r} of rank {rank} is not what was compiled", hint=hint)
             result[tensor.name] = _alone(value.detach().cpu().contiguous())
         return result
+
+
+def _seconds(name: str, given: float | None) -> float | None:
+    """Raises BindingError for what is no number of seconds that a wait can last."""
+    if given is None or (isinstance(given, Real) and 0 <= given <= LONGEST_S):
+        return given
+    raise BindingError(f"{name} is {given!r}", hint=f"a number of seconds, from 0 to {LONGEST_S}")
 
 
 def _alone(value: torch.Tensor) -> torch.Tensor:

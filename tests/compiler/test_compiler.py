@@ -3,8 +3,9 @@
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -229,6 +230,34 @@ def test_a_dimension_that_is_no_number(shift: Program) -> None:
         compiler.plan(shift, ranks=2, dims={"M": "many", "N": 3})  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.parametrize("option", ["deadline_s", "max_delay_s"])
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, "5", 10**400])
+def test_a_time_that_nobody_can_wait_for(shift: Program, option: str, seconds: Any) -> None:
+    kernel = compiler.compile(shift, ranks=2, dims=DIMS)
+    with pytest.raises(BindingError, match=f"{option} is {seconds!r}"):
+        kernel.run([inputs(2)], seed=1, **{option: seconds})
+
+
+def test_ranks_may_be_a_number_of_numpy_s(shift: Program) -> None:
+    assert compiler.compile(shift, ranks=cast(Any, np.int64(2)), dims=DIMS)(inputs(2))
+
+
+@pytest.mark.parametrize("odd", [torch.zeros(40, 24).to_sparse(), torch.zeros(40, 24, device="meta")])
+def test_an_input_without_plain_data(shift: Program, odd: torch.Tensor) -> None:
+    kernel = compiler.compile(shift, ranks=2, dims=DIMS)
+    with pytest.raises(BindingError, match="input 'x' of rank 0 is sparse, nested or without data"):
+        kernel([{"x": odd}] * 2)
+
+
+def test_mappings_that_are_none(shift: Program) -> None:
+    with pytest.raises(BindingError, match="parameters are a NoneType"):
+        compiler.plan(shift, ranks=2, dims=cast(Any, None))
+    with pytest.raises(BindingError, match="tables are a list"):
+        compiler.plan(shift, ranks=2, dims=DIMS, tables=cast(Any, [1]))
+    with pytest.raises(BindingError, match="inputs of a launch are a NoneType"):
+        compiler.compile(shift, ranks=2, dims=DIMS)(cast(Any, None))
+
+
 @pytest.mark.parametrize("inputs", [{"x": torch.zeros(40, 24)}, [torch.zeros(40, 24)] * 2])
 def test_inputs_are_a_list_of_mappings(shift: Program, inputs: list[dict[str, torch.Tensor]]) -> None:
     kernel = compiler.compile(shift, ranks=2, dims=DIMS)
@@ -263,15 +292,23 @@ GOOD = torch.zeros(2, 4, dtype=torch.int64)
         ({"src": GOOD, "row": GOOD[:, :3]}, r"table 'row' is \[2, 3\]"),
         ({"src": GOOD, "row": GOOD.float()}, "table 'row' is float32"),
         ({"src": GOOD, "row": GOOD + 5}, "table 'row' has 5"),
+        ({"src": GOOD, "row": [[0], [0, 1]]}, "table 'row' is no array"),
         ({"src": GOOD - 1, "row": GOOD}, "table 'src' has -1"),
     ],
 )
-def test_tables_that_do_not_fit(tables: dict[str, torch.Tensor], says: str) -> None:
+def test_tables_that_do_not_fit(tables: dict[str, Any], says: str) -> None:
     program = compiler.parse(PICK).program()
     with pytest.raises(TileLinkError, match=says) as caught:
         compiler.plan(program, ranks=2, dims={"B": 4, "M": 5, "N": 6}, tables=tables)
     assert caught.value.hint
     assert compiler.plan(program, ranks=2, dims={"B": 4, "M": 5, "N": 6}, tables={"src": GOOD, "row": GOOD}).tasks
+
+
+def test_inputs_of_more_ranks_than_a_table_has() -> None:
+    tables = {"src": GOOD, "row": GOOD}
+    kernel = compiler.compile(compiler.parse(PICK).program(), ranks=2, dims={"B": 4, "M": 5, "N": 6}, tables=tables)
+    with pytest.raises(BindingError, match="inputs of 3 ranks for a kernel of 2"):
+        kernel([{"x": torch.zeros(5, 6)}] * 3)
 
 
 def test_an_index_over_less_than_nothing_has_no_tiles() -> None:

@@ -22,6 +22,8 @@ def check_numbers(params: tuple[Param, ...], numbers: Numbers) -> dict[str, int 
 
     Raises BindingError for a number that does not fit its kind or is missing, and for a name that is no parameter.
     """
+    if not isinstance(numbers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
+        raise BindingError(f"parameters are a {type(numbers).__name__}", hint="a mapping: dims={'M': 64}")
     names = [p.name for p in params]
     for name in numbers:
         if name not in names:

@@ -62,6 +62,7 @@ def bind(
     """
     if not isinstance(ranks, Integral) or ranks < 1:  # callers need not be typed
         raise BindingError(f"{ranks!r} ranks", hint="a program runs on at least one rank")
+    ranks = int(ranks)  # NumPy's integers have no room for what they are multiplied with
     if dtype not in FLOATS:
         raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(FLOATS)}")
     schedule = schedule or Schedule(name="default", program=program.name)
