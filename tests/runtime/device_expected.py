@@ -9,8 +9,10 @@ from tilelink.runtime.cuda.boundary import close_launch, open_launch, turn_launc
 
 
 def check_integers(device: str) -> None:
-    a = torch.tensor([-(2**31), -8, -4, -3, -1, 0, 8, 2**31 - 1], dtype=torch.int32, device=device)
-    for divisor in (1, 3, 4, 8, -3, 2**31 - 1, -(2**31)):
+    least, most = -(2**31), 2**31 - 1
+    for divisor in (1, 3, 4, 8, 2**30, most, -1, -3, -8, -(2**30) - 1, least):
+        first = least + 1 if divisor == -1 else least  # its quotient by -1 has no 32 bits
+        a = torch.tensor([first, -9, -4, -1, 0, 3, 8, most], dtype=torch.int32, device=device)
         quotient = torch.full((24,), -99, dtype=torch.int32, device=device)
         remainder = quotient.clone()
         n = torch.tensor([divisor], dtype=torch.int32, device=device)

@@ -10,16 +10,17 @@ IEEE = tl.constexpr("ieee")  # Triton 3.6 takes no bare string for a default
 
 @portable
 def mod(a, n):
-    """a modulo n, of the sign of n as in Python (Triton's own % takes the sign of a); nothing in it leaves 32 bits."""
-    rest = a % n
-    return rest + n * ((rest != 0) & ((rest ^ n) < 0))
+    """a modulo n, of the sign of n as in Python, of any integers (Triton's own % takes the sign of a)."""
+    rest = a % tl.where(n == -1, 1, n)  # the least integer has no quotient by -1, and processors may divide for a rest
+    return tl.where((rest != 0) & ((rest < 0) != (n < 0)), rest + n, rest)
 
 
 @portable
 def floordiv(a, n):
-    """The floor of a / n as in Python (Triton's own // rounds towards zero); nothing in it leaves 32 bits."""
-    rest = a % n
-    return a // n - ((rest != 0) & ((rest ^ n) < 0))
+    """The floor of a / n as in Python, of integers whose quotient is one (Triton's own // rounds towards zero)."""
+    quotient = a // n
+    rest = a - quotient * n
+    return tl.where((rest != 0) & ((rest < 0) != (n < 0)), quotient - 1, quotient)
 
 
 @portable
