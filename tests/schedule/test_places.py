@@ -89,6 +89,17 @@ def test_no_entry_is_outside_of_its_table(entry: str, reached: str) -> None:
     assert f"looks up {reached}, outside of a table of shape [2]" in refused(body)[0]
 
 
+def test_what_no_rank_comes_to_is_looked_up_nowhere() -> None:
+    body = stage("if rank > 9:", "    y[i, :] = x[rows[9], :]", "else:", "    y[i, :] = x[i, :]")
+    assert refused(body) == []
+
+
+@pytest.mark.parametrize("entry", ["rows[2] == 1", "7 // (rows[2] + 1) == 1"])
+def test_a_look_up_that_no_rank_has_is_refused_with_what_stands_on_it(entry: str) -> None:
+    body = stage(f"if {entry}:", "    y[i, :] = x[i, :]", "else:", "    y[i, :] = x[i, :]")
+    assert "looks up rows[2], outside of a table of shape [2]" in refused(body)[0]
+
+
 def test_no_condition_is_of_an_entry_outside_of_its_table() -> None:
     body = stage("if rows[i] == 1:", "    y[i, :] = x[i, :]", "else:", "    y[i, :] = x[i, :]")
     assert "looks up rows[2], outside of a table of shape [2]" in refused(body)[0]

@@ -15,7 +15,7 @@ from tilelink.ir.depth import deep
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Assign, For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
-from tilelink.ir.scalar import Env, Lookup, Scalar, evaluate
+from tilelink.ir.scalar import Binary, Env, Lookup, Scalar, evaluate
 from tilelink.ir.visitor import local_names, read_unassigned, reads, value_of
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
 from tilelink.schedule.columns import Ints, expand, join
@@ -313,6 +313,8 @@ class _Collector:
         return Env(rank=rows.rank, ranks=self.bound.ranks, params={}, indices=rows.indices, tables=self.tables)
 
     def _block(self, stage: BoundStage, body: tuple[Statement, ...], rows: _Rows) -> None:
+        if not len(rows.task):
+            return  # a place that is a constant is looked up without a row, too
         offset = 0
         for statement in body:
             here = _Rows(task=rows.task, position=rows.position + offset, rank=rows.rank, indices=rows.indices)
@@ -323,12 +325,13 @@ class _Collector:
         number = len(self.statements)
         self.statements.append((stage.name, statement))
         for expr in partial(statement):
-            if isinstance(expr, Lookup):
-                rows = self._looked_up(number, expr, rows)
-                continue
-            there = divides(expr, self._env(rows), len(rows.task))
-            self._fault(number, ~there, rows, f"{print_scalar(expr)} divides by zero")
-            rows = rows if there.all() else rows.pick(there)
+            match expr:
+                case Lookup():
+                    rows = self._looked_up(number, expr, rows)
+                case _:
+                    rows = self._divided(number, expr, rows)
+            if not len(rows.task):
+                return
         match statement:
             case If(condition=condition, then=then, orelse=orelse):
                 holds = np.broadcast_to(np.asarray(evaluate(condition, self._env(rows)), dtype=bool), rows.task.shape)
@@ -342,6 +345,12 @@ class _Collector:
                 self._signal(stage, number, NOTIFY, kind, region, rows)
             case _:
                 self._data(stage, number, statement, rows)
+
+    def _divided(self, number: int, expr: Binary, rows: _Rows) -> _Rows:
+        """The rows whose divisor is not zero; of the others the first is a fault."""
+        there = divides(expr, self._env(rows), len(rows.task))
+        self._fault(number, ~there, rows, f"{print_scalar(expr)} divides by zero")
+        return rows if there.all() else rows.pick(there)
 
     def _looked_up(self, number: int, lookup: Lookup, rows: _Rows) -> _Rows:
         """The rows whose entry is in the table; of the others the first is a fault."""
