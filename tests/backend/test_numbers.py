@@ -141,6 +141,8 @@ MIXED = """program mixed(M, N):
 MEANT: dict[str, tuple[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]]] = {
     "n[i, j] and m[i, j]": (" bool", lambda n, m, b: n.bool() & m.bool()),
     "n[i, j] * 0 + 16777216 + full(1, i32)": (" i32", lambda n, m, b: n * 0 + 16777217),
+    "n[i, j] + full(16777217, i32)": (" i32", lambda n, m, b: n + 16777217),
+    "pos(j) * 2147483647 + n[i, j] * 0": (" i32", lambda n, m, b: n * 0 + torch.arange(24).int() * (2**31 - 1)),
     "b[i, j] + b[i, j]": (" i32", lambda n, m, b: 2 * b.int()),
     "(n[i, j] > 1) - b[i, j]": (" i32", lambda n, m, b: (n > 1).int() - b.int()),
     "-b[i, j]": (" i32", lambda n, m, b: -b.int()),
@@ -163,6 +165,61 @@ def test_integers_and_conditions_are_numbers_and_conditions(value: str) -> None:
     for found in (kernel(inputs)[0]["y"], reference(program, inputs, numbers)[0]["y"]):
         tolerance = 1e-6 if expected.is_floating_point() else 0
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+NAMED = """program named(M, N):
+    x : in [M, N]
+    n : in [M, N] i32
+    b : in [M, N] bool
+    y : out [M, N]{}
+    z : out [M, N]
+    compute f(i: M, j: N):
+        t = {}
+        y[i, j] = {}
+        {}
+        z[i, j] = t * 1.0
+"""
+Two = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+NAMES: dict[str, tuple[tuple[str, str, str, str], Two]] = {
+    "integers, then floats": (
+        (" i32", "n[i, j] * 0 + 16777217", "i32(t)", "t = t * 0.5"),
+        lambda x, n, b: (n * 0 + 16777216, x * 0 + 8388608),
+    ),
+    "floats, then integers": ((" f32", "x[i, j]", "t + 0.0", "t = n[i, j]"), lambda x, n, b: (x, n.float())),
+    "lower floats, then integers": (
+        (" f32", "f16(x[i, j])", "t + 0.0", "t = n[i, j]"),
+        lambda x, n, b: (x.half().float(), n.float()),
+    ),
+    "conditions, then integers": ((" i32", "b[i, j]", "t + 0", "t = n[i, j]"), lambda x, n, b: (b.int(), n.float())),
+    "integers, then conditions": ((" i32", "n[i, j]", "t + 0", "t = b[i, j]"), lambda x, n, b: (n, b.float())),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_has_one_type_for_all_that_it_is_assigned(name: str) -> None:
+    words, meant = NAMES[name]
+    program, numbers = compiler.parse(NAMED.format(*words)).program(), {"M": 20, "N": 24}
+    kernel = compiler.compile(program, None, ranks=1, dims=numbers)
+    (inputs,) = random_inputs(program, ranks=1, dims=numbers, dtype="f32", launches=1)
+    expected = meant(inputs[0]["x"], inputs[0]["n"], inputs[0]["b"])
+    for found in (kernel(inputs)[0], reference(program, inputs, numbers)[0]):
+        torch.testing.assert_close((found["y"], found["z"]), expected, rtol=0, atol=0)
+
+
+SUMMED = """program summed(M, N):
+    n : in [M, N] i32
+    y : out [M] i32
+    compute f(i: M):
+        y[i] = where(sum(n[i, :] * 0 + 2147483647, axis=1) < 0, 1, 0)
+"""
+
+
+def test_a_sum_of_integers_has_32_bits() -> None:
+    program, numbers = compiler.parse(SUMMED).program(), {"M": 20, "N": 2}
+    kernel = compiler.compile(program, None, ranks=1, dims=numbers)
+    (inputs,) = random_inputs(program, ranks=1, dims=numbers, dtype="f32", launches=1)
+    for found in (kernel(inputs)[0]["y"], reference(program, inputs, numbers)[0]["y"]):
+        assert found.tolist() == [1] * 20
 
 
 SOURCES = """program sources(M):

@@ -374,7 +374,7 @@ def _merge(old: Type, new: Type, statement: Assign) -> Type:
     if (old.dtype == "state") != (new.dtype == "state"):
         message = f"{statement.name} is a softmax state in one place and a tile in another"
         raise DtypeError(message, location=statement.location, hint="use two names")
-    dtype = new.dtype if old.dtype == new.dtype else ("state" if old.dtype == "state" else _wider(old.dtype, new.dtype))
+    dtype = old.dtype if old.dtype == new.dtype else _wider(old.dtype, new.dtype)
     return Type(dtype=dtype, axes=broadcast(old.axes, new.axes, statement))
 
 

@@ -33,7 +33,7 @@ from tilelink.ir.scalar import Lookup, Ranks, Scalar, Whole
 from tilelink.ir.typing import Axis, StageTyping, Typing, infer
 from tilelink.reference import boxes
 from tilelink.reference.scalars import Scope, along_table, extent, tile
-from tilelink.reference.values import DTYPES, Evaluator, named_dtype
+from tilelink.reference.values import DTYPES, Evaluator, named_dtype, typed
 
 WRITES = "write"
 Counters = dict[tuple[int, str, str], np.ndarray]
@@ -382,12 +382,11 @@ class _Walker:
                 raise TypeError(f"unknown statement {type(statement).__name__}")
 
     def _shaped(self, name: str, value: Any) -> Any:
-        """A value in the one shape and type that its name has: a constant takes those of what is combined with it."""
+        """A value that a name gets, in the name's shape and type, which are those of all that is assigned to it."""
+        kind = self.typing.locals[name]
         if not isinstance(value, torch.Tensor):
             return value
-        kind = self.typing.locals[name]
-        held = DTYPES.get(kind.dtype, torch.float64)
-        return value.to(torch.float64 if held.is_floating_point else held).expand([self._extent(a) for a in kind.axes])
+        return typed(value, kind.dtype).expand([self._extent(axis) for axis in kind.axes])
 
     def _extent(self, axis: Axis) -> int:
         if axis.index is not None:

@@ -119,17 +119,17 @@ class Evaluator:
                     raise UnknownNameError(f"{name} has no value yet in this round", location=value.location, hint=hint)
                 return self.locals[name]
             case Literal(value=number):
-                return torch.tensor(number) if isinstance(number, bool | int) else _wide(torch.tensor(number))
+                return _number(number)
             case FromScalar(scalar=scalar):
-                return _wide(torch.as_tensor(self.number(scalar)))
-            case Full(value=number):
-                return _wide(torch.tensor(number))
+                return _number(self.number(scalar))
+            case Full(value=number, dtype=dtype):
+                return _number({"i32": int, "bool": bool}.get(dtype, float)(number))
             case Apply(op=op, args=args):
                 return _apply(op, [self(a) for a in args])
             case Cast(value=inner, dtype=dtype):
                 return _wide(self(inner).to(DTYPES[dtype]))
             case Positions(index=index):
-                return self.positions(index)
+                return self.positions(index).int()
             case _:
                 return self._shaped(value)
 
@@ -142,7 +142,7 @@ class Evaluator:
             case Reduce(op=op, value=inner, axis=axis):
                 tile = self(inner)
                 tile = tile.double() if tile.dtype == torch.bool else tile
-                return tile.sum(axis, dtype=tile.dtype) if op == "sum" else getattr(tile, f"a{op}")(axis)
+                return tile.sum(axis, dtype=_summed(tile)) if op == "sum" else getattr(tile, f"a{op}")(axis)
             case Expand(value=inner, pattern=pattern):
                 return self(inner)[tuple(slice(None) if kept else None for kept in pattern)]
             case SoftmaxInit():
@@ -197,6 +197,23 @@ def _apply(op: str, args: list[torch.Tensor]) -> torch.Tensor:
     if len(args) == 1:
         return _UNARY[op](args[0])
     return _BINARY[op](args[0], args[1])
+
+
+def typed(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    """A value that gets a type which has all its values, but for integers that are no f32: those are rounded."""
+    if dtype in ("i32", "bool"):
+        return tensor.to(DTYPES[dtype])
+    return tensor if tensor.is_floating_point() else tensor.float().double()
+
+
+def _number(number: float | int | bool) -> torch.Tensor:
+    """A single number: an integer has 32 bits."""
+    return torch.tensor(number, dtype=torch.int32) if type(number) is int else _wide(torch.tensor(number))
+
+
+def _summed(tensor: torch.Tensor) -> torch.dtype | None:
+    """The type of a sum where it is not the usual one: integers have 32 bits."""
+    return torch.int32 if tensor.dtype == torch.int32 else None
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
