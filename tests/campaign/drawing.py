@@ -64,7 +64,7 @@ def _of_nothing(rng: random.Random, seed: int) -> Case:
         features |= {f"mistake: {kind}" for kind in kinds} | ({"with a mistake"} if kinds else set())
     dtype = rng.choice(("f32", "f32", "f32", "f16", "bf16"))
     about = {"ranks": w.ranks, "dims": w.dims, "dtype": dtype}
-    text, kinds = _scheduled(rng, text, about, rng.choice((0, 0, 1, 1, 2, 2, 3, 5, 8)))
+    text, kinds = _scheduled(rng, text, about, rng.choice((0, 0, 1, 1, 2, 2, 3, 5, 8)), w.tiles)
     features |= {f"clause: {kind}" for kind in kinds} | {dtype, f"{w.ranks} ranks"}
     return Case(text=text, dims=w.dims, ranks=w.ranks, dtype=dtype, tables=w.tables, seed=seed, **_machine(rng),
                 features=tuple(sorted(features)))  # fmt: skip
@@ -79,14 +79,16 @@ def _add(w: Writer, stage: Any) -> None:
     stage(w)
 
 
-def _scheduled(rng: random.Random, text: str, case: Mapping[str, Any], clauses: int) -> tuple[str, list[str]]:
+def _scheduled(
+    rng: random.Random, text: str, case: Mapping[str, Any], clauses: int, tiles: Mapping[str, str]
+) -> tuple[str, list[str]]:
     """The text with a schedule, one of a few that fits if there is one, and its clauses."""
     try:
         program = compiler.parse(text).program()
     except Exception:  # whatever is wrong with it, the judge sees it too
         return text, []
     for left in reversed(range(4)):
-        schedule, kinds = drawn(rng, program, clauses)
+        schedule, kinds = drawn(rng, program, clauses, tiles)
         try:
             found = compiler.parse(text + schedule).schedules
             compiler.bound(program, found[0] if found else None, **case)
@@ -122,7 +124,8 @@ def _of_library(rng: random.Random, seed: int) -> Case:
         text += f"\n{schedule}\n"
         features.add("schedule of the library")
     else:
-        text, kinds = _scheduled(rng, text, {"ranks": ranks, "dims": dims, "dtype": dtype}, rng.choice((1, 1, 2, 2, 3)))
+        about, clauses = {"ranks": ranks, "dims": dims, "dtype": dtype}, rng.choice((1, 1, 2, 2, 3))
+        text, kinds = _scheduled(rng, text, about, clauses, {})
         features |= {f"clause: {kind}" for kind in kinds}
     return Case(text=text, dims=dims, ranks=ranks, dtype=dtype, tables=tables, seed=seed, **_machine(rng),
                 features=tuple(sorted(features | {dtype})))  # fmt: skip

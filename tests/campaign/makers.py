@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.campaign.tiled import TILED
+from tests.campaign.typed import TYPED
 from tests.campaign.writer import INDEX, Source, Writer, at
 
 FUNCTIONS = ("exp(minimum({}, 3.0))", "silu({})", "relu({})", "tanh({})", "abs({})", "sigmoid({})", "gelu({})")
@@ -137,7 +139,8 @@ def attention(w: Writer) -> None:
                 f"{at(o, [k, ':'])} = finish(state)"]  # fmt: skip
         w.stage("compute", [s], [*w.wait(source, [k, ":"]), *body])
         return None
-    mask = w.pick(("", "", f", pos({i})[:, None] >= pos({k})[None, :]"))
+    mask = w.pick(("", "", f", pos({i})[:, None] >= pos({k})[None, :]", "integers", "integers"))
+    mask = _mask(w, s, i, k) if mask == "integers" else mask
     if w.chance(0.5) or mask:
         body = [f"for ({k}: {s}):", *("    " + x for x in w.wait(source, [k, ":"])),
                 f"    state = attend(state, {at(queries.name, [i, ':'])}, {keys}, {keys}, 0.5{mask})"]  # fmt: skip
@@ -147,6 +150,13 @@ def attention(w: Writer) -> None:
                 f"state = attend(state, {at(queries.name, [i, ':'])}, {keys}, {keys}, 0.5)"]  # fmt: skip
     w.stage("compute", ["M"], ["state = online_softmax(f32)", *body, f"{at(y, [i, ':'])} = finish(state)"])
     return None
+
+
+def _mask(w: Writer, keys: str, i: str, k: str) -> str:
+    """Integers that say which keys are seen, alone or with others."""
+    w.features.add("mask of integers")
+    n = at(w.input("M", keys, dtype="i32").name, [i, k])
+    return w.pick((f", {n}", f", {n}", f", {n} and pos({k})[None, :]", f", {n} - 1", f", {n} or {n} > 2"))
 
 
 def positions(w: Writer) -> None:
@@ -285,6 +295,31 @@ def gathered(w: Writer) -> None:
     return None
 
 
+def by_ranks(w: Writer) -> None:
+    """Entries of a table over the ranks: as rows, as numbers to compare, one or both."""
+    source = w.source()
+    rows, columns = source.shape
+    if rows == columns:
+        return copy_out(w)
+    y, j = w.tensor("out", (rows, columns), word="e" if source.exact else "y"), INDEX[columns]
+    table = w.table_of_ranks(rows, rows)
+    place = w.pick(("rank + 1", "rank - 1", "rank", "rank + 2", "ranks - 1", "2 * rank + 1", "rank - ranks"))
+    entry = f"{table}[{place}, {w.pick(('b', 'b', '0'))}]"
+    row, own = [entry, j], ["b", j]
+    then = [*w.wait(source, row), f"{at(y, own)} = {at(source.name, row)}"]
+    other = [*w.wait(source, own), f"{at(y, own)} = {at(source.name, own)}"]
+    if w.chance(0.3):
+        w.features.add("row of a table of ranks")
+        w.stage("compute", [f"b: {rows}", columns], then)
+        return None
+    w.features.add("comparison with an entry")
+    with_what = w.pick((str(w.rng.randrange(min(6, w.size(rows)))), "rank", "b", f"{table}[rank, b]", "ranks"))
+    condition = f"{entry} {w.pick(('==', '==', '!=', '<', '>='))} {with_what}"
+    w.stage("compute", [f"b: {rows}", columns],
+            [f"if {condition}:", *("    " + x for x in then), "else:", *("    " + x for x in other)])  # fmt: skip
+    return None
+
+
 def own_rank(w: Writer) -> None:
     """A tensor that is not symmetric, on the own rank by name."""
     a, b = w.plane()
@@ -323,7 +358,8 @@ def deep(w: Writer) -> None:
 
 
 MAKERS: tuple[Callable[[Writer], None], ...] = (
-    copy_out, copy_out, elementwise, elementwise, over_ranks, over_ranks, along, product, product, attention, positions,
-    casts, integers, numbers, folded, shifted, onto_itself, gathered, gathered, own_rank, rounds,
+    copy_out, copy_out, elementwise, elementwise, over_ranks, over_ranks, along, product, product, attention, attention,
+    positions, casts, integers, numbers, folded, shifted, onto_itself, gathered, gathered, by_ranks, own_rank, rounds,
+    *TYPED, *TILED,
 )  # fmt: skip
 RARE: tuple[Callable[[Writer], None], ...] = (deep,)

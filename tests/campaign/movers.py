@@ -177,6 +177,27 @@ def gather_by_table(w: Writer) -> None:
     w.made(name, shape, kind, source.exact)
 
 
+def from_listed(w: Writer) -> None:
+    """From the rank, or of the row, that an entry of a table over the ranks names."""
+    source = w.source(symmetric=True)
+    rows, columns = source.shape
+    name, kind = w.tensor("local", source.shape), w.kind()
+    table, place = w.table_of_ranks(rows, "ranks"), w.pick(("rank + 1", "rank - 1", "rank", "ranks - 1", "rank + 2"))
+    across = ":" if rows == columns or w.chance(0.5) else INDEX[columns]
+    box = ["b", across]
+    entry = f"{table}[{place}, b]"
+    w.features.add("rank of a table of ranks")
+    lines = [f"tile_pull_data({at(name, box)}, {at(source.name, box, entry)})"]
+    if w.chance(0.4):
+        w.features.add("comparison with an entry")
+        there = f"tile_pull_data({at(name, box)}, {at(source.name, box, '(rank + 1)')})"
+        lines = [f"if {entry} {w.pick(('==', '!='))} {w.pick(('rank', '0', '1'))}:", f"    {there}", "else:",
+                 f"    {lines[0]}"]  # fmt: skip
+    domain = [f"b: {rows}", *((columns,) if across != ":" else ())]
+    w.stage("comm", domain, [*lines, w.notify(name, box, kind)])
+    w.made(name, source.shape, kind, source.exact)
+
+
 def relay(w: Writer) -> None:
     """Pushes the slot of each rank on to a neighbour."""
     source = w.source(dims=3)
@@ -193,5 +214,5 @@ def relay(w: Writer) -> None:
 
 MOVERS: tuple[Callable[[Writer], None], ...] = (
     copy_here, push, push, gather_push, gather_push, pull, gather_pull, exchange, ring, by_table, gather_by_table,
-    relay,
+    from_listed, relay,
 )  # fmt: skip

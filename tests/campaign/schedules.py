@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.products import products
@@ -19,9 +19,9 @@ FEW = (4, 8, 8, 16)
 """Small tiles, so that a stage has more of them than programs."""
 
 
-def drawn(rng: random.Random, program: Program, count: int) -> tuple[str, list[str]]:
-    """A schedule with about so many clauses, and which they are; empty for none."""
-    entries: dict[str, dict[str, str]] = {}
+def drawn(rng: random.Random, program: Program, count: int, tiles: Mapping[str, str]) -> tuple[str, list[str]]:
+    """A schedule with about so many clauses, and which they are; empty for none. tiles: stage -> its first clause."""
+    entries: dict[str, dict[str, str]] = {stage: {"tile": clause} for stage, clause in tiles.items()}
     off = False
     for _ in range(count):
         if rng.random() < 0.06:

@@ -43,6 +43,8 @@ class Writer:
     tables: dict[str, Any] = field(default_factory=dict[str, Any])
     sources: list[Source] = field(default_factory=list[Source])
     features: set[str] = field(default_factory=set[str])
+    tiles: dict[str, str] = field(default_factory=dict[str, str])
+    """Stage -> the clause with which its loops have several tiles."""
     count: int = 0
 
     # Chances -------------------------------------------------------------------------------------------------
@@ -88,6 +90,15 @@ class Writer:
         self.tables[name] = rows if self.chance(0.6) else [rows[0]] * self.ranks
         self.declared.append(f"{name} : table [{length}] < {below}")
         self.features.add("table")
+        return name
+
+    def table_of_ranks(self, length: str, below: str) -> str:
+        """A table over the ranks and a dimension, the same on every rank or not."""
+        name, limit, size = self.fresh("t"), self.size(below), self.size(length)
+        own = [[[self.rng.randrange(limit) for _ in range(size)] for _ in range(self.ranks)] for _ in range(self.ranks)]
+        self.tables[name] = own if self.chance(0.6) else [own[0]] * self.ranks
+        self.declared.append(f"{name} : table [ranks, {length}] < {below}")
+        self.features.add("table of ranks")
         return name
 
     def tensor(self, space: str, shape: Sequence[str], dtype: str | None = None, word: str = "") -> str:
