@@ -124,6 +124,43 @@ def test_loops_that_write_are_not_pipelined() -> None:
     assert "for k_0 in range(0, 128, 64):" in text
 
 
+TOGETHER = """
+program together(M, K):
+    x : in [M, K]
+    w : in [K, M]
+    c : symmetric [M, M]
+    y : out symmetric [M, M]
+    compute make(i: M, j: M):
+        c[i, j] = dot(x[i, :], w[:, j])
+        producer_tile_notify(c[i, j])
+    compute take(i: M):
+        consumer_tile_wait(c[i, :])
+        y[i, :] = c[i, :]
+        for (q: ranks):
+            producer_tile_notify(y[i, :] @ q)
+schedule s for together:
+    make on sm(2), tile(i=16, j=16, k=16){words}
+    take on sm(1), tile(i=16)
+"""
+MARKS = {"flat": "flatten=True", "deferred": "held_0 = ", "notifies": ".notify_each(", "waits": "wait_all(signals, c"}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "words", "found"),
+    [
+        ("triton", "", {"notifies", "waits"}),
+        ("triton", ", flat, defer_notify", {"flat", "deferred", "notifies", "waits"}),
+        ("traced", ", flat, defer_notify", set()),
+        ("triton_dist", ", flat, defer_notify", set()),
+    ],
+)
+def test_what_is_measured_or_not_ours_is_done_one_by_one(dialect: str, words: str, found: set[str]) -> None:
+    sample = Sample(text=TOGETHER.format(words=words), numbers={"M": 64, "K": 64})
+    bound = sample.bound(ranks=2, target="sm_90", dtype="bf16")
+    text = emit(bound, make_plan(bound).thresholds, dialect=dialect).text
+    assert {mark for mark, said in MARKS.items() if said in text} == found
+
+
 FOLDED = """
 program folded(M, N):
     x : in  [M, N]

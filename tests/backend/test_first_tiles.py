@@ -1,10 +1,14 @@
+# pyright: basic
 """Where the programs of a kernel begin each of its loops: generated heads give each tile to its planned program."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +16,8 @@ from hypothesis import strategies as st
 from tests.compiler import library
 from tilelink import compiler
 from tilelink.backend.emit import emit
-from tilelink.schedule.bound import Kernel
+from tilelink.backend.loops import turns
+from tilelink.schedule.bound import Kernel, Loop
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.values import Sm
 
@@ -45,6 +50,9 @@ schedule one for loops:
     after in host epilogue, tile(b=1)
 """
 MODULE = compiler.parse(TEXT)
+PLAIN = Kernel(
+    name="f", stream="main", position=0, programs=1, loops=(), warps=4, stages=1, reuse_lag=0, needs_entry=False
+)
 Ran = list[tuple[str, int]]
 
 
@@ -96,6 +104,19 @@ def test_loops_begin_behind_those_before_them(programs: int, a: int, m: int, b: 
     counts = [tiles[program] for program in range(kernel.programs)]
     assert sum(counts) == a + m + b
     assert max(counts) - min(counts) <= 1, "nobody has two tiles more than another"
+
+
+@pytest.mark.parametrize("width", [None, 1, 2, 3])
+@pytest.mark.parametrize("first", [0, 1, 5, 12])
+def test_every_tile_is_begun_by_its_program(first: int, width: int | None) -> None:
+    programs, total = 5, 13
+    loop = Loop(stages=("f",), first=first, begin=programs - width if width else 0, width=width)
+    begin, step = turns(replace(PLAIN, programs=programs, loops=(loop,)), loop, total)
+    found: list[tuple[int, int]] = []
+    for pid in range(programs):
+        names = {"pid": pid, "num_programs": programs, "tl": SimpleNamespace(where=lambda c, a, b: a if c else b)}
+        found += [(tile, pid) for tile in range(eval(begin, names), total, eval(step, names))]
+    assert sorted(found) == list(enumerate(loop.program(np.arange(total), programs)))
 
 
 CASES = [case for case in library.unlike() if case[1] and any(" in " in str(stage) for stage in case[1].stages)]

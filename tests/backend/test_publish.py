@@ -143,9 +143,16 @@ def test_stages_of_one_tile_meet_too() -> None:
     assert source.index("tl.store(c") < source.index("dl.publish()") < source.index("tl.load(c")
 
 
-def test_tiles_that_share_a_part_meet() -> None:
+@pytest.mark.parametrize(
+    ("value", "barriers"),
+    [
+        ("x[i, :] + c[:]", 2),  # the tile before may still load; this one's threads have yet to store
+        ("x[i, :]", 0),  # the later of two tiles that write the same waits for the earlier one
+    ],
+)
+def test_tiles_that_share_a_part_meet_where_one_loads_it(value: str, barriers: int) -> None:
     text = FRAME.replace("c : local     [M, K]", "c : local     [K]").replace("[M, N]", "[M, K]")
-    body = "        c[:] = w[0, :]\n        y[i, :] = x[i, :] + c[:]\n"
+    body = f"        c[:] = w[0, :]\n        y[i, :] = {value}\n"
     one = Sample(text=text + body, numbers={"M": 128, "N": 64, "K": 256})
     source = emitted(one.bound(ranks=1, target="sm_90", dtype="bf16")).text
-    assert source.count("dl.publish()") == 2, "the tile before may still load; this one's threads have yet to store"
+    assert source.count("dl.publish()") == barriers

@@ -43,8 +43,10 @@ TESTS = (
     "tests/reference/test_*.py",
     "tests/schedule/simulate/test_machine.py",
     "tests/compiler/test_timelines.py",
+    "tests/schedule/search/test_knobs.py",
+    "tests/schedule/search/test_names.py",
     "tests/cli/test_check.py",
-    "tests/frontend/test_programs.py",
+    "tests/frontend/test_*.py",
 )
 FIRST = 4.0
 """Seconds of tests in the first round: most mutants end there."""
@@ -81,7 +83,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mutants", type=int, default=300, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--minutes", type=float, default=60, help="no mutant is begun after these")
-    parser.add_argument("--seconds", type=float, default=25, help="of tests, as they were measured, for one mutant")
+    parser.add_argument("--seconds", type=float, default=45, help="of tests, as they were measured, for one mutant")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--files", nargs="*", help="patterns of files to mutate instead of the scope")
     parser.add_argument("--tests", nargs="*", help="patterns of files of tests instead of the usual ones")

@@ -1,8 +1,10 @@
-"""Which tests look at a mutant, and in which order: the fastest of those that execute the mutated line."""
+"""Which tests look at a mutant, and in which order: the fastest of those that execute the mutated line, then those of
+its layer."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 
 from tests.mutation.edits import Edit
 from tests.mutation.lines import Measured
@@ -35,7 +37,8 @@ class Chooser:
         wanted += self._ordered(mates)
         early = self._fitting(wanted, self.first)
         taken = set(early)
-        late = self._fitting([test for test in wanted if test not in taken], self.limit - self.first)
+        rest = sorted((test for test in wanted if test not in taken), key=lambda test: _distance(edit.file, test))
+        late = self._fitting(rest, self.limit - self.first)
         return [self._choice(tests) for tests in (early, late) if tests]
 
     def _who(self, edit: Edit) -> set[str]:
@@ -68,3 +71,11 @@ class Chooser:
 
     def _choice(self, tests: list[str]) -> Choice:
         return Choice(tests=tuple(tests), seconds=tuple(self.seconds[test] for test in tests))
+
+
+def _distance(module: str, test: str) -> int:
+    """0 for tests in a file that has the module's name, 1 for tests of its layer, 2 for those of others."""
+    path, file = Path(module), Path(test.partition("::")[0])
+    if path.stem in file.stem:
+        return 0
+    return 1 if path.parts[1] == file.parts[1] else 2

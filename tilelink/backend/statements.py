@@ -377,12 +377,10 @@ class Statements:
             if d in fixed or ranges[d].count == 1:
                 coords.append(fixed.get(d) or scalar(low, 6))
                 dimension(d + 1, ranges)
-                coords.pop()
                 return
             name = self.writer.name("channel")
             with self.writer.block(f"for {name} in range({scalar(low)}, {scalar(high)}):"):
                 coords.append(name)
                 dimension(d + 1, ranges)
-                coords.pop()
 
         dimension(0, tile_map.channel_range(grid))

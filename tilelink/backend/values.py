@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilelink.backend.deferred import Deferred
 from tilelink.backend.descriptors import Descriptors, load
@@ -292,11 +292,11 @@ class Values:
         return tile if isinstance(inner, Read) else self._masked(tile, position, slices, "0.0")
 
     def _box(self, value: Value, position: int, slices: Slices) -> Tile | None:
-        """A read operand, transposed or not, that can be loaded through a descriptor."""
+        """A read operand, transposed or not, that can be loaded through a descriptor; a product asks for no axes."""
         if isinstance(value, Transpose):
             swapped = {-3 - p: part for p, part in slices.items()}
             box = self._box(value.value, -3 - position, swapped)
-            return box and Tile(text=f"tl.trans({box.text})", dtype=box.dtype, axes=box.axes[::-1])
+            return box and replace(box, text=f"tl.trans({box.text})")
         if not isinstance(value, Read):
             return None
         text = load(self.descriptors, self.addresses, value, position, slices)
@@ -304,8 +304,7 @@ class Values:
             return None
         name = self.addresses.writer.name(value.region.tensor + "_tile")
         self.addresses.writer.line(f"{name} = {text}")
-        tensor = self.addresses.bound.tensors[value.region.tensor]
-        return Tile(text=name, dtype=tensor.dtype, axes=self.addresses.typing.region_type(value.region).axes)
+        return Tile(text=name, dtype=self.addresses.bound.tensors[value.region.tensor].dtype)
 
     def _masked(self, tile: Tile, position: int, slices: Slices, neutral: str) -> Tile:
         """The tile with a neutral number where the block reaches beyond its axis at a position from the last."""
