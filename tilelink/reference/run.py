@@ -229,12 +229,11 @@ class _Walker:
     locals: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def over(self, indices: tuple[IndexDecl, ...]) -> Iterator[_Walker]:
-        """A walker for each point: numbers run over their extent, tile indices have one tile."""
+        """A walker for each point, without names: numbers run over their extent, tile indices have one tile."""
         sizes = [self.machine.number(d.extent) if d.name in self.typing.scalar_indices else 1 for d in indices]
         for point in product(*(range(n) for n in sizes)):
             named = {d.name: p for d, p in zip(indices, point, strict=True)}
-            shared = self.locals if self.values or not indices else {}
-            yield replace(self, values={**self.values, **named}, locals=shared)
+            yield replace(self, values={**self.values, **named}, locals={})
 
     # Scalars and regions -------------------------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ def flip_direction(program: Program, stage: Stage, direction: str, location: Loc
     after:  every rank, for each p: pull(xs[p, i], x[i] @ p);          notify(xs[p, i])
     """
     transfers = [s for s in statements(stage.body) if isinstance(s, Transfer)]
-    if not transfers or all(t.mode == direction for t in transfers):
+    if all(t.mode == direction for t in transfers):
         return stage
     peers = {d.name for d in stage.indices if isinstance(d.extent, Ranks)}
     peer = _common_peer(transfers, direction)
@@ -202,7 +202,7 @@ def _check_flipped(
                 raise ScheduleError(f"stage {stage.name} cannot pull a computed value", location=location, hint=hint)
     for region in stage_regions(replace(stage, body=body)):
         tensor = program.tensor(region.tensor)
-        if region.rank is not None and not tensor.symmetric:
+        if not tensor.symmetric:  # what is here now was at the peer before
             hint = f"declare {tensor.name} symmetric so that peers can reach it"
             message = f"stage {stage.name} cannot {direction} {tensor.name}"
             raise ScheduleError(message, location=location, related=tensor.location, hint=hint)
