@@ -212,6 +212,9 @@ def test_resources_and_orders_may_be_given_by_their_texts(text: str) -> None:
         (lambda s: s.tile("send", i="a"), "size i='a' of send"),
         (lambda s: s.tile("send", i=2.5), "size i=2.5 of send"),
         (lambda s: s.channel("left", M=0), "size M=0 of left"),
+        (lambda s: s.order("send", "p", "i", group=5), "group 5 of send"),
+        (lambda s: s.order("send", "p", "i", group=("i", 0)), "group ('i', 0) of send"),
+        (lambda s: s.order("send", 3), "order (3,) of send"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(build: Build, says: str) -> None:

@@ -22,6 +22,15 @@ def _read(_: str, children: Sequence[Any]) -> Order:
     return Order(nest=nest, group=groups[0] if groups else None)
 
 
+def _valid(owner: str, order: Order | None) -> None:
+    group: Any = order.group if order is not None else None
+    pair = isinstance(group, tuple) and len(group) == 2 and isinstance(group[0], str)  # callers need not be typed
+    if group is not None and not (pair and type(group[1]) is int and group[1] > 0):
+        raise OrderError(f"group {group!r} of {owner}", hint='an index and how many of its tiles: group=("i", 8)')
+    if order is not None and not all(isinstance(term, IndexOrder) for term in order.nest):  # pyright: ignore
+        raise OrderError(f"order {order.nest!r} of {owner}", hint="names of indices, or IndexOrders")
+
+
 def _inner(order: Order | None) -> Sequence[tuple[str, str]]:
     if order is None:
         return []
@@ -68,6 +77,7 @@ ORDER: Clause[Order | None] = Clause(
     syntax="order(..)",
     read=_read,
     show=str,
+    valid=_valid,
     inner=_inner,
     check=_check,
     apart=_apart,
