@@ -96,3 +96,10 @@ def test_a_box_begins_at_the_coordinates_of_its_tile(half: int) -> None:
     assert corners == (
         ["[i * 64, k_0]", "[1 * 128 + k_0, j * 64]"] if half == 0 else ["[1 * 128 + i * 64, k_0]", "[k_0, j * 64]"]
     )
+
+
+@pytest.mark.parametrize(("m", "n", "boxes"), [(128, 128, 2), (100, 128, 2), (128, 100, 1)])
+def test_rows_that_are_no_multiples_of_16_bytes_are_not_loaded_as_boxes(m: int, n: int, boxes: int) -> None:
+    sample = Sample(text=TEXT.format(left="x[0, i, :]", right="w[0, :, j]"), numbers={"M": m, "N": n, "K": 128})
+    text = emitted(sample.bound(ranks=1, target="sm_90", dtype="bf16")).text
+    assert len(re.findall(r"\w+_boxes_\w+\.load\(", text)) == boxes

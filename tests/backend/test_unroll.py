@@ -56,6 +56,7 @@ def loop(body: str, schedule: str, ranks: int) -> str:
         (READS, "small", 4, "tl.static_range"),
         (READS, "small", 8, "tl.static_range"),
         (READS, "small", 9, "tl.range, num_stages=3"),
+        ("acc += 1.0", "small", 9, "range"),
         (READS, "large", 4, "tl.range, num_stages=3"),
         (READS, "large", 2, "tl.range, num_stages=2"),
         (READS, "huge", 1, "range"),
@@ -66,8 +67,8 @@ def loop(body: str, schedule: str, ranks: int) -> str:
         ("acc += dot(x[i, :] @ p, w[j, :].T)", "large", 4, "range"),
     ],
     ids=[
-        "small", "most ranks", "too many ranks", "large tiles", "as many as there are", "one", "as many as fit",
-        "more than fit", "stores", "reductions", "products",
+        "small", "most ranks", "too many ranks", "nothing", "large tiles", "as many as there are", "one",
+        "as many as fit", "more than fit", "stores", "reductions", "products",
     ],
 )  # fmt: skip
 def test_loops_that_read_are_written_out_or_under_way_together(body: str, schedule: str, ranks: int, head: str) -> None:

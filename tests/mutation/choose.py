@@ -42,11 +42,15 @@ class Chooser:
         return [self._choice(tests) for tests in (early, late) if tests]
 
     def _who(self, edit: Edit) -> set[str]:
+        # The test that happens to import the module first executes all that importing does, and need not use it.
+        importing = self.measured.who(edit.file, 1, 1)
         for first, last in edit.spans:
-            if found := self.measured.who(edit.file, first, last):
+            if found := self.measured.who(edit.file, first, last) - importing:
                 return found
         # What is executed on import alone belongs to all who use the module; a function that none enters to none.
-        return set() if edit.function else self.measured.who(edit.file, 1, 1 << 30)
+        first, last = edit.spans[0]
+        imported = not edit.function or self.measured.who(edit.file, first, last)
+        return self.measured.who(edit.file, 1, 1 << 30) if imported else set()
 
     def _ordered(self, tests: set[str]) -> list[str]:
         """The fastest first, and cases of one test in turn with those of others."""
