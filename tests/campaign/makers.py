@@ -139,8 +139,7 @@ def attention(w: Writer) -> None:
                 f"{at(o, [k, ':'])} = finish(state)"]  # fmt: skip
         w.stage("compute", [s], [*w.wait(source, [k, ":"]), *body])
         return None
-    mask = w.pick(("", "", f", pos({i})[:, None] >= pos({k})[None, :]", "integers", "integers"))
-    mask = _mask(w, s, i, k) if mask == "integers" else mask
+    mask = w.pick(("", "", f", pos({i})[:, None] >= pos({k})[None, :]"))
     if w.chance(0.5) or mask:
         body = [f"for ({k}: {s}):", *("    " + x for x in w.wait(source, [k, ":"])),
                 f"    state = attend(state, {at(queries.name, [i, ':'])}, {keys}, {keys}, 0.5{mask})"]  # fmt: skip
@@ -150,13 +149,6 @@ def attention(w: Writer) -> None:
                 f"state = attend(state, {at(queries.name, [i, ':'])}, {keys}, {keys}, 0.5)"]  # fmt: skip
     w.stage("compute", ["M"], ["state = online_softmax(f32)", *body, f"{at(y, [i, ':'])} = finish(state)"])
     return None
-
-
-def _mask(w: Writer, keys: str, i: str, k: str) -> str:
-    """Integers that say which keys are seen, alone or with others."""
-    w.features.add("mask of integers")
-    n = at(w.input("M", keys, dtype="i32").name, [i, k])
-    return w.pick((f", {n}", f", {n}", f", {n} and pos({k})[None, :]", f", {n} - 1", f", {n} or {n} > 2"))
 
 
 def positions(w: Writer) -> None:
@@ -358,8 +350,8 @@ def deep(w: Writer) -> None:
 
 
 MAKERS: tuple[Callable[[Writer], None], ...] = (
-    copy_out, copy_out, elementwise, elementwise, over_ranks, over_ranks, along, product, product, attention, attention,
-    positions, casts, integers, numbers, folded, shifted, onto_itself, gathered, gathered, by_ranks, own_rank, rounds,
+    copy_out, copy_out, elementwise, elementwise, over_ranks, over_ranks, along, product, product, attention, positions,
+    casts, integers, numbers, folded, shifted, onto_itself, gathered, gathered, by_ranks, own_rank, rounds,
     *TYPED, *TILED,
 )  # fmt: skip
 RARE: tuple[Callable[[Writer], None], ...] = (deep,)

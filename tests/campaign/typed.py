@@ -106,6 +106,23 @@ def mixed(w: Writer) -> None:
     w.stage("compute", [a, b], w.nest([f"{y}[{INDEX[a]}, {INDEX[b]}] = {value}"]))
 
 
+def masked(w: Writer) -> None:
+    """Attention with a mask of integers, alone or with other conditions."""
+    rows, keys, width = "M", w.pick(("S", "N")), "K"
+    i, k = INDEX[rows], INDEX[keys]
+    queries, source = w.tensor("in", (rows, width)), w.tensor("in", (keys, width))
+    n, y = w.tensor("in", (rows, keys), "i32"), w.tensor("out", (rows, width))
+    w.features.add("mask of integers")
+    own = f"{n}[{i}, {k}]"
+    mask = w.pick((own, own, f"{own} and pos({k})[None, :]", f"{own} - 1", f"{own} or {own} > 2",
+                   f"{own} * (pos({i})[:, None] >= pos({k})[None, :])"))  # fmt: skip
+    box = f"{source}[{k}, :]"
+    lines = ["state = online_softmax(f32)", f"for ({k}: {keys}):",
+             f"    state = attend(state, {queries}[{i}, :], {box}, {box}, 0.5, {mask})",
+             f"{y}[{i}, :] = finish(state)"]  # fmt: skip
+    w.stage("compute", [rows], lines)
+
+
 def _condition(w: Writer) -> str:
     return w.pick(("rank > 0", "rank == 0", "rank < ranks", w.param("bool", w.chance(0.5))))
 
@@ -162,4 +179,4 @@ def constant_first(w: Writer) -> None:
     w.stage("compute", [a], lines)
 
 
-TYPED: tuple[Callable[[Writer], None], ...] = (mixed, mixed, renamed, renamed, constant_first)
+TYPED: tuple[Callable[[Writer], None], ...] = (mixed, mixed, masked, renamed, renamed, constant_first)
