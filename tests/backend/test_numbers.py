@@ -244,6 +244,23 @@ def test_a_coordinate_of_a_table_s_ranks_is_modulo_ranks_and_its_entry_is_not() 
     assert relative_error([own["y"] for own in kernel.reference(inputs)], [x + x[6], z]) < 1e-6
 
 
+UNUSED = """program unused(M):
+    x : in [M]
+    y : out [M]
+    compute f(i: M):
+        if rank > 0:
+            s = online_softmax(f32)
+        y[i] = x[i]
+"""
+
+
+def test_a_state_that_nothing_uses_is_nothing() -> None:
+    program, numbers = compiler.parse(UNUSED).program(), {"M": 20}
+    kernel = compiler.compile(program, None, ranks=2, dims=numbers)
+    (inputs,) = random_inputs(program, ranks=2, dims=numbers, dtype="f32", launches=1)
+    assert relative_error([own["y"] for own in kernel(inputs)], [own["x"] for own in inputs]) == 0
+
+
 MASKED = """program masked(M, K, D):
     q : in [M, D]
     k : in [K, D]

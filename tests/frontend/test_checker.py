@@ -226,6 +226,10 @@ WRONG: dict[str, tuple[str, list[tuple[str, int, int, str]]]] = {
             ("DtypeError", 12, 23, "s is a softmax state, no tile"),
         ],
     ),
+    "finish of nothing": (
+        body("s = online_softmax(f32)", "c[i, j] = finish(s)", Y),
+        [("DtypeError", 12, 26, "s is a softmax state that has attended to nothing")],
+    ),
     "finish tile": (
         body("c[i, j] = finish(x[i, :])", Y),
         [

@@ -363,6 +363,8 @@ class Values:
     def begin_state(self, name: str) -> None:
         """`name = online_softmax(f32)`: three variables."""
         axes = self.addresses.typing.locals[name].axes
+        if not axes:
+            return  # nothing uses it
         rows, columns = self.addresses.shape(axes, {})
         self.addresses.writer.line(f"{name}_m, {name}_l, {name}_acc = tiles.attend_begin({rows}, {columns})")
 

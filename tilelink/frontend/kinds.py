@@ -27,7 +27,7 @@ from tilelink.ir.program import (
     UserCall,
     Value,
 )
-from tilelink.ir.typing import COMPARISONS, StageTyping, broadcast
+from tilelink.ir.typing import COMPARISONS, StageTyping, Type, broadcast
 from tilelink.ir.visitor import operands, statements, value_of, values
 
 INTEGERS = ("i32", "bool")
@@ -78,6 +78,9 @@ def _state_errors(typing: StageTyping, value: Value) -> Iterator[TileLinkError]:
         message = f"{word} needs the name of a softmax state, not {print_value(own)}"
         hint = "state = online_softmax(f32), then state = attend(state, ...), then finish(state)"
         yield DtypeError(message, location=own.location or value.location, hint=hint)
+    if isinstance(value, Finish) and isinstance(own, Local) and typing.type_of(own) == Type(dtype="state"):
+        message = f"{own.name} is a softmax state that has attended to nothing"
+        yield DtypeError(message, location=own.location or value.location, hint=f"{own.name} = attend({own.name}, ...)")
     for operand in operands(value):
         if operand is not own and _dtype(typing, operand) == "state":
             message = f"{print_value(operand)} is a softmax state, no tile"
