@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -16,7 +16,7 @@ from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Assign, For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import Binary, Env, Lookup, Scalar, evaluate
-from tilelink.ir.visitor import local_names, read_unassigned, reads, value_of
+from tilelink.ir.visitor import local_names, read_unassigned, reads, statements, value_of
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
 from tilelink.schedule.columns import Ints, expand, join
 from tilelink.schedule.orders import TILE
@@ -314,12 +314,17 @@ class _Collector:
 
     def _block(self, stage: BoundStage, body: tuple[Statement, ...], rows: _Rows) -> None:
         if not len(rows.task):
-            return  # a place that is a constant is looked up without a row, too
+            self._pass_over(stage, statements(body))  # a place that is a constant would be looked up without a row, too
+            return
         offset = 0
         for statement in body:
             here = _Rows(task=rows.task, position=rows.position + offset, rank=rows.rank, indices=rows.indices)
             self._statement(stage, statement, here)
             offset += length(stage, statement)
+
+    def _pass_over(self, stage: BoundStage, missed: Iterable[Statement]) -> None:
+        """Statements that no task comes to have numbers all the same: whoever walks a program counts them."""
+        self.statements.extend((stage.name, one) for one in missed)
 
     def _statement(self, stage: BoundStage, statement: Statement, rows: _Rows) -> None:
         number = len(self.statements)
@@ -331,6 +336,7 @@ class _Collector:
                 case _:
                     rows = self._divided(number, expr, rows)
             if not len(rows.task):
+                self._pass_over(stage, [*statements((statement,))][1:])
                 return
         match statement:
             case If(condition=condition, then=then, orelse=orelse):
