@@ -13,6 +13,7 @@ from tests.backend.samples import Sample
 from tilelink import compiler
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs, relative_error
+from tilelink.reference.values import DTYPES
 
 Tensors = dict[str, torch.Tensor]
 Formula = Callable[[Sequence[Tensors], int], Tensors]
@@ -392,3 +393,83 @@ def test_a_name_has_one_type_in_all_of_its_stage() -> None:
     kernel = compiler.compile(program, None, ranks=1, dims={"M": 2})
     for y in (kernel([{"x": x}])[0]["y"], reference(program, [{"x": x}], {"M": 2})[0]["y"]):
         assert torch.equal(y, x.float() * 2**30)
+
+
+EXTREMES = """program extremes(M, N):
+    x : in [M, N]
+    a : out [M]
+    b : out [M]
+    z : out [M, N]
+    compute f(i: M):
+        a[i] = max(x[i, :], axis=1)
+        acc = full(3.0, f32)
+        for (j: N):
+            acc = minimum(acc, min(x[i, j], axis=1))
+        b[i] = acc
+    compute g(i: M, j: N):
+        z[i, j] = maximum(x[i, j], 0.5)
+schedule cut for extremes:
+    f tile(i=2, j=2, n=2)
+"""
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_the_largest_of_what_is_nan_is_nan(cut: bool) -> None:
+    """Whatever the tiles, and where all numbers of one are nan."""
+    module = compiler.parse(EXTREMES)
+    x = torch.arange(20.0).reshape(4, 5)
+    x[0, 3], x[1, :], x[2, 2:4] = torch.nan, torch.nan, torch.nan
+    program, dims = module.program(), {"M": 4, "N": 5}
+    found = compiler.compile(program, module.schedules[0] if cut else None, ranks=1, dims=dims)([{"x": x}])[0]
+    meant = reference(program, [{"x": x}], dims)[0]
+    for name in "abz":
+        torch.testing.assert_close(found[name], meant[name], rtol=0, atol=0, equal_nan=True)
+    assert meant["a"].isnan().tolist() == [True, True, True, False]
+
+
+PRODUCTS = """program products(M):
+    a : in [M, M] {a}
+    b : in [M, M] {b}
+    y : out [M, M]
+    z : out [M, M]
+    compute f(i: M, j: M):
+        y[i, j] = dot(a[i, :] * 4.0, b[:, j])
+        z[i, j] = dot(a[i, :], b[:, j].T.T)
+"""
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [("f32", "f16"), ("f32", "bf16"), ("bf16", "f16"), ("f16", "bf16"), ("bf16", "f32")]
+)
+def test_operands_of_two_types_meet_in_the_type_that_the_language_says(a: str, b: str) -> None:
+    """Of which 99999 is none in f16, and 1.001 none in bf16."""
+    program = compiler.parse(PRODUCTS.format(a=a, b=b)).program()
+    inputs = [{"a": torch.eye(4) * 1.001, "b": torch.eye(4) * 1.001}]
+    inputs[0]["a" if b == "f16" else "b"][0, 0] = 99999.0
+    inputs = [{"a": inputs[0]["a"].to(DTYPES[a]), "b": inputs[0]["b"].to(DTYPES[b])}]
+    found = compiler.compile(program, None, ranks=1, dims={"M": 4})(inputs)[0]
+    meant = reference(program, inputs, {"M": 4})[0]
+    for name in "yz":
+        torch.testing.assert_close(found[name], meant[name], rtol=1e-6, atol=0, equal_nan=True)
+    assert meant["z"].isfinite().all() == ({a, b} != {"f32", "f16"})
+
+
+WHOLE = """program whole(M):
+    n : in [M] i32
+    a : out [M]
+    b : out [M] i32
+    c : out [M]
+    compute f(i: M):
+        a[i] = n[i] <= 16777216.0
+        b[i] = i32(n[i] / 2)
+        c[i] = where(n[i] > 0, n[i], 0.5) - 16777216.0
+"""
+
+
+def test_an_integer_beside_a_floating_point_number_is_rounded_to_one() -> None:
+    program = compiler.parse(WHOLE).program()
+    inputs = [{"n": torch.tensor([16777217, 2**31 - 1, -3], dtype=torch.int32)}]
+    found = compiler.compile(program, None, ranks=1, dims={"M": 3})(inputs)[0]
+    meant = reference(program, inputs, {"M": 3})[0]
+    assert [found[x].tolist() for x in "abc"] == [meant[x].tolist() for x in "abc"]
+    assert meant["b"].tolist() == [8388608, 2**30, -1]

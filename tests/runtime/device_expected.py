@@ -50,6 +50,19 @@ def check_relu_keeps_nan(device: str) -> None:
     assert out[5].isnan().all()
 
 
+def check_extremes(device: str, dtype: torch.dtype) -> None:
+    """A nan is the largest and the smallest, wherever it stands."""
+    x = torch.arange(16 * 16, device=device).reshape(16, 16).flip(1).to(dtype)
+    y = torch.full_like(x, 100)
+    if dtype.is_floating_point:
+        x[0], x[1, 0], x[2, -1], x[3], y[4], x[5, 3] = math.nan, math.nan, math.nan, math.inf, math.nan, -math.inf
+    out = torch.empty(2 * 16 * 16 + 2 * 16, dtype=dtype, device=device)
+    kernels.extremes[(1,)](x, y, out, 16, 16)
+    wanted = [torch.maximum(x, y), torch.minimum(x, y), x.amax(1), x.amin(1)]
+    wanted = torch.cat([one.flatten() for one in wanted])
+    torch.testing.assert_close(out, wanted, rtol=0, atol=0, equal_nan=True)
+
+
 def check_convert(device: str) -> None:
     """Rounding of f32 to bf16: ties, carries into the exponent, subnormals, infinities, NaN, and random words."""
     words = [0x3F808000, 0x3F818000, 0x3F808001, 0x3FFFFFFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x00000001, 0x80018000]

@@ -63,6 +63,11 @@ def test_attention(dtype: torch.dtype) -> None:
     expected.check_attention("cpu", dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=str)
+def test_extremes(dtype: torch.dtype) -> None:
+    expected.check_extremes("cpu", dtype)
+
+
 def test_relu_keeps_nan() -> None:
     expected.check_relu_keeps_nan("cpu")
 

@@ -202,6 +202,17 @@ def elementwise(x, out, N: tl.constexpr):
 
 
 @triton.jit
+def extremes(x, y, out, M: tl.constexpr, N: tl.constexpr):
+    """Of x and y [M, N]: the larger and the smaller ones, and of each row of x the largest and the smallest."""
+    lane = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    a, b = tl.load(x + lane), tl.load(y + lane)
+    tl.store(out + lane, dl.maximum(a, b))
+    tl.store(out + M * N + lane, dl.minimum(a, b))
+    tl.store(out + 2 * M * N + tl.arange(0, M), dl.reduce_max(a, 1))
+    tl.store(out + 2 * M * N + M + tl.arange(0, M), dl.reduce_min(a, 1))
+
+
+@triton.jit
 def convert(x, out, N: tl.constexpr, DTYPE: tl.constexpr):
     lane = tl.arange(0, N)
     tl.store(out + lane, dl.cast(tl.load(x + lane), DTYPE))

@@ -16,6 +16,8 @@ CHECKS: dict[str, Callable[[], None]] = {
     "integers": lambda: expected.check_integers("cuda"),
     "elementwise f32": lambda: expected.check_elementwise("cuda", torch.float32),
     "elementwise bf16": lambda: expected.check_elementwise("cuda", torch.bfloat16),
+    "extremes f32": lambda: expected.check_extremes("cuda", torch.float32),
+    "extremes i32": lambda: expected.check_extremes("cuda", torch.int32),
     "relu": lambda: expected.check_relu_keeps_nan("cuda"),
     "convert": lambda: expected.check_convert("cuda"),
     "product f32": lambda: expected.check_product("cuda", torch.float32),

@@ -221,6 +221,13 @@ def test_amd_compiles_a_loop_with_waits() -> None:
     assert len(kernel.asm["hsaco"]) > 1000
 
 
+@pytest.mark.parametrize("target", NVIDIA)
+def test_larger_and_smaller_ones_keep_nan(target: str) -> None:
+    kernel, types, values = PORTABLE["extremes"]
+    ptx = text(compile_source(kernel, types, values, target))
+    assert set(re.findall(r"\b(?:max|min)\.\S*f32", ptx)) == {"max.NaN.f32", "min.NaN.f32"}
+
+
 PORTABLE: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
     "integers": (
         kernels.integers,
@@ -228,6 +235,7 @@ PORTABLE: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
         {"COUNT": 8},
     ),
     "elementwise": (kernels.elementwise, {"x": "*bf16", "out": "*fp32"}, {"N": 128}),
+    "extremes": (kernels.extremes, {"x": "*fp32", "y": "*fp32", "out": "*fp32"}, {"M": 16, "N": 16}),
     "convert": (kernels.convert, {"x": "*fp32", "out": "*bf16"}, {"N": 128, "DTYPE": kernels.tl.bfloat16}),
     "attend": (
         kernels.attend,

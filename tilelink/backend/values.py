@@ -32,14 +32,14 @@ from tilelink.ir.program import (
     Value,
 )
 from tilelink.ir.scalar import Ranks
-from tilelink.ir.typing import COMPARISONS, ELEMENT, ONE, Axis
+from tilelink.ir.typing import COMPARISONS, ELEMENT, ONE, Axis, product_dtype
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
     "ge": ">=", "and": "&", "or": "|",
 }  # fmt: skip
 FUNCTIONS = {
-    "maximum": "tl.maximum", "minimum": "tl.minimum", "where": "tl.where", "exp": "tl.exp", "log": "tl.log",
+    "maximum": "tiles.maximum", "minimum": "tiles.minimum", "where": "tl.where", "exp": "tl.exp", "log": "tl.log",
     "sqrt": "tl.sqrt", "abs": "tl.abs", "rsqrt": "tiles.rsqrt", "silu": "tiles.silu", "gelu": "tiles.gelu",
     "relu": "tiles.relu", "sigmoid": "tiles.sigmoid", "tanh": "tiles.tanh",
 }  # fmt: skip
@@ -48,7 +48,8 @@ NEUTRAL_INTEGER = {"sum": "0", "max": "-2147483648", "min": "2147483647"}
 OF_DTYPE = {"i32": int, "bool": bool, "f32": float}
 CONSTANT = Literal | Full | FromScalar | Local
 """Without axes, Python may know their values."""
-COMBINE = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
+REDUCE = {"sum": "tl.sum({}, axis={})", "max": "tiles.reduce_max({}, {})", "min": "tiles.reduce_min({}, {})"}
+COMBINE = {"sum": "{0} + {1}", "max": "tiles.maximum({0}, {1})", "min": "tiles.minimum({0}, {1})"}
 
 
 Late = Callable[[str | None], None]
@@ -324,11 +325,9 @@ class Values:
         return Tile(text=f"tl.where({mask}, {tile.text}, {neutral})", dtype=tile.dtype, axes=tile.axes)
 
     def _same_dtype(self, a: Tile, b: Tile) -> tuple[Tile, Tile]:
-        """A computed f32 operand beside a low precision one is rounded to it."""
-        if a.dtype == b.dtype:
-            return a, b
-        low = a.dtype if b.dtype == "f32" else b.dtype
-        return tuple(t if t.dtype == low else self._cast(t, low) for t in (a, b))  # type: ignore[return-value]
+        """The operands of a product in one element type."""
+        dtype = product_dtype(a.dtype, b.dtype)
+        return tuple(t if t.dtype == dtype else self._cast(t, dtype) for t in (a, b))  # type: ignore[return-value]
 
     def _cast(self, tile: Tile, dtype: str) -> Tile:
         named = self.named(tile)
@@ -351,8 +350,9 @@ class Values:
 
         def body(part: Slice | None) -> None:
             inner = _with(slices, moved, from_last, part)
-            tile = self.named(self._masked(self.lower(value.value, inner), from_last, inner, neutral))
-            text = f"tl.{value.op}({tile.text}, axis={position})"
+            (tile,) = as_operands(value.op, result.dtype, [self.lower(value.value, inner)])
+            tile = self.named(self._masked(tile, from_last, inner, neutral))
+            text = REDUCE[value.op].format(tile.text, position)
             writer.line(f"{total} = {COMBINE[value.op].format(total, text)}")
 
         self._loop(axis, self._divisible(value.value, from_last), body)

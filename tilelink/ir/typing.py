@@ -244,6 +244,13 @@ class StageTyping:
         return Type(dtype="f32", axes=(*batch, a.axes[-2], b.axes[-1]))
 
 
+def product_dtype(left: str, right: str) -> str:
+    """The element type that the operands of a product are rounded to: f32 gives way, f16 and bf16 meet in f32."""
+    if left == right or right == "f32":
+        return left
+    return right if left == "f32" else "f32"
+
+
 def _literal_dtype(number: float | int | bool) -> str:
     if isinstance(number, bool):
         return "bool"

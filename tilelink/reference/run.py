@@ -365,6 +365,8 @@ class _Walker:
 
     def _do(self, statement: Statement) -> None:
         evaluator = Evaluator(
+            typing=self.typing,
+            element=self.machine.dtype,
             number=self.number,
             read=self.read,
             positions=self._positions,

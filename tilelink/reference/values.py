@@ -32,7 +32,7 @@ from tilelink.ir.program import (
     Value,
 )
 from tilelink.ir.scalar import Scalar
-from tilelink.ir.typing import COMPARISONS
+from tilelink.ir.typing import COMPARISONS, ELEMENT, StageTyping, product_dtype
 
 DTYPES: dict[str, torch.dtype] = {
     "f16": torch.float16,
@@ -101,8 +101,13 @@ class Softmax:
 
 @dataclass(kw_only=True)
 class Evaluator:
-    """Evaluates the values of one task. `number` evaluates scalars, `read` fetches regions."""
+    """Evaluates the values of one task. `number` evaluates scalars, `read` fetches regions.
 
+    element: the element type of tensors that declare none.
+    """
+
+    typing: StageTyping
+    element: str
     number: Callable[[Scalar], Any]
     read: Callable[[Region], torch.Tensor]
     positions: Callable[[str], torch.Tensor]
@@ -136,7 +141,7 @@ class Evaluator:
     def _shaped(self, value: Value) -> Any:
         match value:
             case Dot(left=left, right=right):
-                return torch.matmul(self(left).double(), self(right).double())
+                return torch.matmul(*self._factors(left, right))
             case Transpose(value=inner):
                 return self(inner).transpose(-1, -2)
             case Reduce(op=op, value=inner, axis=axis):
@@ -159,8 +164,15 @@ class Evaluator:
             case _:
                 raise TypeError(f"unknown value {type(value).__name__}")
 
+    def _factors(self, left: Value, right: Value) -> list[torch.Tensor]:
+        """The operands of a product, rounded to the type they have in common."""
+        names = [self.typing.type_of(value).dtype for value in (left, right)]
+        dtype = DTYPES[product_dtype(*(self.element if name == ELEMENT else name for name in names))]
+        return [self(value).to(dtype).double() for value in (left, right)]
+
     def _attend(self, value: Attend) -> Softmax:
-        q, k, v, scale = (self(x) for x in (value.q, value.k, value.v, value.scale))
+        q, k = self._factors(value.q, value.k)
+        v, scale = self(value.v), self(value.scale)
         scores = torch.matmul(q, k.transpose(-1, -2)) * scale
         if value.mask is not None:
             scores = torch.where(self(value.mask).bool(), scores, torch.full_like(scores, -torch.inf))
@@ -189,20 +201,31 @@ def _meaning(function: str, value: UserCall) -> Callable[..., torch.Tensor]:
 
 def _apply(op: str, args: list[torch.Tensor]) -> torch.Tensor:
     if op == "where":
-        return torch.where(args[0].bool(), args[1], args[2])
+        chosen = args[1:]
+        return torch.where(args[0].bool(), *([_single(a) for a in chosen] if _mixed(chosen) else chosen))
     if op not in COMPARISONS:
         args = [a.int() if a.dtype == torch.bool else a for a in args]
-    if op == "div" or (op in _UNARY and op not in ("neg", "not", "abs")):
-        args = [a.double() for a in args]
+    if op == "div" or (op in _UNARY and op not in ("neg", "not", "abs")) or _mixed(args):
+        args = [_single(a) for a in args]
     if len(args) == 1:
         return _UNARY[op](args[0])
     return _BINARY[op](args[0], args[1])
+
+
+def _mixed(args: list[torch.Tensor]) -> bool:
+    """Whether some are integers and some are not."""
+    return len({a.is_floating_point() for a in args}) > 1
 
 
 def typed(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
     """A value that gets a type which has all its values, but for integers that are no f32: those are rounded."""
     if dtype in ("i32", "bool"):
         return tensor.to(DTYPES[dtype])
+    return _single(tensor)
+
+
+def _single(tensor: torch.Tensor) -> torch.Tensor:
+    """Numbers that are computed with as f32: integers that are none are rounded."""
     return tensor if tensor.is_floating_point() else tensor.float().double()
 
 

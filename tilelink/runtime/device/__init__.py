@@ -14,7 +14,8 @@ signals     wait, wait_all, consume_token, hold, notify, notify_each, signal_add
 copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
 tracing     tile_begin, transfer
 integers    mod, floordiv
-tile math   cast, dot, sigmoid, silu, tanh, gelu, gelu_tanh, relu, rsqrt, attend_begin, attend_step, attend_finish
+tile math   cast, dot, sigmoid, silu, tanh, gelu, gelu_tanh, relu, rsqrt, maximum, minimum, reduce_max, reduce_min,
+            attend_begin, attend_step, attend_finish
 """
 
 from tilelink.runtime.device.mode import INTERPRETED
@@ -82,7 +83,11 @@ from tilelink.runtime.device.numeric import (
     floordiv,
     gelu,
     gelu_tanh,
+    maximum,
+    minimum,
     mod,
+    reduce_max,
+    reduce_min,
     relu,
     rsqrt,
     sigmoid,
@@ -133,6 +138,10 @@ __all__ = [
     "gelu_tanh",
     "relu",
     "rsqrt",
+    "maximum",
+    "minimum",
+    "reduce_max",
+    "reduce_min",
     "attend_begin",
     "attend_step",
     "attend_finish",

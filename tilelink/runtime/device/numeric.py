@@ -110,6 +110,48 @@ def relu(x):
 
 
 @portable
+def maximum(a, b):
+    """The larger one of two numbers; nan where one of them is."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@portable
+def minimum(a, b):
+    """The smaller one of two numbers; nan where one of them is."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@portable
+def reduce_max(x, AXIS: tl.constexpr):
+    """The largest along an axis; nan where one is. The interpreter's own passes nan over."""
+    if not INTERPRETED:
+        result = tl.reduce(x, AXIS, maximum)
+    elif x.dtype.is_floating():
+        result = _or_nan(x, tl.max(tl.where(x == x, x, float("-inf")), AXIS), AXIS)
+    else:
+        result = tl.max(x, AXIS)
+    return result
+
+
+@portable
+def reduce_min(x, AXIS: tl.constexpr):
+    """The smallest along an axis; nan where one is. The interpreter's own passes nan over."""
+    if not INTERPRETED:
+        result = tl.reduce(x, AXIS, minimum)
+    elif x.dtype.is_floating():
+        result = _or_nan(x, tl.min(tl.where(x == x, x, float("inf")), AXIS), AXIS)
+    else:
+        result = tl.min(x, AXIS)
+    return result
+
+
+@portable
+def _or_nan(x, result, AXIS: tl.constexpr):
+    """A result of a reduction, or nan where one of the numbers is."""
+    return tl.where(tl.max((x != x).to(tl.int32), AXIS) != 0, float("nan"), result)
+
+
+@portable
 def rsqrt(x):
     """1 / sqrt(x) in f32."""
     return tl.rsqrt(cast(x, tl.float32))
