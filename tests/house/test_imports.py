@@ -30,7 +30,7 @@ EVERY_LAYER = CLI | frozenset(
     {"calibration", "compiler", "compiler_cpu", "compiler_gpu", "ops", "simulation", "tuning"}
 )
 SCHEDULE_VALUES = (
-    "schedule.values", "schedule.orders", "schedule.bind", "schedule.bound", "schedule.late_waits", "schedule.clauses",
+    "schedule.values", "schedule.orders", "schedule.bind", "schedule.bound", "schedule.sink_waits", "schedule.clauses",
     "schedule.launch",
 )  # fmt: skip
 

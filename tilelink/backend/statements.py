@@ -38,7 +38,7 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Index, Int, substitute
 from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import mixes, reads
-from tilelink.schedule.late_waits import late_wait
+from tilelink.schedule.sink_waits import SlicedProduct, sliced_product
 
 COPY_ROWS, COPY_COLUMNS = 32, 256
 """Elements of a copied block: rows x columns."""
@@ -79,20 +79,23 @@ class Statements:
         for number, statement in enumerate(body):
             for name in names[number]:
                 self._declare(name)
-            self._ordered(statement, body[number + 1 :])
+            self._ordered(statement)
 
     def _body(self, body: tuple[Statement, ...]) -> None:
-        for number, statement in enumerate(body):
-            self._ordered(statement, body[number + 1 :])
+        for statement in body:
+            self._ordered(statement)
 
-    def _ordered(self, statement: Statement, behind: tuple[Statement, ...]) -> None:
+    def _ordered(self, statement: Statement) -> None:
+        self._begin(statement)
+        self._statement(statement)
+
+    def _begin(self, statement: Statement) -> None:
+        """What stands before every statement: its text, and a barrier where one is needed."""
         self.writer.line(statement_comment(statement))
         if self.pending.barrier(statement):
             self.writer.line(self.values.addresses.dialect.publish())
         if isinstance(statement, Wait | Notify) and (barrier := self.values.addresses.dialect.barrier()):
             self.writer.line(barrier)
-        if not isinstance(statement, Wait) or not self._postpone(statement, behind):
-            self._statement(statement)
 
     def _declare(self, name: str) -> None:
         """A name before the first statement that may assign it."""
@@ -102,24 +105,25 @@ class Statements:
         zero = Tile(text="0.0", dtype="f32")
         self.writer.line(f"{name} = {self._final(name, zero, constant=True)}")
 
-    def _postpone(self, wait: Wait, behind: tuple[Statement, ...]) -> bool:
-        """Whether a wait is left to the loop of the product behind it."""
+    def _product(self, product: SlicedProduct) -> None:
+        """A product whose slices are waited for one by one: one loop, in the steps of all products."""
         addresses = self.values.addresses
-        late = late_wait(addresses.bound, addresses.stage.name, wait, behind)
-        if late is None:
-            return False
+        size = addresses.stage.tiles[product.index]
 
-        consumed = id(wait) not in self.last
+        def before(part: Slice | None) -> None:
+            for wait in product.waits:
+                whole = product.of_all(wait.region)
+                dim = next(d for d, c in enumerate(wait.region.coords) if c != whole.coords[d])
+                consumed = id(wait) not in self.last
+                if part is None:
+                    self._begin(wait)
+                    self._wait(wait.kind, whole, consumed)
+                    continue
+                with self.writer.block(f"if {part.start} % {size} == 0:"):
+                    self._begin(wait)
+                    self._wait(wait.kind, whole, consumed, {dim: f"{part.start} // {size}"})
 
-        def emit(k: str | None) -> None:
-            if k is None:
-                self._wait(late.kind, late.region, consumed)
-                return
-            with self.writer.block(f"if {k} % {late.size} == 0:"):
-                self._wait(late.kind, late.region, consumed, {late.dim: f"{k} // {late.size}"})
-
-        self.values.late.setdefault(late.region, []).append(emit)
-        return True
+        self.values.product(product.whole, product.name, {}, before)
 
     def _statement(self, statement: Statement) -> None:
         match statement:
@@ -135,6 +139,8 @@ class Statements:
                 self._wait(kind, region, id(statement) not in self.last)
             case If():
                 self._branches(statement)
+            case For() if (product := sliced_product(self.values.addresses.stage, statement)) is not None:
+                self._product(product)
             case For():
                 self.inside += 1
                 self._loop(statement, 0)

@@ -11,7 +11,6 @@ from tilelink.backend.regions import Addresses, Slice, Slices
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, as_operands, in_kernel, nests, truth
 from tilelink.backend.words import literal
 from tilelink.errors import EmitError
-from tilelink.ir.products import operands
 from tilelink.ir.program import (
     Apply,
     Attend,
@@ -26,7 +25,6 @@ from tilelink.ir.program import (
     Positions,
     Read,
     Reduce,
-    Region,
     Transpose,
     UserCall,
     Value,
@@ -50,10 +48,6 @@ CONSTANT = Literal | Full | FromScalar | Local
 """Without axes, Python may know their values."""
 REDUCE = {"sum": "tl.sum({}, axis={})", "max": "tiles.reduce_max({}, {})", "min": "tiles.reduce_min({}, {})"}
 COMBINE = {"sum": "{0} + {1}", "max": "tiles.maximum({0}, {1})", "min": "tiles.minimum({0}, {1})"}
-
-
-Late = Callable[[str | None], None]
-"""Renders a wait: for the slice at a place in the contracted dimension, or for all of them (None)."""
 
 
 def _kept(slices: Slices, pattern: tuple[bool, ...]) -> Slices:
@@ -81,8 +75,6 @@ class Values:
 
     addresses: Addresses
     descriptors: Descriptors = field(default_factory=Descriptors)
-    late: dict[Region, list[Late]] = field(default_factory=dict[Region, list[Late]])
-    """Waits for slices of a region that the next product reads."""
     deferred: Deferred | None = None
     """Notifies of the tile before that are given in the product of this one."""
     modules: set[str] = field(default_factory=set[str])
@@ -258,27 +250,32 @@ class Values:
     def _dot(self, value: Dot, slices: Slices) -> Tile:
         typing = self.addresses.typing
         kind = typing.type_of(value)
-        axis = typing.type_of(value.left).axes[-1]
         if len(kind.axes) != 2:
             raise EmitError(f"dot of {kind}", location=value.location, hint="dot multiplies tiles of two axes")
         shape = self.addresses.shape(kind.axes, slices)
         writer = self.addresses.writer
         acc = writer.name("acc")
         writer.line(f"{acc} = tl.zeros(({shape[0]}, {shape[1]}), dtype=tl.float32)")
+        self.product(value, acc, slices)
+        return Tile(text=acc, dtype="f32", axes=kind.axes)
+
+    def product(
+        self, value: Dot, acc: str, slices: Slices, before: Callable[[Slice | None], None] | None = None
+    ) -> None:
+        """Adds a product to an accumulator. before: renders what is done before a step of its loop, or all of it."""
+        axis = self.addresses.typing.type_of(value.left).axes[-1]
 
         def body(part: Slice | None) -> None:
             if part is not None and self.deferred is not None:
                 self.deferred.in_product(part.start, part.block, self.addresses.extent(axis))
-            for operand in operands(value):
-                for wait in self.late.pop(operand.region, ()) if isinstance(operand, Read) else ():
-                    wait(part and part.start)
+            if before is not None:
+                before(part)
             a = self._operand(value.left, -1, _with(slices, {-2: -2}, -1, part))
             b = self._operand(value.right, -2, _with(slices, {-1: -1}, -2, part))
             a, b = self._same_dtype(a, b)
-            writer.line(f"{acc} = tiles.dot({a.text}, {b.text}, {acc})")
+            self.addresses.writer.line(f"{acc} = tiles.dot({a.text}, {b.text}, {acc})")
 
         self._loop(axis, self._divisible(value.left, -1) and self._divisible(value.right, -2), body)
-        return Tile(text=acc, dtype="f32", axes=kind.axes)
 
     def _operand(self, value: Value, position: int, slices: Slices) -> Tile:
         """An operand of a product; what is computed is made zero beyond the end of the contracted axis."""

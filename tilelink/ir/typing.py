@@ -110,6 +110,10 @@ class StageTyping:
         dtype = "i32" if tensor.space == "table" else (tensor.dtype or ELEMENT)
         return Type(dtype=dtype, axes=tuple(axes))
 
+    def has_axis(self, coord: Scalar | Whole) -> bool:
+        """Whether a coordinate stands for an axis, and not for one element."""
+        return isinstance(coord, Whole) or is_gather(coord) or tile_index(coord, self.scalar_indices) is not None
+
     def _axis(self, region: Region, coord: Scalar | Whole, dim: Scalar) -> Axis | None:
         if isinstance(coord, Whole):
             return Axis(kind="whole", dim=dim)

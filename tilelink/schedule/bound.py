@@ -103,6 +103,8 @@ class BoundStage:
     """How it copies by bulk, if it does (see schedule/clauses/bulk.py)."""
     ends_with_tensor: frozenset[str] = frozenset()
     """Indices within a tile of another stage, which end where the tensor does and not with their extent."""
+    slices: frozenset[str] = frozenset()
+    """Indices of loops over the slices of one product (see schedule/sink_waits.py)."""
     tasks: int | None = None
     """How many tiles of its order it has, where that is not what its indices make."""
 

@@ -20,6 +20,7 @@ from tilelink.schedule.clauses.flat import FLAT
 from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
 from tilelink.schedule.kernels import kernels_of
 from tilelink.schedule.launch import choose_protocol
+from tilelink.schedule.sink_waits import sink_waits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ def passes() -> tuple[Pass, ...]:
         Pass(name="fill", apply=FILL.apply),
         *(Pass(name=one.name, apply=one.apply) for one in own),
         Pass(name="loops", apply=_finish_loops),  # from here on nothing changes how many tiles a stage has
+        Pass(name="sink_waits", apply=sink_waits),
         Pass(name="protocol", apply=choose_protocol),  # last: it asks which kernels wait for peers
     )
 

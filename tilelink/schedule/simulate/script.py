@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.errors import CostError
-from tilelink.ir.program import ITEM_BYTES, Read, Transfer, Wait
-from tilelink.schedule.late_waits import late_wait
+from tilelink.ir.program import ITEM_BYTES, Read, Transfer
 from tilelink.schedule.machine import Machine
-from tilelink.schedule.plan import NOTIFY, READ, SUBSTEPS, WAIT, Ints, Plan
+from tilelink.schedule.plan import NOTIFY, READ, WAIT, Ints, Plan
 from tilelink.schedule.simulate.cost import CostModel, Engine, Move, MoveTime, TileTime
 from tilelink.schedule.simulate.work import Executions, WorkOf, executions
 from tilelink.schedule.verify.queues import waits_are_free
@@ -116,10 +115,8 @@ def make_script(
 ) -> Script:
     """What every lane does, priced. tables: those that the plan was made with."""
     builder = _Builder(plan, machine, cost)
-    previous: list[Executions] = []
     for one in executions(plan, tables):
-        builder.statement(one, previous)
-        previous.append(one)
+        builder.statement(one)
     builder.signals()
     task, position, sub, kind, what, main, overhead = builder.columns.joined()
     lane = plan.lane[task]
@@ -222,10 +219,8 @@ class _Builder:
         self.transfers_seen = 0
         self.moves_made = 0
         self.move_parts: list[tuple[NDArray[Any], ...]] = []
-        self.late: dict[int, tuple[int, int]] = {}
-        """Wait statement -> (places that it moves back, slices that it waits for one by one)."""
 
-    def statement(self, one: Executions, previous: list[Executions]) -> None:
+    def statement(self, one: Executions) -> None:
         """A statement that computes or moves; its signals come later, all together."""
         moves = isinstance(one.statement, Transfer)
         if not moves:
@@ -234,28 +229,15 @@ class _Builder:
         if work is not None and (not moves or work.products or work.elementwise or work.special):
             self._count(one, work.item)
             time = _answer(self.cost.tile(work, self.machine), TileTime, self.cost)
-            slices = self._slices(one, previous)
+            slices = self.work_of.slices(one)
             part = TileTime(main=time.main / slices, overhead=time.overhead / slices)
-            for k in range(slices):
-                self.columns.add(COMPUTE, one.task, one.position, sub=2 * k + 1, time=part)
+            self.columns.add(COMPUTE, one.task, one.position, time=part)
         if moves:
             self._transfer(one)
 
     def _count(self, one: Executions, item: int) -> None:
         operations = self.work_of.least(one) * np.array([item / 2, 1.0, 1.0])
         np.add.at(self.least, self._ranks(one, one.task), operations)
-
-    def _slices(self, one: Executions, previous: list[Executions]) -> int:
-        """How many slices of its contracted dimension the product waits for, one by one."""
-        slices = 1
-        for back, wait in enumerate(reversed(previous), start=1):
-            if not isinstance(wait.statement, Wait) or not _stands_before(wait, one, back):
-                break
-            late = late_wait(self.plan.bound, one.stage.name, wait.statement, (one.statement,))
-            if late is not None:
-                self.late[wait.number] = (back * SUBSTEPS, late.count)
-                slices = max(slices, late.count)
-        return slices
 
     def _remote_reads(self, one: Executions) -> None:
         """Operands on other ranks are fetched before the computation."""
@@ -317,21 +299,8 @@ class _Builder:
         return Moves(**dict(zip(names, columns, strict=True)))
 
     def signals(self) -> None:
-        """All waits and notifies; waits for slices of a product stand between its parts."""
-        s = self.plan.signals
-        what = self.plan.counters
-        position, sub = s.position.copy(), np.zeros(len(s.task), np.int64)
-        for number, (back, count) in self.late.items():
-            rows = np.flatnonzero(s.statement == number)
-            position[rows] += back - (SUBSTEPS - 1)
-            sub[rows] = 2 * (np.arange(len(rows)) % count)
+        """All waits and notifies."""
+        s, what = self.plan.signals, self.plan.counters
         for kind, signal in ((AWAIT, WAIT), (SIGNAL, NOTIFY)):
             rows = np.flatnonzero(s.kind == signal)
-            self.columns.add(kind, s.task[rows], position[rows], sub=sub[rows], what=what[rows])
-
-
-def _stands_before(wait: Executions, one: Executions, back: int) -> bool:
-    """Whether the wait stands directly before the statement, but for `back` - 1 other waits."""
-    return wait.stage is one.stage and np.array_equal(wait.task, one.task) and np.array_equal(
-        wait.position + back * SUBSTEPS, one.position
-    )  # fmt: skip
+            self.columns.add(kind, s.task[rows], s.position[rows], what=what[rows])

@@ -26,10 +26,11 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.typing import Axis, StageTyping
-from tilelink.ir.visitor import reads, value_of, values
+from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.schedule.bound import BoundStage
 from tilelink.schedule.orders import TILE
 from tilelink.schedule.plan import Ints, Plan, length
+from tilelink.schedule.sink_waits import SlicedProduct, sliced_product
 from tilelink.schedule.transform import number_of
 
 SPECIAL = {"exp", "log", "sqrt", "rsqrt", "silu", "gelu", "sigmoid", "tanh"}
@@ -169,6 +170,8 @@ class WorkOf:
         """Stage -> programs of a rank that have a tile of it."""
         tensors = sorted(plan.bound.tensors.values(), key=lambda t: t.number)
         self.items = np.array([ITEM_BYTES[t.dtype] for t in tensors], dtype=np.int64)
+        self._sliced = _sliced(plan)
+        self._stores = _stored(plan, self._sliced)
         rows = plan.accesses
         self._order = np.argsort(rows.statement, kind="stable")
         self._starts = np.searchsorted(rows.statement[self._order], np.arange(len(plan.statements) + 1))
@@ -177,9 +180,15 @@ class WorkOf:
         """The rows of plan.accesses that a statement makes."""
         return self._order[self._starts[number] : self._starts[number + 1]]
 
+    def slices(self, one: Executions) -> int:
+        """How many executions of the statement are slices of one product."""
+        product = self._sliced.get(one.number)
+        return one.stage.count(product.index) if product else 1
+
     def work(self, one: Executions) -> TileWork | None:
-        """What one execution of the statement takes; None where it computes nothing."""
-        value = value_of(one.statement)
+        """What one execution of the statement takes, or all slices of one product; None where it computes nothing."""
+        product = self._sliced.get(one.number)
+        value = product.whole if product else value_of(one.statement)
         if value is None or not len(one.task):
             return None
         stage = one.stage
@@ -203,7 +212,8 @@ class WorkOf:
     def least(self, one: Executions) -> Floats:
         """[executions, 3]: flops of products, elementwise operations and special functions of each, without the parts
         of tiles beyond an edge."""
-        value, count = value_of(one.statement), len(one.task)
+        product = self._sliced.get(one.number)
+        value, count = product.dot if product else value_of(one.statement), len(one.task)
         if value is None or not count:
             return np.zeros((count, 3))
         stage, known = one.stage, self._inside(one, value)
@@ -240,12 +250,19 @@ class WorkOf:
         return number_of(axis.dim, self._plan.bound.numbers, self._plan.bound.ranks) if axis.dim is not None else 1
 
     def _traffic(self, one: Executions) -> float:
-        """Distinct bytes on the statement's first rank, shared among its executions there."""
+        """Distinct bytes on the statement's first rank, shared among its executions there.
+
+        What stores the result of a sliced product has none: as of other products it counts with the product, which
+        hides it.
+        """
+        if one.number in self._stores:
+            return 0.0
         plan, total = self._plan, one.stage.total
         first = plan.first_task[one.stage.name]
         rank = int(one.task[0] - first) // total
         begin, end = first + rank * total, first + (rank + 1) * total
-        rows = self.accesses(one.number)
+        together = [one.number, *(number for number, product in self._stores.items() if product == one.number)]
+        rows = np.concatenate([self.accesses(number) for number in together])
         a = plan.accesses
         rows = rows[(a.task[rows] >= begin) & (a.task[rows] < end) & (a.peer[rows] == rank)]
         moved = 0.0
@@ -256,7 +273,30 @@ class WorkOf:
             box = float(np.prod(hi.max(axis=0) - lo.min(axis=0), dtype=np.float64))
             moved += min(touched, box) * int(self.items[tensor])
         runs = int(((one.task >= begin) & (one.task < end)).sum())
-        return moved / runs
+        return moved / runs * self.slices(one)
+
+
+def _sliced(plan: Plan) -> dict[int, SlicedProduct]:
+    """The statements that multiply the slices of a product."""
+    numbers = {id(statement): number for number, (_, statement) in enumerate(plan.statements)}
+    found: dict[int, SlicedProduct] = {}
+    for stage in plan.bound.stages.values():
+        for statement in statements(stage.stage.body):
+            if isinstance(statement, For) and (product := sliced_product(stage, statement)) is not None:
+                found[numbers[id(statement.body[-1])]] = product
+    return found
+
+
+def _stored(plan: Plan, explicit: Mapping[int, SlicedProduct]) -> dict[int, int]:
+    """The statements that use the result of a sliced product -> the statement that multiplies its slices."""
+    names = {(plan.statements[number][0], product.name): number for number, product in explicit.items()}
+    found: dict[int, int] = {}
+    for number, (stage, statement) in enumerate(plan.statements):
+        value = value_of(statement)
+        for name in local_names(value) if value is not None and number not in explicit else ():
+            if (stage, name) in names:
+                found[number] = names[stage, name]
+    return found
 
 
 def _operations(typing: StageTyping, size: Callable[[Axis], float], value: Value) -> Operations:

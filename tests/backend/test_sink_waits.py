@@ -4,18 +4,28 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.backend.samples import Sample, emitted
 from tilelink import compiler
-from tilelink.ir.program import Assign, Store
+from tilelink.errors import VerificationError
+from tilelink.frontend.parser import parse_text
+from tilelink.ir.printer import print_program
+from tilelink.ir.program import For, If, Statement, Wait
+from tilelink.ir.scalar import Compare, Index, add, const
+from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs, relative_error
+from tilelink.schedule.bound import Bound
+from tilelink.schedule.listing import listing
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.plan import make_plan
 from tilelink.schedule.simulate.cost import Roofline
-from tilelink.schedule.simulate.script import COMPUTE, make_script
+from tilelink.schedule.simulate.script import AWAIT, COMPUTE, make_script
 from tilelink.schedule.traces import differences
+from tilelink.schedule.verify import verify
 
 SHIFTED = """
 program shifted(M, N, K):
@@ -56,6 +66,14 @@ def sample(body: str, channel: int = 16) -> Sample:
     lines = "\n".join("        " + line for line in BODIES[body])
     text = SHIFTED.replace("BODY", lines).replace("CHANNEL", str(channel))
     return Sample(text=text, numbers={"M": 32, "N": 32, "K": 64})
+
+
+def with_body(bound: Bound, name: str, body: tuple[Statement, ...]) -> Bound:
+    """A lowered program whose stage has another body."""
+    stage = bound.stages[name]
+    new = replace(stage, stage=replace(stage.stage, body=body))
+    stages = tuple(new.stage if one.name == name else one for one in bound.program.stages)
+    return replace(bound, program=replace(bound.program, stages=stages), stages={**bound.stages, name: new})
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -99,6 +117,48 @@ def test_the_simulator_waits_where_the_kernel_does(body: str, channel: int, bloc
     bound = small.bound(ranks=2, target="sm_90", dtype="bf16")
     plan = make_plan(bound)
     script = make_script(plan, load_machine("8xH200"), Roofline())
-    computed = int(((script.task == plan.first_task["gemm"]) & (script.kind == COMPUTE)).sum())
-    statements = sum(isinstance(s, Assign | Store) for s in bound.stages["gemm"].stage.body)
-    assert ("if k_" in emitted(bound).text) == (computed > statements)
+    own = script.kind[script.task == plan.first_task["gemm"]]
+    begun = int(((own[:-1] == AWAIT) & (own[1:] == COMPUTE)).sum())
+    sliced = bool(bound.stages["gemm"].slices)
+    assert (
+        sliced == ("if k_" in emitted(bound).text) == (body in IN_LOOP and channel % (16 if block == 16 else 64) == 0)
+    )
+    assert begun == (192 // channel if sliced else 1)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_program_whose_waits_have_sunk_means_the_same(body: str) -> None:
+    found: dict[str, Bound] = {}
+    module, numbers = sample(body).module(), sample(body).numbers
+    program = module.programs[0]
+    compiler.bound(
+        program, module.schedules[0], ranks=2, dims=numbers, on_step=lambda one, bound: found.update({one: bound})
+    )
+    sunk = parse_text(listing(found["sink_waits"]), "listing.tl").programs[0]
+    assert (print_program(sunk) == print_program(found["loops"].program)) == (body not in IN_LOOP)
+    for given in random_inputs(program, ranks=2, dims=numbers, dtype="f32", launches=1, seed=1):
+        for one, other in zip(reference(program, given, numbers), reference(sunk, given, numbers), strict=True):
+            torch.testing.assert_close(one["y"], other["y"], rtol=1e-6, atol=1e-6)
+
+
+def test_a_wait_that_has_sunk_too_far_is_refused() -> None:
+    """Past the slice that it guards, past all of them, into a later round, or for a part of what is multiplied."""
+    module, numbers = sample("sliced").module(), sample("sliced").numbers
+    bound = compiler.bound(module.programs[0], module.schedules[0], ranks=2, dims=numbers)
+    verify(make_plan(bound))
+    zeros, loop, store = bound.stages["gemm"].stage.body
+    assert isinstance(loop, For)
+    wait, more = loop.body
+    assert isinstance(wait, Wait)
+    (index,) = loop.indices
+    past = add(Index(name=index.name), const(1))
+    next_one = replace(wait, region=replace(wait.region, coords=(*wait.region.coords[:1], past)))
+    later = If(condition=Compare(op=">", left=Index(name=index.name), right=const(0)), then=(wait,))
+    for body in (
+        (zeros, replace(loop, body=(more, wait)), store),
+        (zeros, replace(loop, body=(more,)), replace(loop, body=(wait,)), store),
+        (zeros, replace(loop, body=(later, more)), store),
+        (zeros, replace(loop, body=(next_one, more)), store),
+    ):
+        with pytest.raises(VerificationError):
+            verify(make_plan(with_body(bound, "gemm", body)))
