@@ -195,12 +195,15 @@ class WorkOf:
         kernel = self._kernels[stage.name]
         typing = self._typing.stage(stage.name)
         products, elementwise, special = _operations(typing, lambda axis: self._size(stage, axis), value)
+        traffic = self._traffic(one)
+        if not (products or elementwise or special or traffic):
+            return None
         return TileWork(
             stage=stage.name,
             products=products,
             elementwise=elementwise,
             special=special,
-            traffic=self._traffic(one),
+            traffic=traffic,
             item=ITEM_BYTES[self._plan.bound.dtype],
             block=stage.block,
             warps=kernel.warps,
