@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ir.test_simplify import BOUNDS, COLUMN, COUNTS, ROW, TABLES, conditions, integers, steps_fit
-from tilelink.backend.scalars import ScalarPrinter, on_all_ranks
+from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.tiles import MOST_BRACKETS, nests
 from tilelink.errors import EmitError
+from tilelink.ir.reach import on_all_ranks
 from tilelink.ir.scalar import (
     RANK,
     Binary,

@@ -12,7 +12,6 @@ from tilelink.ir.scalar import (
     Binary,
     Choose,
     Compare,
-    Env,
     Index,
     Int,
     Logic,
@@ -20,8 +19,6 @@ from tilelink.ir.scalar import (
     Rank,
     Scalar,
     Whole,
-    evaluate,
-    walk,
 )
 from tilelink.ir.simplify import simplify
 
@@ -101,14 +98,3 @@ class ScalarPrinter:
 
 def _wrap(text: str, own: int, level: int) -> str:
     return f"({text})" if own < level else text
-
-
-def on_all_ranks(expr: Scalar, ranks: int) -> int | None:
-    """The value that an expression has on every rank, None unless it is the same wherever and whenever it is asked."""
-    if any(isinstance(e, Index | Lookup) for e in walk(expr)):
-        return None
-    try:
-        found = {int(evaluate(expr, Env(rank=rank, ranks=ranks, params={}, indices={}))) for rank in range(ranks)}
-    except ZeroDivisionError:  # on a rank that never comes to it
-        return None
-    return found.pop() if len(found) == 1 else None

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tilelink.backend.last_waits import last_waits
 from tilelink.backend.loops import index_is_reused, loop_head
-from tilelink.backend.publish import Pending, pending_at
 from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
-from tilelink.backend.scalars import on_all_ranks
 from tilelink.backend.scopes import undeclared
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned
 from tilelink.backend.unroll import notified_together
@@ -21,6 +19,7 @@ from tilelink.ir.mapping import ChannelGrid, ChannelRange, TileMap
 from tilelink.ir.program import (
     Assign,
     Attend,
+    Barrier,
     For,
     Full,
     If,
@@ -35,9 +34,9 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
+from tilelink.ir.reach import on_all_ranks
 from tilelink.ir.scalar import Index, Int, substitute
 from tilelink.ir.typing import Axis
-from tilelink.ir.visitor import mixes, reads
 from tilelink.schedule.sink_waits import SlicedProduct, sliced_product
 
 COPY_ROWS, COPY_COLUMNS = 32, 256
@@ -58,7 +57,6 @@ class Statements:
     thresholds: Mapping[tuple[str, str], int | None]
     hosted: frozenset[tuple[str, str]] = frozenset()
     """Signals that copy engines wait for: seen from outside the processor, like those of peers."""
-    pending: Pending = field(init=False)
     inside: int = field(init=False, default=0)
     """Loops that a statement stands in."""
     last: frozenset[int] = field(init=False)
@@ -66,7 +64,6 @@ class Statements:
 
     def __post_init__(self) -> None:
         addresses = self.values.addresses
-        self.pending = pending_at(addresses.bound, addresses.stage.name)
         self.last = frozenset(map(id, last_waits(addresses.stage.stage.body)))
 
     @property
@@ -90,10 +87,10 @@ class Statements:
         self._statement(statement)
 
     def _begin(self, statement: Statement) -> None:
-        """What stands before every statement: its text, and a barrier where one is needed."""
+        """What stands before every statement: its text, and a barrier where a signal needs one."""
+        if isinstance(statement, Barrier):
+            return
         self.writer.line(statement_comment(statement))
-        if self.pending.barrier(statement):
-            self.writer.line(self.values.addresses.dialect.publish())
         if isinstance(statement, Wait | Notify) and (barrier := self.values.addresses.dialect.barrier()):
             self.writer.line(barrier)
 
@@ -135,6 +132,8 @@ class Statements:
                 self._transfer(statement, target, source)
             case Notify():
                 self._notify(statement)
+            case Barrier():
+                self.writer.line(self.values.addresses.dialect.publish())
             case Wait(kind=kind, region=region):
                 self._wait(kind, region, id(statement) not in self.last)
             case If():
@@ -153,14 +152,11 @@ class Statements:
         if taken is not None:
             self._body(branch.then if taken else branch.orelse)
             return
-        before = replace(self.pending)
         with self.writer.block(f"if {self.values.addresses.scalar(branch.condition)}:"):
             self._body(branch.then)
-        self.pending, behind = before, self.pending
         if branch.orelse:
             with self.writer.block("else:"):
                 self._body(branch.orelse)
-        self.pending.join(behind)
 
     def _loop(self, loop: For, depth: int) -> None:
         if depth == len(loop.indices):
@@ -213,9 +209,6 @@ class Statements:
             self._copy(region, value, {}, self.values.addresses.typing.region_type(region).axes)
             return
         tile = self.values.lower(value, {})
-        if mixes(value) and any(read.tensor == region.tensor for read in reads(value)):
-            # one thread's element comes of what others load, which none may overwrite before
-            self.writer.line(self.values.addresses.dialect.publish())
         self._store(region, tile, {})
 
     def _copy(self, region: Region, value: Read, slices: Slices, axes: tuple[Axis, ...]) -> None:

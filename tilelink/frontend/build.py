@@ -12,10 +12,12 @@ from tilelink.errors import DtypeError, DuplicateNameError, ParseError, StageErr
 from tilelink.frontend.expressions import Scope
 from tilelink.frontend.limits import require_flat, require_shallow
 from tilelink.frontend.syntax import IndexSyntax, ProgramSyntax, StageSyntax, TensorSyntax
+from tilelink.ir.printer import BARRIER
 from tilelink.ir.program import (
     DTYPES,
     Apply,
     Assign,
+    Barrier,
     For,
     If,
     IndexDecl,
@@ -39,7 +41,7 @@ from tilelink.ir.words import KINDS
 NOTIFIES = {"producer_tile_notify": "tile", "peer_tile_notify": "peer", "rank_notify": "rank"}
 WAITS = {"consumer_tile_wait": "tile", "peer_tile_wait": "peer", "rank_wait": "rank"}
 MOVES = {"tile_push_data": "push", "tile_pull_data": "pull", "rank_copy_data": "copy"}
-PRIMITIVES = [*NOTIFIES, *WAITS, *MOVES]
+PRIMITIVES = [*NOTIFIES, *WAITS, *MOVES, BARRIER]
 WORDS = ("program", "comm", "compute", "if", "else", "for", "not", "and", "or", "None", "True", "False")
 RESERVED = {"rank", "ranks", "call", *WORDS, *PRIMITIVES}
 
@@ -255,11 +257,13 @@ def _primitive(scope: Scope, call: ast.Call, name: str) -> Statement:
     place = scope.location(call)
     if name not in PRIMITIVES:
         raise scope.unknown(call, name, "primitive", PRIMITIVES)
-    wanted = 2 if name in MOVES else 1
+    wanted = 2 if name in MOVES else 0 if name == BARRIER else 1
     scope.named_arguments(call)
     if len(call.args) != wanted:
-        message = f"{name} takes {wanted} argument{'s' if wanted > 1 else ''}, not {len(call.args)}"
+        message = f"{name} takes {wanted} argument{'' if wanted == 1 else 's'}, not {len(call.args)}"
         raise ParseError(message, location=place, hint="see docs/language.md")
+    if name == BARRIER:
+        return Barrier(location=place)
     region = scope.region(call.args[0])
     if name in NOTIFIES:
         return Notify(kind=NOTIFIES[name], region=region, location=place)

@@ -7,6 +7,7 @@ from tilelink.ir.program import (
     Apply,
     Assign,
     Attend,
+    Barrier,
     Cast,
     Dot,
     Expand,
@@ -60,6 +61,7 @@ _APPLY = {
 }  # fmt: skip
 NOTIFY = {"tile": "producer_tile_notify", "peer": "peer_tile_notify", "rank": "rank_notify"}
 WAIT = {"tile": "consumer_tile_wait", "peer": "peer_tile_wait", "rank": "rank_wait"}
+BARRIER = "program_barrier"
 MOVE = {"push": "tile_push_data", "pull": "tile_pull_data", "copy": "rank_copy_data"}
 
 
@@ -110,6 +112,8 @@ def print_statement(statement: Statement) -> list[str]:
             return [f"{NOTIFY[kind]}({print_region(region)})"]
         case Wait(kind=kind, region=region):
             return [f"{WAIT[kind]}({print_region(region)})"]
+        case Barrier():
+            return [f"{BARRIER}()"]
         case If(condition=condition, then=then, orelse=orelse):
             lines = [f"if {print_scalar(condition)}:", *_indent(then)]
             return [*lines, "else:", *_indent(orelse)] if orelse else lines

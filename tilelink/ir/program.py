@@ -253,6 +253,14 @@ class Wait(Statement):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Barrier(Statement):
+    """All threads of a program meet: what any of them stored before, each of them loads after.
+
+    Programs need not have one: a pass places those that are needed (see schedule/barriers.py).
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class If(Statement):
     condition: Scalar
     then: tuple[Statement, ...]

@@ -33,3 +33,14 @@ def reach_error(program: Program, region: Region) -> RemoteAccessError | None:
     hint = hint or "read the table on the own rank, and send what it says"
     message = f"peers cannot reach {tensor.name}, which is {tensor.space} and not symmetric"
     return RemoteAccessError(message, location=region.location, related=tensor.location, hint=hint)
+
+
+def on_all_ranks(expr: Scalar, ranks: int) -> int | None:
+    """The value that an expression has on every rank, None unless it is the same wherever and whenever it is asked."""
+    if any(isinstance(e, Index | Lookup) for e in walk(expr)):
+        return None
+    try:
+        found = {int(evaluate(expr, Env(rank=rank, ranks=ranks, params={}, indices={}))) for rank in range(ranks)}
+    except ZeroDivisionError:  # on a rank that never comes to it
+        return None
+    return found.pop() if len(found) == 1 else None

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from tilelink.ir.program import (
     Apply,
     Assign,
+    Barrier,
     Cast,
     For,
     FromScalar,
@@ -161,6 +162,8 @@ def _map_statement(statement: Statement, change: ScalarChange) -> Statement:
             return replace(statement, target=new, source=_map_value_scalars(source, change))
         case Notify(region=region) | Wait(region=region):
             return replace(statement, region=map_region_scalars(region, change))
+        case Barrier():
+            return statement
         case If(condition=condition, then=then, orelse=orelse):
             then, orelse = map_scalars(then, change), map_scalars(orelse, change)
             return replace(statement, condition=rewrite(condition, change), then=then, orelse=orelse)

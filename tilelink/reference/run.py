@@ -16,6 +16,7 @@ from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.printer import print_region
 from tilelink.ir.program import (
     Assign,
+    Barrier,
     For,
     If,
     IndexDecl,
@@ -379,6 +380,8 @@ class _Walker:
                 self.write(region, evaluator(value))
             case Notify(kind=kind, region=region):
                 self._mark(self.machine.arrived, kind, region, "notifies")
+            case Barrier():
+                pass  # a task is one thread here
             case _:
                 raise TypeError(f"unknown statement {type(statement).__name__}")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
 from tilelink.ir.intervals import LEAST, MOST, Bounds, Range
 from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
-from tilelink.ir.program import Attend, Dot, Program, Region, Stage, Tensor, UserCall
+from tilelink.ir.program import Attend, Dot, Program, Region, Stage, Statement, Tensor, UserCall
 from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import statements, value_of, values
@@ -208,6 +208,8 @@ class Bound:
     """int32 counters in one rank's signal pad."""
     protocol: LaunchProtocol = LaunchProtocol.HELPER_KERNELS
     """How ranks begin and end a launch together."""
+    many_threads: bool = False
+    """Whether its programs are many threads, which meet where barriers and waits are, and not yet one each."""
 
     @cached_property
     def typing(self) -> Typing:
@@ -296,6 +298,14 @@ class Bound:
     @cached_property
     def _tensors(self) -> Mapping[int, BoundTensor]:
         return {t.number: t for t in self.tensors.values()}
+
+
+def with_bodies(bound: Bound, bodies: Mapping[str, tuple[Statement, ...]]) -> Bound:
+    """The bound program whose stages have other statements."""
+    new = {name: replace(bound.stages[name].stage, body=body) for name, body in bodies.items()}
+    stages = {name: replace(s, stage=new[name]) if name in new else s for name, s in bound.stages.items()}
+    program = replace(bound.program, stages=tuple(new.get(one.name, one) for one in bound.program.stages))
+    return replace(bound, program=program, stages=stages)
 
 
 def same_domain(left: BoundStage, right: BoundStage) -> bool:

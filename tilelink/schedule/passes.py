@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from tilelink.ir.scalar import const
 from tilelink.ir.simplify import simplify
+from tilelink.schedule.barriers import place_barriers
 from tilelink.schedule.bound import Bound, BoundStage
 from tilelink.schedule.clauses import CLAUSES, clauses
 from tilelink.schedule.clauses.bulk import BULK
@@ -45,6 +46,7 @@ def passes() -> tuple[Pass, ...]:
         *(Pass(name=one.name, apply=one.apply) for one in own),
         Pass(name="loops", apply=_finish_loops),  # from here on nothing changes how many tiles a stage has
         Pass(name="sink_waits", apply=sink_waits),
+        Pass(name="barriers", apply=place_barriers),  # from here on no statement comes or goes
         Pass(name="protocol", apply=choose_protocol),  # last: it asks which kernels wait for peers
     )
 

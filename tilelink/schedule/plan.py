@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tilelink.ir.depth import deep
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.program import Assign, For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.program import Assign, Barrier, For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import Binary, Env, Lookup, Scalar, evaluate
 from tilelink.ir.visitor import local_names, read_unassigned, reads, statements, value_of
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
@@ -54,6 +54,14 @@ class Signals:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Barriers:
+    """Where the threads of programs meet, one row each time."""
+
+    task: Ints
+    position: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
 class Transfers:
     """Data moved between ranks' tensors: the traced events of pushes, pulls and copies.
 
@@ -80,6 +88,7 @@ class Plan:
     accesses: Accesses
     signals: Signals
     transfers: Transfers
+    barriers: Barriers
     channel_base: Mapping[tuple[str, str], int]
     channels: int
     thresholds: Mapping[tuple[str, str], Ints] = field(repr=False)
@@ -154,6 +163,7 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
         accesses=collector.accesses(),
         signals=signals,
         transfers=collector.transfers(),
+        barriers=collector.barriers(),
         channel_base=channel_base,
         channels=channels,
         thresholds=count_thresholds(bound, signals, channel_base, channels),
@@ -286,6 +296,7 @@ class _Collector:
         self._accesses: list[tuple[Ints, ...]] = []
         self._signals: list[tuple[Ints, ...]] = []
         self._transfers: list[tuple[Ints, ...]] = []
+        self._barriers: list[tuple[Ints, ...]] = []
 
     def stage(self, stage: BoundStage) -> None:
         total, ranks = stage.total, self.bound.ranks
@@ -349,6 +360,8 @@ class _Collector:
                 self._signal(stage, number, WAIT, kind, region, rows)
             case Notify(kind=kind, region=region):
                 self._signal(stage, number, NOTIFY, kind, region, rows)
+            case Barrier():
+                self._barriers.append((rows.task, rows.position))
             case _:
                 self._data(stage, number, statement, rows)
 
@@ -492,6 +505,10 @@ class _Collector:
     def signals(self) -> Signals:
         names = ("task", "position", "kind", "peer", "channel", "statement")
         return Signals(**dict(zip(names, join(self._signals, 6, 0), strict=True)))
+
+    def barriers(self) -> Barriers:
+        task, position = join(self._barriers, 2, 0)
+        return Barriers(task=task, position=position)
 
     def transfers(self) -> Transfers:
         names = ("task", "position", "tensor", "peer", "offset", "elements")

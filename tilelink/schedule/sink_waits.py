@@ -39,7 +39,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Index, Whole
 from tilelink.ir.visitor import map_value, map_values, reads, statements
-from tilelink.schedule.bound import Bound, BoundStage
+from tilelink.schedule.bound import Bound, BoundStage, with_bodies
 from tilelink.schedule.transform import free_name
 
 
@@ -106,17 +106,11 @@ class _Sinking:
         body = self._body(self.stage.stage.body)
         if not self.indices:
             return self.bound
-        bound, old = self.bound, self.stage
-        stage = replace(old.stage, body=body)
-        new = replace(
-            old,
-            stage=stage,
-            tiles={**old.tiles, **self.indices},
-            extents={**old.extents, **self.extents},
-            slices=old.slices | self.indices.keys(),
-        )
-        program = replace(bound.program, stages=tuple(stage if s.name == old.name else s for s in bound.program.stages))
-        return replace(bound, program=program, stages={**bound.stages, old.name: new})
+        bound = with_bodies(self.bound, {self.stage.name: body})
+        old = bound.stages[self.stage.name]
+        tiles, extents = {**old.tiles, **self.indices}, {**old.extents, **self.extents}
+        new = replace(old, tiles=tiles, extents=extents, slices=old.slices | self.indices.keys())
+        return replace(bound, stages={**bound.stages, old.name: new})
 
     def _body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         done: list[Statement] = []

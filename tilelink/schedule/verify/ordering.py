@@ -17,6 +17,7 @@ from tilelink.schedule.verify.happens_before import BySignals, HappensBefore
 from tilelink.schedule.verify.in_place import onto_itself
 from tilelink.schedule.verify.overlaps import pairs
 from tilelink.schedule.verify.refusal import refuse, where
+from tilelink.schedule.verify.threads import Threads
 
 
 def ordering(plan: Plan) -> Iterator[VerificationError]:
@@ -46,6 +47,11 @@ class Orders:
     @cached_property
     def _signals(self) -> BySignals:
         return BySignals(self._plan)
+
+    @cached_property
+    def threads(self) -> Threads:
+        """The programs as threads."""
+        return Threads(self._plan, self.planned)
 
     def by_signals(self, first: Ints, second: Ints) -> np.ndarray:
         """For each pair of rows of the plan's accesses, whether signals alone order them; cheap where none is."""
@@ -110,6 +116,7 @@ def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
     """
     plan, a = part.plan, part.plan.accesses
     writes, reads = pairs(part, READ)
+    yield from _without_barrier(plan, part.name, writes, reads, order)
     before = order.planned.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
     rest = np.flatnonzero(~before)
     after = order.by_signals(reads[rest], writes[rest])
@@ -159,11 +166,25 @@ def _check_writes(part: Part, order: Orders, ranks: Ints) -> Iterator[Verificati
         hint = f"declare {name} symmetric"
         task, statement = int(a.task[far[0]]), int(a.statement[far[0]])
         yield refuse(ExclusiveWriteError, plan, message, task=task, statement=statement, hint=hint)
-    first, second = pairs(part, WRITE)
+    first, second = pairs(part, WRITE, same_task=True)
+    yield from _without_barrier(plan, name, first, second, order)
+    other = a.task[first] != a.task[second]
+    first, second = first[other], second[other]
     rest = np.flatnonzero(~order.by_signals(first, second))
     later = order.by_signals(second[rest], first[rest])
     for pair in rest[~later][:3]:
         yield _refusal(plan, name, int(first[pair]), int(second[pair]), order)
+
+
+def _without_barrier(plan: Plan, name: str, writes: Ints, others: Ints, order: Orders) -> Iterator[VerificationError]:
+    """A refusal of a write and another access of an element, between which the threads of their program do not meet."""
+    a = plan.accesses
+    for pair in np.flatnonzero(order.threads.apart(writes, others))[:1]:
+        write, other = int(writes[pair]), int(others[pair])
+        does = "reads" if a.kind[other] == READ else "writes"
+        whose = "" if a.task[write] == a.task[other] else f", which {where(plan, int(a.task[write]))} writes"
+        message = f"{does} {name} of rank {a.peer[other]}{whose}, and no barrier is in between"
+        yield _of_pair(OrderingError, plan, message, write, other, "a pass is to place a program_barrier() there")
 
 
 def _refusal(plan: Plan, name: str, write: int, other: int, order: Orders) -> VerificationError:

@@ -14,8 +14,11 @@ MOST_CELLS = 2**22
 """Cells of boxes that are looked at together: what bounds the memory that this takes."""
 
 
-def pairs(part: Part, kind: int) -> tuple[Ints, Ints]:
-    """(write, other) rows of plan.accesses that overlap; others are of `kind`. Two writes belong to different tasks."""
+def pairs(part: Part, kind: int, *, same_task: bool = False) -> tuple[Ints, Ints]:
+    """(write, other) rows of plan.accesses that overlap; others are of `kind`.
+
+    Two writes belong to different tasks, unless those of the same task are asked for too.
+    """
     a, rows = part.plan.accesses, part.rows
     writes = np.flatnonzero(part.written)
     if not len(writes) or (kind == READ and len(writes) == len(rows)):
@@ -41,7 +44,7 @@ def pairs(part: Part, kind: int) -> tuple[Ints, Ints]:
     first, second = rows[owners[source]], rows[others[order[at]]]
     if kind == READ:
         return first, second
-    apart = a.task[first] != a.task[second]
+    apart = (first != second) if same_task else (a.task[first] != a.task[second])
     return first[apart], second[apart]
 
 

@@ -1,8 +1,15 @@
-"""Where a program must wait for all of its own threads between a store and what follows it.
+"""Barriers where a program must wait for all of its own threads between a store and what follows it.
 
 Tiles that a program runs one after the other are ordered by that alone, and so are the statements of a tile. But a
 program is many threads: what one of them stores another may load too early, and what one still loads another may
-overwrite, unless a barrier is in between. A wait has one; everything else is found here.
+overwrite, unless a barrier is in between. A wait has one; everything else is found here. The rule of ordering asks
+afterwards whether it is there (verify/threads.py).
+
+before: c[i, :] = x[i, :] * 2.0
+        y[i, :] = dot(c[i, :], w[:, :].T)
+after:  c[i, :] = x[i, :] * 2.0
+        program_barrier()
+        y[i, :] = dot(c[i, :], w[:, :].T)
 """
 
 from __future__ import annotations
@@ -12,11 +19,93 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tilelink.ir.program import For, If, Region, Statement, Store, Transfer, Wait
-from tilelink.ir.reach import elsewhere
+from tilelink.ir.program import Assign, Barrier, For, If, Local, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.reach import elsewhere, on_all_ranks
 from tilelink.ir.scalar import Env, Index, Lookup, Scalar, Whole, evaluate, walk
-from tilelink.ir.visitor import reads, statements, value_of
-from tilelink.schedule.bound import Bound
+from tilelink.ir.visitor import mixes, reads, statements, value_of
+from tilelink.schedule.bound import Bound, BoundStage, with_bodies
+from tilelink.schedule.transform import free_name
+
+
+def place_barriers(bound: Bound) -> Bound:
+    """The bound program with all barriers that its programs on SMs need, which are many threads from here on."""
+    bodies = {
+        name: _Placing(bound=bound, stage=stage).body(stage.stage.body)
+        for name, stage in bound.stages.items()
+        if not bound.kernel_of[name].on_copy_engine
+    }
+    return replace(with_bodies(bound, bodies), many_threads=True)
+
+
+@dataclass(kw_only=True)
+class _Placing:
+    """The barriers of one stage."""
+
+    bound: Bound
+    stage: BoundStage
+    pending: Pending = field(init=False)
+    names: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        self.pending = pending_at(self.bound, self.stage.name)
+
+    def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        done: list[Statement] = []
+        for statement in body:
+            if self.pending.barrier(statement):
+                done.append(Barrier(location=statement.location))
+            done += self._inside(statement)
+        return tuple(done)
+
+    def _inside(self, statement: Statement) -> list[Statement]:
+        match statement:
+            case If():
+                return [self._branches(statement)]
+            case For(indices=indices):
+                before = replace(self.pending)
+                inner = self.body(statement.body)
+                if any(self.stage.count(decl.name) == 0 for decl in indices):
+                    self.pending.join(before)
+                return [replace(statement, body=inner)]
+            case Store(region=region) | Transfer(target=region):
+                return self._in_place(statement, region)
+            case _:
+                return [statement]
+
+    def _branches(self, branch: If) -> If:
+        taken = on_all_ranks(branch.condition, self.bound.ranks)
+        if taken is not None:  # the other one is never run
+            return (
+                replace(branch, then=self.body(branch.then))
+                if taken
+                else replace(branch, orelse=self.body(branch.orelse))
+            )
+        before = replace(self.pending)
+        then = self.body(branch.then)
+        self.pending, behind = before, self.pending
+        orelse = self.body(branch.orelse)
+        self.pending.join(behind)
+        return replace(branch, then=then, orelse=orelse)
+
+    def _in_place(self, statement: Store | Transfer, region: Region) -> list[Statement]:
+        """A statement, in three if it writes what it reads and one thread's element comes of what others load."""
+        value = value_of(statement)
+        if value is None or not mixes(value) or all(one.tensor != region.tensor for one in reads(value)):
+            return [statement]
+        place = statement.location
+        name = self._name("loaded")
+        loaded = Assign(name=name, value=value, location=place)
+        part = Local(name=name, location=place)
+        last = replace(statement, value=part) if isinstance(statement, Store) else replace(statement, source=part)
+        return [loaded, Barrier(location=place), last]
+
+    def _name(self, wanted: str) -> str:
+        bound, stage = self.bound, self.stage
+        taken = {*bound.tensors, *bound.stages, *stage.extents, *(p.name for p in bound.program.params)} | self.names
+        taken |= {s.name for s in statements(stage.stage.body) if isinstance(s, Assign)}
+        name = free_name(wanted, taken)
+        self.names.add(name)
+        return name
 
 
 @dataclass(kw_only=True)
@@ -45,7 +134,7 @@ class Pending:
                 return False
             case For():
                 return self._loop(statement)
-            case Wait():
+            case Wait() | Barrier():
                 self._clear()
                 return False
             case _:

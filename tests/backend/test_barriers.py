@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +13,12 @@ from tests.backend.offline import compile_all
 from tests.backend.samples import Sample, emitted
 from tests.runtime.ptx import events, text
 from tilelink import compiler
+from tilelink.ir.program import Barrier, For, If, Statement
 from tilelink.reference.trial import random_inputs, relative_error
+from tilelink.schedule.bound import with_bodies
+from tilelink.schedule.plan import make_plan
+from tilelink.schedule.verify import refusals, verify
+from tilelink.target import CPU
 
 FRAME = """
 program scratch(M, N, K):
@@ -84,6 +91,11 @@ BODIES = {
          "v = dot(h[1, i, :], w[:, :].T)", "y[i, :] = v"],
         ["v = dot(h[1, i, :], w[:, :].T)"],
     ),
+    "a wait in a loop without rounds": (
+        ["c[i, :] = x[i, :]", "for (s: ranks - 2):", "    h[s, i, :] = x[i, :]", "    producer_tile_notify(h[s, i, :])",
+         "    consumer_tile_wait(h[s, i, :])", PRODUCT],
+        [PRODUCT],
+    ),
     "inputs alone": (["y[i, :] = dot(x[i, :], w[:, :].T)"], []),
 }  # fmt: skip
 
@@ -96,8 +108,8 @@ def sample(name: str) -> Sample:
 @pytest.mark.parametrize("name", BODIES)
 def test_a_barrier_stands_where_it_must(name: str) -> None:
     lines = emitted(sample(name).bound(ranks=2, target="sm_90", dtype="bf16")).text.splitlines()
-    before = [lines[at - 1] for at, line in enumerate(lines) if line.strip() == "dl.publish()"]
-    assert [re.sub(r"^\s*# [\w.]+:\d+: ", "", line) for line in before] == BODIES[name][1]
+    behind = [lines[at + 1] for at, line in enumerate(lines) if line.strip() == "dl.publish()"]
+    assert [re.sub(r"^\s*# [\w.]+:\d+: ", "", line) for line in behind] == BODIES[name][1]
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -156,3 +168,39 @@ def test_tiles_that_share_a_part_meet_where_one_loads_it(value: str, barriers: i
     one = Sample(text=text + body, numbers={"M": 128, "N": 64, "K": 256})
     source = emitted(one.bound(ranks=1, target="sm_90", dtype="bf16")).text
     assert source.count("dl.publish()") == barriers
+
+
+NEEDED = {"at a peer": 0}
+"""How many barriers of a body no other one stands in for, where not all: parts of a memory are not told apart."""
+
+
+def without(body: tuple[Statement, ...]) -> Iterator[tuple[Statement, ...]]:
+    """The body without one of its barriers, for each of them."""
+    for at, statement in enumerate(body):
+        match statement:
+            case Barrier():
+                yield (*body[:at], *body[at + 1 :])
+                continue
+            case If(then=then, orelse=orelse):
+                changed = [replace(statement, then=one) for one in without(then)]
+                changed += [replace(statement, orelse=one) for one in without(orelse)]
+            case For(body=inner):
+                changed = [replace(statement, body=one) for one in without(inner)]
+            case _:
+                continue
+        yield from ((*body[:at], one, *body[at + 1 :]) for one in changed)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, barriers) in BODIES.items() if barriers])
+def test_a_program_without_one_of_its_barriers_is_refused(name: str) -> None:
+    module, one_program = sample(name).module(), replace(CPU, sms=1, max_programs=1)
+    bound = compiler.bound(
+        module.programs[0], module.schedules[0], ranks=2, dims=sample(name).numbers, target=one_program
+    )
+    verify(make_plan(bound))
+    body = bound.stages["f"].stage.body
+    found = [*without(body)]
+    assert len(found) == len(BODIES[name][1])
+    refused = [refusals(make_plan(with_bodies(bound, {"f": one}))) for one in found]
+    assert sum(bool(own) for own in refused) == NEEDED.get(name, len(found))
+    assert all("and no barrier is in between" in str(own[0]) for own in refused if own)

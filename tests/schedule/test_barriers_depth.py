@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tilelink import compiler
-from tilelink.backend.publish import Pending, _Parts, pending_at  # pyright: ignore[reportPrivateUsage]
 from tilelink.ir.program import For, If, Statement
 from tilelink.ir.visitor import statements
+from tilelink.schedule.barriers import Pending, _Parts, pending_at  # pyright: ignore[reportPrivateUsage]
 
 HEAD = """\
 program p(M):
