@@ -2,7 +2,8 @@
 
 It shares the plan with the verifier and nothing else. Tensors are cut into cells between the edges of all accesses;
 each cell knows its last write and its last reads as vector clocks (Fidge 1988; races as in Flanagan and Freund,
-FastTrack, 2009). A failure that it reports can happen; that it reports none proves nothing.
+FastTrack, 2009). A failure that it reports can happen; that it reports none proves nothing. A program's own threads
+meet at its waits and barriers alone: two statements that touch a cell between two meetings fail, if one writes it.
 
 What it takes for granted: programs of a kernel are dispatched in their order, kernels of different streams in any;
 a notify releases and a wait acquires; the host starts a launch of its rank after the one before has ended.
@@ -14,13 +15,14 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from random import Random
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from tilelink.schedule.plan import NOTIFY, READ, WAIT, WRITE, Ints, Plan
 
-KINDS = ("deadlock", "outside", "unwritten", "epoch", "race", "output", "overshoot")
+KINDS = ("deadlock", "outside", "unwritten", "epoch", "race", "threads", "output", "overshoot")
+BARRIER = 4
 Condition = Callable[[], bool]
 Steps = Generator[Condition | None]
 
@@ -55,7 +57,10 @@ class _Failed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Op:
-    """A step of a task. `cells`: of the tensor, for READ and WRITE. `number`: of the tensor or the channel."""
+    """A step of a task. `cells`: of the tensor, for READ and WRITE. `number`: of the tensor or the channel.
+
+    together: what else its threads do has the same number: the loads and stores of a statement, each element in one.
+    """
 
     kind: int
     peer: int
@@ -63,6 +68,22 @@ class _Op:
     task: int
     cells: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     outside: bool = False
+    together: int = -1
+
+
+def _mixes(node: Any) -> bool:
+    """Whether elements of a statement's value, or of a value, may come of elements at other places."""
+    match type(node).__name__:
+        case "Read" | "Local" | "Literal" | "FromScalar":
+            return False
+        case "Assign" | "Store" | "Cast":
+            return _mixes(node.value)
+        case "Transfer":
+            return _mixes(node.source)
+        case "Apply":
+            return any(map(_mixes, node.args))
+        case _:
+            return True
 
 
 class Script:
@@ -113,14 +134,19 @@ class Script:
     def _lanes(self) -> list[list[_Op]]:
         plan = self.plan
         steps: dict[int, list[tuple[int, _Op]]] = defaultdict(list)
+        numbers: dict[object, int] = {}
         a, s = plan.accesses, plan.signals
         boxes = np.concatenate([a.tensor[:, None], a.lo, a.hi], axis=1).tolist()
         known = {tuple(box): self._locate(*np.split(np.array(box), [1, 1 + a.lo.shape[1]])) for box in boxes}
-        columns = (a.task, a.position, a.kind, a.peer)
-        for box, task, position, kind, peer in zip(boxes, *(c.tolist() for c in columns), strict=True):
+        columns = (a.task, a.position, a.kind, a.peer, a.statement)
+        for box, task, position, kind, peer, statement in zip(boxes, *(c.tolist() for c in columns), strict=True):
             number, (cells, outside) = box[0], known[tuple(box)]
-            op = _Op(kind=kind, peer=peer, number=number, task=task, cells=cells, outside=outside)
+            execution = (task, statement, position - (kind == WRITE), _mixes(plan.statements[statement][1]) and kind)
+            together = numbers.setdefault(execution, len(numbers))
+            op = _Op(kind=kind, peer=peer, number=number, task=task, cells=cells, outside=outside, together=together)
             steps[task].append((position, op))
+        for task, position in zip(plan.barriers.task.tolist(), plan.barriers.position.tolist(), strict=True):
+            steps[task].append((position, _Op(kind=BARRIER, peer=0, number=0, task=task)))
         columns = (s.task, s.position, s.kind, s.peer, s.channel)
         for task, position, kind, peer, number in zip(*(c.tolist() for c in columns), strict=True):
             steps[task].append((position, _Op(kind=kind, peer=peer, number=number, task=task)))
@@ -186,6 +212,12 @@ class Execution:
         self.epoch = np.zeros(script.places, np.int64)
         self.times = np.zeros(script.places, np.int64)
         self.reader = np.zeros((script.places, threads), np.int64)
+        self.meeting = 0
+        """Counts the meetings of the threads of all lanes; `met` is each lane's last one."""
+        self.met = np.zeros(threads, np.int64)
+        self.stored = np.full((script.places, 2), -1)
+        self.loaded = np.full((script.places, threads, 2), -1)
+        """Of a place, (meeting, together) of the last store, and of the last load of each lane."""
 
     # Scheduling ----------------------------------------------------------------------------------------------
 
@@ -295,6 +327,7 @@ class Execution:
                 )
             )
             self.admitted[lane] = launch
+            self._meet(lane)
             self.free[rank] -= 0 if kernel.on_copy_engine else 1
             for other in (self.lanes + rank, *before):
                 np.maximum(self.clock[lane], self.clock[other], out=self.clock[lane])
@@ -313,12 +346,17 @@ class Execution:
             self._fail("outside", launch, rank, op.number, self._who(op.task))
         if op.kind == WAIT:
             yield from self._await(me, rank, op.number, launch)
+            self._meet(me)
+        elif op.kind == BARRIER:
+            self._meet(me)
         elif op.kind == NOTIFY:
             self._notify(me, op, launch)
             yield None
         else:
             yield None  # whatever comes between the signals and the data
             act = {READ: self._read, WRITE: self._write}[op.kind]
+            if self.bound.many_threads and not self.bound.kernels[self.plan.lanes[me][0]].on_copy_engine:
+                self._touch(me, op, launch)
             act(me, op.peer, op.number, op.cells, launch, self._who(op.task))
 
     # Signals -------------------------------------------------------------------------------------------------
@@ -360,6 +398,22 @@ class Execution:
             np.maximum(self.clock[me], known, out=self.clock[me])
 
     # Memory --------------------------------------------------------------------------------------------------
+
+    def _meet(self, lane: int) -> None:
+        self.meeting += 1
+        self.met[lane] = self.meeting
+
+    def _touch(self, lane: int, op: _Op, launch: int) -> None:
+        """An access by one of a program's threads, which others of them may overtake."""
+        at = op.cells + self.script.place(op.number, op.peer, launch)
+        now = np.array([self.met[lane], op.together])
+        seen = [self.stored[at]] if op.kind == READ else [self.stored[at], self.loaded[at, lane]]
+        if any(((own[:, 0] == now[0]) & (own[:, 1] != now[1])).any() for own in seen):
+            self._fail("threads", launch, op.peer, op.number, self._who(op.task))
+        if op.kind == READ:
+            self.loaded[at, lane] = now
+        else:
+            self.stored[at] = now
 
     def _read(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str) -> None:
         at = cells + self.script.place(number, rank, launch)

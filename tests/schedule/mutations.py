@@ -27,13 +27,14 @@ from tilelink.ir.scalar import RANK, add, const
 from tilelink.schedule.bind import bind
 from tilelink.schedule.clauses.resource import RESOURCE
 from tilelink.schedule.clauses.tile import TILE
-from tilelink.schedule.plan import NOTIFY, READ, WAIT, WRITE, Accesses, Plan, Signals, make_plan
+from tilelink.schedule.plan import NOTIFY, READ, WAIT, WRITE, Accesses, Barriers, Plan, Signals, make_plan
 from tilelink.schedule.values import Fused, IndexOrder, Schedule, Sm
 from tilelink.target import CPU, Target
 
 Body = tuple[Statement, ...]
 Rows = NDArray[np.int64]
-T = TypeVar("T", Signals, Accesses)
+T = TypeVar("T", Signals, Accesses, Barriers)
+OfPeers = TypeVar("OfPeers", Signals, Accesses)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +206,9 @@ def plan_mutants(case: Case, chance: random.Random, rows: int = 4) -> Iterator[M
     for kind, column, change in ACCESS_CHANGES:
         for row in _some(_written_or_read(plan, column), rows, chance):
             yield mutant(kind, f"access {row}", lambda row=row, change=change: _with_accesses(plan, change, row))
+    for kind, change in (("lose barrier", _without), ("barrier first", _first), ("barrier last", _last)):
+        for row in _some(np.arange(len(plan.barriers.task)), rows, chance):
+            yield mutant(kind, f"barrier {row}", lambda row=row, change=change: _with_barriers(plan, change, row))
     for first, second in _neighbours(plan, rows, chance):
         yield mutant("swap tasks", f"{first} {second}", lambda f=first, s=second: _swapped(plan, f, s))
     for task in _some(np.arange(plan.tasks), rows, chance):
@@ -228,7 +232,8 @@ def with_room(plan: Plan) -> Plan:
     """The same plan with a free position before the first event of each task, for mutants to move events to."""
     a, s = plan.accesses, plan.signals
     accesses = replace(a, position=a.position + 1)
-    return replace(plan, accesses=accesses, signals=replace(s, position=s.position + 1))
+    barriers = replace(plan.barriers, position=plan.barriers.position + 1)
+    return replace(plan, accesses=accesses, signals=replace(s, position=s.position + 1), barriers=barriers)
 
 
 def _some(rows: Rows, count: int, chance: random.Random) -> list[int]:
@@ -243,6 +248,7 @@ def _written_or_read(plan: Plan, kind: int) -> Rows:
 
 SignalChange = Callable[[Plan, Signals, int], Signals]
 AccessChange = Callable[[Plan, Accesses, int], Accesses]
+BarrierChange = Callable[[Plan, Barriers, int], Barriers]
 
 
 def _with_signals(plan: Plan, change: SignalChange, row: int) -> Plan:
@@ -251,6 +257,10 @@ def _with_signals(plan: Plan, change: SignalChange, row: int) -> Plan:
 
 def _with_accesses(plan: Plan, change: AccessChange, row: int) -> Plan:
     return replace(plan, accesses=change(plan, plan.accesses, row))
+
+
+def _with_barriers(plan: Plan, change: BarrierChange, row: int) -> Plan:
+    return replace(plan, barriers=change(plan, plan.barriers, row))
 
 
 def _picked(columns: T, rows: Rows) -> T:
@@ -279,7 +289,7 @@ def _last(plan: Plan, columns: T, row: int) -> T:
     return _with_value(columns, "position", row, 1 << 30)
 
 
-def _next_peer(plan: Plan, columns: T, row: int) -> T:
+def _next_peer(plan: Plan, columns: OfPeers, row: int) -> OfPeers:
     return _with_value(columns, "peer", row, (columns.peer[row] + 1) % plan.bound.ranks)
 
 

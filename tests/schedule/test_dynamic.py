@@ -57,8 +57,13 @@ CASES = {
     ),
     "an output nobody writes": (HEAD + SEND + NOTICE, {"output"}),
     "an output written twice": (
-        HEAD + "    compute a(i: M):\n        y[i, :] = x[i, :]\n        y[i, :] = x[i, :]\n",
+        HEAD
+        + "    compute a(i: M):\n        y[i, :] = x[i, :]\n        program_barrier()\n        y[i, :] = x[i, :]\n",
         {"output"},
+    ),
+    "threads that do not meet": (
+        HEAD + "    compute a(i: M):\n        y[i, :] = x[i, :]\n        y[i, :] = x[i, :]\n",
+        {"threads"},
     ),
     "an access outside": (HEAD + "    compute a(i: M):\n        y[i, :] = x[0 - 1 + i, :]\n", {"outside"}),
     "a buffer overtaken": (

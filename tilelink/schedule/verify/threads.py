@@ -1,7 +1,7 @@
 """Whether the threads of a program meet between two of its accesses: its order of tiles and statements is not theirs.
 
 Threads meet at barriers and at waits. A statement that loads and stores one element does both in one thread, unless it
-mixes elements.
+mixes elements; what it stores twice it stores twice in one thread.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ class Threads:
         return found & ~self._one_thread(first, second, rows)
 
     def _one_thread(self, first: Ints, second: Ints, rows: Ints) -> Bools:
-        """Which of some pairs are of one execution of a statement whose elements come of those at the same places."""
+        """Which of some pairs one execution of a statement makes in one thread."""
         a = self._plan.accesses
         result = np.zeros(len(first), bool)
         same = (a.task[first[rows]] == a.task[second[rows]]) & (a.statement[first[rows]] == a.statement[second[rows]])
-        same &= np.abs(a.position[first[rows]] - a.position[second[rows]]) == 1
-        result[rows] = same & ~self._mixing[a.statement[first[rows]]]
+        same &= np.abs(a.position[first[rows]] - a.position[second[rows]]) <= 1
+        stores = a.kind[first[rows]] == a.kind[second[rows]]
+        result[rows] = same & (stores | ~self._mixing[a.statement[first[rows]]])
         return result
 
     @cached_property
