@@ -133,7 +133,7 @@ class Script:
 
     def _lanes(self) -> list[list[_Op]]:
         plan = self.plan
-        steps: dict[int, list[tuple[int, _Op]]] = defaultdict(list)
+        steps: dict[int, list[tuple[int, int, _Op]]] = defaultdict(list)
         numbers: dict[object, int] = {}
         a, s = plan.accesses, plan.signals
         boxes = np.concatenate([a.tensor[:, None], a.lo, a.hi], axis=1).tolist()
@@ -144,16 +144,17 @@ class Script:
             execution = (task, statement, position - (kind == WRITE), _mixes(plan.statements[statement][1]) and kind)
             together = numbers.setdefault(execution, len(numbers))
             op = _Op(kind=kind, peer=peer, number=number, task=task, cells=cells, outside=outside, together=together)
-            steps[task].append((position, op))
+            steps[task].append((0, position, op))
         for task, position in zip(plan.barriers.task.tolist(), plan.barriers.position.tolist(), strict=True):
-            steps[task].append((position, _Op(kind=BARRIER, peer=0, number=0, task=task)))
-        columns = (s.task, s.position, s.kind, s.peer, s.channel)
-        for task, position, kind, peer, number in zip(*(c.tolist() for c in columns), strict=True):
-            steps[task].append((position, _Op(kind=kind, peer=peer, number=number, task=task)))
-        lanes: list[list[_Op]] = [[] for _ in plan.lanes]
-        for task in np.lexsort((plan.sequence, plan.lane)).tolist():
-            lanes[plan.lane[task]] += [op for _, op in sorted(steps[task], key=lambda step: step[0])]
-        return lanes
+            steps[task].append((0, position, _Op(kind=BARRIER, peer=0, number=0, task=task)))
+        columns = (s.task, np.where(s.later > 0, s.at, s.position), s.kind, s.peer, s.channel, s.later)
+        for task, position, kind, peer, number, later in zip(*(c.tolist() for c in columns), strict=True):
+            steps[task].append((later, position, _Op(kind=kind, peer=peer, number=number, task=task)))
+        lanes: list[list[tuple[int, int, _Op]]] = [[] for _ in plan.lanes]
+        for task, own in steps.items():  # what is done later is done in the program's next task
+            turn = int(plan.sequence[task])
+            lanes[plan.lane[task]] += [(turn + later, position, op) for later, position, op in own]
+        return [[op for *_, op in sorted(own, key=lambda step: step[:2])] for own in lanes]
 
     def _locate(self, tensor: Ints, lo: Ints, hi: Ints) -> tuple[Ints, bool]:
         """(cells of a box, whether it leaves the tensor)."""

@@ -206,6 +206,11 @@ def plan_mutants(case: Case, chance: random.Random, rows: int = 4) -> Iterator[M
     for kind, column, change in ACCESS_CHANGES:
         for row in _some(_written_or_read(plan, column), rows, chance):
             yield mutant(kind, f"access {row}", lambda row=row, change=change: _with_accesses(plan, change, row))
+    for row in _some(_followed(plan), rows, chance):
+        for where, at in (("at the beginning", 0), ("at the end", 1 << 30)):
+            yield mutant(
+                f"notify in the next task, {where}", f"signal {row}", lambda row=row, at=at: _deferred(plan, row, at)
+            )
     for kind, change in (("lose barrier", _without), ("barrier first", _first), ("barrier last", _last)):
         for row in _some(np.arange(len(plan.barriers.task)), rows, chance):
             yield mutant(kind, f"barrier {row}", lambda row=row, change=change: _with_barriers(plan, change, row))
@@ -233,7 +238,8 @@ def with_room(plan: Plan) -> Plan:
     a, s = plan.accesses, plan.signals
     accesses = replace(a, position=a.position + 1)
     barriers = replace(plan.barriers, position=plan.barriers.position + 1)
-    return replace(plan, accesses=accesses, signals=replace(s, position=s.position + 1), barriers=barriers)
+    signals = replace(s, position=s.position + 1, at=s.at + 1)
+    return replace(plan, accesses=accesses, signals=signals, barriers=barriers)
 
 
 def _some(rows: Rows, count: int, chance: random.Random) -> list[int]:
@@ -257,6 +263,19 @@ def _with_signals(plan: Plan, change: SignalChange, row: int) -> Plan:
 
 def _with_accesses(plan: Plan, change: AccessChange, row: int) -> Plan:
     return replace(plan, accesses=change(plan, plan.accesses, row))
+
+
+def _followed(plan: Plan) -> Rows:
+    """The notifies of tasks after which their program has another one."""
+    last = np.zeros(len(plan.lanes), np.int64)
+    np.maximum.at(last, plan.lane, plan.sequence)
+    s = plan.signals
+    return np.flatnonzero((s.kind == NOTIFY) & (plan.sequence[s.task] < last[plan.lane[s.task]]))
+
+
+def _deferred(plan: Plan, row: int, at: int) -> Plan:
+    later = _with_value(plan.signals, "later", row, 1)
+    return replace(plan, signals=_with_value(later, "at", row, at))
 
 
 def _with_barriers(plan: Plan, change: BarrierChange, row: int) -> Plan:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tilelink import compiler
 from tilelink.backend.emit import emit
-from tilelink.errors import ScheduleError
+from tilelink.errors import ProgressError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.schedule.machine import load_machine
-from tilelink.schedule.plan import make_plan
+from tilelink.schedule.plan import NOTIFY, READ, Plan, make_plan
 from tilelink.schedule.search import Space
 from tilelink.schedule.search.seeds import distance
 from tilelink.schedule.simulate import simulate
-from tilelink.schedule.verify import verify
+from tilelink.schedule.verify import refusals, verify
 from tilelink.target import target
 
 PROGRAM = """program make(M, N, K):
@@ -46,10 +47,12 @@ NEXT = "\n        "
 SIZES = {"M": 64, "N": 64, "K": 64}
 
 
-def bound(*body: str, more: str = "defer_notify", place: str = "on sm(1)", rows: int = 16, taken: str = "c") -> Bound:
+def bound(
+    *body: str, more: str = "defer_notify", place: str = "on sm(1)", rows: int = 16, taken: str = "c", depth: int = 64
+) -> Bound:
     text = PROGRAM.format(body=NEXT.join(body), more=more, place=place, rows=rows, taken=taken)
     module = compiler.parse(text, "make.tl")
-    return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=SIZES)
+    return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=SIZES | {"K": depth})
 
 
 def test_what_notifies_its_rank_behind_a_product_may_be_deferred() -> None:
@@ -161,3 +164,58 @@ def test_the_model_knows_where_it_saves_nothing(K: int, saves: bool) -> None:
     tiles = -(-512 // 132)
     assert (off == on) != saves
     assert not saves or off - on == pytest.approx((tiles - 1) * 1e-3, rel=0.1)
+
+
+def test_a_deferred_notify_stands_in_the_product_of_the_next_tile() -> None:
+    made = bound(PRODUCT, TELL, depth=512)
+    plan = make_plan(made)
+    notifies = plan.signals.kind == NOTIFY
+    own = notifies & (plan.signals.task < made.stages["product"].total * 2)
+    last = [task for task in plan.signals.task[own].tolist() if task_after(plan, task) is None]
+    assert plan.signals.task[own & (plan.signals.later == 0)].tolist() == last and last
+    for row in np.flatnonzero(own & (plan.signals.later > 0)).tolist():
+        following = task_after(plan, int(plan.signals.task[row]))
+        assert following is not None
+        reads = plan.accesses.position[(plan.accesses.task == following) & (plan.accesses.kind == READ)]
+        assert plan.signal_places[row] == plan.place(np.array([following]), reads[:1])[0]
+
+
+def task_after(plan: Plan, task: int) -> int | None:
+    """The next task of a task's program."""
+    after = np.flatnonzero((plan.lane == plan.lane[task]) & (plan.sequence == plan.sequence[task] + 1))
+    return int(after[0]) if len(after) else None
+
+
+ANSWERED = """program answered(B, M, K):
+    x : in    [B, M, K]
+    c : local [B, M, M]
+    e : local [B, M, M]
+    y : out   [B, M, M]
+
+    compute ask(b: B, i: M):
+        if b > 0:
+            consumer_tile_wait(e[b - 1, i, :])
+        c[b, i, :] = dot(x[b, i, :], x[b, :, :].T)
+        producer_tile_notify(c[b, i, :])
+
+    compute answer(b: B, i: M):
+        consumer_tile_wait(c[b, i, :])
+        e[b, i, :] = c[b, i, :]
+        y[b, i, :] = c[b, i, :]
+        producer_tile_notify(e[b, i, :])
+
+schedule one for answered:
+    ask on sm(1), tile(i=16, k=16)
+    answer on sm(1), tile(b=1, i=16)
+"""
+
+
+def test_a_notify_that_is_deferred_past_what_needs_it_is_refused() -> None:
+    module = compiler.parse(ANSWERED, "answered.tl")
+    made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims={"B": 3, "M": 16, "K": 64})
+    verify(make_plan(made))
+    for given_in in (0, 1):
+        ask = replace(made.stages["ask"], given_in=given_in)
+        found = refusals(make_plan(replace(made, stages={**made.stages, "ask": ask})))
+        assert bool(found) == (given_in == 1)
+        assert all(isinstance(one, ProgressError) for one in found)

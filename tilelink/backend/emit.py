@@ -178,10 +178,11 @@ def _tile_kernel(
         writer = Writer(taken=taken)
         stage = bound.stages[loop.stages[0]]
         held = None
-        if stage.defer_notify and dialect.defers and bound.target.kind != "hip":
+        if stage.given_in is not None and dialect.defers:
             held = deferred(stage, writer, dialect, _hosted(bound))
         for name in loop.stages:
             _tile_body(bound, bound.stages[name], writer, uniform, modules, descriptors, dialect, held)
+        assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
         first, step = turns(kernel, loop, stage.total)
         lines = tuple(writer.lines)
         around = {"before": held.before, "after": held.after} if held else {}

@@ -11,6 +11,7 @@ from tilelink.backend.regions import Addresses, Slice, Slices
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, as_operands, in_kernel, nests, truth
 from tilelink.backend.words import literal
 from tilelink.errors import EmitError
+from tilelink.ir.products import divisible, has_steps, outside
 from tilelink.ir.program import (
     Apply,
     Attend,
@@ -54,13 +55,6 @@ def _kept(slices: Slices, pattern: tuple[bool, ...]) -> Slices:
     """Slices of `v[pattern]` as slices of v."""
     kept = {p: part for p, part in slices.items() if pattern[p]}
     return {p + pattern[p:].count(False): part for p, part in kept.items()}
-
-
-def _outside(position: int, axis: int, size: int) -> int:
-    """Where an axis of a reduction's result (of `size` axes) is in what is reduced over `axis`, from the last."""
-    axis = axis % (size + 1)
-    forward = position + size
-    return (forward if forward < axis else forward + 1) - size - 1
 
 
 def _with(slices: Slices, moved: Mapping[int, int], position: int, part: Slice | None) -> Slices:
@@ -113,7 +107,7 @@ class Values:
         return self.addresses.bound.dtype if dtype == ELEMENT else dtype
 
     def _named_value(self, name: str, dtype: str, axes: tuple[Axis, ...], raw: bool) -> Tile:
-        """A name's tile, which is f32 where its type is lower; `_divisible` keeps it out of loops that cut its axes."""
+        """A name's tile, which is f32 where its type is lower; `divisible` keeps it out of loops that cut its axes."""
         if dtype not in LOW:
             return Tile(text=name, dtype=dtype, axes=axes)
         tile = Tile(text=name, dtype="f32", axes=axes)
@@ -207,27 +201,6 @@ class Values:
         axes = self.addresses.typing.type_of(value).axes
         return {p: part for p, part in slices.items() if -p <= len(axes) and axes[p] != ONE}
 
-    def _divisible(self, value: Value, position: int) -> bool:
-        """Whether the value can be computed slice by slice along an axis: not where it takes a name's whole tile."""
-        axes = self.addresses.typing.type_of(value).axes
-        if -position > len(axes) or axes[position] == ONE:
-            return True
-        match value:
-            case Transpose(value=inner):
-                return self._divisible(inner, {-1: -2, -2: -1}.get(position, position))
-            case Expand(value=inner, pattern=pattern):
-                return self._divisible(inner, position + pattern[position:].count(False))
-            case Cast(value=inner):
-                return self._divisible(inner, position)
-            case Apply(args=args):
-                return all(self._divisible(a, position) for a in args)
-            case Dot(left=left, right=right):
-                return self._divisible(right if position == -1 else left, position)
-            case Reduce(value=inner, axis=axis):
-                return self._divisible(inner, _outside(position, axis, len(axes)))
-            case _:
-                return isinstance(value, Read | Positions)
-
     # Contractions and reductions -----------------------------------------------------------------------------
 
     def _loop(self, axis: Axis, divisible: bool, body: Callable[[Slice | None], None]) -> None:
@@ -263,7 +236,8 @@ class Values:
         self, value: Dot, acc: str, slices: Slices, before: Callable[[Slice | None], None] | None = None
     ) -> None:
         """Adds a product to an accumulator. before: renders what is done before a step of its loop, or all of it."""
-        axis = self.addresses.typing.type_of(value.left).axes[-1]
+        typing = self.addresses.typing
+        axis = typing.type_of(value.left).axes[-1]
 
         def body(part: Slice | None) -> None:
             if part is not None and self.deferred is not None:
@@ -275,7 +249,7 @@ class Values:
             a, b = self._same_dtype(a, b)
             self.addresses.writer.line(f"{acc} = tiles.dot({a.text}, {b.text}, {acc})")
 
-        self._loop(axis, self._divisible(value.left, -1) and self._divisible(value.right, -2), body)
+        self._loop(axis, has_steps(typing, value), body)
 
     def _operand(self, value: Value, position: int, slices: Slices) -> Tile:
         """An operand of a product; what is computed is made zero beyond the end of the contracted axis."""
@@ -343,7 +317,7 @@ class Values:
         dims = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
         writer.line(f"{total} = tl.full(({dims}), {neutral}, {TRITON[result.dtype]})")
         from_last = position - len(kind.axes)
-        moved = {p: _outside(p, position, len(result.axes)) for p in slices}
+        moved = {p: outside(p, position, len(result.axes)) for p in slices}
 
         def body(part: Slice | None) -> None:
             inner = _with(slices, moved, from_last, part)
@@ -352,7 +326,7 @@ class Values:
             text = REDUCE[value.op].format(tile.text, position)
             writer.line(f"{total} = {COMBINE[value.op].format(total, text)}")
 
-        self._loop(axis, self._divisible(value.value, from_last), body)
+        self._loop(axis, divisible(typing, value.value, from_last), body)
         return Tile(text=total, dtype=result.dtype, axes=result.axes)
 
     # Attention and users' functions --------------------------------------------------------------------------

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilelink.ir.program import Dot, Read, Region, Statement, Transpose, Value
+from tilelink.ir.program import (
+    Apply,
+    Cast,
+    Dot,
+    Expand,
+    Positions,
+    Read,
+    Reduce,
+    Region,
+    Statement,
+    Transpose,
+    Value,
+)
+from tilelink.ir.typing import ONE, StageTyping
 from tilelink.ir.visitor import value_of, values
 
 
@@ -28,6 +41,40 @@ def untransposed(value: Value, axis: int = -1) -> tuple[Value, int]:
 def operands(dot: Dot) -> tuple[Value, Value]:
     """The operands of a product without their transpositions."""
     return untransposed(dot.left)[0], untransposed(dot.right)[0]
+
+
+def has_steps(typing: StageTyping, dot: Dot) -> bool:
+    """Whether a product can be computed in steps of what it contracts."""
+    return divisible(typing, dot.left, -1) and divisible(typing, dot.right, -2)
+
+
+def divisible(typing: StageTyping, value: Value, position: int) -> bool:
+    """Whether the value can be computed slice by slice along an axis: not where it takes a name's whole tile."""
+    axes = typing.type_of(value).axes
+    if -position > len(axes) or axes[position] == ONE:
+        return True
+    match value:
+        case Transpose(value=inner):
+            return divisible(typing, inner, {-1: -2, -2: -1}.get(position, position))
+        case Expand(value=inner, pattern=pattern):
+            return divisible(typing, inner, position + pattern[position:].count(False))
+        case Cast(value=inner):
+            return divisible(typing, inner, position)
+        case Apply(args=args):
+            return all(divisible(typing, a, position) for a in args)
+        case Dot(left=left, right=right):
+            return divisible(typing, right if position == -1 else left, position)
+        case Reduce(value=inner, axis=axis):
+            return divisible(typing, inner, outside(position, axis, len(axes)))
+        case _:
+            return isinstance(value, Read | Positions)
+
+
+def outside(position: int, axis: int, size: int) -> int:
+    """Where an axis of a reduction's result (of `size` axes) is in what is reduced over `axis`, from the last."""
+    axis = axis % (size + 1)
+    forward = position + size
+    return (forward if forward < axis else forward + 1) - size - 1
 
 
 def contracted_dimension(dot: Dot, region: Region) -> int | None:

@@ -99,6 +99,9 @@ class BoundStage:
     stages: int
     flat: bool = False
     defer_notify: bool = False
+    """Whether its tiles are to be notified while their programs multiply the next ones."""
+    given_in: int | None = None
+    """The statement in whose product a program notifies its tile before (schedule/clauses/defer_notify.py), or None."""
     bulk: Boxes | None = None
     """How it copies by bulk, if it does (see schedule/clauses/bulk.py)."""
     ends_with_tensor: frozenset[str] = frozenset()

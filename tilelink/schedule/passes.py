@@ -38,15 +38,14 @@ def passes() -> tuple[Pass, ...]:
     return (
         Pass(name="bulk", apply=BULK.apply),  # before kernels: how many programs share an SM is a kernel's
         Pass(name="kernels", apply=_choose_kernels),
-        # These two judge the stages that were written, not what splitting and filling make of them.
-        Pass(name="flat", apply=FLAT.apply),
-        Pass(name="defer_notify", apply=DEFER_NOTIFY.apply),
+        Pass(name="flat", apply=FLAT.apply),  # judges the stages that were written, not what splitting makes of them
         Pass(name="split_tail", apply=SPLIT_TAIL.apply),  # before filling: it changes how many tiles the last round has
         Pass(name="fill", apply=FILL.apply),
         *(Pass(name=one.name, apply=one.apply) for one in own),
         Pass(name="loops", apply=_finish_loops),  # from here on nothing changes how many tiles a stage has
         Pass(name="sink_waits", apply=sink_waits),
         Pass(name="barriers", apply=place_barriers),  # from here on no statement comes or goes
+        Pass(name="defer_notify", apply=DEFER_NOTIFY.apply),
         Pass(name="protocol", apply=choose_protocol),  # last: it asks which kernels wait for peers
     )
 

@@ -16,13 +16,15 @@ from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import Assign, Barrier, For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import Binary, Env, Lookup, Scalar, evaluate
-from tilelink.ir.visitor import local_names, read_unassigned, reads, statements, value_of
+from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, statements, value_of
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
 from tilelink.schedule.columns import Ints, expand, join
 from tilelink.schedule.orders import TILE
 from tilelink.schedule.places import GUARD, Fault, box, chosen, divides, in_table, partial, reach
 
 READ, WRITE, WAIT, NOTIFY = range(4)
+SHIFT = 32
+"""An event's place in its lane is (sequence of its task) << SHIFT | position in the task."""
 SUBSTEPS = 4
 """Places in a task's sequence that one statement takes: read, write or signal, in this order."""
 
@@ -43,7 +45,10 @@ class Accesses:
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
-    """Waits and notifies, one row per channel. `channel` counts over all grids, without buffer slots."""
+    """Waits and notifies, one row per channel. `channel` counts over all grids, without buffer slots.
+
+    later, at: a program gives a deferred notify (`later` is 1, else 0) at place `at` of its next task.
+    """
 
     task: Ints
     position: Ints
@@ -51,6 +56,8 @@ class Signals:
     peer: Ints
     channel: Ints
     statement: Ints
+    later: Ints
+    at: Ints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +128,16 @@ class Plan:
                 counts = self.bound.channels[key].counts
                 return (*key, tuple(int(c) for c in np.unravel_index(channel - base, counts)))
         raise KeyError(channel)
+
+    def place(self, task: Ints, position: Ints) -> Ints:
+        """Where events stand in their lanes."""
+        return (self.sequence[task] << SHIFT) | position
+
+    @cached_property
+    def signal_places(self) -> Ints:
+        """Where signals stand in their lanes."""
+        s = self.signals
+        return ((self.sequence[s.task] + s.later) << SHIFT) | np.where(s.later > 0, s.at, s.position)
 
     @cached_property
     def counters(self) -> Ints:
@@ -486,6 +503,7 @@ class _Collector:
         source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
         peer = self._column(tile_map.rank, env, n)
         position = rows.position[source] + 3
+        later, at = self._deferred(stage, number, rows.task[source])
         self._signals.append(
             (
                 rows.task[source],
@@ -494,8 +512,21 @@ class _Collector:
                 peer[source],
                 self.channel_base[key] + channel,
                 np.full(len(source), number),
+                later,
+                at,
             )
         )
+
+    def _deferred(self, stage: BoundStage, number: int, task: Ints) -> tuple[Ints, Ints]:
+        """Which tasks leave a signal to their program's next tile, and at which place of that."""
+        body, statement = stage.stage.body, self.statements[number][1]
+        if stage.given_in is None or not any(statement is one for one in closing_notifies(body)):
+            return np.zeros_like(task), np.zeros_like(task)
+        kernel = self.bound.kernel_of[stage.name]
+        taking = next(loop.taking(kernel.programs) for loop in kernel.loops if stage.name in loop.stages)
+        tile = (task - self.first_task[stage.name]) % stage.total
+        at = sum(length(stage, before) for before in body[: stage.given_in])
+        return np.where(tile + taking < stage.total, 1, 0), np.full(len(task), at)
 
     def accesses(self) -> Accesses:
         columns = join(self._accesses, 8, self.dims)
@@ -503,8 +534,8 @@ class _Collector:
         return Accesses(**dict(zip(names, columns, strict=True)))
 
     def signals(self) -> Signals:
-        names = ("task", "position", "kind", "peer", "channel", "statement")
-        return Signals(**dict(zip(names, join(self._signals, 6, 0), strict=True)))
+        names = ("task", "position", "kind", "peer", "channel", "statement", "later", "at")
+        return Signals(**dict(zip(names, join(self._signals, 8, 0), strict=True)))
 
     def barriers(self) -> Barriers:
         task, position = join(self._barriers, 2, 0)

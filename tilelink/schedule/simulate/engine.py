@@ -11,7 +11,6 @@ import numpy as np
 from tilelink.errors import ProgressError
 from tilelink.protocol import LaunchProtocol
 from tilelink.schedule.bound import Kernel
-from tilelink.schedule.clauses.defer_notify import given_in_product
 from tilelink.schedule.plan import Ints
 from tilelink.schedule.simulate.links import Port
 from tilelink.schedule.simulate.script import AWAIT, COMPUTE, SIGNAL, Floats, Script
@@ -285,16 +284,8 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
 
 def _deferred(script: Script) -> np.ndarray:
     """Per operation: whether it is a notify given in a next product, when its stores are long seen."""
-    plan = script.plan
-    found = np.zeros(len(script.task), bool)
-    for name, stage in plan.bound.stages.items():
-        if given_in_product(plan.bound, stage):
-            first = plan.first_task[name]
-            rows = np.flatnonzero((script.task >= first) & (script.task < first + stage.total * plan.bound.ranks))
-            found[rows] = True
-            last = np.flatnonzero(np.diff(script.lane[rows], append=-1))
-            found[np.isin(script.task, script.task[rows[last]])] = False  # a program's last tile has no next one
-    return found
+    signals = script.plan.signals
+    return np.isin(script.task, signals.task[signals.later > 0])
 
 
 class _Programs:

@@ -15,9 +15,6 @@ import numpy as np
 
 from tilelink.schedule.plan import NOTIFY, WAIT, Ints, Plan
 
-SHIFT = 32
-"""An event's place in its lane is (sequence of its task) << SHIFT | position in the task."""
-
 
 @dataclass(kw_only=True)
 class HappensBefore:
@@ -27,7 +24,7 @@ class HappensBefore:
 
     def key(self, task: Ints, position: Ints) -> Ints:
         """Where events stand in their lanes."""
-        return (self.plan.sequence[task] << SHIFT) | position
+        return self.plan.place(task, position)
 
     def before(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         """For each pair of events (task, position), whether a surely happens before b."""
@@ -139,7 +136,7 @@ class HappensBefore:
     def _graph(self) -> tuple[list[tuple[list[int], list[int]]], dict[int, list[tuple[int, int]]]]:
         """Per lane its notifies (places, channels); per channel its waits (lane, place)."""
         s = self.plan.signals
-        lane, key = self.plan.lane[s.task], self.key(s.task, s.position)
+        lane, key = self.plan.lane[s.task], self.plan.signal_places
         channel = self.plan.counters
         notifies: list[tuple[list[int], list[int]]] = [([], []) for _ in self.plan.lanes]
         waits: dict[int, list[tuple[int, int]]] = {}
@@ -168,9 +165,10 @@ class BySignals(HappensBefore):
     """
 
     def __init__(self, plan: Plan) -> None:
-        tasks = len(plan.lane)
+        tasks, signals = len(plan.lane), replace(plan.signals, later=np.zeros_like(plan.signals.later))
         lanes = tuple(plan.lanes[lane] for lane in plan.lane.tolist())
-        super().__init__(plan=replace(plan, lane=np.arange(tasks), sequence=np.zeros(tasks, np.int64), lanes=lanes))
+        alone = replace(plan, lane=np.arange(tasks), sequence=np.zeros(tasks, np.int64), lanes=lanes, signals=signals)
+        super().__init__(plan=alone)
 
     def _earlier_kernel(self, task_a: Ints, task_b: Ints) -> np.ndarray:
         return np.zeros(len(task_a), bool)

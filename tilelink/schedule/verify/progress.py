@@ -75,7 +75,7 @@ def _scripts(plan: Plan) -> list[Ints]:
     """lane -> rows of plan.signals in the order the lane meets them."""
     s = plan.signals
     lane = plan.lane[s.task]
-    order = np.lexsort((s.position, plan.sequence[s.task], lane))
+    order = np.lexsort((plan.signal_places, lane))
     bounds = np.searchsorted(lane[order], np.arange(len(plan.lanes) + 1))
     return [order[bounds[i] : bounds[i + 1]] for i in range(len(plan.lanes))]
 

@@ -23,7 +23,7 @@ def waits_are_free(plan: Plan) -> bool:
     if by_queue[rows].any():
         return False
     order = HappensBefore(plan=plan)
-    key, lane = order.key(signals.task, signals.position), plan.lane[signals.task]
+    key, lane = plan.signal_places, plan.lane[signals.task]
     for queue in np.flatnonzero(queued):
         flags = np.flatnonzero((lane == queue) & (signals.kind == NOTIFY))
         if not len(flags):
