@@ -3,22 +3,23 @@
 import torch
 
 import tilelink
+from tilelink.language import Dim, Index, consumer_tile_wait, producer_tile_notify, rank, tile_push_data
 
 
 @tilelink.program
-def neighbour_sum(M, N):  # pyright: ignore
+def neighbour_sum(M: Dim, N: Dim) -> None:
     x = tilelink.input(M, N)
     left = tilelink.symmetric(M, N)
     y = tilelink.output(M, N)
 
     @tilelink.comm
-    def send(i: M):  # pyright: ignore
-        tile_push_data(left[i, :] @ (rank + 1), x[i, :])  # noqa: F821
-        producer_tile_notify(left[i, :] @ (rank + 1))  # noqa: F821
+    def send(i: Index = M) -> None:
+        tile_push_data(left[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(left[i, :] @ (rank + 1))
 
     @tilelink.compute
-    def add(i: M, j: N):  # pyright: ignore
-        consumer_tile_wait(left[i, :])  # noqa: F821
+    def add(i: Index = M, j: Index = N) -> None:
+        consumer_tile_wait(left[i, :])
         y[i, j] = x[i, j] + left[i, j]
 
 

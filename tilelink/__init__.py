@@ -10,19 +10,10 @@ if TYPE_CHECKING:
     from tilelink import ops, reference
     from tilelink.compiler import Kernel, Module, check, compile, load, parse, plan, source
     from tilelink.errors import TileLinkError
-    from tilelink.frontend.python import (
-        comm,
-        compute,
-        input,
-        local,
-        output,
-        program,
-        symmetric,
-        table,
-        tiles,
-    )
+    from tilelink.frontend.python import program
     from tilelink.ir.link import link
     from tilelink.ir.program import Program
+    from tilelink.language import comm, compute, input, local, output, symmetric, table, tiles
     from tilelink.schedule.values import Schedule
     from tilelink.simulation import simulate
 
@@ -36,11 +27,10 @@ _HOMES = {
         "Kernel", "Module", "check", "compile", "load", "parse", "plan", "source",
     ),
     "tilelink.errors": ("TileLinkError",),
-    "tilelink.frontend.python": (
-        "comm", "compute", "input", "local", "output", "program", "symmetric", "table", "tiles",
-    ),
+    "tilelink.frontend.python": ("program",),
     "tilelink.ir.link": ("link",),
     "tilelink.ir.program": ("Program",),
+    "tilelink.language": ("comm", "compute", "input", "local", "output", "symmetric", "table", "tiles"),
     "tilelink.schedule.values": ("Schedule",),
     "tilelink.simulation": ("simulate",),
 }  # fmt: skip

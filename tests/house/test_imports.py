@@ -46,6 +46,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "protocol": (),
     "ir": ("errors",),
     "frontend": ("ir", "files", "errors", "schedule.values", "schedule.clause"),
+    "language": ("frontend", "errors"),
     "reference": ("ir.program", "ir.scalar", "ir.typing", "ir.printer", "ir.parameters", "ir.depth", "errors"),
     "schedule": ("ir", "target", "protocol", "data", "files", "errors"),
     "backend": ("ir", *SCHEDULE_VALUES, "generated", "settings", "target", "protocol", "files", "errors"),

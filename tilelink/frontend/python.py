@@ -1,8 +1,8 @@
 """The Python front end: a decorator that reads a program from a function's source.
 
 The function is never called; its statements are those of the text language. Declarations are assignments of
-`tilelink.input(...)` and its kin, stages are nested functions whose parameters are annotated with extents, and a loop
-over tiles is written `for s, j in tiles(ranks, S):`.
+`tilelink.input(...)` and its kin, stages are nested functions whose parameters have extents, as defaults or annotations
+(`i: Index = M`, or `i: M`), and a loop over tiles is written `for s, j in tiles(ranks, S):`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from tilelink.errors import ParseError, StageError
 from tilelink.frontend.build import build_program
@@ -46,6 +46,9 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
     tensors: list[TensorSyntax] = []
     stages: list[StageSyntax] = []
     _plain_arguments(node, source)
+    if node.args.defaults:
+        hint = f"def {node.name}(M, N): values are given when the program is compiled"
+        raise ParseError("parameters are plain names", location=source.location(node.args.defaults[0]), hint=hint)
     for statement in node.body:
         match statement:
             case ast.Expr(value=ast.Constant(value=str())):
@@ -69,7 +72,7 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
 
 def _plain_arguments(node: ast.FunctionDef, source: Source) -> None:
     own = node.args
-    odd = [*own.posonlyargs, *own.kwonlyargs, *(a for a in (own.vararg, own.kwarg) if a), *own.defaults]
+    odd = [*own.posonlyargs, *own.kwonlyargs, *(a for a in (own.vararg, own.kwarg) if a)]
     if odd:
         hint = f"def {node.name}(M, N): values are given when the program is compiled"
         raise ParseError("parameters are plain names", location=source.location(odd[0]), hint=hint)
@@ -79,7 +82,7 @@ def _kind(arg: ast.arg) -> str:
     if arg.annotation is None:
         return "dim"
     word = ast.unparse(arg.annotation).strip("'\"")
-    return {"float": "f32", "int": "i32"}.get(word, word)
+    return {"float": "f32", "int": "i32", "Dim": "dim"}.get(word, word)
 
 
 def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> TensorSyntax:
@@ -116,11 +119,14 @@ def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
         raise StageError(f"{node.name} is no stage", location=source.location(node), hint=hint)
     _plain_arguments(node, source)
     indices: list[IndexSyntax] = []
-    for arg in node.args.args:
-        if arg.annotation is None:
-            hint = f"{arg.arg}: ranks, or {arg.arg}: M"
+    own = node.args
+    defaults: list[ast.expr | None] = [None] * (len(own.args) - len(own.defaults)) + [*own.defaults]
+    for arg, default in zip(own.args, defaults, strict=True):
+        extent = default or arg.annotation
+        if extent is None:
+            hint = f"{arg.arg}: ranks, or {arg.arg}: Index = M"
             raise ParseError(f"index {arg.arg} has no extent", location=source.location(arg), hint=hint)
-        indices.append(IndexSyntax(name=arg.arg, extent=arg.annotation, node=arg))
+        indices.append(IndexSyntax(name=arg.arg, extent=extent, node=arg))
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
     return StageSyntax(kind=kinds[0], name=node.name, indices=tuple(indices), body=tuple(body), node=node)
 
@@ -128,23 +134,3 @@ def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
 def _last(node: ast.expr) -> str:
     """The last word of a dotted name."""
     return ast.unparse(node).rpartition(".")[2]
-
-
-def _only_in_a_program(name: str) -> Callable[..., Any]:
-    def word(*_: Any, **__: Any) -> NoReturn:
-        hint = "write it inside a function decorated with @tilelink.program"
-        raise StageError(f"tilelink.{name} is a word of programs", hint=hint)
-
-    word.__name__ = name
-    word.__doc__ = f"`{name}` inside a function decorated with `@tilelink.program`; it has no meaning elsewhere."
-    return word
-
-
-input = _only_in_a_program("input")
-output = _only_in_a_program("output")
-local = _only_in_a_program("local")
-symmetric = _only_in_a_program("symmetric")
-table = _only_in_a_program("table")
-comm = _only_in_a_program("comm")
-compute = _only_in_a_program("compute")
-tiles = _only_in_a_program("tiles")
