@@ -26,6 +26,8 @@ program p(M, N):
 """
 
 CASES = [
+    (f"y[i, j] = x[i, {'9' * 40}]", ParseError, "a number that is too large", 24),
+    (f"y[i, j] = x[i, j] * {'9' * 5000}", ParseError, "a number that is too large", 29),
     ("y[i, j] = z[i, j]", UnknownNameError, "unknown name 'z'", 19),
     ("y[i, j] = x[i, k]", UnknownNameError, "unknown name 'k'", 24),
     ("y[i, j] = sillu(x[i, j])", UnknownNameError, "unknown function 'sillu'", 19),

@@ -99,6 +99,8 @@ def test_a_mistake_in_brackets_is_answered_with_what_stands_in_them(inside: str)
         ("    gather tile(i=)", "did not expect ')' here", 19),
         ("    gather tile(i=0)", "0 is not a size", 17),
         ("    gather on sm(0)", "0 is not a size", 12),
+        ("    xs buffers 2147483648", "a number that is too large", 16),
+        (f"    gather order(i = rank step -{'9' * 5000}, j)", "a number that is too large", 33),
         ("    gather push, push", "the direction (push / pull) is given twice", 18),
         ("    gather on sm, in f", "where gather runs (on ... / in ...) is given twice", 19),
         ("    gather on", "did not expect 'the end of the line' here", 14),
@@ -114,6 +116,14 @@ def test_a_wrong_line_says_where_and_what(line: str, message: str, column: int) 
     assert (error.location.line, error.location.column) == (11, column)
     assert error.hint
     assert "^" in str(error)
+
+
+def test_numbers_of_a_chain_have_32_bits_too() -> None:
+    largest = Schedule(name="s", program="p").buffers("x", 2**31 - 1).tile("f", i=2**31 - 1)
+    for add in (lambda: largest.buffers("x", 2**31), lambda: largest.tile("f", i=10**5000)):
+        with pytest.raises(ScheduleError, match="(buffers of x|size i of f) is too large") as caught:
+            add()
+        assert caught.value.hint == "integers have 32 bits: 2,147,483,647 at most"
 
 
 def test_a_schedule_is_for_a_program_of_its_file() -> None:

@@ -32,6 +32,9 @@ from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 from tilelink.schedule.values import Schedule
 
+DIGITS = 39
+"""Of the largest f32."""
+
 Node = TypeVar("Node", bound=ast.AST)
 
 _OPERATORS: dict[str, type[ast.operator]] = {
@@ -340,6 +343,9 @@ class _Build(Transformer_NonRecursive[Token, Any]):
         return _at(ast.Constant(value=None), meta)
 
     def integer(self, meta: Meta, items: list[Any]) -> ast.expr:
+        if len(items[0].lstrip("0")) > DIGITS:  # a text of more than 4300 digits Python does not even read
+            hint = "integers have 32 bits, and an f32 is 3.4028235e38 at most"
+            raise ParseError("a number that is too large", location=self.source.location(_at(ast.Pass(), meta)), hint=hint)
         return _at(ast.Constant(value=int(items[0])), meta)
 
     def floating(self, meta: Meta, items: list[Any]) -> ast.expr:

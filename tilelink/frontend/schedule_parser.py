@@ -15,7 +15,7 @@ from lark.lexer import PatternStr
 
 from tilelink.errors import Location, ParseError, TileLinkError, did_you_mean
 from tilelink.ir.scalar import RANK, RANKS, Int, Param, Scalar, binary
-from tilelink.schedule.clause import Part, StageSchedule, TensorSchedule, Word, positive, words
+from tilelink.schedule.clause import Part, StageSchedule, TensorSchedule, Word, number, positive, words
 from tilelink.schedule.values import IndexOrder, Schedule
 
 AnyPart = TypeVar("AnyPart", bound=Part)
@@ -179,6 +179,10 @@ def _grammar_of(clauses: tuple[Word[Any], ...]) -> Lark:
 
 class _Build(Transformer[Token, Any]):
     """What clauses are made of; the clauses themselves stay trees."""
+
+    def INT(self, token: Token) -> Token:
+        number(token)
+        return token
 
     def switch(self, _: list[Any]) -> str:
         return "reuse_wait off"

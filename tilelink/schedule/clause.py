@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from tilelink.errors import Location, ParseError, ScheduleError, did_you_mean
+from tilelink.ir.intervals import MOST
 
 T = TypeVar("T")
 Owner = Literal["stage", "tensor"]
 Sizes = tuple[tuple[str, int], ...]
 """Names of indices or dimensions, with numbers of elements."""
+TOO_LARGE = f"integers have 32 bits: {MOST:,} at most"
 
 
 def _anything(_: str, __: Any) -> None:
@@ -61,9 +63,17 @@ class Word(Generic[T]):
                 yield found[1]
 
 
+def number(text: str) -> int:
+    """A number of a text. Raises ParseError for one that has more than 32 bits."""
+    digits = text.lstrip("0") or "0"
+    if len(digits) > len(str(MOST)) or int(digits) > MOST:  # Python itself reads no more than 4300 digits
+        raise ParseError("a number that is too large", hint=TOO_LARGE)
+    return int(digits)
+
+
 def positive(text: str) -> int:
-    """A number of a text. Raises ParseError for zero."""
-    value = int(text)
+    """A number of a text. Raises ParseError for zero, and for one that has more than 32 bits."""
+    value = number(text)
     if value < 1:
         raise ParseError(f"{value} is not a size", hint="sizes and counts are at least one")
     return value
@@ -71,8 +81,12 @@ def positive(text: str) -> int:
 
 def check_count(word: str, owner: str, value: object, least: str) -> None:
     """Raises ScheduleError for what is no whole number from one on; least: what there is at least one of."""
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ScheduleError(f"{word} {value!r} of {owner}", hint=least)
+    if value > MOST:
+        raise ScheduleError(f"{word} of {owner} is too large", hint=TOO_LARGE)
 
 
 def check_sizes(owner: str, sizes: Sizes) -> None:
@@ -80,6 +94,7 @@ def check_sizes(owner: str, sizes: Sizes) -> None:
     for key, size in sizes:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ScheduleError(f"size {key}={size!r} of {owner}", hint="sizes are whole numbers, at least one")
+        check_count(f"size {key}", owner, size, "")
 
 
 def show_sizes(sizes: Sizes) -> str:
