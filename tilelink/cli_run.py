@@ -149,6 +149,7 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
     with _progress(2 + launches, quiet=how.quiet) as advance:
         tables = random_tables(program, options["dims"], options["ranks"], how.seed)
         kernel = compiler.compile(program, schedule, **options, tables=tables, trace=how.trace is not None)
+        kernel.require_memory(launches)
         advance("running")
         inputs = trial.random_inputs(program, **options, launches=launches, seed=how.seed)
         result = kernel.run(

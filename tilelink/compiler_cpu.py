@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ import numpy as np
 from tilelink.backend import store
 from tilelink.backend.emit import Emitted
 from tilelink.errors import BindingError, ShapeError
-from tilelink.ir.program import Statement, Transfer
+from tilelink.ir.program import ITEM_BYTES, Statement, Transfer
 from tilelink.ir.visitor import statements
 from tilelink.schedule.bound import Bound
 from tilelink.schedule.plan import Plan
@@ -28,6 +30,8 @@ DEADLINE_S = 60.0
 """Seconds that one wait of a CPU rank may take where nobody says otherwise."""
 LONGEST_S = 7 * 24 * 3600
 """Seconds that anybody may say."""
+SIGNAL_BYTES = 4
+"""Of a counter."""
 
 Tensors = Mapping[str, "torch.Tensor"]
 
@@ -78,15 +82,29 @@ class Kernel:
 
         seed, max_delay_s: random delays before waits, notifies and transfers, to provoke other interleavings.
         trace: keep the events of every lane. deadline_s: seconds that one wait may take.
-        Raises BindingError, ShapeError or DtypeError for what does not fit, RankError for a rank that failed,
+        Raises BindingError, ShapeError or DtypeError for what does not fit, also into memory, RankError for a rank that failed,
         DeadlineError for a wait that outlived its deadline.
         """
         from tilelink.runtime.cpu import run_cpu
 
         inputs = tuple(map(self._all_inputs, launches))
+        self.require_memory(len(inputs))
         deadline = _seconds("deadline_s", deadline_s) or settings().deadline or DEADLINE_S
         _seconds("max_delay_s", max_delay_s)
         return run_cpu(self._job(inputs, deadline_s=deadline, seed=seed, max_delay_s=max_delay_s, trace=trace))
+
+    def require_memory(self, launches: int = 1) -> None:
+        """Raises BindingError where a run of so many launches takes more memory than this machine has."""
+        once, each = self.bound.pad_size * SIGNAL_BYTES, 0
+        for tensor in self.bound.tensors.values():
+            size = prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
+            once += size * tensor.slots
+            each += size if tensor.decl.space in ("in", "out") else 0
+        wanted, there = self.bound.ranks * (once + each * launches), machine_memory()
+        if wanted > there:
+            message = f"{launches:,} launches on {self.bound.ranks} CPU ranks take {wanted:,} bytes"
+            hint = "take smaller sizes, or fewer ranks, launches or buffers"
+            raise BindingError(f"{message} of memory, and this machine has {there:,}", hint=hint)
 
     def _job(self, inputs: tuple[tuple[Tensors, ...], ...], **options: Any) -> Job:
         from tilelink.runtime.job import CpuKernel, Job
@@ -149,6 +167,11 @@ class Kernel:
                 raise BindingError(f"table {tensor.name!r} of rank {rank} is not what was compiled", hint=hint)
             result[tensor.name] = _alone(value.detach().cpu().contiguous())
         return result
+
+
+def machine_memory() -> int:
+    """Bytes of memory of this machine, whoever uses them."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _seconds(name: str, given: float | None) -> float | None:

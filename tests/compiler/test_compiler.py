@@ -25,6 +25,7 @@ from tilelink.errors import (
 from tilelink.ir.program import Program
 from tilelink.runtime import cpu
 from tilelink.runtime.job import Job, RunResult
+from tilelink.schedule.values import Schedule
 from tilelink.settings import environment
 
 TEXT = """
@@ -236,6 +237,16 @@ def test_a_time_that_nobody_can_wait_for(shift: Program, option: str, seconds: A
     kernel = compiler.compile(shift, ranks=2, dims=DIMS)
     with pytest.raises(BindingError, match=f"{option} is {seconds!r}"):
         kernel.run([inputs(2)], seed=1, **{option: seconds})
+
+
+def test_a_run_that_no_memory_holds_is_refused_before_it_begins(shift: Program) -> None:
+    many = Schedule(name="s", program="shift").buffers("left", 2**31 - 1)
+    kernel = compiler.compile(shift, many, ranks=2, dims=DIMS)
+    with pytest.raises(BindingError, match=r"1 launches on 2 CPU ranks take [\d,]{18,} bytes of memory") as caught:
+        kernel.run([inputs(2)])
+    assert caught.value.hint == "take smaller sizes, or fewer ranks, launches or buffers"
+    with pytest.raises(BindingError, match=r"1,000,000,000,000 launches on 2 CPU ranks take"):
+        compiler.compile(shift, ranks=2, dims=DIMS).require_memory(10**12)
 
 
 def test_ranks_may_be_a_number_of_numpy_s(shift: Program) -> None:

@@ -163,6 +163,15 @@ def test_a_kernel_that_raises_ends_the_run(tmp_path: Path) -> None:
         run_cpu(job)
 
 
+def test_memory_that_the_machine_does_not_give_is_an_error_without_a_traceback(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    large = tuple(replace(one, slots=2**45) for one in job.layout.tensors)
+    with pytest.raises(RankError, match=r"could not start: cannot map \d+ bytes of shared memory") as caught:
+        run_cpu(replace(job, layout=replace(job.layout, tensors=large)))
+    assert "Traceback" not in str(caught.value)
+    assert caught.value.hint == "take smaller sizes, or fewer ranks or buffers"
+
+
 def test_a_module_that_does_not_load(tmp_path: Path) -> None:
     with pytest.raises(RankError, match="could not start: ZeroDivisionError"):
         run_cpu(make_job(tmp_path, "1 / 0"))

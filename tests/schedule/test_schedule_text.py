@@ -121,7 +121,7 @@ def test_a_wrong_line_says_where_and_what(line: str, message: str, column: int) 
 def test_numbers_of_a_chain_have_32_bits_too() -> None:
     largest = Schedule(name="s", program="p").buffers("x", 2**31 - 1).tile("f", i=2**31 - 1)
     for add in (lambda: largest.buffers("x", 2**31), lambda: largest.tile("f", i=10**5000)):
-        with pytest.raises(ScheduleError, match="(buffers of x|size i of f) is too large") as caught:
+        with pytest.raises(ScheduleError, match=r"(buffers of x|size i of f) is too large") as caught:
             add()
         assert caught.value.hint == "integers have 32 bits: 2,147,483,647 at most"
 

@@ -344,8 +344,9 @@ class _Build(Transformer_NonRecursive[Token, Any]):
 
     def integer(self, meta: Meta, items: list[Any]) -> ast.expr:
         if len(items[0].lstrip("0")) > DIGITS:  # a text of more than 4300 digits Python does not even read
+            place = self.source.location(_at(ast.Pass(), meta))
             hint = "integers have 32 bits, and an f32 is 3.4028235e38 at most"
-            raise ParseError("a number that is too large", location=self.source.location(_at(ast.Pass(), meta)), hint=hint)
+            raise ParseError("a number that is too large", location=place, hint=hint)
         return _at(ast.Constant(value=int(items[0])), meta)
 
     def floating(self, meta: Meta, items: list[Any]) -> ast.expr:

@@ -46,6 +46,8 @@ def _answer(stream: BinaryIO) -> RunResult | TileLinkError:
         return run_job(pickle.load(stream))
     except TileLinkError as error:
         return error
+    except MemoryError as error:
+        return RankError(f"the run could not start: {error}", hint="take smaller sizes, or fewer ranks or buffers")
     except Exception as error:
         summary = "".join(traceback.format_exception_only(error)).strip()
         return RankError(f"the run could not start: {summary}", details=traceback.format_exc())
