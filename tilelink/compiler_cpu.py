@@ -82,8 +82,8 @@ class Kernel:
 
         seed, max_delay_s: random delays before waits, notifies and transfers, to provoke other interleavings.
         trace: keep the events of every lane. deadline_s: seconds that one wait may take.
-        Raises BindingError, ShapeError or DtypeError for what does not fit, also into memory, RankError for a rank that failed,
-        DeadlineError for a wait that outlived its deadline.
+        Raises BindingError, ShapeError or DtypeError for what does not fit, also into memory, RankError for a rank that
+        failed, DeadlineError for a wait that outlived its deadline.
         """
         from tilelink.runtime.cpu import run_cpu
 

@@ -130,7 +130,11 @@ def _apply(variables: Mapping[str, str | None]) -> None:
 
 def _cache_folder(variables: Mapping[str, str]) -> Path:
     if chosen := variables.get("TILELINK_CACHE"):
-        return Path(chosen).expanduser().absolute()
+        try:
+            return Path(chosen).expanduser().absolute()
+        except RuntimeError as error:
+            hint = "write the folder in full"
+            raise SettingsError(f"TILELINK_CACHE is {chosen!r}, and there is no such user", hint=hint) from error
     # An XDG path that is not absolute is to be ignored, says the XDG base directory specification.
     base = Path(variables.get("XDG_CACHE_HOME", ""))
     try:

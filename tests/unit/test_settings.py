@@ -104,6 +104,11 @@ def test_adopted_variables_replace_all_and_are_read() -> None:
         module.adopt(before)
 
 
+def test_a_cache_of_a_user_that_there_is_not() -> None:
+    with pytest.raises(SettingsError, match="TILELINK_CACHE is '~nobody-of-that-name/x', and there is no such user"):
+        Settings.from_environment({"TILELINK_CACHE": "~nobody-of-that-name/x"})
+
+
 def test_a_user_without_a_home_is_told_to_name_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")

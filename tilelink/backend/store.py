@@ -29,7 +29,7 @@ def save(text: str) -> Path:
             hint = "set TILELINK_CACHE to a folder that can be written"
             if what := files.kind(path):
                 hint = f"remove {path}: it is {what} in the place of a generated source"
-            message = f"the cache folder cannot be written: {files.reason(error)}"
+            message = f"the cache folder cannot be written: {path.parent}: {files.reason(error)}"
             raise SettingsError(message, hint=hint) from error
     return path
 
