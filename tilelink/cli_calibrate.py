@@ -13,6 +13,7 @@ from rich.table import Table
 from tilelink import cli_gpu
 from tilelink.calibration import Timings, fit
 from tilelink.cli_common import AsJson, check_writable, designed_errors, write
+from tilelink.data import save_output
 from tilelink.schedule.machine import UNITS, Machine, description, load_machine, save_machine
 
 
@@ -34,7 +35,7 @@ def calibrate(
         answer = cli_gpu.on_gpus({"what": "calibrate", "budget": budget}, wanted)
         timings = Timings(**answer)
         if raw:
-            raw.write_text(json.dumps(timings, indent=1) + "\n", encoding="utf-8")
+            save_output(raw, json.dumps(timings, indent=1) + "\n")
         found = fit(timings, base, name=name or f"{wanted}x{timings['gpu'].removeprefix('NVIDIA ')}".replace(" ", "-"))
         save_machine(found, out)
         _show(found, base, timings, out, as_json)

@@ -35,10 +35,10 @@ from tilelink.cli_common import (
     write,
 )
 from tilelink.cli_notices import bound_of, interpreted_seconds, introduce, patience, say, say_built_in
+from tilelink.data import save_output
 from tilelink.errors import BindingError
 from tilelink.ir.program import Program
 from tilelink.schedule.simulate.measured import Measured, measured_text
-from tilelink.schedule.simulate.trace import save_text
 from tilelink.schedule.values import Schedule
 
 CPU_CLOCK = {"clock": "time.perf_counter_ns"}
@@ -156,7 +156,7 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
             inputs, seed=None if how.delay is None else how.seed, max_delay_s=how.delay or 0.0, deadline_s=how.deadline
         )
         if how.trace is not None:
-            save_text(measured_text(Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)), how.trace)
+            save_output(how.trace, measured_text(Measured(plan=kernel.plan, raw=result.spans, clock=CPU_CLOCK)))
         advance("comparing")
         for given, outputs in zip(inputs, result.outputs, strict=True):
             expected = kernel.reference(given)
@@ -179,7 +179,7 @@ def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared
     answer = cli_gpu.on_gpus(request, report["ranks"], how.deadline or 0.0)
     report["seconds"] = round(answer["seconds"], 6)
     if how.trace is not None:
-        save_text(answer["trace"], how.trace)
+        save_output(how.trace, answer["trace"])
     return answer["errors"], answer["odd"]
 
 

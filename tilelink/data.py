@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tilelink import files
-from tilelink.errors import DataError
+from tilelink.errors import DataError, OutputError
 
 MADE = "it is not as TileLink writes it; remove it to have it made again"
 DEEPEST = 64
@@ -55,6 +55,15 @@ def parse_json(raw: bytes, where: str) -> Any:
     if _depth(value) > DEEPEST:
         raise _too_deep(where)
     return value
+
+
+def save_output(path: str | Path, content: str | bytes) -> None:
+    """Writes a file that somebody asked for. Raises OutputError where that cannot be done."""
+    try:
+        files.write(path, content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        hint = "name a file in a folder that exists"
+        raise OutputError(f"{path} cannot be written: {files.reason(error)}", hint=hint) from None
 
 
 def _too_deep(where: str) -> DataError:

@@ -112,6 +112,25 @@ def replace(path: Path, data: bytes, mode: int = 0o666) -> None:
         raise
 
 
+def write(path: str | Path, data: bytes) -> None:
+    """Writes into what has a name that somebody chose: a file, new or not, a device, or a FIFO. Raises OSError.
+
+    A FIFO that nobody reads is not waited for.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        handle = os.open(path, flags, 0o666)
+    except ValueError as error:  # a NUL in the name
+        raise OSError(errno.EINVAL, str(error)) from None
+    except OSError as error:
+        if error.errno == errno.ENXIO and kind(path) == "a FIFO":
+            raise OSError(errno.ENXIO, "nobody reads this FIFO") from None
+        raise
+    with open(handle, "wb") as file:
+        os.set_blocking(handle, True)
+        file.write(data)
+
+
 def make_folder(path: Path) -> None:
     """Makes a folder and those above it, to which nobody else may write, if they are not there. Raises OSError."""
     if not path.is_dir():

@@ -89,3 +89,20 @@ def test_folders_that_are_made_are_nobody_elses(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert [path.stat().st_mode & 0o777 for path in (tmp_path / "a", tmp_path / "a" / "b")] == [0o755, 0o755]
+
+
+def test_what_somebody_names_is_written_and_no_fifo_is_waited_for(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(OSError, match="nobody reads this FIFO"):
+        files.write(fifo, b"text")
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    files.write(fifo, b"text")
+    assert os.read(reader, 100) == b"text"
+    os.close(reader)
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "file").write_bytes(b"what was longer")
+    files.write(tmp_path / "link", b"text")
+    assert (tmp_path / "file").read_bytes() == b"text"
+    with pytest.raises(OSError, match="null byte"):
+        files.write("a\0b", b"text")

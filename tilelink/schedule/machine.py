@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, TypeGuard
 
 from tilelink import files
-from tilelink.data import read_json
-from tilelink.errors import DataError, MachineError, OutputError
+from tilelink.data import read_json, save_output
+from tilelink.errors import DataError, MachineError
 from tilelink.target import Target, target
 
 SHIPPED = Path(__file__).parents[1] / "machines"
@@ -182,10 +182,7 @@ def shipped_machines() -> tuple[str, ...]:
 
 def save_machine(machine: Machine, path: str | Path) -> None:
     """Writes a description that `load_machine` reads back as an equal machine. Raises OutputError."""
-    try:
-        Path(path).write_text(json.dumps(description(machine), indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error}", hint="name a file in a folder that exists") from None
+    save_output(path, json.dumps(description(machine), indent=1) + "\n")
 
 
 def description(machine: Machine) -> dict[str, Any]:

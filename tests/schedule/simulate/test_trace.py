@@ -96,3 +96,8 @@ def test_the_picture_is_drawn_or_refused(result: Simulated, tmp_path: Path) -> N
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(OutputError, match="cannot be drawn"):
         save_plot(result, tmp_path / "out.nothing")
+    with pytest.raises(OutputError, match="Format 'a name without ending' is not supported"):
+        save_plot(result, tmp_path / "out")
+    with pytest.raises(OutputError, match=r"nowhere/out\.png cannot be written: No such file or directory"):
+        save_plot(result, tmp_path / "nowhere" / "out.png")
+    assert [one.name for one in tmp_path.iterdir()] == ["out.png"]

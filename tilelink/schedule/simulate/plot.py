@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilelink.data import save_output
 from tilelink.errors import OutputError
 from tilelink.schedule.simulate.result import Simulated
 from tilelink.schedule.simulate.script import Floats
@@ -21,7 +23,7 @@ BINS = 200
 def save_plot(result: Simulated, path: str | Path) -> None:
     """Draws the first ranks, one below the other. The format follows the name: .png, .svg, .pdf.
 
-    Raises OutputError where matplotlib is missing or cannot write such a file.
+    Raises OutputError where matplotlib is missing or draws no such picture, and where it cannot be written.
     """
     try:
         from matplotlib.figure import Figure
@@ -38,10 +40,12 @@ def save_plot(result: Simulated, path: str | Path) -> None:
     figure.suptitle(
         f"{title}: {result.seconds * US:.0f} us, bound {result.bound.seconds * US:.0f} us", fontsize="small"
     )
+    picture = BytesIO()
     try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
+        figure.savefig(picture, format=Path(path).suffix[1:] or "a name without ending")
+    except ValueError as error:
         raise OutputError(f"{path} cannot be drawn: {error}", hint="name a .png, .svg or .pdf file") from None
+    save_output(path, picture.getvalue())
 
 
 def _draw(result: Simulated, rank: int, axes: Any) -> None:

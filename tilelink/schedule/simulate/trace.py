@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilelink.errors import OutputError
+from tilelink.data import save_output
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.schedule.orders import TILE
 from tilelink.schedule.plan import Ints, Plan
@@ -36,15 +36,7 @@ def trace_text(result: Simulated) -> str:
 
 def save_trace(result: Simulated, path: str | Path) -> None:
     """Writes the trace. Raises OutputError where that cannot be done."""
-    save_text(trace_text(result), path)
-
-
-def save_text(text: str, path: str | Path) -> None:
-    """Writes a trace. Raises OutputError where that cannot be done."""
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error}", hint="name a file in a folder that exists") from None
+    save_output(path, trace_text(result))
 
 
 def trace_events(result: Simulated) -> Iterator[Event]:
