@@ -18,6 +18,7 @@ import typer
 from tilelink import compiler
 from tilelink.errors import (
     BindingError,
+    CostError,
     Location,
     Mistakes,
     OutputError,
@@ -25,6 +26,7 @@ from tilelink.errors import (
     TileLinkError,
     UnknownNameError,
     did_you_mean,
+    foreign,
 )
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
@@ -138,10 +140,8 @@ def imported(name: str) -> Any:
     module, _, attribute = name.partition(":")
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
-    try:
+    with foreign(f"cannot import {name}", UnknownNameError, hint="write module:name, as in mine:Model"):
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UnknownNameError(f"cannot import {name}: {error}", hint="write module:name, as in mine:Model") from None
 
 
 def random_tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: int = 0) -> dict[str, Any]:
@@ -159,7 +159,10 @@ def random_tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: i
 def cost_model(name: str | None) -> Any:
     """The cost model that `module:class` (or an object) names; None for no name. Raises UnknownNameError."""
     found = imported(name) if name else None
-    return found() if isinstance(found, type) else found
+    if not isinstance(found, type):
+        return found
+    with foreign(f"{name}() failed", CostError):
+        return found()
 
 
 def check_writable(*paths: str | Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -98,6 +99,26 @@ class SeveralErrors(TileLinkError):
 
 class ConsequenceError(TileLinkError):
     """What another mistake leads to: `Mistakes` drops it, so no user sees it."""
+
+
+@contextmanager
+def foreign(what: str, kind: type[TileLinkError], hint: str = "mend it, or leave it out") -> Generator[None]:
+    """Makes what goes wrong in somebody's code, which the block calls, an error of a kind, with the line that failed.
+
+    what: what failed, and whose it is. Designed errors, the end of a generator and lack of memory stay what they are.
+    """
+    try:
+        yield
+    except (TileLinkError, StopIteration, MemoryError):
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)[2:]  # after this line and that of the block
+        inner = [one for one in frames if not one.filename.startswith("<") and "importlib" not in one.filename]
+        place = None
+        if inner:
+            place = Location(file=inner[-1].filename, line=inner[-1].lineno or 1, column=(inner[-1].colno or 0) + 1)
+        summary = "".join(traceback.format_exception_only(error)).strip()
+        raise kind(f"{what}: {summary}", location=place, hint=hint) from error
 
 
 class Mistakes:

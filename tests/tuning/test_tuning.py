@@ -220,6 +220,10 @@ class Slow(Roofline):
 
 def one(space, chance):
     yield space.random(chance)
+
+class Broken:
+    def __init__(self):
+        self.rate = 1 / 0
 """
 
 
@@ -236,6 +240,13 @@ def test_the_command_takes_somebodys_strategy_and_cost_model(tmp_path: Path, mon
     assert all(one["predicted_us"] > 1e6 for one in answer["candidates"])
     done = CliRunner().invoke(app, [*command, "--cost", "own_ideas:Other"])
     assert done.exit_code == 1 and "cannot import own_ideas:Other" in json.loads(done.stdout)["mistakes"][0]["message"]
+    done = CliRunner().invoke(app, [*command, "--cost", "own_ideas:Broken"])
+    assert done.exit_code == 1, done.output
+    mistake = json.loads(done.stdout)["mistakes"][0]
+    assert mistake["message"] == "own_ideas:Broken() failed: ZeroDivisionError: division by zero"
+    assert mistake["location"]["file"] == str(tmp_path / "own_ideas.py")
+    done = CliRunner().invoke(app, [*command, "--strategy", ".:x"])
+    assert done.exit_code == 1 and "cannot import .:x: TypeError" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,8 @@ def proposing(what: Any) -> Callable[[Space, Random], Proposals]:
         (proposing(lambda s: Candidate(program=0, choices=(-1,) * len(s.knobs[0]))), "proposes choice -1 of "),
         (proposing(lambda s: Candidate(program=0, choices=[0] * len(s.knobs[0]))), "choices=[0, "),  # type: ignore[arg-type]
         (lambda space, chance: [], "is no strategy: it returns list"),
+        (3.14, "the strategy 3.14 failed: TypeError: 'float' object is not callable"),
+        (proposing(lambda s: {}["knob"]), "the strategy strategy failed: KeyError: 'knob'"),
     ],
 )
 def test_what_is_no_point_is_refused(strategy: Any, says: str) -> None:

@@ -247,6 +247,9 @@ class Saying:
         (Saying(move=lambda: MoveTime(rate=0.0)), "rate of a MoveTime is 0.0"),
         (Saying(move=lambda: MoveTime(efficiency=float("nan"))), "efficiency of a MoveTime is nan"),
         (Saying(move=lambda: MoveTime(efficiency=2.0)), "efficiency of a MoveTime is 2.0"),
+        (Saying(tile=lambda: {}["rate"]), "tile of the cost model Saying failed: KeyError: 'rate'"),
+        (Saying(move=lambda: 1 / 0), "move of the cost model Saying failed: ZeroDivisionError: division by zero"),
+        (3.14, "move of the cost model float failed: AttributeError: 'float' object has no attribute 'move'"),
         (Roofline, "the cost model is the class Roofline"),
     ],
 )

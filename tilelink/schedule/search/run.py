@@ -10,7 +10,7 @@ from math import inf
 from random import Random
 from typing import Literal
 
-from tilelink.errors import CostError, SearchError
+from tilelink.errors import CostError, SearchError, foreign
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.search.space import Candidate, Space
 from tilelink.schedule.search.strategies import Strategy
@@ -114,11 +114,17 @@ def search(
 
 
 def _begun(strategy: Strategy, space: Space, seed: int) -> Generator[Candidate, float | None]:
-    proposals = strategy(space, Random(seed))
+    with foreign(f"the strategy {_name(strategy)} failed", SearchError):
+        proposals = strategy(space, Random(seed))
     if not isinstance(proposals, Generator):  # pyright: ignore[reportUnnecessaryIsInstance] - strategies need not be typed
-        name = getattr(strategy, "__name__", repr(strategy))
-        raise SearchError(f"{name} is no strategy: it returns {type(proposals).__name__}", hint="yield the points")
+        raise SearchError(
+            f"{_name(strategy)} is no strategy: it returns {type(proposals).__name__}", hint="yield the points"
+        )
     return proposals
+
+
+def _name(strategy: object) -> str:
+    return getattr(strategy, "__name__", repr(strategy))
 
 
 def _declared(space: Space, judge: _Judge, budget_s: float | None) -> Ended | None:
@@ -144,7 +150,8 @@ def _proposed(space: Space, judge: _Judge, proposals: Generator[Candidate, float
     repeated = 0
     while repeated < PATIENCE and len(known) < space.size:
         try:
-            candidate = proposals.send(judged) if known else next(proposals)
+            with foreign(f"the strategy {_name(proposals)} failed", SearchError):
+                candidate = proposals.send(judged) if known else next(proposals)
         except StopIteration:
             return "strategy"
         space.check(candidate)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.errors import CostError
+from tilelink.errors import CostError, foreign
 from tilelink.ir.program import ITEM_BYTES, Read, Transfer
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.plan import NOTIFY, READ, WAIT, Ints, Plan
@@ -182,7 +182,7 @@ def _own_first(plan: Plan, moves: Moves, lane: Ints, kind: Ints, what: Ints) -> 
 
 def _copied(plan: Plan, space: str, machine: Machine, cost: CostModel) -> float:
     """Seconds of copies between a rank's symmetric inputs or outputs and the tensors of its caller, one by one."""
-    move = cost.move(Move(engine="copy", reach="local"), machine)
+    move = _asked(cost, "move", (Move(engine="copy", reach="local"), machine), MoveTime)
     sizes = [
         t.size * ITEM_BYTES[t.dtype] for t in plan.bound.tensors.values() if t.decl.space == space and t.decl.symmetric
     ]
@@ -197,10 +197,13 @@ def _needs(plan: Plan) -> Ints:
 Time = TypeVar("Time", TileTime, MoveTime)
 
 
-def _answer(time: Time, kind: type[Time], cost: CostModel) -> Time:
+def _asked(cost: CostModel, method: Literal["tile", "move"], about: tuple[Any, ...], kind: type[Time]) -> Time:
     """What a cost model says. Raises CostError for what is no such time: models need not be typed."""
-    if not isinstance(time, kind):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CostError(f"{type(cost).__name__} answers {time!r}", hint=f"return a {kind.__name__}")
+    name = type(cost).__name__
+    with foreign(f"{method} of the cost model {name} failed", CostError):
+        time = getattr(cost, method)(*about)
+    if not isinstance(time, kind):
+        raise CostError(f"{name} answers {time!r}", hint=f"return a {kind.__name__}")
     return time
 
 
@@ -228,7 +231,7 @@ class _Builder:
         work = self.work_of.work(one)
         if work is not None and (not moves or work.products or work.elementwise or work.special):
             self._count(one, work.item)
-            time = _answer(self.cost.tile(work, self.machine), TileTime, self.cost)
+            time = _asked(self.cost, "tile", (work, self.machine), TileTime)
             slices = self.work_of.slices(one)
             part = TileTime(main=time.main / slices, overhead=time.overhead / slices)
             self.columns.add(COMPUTE, one.task, one.position, time=part)
@@ -283,7 +286,7 @@ class _Builder:
                  lanes=kernel.lanes, busy=busy, size=float(size.mean()))
             for far in REACHES
         ]  # fmt: skip
-        times = [_answer(self.cost.move(move, self.machine), MoveTime, self.cost) for move in moves]
+        times = [_asked(self.cost, "move", (move, self.machine), MoveTime) for move in moves]
         table = np.array([(t.setup, t.latency, t.rate, t.efficiency) for t in times])[reach]
         self.move_parts.append((source, target, size, reach, np.full(len(size), by_copy), *table.T))
         what = np.arange(self.moves_made, self.moves_made + len(size))
