@@ -67,9 +67,10 @@ CostName = Annotated[str | None, typer.Option("--cost", help="your cost model, a
 def schedules_named(module: compiler.Module, program: Program, name: str | None) -> list[Schedule | None]:
     """The schedule of that name (None: the built-in defaults), or without a name all that there are."""
     declared = module.schedules_of(program)
+    own = any(s.name == DEFAULT for s in declared)  # it takes the place of the built-in one
     if name is None:
-        return [None, *declared]
-    if name == DEFAULT and not any(s.name == DEFAULT for s in declared):
+        return [*declared] if own else [None, *declared]
+    if name == DEFAULT and not own:
         return [None]
     return [module.schedule(name, program)]
 

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from tilelink import compiler
-from tilelink.cli_common import schedule_name, values_text
+from tilelink.cli_common import DEFAULT, schedule_name, values_text
 from tilelink.ir.program import Assign, Dot, For, If, Program, Read, Statement, Store, Transfer
 from tilelink.ir.scalar import Whole
 from tilelink.ir.visitor import value_of, values
@@ -44,7 +44,8 @@ def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None) -> N
 
 def say_built_in(module: compiler.Module, program: Program, more: str = "") -> None:
     """That a program's own schedules are left aside, if it has any. more: another way to take them."""
-    if names := [one.name for one in module.schedules_of(program)]:
+    names = [one.name for one in module.schedules_of(program)]
+    if names and DEFAULT not in names:
         say(f"the built-in schedule is taken; {program.name} has {', '.join(names)}: --schedule NAME takes one{more}")
 
 

@@ -26,7 +26,7 @@ class Location:
         if self.text is not None:
             return self.text
         try:
-            lines = files.read(self.file).decode("utf-8-sig", "replace").splitlines()
+            lines = files.lines_of(files.read(self.file).decode("utf-8-sig", "replace"))
         except OSError:
             return None
         return lines[self.line - 1] if 0 < self.line <= len(lines) else None

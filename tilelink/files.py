@@ -48,6 +48,12 @@ def shown(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a program's text, which end where editors and Python end them: at no other character of Unicode."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
 def read(path: str | Path) -> bytes:
     """The bytes of a regular file. Raises OSError for whatever else there may be, and for one beyond MOST."""
     handle = open_regular(path, os.O_RDONLY)

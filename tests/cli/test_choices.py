@@ -52,6 +52,16 @@ def two(tmp_path: Path) -> str:
     return str(path)
 
 
+def test_a_schedule_called_default_has_the_place_of_the_built_in_one(tmp_path: Path) -> None:
+    path = tmp_path / "own.tl"
+    path.write_text(TEXT.replace("schedule small", "schedule default"))
+    own = tilelink("check", str(path), "--ranks", "2", "--json").stdout
+    named = tilelink("check", str(path), "--ranks", "2", "-s", "default", "--json").stdout
+    assert json.loads(own) == json.loads(named)
+    assert "the built-in schedule is taken" not in tilelink("simulate", str(path), "--ranks", "2").output
+    assert json.loads(tilelink("run", str(path), "--ranks", "1", "--all", "--json").stdout)["runs"][1:] == []
+
+
 def test_programs_without_the_schedule_are_skipped_with_a_word(two: str) -> None:
     done = tilelink("check", two, "--ranks", "2", "--schedule", "small")
     assert done.exit_code == 0, done.output

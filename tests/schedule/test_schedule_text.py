@@ -126,6 +126,25 @@ def test_numbers_of_a_chain_have_32_bits_too() -> None:
         assert caught.value.hint == "integers have 32 bits: 2,147,483,647 at most"
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x85"])
+def test_a_comment_ends_with_its_line(end: str) -> None:
+    """Where editors and Python end lines, and not at what Unicode says of them."""
+    text = f"schedule a for b:\n    f tile(i=8)  # or{end}    g tile(i=9)\n    h tile(i=16)\n"
+    schedule = parse_schedule(text, "file.tl")
+    assert [part.name for part in schedule.stages] == ["f", "h"]
+    assert schedule.stage("h").location is not None and schedule.stage("h").location.line == 3
+    program = f"program copy(M):  # of{end}    nothing\n    x : in [M]\n    y : out [M]\n"
+    with pytest.raises(TileLinkError) as caught:
+        parse_text(program + "    compute f(i: M):\n        y[i] = z[i]\n", "file.tl")
+    assert "file.tl:5:16\n            y[i] = z[i]\n" in str(caught.value)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_end_as_on_any_system(end: str) -> None:
+    schedules = parse_text(TEXT.replace("\n", end)).schedules
+    assert [str(one) for one in schedules] == [TEXT]
+
+
 def test_a_schedule_is_for_a_program_of_its_file() -> None:
     text = "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n        y[i] = x[i]\n"
     with pytest.raises(UnknownNameError, match="schedule s is for 'cpoy', which is no program of this file") as caught:

@@ -24,6 +24,7 @@ from tilelink.errors import (
     UnknownNameError,
     did_you_mean,
 )
+from tilelink.files import lines_of
 from tilelink.frontend.build import build_program
 from tilelink.frontend.recovery import parse_all
 from tilelink.frontend.schedule_parser import parse_schedule
@@ -57,7 +58,7 @@ class Module:
 @deep()
 def parse_text(text: str, file: str = "<text>") -> Module:
     """Parse programs and schedules; raises ParseError and the builder's errors, SeveralErrors where there are more."""
-    lines = text.splitlines()
+    lines = lines_of(text)
     mistakes = Mistakes()
     schedules: list[Schedule] = []
     for a, b in _schedule_blocks(lines):

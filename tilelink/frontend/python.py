@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilelink.errors import ParseError, StageError
+from tilelink.files import lines_of
 from tilelink.frontend.build import build_program
 from tilelink.frontend.syntax import IndexSyntax, ParamSyntax, ProgramSyntax, Source, StageSyntax, TensorSyntax
 from tilelink.ir.depth import deep
@@ -35,7 +36,7 @@ def program(function: Callable[..., Any]) -> Program:
         raise ParseError(f"the source of {name} cannot be read", hint=hint) from None
     text = textwrap.dedent("".join(lines))
     indent = len(lines[0]) - len(lines[0].lstrip())
-    source = Source(file=file, lines=tuple(text.splitlines()), first_line=first, indent=indent)
+    source = Source(file=file, lines=tuple(lines_of(text)), first_line=first, indent=indent)
     node = ast.parse(text).body[0]
     if not isinstance(node, ast.FunctionDef):
         raise ParseError("a program is a function", location=source.location(node), hint="def name(M, N): ...")

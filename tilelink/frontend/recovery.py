@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tilelink.errors import Location, Mistakes, ParseError, did_you_mean
+from tilelink.files import lines_of
 from tilelink.frontend.syntax import ProgramSyntax, Source
 
 CLOSING = {")": "(", "]": "["}
@@ -76,7 +77,7 @@ class _Part:
 def parse_all(text: str, source: Source, parse: Parse, mistakes: Mistakes) -> list[ProgramSyntax]:
     """The programs of a text, each without the stages and declarations that are not in the language."""
     found: list[ProgramSyntax] = []
-    for part in _parts(text.splitlines(), source):
+    for part in _parts(lines_of(text), source):
         found += _parse_part(part, parse, mistakes)
     return found
 

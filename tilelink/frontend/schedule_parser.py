@@ -14,6 +14,7 @@ from lark.exceptions import UnexpectedInput, UnexpectedToken, VisitError
 from lark.lexer import PatternStr
 
 from tilelink.errors import Location, ParseError, TileLinkError, did_you_mean
+from tilelink.files import lines_of
 from tilelink.ir.scalar import RANK, RANKS, Int, Param, Scalar, binary
 from tilelink.schedule.clause import Part, StageSchedule, TensorSchedule, Word, number, positive, words
 from tilelink.schedule.values import IndexOrder, Schedule
@@ -24,7 +25,7 @@ _HEADER = re.compile(r"^\s*schedule\s+(?P<name>\w+)\s+for\s+(?P<program>\w+)\s*:
 
 def parse_schedule(text: str, file: str = "<text>", first_line: int = 1) -> Schedule:
     """Parse one block; `first_line` is the line of its header in the file, for locations."""
-    lines = text.splitlines()
+    lines = lines_of(text)
     header = _HEADER.match(lines[0]) if lines else None
     if header is None:
         where = Location(file=file, line=first_line, text=lines[0] if lines else "")
