@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -160,6 +162,39 @@ def test_a_call_means_its_oracle() -> None:
     reference.oracle("mine.twice", lambda tile: tile * 2)
     x = torch.randn(3, 2)
     assert torch.equal(texts.one(CALL, {"M": 3, "N": 2}, x=x)["y"], x * 2)
+
+
+@pytest.mark.usefixtures("oracles")
+@pytest.mark.parametrize(
+    ("meaning", "says"),
+    [
+        (lambda tile: 1 / 0, "the meaning of call mine.twice failed: ZeroDivisionError: division by zero"),
+        (lambda: 1, "the meaning of call mine.twice failed: TypeError: "),
+        (lambda tile: None, "the meaning of call mine.twice is a NoneType and not [3, 2]"),
+        (lambda tile: tile[:1], "the meaning of call mine.twice is [1, 2] and not [3, 2]"),
+        (lambda tile: tile.sum(), "the meaning of call mine.twice is [] and not [3, 2]"),
+    ],
+)
+def test_an_oracle_that_is_none_is_told_so(meaning: Any, says: str) -> None:
+    reference.oracle("mine.twice", meaning)
+    with pytest.raises(BindingError, match=re.escape(says)):
+        texts.one(CALL, {"M": 3, "N": 2}, x=torch.zeros(3, 2))
+
+
+@pytest.mark.usefixtures("oracles")
+def test_an_oracle_cannot_change_what_it_is_given() -> None:
+    reference.oracle("mine.twice", lambda tile: tile.mul_(2))
+    x = torch.randn(3, 2)
+    named = CALL.replace("y[i, :] = call mine.twice(x[i, :])", "t = x[i, :]\n        y[i, :] = call mine.twice(t) + t")
+    assert torch.equal(texts.one(named, {"M": 3, "N": 2}, x=x)["y"], x * 3)
+
+
+def test_a_module_that_fails_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module_that_fails.py").write_text("def twice(x):\n    return x\n1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BindingError, match=r"the module of call module_that_fails\.twice failed: ZeroDivi") as caught:
+        texts.one(CALL.replace("mine.", "module_that_fails."), {"M": 3, "N": 2}, x=torch.zeros(3, 2))
+    assert caught.value.location is not None and caught.value.location.line == 3
 
 
 def test_a_call_without_an_oracle_is_an_error() -> None:

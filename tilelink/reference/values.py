@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tilelink.errors import BindingError, DtypeError, UnknownNameError
+from tilelink.errors import BindingError, DtypeError, UnknownNameError, foreign
 from tilelink.ir.program import (
     Apply,
     Attend,
@@ -160,7 +160,7 @@ class Evaluator:
                     return torch.zeros((), dtype=torch.float64)
                 return found[2] / torch.where(found[1] > 0, found[1], torch.ones_like(found[1]))
             case UserCall(function=function, args=args):
-                return _wide(_meaning(function, value)(*(self(a) for a in args)))
+                return _meant(function, value, [self(a) for a in args])
             case _:
                 raise TypeError(f"unknown value {type(value).__name__}")
 
@@ -188,10 +188,23 @@ class Evaluator:
         return Softmax(parts=(largest, total, result))
 
 
+def _meant(function: str, value: UserCall, tiles: list[torch.Tensor]) -> torch.Tensor:
+    """What a user's function makes of tiles, which it cannot change. Raises BindingError for what is no such tile."""
+    with foreign(f"the meaning of call {function} failed", BindingError, hint="mend what its module gives as oracle"):
+        found: object = _meaning(function, value)(*(tile.clone() for tile in tiles))
+    wanted = tiles[0].shape if tiles else torch.Size()
+    if not isinstance(found, torch.Tensor) or found.shape != wanted:
+        what = f"{list(found.shape)}" if isinstance(found, torch.Tensor) else f"a {type(found).__name__}"
+        hint = "an oracle returns a tensor of the first argument's shape"
+        message = f"the meaning of call {function} is {what} and not {list(wanted)}"
+        raise BindingError(message, location=value.location, hint=hint)
+    return found.double()  # it is an f32
+
+
 def _meaning(function: str, value: UserCall) -> Callable[..., torch.Tensor]:
     """What a user's function means. Its own module may say so, and is imported for that."""
     if function not in ORACLES:
-        with suppress(ImportError):
+        with foreign(f"the module of call {function} failed", BindingError), suppress(ImportError):
             import_module(function.rpartition(".")[0])
     if function not in ORACLES:
         hint = f"in its module, tilelink.reference.oracle({function!r}, function of torch tensors)"
