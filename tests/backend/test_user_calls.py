@@ -27,6 +27,21 @@ def gate(x, y):
 
 
 @triton.jit
+def many(x):
+    return (x * 0 + 70000).to(tl.int32)
+
+
+@triton.jit
+def half(x):
+    return x.to(tl.float16)
+
+
+@triton.jit
+def small(x):
+    return x * x < 4.0
+
+
+@triton.jit
 def seven(x):
     return x + tl.arange(0, 7)
 
@@ -60,10 +75,14 @@ schedule s for gated:
     f on sm, tile(i=16, j=16, k=32)
 """
 MODULE = "gates_of_a_user.functions"
+GATE = f"call {MODULE}.gate(dot(x[i, :], w[j, :].T), 1.0)"
 VALUES = {
     "of a product": f"call {MODULE}.gate(dot(x[i, :], w[j, :].T), b[i, j])",
     "with a number": f"call {MODULE}.gate(b[i, j] * scale, 1.0) + dot(x[i, :], w[j, :].T)",
     "in a product": f"dot(call {MODULE}.gate(x[i, :], 0.5), w[j, :].T)",
+    "of integers": f"call {MODULE}.many(b[i, j]) * call {MODULE}.many(b[i, j]) * 0.0000001 + {GATE}",
+    "of conditions": f"(call {MODULE}.small(b[i, j]) + call {MODULE}.small(b[i, j])) * {GATE}",
+    "of 16 bits": f"call {MODULE}.half(b[i, j]) * 50000.0 * 3.0 * 0.00001 + {GATE}",
     "in a sum": f"dot(x[i, :], w[j, :].T) + sum(call {MODULE}.gate(x[i, :], 0.5), axis=1)[:, None]",
 }
 
@@ -76,6 +95,9 @@ def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (package / "functions.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     oracle(f"{MODULE}.gate", lambda x, y: x * torch.sigmoid(x) + y)
+    oracle(f"{MODULE}.many", lambda x: torch.full_like(x, 70000))
+    oracle(f"{MODULE}.half", lambda x: x.half())
+    oracle(f"{MODULE}.small", lambda x: x * x < 4.0)
 
 
 def sample(name: str) -> Sample:

@@ -367,4 +367,5 @@ class Values:
             raise EmitError(f"{function} cannot be cut into slices", hint="assign its value to a name first")
         tiles = [self.lower(a, {}) for a in args]
         axes = tiles[0].axes if tiles else ()
-        return Tile(text=f"{function}({', '.join(t.text for t in tiles)})", dtype="f32", axes=axes)
+        call = f"{function}({', '.join(t.text for t in tiles)})"
+        return Tile(text=f"tiles.cast({call}, tl.float32)", dtype="f32", axes=axes)  # whatever it returns
