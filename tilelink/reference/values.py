@@ -191,7 +191,7 @@ class Evaluator:
 def _meant(function: str, value: UserCall, tiles: list[torch.Tensor]) -> torch.Tensor:
     """What a user's function makes of tiles, which it cannot change. Raises BindingError for what is no such tile."""
     with foreign(f"the meaning of call {function} failed", BindingError, hint="mend what its module gives as oracle"):
-        found: object = _meaning(function, value)(*(tile.clone() for tile in tiles))
+        found: Any = _meaning(function, value)(*(tile.clone() for tile in tiles))
     wanted = tiles[0].shape if tiles else torch.Size()
     if not isinstance(found, torch.Tensor) or found.shape != wanted:
         what = f"{list(found.shape)}" if isinstance(found, torch.Tensor) else f"a {type(found).__name__}"
