@@ -11,7 +11,7 @@ from tests.schedule.dynamic import check
 from tilelink.errors import AccountingError, OrderingError, ProgressError, ReuseError, VerificationError
 from tilelink.frontend.parser import parse_text
 from tilelink.schedule.bind import bind
-from tilelink.schedule.plan import NOTIFY, Plan, make_plan
+from tilelink.schedule.plan import NOTIFY, Plan, Signals, make_plan
 from tilelink.schedule.verify import refusals
 from tilelink.target import CPU
 
@@ -199,7 +199,7 @@ def test_the_end_of_a_launch_counts_notifies_too() -> None:
     assert "the end of a launch on rank 1 waits for 1 notifies of y channel [0, 0]" in found.message
 
 
-FIELDS = ("task", "position", "kind", "peer", "channel", "statement")
+FIELDS = tuple(Signals.__dataclass_fields__)
 
 
 ENTERED = """program p(M, N):

@@ -116,7 +116,6 @@ def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
     """
     plan, a = part.plan, part.plan.accesses
     writes, reads = pairs(part, READ)
-    yield from _without_barrier(plan, part.name, writes, reads, order)
     before = order.planned.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
     rest = np.flatnonzero(~before)
     after = order.by_signals(reads[rest], writes[rest])
@@ -130,6 +129,7 @@ def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
         if not _filled(plan, int(read), writes[filling[begin:end]]):
             yield _too_early(plan, part.name, int(writes[pair]), int(read))
             return
+    yield from _without_barrier(plan, part.name, writes, reads, order)
 
 
 def _filled(plan: Plan, read: int, writes: Ints) -> bool:
@@ -167,13 +167,11 @@ def _check_writes(part: Part, order: Orders, ranks: Ints) -> Iterator[Verificati
         task, statement = int(a.task[far[0]]), int(a.statement[far[0]])
         yield refuse(ExclusiveWriteError, plan, message, task=task, statement=statement, hint=hint)
     first, second = pairs(part, WRITE, same_task=True)
-    yield from _without_barrier(plan, name, first, second, order)
-    other = a.task[first] != a.task[second]
-    first, second = first[other], second[other]
-    rest = np.flatnonzero(~order.by_signals(first, second))
+    rest = np.flatnonzero((a.task[first] != a.task[second]) & ~order.by_signals(first, second))
     later = order.by_signals(second[rest], first[rest])
     for pair in rest[~later][:3]:
         yield _refusal(plan, name, int(first[pair]), int(second[pair]), order)
+    yield from _without_barrier(plan, name, first, second, order)
 
 
 def _without_barrier(plan: Plan, name: str, writes: Ints, others: Ints, order: Orders) -> Iterator[VerificationError]:
