@@ -99,3 +99,46 @@ def test_the_command_shows_a_program_after_a_pass_or_after_all() -> None:
     assert last.startswith("program ag_gemm(") and "# 4 ranks, cpu, launches by " in last
     wrong = CliRunner().invoke(app, ["show", "ag_gemm", "--after", "kernel"])
     assert wrong.exit_code == 1 and "did you mean kernels? one of bind, bulk" in wrong.stderr
+
+
+TOLD = """program told(M, N):
+    x : in symmetric [M, N]
+    h : symmetric [M, N]
+    y : out [M, N]
+
+    comm send(p: ranks, i: M):
+        if p == rank + 1:
+            tile_push_data(h[i, :] @ p, x[i, :])
+            producer_tile_notify(h[i, :] @ p)
+
+    compute add(i: M):
+        consumer_tile_wait(h[i, :])
+        y[i, :] = h[i, :] + x[i, :] @ (rank + 1)
+
+schedule boxes for told:
+    send on sm(2), bulk 2, tile(i=64)
+    add on sm, tile(i=32)
+"""
+
+
+def test_a_listing_says_how_tiles_are_cut_and_copied_and_what_kernels_wait_for() -> None:
+    module = compiler.parse(TOLD)
+    bound = compiler.bound(
+        module.program(), module.schedules[0], ranks=2, dims={"M": 128, "N": 128}, dtype="bf16", target="sm_90"
+    )
+    boxes = bound.stages["send"].bulk
+    assert boxes is not None
+    lines = [line.removeprefix("#").strip() for line in listing(bound).splitlines()]
+    rows, columns = boxes.box
+    assert f"send: tile(i=64), boxes of {rows} x {columns}, {boxes.buffers} of a program at a time" in lines
+    assert "add: tile(i=32)" in lines
+    (kernel,) = (line for line in lines if line.startswith("kernel add on stream main: "))
+    assert kernel.endswith(", waits until peers have entered launch e")
+
+
+def test_a_stage_that_an_earlier_one_waits_for_has_one_program_of_its_own() -> None:
+    first, second = TOLD.partition("\nschedule")[0].split("    comm send")
+    sends, adds = second.split("\n    compute add")
+    text = f"{first}    compute add{adds}\n    comm send{sends}"
+    bound = compiler.bound(compiler.parse(text).program(), ranks=2, dims={"M": 128, "N": 128})
+    assert bound.kernel_of["send"].programs == 1 and bound.kernel_of["send"].beside
