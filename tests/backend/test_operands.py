@@ -73,6 +73,7 @@ schedule s for sums:
         ("K, N", "dot(w[:, :], z[:, j]), axis=0", ["k_0", "k_1", "k_1"]),
         ("N, K", "dot(z[j, :], w[:, :]), axis=1", ["k_1", "k_1", "k_0"]),
         ("N, K", "dot(a, w[:, :]), axis=1", ["k_0"]),
+        ("N, K", "dot(a + z[j, :], w[:, :]), axis=1", ["k_0"]),
     ],
 )
 def test_a_product_that_is_added_up_is_made_in_slices(shape: str, value: str, sliced: list[str]) -> None:

@@ -289,6 +289,7 @@ def looped(*lines: str) -> str:
         (("m += sum(x[i, n], axis=1)",), None),
         (("m = m + 0.5 * sum(x[i, n] * 2.0, axis=1)",), None),
         (("m = maximum(m, max(x[i, n], axis=1))",), None),
+        (("m = maximum(m, maximum(max(x[i, n], axis=1), 0.0))",), None),
         (("t = max(x[i, n], axis=1)", "m = maximum(t, m)"), None),
         (
             (
@@ -329,6 +330,10 @@ def looped(*lines: str) -> str:
         (("m = sum(x[i, n], axis=1)",), "keeps in m what it made of the last one"),
         (("m += sum(x[i, n], axis=1) + 1.0",), "combines them in m in a way that depends on it"),
         (("m += exp(sum(x[i, n], axis=1))",), "combines them in m in a way that depends on it"),
+        (
+            ("m = maximum(m, maximum(max(x[i, n], axis=1), sum(x[i, n], axis=1)))",),
+            "combines them in m in a way that depends on it",
+        ),
         (("m = maximum(m, sum(x[i, n], axis=1))",), "combines them in m in a way that depends on it"),
         (("m += max(x[i, n], axis=1)",), "combines them in m in a way that depends on it"),
         (("m += 1.0", "t += sum(x[i, n], axis=1)"), "combines them in m in a way that depends on it"),
