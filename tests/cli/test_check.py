@@ -7,8 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.compiler.test_compiler import TEXT
-from tilelink import cli_common
-from tilelink.cli import app
+from tilelink.cli import app, options
 
 UNSAFE = TEXT.replace("        consumer_tile_wait(left[i, :])\n", "")
 
@@ -89,7 +88,7 @@ def test_too_little_memory_is_said_as_such(unsafe: str, monkeypatch: pytest.Monk
     def full(*_: object, **__: object) -> None:
         raise MemoryError("Unable to allocate 233. GiB")
 
-    monkeypatch.setattr(cli_common.compiler, "load", full)
+    monkeypatch.setattr(options.compiler, "load", full)
     done = check(unsafe)
     assert done.exit_code == 1
     assert done.stderr.startswith(

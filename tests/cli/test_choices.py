@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.cli.test_cli import TEXT
-from tilelink import cli_notices, compiler
-from tilelink.cli import app
-from tilelink.cli_common import dims_of
+from tilelink import compiler
+from tilelink.cli import app, notices
+from tilelink.cli.options import dims_of
 
 LAYERS = """\
 program layers(L, M, H, D):
@@ -101,7 +101,7 @@ def test_sizes_and_what_was_chosen_of_them_are_said_first(file: str) -> None:
 
 
 def test_a_long_run_says_what_it_does_and_how_long_that_takes(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_notices, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(notices, "PATIENCE_S", 0.01)
     done = tilelink("run", file, "--ranks", "1", "--set", "M=160")
     assert "still running (" in done.stderr and "--set gives smaller sizes" in done.stderr
     assert "still planning and simulating (" in tilelink("simulate", file, "--ranks", "2").stderr
@@ -112,8 +112,8 @@ def test_estimates_grow_with_what_is_contracted() -> None:
     short, long = (
         compiler.bound(program, ranks=2, dims={"Ms": 64, "N": 64, "K": size}, dtype="f32") for size in (64, 6400)
     )
-    assert cli_notices.interpreted_seconds(long, 1) > 5 * cli_notices.interpreted_seconds(short, 1)
-    assert cli_notices.interpreted_seconds(short, 4) == 4 * cli_notices.interpreted_seconds(short, 1)
+    assert notices.interpreted_seconds(long, 1) > 5 * notices.interpreted_seconds(short, 1)
+    assert notices.interpreted_seconds(short, 4) == 4 * notices.interpreted_seconds(short, 1)
 
 
 # Schedules of a run ------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.odd_files import ODD
-from tilelink import compiler, doctor
-from tilelink.cli import app
+from tilelink import compiler
+from tilelink.cli import app, doctor
 from tilelink.reference import trial
 from tilelink.runtime.job import RunResult
 

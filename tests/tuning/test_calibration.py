@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tilelink import cli_gpu, compiler
+from tilelink import compiler
 from tilelink.calibration import Timings, fit, programs
-from tilelink.cli import app
+from tilelink.cli import app, gpus
 from tilelink.schedule.clauses.bulk import SHARED
 from tilelink.schedule.machine import Machine, load_machine, save_machine
 from tilelink.schedule.simulate import simulate
@@ -207,8 +207,8 @@ def test_the_command_writes_what_the_ranks_measured(
         asked.append((request, ranks))
         return json.loads(json.dumps(timings(hops="late")))
 
-    monkeypatch.setattr(cli_gpu, "require_gpus", lambda *_, **__: None)
-    monkeypatch.setattr(cli_gpu, "on_gpus", answer)
+    monkeypatch.setattr(gpus, "require_gpus", lambda *_, **__: None)
+    monkeypatch.setattr(gpus, "on_gpus", answer)
     out, raw = tmp_path / "m.json", tmp_path / "t.json"
     command = ["calibrate", "--ranks", "4", "--out", str(out), "--timings", str(raw), "--budget", "20"]
     done = CliRunner().invoke(app, [*command, *(["--json"] if as_json else [])])

@@ -21,8 +21,8 @@ import torch
 from typer.testing import CliRunner
 
 from tests.odd_files import FOREIGN, ODD, room_for
-from tilelink import cli_gpu, cli_tune, compiler, settings
-from tilelink.cli import app
+from tilelink import compiler, settings
+from tilelink.cli import app, gpus, tune
 from tilelink.data import plain
 from tilelink.errors import DeadlineError, OutputError
 from tilelink.target import target
@@ -374,9 +374,9 @@ def answered(request: Mapping[str, Any], ranks: int, **options: Any) -> dict[str
 @pytest.mark.parametrize("as_json", [False, True])
 def test_what_is_predicted_to_be_far_slower_is_not_measured(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
     asked: list[tuple[Any, Any]] = []
-    monkeypatch.setattr(cli_gpu, "require_gpus", lambda *_, **__: None)
+    monkeypatch.setattr(gpus, "require_gpus", lambda *_, **__: None)
     monkeypatch.setattr(
-        cli_gpu, "on_gpus",
+        gpus, "on_gpus",
         lambda request, ranks, **options: asked.append((request, options)) or answered(request, ranks),
     )  # fmt: skip
     command = ["tune", "gemm_rs", "-p", "gemm_rs_slots", "-n", "2", "--shape", "256,512,512", "--trials", "24"]
@@ -387,7 +387,7 @@ def test_what_is_predicted_to_be_far_slower_is_not_measured(monkeypatch: pytest.
     assert request["compile_budget"] == 7 and options["work_s"] > 7
     chosen = [(one["program"], one["schedule"]) for one in request["candidates"]]
     if not as_json:
-        assert "measured us" in done.stdout and cli_tune.NOT_MEASURED in done.stdout
+        assert "measured us" in done.stdout and tune.NOT_MEASURED in done.stdout
         assert f"measuring {len(chosen)} candidates" in done.stderr and "3 times slower" in done.stderr
         return
     assert done.stderr == ""
@@ -396,7 +396,7 @@ def test_what_is_predicted_to_be_far_slower_is_not_measured(monkeypatch: pytest.
     left = [one for one in lines if (one["program"], one["schedule"]) not in chosen]
     limit = 3 * lines[0]["predicted_us"]
     assert left == [one for one in lines if one["origin"] == "declared" and one["predicted_us"] > limit] and left
-    assert all(one["measured_us"] is None and one["dropped"] == cli_tune.NOT_MEASURED for one in left)
+    assert all(one["measured_us"] is None and one["dropped"] == tune.NOT_MEASURED for one in left)
     assert answer["best"]["measured_us"] == pytest.approx(20) == lines[1]["measured_us"]
     assert lines[1]["unprepared"] == LATE and {one["origin"] for one in lines} == {"found", "declared"}
     seconds = answer["seconds"]
@@ -406,7 +406,7 @@ def test_what_is_predicted_to_be_far_slower_is_not_measured(monkeypatch: pytest.
 def test_points_of_the_search_are_measured_whatever_is_predicted() -> None:
     lines = [{"origin": "found", "predicted_us": us} for us in (1.0, 9.0)]
     lines += [{"origin": "declared", "predicted_us": us} for us in (3.0, 3.1)]
-    assert cli_tune.worth_measuring(lines) == lines[:3]
+    assert tune.worth_measuring(lines) == lines[:3]
 
 
 def test_ranks_that_take_too_long_are_ended(tmp_path: Path) -> None:
@@ -414,5 +414,5 @@ def test_ranks_that_take_too_long_are_ended(tmp_path: Path) -> None:
     code = f"import os, pathlib, time; pathlib.Path({str(file)!r}).write_text(str(os.getpid())); time.sleep(60)"
     begin = time.monotonic()
     with pytest.raises(subprocess.TimeoutExpired):
-        cli_gpu._ended([sys.executable, "-c", code], 1.5)
+        gpus._ended([sys.executable, "-c", code], 1.5)
     assert time.monotonic() - begin < 15 and not _alive(int(file.read_text()))

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tilelink import compiler, simulation
-from tilelink.cli_common import (
+from tilelink.cli.notices import PLANNED_S, introduce, patience, say_built_in, tiles_of
+from tilelink.cli.options import (
     DEFAULT,
     AsJson,
     CostName,
@@ -33,7 +34,6 @@ from tilelink.cli_common import (
     values_text,
     write,
 )
-from tilelink.cli_notices import PLANNED_S, introduce, patience, say_built_in, tiles_of
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.simulate import Simulated
 from tilelink.schedule.simulate.trace import save_trace

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from tilelink import compiler
-from tilelink.cli_common import DEFAULT, schedule_name, values_text
+from tilelink.cli.options import DEFAULT, schedule_name, values_text
 from tilelink.ir.program import Assign, Dot, For, If, Program, Read, Statement, Store, Transfer
 from tilelink.ir.scalar import Whole
 from tilelink.ir.visitor import value_of, values

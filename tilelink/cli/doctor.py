@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import permutations
 
-from tilelink import cli_gpu, compiler
+import typer
+
+from tilelink import compiler
+from tilelink.cli import gpus
+from tilelink.cli.options import AsJson, write
+from tilelink.cli.probe import PROBE
 from tilelink.errors import TileLinkError
 from tilelink.settings import variable
 
@@ -28,6 +33,12 @@ class Finding:
     good: bool | None
     detail: str
     advice: str = ""
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Look at what of this machine can be used, and say what to do about the rest."""
+    if not report(write, as_json=as_json):
+        raise typer.Exit(1)
 
 
 def examine() -> Iterator[Finding]:
@@ -87,7 +98,7 @@ def _cpu_ranks() -> Finding:
     """Two ranks of this machine's processor run a small program."""
     from tilelink.reference import trial
 
-    module = compiler.parse(cli_gpu.PROBE, "<probe>")
+    module = compiler.parse(PROBE, "<probe>")
     program = module.program()
     dims = {"M": 1000, "d": 1}
     try:
@@ -148,7 +159,7 @@ def _nvshmem() -> Finding:
 def _pairs(count: int) -> Iterator[Finding]:
     """Symmetric memory, and a signal with 1 MiB between every pair."""
     try:
-        answer = cli_gpu.on_gpus({"what": "probe", "deadline": PROBE_DEADLINE_S}, count, PROBE_DEADLINE_S)
+        answer = gpus.on_gpus({"what": "probe", "deadline": PROBE_DEADLINE_S}, count, PROBE_DEADLINE_S)
     except TileLinkError as error:
         advice = "is another program using these GPUs? Try CUDA_VISIBLE_DEVICES with fewer of them"
         yield Finding(name="symmetric memory", good=False, detail=str(error), advice=advice)

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tilelink import cli_gpu, compiler
-from tilelink.cli_common import (
+from tilelink import compiler
+from tilelink.cli import gpus
+from tilelink.cli.options import (
     AsJson,
     CostName,
     Dtype,
@@ -114,7 +115,7 @@ def tune(
 
 def _require_measuring(ranks: int) -> None:
     """Raises RankError without GPUs, and OutputError where the result of measuring would be lost."""
-    cli_gpu.require_gpus(ranks, hint="without --measure the model alone compares them")
+    gpus.require_gpus(ranks, hint="without --measure the model alone compares them")
     Database().require_own()
 
 
@@ -191,7 +192,7 @@ def _measure(
     work_s = request["compile_budget"] + CANDIDATE_S * len(chosen)
     asked = {**request, "what": "tune", "candidates": chosen}
     with _measuring(lines, ranks, quiet):
-        answer = cli_gpu.on_gpus(asked, ranks, work_s=work_s, hint="measure fewer, with --top")
+        answer = gpus.on_gpus(asked, ranks, work_s=work_s, hint="measure fewer, with --top")
     for line in lines:
         line |= {"measured_us": None, "dropped": NOT_MEASURED}
     for line, one, late in zip(chosen, answer["measured"], answer["unprepared"], strict=True):

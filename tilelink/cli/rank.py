@@ -1,16 +1,14 @@
 # pyright: basic
-"""What the command line does on GPUs: a process for each rank, started as torchrun starts them.
+"""A rank of a request of the command line on GPUs: `python -m tilelink.cli.rank REQUEST ANSWER`, run by torchrun.
 
-`python -m tilelink.cli_gpu REQUEST ANSWER` is such a process: it reads a JSON file and rank 0 writes another.
+It reads a JSON file, and rank 0 writes another.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Mapping
@@ -19,101 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from tilelink import compiler
+from tilelink.cli.gpus import FAILED
+from tilelink.cli.probe import PROBE
 from tilelink.data import read_json
-from tilelink.errors import RankError, TileLinkError
+from tilelink.errors import TileLinkError
 from tilelink.schedule.simulate.measured import Measured, measured_text
-from tilelink.settings import environment, variable
+from tilelink.settings import variable
 
-PATIENCE_S = 120.0
-"""Seconds beyond its deadlines after which a run is ended: processes start, and kernels are compiled."""
-ENDING_S = 40.0
-"""Seconds that the launcher of ranks may take to end them; it gives each rank 30 before it kills it."""
-NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
-"""No launch uses NVLink multicast."""
-
-PROBE = """
-program probe(M, d: i32):
-    x : in [M]
-    y : out symmetric [M]
-
-    comm send(i: M):
-        tile_push_data(y[i] @ (rank + d), x[i])
-        producer_tile_notify(y[i] @ (rank + d))
-
-schedule copy_engine for probe:
-    send on copy_engine, tile(i=1048576)
-    y channel(i=1048576)
-
-schedule sm for probe:
-    send on sm(8), tile(i=4096)
-    y channel(i=1048576)
-"""
 MEETING_CYCLES = 20_000_000
 """About 10 ms, in which every host issues a launch."""
 PROBE_ELEMENTS = 2**19
 """Of bf16: 1 MiB to each peer."""
-
-
-def on_gpus(
-    request: Mapping[str, Any], ranks: int, deadline_s: float = 0.0, *, work_s: float = 0.0,
-    hint: str = "give it a --deadline: then the wait that is stuck is named",
-) -> dict[str, Any]:  # fmt: skip
-    """Runs a request on `ranks` GPUs of this machine and returns rank 0's answer.
-
-    deadline_s: of one wait; work_s: seconds that the request may take beyond what every run takes.
-    Raises RankError if there are fewer GPUs, with the traceback of a rank that failed, or with `hint` if it is longer.
-    """
-    require_gpus(ranks)
-    with tempfile.TemporaryDirectory() as folder:
-        question, answer = Path(folder, "request.json"), Path(folder, "answer.json")
-        question.write_text(json.dumps(dict(request)), encoding="utf-8")
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        command += ["-m", "tilelink.cli_gpu", str(question), str(answer)]
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        try:
-            with environment(**NO_MULTICAST, PYTHONPATH=path):
-                done = _ended(command, PATIENCE_S + 3 * deadline_s + work_s)
-        except subprocess.TimeoutExpired as error:
-            raise RankError(f"the ranks did not end within {error.timeout:g} s", hint=hint) from error
-        if done.returncode or not answer.exists():
-            raise RankError("a rank failed", details=_first_failure(done.stderr))
-        return read_json(answer)
-
-
-def _ended(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Runs a launcher of ranks. Raises subprocess.TimeoutExpired after so many seconds, and ends the ranks then."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
-        try:
-            out, error = launcher.communicate(timeout=seconds)
-        except BaseException:
-            launcher.terminate()  # torchrun then ends its ranks, which it would not do if it was killed
-            try:
-                launcher.communicate(timeout=ENDING_S)
-            except subprocess.TimeoutExpired:
-                launcher.kill()
-            raise
-    return subprocess.CompletedProcess(command, launcher.returncode, out, error)
-
-
-def require_gpus(ranks: int, hint: str = "use --device cpu: the same kernels run in Triton's interpreter") -> None:
-    """Raises RankError, with a hint for machines without any GPU, unless this machine has a GPU for each rank."""
-    import torch
-
-    if (found := torch.cuda.device_count()) < ranks:
-        hint = f"use --ranks {found}" if found else hint
-        raise RankError(f"{ranks} ranks need {ranks} GPUs, and there are {found}", hint=hint)
-
-
-def _first_failure(text: str) -> str:
-    """What the first rank that failed said, of all that the ranks and their launcher said."""
-    begin = text.find(_MARK)
-    return text[begin + len(_MARK) :].split(_MARK)[0].strip() if begin >= 0 else text[-2000:]
-
-
-_MARK = "=== rank failed ===\n"
-
-
-# A rank ------------------------------------------------------------------------------------------------------
 
 
 def main(question: str, answer: str) -> int:
@@ -133,7 +47,7 @@ def main(question: str, answer: str) -> int:
             Path(answer).write_text(json.dumps(result), encoding="utf-8")
     except Exception as error:
         said = f"rank {rank}: {error}" if isinstance(error, TileLinkError) else traceback.format_exc()
-        print(f"{_MARK}{said}", file=sys.stderr, flush=True)
+        print(f"{FAILED}{said}", file=sys.stderr, flush=True)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""The command line: `tilelink check|show|run FILE`, FILE being a `.tl` file or a name of the operator library."""
+"""`tilelink show`: a program, its schedule, its plan, the generated source or the compiled PTX."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from rich import box as rich_box
 from rich.console import Console
 from rich.table import Table
 
-from tilelink import cli_calibrate, cli_check, cli_run, cli_simulate, cli_tune, compiler, doctor
-from tilelink.cli_common import (
+from tilelink import compiler
+from tilelink.cli.options import (
     DEFAULT,
     DEFAULT_DIMS,
-    AsJson,
     Dtype,
     File,
     ProgramName,
@@ -35,13 +34,6 @@ from tilelink.schedule.passes import passes
 from tilelink.schedule.plan import NOTIFY, Plan
 from tilelink.schedule.values import Schedule
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Kernels that compute and communicate at the same time: check, show and run TileLink programs.",
-)
-
 
 class Stage(StrEnum):
     """The forms of a program that can be shown."""
@@ -58,10 +50,6 @@ class Dialect(StrEnum):
     triton_dist = "triton_dist"
 
 
-app.command("check")(cli_check.check)
-
-
-@app.command()
 def show(
     file: File,
     stage: Annotated[Stage, typer.Option("--stage", help="which form")] = Stage.program,
@@ -101,19 +89,6 @@ def show(
                 write(compiler.source(chosen, scheduled, dialect=dialect.value, **options))
             case Stage.ptx:
                 write(compiler.assembly(chosen, scheduled, **options))
-
-
-app.command("run")(cli_run.run)
-app.command("simulate")(cli_simulate.simulate)
-app.command("tune")(cli_tune.tune)
-app.command("calibrate")(cli_calibrate.calibrate)
-
-
-@app.command("doctor")
-def examine(as_json: AsJson = False) -> None:
-    """Look at what of this machine can be used, and say what to do about the rest."""
-    if not doctor.report(write, as_json=as_json):
-        raise typer.Exit(1)
 
 
 # Choices -----------------------------------------------------------------------------------------------------
@@ -172,7 +147,3 @@ def _show_plan(plan: Plan) -> None:
 
 def _range(values: list[int]) -> str:
     return str(values[0]) if len(values) == 1 else f"{values[0]}..{values[-1]}"
-
-
-if __name__ == "__main__":
-    app()

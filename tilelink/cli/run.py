@@ -14,8 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tilelink import cli_gpu, compiler
-from tilelink.cli_common import (
+from tilelink import compiler
+from tilelink.cli import gpus
+from tilelink.cli.notices import bound_of, interpreted_seconds, introduce, patience, say, say_built_in
+from tilelink.cli.options import (
     DEFAULT,
     AsJson,
     Dtype,
@@ -34,7 +36,6 @@ from tilelink.cli_common import (
     values_text,
     write,
 )
-from tilelink.cli_notices import bound_of, interpreted_seconds, introduce, patience, say, say_built_in
 from tilelink.data import save_output
 from tilelink.errors import BindingError
 from tilelink.ir.program import Program
@@ -176,7 +177,7 @@ def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared
         **report, "what": "run", "file": how.file, "schedule": report["schedule"] if scheduled else None,
         "seed": how.seed, "deadline": how.deadline, "trace": how.trace is not None,
     }  # fmt: skip
-    answer = cli_gpu.on_gpus(request, report["ranks"], how.deadline or 0.0)
+    answer = gpus.on_gpus(request, report["ranks"], how.deadline or 0.0)
     report["seconds"] = round(answer["seconds"], 6)
     if how.trace is not None:
         save_output(how.trace, answer["trace"])

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tilelink import compiler
-from tilelink.cli_common import (
+from tilelink.cli.options import (
     AsJson,
     Dtype,
     Element,

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tilelink import cli_gpu
 from tilelink.calibration import Timings, fit
-from tilelink.cli_common import AsJson, check_writable, designed_errors, write
+from tilelink.cli import gpus
+from tilelink.cli.options import AsJson, check_writable, designed_errors, write
 from tilelink.data import save_output
 from tilelink.schedule.machine import UNITS, Machine, description, load_machine, save_machine
 
@@ -31,8 +31,8 @@ def calibrate(
         base = load_machine(machine)
         check_writable(out, raw)
         wanted = ranks or _gpus()
-        cli_gpu.require_gpus(wanted, hint="a machine is measured where its GPUs are")
-        answer = cli_gpu.on_gpus({"what": "calibrate", "budget": budget}, wanted)
+        gpus.require_gpus(wanted, hint="a machine is measured where its GPUs are")
+        answer = gpus.on_gpus({"what": "calibrate", "budget": budget}, wanted)
         timings = Timings(**answer)
         if raw:
             save_output(raw, json.dumps(timings, indent=1) + "\n")
