@@ -12,7 +12,7 @@ from tests.compiler.library import cases
 from tilelink.errors import OrderError, ScheduleError, TileSizeError
 from tilelink.frontend.parser import parse_text
 from tilelink.schedule.bind import bind
-from tilelink.schedule.names import NamesOf
+from tilelink.schedule.clause import check_names
 from tilelink.schedule.values import Fused, IndexOrder, Schedule
 from tilelink.target import CPU
 
@@ -36,44 +36,44 @@ WRONG: dict[str, tuple[type[ScheduleError], Build, str, str, str]] = {
     "stage": (
         ScheduleError,
         lambda s: s.tile("sned", i=32),
-        "no stage 'sned'", "sned", "did you mean send? stages: send, add",
+        "no stage 'sned'", 's.tile("sned", i=32)', "did you mean send? stages: send, add",
     ),
     "stage to run in": (
         ScheduleError,
         lambda s: s.on("send", Fused(stage="ad")),
-        "no stage 'ad' to run in", "ad", "did you mean add? stages: send, add",
+        "no stage 'ad' to run in", 's.on("send", Fused(stage="ad"))', "did you mean add? stages: send, add",
     ),
     "tensor": (
         ScheduleError,
         lambda s: s.tile("add", i=8).buffers("letf", 2),
-        "no tensor 'letf'", "letf", "did you mean left? tensors: x, left, y",
+        "no tensor 'letf'", 's.tile("add", i=8).buffers("letf", 2)', "did you mean left? tensors: x, left, y",
     ),
     "tile": (
         TileSizeError,
         lambda s: s.tile("send", i=4).tile("add", q=32).tile("send", i=8),
-        "stage add has nothing named 'q' to tile", "q", "its indices are i, j",
+        "stage add has nothing named 'q' to tile", 's.tile("send", i=4).tile("add", q=32)', "its indices are i, j",
     ),
     "order": (
         OrderError,
         lambda s: s.order("add", IndexOrder(index="jj")),
-        "order of unknown index 'jj'", "jj", "did you mean j? indices: i, j",
+        "order of unknown index 'jj'", 's.order("add", IndexOrder(index="jj"))', "did you mean j? indices: i, j",
     ),
     "warps": (
         ScheduleError,
         lambda s: s.tile("add", i=8).knobs("add", stages=2, warps=3),
-        "3 warps for add", "warps", "one of 1, 2, 4, 8, 16, 32",
+        "3 warps for add", 's.tile("add", i=8).knobs("add", stages=2, warps=3)', "one of 1, 2, 4, 8, 16, 32",
     ),
     "channel": (
         TileSizeError,
         lambda s: s.channel("left", q=8),
-        "channel(q=8): left has no dimension 'q'", "q", "its dimensions are ranks, M, N",
+        "channel(q=8): left has no dimension 'q'", 's.channel("left", q=8)', "its dimensions are ranks, M, N",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRONG, ids=str)
-def test_a_wrong_name_is_refused_at_its_place(case: str) -> None:
-    kind, build, message, name, hint = WRONG[case]
+def test_a_wrong_name_is_refused_at_the_call_that_has_it(case: str) -> None:
+    kind, build, message, call, hint = WRONG[case]
     with pytest.raises(kind) as caught:
         build(tilelink.schedule(PROGRAM))
     error = caught.value
@@ -84,7 +84,7 @@ def test_a_wrong_name_is_refused_at_its_place(case: str) -> None:
     line = place.source_line()
     assert line is not None
     assert "lambda s: s." in line
-    assert line[place.column - 1 :][: place.length] == name
+    assert line[place.column - 1 :][: place.length] == call
 
 
 @pytest.mark.parametrize("case", WRONG, ids=str)
@@ -96,13 +96,7 @@ def test_for_a_name_of_a_program_binding_says_the_same(case: str) -> None:
     assert (type(caught.value), caught.value.message) == (kind, message)
 
 
-def test_the_last_of_equal_words_in_a_chain_is_meant_and_a_long_chain_has_its_own_line() -> None:
-    with pytest.raises(TileSizeError) as caught:
-        tilelink.schedule(PROGRAM).tile("send", i=4).channel("left", m=4).tile("add", m=4).channel("left", m=4)
-    place = caught.value.location
-    assert place is not None
-    line = place.source_line() or ""
-    assert line[: place.column - 1].endswith('.tile("add", ')
+def test_in_a_chain_of_several_lines_a_call_has_its_own() -> None:
     with pytest.raises(ScheduleError) as caught:
         (
             tilelink.schedule(PROGRAM)
@@ -110,10 +104,10 @@ def test_the_last_of_equal_words_in_a_chain_is_meant_and_a_long_chain_has_its_ow
             .knobs("ad", warps=4)
             .tile("add", i=4)
         )  # fmt: skip
-    assert '.knobs("ad", warps=4)\n' in str(caught.value)
+    assert '    .knobs("ad", warps=4)\n                 ^^^^^^^^^^^^^^^^^^^^' in str(caught.value)
 
 
-def test_a_word_is_found_on_each_line_of_its_call() -> None:
+def test_a_call_of_several_lines_has_its_first() -> None:
     with pytest.raises(TileSizeError) as caught:
         tilelink.schedule(PROGRAM).tile(
             "add",
@@ -121,7 +115,16 @@ def test_a_word_is_found_on_each_line_of_its_call() -> None:
         )  # fmt: skip
     place = caught.value.location
     assert place is not None
-    assert (place.source_line() or "")[place.column - 1 :] == "q=4,"
+    assert (place.source_line() or "")[place.column - 1 :] == "tilelink.schedule(PROGRAM).tile("
+
+
+def test_columns_count_characters() -> None:
+    with pytest.raises(ScheduleError) as caught:
+        "ä", tilelink.schedule(PROGRAM).tile("ü", i=32)
+    place = caught.value.location
+    assert place is not None
+    covered = (place.source_line() or "")[place.column - 1 :][: place.length]
+    assert covered == 'tilelink.schedule(PROGRAM).tile("ü", i=32)'
 
 
 def test_a_part_keeps_its_place_whatever_is_added_to_it() -> None:
@@ -130,35 +133,37 @@ def test_a_part_keeps_its_place_whatever_is_added_to_it() -> None:
         first.order("add", IndexOrder(index="i"))
         .knobs("add", warps=4)
     )  # fmt: skip
-    assert more.stage("add").at("tile.i") == first.stage("add").at("tile.i")
-
-
-def test_a_name_that_is_not_written_there_has_its_line() -> None:
-    name = "".join(["se", "nt"])
-    with pytest.raises(ScheduleError) as caught:
-        tilelink.schedule(PROGRAM).tile(name, i=32)
-    assert "        tilelink.schedule(PROGRAM).tile(name, i=32)\n            ^^^^" in str(caught.value)
+    assert more.stage("add").at("tile.i") == first.stage("add").at("tile.i") != more.stage("add").at("order")
 
 
 LATER: dict[str, tuple[Build, str]] = {
-    "what is called": (lambda s: s.flat("send").tile("add", i=8), "flat"),
-    "a size": (lambda s: s.tile("send", i=8, p=2).order("add", IndexOrder(index="i")), "p"),
-    "a resource": (lambda s: s.on("send", Fused(stage="add")).on("add", Fused(stage="send")), "on"),
-    "an order": (lambda s: s.order("add", IndexOrder(index="j"), IndexOrder(index="j")), "j"),
-    "what was changed last": (lambda s: s.split_tail("send", 2).split_tail("send", 3), "split_tail"),
+    "what is called": (lambda s: s.flat("send").tile("add", i=8), 's.flat("send")'),
+    "a size": (lambda s: s.tile("send", i=8, p=2).order("add", IndexOrder(index="i")), 's.tile("send", i=8, p=2)'),
+    "a resource": (
+        lambda s: s.on("send", Fused(stage="add")).on("add", Fused(stage="send")),
+        's.on("send", Fused(stage="add"))',
+    ),
+    "an order": (
+        lambda s: s.order("add", IndexOrder(index="j"), IndexOrder(index="j")),
+        's.order("add", IndexOrder(index="j"), IndexOrder(index="j"))',
+    ),
+    "what was changed last": (
+        lambda s: s.split_tail("send", 2).split_tail("send", 3),
+        's.split_tail("send", 2).split_tail("send", 3)',
+    ),
 }
 
 
 @pytest.mark.parametrize("case", LATER, ids=str)
 def test_what_binding_refuses_has_the_place_where_it_was_given(case: str) -> None:
-    build, word = LATER[case]
+    build, call = LATER[case]
     schedule = build(tilelink.schedule(PROGRAM))
     with pytest.raises(ScheduleError) as caught:
         tilelink.plan(PROGRAM, schedule, ranks=2, dims={"M": 20, "N": 8})
     place = caught.value.location
     assert place is not None and place.file == __file__, caught.value
     line = place.source_line() or ""
-    assert f'    "{case}": (' in line and line[place.column - 1 :][: place.length] == word, caught.value
+    assert line[place.column - 1 :][: place.length] == call, caught.value
 
 
 def test_a_part_that_is_given_anew_has_its_new_place() -> None:
@@ -186,9 +191,8 @@ def test_names_that_other_parts_of_the_schedule_make_are_known() -> None:
 
 @pytest.mark.parametrize(("program", "schedule"), cases(), ids=str)
 def test_the_schedules_of_the_library_name_what_there_is(program, schedule) -> None:  # pyright: ignore
-    known = NamesOf(program=program)
     for part in (*schedule.stages, *schedule.tensors) if schedule else ():
-        known(part, part)
+        check_names(program, part)
 
 
 RESOURCES = {

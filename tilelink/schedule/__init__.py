@@ -23,9 +23,7 @@ class _Package(ModuleType):
 
         if isinstance(program, str):
             return Schedule(name=name, program=program)
-        from tilelink.schedule.names import NamesOf
-
-        return Schedule(name=name, program=program.name, known=NamesOf(program=program))
+        return Schedule(name=name, program=program.name, source=program)
 
 
 # The name is that of a package and of a public function: imports need the one, users the other.

@@ -18,8 +18,8 @@ from tilelink.ir.visitor import statements
 from tilelink.ir.words import foreign
 from tilelink.schedule import defaults
 from tilelink.schedule.bound import Bound, BoundStage, BoundTensor, same_domain
-from tilelink.schedule.clause import Part, StageSchedule
-from tilelink.schedule.clauses import check_names, check_values, clauses
+from tilelink.schedule.clause import Part, StageSchedule, check_names, check_values
+from tilelink.schedule.clauses import clauses
 from tilelink.schedule.clauses.buffers import BUFFERS
 from tilelink.schedule.clauses.channel import CHANNEL, dims_called
 from tilelink.schedule.clauses.defer_notify import DEFER_NOTIFY

@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from tilelink.errors import Location, ParseError, ScheduleError, did_you_mean
 from tilelink.ir.intervals import MOST
+from tilelink.ir.program import Program
 
 T = TypeVar("T")
 Owner = Literal["stage", "tensor"]
@@ -24,6 +25,10 @@ TOO_LARGE = f"integers have 32 bits: {MOST:,} at most"
 
 def _anything(_: str, __: Any) -> None:
     """Every value will do."""
+
+
+def _named_rightly(_: Program, __: Part) -> None:
+    """It names nothing."""
 
 
 def _no_places(_: Any) -> tuple[tuple[str, str], ...]:
@@ -39,8 +44,9 @@ class Word(Generic[T]):
     no two words have rules of the same name. read(rule, children): the value. show: the text of a value.
     syntax: how it is written, in short. written: an example of it. called: what an error calls it, where {name} is the
     stage or the tensor.
-    valid(owner, value): raises ScheduleError for a value that means nothing. inner: names within a value that have
-    places of their own, each with the word that stands there.
+    valid(owner, value): raises ScheduleError for a value that means nothing. check(program, part): raises ScheduleError
+    for names that a program lacks. inner: names within a value that have places of their own, each with the word that
+    stands there.
     """
 
     name: str
@@ -53,6 +59,7 @@ class Word(Generic[T]):
     written: str = ""
     called: str = ""
     valid: Callable[[str, T], None] = _anything
+    check: Callable[[Program, Part], None] = _named_rightly
     inner: Callable[[T], Sequence[tuple[str, str]]] = _no_places
 
     @property
@@ -169,6 +176,11 @@ class Part:
         said = sorted(kept.values(), key=lambda one: order.index(word_called(one.name).name))
         return replace(self, said=tuple(said))
 
+    def given_at(self, word: Word[Any], place: Location | None) -> Self:
+        """The same with another place, or none, of a word's value; it names the stage too if nothing did before."""
+        kept = {key: at for key, at in self.places.items() if key.partition(".")[0] != word.name}
+        return replace(self, places={"name": place, **kept, word.name: place} if place else kept)
+
     def at(self, part: str) -> Location | None:
         """Where a part stands, such as `tile.i`; else the clause, else the whole line."""
         return self.places.get(part) or self.places.get(part.partition(".")[0], self.location)
@@ -186,3 +198,22 @@ class StageSchedule(Part):
 @dataclass(frozen=True, kw_only=True)
 class TensorSchedule(Part):
     """What a schedule says of a tensor."""
+
+
+def check_values(part: Part) -> None:
+    """Raises ScheduleError for values that mean nothing, which no text has."""
+    for said in part.said:
+        word_called(said.name).valid(part.name, said.what)
+
+
+def check_names(program: Program, part: Part) -> None:
+    """Raises ScheduleError for a stage, a tensor or whatever else a part names and a program lacks."""
+    kind, known = "tensor", [t.name for t in program.tensors]
+    if isinstance(part, StageSchedule):
+        kind, known = "stage", [s.name for s in program.stages]
+    if part.name not in known:
+        hint = did_you_mean(part.name, known, f"{kind}s: {', '.join(known)}")
+        raise ScheduleError(f"no {kind} {part.name!r}", location=part.at("name"), hint=hint)
+    for word in words():
+        if any(one.name == word.name for one in part.said):
+            word.check(program, part)

@@ -6,14 +6,15 @@ Built by a chain of methods, each returning a new schedule; printed as the text 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tilelink.errors import Location, ScheduleError
 from tilelink.ir.printer import print_scalar
+from tilelink.ir.program import Program
 from tilelink.ir.scalar import Scalar
-from tilelink.schedule.clause import Part, StageSchedule, TensorSchedule, Word, word_called
+from tilelink.schedule.call_site import call_site
+from tilelink.schedule.clause import StageSchedule, TensorSchedule, Word, check_names, word_called
 
 T = TypeVar("T")
 AnyPart = TypeVar("AnyPart", StageSchedule, TensorSchedule)
@@ -112,16 +113,11 @@ class Order:
         return f"order({', '.join(parts)})"
 
 
-Known = Callable[[Part, Part], Mapping[str, Location]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """A schedule for a program; `reuse_wait` off leaves out the wait for peers' earlier launches (checked).
 
-    known: given a part and what it was before, refuses it if it names what the program lacks, as soon as a method adds
-    it, and says where what is new stands (see schedule/names.py); None leaves the names to binding, as for a program of
-    which only the name is known.
+    source: the program, where it is known: a method refuses a name that it lacks. Without it that is left to binding.
     """
 
     name: str
@@ -130,7 +126,7 @@ class Schedule:
     tensors: tuple[TensorSchedule, ...] = ()
     reuse_wait: bool = True
     location: Location | None = field(default=None, compare=False, repr=False)
-    known: Known | None = field(default=None, compare=False, repr=False)
+    source: Program | None = field(default=None, compare=False, repr=False)
 
     def stage(self, name: str) -> StageSchedule:
         """The stage's part of the schedule, empty when it has none."""
@@ -148,9 +144,9 @@ class Schedule:
         clause.valid(owner, value)
         if clause.of == "tensor":
             part = self.tensor(owner)
-            return replace(self, tensors=self._with(self.tensors, part, part.saying(clause, value)))
+            return replace(self, tensors=self._with(self.tensors, part, clause, value))
         part = self.stage(owner)
-        return replace(self, stages=self._with(self.stages, part, part.saying(clause, value)))
+        return replace(self, stages=self._with(self.stages, part, clause, value))
 
     def _say(self, owner: str, clause: str, value: object) -> Schedule:
         return self.say(owner, word_called(clause), value)
@@ -208,11 +204,13 @@ class Schedule:
         """Without the wait for peers' earlier launches, where the verifier finds that it is safe."""
         return replace(self, reuse_wait=False)
 
-    def _with(self, parts: tuple[AnyPart, ...], old: AnyPart, new: AnyPart) -> tuple[AnyPart, ...]:
-        """The parts with a new one, in the place of the old one; one that says nothing has no line, and is none."""
-        stand = self.known(new, old) if self.known else {}
-        kept = {place: at for place, at in new.places.items() if _same(old, new, place.partition(".")[0])}
-        new = replace(new, places={**kept, **stand})
+    def _with(self, parts: tuple[AnyPart, ...], old: AnyPart, clause: Word[T], value: T) -> tuple[AnyPart, ...]:
+        """The parts with a value for a clause of one; a part that says nothing has no line, and is none."""
+        new = old.saying(clause, value)
+        if new.said != old.said:
+            new = new.given_at(clause, call_site() if self.source else None)
+        if self.source is not None:
+            check_names(self.source, new)
         parts = tuple(new if part is old else part for part in parts) if old in parts else (*parts, new)
         return tuple(part for part in parts if part.said)
 
@@ -224,9 +222,3 @@ class Schedule:
         if len(lines) == 1:
             lines.append("    default")
         return "\n".join(lines) + "\n"
-
-
-def _same(old: Part, new: Part, clause: str) -> bool:
-    """Whether a clause is as the text says, so that its place there is one of what it holds now."""
-    mine, theirs = ([one for one in part.said if one.name == clause] for part in (old, new))
-    return mine == theirs

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilelink.errors import ScheduleError, did_you_mean
-from tilelink.ir.program import Program
 from tilelink.schedule import clause as language
-from tilelink.schedule.clause import Part, StageSchedule
 from tilelink.schedule.clauses.buffers import BUFFERS
 from tilelink.schedule.clauses.bulk import BULK
 from tilelink.schedule.clauses.channel import CHANNEL
@@ -26,7 +23,7 @@ from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
 from tilelink.schedule.clauses.tile import TILE
 
 __all__ = [
-    "CLAUSES", "Choices", "Clause", "check_names", "check_values", "clauses", "count", "forget", "register", "switch",
+    "CLAUSES", "Choices", "Clause", "clauses", "count", "forget", "register", "switch",
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (
@@ -51,26 +48,6 @@ def forget(clause: Clause[Any]) -> None:
 def clauses() -> tuple[Clause[Any], ...]:
     """All clauses of the language."""
     return (*CLAUSES, *_own)
-
-
-def check_values(part: Part) -> None:
-    """Raises ScheduleError for values that mean nothing, which no text has."""
-    for said in part.said:
-        language.word_called(said.name).valid(part.name, said.what)
-
-
-def check_names(program: Program, part: Part) -> None:
-    """Raises ScheduleError for a stage, a tensor or whatever else a part names and a program lacks."""
-    kind, known = "tensor", [t.name for t in program.tensors]
-    if isinstance(part, StageSchedule):
-        kind, known = "stage", [s.name for s in program.stages]
-    if part.name not in known:
-        hint = did_you_mean(part.name, known, f"{kind}s: {', '.join(known)}")
-        raise ScheduleError(f"no {kind} {part.name!r}", location=part.at("name"), hint=hint)
-    said = {one.name for one in part.said}
-    for clause in clauses():
-        if clause.name in said:
-            clause.check(program, part)
 
 
 for _clause in CLAUSES:

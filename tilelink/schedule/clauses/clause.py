@@ -20,10 +20,6 @@ FAR = 8.0
 """How far apart two values are that have nothing in common; a doubled size is one apart."""
 
 
-def _named_rightly(_: Program, __: Part) -> None:
-    """It names nothing."""
-
-
 def _as_it_is(_: Program, stage: Stage, __: Part) -> Stage:
     return stage
 
@@ -60,14 +56,13 @@ class Choices(Generic[T]):
 class Clause(Word[T]):
     """A clause of the schedule language.
 
-    manual: what it means, for docs/language.md. check(program, part): raises ScheduleError
-    for names that a program lacks. rewrite(program, stage, part): the stage as the clause has it, before anything has
-    a number. apply(bound): the pass that does it, or refuses it, in a bound program; it finds the stages that have it.
+    manual: what it means, for docs/language.md. rewrite(program, stage, part): the stage as the clause has it, before
+    anything has a number. apply(bound): the pass that does it, or refuses it, in a bound program; it finds the stages
+    that have it.
     apart(one, other, dims, ranks): how far two values are from one another, for a search that begins near a schedule.
     """
 
     manual: str
-    check: Callable[[Program, Part], None] = _named_rightly
     rewrite: Callable[[Program, Stage, Part], Stage] = _as_it_is
     apply: Callable[[Bound], Bound] = _unchanged
     choices: Choices[T] | None = field(default=None, repr=False)

@@ -1,0 +1,32 @@
+"""The call of a user that led into the package, as a place for errors."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from types import FrameType
+
+from tilelink.errors import Location
+
+
+def call_site() -> Location | None:
+    """The innermost call from outside of the package; None without one.
+
+    Of a call of several lines it is the first one. In a chain of calls it ends where this call ends.
+    """
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("tilelink."):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    file = frame.f_code.co_filename
+    first, last, begin, end = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    number = first or frame.f_lineno
+    line = linecache.getline(file, number).rstrip("\n")
+    if begin is None or end is None or not line:  # Python was told to leave columns out, or the source is not there
+        begin, end = len(line) - len(line.lstrip()), len(line)
+    else:  # columns are of UTF-8
+        code = line.encode()
+        begin = len(code[:begin].decode(errors="ignore"))
+        end = len(code[:end].decode(errors="ignore")) if last == number else len(line)
+    return Location(file=file, line=number, column=begin + 1, length=max(1, end - begin), text=line or None)
