@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilelink.backend.context import Arg, BulkContext, FarContext
-from tilelink.backend.regions import strides
+from tilelink.backend.nodes import BoxAccess, CopyBoxes
+from tilelink.backend.shapes import strides
 from tilelink.backend.statements import Statements
 from tilelink.ir.program import Read, Region, Value
 from tilelink.schedule.bound import Boxes
-
-ROOM, FULL, MOVED, LANE = "bulk_room", "bulk_full", "bulk_moved", "LANE"
-"""Boxes in shared memory, their barriers, how many a program has moved, and its number on its SM."""
 
 
 @dataclass(kw_only=True)
@@ -32,21 +30,16 @@ class BulkStatements(Statements):
     def _write(self, region: Region, value: Value) -> None:
         assert isinstance(value, Read)
         boxes, writer = self.boxes, self.writer
-        count, ahead, buffers = boxes.count, boxes.ahead, boxes.buffers
-        source, target = self._corner(value.region, load=True), self._corner(region, load=False)
+        corners = self._corner(value.region, load=True), self._corner(region, load=False)
         step = writer.name("step")
-        first = f"{LANE} * {buffers}"
-        with writer.block(f"for {step} in range(0, {count + ahead}):"):
-            with writer.block(f"if {step} < {count}:"):
-                shelf = f"{ROOM}, {FULL}, {first}, {MOVED} + {step}"
-                tail = f"{shelf}, {buffers}, {ahead}"
-                self._end("load", value.region, self._place(source, step), tail)
-            with writer.block(f"if {step} >= {ahead}:"):
-                box, number = writer.name("box"), writer.name("number")
-                writer.line(f"{number} = {step} - {ahead}")
-                writer.line(f"{box} = {ROOM}.index(bulk.loaded({FULL}, {first}, {MOVED} + {number}, {buffers}))")
-                self._end("store", region, self._place(target, number), box)
-        writer.line(f"{MOVED} += {count}")
+        box, number = writer.name("box"), writer.name("number")
+        writer.add(
+            CopyBoxes(
+                step=step, number=number, box=box, count=boxes.count, ahead=boxes.ahead, buffers=boxes.buffers,
+                source=self._access("load", value.region, self._place(corners[0], step)),
+                target=self._access("store", region, self._place(corners[1], number)),
+            )
+        )  # fmt: skip
 
     def _corner(self, region: Region, *, load: bool) -> tuple[str, str]:
         """Names of the row and column of a tile's first element, in its tensor seen as rows of its last dimension."""
@@ -60,8 +53,8 @@ class BulkStatements(Statements):
             if start != "0":
                 terms.append(start if stride == 1 else f"{start} * {stride}")
         row, column = writer.name("row"), writer.name("column")
-        writer.line(f"{row} = {addresses.after_waits(region, ' + '.join(terms) or '0', load=load)}")
-        writer.line(f"{column} = {addresses.scalar(spans[-1].start)}")
+        writer.let(row, addresses.after_waits(region, " + ".join(terms) or "0", load=load))
+        writer.let(column, addresses.scalar(spans[-1].start))
         return row, column
 
     def _place(self, corner: tuple[str, str], number: str) -> str:
@@ -71,22 +64,21 @@ class BulkStatements(Statements):
             return f"{row} + {number} * {down}, {column}"
         return f"{row} + {number} // {across} * {down}, {column} + {number} % {across} * {wide}"
 
-    def _end(self, what: str, region: Region, place: str, rest: str) -> None:
-        """A load from or a store to a region, on a rank that is only known when it runs if it is another one."""
+    def _access(self, what: str, region: Region, place: str) -> BoxAccess:
+        """Loads from or stores to a region, on a rank that is only known when it runs if it is another one."""
         bound, stage = self.values.addresses.bound, self.values.addresses.stage.name
         if region.rank is None:
             name = self._descriptor(Arg(kind="boxes", name=region.tensor, block=self.boxes.box))
-            self.writer.line(_call(what, name, place, rest))
-            return
+            return BoxAccess(name=name, place=place)
         args = [
             Arg(kind="peer_boxes", name=region.tensor, block=self.boxes.box, owner=rank) for rank in range(bound.ranks)
         ]
         copies = tuple(map(self._descriptor, args))
-        end = FarContext(name=f"{self.own}_{what}_{region.tensor}", what=what, copies=copies)
-        if end not in self.far:
-            self.far.append(end)
+        far = FarContext(name=f"{self.own}_{what}_{region.tensor}", what=what, copies=copies)
+        if far not in self.far:
+            self.far.append(far)
         peer = self.values.addresses.scalar(bound.tile_map(stage, region).rank)
-        self.writer.line(f"{end.name}({peer}, {place}, {rest}, {', '.join(copies)})")
+        return BoxAccess(name=far.name, place=place, peer=peer, copies=copies)
 
     def _descriptor(self, arg: Arg) -> str:
         self.args.setdefault(arg.parameter, arg)
@@ -103,9 +95,3 @@ class BulkStatements(Statements):
             buffers=boxes.buffers,
             far=tuple(self.far),
         )
-
-
-def _call(what: str, boxes: str, place: str, rest: str) -> str:
-    if what == "load":
-        return f"bulk.load_box({boxes}, {place}, {rest})"
-    return f"bulk.store_box({boxes}, [{place}], {rest})"

@@ -1,9 +1,12 @@
-"""What templates see: one typed value, all text ready."""
+"""What the templates of kernels see: typed values, with all expressions ready as text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilelink.backend.nodes import Node
+from tilelink.backend.render import Macros
+from tilelink.backend.shapes import power_of_two
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.schedule.bound import Bound, Kernel
 
@@ -37,19 +40,64 @@ class Arg:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopContext:
-    """A loop over tiles: how many, the first one of program `pid`, the lines of its body, and whether it is flat.
+class BufferContext:
+    """A tensor of several buffers: how many, and the elements of each.
 
-    step: from one tile of a program to its next. before, after: lines around the loop.
+    by_pointer: it is read or written through pointers. is_signalled: its counters are waited for or notified.
+    """
+
+    tensor: str
+    count: int
+    size: int
+    by_pointer: bool
+    is_signalled: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchContext:
+    """How a kernel begins and ends its part of a launch (tilelink/protocol.py).
+
+    lane: the number of its first program, counted over all kernels of a rank. counted: the programs of a launch if
+    they are counted as they end, else 0. waits: (counter of rank 0, lag) of what peers must have reached before the
+    kernel begins: launch epoch - lag. entered_base, finished_base: the runtime's counters of rank 0. block: the ranks,
+    rounded up to a power of two. stages: how many there are, which is the number of the runtime in messages.
+    """
+
+    lane: int
+    ranks: int
+    stages: int
+    waits: tuple[tuple[int, int], ...] = ()
+    counted: int = 0
+    buffers: tuple[BufferContext, ...] = ()
+    announces_entry: bool = False
+    begins_copies: bool = False
+    first_begins_copies: bool = False
+    """The first program lets the copies of the launch begin, not the last one."""
+    tells_finished: bool = False
+    counts_programs: bool = False
+    leaves: bool = False
+    entered_base: int = 0
+    finished_base: int = 0
+
+    @property
+    def block(self) -> int:
+        return power_of_two(self.ranks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopContext:
+    """A loop over tiles: how many, the first one of program `pid`, its body, and whether it is flat.
+
+    step: from one tile of a program to its next. before, after: statements around the loop.
     """
 
     total: int
-    lines: tuple[str, ...]
+    body: tuple[Node, ...]
     first: str = "pid"
     step: str = "num_programs"
     flat: bool = False
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
+    before: tuple[Node, ...] = ()
+    after: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +127,32 @@ class BulkContext:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Device:
+    """The modules of the device library that a kernel calls: whole blocks have others than single warps."""
+
+    lib: str = "dl"
+    tracer: str = "tracing"
+
+
+WARPS = Device(lib="bulk", tracer="bulk_tracing")
+"""What programs of one warp call."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class KernelContext:
+    """A kernel, or the function of a copy queue. template: of its kind, in templates/kernels."""
+
     name: str
-    args: tuple[Arg, ...]
-    setup: tuple[str, ...]
+    template: str
+    launch: LaunchContext
     loops: tuple[LoopContext, ...]
-    copy_engine: bool
-    closing: tuple[str, ...] = ()
+    args: tuple[Arg, ...] = ()
+    device: Device = Device()
     bulk: BulkContext | None = None
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(a.parameter for a in self.args)
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -96,13 +162,17 @@ class KernelContext:
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleContext:
-    """header: lines of comment. imports, constants: lines of source."""
+    """header: lines of comment. user_modules: of users' functions. constants: lines of source."""
 
     header: tuple[str, ...]
-    decorator: str
-    imports: tuple[str, ...]
+    dialect: Macros
+    user_modules: tuple[str, ...]
     constants: tuple[str, ...]
     kernels: tuple[KernelContext, ...]
+
+    @property
+    def has_boxes(self) -> bool:
+        return any(kernel.bulk for kernel in self.kernels)
 
 
 FEWEST_WARPS = 4

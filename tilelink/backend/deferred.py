@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilelink.backend.dialects import Dialect
+from tilelink.backend.nodes import Branch, Let, Node
+from tilelink.backend.nodes import Notify as NotifyNode
 from tilelink.backend.writer import Writer
 from tilelink.ir.program import Notify
 from tilelink.ir.visitor import closing_notifies
@@ -24,7 +25,6 @@ class Deferred:
 
     stage: BoundStage
     writer: Writer
-    dialect: Dialect
     remote: dict[int, bool]
     tile: str = field(init=False)
     channels: dict[int, str] = field(init=False)
@@ -43,37 +43,42 @@ class Deferred:
         if self.given or extent <= NOTIFY_STEP * block or self.writer.depth > 1:
             return
         self.given = True
-        with self.writer.block(f"if ({step} == {NOTIFY_STEP * block}) & ({self.tile} >= 0):"):
-            for line in self._notifies():
-                self.writer.line(line)
+        condition = f"({step} == {NOTIFY_STEP * block}) & ({self.tile} >= 0)"
+        with self.writer.block(Branch(condition=condition)):
+            self.writer.add(*self._notifies())
 
     def keep(self, statement: Notify, channel: str) -> None:
         """Keeps a notify of the tile that ends here."""
-        self.writer.line(f"{self.channels[id(statement)]} = dl.hold({channel})")
-        self.writer.line(f"{self.tile} = dl.hold(tile)")
+        self.writer.let(self.channels[id(statement)], f"dl.hold({channel})")
+        self.writer.let(self.tile, "dl.hold(tile)")
 
     @property
-    def before(self) -> tuple[str, ...]:
-        """Lines before the loop over tiles."""
-        return tuple(f"{name} = {NONE}" for name in (self.tile, *self.channels.values())) if self.given else ()
+    def before(self) -> tuple[Node, ...]:
+        """Statements before the loop over tiles."""
+        names = (self.tile, *self.channels.values()) if self.given else ()
+        return tuple(Let(name=name, value=NONE) for name in names)
 
     @property
-    def after(self) -> tuple[str, ...]:
-        """Lines behind the loop: the last tile has no next one."""
+    def after(self) -> tuple[Node, ...]:
+        """Statements after the loop: the last tile has no next one."""
         if not self.given:
             return ()
-        return (f"if {self.tile} >= 0:", *(f"    {line}" for line in self._notifies()))
+        last = Branch(condition=f"{self.tile} >= 0")
+        last.body.extend(self._notifies())
+        return (last,)
 
-    def _notifies(self) -> tuple[str, ...]:
+    def _notifies(self) -> list[Node]:
         number = self.stage.number
-        return tuple(
-            self.dialect.notify(None, name, "rank", number, remote=self.remote[key], waited=False, tile=self.tile)
+        return [
+            NotifyNode(
+                pad=None, channel=name, rank="rank", stage=number, remote=self.remote[key], waited=False, tile=self.tile
+            )
             for key, name in self.channels.items()
-        )
+        ]
 
 
-def deferred(stage: BoundStage, writer: Writer, dialect: Dialect, hosted: frozenset[tuple[str, str]]) -> Deferred:
+def deferred(stage: BoundStage, writer: Writer, hosted: frozenset[tuple[str, str]]) -> Deferred:
     """What is deferred of a stage whose schedule asks for it. hosted: signals that copy engines wait for."""
     notifies = closing_notifies(stage.stage.body)
     remote = {id(s): (s.region.tensor, s.kind) in hosted for s in notifies}
-    return Deferred(stage=stage, writer=writer, dialect=dialect, remote=remote)
+    return Deferred(stage=stage, writer=writer, remote=remote)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tilelink.backend.context import Arg
-from tilelink.backend.regions import Addresses, Slices, strides
+from tilelink.backend.regions import Addresses, Slices
+from tilelink.backend.shapes import strides
 from tilelink.ir.mapping import Span
 from tilelink.ir.program import Read, Region
 from tilelink.ir.scalar import Index, Int, const, mul
@@ -38,8 +39,17 @@ class Descriptors:
         return arg.parameter
 
 
-def load(descriptors: Descriptors, addresses: Addresses, read: Read, contracted: int, slices: Slices) -> str | None:
-    """The source of a load of a product's operand, or None where it takes pointers.
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """The parameter that holds a descriptor, and the row and column of a box of it."""
+
+    descriptor: str
+    row: str
+    column: str
+
+
+def box_of(descriptors: Descriptors, addresses: Addresses, read: Read, contracted: int, slices: Slices) -> Box | None:
+    """The box that a product's operand is loaded from, or None where it takes pointers.
 
     contracted: the axis that the product sums over, -1 or -2. slices: the parts of the axes at hand.
     """
@@ -59,7 +69,7 @@ def load(descriptors: Descriptors, addresses: Addresses, read: Read, contracted:
         return None
     parameter = descriptors.parameter(region.tensor, *block)
     row = _row(addresses, region, spans, slices)
-    return f"{parameter}.load([{row}, {_start(addresses, spans[-1], -1, slices)}])"
+    return Box(descriptor=parameter, row=row, column=_start(addresses, spans[-1], -1, slices))
 
 
 def _contracts(addresses: Addresses, axis: Axis, span: Span, position: int, slices: Slices) -> bool:

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from tilelink.backend.bulk import BulkStatements
-from tilelink.backend.context import Arg, Emitted, EmittedKernel, KernelContext, LoopContext, ModuleContext
+from tilelink.backend.context import (
+    WARPS,
+    Arg,
+    BufferContext,
+    Emitted,
+    EmittedKernel,
+    KernelContext,
+    LaunchContext,
+    LoopContext,
+    ModuleContext,
+)
 from tilelink.backend.deferred import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
 from tilelink.backend.loops import turns
 from tilelink.backend.names import user_names
+from tilelink.backend.nodes import QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
 from tilelink.backend.queues import QueueStatements
-from tilelink.backend.regions import Addresses, power_of_two, strides
+from tilelink.backend.regions import Addresses
+from tilelink.backend.render import environment
 from tilelink.backend.scalars import ScalarPrinter
+from tilelink.backend.shapes import strides
 from tilelink.backend.statements import Statements
 from tilelink.backend.values import Values
 from tilelink.backend.words import ENCODING, comment
@@ -36,8 +47,6 @@ from tilelink.schedule.bound import Bound, BoundStage, Kernel
 from tilelink.schedule.launch import announces_end, announces_entry, ends_launch, waits_for_products
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
-MATH = "from tilelink.runtime.device import tiles"
-GLUON = "from triton.experimental import gluon", "from triton.experimental.gluon import language as gl"
 
 
 @deep()
@@ -47,48 +56,30 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
     chosen.check(bound)
     uniform = {key: _uniform(counts) for key, counts in thresholds.items()}
     modules: set[str] = set()
-    kernels: list[EmittedKernel] = []
     contexts: list[KernelContext] = []
     for kernel in bound.kernels:
         if kernel.on_copy_engine:
-            context = _queue_kernel(bound, kernel, uniform, chosen)
-        elif bound.stages[kernel.name].bulk and chosen.copies_by_bulk:
-            context = _bulk_kernel(
-                bound, kernel, _arguments(bound, kernel, uniform, chosen), uniform, chosen.of_warps()
-            )
+            contexts.append(_queue_kernel(bound, kernel, uniform))
+            continue
+        args = _arguments(bound, kernel, uniform, chosen)
+        if bound.stages[kernel.name].bulk and chosen.copies_by_bulk:
+            contexts.append(_bulk_kernel(bound, kernel, args, uniform, chosen))
         else:
-            context = _tile_kernel(bound, kernel, _arguments(bound, kernel, uniform, chosen), uniform, modules, chosen)
-        contexts.append(context)
-        lanes = context.bulk.lanes if context.bulk else 0
-        kernels.append(EmittedKernel(name=kernel.name, kernel=kernel, args=context.args, lanes=lanes))
+            contexts.append(_tile_kernel(bound, kernel, args, uniform, modules, chosen))
     _refuse_taken_names(bound, contexts)
-    bulk = any(c.bulk for c in contexts)
     module = ModuleContext(
         header=_header(bound),
-        decorator=chosen.decorator,
-        imports=(
-            "import triton",
-            "import triton.language as tl",
-            *(GLUON if bulk else ()),
-            "",
-            *(f"import {m}" for m in sorted(modules)),
-            *chosen.imports,
-            *(chosen.of_warps().libraries if bulk else ()),
-            *([MATH] if any("tiles." in line for c in contexts for loop in c.loops for line in loop.lines) else []),
-        ),
+        dialect=chosen.macros,
+        user_modules=tuple(sorted(modules)),
         constants=_constants(bound, thresholds, uniform),
         kernels=tuple(contexts),
     )
-    text = _environment().get_template("module.py.j2").render(module=module)
-    return Emitted(text=shown(text), kernels=tuple(kernels))
-
-
-@cache
-def _environment() -> Environment:
-    loader = PackageLoader("tilelink", "templates")
-    return Environment(
-        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    text = environment().get_template("module.py.j2").render(module=module)
+    kernels = tuple(
+        EmittedKernel(name=kernel.name, kernel=kernel, args=one.args, lanes=one.bulk.lanes if one.bulk else 0)
+        for kernel, one in zip(bound.kernels, contexts, strict=True)
     )
+    return Emitted(text=shown(text), kernels=kernels)
 
 
 def _uniform(counts: NDArray[Any]) -> int | None:
@@ -120,7 +111,7 @@ def _constants(bound: Bound, thresholds: Thresholds, uniform: Mapping[tuple[str,
                 key = (statement.region.tensor, statement.kind)
                 table = thresholds[key].reshape(bound.ranks, -1).tolist()
                 lines.append(f"THRESHOLDS_{key[0]}_{key[1]} = {table}")
-    return ("", *dict.fromkeys(lines)) if lines else ()
+    return tuple(dict.fromkeys(lines))
 
 
 def _stages(bound: Bound, kernel: Kernel) -> list[BoundStage]:
@@ -137,7 +128,7 @@ def _arguments(
     for stage in _stages(bound, kernel):
         for region in stage_regions(stage.stage):
             own.add(region.tensor)
-            if region.rank is not None and dialect.peer_tables:
+            if region.rank is not None and dialect.passes_addresses:
                 peers.add(region.tensor)
         own |= {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
         for s in statements(stage.stage.body):
@@ -179,22 +170,21 @@ def _tile_kernel(
         stage = bound.stages[loop.stages[0]]
         held = None
         if stage.given_in is not None and dialect.defers:
-            held = deferred(stage, writer, dialect, _hosted(bound))
+            held = deferred(stage, writer, _hosted(bound))
         for name in loop.stages:
             _tile_body(bound, bound.stages[name], writer, uniform, modules, descriptors, dialect, held)
         assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
         first, step = turns(kernel, loop, stage.total)
-        lines = tuple(writer.lines)
         around = {"before": held.before, "after": held.after} if held else {}
         flat = stage.flat and dialect.flattens
-        loops.append(LoopContext(total=stage.total, first=first, step=step, lines=lines, flat=flat, **around))
+        body = tuple(writer.nodes)
+        loops.append(LoopContext(total=stage.total, first=first, step=step, body=body, flat=flat, **around))
     return KernelContext(
         name=kernel.name,
+        template="kernels/tiles.py.j2",
         args=(*descriptors.args.values(), *args),
-        setup=_setup(bound, kernel, dialect),
+        launch=_launch(bound, kernel, dialect),
         loops=tuple(loops),
-        copy_engine=False,
-        closing=_closing(bound, kernel, dialect),
     )
 
 
@@ -211,8 +201,7 @@ def _tile_body(
     addresses = _tile_head(bound, stage, writer, dialect)
     lowered = Values(addresses=addresses, descriptors=descriptors, deferred=held)
     Statements(values=lowered, thresholds=uniform, hosted=_hosted(bound)).body(stage.stage.body)
-    if mark := dialect.mark_end(stage.number):
-        writer.line(mark)
+    writer.add(TileEnd(stage=stage.number))
     modules |= lowered.modules
 
 
@@ -232,18 +221,17 @@ def _bulk_kernel(
         values=values, thresholds=uniform, hosted=_hosted(bound), kernel=kernel.name, boxes=stage.bulk
     )  # fmt: skip
     lowered.body(stage.stage.body)
-    if mark := dialect.mark_end(stage.number):
-        writer.line(mark)
+    writer.add(TileEnd(stage=stage.number))
     # a tensor of which only boxes are touched needs no pointer
     unused = {a.name for a in lowered.args.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
     args = tuple(a for a in args if a.kind not in ("tensor", "peers") or a.name not in unused)
     return KernelContext(
         name=kernel.name,
+        template="kernels/bulk.py.j2",
         args=(*lowered.args.values(), *args),
-        setup=_setup(bound, kernel, dialect, pointers=False),
-        loops=(LoopContext(total=stage.total, lines=tuple(writer.lines)),),
-        copy_engine=False,
-        closing=_closing(bound, kernel, dialect),
+        launch=_launch(bound, kernel, dialect, by_pointer=False),
+        loops=(LoopContext(total=stage.total, body=tuple(writer.nodes)),),
+        device=WARPS,
         bulk=lowered.context(),
     )
 
@@ -272,11 +260,10 @@ def _tile_head(bound: Bound, stage: BoundStage, writer: Writer, dialect: Dialect
     scalar = _printer(bound, stage, triton=True)
     awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
     for decl in stage.stage.indices:
-        writer.line(f"{decl.name} = {scalar(stage.order[decl.name])}")
-    if mark := dialect.mark_tile(stage.number):
-        writer.line(mark)
+        writer.let(decl.name, scalar(stage.order[decl.name]))
+    writer.add(TileBegin(stage=stage.number))
     if awaits:
-        writer.line(dialect.no_token())
+        writer.add(Token())
     return Addresses(
         bound=bound,
         stage=stage,
@@ -289,51 +276,37 @@ def _tile_head(bound: Bound, stage: BoundStage, writer: Writer, dialect: Dialect
     )
 
 
-def _setup(bound: Bound, kernel: Kernel, dialect: Dialect, *, pointers: bool = True) -> tuple[str, ...]:
-    """The epoch, the buffer of every tensor (pointers to it too), and the waits for peers' launches."""
-    writer = Writer()
-    for line in dialect.setup(_first_lane(bound, kernel)):
-        writer.line(line)
+def _launch(bound: Bound, kernel: Kernel, dialect: Dialect, *, by_pointer: bool = True) -> LaunchContext:
+    """How a kernel begins and ends: its buffers, the handshake with peers, and what it waits for."""
     protocol = dialect.protocol(bound)
-    # Counters wrap, and so may what they are compared with; buffers need the number itself.
-    programs = sum(one.programs for one in bound.on_sms)
-    writer.line(f"launch = {dialect.launch(programs if protocol.counted else 0)}")
-    writer.line(f"epoch = launch.to({dialect.epoch_type})")
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
                  if isinstance(s, Wait | Notify)}  # fmt: skip
     touched = {r.tensor for st in _stages(bound, kernel) for r in stage_regions(st.stage)}
-    for tensor in bound.tensors.values():
-        if tensor.name not in touched or tensor.slots == 1:
-            continue
-        name = tensor.name
-        writer.line(f"{name}_slot_number = ((launch - 1) % {tensor.slots}).to(tl.int32)")
-        if pointers:
-            writer.line(f"{name}_slot = {name}_slot_number.to(tl.int64) * {tensor.size}")
-            writer.line(f"{name}_here = {name} + {name}_slot")
-        if name in signalled:
-            writer.line(f"{name}_round = ((launch - 1) // {tensor.slots} + 1).to({dialect.epoch_type})")
-    block = power_of_two(bound.ranks)
-    if announces_entry(bound, kernel, protocol):
-        writer.line(dialect.enter(bound.entered_base, bound.ranks, block))
-    if protocol is LaunchProtocol.COUNTED_WITH_COPIES:
-        first = not waits_for_products(bound)
-        writer.line(dialect.begin_copies(bound.finished_base, bound.ranks, block, len(bound.stages), first=first))
-    elif protocol.counted and bound.ranks > 1 and announces_end(kernel):
-        writer.line(dialect.tell_finished(bound.finished_base, bound.ranks, block))
-    for first, lag in _runtime_waits(bound, kernel):
-        for line in dialect.wait_for_runtime(first, bound.ranks, lag, len(bound.stages)):
-            writer.line(line)
-    return tuple(writer.lines)
-
-
-def _closing(bound: Bound, kernel: Kernel, dialect: Dialect) -> tuple[str, ...]:
-    """What the last kernel of a launch does at its end."""
-    protocol = dialect.protocol(bound)
-    if not ends_launch(bound, kernel, protocol):
-        return ()
-    if protocol.counted:
-        return (dialect.count_program(),)
-    return (dialect.leave(bound.finished_base, bound.ranks, power_of_two(bound.ranks), len(bound.stages)),)
+    buffers = tuple(
+        BufferContext(
+            tensor=t.name, count=t.slots, size=t.size, by_pointer=by_pointer, is_signalled=t.name in signalled
+        )
+        for t in bound.tensors.values()
+        if t.name in touched and t.slots > 1
+    )
+    begins_copies = protocol is LaunchProtocol.COUNTED_WITH_COPIES
+    ends = ends_launch(bound, kernel, protocol)
+    return LaunchContext(
+        lane=_first_lane(bound, kernel),
+        ranks=bound.ranks,
+        stages=len(bound.stages),
+        waits=tuple(_runtime_waits(bound, kernel)),
+        counted=sum(one.programs for one in bound.on_sms) if protocol.counted else 0,
+        buffers=buffers,
+        announces_entry=announces_entry(bound, kernel, protocol),
+        begins_copies=begins_copies,
+        first_begins_copies=begins_copies and not waits_for_products(bound),
+        tells_finished=protocol.counted and bound.ranks > 1 and announces_end(kernel),
+        counts_programs=ends and protocol.counted,
+        leaves=ends and not protocol.counted,
+        entered_base=bound.entered_base,
+        finished_base=bound.finished_base,
+    )
 
 
 def _runtime_waits(bound: Bound, kernel: Kernel) -> Iterator[tuple[int, int]]:
@@ -350,19 +323,7 @@ def _first_lane(bound: Bound, kernel: Kernel) -> int:
     return sum(one.programs for one in bound.kernels[: bound.kernels.index(kernel)])
 
 
-def _queue_kernel(
-    bound: Bound,
-    kernel: Kernel,
-    uniform: Mapping[tuple[str, str], int | None],
-    dialect: Dialect,
-) -> KernelContext:
-    setup = Writer()
-    for line in dialect.setup_queue(_first_lane(bound, kernel)):
-        setup.line(line)
-    for base, lag in _runtime_waits(bound, kernel):
-        with setup.block(f"for peer in range({bound.ranks}):"):
-            target = f"epoch - {lag}" if lag else "epoch"
-            setup.line(f"queue.wait({base} + peer, {target}, {len(bound.stages)}, 0)")
+def _queue_kernel(bound: Bound, kernel: Kernel, uniform: Mapping[tuple[str, str], int | None]) -> KernelContext:
     loops: list[LoopContext] = []
     for loop in kernel.loops:
         writer = Writer(taken=frozenset[str]().union(*(user_names(bound, bound.stages[n]) for n in loop.stages)))
@@ -370,11 +331,16 @@ def _queue_kernel(
             stage = bound.stages[name]
             scalar = _printer(bound, stage, triton=False)
             for decl in stage.stage.indices:
-                writer.line(f"{decl.name} = {scalar(stage.order[decl.name])}")
-            writer.line(f"queue.tile_begin({stage.number}, tile)")
+                writer.let(decl.name, scalar(stage.order[decl.name]))
+            writer.add(QueueTileBegin(stage=stage.number))
             lowered = QueueStatements(bound=bound, stage=stage, writer=writer, scalar=scalar, thresholds=uniform)
             lowered.body(stage.stage.body)
-            if mark := dialect.mark_queue_end(stage.number):
-                writer.line(mark)
-        loops.append(LoopContext(total=bound.stages[loop.stages[0]].total, lines=tuple(writer.lines)))
-    return KernelContext(name=kernel.name, args=(), setup=tuple(setup.lines), loops=tuple(loops), copy_engine=True)
+            writer.add(QueueTileEnd(stage=stage.number))
+        loops.append(LoopContext(total=bound.stages[loop.stages[0]].total, body=tuple(writer.nodes)))
+    launch = LaunchContext(
+        lane=_first_lane(bound, kernel),
+        ranks=bound.ranks,
+        stages=len(bound.stages),
+        waits=tuple(_runtime_waits(bound, kernel)),
+    )
+    return KernelContext(name=kernel.name, template="kernels/queue.py.j2", launch=launch, loops=tuple(loops))

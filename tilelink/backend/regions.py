@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilelink.backend.dialects import Dialect
+from tilelink.backend.nodes import Load, Peer
 from tilelink.backend.scalars import ScalarPrinter
+from tilelink.backend.shapes import power_of_two, strides
 from tilelink.backend.writer import Writer
 from tilelink.ir.mapping import Span, TileMap
 from tilelink.ir.program import Region
@@ -34,20 +36,6 @@ class Block:
     pointers: str
     mask: str | None
     axes: tuple[Axis, ...]
-
-
-def power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
-
-
-def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
-    result: list[int] = []
-    below = 1
-    for n in reversed(shape):
-        result.append(below)
-        below *= n
-    return tuple(reversed(result))
 
 
 @dataclass(kw_only=True)
@@ -101,10 +89,9 @@ class Addresses:
     def _copy(self, region: Region, tile_map: TileMap) -> str:
         if region.rank is None:
             return f"{region.tensor}_here" if self.bound.tensors[region.tensor].slots > 1 else region.tensor
-        peer = self.scalar(tile_map.rank)
         name = self.writer.name(f"{region.tensor}_there")
-        slot = f" + {region.tensor}_slot" if self.bound.tensors[region.tensor].slots > 1 else ""
-        self.writer.line(f"{name} = {self.dialect.peer(region.tensor, peer)}{slot}")
+        slot = f"{region.tensor}_slot" if self.bound.tensors[region.tensor].slots > 1 else None
+        self.writer.add(Peer(name=name, tensor=region.tensor, rank=self.scalar(tile_map.rank), slot=slot))
         return name
 
     def region(self, region: Region, slices: Slices, *, load: bool) -> Block:
@@ -155,7 +142,7 @@ class Addresses:
         start = self._start(span, within)
         steps = f"tl.arange(0, {block})"
         wide = self._wide(region)
-        self.writer.line(f"{name} = ({start} + {steps}){wide}" if start != "0" else f"{name} = {steps}{wide}")
+        self.writer.let(name, f"({start} + {steps}){wide}" if start != "0" else f"{steps}{wide}")
         limits: list[str] = []
         size = self.extent(axis) if span.kind == "tile" else span.extent
         if block > size or (part and size % block):
@@ -190,7 +177,7 @@ class Addresses:
         inner = next(n for c, n in zip(gather.coords, table, strict=True) if isinstance(c, Whole))
         offset = self.scalar.lookup(gather.table, gather.coords).removeprefix("tl.load(").removesuffix(")")
         mask = f"({steps} < {self.extent(axis)})"
-        self.writer.line(f"{name} = tl.load({offset} + ({steps}) * {inner}, mask={mask}, other=0)")
+        self.writer.add(Load(name=name, pointers=f"{offset} + ({steps}) * {inner}", mask=mask))
         return name, mask
 
 

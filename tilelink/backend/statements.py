@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tilelink.backend import nodes
 from tilelink.backend.last_waits import last_waits
 from tilelink.backend.loops import index_is_reused, loop_head
-from tilelink.backend.regions import Block, Slice, Slices, power_of_two, strides
+from tilelink.backend.regions import Block, Slice, Slices
 from tilelink.backend.scopes import undeclared
+from tilelink.backend.shapes import power_of_two, strides
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned
 from tilelink.backend.unroll import notified_together
 from tilelink.backend.values import Values
@@ -90,9 +92,9 @@ class Statements:
         """What stands before every statement: its text, and a barrier where a signal needs one."""
         if isinstance(statement, Barrier):
             return
-        self.writer.line(statement_comment(statement))
-        if isinstance(statement, Wait | Notify) and (barrier := self.values.addresses.dialect.barrier()):
-            self.writer.line(barrier)
+        self.writer.add(nodes.Comment(text=statement_comment(statement)))
+        if isinstance(statement, Wait | Notify):
+            self.writer.add(nodes.SignalBarrier())
 
     def _declare(self, name: str) -> None:
         """A name before the first statement that may assign it."""
@@ -100,7 +102,7 @@ class Statements:
             self.values.begin_state(name)
             return
         zero = Tile(text="0.0", dtype="f32")
-        self.writer.line(f"{name} = {self._final(name, zero, constant=True)}")
+        self.writer.let(name, self._final(name, zero, constant=True))
 
     def _product(self, product: SlicedProduct) -> None:
         """A product whose slices are waited for one by one: one loop, in the steps of all products."""
@@ -116,7 +118,7 @@ class Statements:
                     self._begin(wait)
                     self._wait(wait.kind, whole, consumed)
                     continue
-                with self.writer.block(f"if {part.start} % {size} == 0:"):
+                with self.writer.block(nodes.Branch(condition=f"{part.start} % {size} == 0")):
                     self._begin(wait)
                     self._wait(wait.kind, whole, consumed, {dim: f"{part.start} // {size}"})
 
@@ -133,7 +135,7 @@ class Statements:
             case Notify():
                 self._notify(statement)
             case Barrier():
-                self.writer.line(self.values.addresses.dialect.publish())
+                self.writer.add(nodes.Barrier())
             case Wait(kind=kind, region=region):
                 self._wait(kind, region, id(statement) not in self.last)
             case If():
@@ -152,10 +154,10 @@ class Statements:
         if taken is not None:
             self._body(branch.then if taken else branch.orelse)
             return
-        with self.writer.block(f"if {self.values.addresses.scalar(branch.condition)}:"):
+        with self.writer.block(nodes.Branch(condition=self.values.addresses.scalar(branch.condition))):
             self._body(branch.then)
         if branch.orelse:
-            with self.writer.block("else:"):
+            with self.writer.block(nodes.Otherwise()):
                 self._body(branch.orelse)
 
     def _loop(self, loop: For, depth: int) -> None:
@@ -167,11 +169,11 @@ class Statements:
         if self._notified_together(loop, count):
             return
         head = loop_head(loop, count, self.values.addresses, inner=self.inside > 1)
-        with self.writer.block(f"for {index} in {head}:"):
+        with self.writer.block(nodes.Loop(index=index, over=head)):
             self._loop(loop, depth + 1)
         if "static" in head and index_is_reused(index, self.values.addresses):
             # A number that is known stays one behind the loop, and Triton lets no branch turn it into an unknown one.
-            self.writer.line(f"{index} = tl.cast(0, tl.int32)")
+            self.writer.let(index, "tl.cast(0, tl.int32)")
 
     def _assign(self, name: str, value: Value) -> None:
         match value:
@@ -183,7 +185,7 @@ class Statements:
                 self.values.copy_state(name, other)
             case _:
                 tile = self.values.lower(value, {})
-                self.writer.line(f"{name} = {self._final(name, tile, isinstance(value, Full))}")
+                self.writer.let(name, self._final(name, tile, isinstance(value, Full)))
 
     def _final(self, name: str, tile: Tile, constant: bool) -> str:
         """The value in the final shape and dtype of the name it goes to (branches and loops carry one type)."""
@@ -225,7 +227,7 @@ class Statements:
             self._copy(region, value, slices, tuple(rest))
             return
         name = self.writer.name("c")
-        with self.writer.block(f"for {name} in range(0, {extent}, {limit}):"):
+        with self.writer.block(nodes.Loop(index=name, over=f"range(0, {extent}, {limit})")):
             self._copy(region, value, {**slices, -1 - len(rest): Slice(start=name, block=limit)}, tuple(rest))
 
     def _store(self, region: Region, tile: Tile, slices: Slices) -> None:
@@ -236,8 +238,7 @@ class Statements:
             dims = ", ".join(map(str, addresses.shape(block.axes, slices))) + ("," if len(block.axes) == 1 else "")
             tile = replace(tile, text=f"tl.full(({dims}), {tile.text}, {TRITON[tile.dtype]})", axes=block.axes)
         text = aligned(replace(tile, text=self._converted(tile, dtype)), len(block.axes))
-        mask = f", mask={block.mask}" if block.mask else ""
-        self.writer.line(f"tl.store({block.pointers}, {text}{mask})")
+        self.writer.add(nodes.Store(pointers=block.pointers, value=text, mask=block.mask))
 
     def _converted(self, tile: Tile, dtype: str) -> str:
         if tile.dtype == dtype:
@@ -245,8 +246,7 @@ class Statements:
         return f"tiles.cast({self.values.named(tile).text}, {TRITON[dtype]})"
 
     def _transfer(self, statement: Transfer, target: Region, source: Value) -> None:
-        if begin := self.values.addresses.dialect.mark_transfer_begin():
-            self.writer.line(begin)
+        self.writer.add(nodes.TransferBegin())
         self._write(target, source)
         moved = target
         if statement.mode != "push" and target.rank is None and isinstance(source, Read):
@@ -259,8 +259,7 @@ class Statements:
         terms = [f"{addresses.scalar(s.start, 6)} * {n}" for s, n in pairs if addresses.scalar(s.start) != "0"]
         rank = addresses.scalar(tile_map.rank)
         offset = " + ".join(terms) or "0"
-        if mark := addresses.dialect.mark_transfer(stage.number, tensor.number, rank, offset):
-            self.writer.line(mark)
+        self.writer.add(nodes.Transfer(stage=stage.number, tensor=tensor.number, rank=rank, offset=offset))
 
     # Signals -------------------------------------------------------------------------------------------------
 
@@ -271,18 +270,18 @@ class Statements:
         grid = addresses.bound.channels[region.tensor, kind]
         remote = region.rank is not None or (region.tensor, kind) in self.hosted
         rank = addresses.scalar(tile_map.rank)
-        dialect, stage = addresses.dialect, addresses.stage.number
-        pad = None
-        if region.rank is not None and (place := dialect.pad(rank)):
+        stage, pad = addresses.stage.number, None
+        if region.rank is not None and addresses.dialect.passes_addresses:
             pad = self.writer.name("pad")
-            self.writer.line(f"{pad} = {place}")
+            self.writer.add(nodes.Pad(name=pad, rank=rank))
 
         def emit(channel: str, linear: str) -> None:
             if deferred and deferred.given:
                 deferred.keep(statement, channel)
                 return
-            waited = addresses.waits
-            self.writer.line(dialect.notify(pad, channel, rank, stage, remote=remote, waited=waited))
+            self.writer.add(
+                nodes.Notify(pad=pad, channel=channel, rank=rank, stage=stage, remote=remote, waited=addresses.waits)
+            )
 
         self._channels(tile_map, grid, emit, {})
 
@@ -300,14 +299,14 @@ class Statements:
             return False
         name = self.writer.name(loop.indices[0].name)
         each = {loop.indices[0].name: Index(name=name)}
-        self.writer.line(f"{name} = tl.arange(0, {power_of_two(count)})")
+        self.writer.let(name, f"tl.arange(0, {power_of_two(count)})")
         mask = f"{name} < {count}"
         if condition is not None:
             mask = f"({mask}) & ({addresses.scalar(substitute(condition, each))})"
         rank, stage = addresses.scalar(substitute(tile_map.rank, each)), addresses.stage.number
 
         def emit(channel: str, linear: str) -> None:
-            self.writer.line(addresses.dialect.notify_each(rank, channel, mask, stage))
+            self.writer.add(nodes.NotifyEach(rank=rank, channel=channel, mask=mask, stage=stage))
 
         fixed = {d: addresses.scalar(substitute(one.low, each), 6) for d, one in enumerate(channels)}
         self._channels(tile_map, grid, emit, fixed)
@@ -326,7 +325,7 @@ class Statements:
         def emit(channel: str, linear: str) -> None:
             table = f"tl.load({grid.tensor}_{kind}_thresholds + {linear})"
             target = rounds if threshold == 1 else f"{table if threshold is None else threshold} * {rounds}"
-            self.writer.line(addresses.dialect.wait(channel, target, stage, consumed=consumed))
+            self.writer.add(nodes.Wait(channel=channel, target=target, stage=stage, consumed=consumed))
 
         fixed = fixed or {}
         together = threshold is not None and addresses.dialect.waits_together
@@ -339,7 +338,7 @@ class Statements:
 
         def emit_all(channel: str, linear: str) -> None:
             target = rounds if threshold == 1 else f"{threshold} * {rounds}"
-            self.writer.line(addresses.dialect.wait_all(channel, count, step, target, stage))
+            self.writer.add(nodes.WaitAll(channel=channel, count=count, step=step, target=target, stage=stage))
 
         self._channels(tile_map, grid, emit_all, {**fixed, dim: str(first)})
 
@@ -378,7 +377,7 @@ class Statements:
                 dimension(d + 1, ranges)
                 return
             name = self.writer.name("channel")
-            with self.writer.block(f"for {name} in range({scalar(low)}, {scalar(high)}):"):
+            with self.writer.block(nodes.Loop(index=name, over=f"range({scalar(low)}, {scalar(high)})")):
                 coords.append(name)
                 dimension(d + 1, ranges)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tilelink.backend import nodes
 from tilelink.backend.deferred import Deferred
-from tilelink.backend.descriptors import Descriptors, load
+from tilelink.backend.descriptors import Descriptors, box_of
 from tilelink.backend.regions import Addresses, Slice, Slices
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, as_operands, in_kernel, nests, truth
 from tilelink.backend.words import literal
@@ -159,8 +160,7 @@ class Values:
     def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
         block = self.addresses.region(value.region, slices, load=True)
         name = self.addresses.writer.name(value.region.tensor + "_tile")
-        mask = f", mask={block.mask}, other=0" if block.mask else ""
-        self.addresses.writer.line(f"{name} = tl.load({block.pointers}{mask})")
+        self.addresses.writer.add(nodes.Load(name=name, pointers=block.pointers, mask=block.mask))
         tensor = self.addresses.bound.tensors[value.region.tensor]
         if raw or tensor.dtype in ("f32", "i32", "bool"):
             return Tile(text=name, dtype=tensor.dtype, axes=block.axes)
@@ -170,8 +170,7 @@ class Values:
         """The tile under a name of its own, if it has none yet."""
         if tile.text.isidentifier():
             return tile
-        name = self.addresses.writer.name(stem)
-        self.addresses.writer.line(f"{name} = {tile.text}")
+        name = self.addresses.writer.let(self.addresses.writer.name(stem), tile.text)
         return Tile(text=name, dtype=tile.dtype, axes=tile.axes)
 
     def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices) -> Tile:
@@ -212,7 +211,7 @@ class Values:
             body(None)
             return
         name = self.addresses.writer.name("k")
-        with self.addresses.writer.block(f"for {name} in range(0, {extent}, {block}):"):
+        with self.addresses.writer.block(nodes.Loop(index=name, over=f"range(0, {extent}, {block})")):
             body(Slice(start=name, block=block))
 
     @property
@@ -228,7 +227,7 @@ class Values:
         shape = self.addresses.shape(kind.axes, slices)
         writer = self.addresses.writer
         acc = writer.name("acc")
-        writer.line(f"{acc} = tl.zeros(({shape[0]}, {shape[1]}), dtype=tl.float32)")
+        writer.add(nodes.Zeros(name=acc, rows=shape[0], columns=shape[1]))
         self.product(value, acc, slices)
         return Tile(text=acc, dtype="f32", axes=kind.axes)
 
@@ -247,7 +246,7 @@ class Values:
             a = self._operand(value.left, -1, _with(slices, {-2: -2}, -1, part))
             b = self._operand(value.right, -2, _with(slices, {-1: -1}, -2, part))
             a, b = self._same_dtype(a, b)
-            self.addresses.writer.line(f"{acc} = tiles.dot({a.text}, {b.text}, {acc})")
+            self.addresses.writer.add(nodes.Multiply(acc=acc, left=a.text, right=b.text))
 
         self._loop(axis, has_steps(typing, value), body)
 
@@ -271,11 +270,11 @@ class Values:
             return box and replace(box, text=f"tl.trans({box.text})")
         if not isinstance(value, Read):
             return None
-        text = load(self.descriptors, self.addresses, value, position, slices)
-        if text is None:
+        box = box_of(self.descriptors, self.addresses, value, position, slices)
+        if box is None:
             return None
         name = self.addresses.writer.name(value.region.tensor + "_tile")
-        self.addresses.writer.line(f"{name} = {text}")
+        self.addresses.writer.add(nodes.LoadBox(name=name, descriptor=box.descriptor, row=box.row, column=box.column))
         return Tile(text=name, dtype=self.addresses.bound.tensors[value.region.tensor].dtype)
 
     def _masked(self, tile: Tile, position: int, slices: Slices, neutral: str) -> Tile:
@@ -315,7 +314,7 @@ class Values:
         total = writer.name("total")
         neutral = (NEUTRAL_INTEGER if result.dtype == "i32" else NEUTRAL)[value.op]
         dims = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-        writer.line(f"{total} = tl.full(({dims}), {neutral}, {TRITON[result.dtype]})")
+        writer.let(total, f"tl.full(({dims}), {neutral}, {TRITON[result.dtype]})")
         from_last = position - len(kind.axes)
         moved = {p: outside(p, position, len(result.axes)) for p in slices}
 
@@ -324,7 +323,7 @@ class Values:
             (tile,) = as_operands(value.op, result.dtype, [self.lower(value.value, inner)])
             tile = self.named(self._masked(tile, from_last, inner, neutral))
             text = REDUCE[value.op].format(tile.text, position)
-            writer.line(f"{total} = {COMBINE[value.op].format(total, text)}")
+            writer.let(total, COMBINE[value.op].format(total, text))
 
         self._loop(axis, divisible(typing, value.value, from_last), body)
         return Tile(text=total, dtype=result.dtype, axes=result.axes)
@@ -337,28 +336,27 @@ class Values:
         if not axes:
             return  # nothing uses it
         rows, columns = self.addresses.shape(axes, {})
-        self.addresses.writer.line(f"{name}_m, {name}_l, {name}_acc = tiles.attend_begin({rows}, {columns})")
+        self.addresses.writer.add(nodes.SoftmaxBegin(name=name, rows=rows, columns=columns))
 
     def copy_state(self, name: str, other: str) -> None:
         """`name = other`, where that is a state."""
-        self.addresses.writer.line(f"{name}_m, {name}_l, {name}_acc = {other}_m, {other}_l, {other}_acc")
+        self.addresses.writer.add(nodes.SoftmaxCopy(name=name, state=other))
 
     def attend(self, name: str, value: Attend) -> None:
         """`name = attend(state, q, k, v, scale, mask)`."""
         writer = self.addresses.writer
         scores = self.named(self.lower(Dot(left=value.q, right=Transpose(value=value.k)), {}), "scores")
         scale = self.lower(value.scale, {})
-        writer.line(f"{scores.text} = {scores.text} * {scale.text}")
+        writer.let(scores.text, f"{scores.text} * {scale.text}")
         if value.mask is not None:
             mask = truth(self.lower(value.mask, {}))
-            writer.line(f'{scores.text} = tl.where({aligned(mask, 2)}, {scores.text}, float("-inf"))')
+            writer.let(scores.text, f'tl.where({aligned(mask, 2)}, {scores.text}, float("-inf"))')
         masked = self._masked(scores, -1, {}, 'float("-inf")')
         if masked.text != scores.text:
-            writer.line(f"{scores.text} = {masked.text}")
+            writer.let(scores.text, masked.text)
         v = self.named(self._zero_beyond(value.v, -2, {}))  # a weight of 0 does not take away what is infinite
         old = self._state(value.state)
-        before = f"{old}_m, {old}_l, {old}_acc"
-        writer.line(f"{name}_m, {name}_l, {name}_acc = tiles.attend_step({before}, {scores.text}, {v.text})")
+        writer.add(nodes.SoftmaxStep(name=name, state=old, scores=scores.text, values=v.text))
 
     def _user_call(self, function: str, args: tuple[Value, ...], slices: Slices) -> Tile:
         if "." in function:

@@ -1,4 +1,4 @@
-"""Lines of source with indentation, and fresh names."""
+"""Collects the nodes of a kernel's body, and gives fresh names."""
 
 from __future__ import annotations
 
@@ -6,31 +6,40 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from tilelink.backend.nodes import Block, Let, Node
+
 
 @dataclass(kw_only=True)
 class Writer:
-    """Collects lines; `name` gives each temporary a name of its own."""
+    """Collects nodes; `name` gives each temporary a name of its own."""
 
-    depth: int = 0
-    lines: list[str] = field(default_factory=list[str])
+    nodes: list[Node] = field(default_factory=list[Node])
     taken: frozenset[str] = frozenset()
     """Names that `name` must not give."""
     _used: dict[str, int] = field(default_factory=dict[str, int])
+    _open: list[list[Node]] = field(default_factory=list[list[Node]])
 
-    def line(self, text: str) -> None:
-        """One line at the current depth."""
-        self.lines.append("    " * self.depth + text if text else "")
+    def add(self, *nodes: Node) -> None:
+        """Statements at the current depth."""
+        (self._open[-1] if self._open else self.nodes).extend(nodes)
+
+    def let(self, name: str, value: str) -> str:
+        """`name = value`; returns the name."""
+        self.add(Let(name=name, value=value))
+        return name
+
+    @property
+    def depth(self) -> int:
+        """The blocks that are open."""
+        return len(self._open)
 
     @contextmanager
-    def block(self, head: str) -> Generator[None]:
-        """A line ending in a colon and the lines under it; a block of nothing but comments gets a `pass`."""
-        self.line(head)
-        self.depth += 1
-        before = len(self.lines)
+    def block(self, block: Block) -> Generator[None]:
+        """A block and the statements under it."""
+        self.add(block)
+        self._open.append(block.body)
         yield
-        if all(line.lstrip().startswith("#") for line in self.lines[before:]):
-            self.line("pass")
-        self.depth -= 1
+        self._open.pop()
 
     def name(self, stem: str) -> str:
         """A name not given before and not taken: stem_0, stem_1, ..."""

@@ -1,0 +1,53 @@
+"""Nodes and their macros: every statement that a kernel may hold is one that every dialect can write."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilelink.backend import nodes
+from tilelink.backend.context import Device
+from tilelink.backend.dialects import DIALECTS
+from tilelink.backend.nodes import Block, Branch, Comment, Loop, Node
+from tilelink.backend.render import body, code
+from tilelink.backend.writer import Writer
+
+KINDS = [
+    kind
+    for kind in vars(nodes).values()
+    if isinstance(kind, type) and issubclass(kind, Node) and kind not in (Node, Block)
+]
+OF_PEERS = (nodes.Pad, nodes.WaitAll, nodes.NotifyEach, nodes.CopyBoxes)
+"""What only dialects have whose kernels know peers' addresses."""
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_dialect_can_write_every_statement(name: str, kind: type[Node]) -> None:
+    dialect = DIALECTS[name]
+    if kind in OF_PEERS and not dialect.passes_addresses:
+        with pytest.raises(AttributeError):
+            getattr(dialect.macros, kind.macro.fget(kind.__new__(kind)))  # pyright: ignore
+        return
+    assert callable(getattr(dialect.macros, kind.macro.fget(kind.__new__(kind))))  # pyright: ignore
+
+
+def test_statements_stand_under_the_block_that_they_were_added_to() -> None:
+    writer = Writer()
+    with writer.block(Loop(index="i", over="range(2)")):
+        with writer.block(Branch(condition="i == 0")):
+            writer.add(Comment(text="# nothing"))
+        writer.let("a", "i")
+    writer.let("b", "a")
+    lines = "for i in range(2):\n    if i == 0:\n        # nothing\n        pass\n    a = i\nb = a\n"
+    assert body(writer.nodes, DIALECTS["triton"].macros, Device()) == lines
+
+
+def test_a_block_whose_statements_write_nothing_is_one_for_python() -> None:
+    writer = Writer()
+    with writer.block(Loop(index="i", over="range(2)")):
+        writer.add(nodes.TileEnd(stage=0))
+    assert body(writer.nodes, DIALECTS["triton"].macros, Device()) == "for i in range(2):\n    pass\n"
+
+
+def test_code_has_a_depth_and_no_empty_lines() -> None:
+    assert code("a\n\n    b\n", 1) == "    a\n        b\n"

@@ -1,0 +1,57 @@
+"""Renders nodes and kernels by the templates of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tilelink.backend.nodes import Block, Node
+
+
+class Macros:
+    """The macros of a dialect: `dl.wait(node, device)`. A file has those that the files after it lack or write anew."""
+
+    def __init__(self, *files: str) -> None:
+        self._modules = [environment().get_template(file).module for file in files]
+
+    def __getattr__(self, name: str) -> Any:
+        for module in self._modules:
+            if hasattr(module, name):
+                return getattr(module, name)
+        raise AttributeError(f"no template of this dialect has a macro {name}")
+
+
+def body(nodes: Sequence[Node], macros: Macros, device: object) -> str:
+    """The lines of statements, each of which ends with a line end."""
+    return "".join(f"{line}\n" for line in _lines(nodes, macros, device))
+
+
+def _lines(nodes: Sequence[Node], macros: Macros, device: object) -> Iterator[str]:
+    for node in nodes:
+        yield from filter(None, getattr(macros, node.macro)(node, device).split("\n"))
+        if isinstance(node, Block):
+            inner = list(_lines(node.body, macros, device))
+            if all(line.lstrip().startswith("#") for line in inner):  # none for Python
+                inner.append("pass")
+            yield from (f"    {line}" for line in inner)
+
+
+def code(text: str, depth: int) -> str:
+    """Lines at a depth, without those that are empty; each ends with a line end."""
+    return "".join(f"{'    ' * depth}{line}\n" for line in text.split("\n") if line.strip())
+
+
+@cache
+def environment() -> Environment:
+    """The environment of the package's templates."""
+    loader = PackageLoader("tilelink", "templates")
+    made = Environment(
+        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    filters: dict[str, Any] = made.filters
+    names: dict[str, Any] = made.globals
+    filters["code"], names["body"] = code, body
+    return made

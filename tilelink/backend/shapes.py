@@ -1,0 +1,18 @@
+"""Shapes of tensors and blocks."""
+
+from __future__ import annotations
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n: blocks of Triton have such sizes."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    result: list[int] = []
+    below = 1
+    for n in reversed(shape):
+        result.append(below)
+        below *= n
+    return tuple(reversed(result))
