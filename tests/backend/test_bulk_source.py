@@ -78,8 +78,8 @@ def test_a_tile_is_waited_for_copied_in_boxes_and_notified() -> None:
     assert lines[1] == "pid = gl.program_id(0) * 4 + LANE + first_program"
     loop = lines.index("for tile in range(pid, 32, num_programs):")
     kinds = [
-        ("wait", "ready += bulk.wait("), ("load", "bulk.load_box("), ("loaded", "bulk.loaded("),
-        ("store", "_carry_store_s("), ("notify", "bulk.notify("),
+        ("wait", "ready += dl.wait("), ("load", "bulk.load_box("), ("loaded", "bulk.loaded("),
+        ("store", "_carry_store_s("), ("notify", "dl.notify("),
     ]  # fmt: skip
     found = [kind for line in lines[loop:] for kind, mark in kinds if mark in line]
     assert found == ["wait", "load", "loaded", "store", "notify"]
@@ -174,14 +174,16 @@ def test_deadlines_and_traces_are_those_of_a_warp(dialect: str) -> None:
     assert len(re.findall(r"atom\.relaxed\.sys\.global\.cas\.b64", ptx)) >= 4
     assert not re.search(r"bar\.sync\s+0;", ptx)
     assert ("%tid.x" not in ptx.split("DONE:")[1].split("DONE:")[0]) and "%laneid" in ptx
-    assert ("bulk_tracing.tile_begin(" in source(bound(), "traced")) and "tracing" not in source(bound())
+    begin = "dl.tile_begin(watch=watch, stage=1, tile=tile, trace=trace_lane, scope=dl.WARP)"
+    assert begin in source(bound(), "traced") and "trace" not in source(bound())
 
 
 def test_the_device_library_knows_programs_of_a_warp() -> None:
     """All that programs of all threads of a block call has a form for one warp, with other names for its threads."""
     from tilelink.runtime.device import assembly
 
-    warp = {name: value.value for name, value in vars(assembly).items() if name.startswith("WARP_")}
+    warp = {name: getattr(value, "value", "") for name, value in vars(assembly).items() if name.startswith("WARP_")}
+    del warp["WARP_THREADS"]
     assert len(warp) == 9
     for name, one in warp.items():
         assert "%tid" not in one and "%ntid" not in one and "bar.sync" not in one, name
@@ -323,8 +325,10 @@ class Copying:
     tensors: parameter -> rows of a tensor, as a descriptor sees them.
     """
 
-    def __init__(self, tensors: dict[str, np.ndarray], box: tuple[int, int], lane: int) -> None:
-        self.tensors, self.box, self.lane = tensors, box, lane
+    WARP = "warp"
+
+    def __init__(self, tensors: dict[str, np.ndarray], box: tuple[int, int], lane: int, epoch: int) -> None:
+        self.tensors, self.box, self.lane, self.epoch = tensors, box, lane, epoch
         self.held: dict[int, tuple[int, np.ndarray]] = {}
         self.told: list[int] = []
         self.moved = self.ordered = self.counted = 0
@@ -347,18 +351,28 @@ class Copying:
         there[...] = data[: there.shape[0], : there.shape[1]]
         self.moved += 1
 
-    def notify(self, pad, channel, *_: object) -> None:
+    def notify(self, pad, channel, *_: object, **__: object) -> None:
         assert not self.held  # everything is on its way when a tile is told of
         self.told.append(channel)
 
-    def wait(self, *_: object) -> int:
+    def wait(self, *_: object, **__: object) -> int:
         return 0
 
-    def publish(self) -> None:
-        assert not self.held
+    def publish(self, scope: str) -> None:
+        assert scope == self.WARP and not self.held
 
-    def count_program(self, edge: object, epoch_at: object) -> None:
+    def count_program(self, edge: object, epoch_at: object, scope: str) -> None:
+        assert scope == self.WARP
         self.counted += 1
+
+    def consume_token(self, value: int, token: int) -> int:
+        return value + token
+
+    def symm_at(self, *_: object) -> int:
+        return 0
+
+    def launch_number(self, *_: object) -> Number:
+        return Number(self.epoch)
 
     wait_all = tile_begin = transfer = wait
 
@@ -377,15 +391,12 @@ def run(made: Bound, stage: str, copies: dict[str, list[np.ndarray]], rank: int,
     told = moved = 0
     for block in range(kernel.kernel.blocks):
         for lane in range(boxes.programs):
-            bulk = Copying(tensors, boxes.box, lane)
+            bulk = Copying(tensors, boxes.box, lane, epoch)
             room = SimpleNamespace(index=lambda at: at)
             space = {
                 "bulk": bulk, "gl": SimpleNamespace(program_id=lambda _, at=block: at, constexpr=int),
                 "tl": SimpleNamespace(load=lambda _: Number(epoch), int32=0, int64=0, minimum=min),
-                "dl": SimpleNamespace(
-                    symm_at=lambda *_: 0, consume_token=lambda value, token: value + token,
-                    launch_number=lambda *_: Number(epoch),
-                ),
+                "dl": bulk,
                 "tiles": SimpleNamespace(mod=lambda a, b: a % b, floordiv=lambda a, b: a // b),
             }  # fmt: skip
             for one in functions:

@@ -16,7 +16,7 @@ from tilelink.schedule.plan import make_plan
 
 SIZES = {"Ms": 1024, "N": 4096, "K": 1376}
 IN_PRODUCT = "if (k_0 == 128) & (held_tile_0 >= 0):"
-GIVEN = "dl.notify(signals, held_0, rank, watch, 0, held_tile_0, True, False)"
+GIVEN = "dl.notify(signals, held_0, rank, watch=watch, stage=0, tile=held_tile_0, remote=True, tma=False)"
 
 
 def bound(*, on: bool = True, flat: bool = True, target: str = "sm_90", K: int = 1376) -> Bound:

@@ -151,9 +151,9 @@ def test_kernels_beside_each_other_are_counted_together_and_one_tells() -> None:
         lines = [line.strip() for line in body.splitlines() if line.strip()]
         assert f"launch = dl.launch_number(epoch_at, edge, {programs})" in lines
         tells = [line for line in lines if "tell_finished" in line]
-        assert tells == [f"dl.tell_finished(edge, signal_table, epoch_at, launch, rank, {one.finished_base}, 4, 4)"] * (
-            name == "one"
-        ), "the first one of the caller's stream, before it waits for anything"
+        numbers = f"FINISHED={one.finished_base}, RANKS=4, BLOCK=4"
+        tell = f"dl.tell_finished(edge, signal_table, epoch_at, launch, rank, {numbers})"
+        assert tells == [tell] * (name == "one"), "the first of the caller's stream, before it waits for anything"
         assert lines[-1] == "dl.count_program(edge, epoch_at)"
     for other in (bound("on sm(2)", **PEERS), bound("on sm(2)", ranks=1), bound("on copy_engine")):
         assert other.protocol is LaunchProtocol.HELPER_KERNELS
@@ -173,7 +173,7 @@ def test_programs_of_a_warp_are_counted_too() -> None:
     assert "gl.warp_specialize" in result.text
     programs = sum(kernel.kernel.programs for kernel in result.kernels)
     assert result.text.count(f"launch = dl.launch_number(epoch_at, edge, {programs})") == 2
-    assert "    bulk.publish()\n    bulk.count_program(edge, epoch_at)\n" in result.text
+    assert "    dl.publish(scope=dl.WARP)\n    dl.count_program(edge, epoch_at, scope=dl.WARP)\n" in result.text
 
 
 COPIED = """
@@ -209,7 +209,7 @@ def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str
     names = re.findall(r"dl\.(launch_number|\w*finished|begin_copies|wait|count_program|leave)\(", body)
     assert names == (["launch_number", "begin_copies", "wait", "count_program"] if begins else ["wait"])
     if begins:
-        numbers = f"{one.finished_base}, 3, 4, 2, True"
+        numbers = f"FINISHED={one.finished_base}, RANKS=3, BLOCK=4, STAGE=2, FIRST=True"
         call = f"dl.begin_copies(edge, signals, signal_table, epoch_at, watch, launch, rank, {numbers})"
         assert [line.strip() for line in body.splitlines() if "begin_copies" in line] == [call]
 
@@ -220,7 +220,7 @@ def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str
 def test_which_program_lets_copies_begin(file: str, name: str, first: bool) -> None:
     """The first one, whichever others run, unless the copies wait for products of them all anyway."""
     text = of_library(file, name, "h200").text
-    assert re.findall(r"dl\.begin_copies\(.* (\w+)\)", text) == [str(first)]
+    assert re.findall(r"dl\.begin_copies\(.* FIRST=(\w+)\)", text) == [str(first)]
 
 
 def test_outputs_that_peers_write_end_a_launch() -> None:
@@ -235,12 +235,11 @@ def test_peers_are_told_before_they_are_waited_for_and_at_the_very_end() -> None
     found = bodies(emitted(one))
     entered, finished = one.entered_base, one.finished_base
     lines = [line.strip() for line in found["one"].splitlines()]
-    enter = lines.index(f"dl.enter(edge, signal_table, rank, {entered}, 3, 4)")
+    enter = lines.index(f"dl.enter(edge, signal_table, rank, ENTERED={entered}, RANKS=3, BLOCK=4)")
     assert all(not re.match(r"for tile|dl\.wait|ready", line) for line in lines[:enter])
     last = [line for line in found["three"].splitlines() if line.strip()]
-    assert last[-1] == (
-        f"    dl.leave(edge, signals, signal_table, epoch_at, watch, rank, num_programs, {finished}, 3, 4, 3)"
-    )
+    numbers = f"FINISHED={finished}, RANKS=3, BLOCK=4, STAGE=3"
+    assert last[-1] == f"    dl.leave(edge, signals, signal_table, epoch_at, watch, rank, num_programs, {numbers})"
     program = compiler.load("all_reduce").program("all_reduce_two_shot")
     both = bodies(emitted(compiler.bound(program, ranks=4, dims={"Ms": 64, "N": 64}, target="sm_90")))["reduce"]
     order = re.findall(r"dl\.enter|dl\.wait_all|for tile|dl\.leave", both)

@@ -72,12 +72,12 @@ schedule s for gathered:
 @pytest.mark.parametrize(
     ("what", "channel", "expected"),
     [
-        (":, i, j", "i=16, j=32", "wait_all(signals, i * 2 + j, 4, 2 * epoch, watch, 1, tile, 4)"),
-        (":, i, :", "i=32, j=64", "wait_all(signals, 0, 4, 8 * epoch, watch, 1, tile, 1)"),
-        ("1, i, j", "i=16, j=32", "wait(signals, 1 * 4 + i * 2 + j, 2 * epoch, watch, 1, tile)"),
-        (":, i, :", "i=16, j=32", "wait(signals, channel_0 * 4 + i * 2 + channel_1, 2 * epoch"),
-        (":, i, j", "i=8, j=32", "wait(signals, channel_0 * 8 + channel_1 * 2 + j, epoch"),
-        ("1, i, j", "i=8, j=32", "wait(signals, 1 * 8 + channel_0 * 2 + j, epoch"),
+        (":, i, j", "i=16, j=32", "wait_all(signals, i * 2 + j, count=4, target=2 * epoch, SAID, step=4)"),
+        (":, i, :", "i=32, j=64", "wait_all(signals, 0, count=4, target=8 * epoch, SAID, step=1)"),
+        ("1, i, j", "i=16, j=32", "wait(signals, 1 * 4 + i * 2 + j, target=2 * epoch, SAID)"),
+        (":, i, :", "i=16, j=32", "wait(signals, channel_0 * 4 + i * 2 + channel_1, target=2 * epoch"),
+        (":, i, j", "i=8, j=32", "wait(signals, channel_0 * 8 + channel_1 * 2 + j, target=epoch"),
+        ("1, i, j", "i=8, j=32", "wait(signals, 1 * 8 + channel_0 * 2 + j, target=epoch"),
     ],
     ids=["every fourth", "every one", "one", "two dimensions", "two, one moves with the tile", "one that moves"],
 )  # fmt: skip
@@ -85,7 +85,7 @@ def test_a_wait_for_evenly_spaced_counters_is_one(what: str, channel: str, expec
     text = GATHERED.replace("WHAT", what).replace("CHANNEL", channel)
     result = emitted(Sample(text=text, numbers={"M": 32, "N": 64}).bound(ranks=4, target="sm_90")).text
     (line,) = (line for line in result.splitlines() if "ready += " in line)
-    assert f"ready += dl.{expected}" in line
+    assert f"ready += dl.{expected.replace('SAID', 'watch=watch, stage=1, tile=tile')}" in line
 
 
 RELAY = Sample(
@@ -113,7 +113,9 @@ schedule s for relay:
 def test_signals_that_a_copy_engine_awaits_reach_it(resource: str, remote: str) -> None:
     sample = Sample(text=RELAY.text.replace("RESOURCE", resource), numbers=RELAY.numbers)
     make = emitted(sample.bound(ranks=2, target="sm_90")).text.split("def make(")[1].split("\ndef ")[0]
-    assert re.findall(r"dl\.notify\(signals, .*, (True|False), False\)", make.split("@triton")[0]) == [remote]
+    assert re.findall(r"dl\.notify\(signals, .*, remote=(True|False), tma=False\)", make.split("@triton")[0]) == [
+        remote
+    ]
 
 
 def test_loops_that_write_are_not_pipelined() -> None:
@@ -232,7 +234,7 @@ program shifted(M):
 def test_a_rank_alone_waits_for_no_peers(ranks: int, waits: list[str]) -> None:
     """Else for those that may still read what a kernel overwrites, and for those whose inputs it reads."""
     text = emitted(Sample(text=SHIFTED, numbers={"M": 64}).bound(ranks=ranks, target="sm_90")).text
-    assert re.findall(r"dl\.wait_all\(signals, \d+, \d+, (epoch[ \-\d]*), ", text) == waits
+    assert re.findall(r"dl\.wait_all\(signals, \d+, count=\d+, target=(epoch[ \-\d]*), ", text) == waits
 
 
 COPIED = """
@@ -271,9 +273,11 @@ def test_uneven_thresholds_become_a_table() -> None:
     result = emit(bound, counts)
     attn = next(k for k in result.kernels if k.name == "attn")
     assert [(a.kind, a.name) for a in attn.args if a.kind == "thresholds"] == [("thresholds", "ks_tile")]
-    assert re.search(r"dl\.wait\(signals, .*, tl\.load\(ks_tile_thresholds \+ .*\) \* ks_round, watch", result.text)
+    assert re.search(
+        r"dl\.wait\(signals, .*, target=tl\.load\(ks_tile_thresholds \+ .*\) \* ks_round, watch", result.text
+    )
     uniform = emit(bound, {**counts, key: np.full_like(counts[key], 3)})
-    assert ", 3 * ks_round, watch" in uniform.text
+    assert "target=3 * ks_round, watch" in uniform.text
 
 
 def test_thresholds_of_a_counter_alone_may_differ_between_ranks() -> None:

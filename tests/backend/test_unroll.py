@@ -37,6 +37,9 @@ schedule huge for pull:
 READS = "acc += x[i, j] @ p"
 THREE = "acc += (x[i, j] @ p) * (x[i, j] @ rank) * x[i, j]"
 
+SAID = "watch=watch, stage=0, tile=tile"
+"""What calls say for messages and traces."""
+
 
 def loop(body: str, schedule: str, ranks: int) -> str:
     """The head of the loop over ranks in the generated source."""
@@ -200,7 +203,7 @@ def test_a_loop_of_notifies_is_one_notify(tell: str, ranks: int, vector: int, ma
     slots = "y_slot_number * "
     assert among(lines, "q_0 =", "dl.notify", "pad") == [
         f"q_0 = tl.arange(0, {vector})",
-        f"dl.notify_each(signals, signal_table, q_0, {slots}{ranks} + rank, {mask}, watch, 0, tile)",
+        f"dl.notify_each(signals, signal_table, q_0, {slots}{ranks} + rank, mask={mask}, {SAID})",
     ]
     assert len(among(lines, "for q")) == 1, "the loop that sends"
 
@@ -208,7 +211,7 @@ def test_a_loop_of_notifies_is_one_notify(tell: str, ranks: int, vector: int, ma
 def test_each_peer_may_have_another_counter() -> None:
     (line,) = among(pushed(tell="producer_tile_notify(y[q, i, j] @ (rank + q))"), "dl.notify")
     assert line == (
-        "dl.notify_each(signals, signal_table, (rank + q_0) % 4, y_slot_number * 4 + q_0, q_0 < 4, watch, 0, tile)"
+        f"dl.notify_each(signals, signal_table, (rank + q_0) % 4, y_slot_number * 4 + q_0, mask=q_0 < 4, {SAID})"
     )
 
 

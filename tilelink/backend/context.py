@@ -128,14 +128,10 @@ class BulkContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """The modules of the device library that a kernel calls: whole blocks have others than single warps."""
+    """What every call of a kernel to the device library says more: of programs of one warp, and of traced ones."""
 
-    lib: str = "dl"
-    tracer: str = "tracing"
-
-
-WARPS = Device(lib="bulk", tracer="bulk_tracing")
-"""What programs of one warp call."""
+    scope: str = ""
+    trace: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from tilelink.backend.context import Device
 from tilelink.backend.render import Macros
 from tilelink.errors import EmitError
 from tilelink.protocol import LaunchProtocol
@@ -53,6 +54,14 @@ class Dialect:
     copies_by_bulk: bool = True
     """Programs of one warp may copy by the tensor memory accelerator (schedule/clauses/bulk.py)."""
 
+    is_traced: bool = False
+    """Programs write down when they began and ended what they did (runtime/device/tracing.py)."""
+
+    def device(self, *, of_warps: bool = False) -> Device:
+        """What calls to the device library say more; of_warps: in a kernel whose programs are single warps."""
+        scope, trace = ", scope=dl.WARP" if of_warps else "", ", trace=trace_lane" if self.is_traced else ""
+        return Device(scope=scope, trace=trace)
+
     @property
     def macros(self) -> Macros:
         """The macros of its templates."""
@@ -81,6 +90,7 @@ class Traced(Dialect):
 
     name: str = "traced"
     files: tuple[str, ...] = ("dialects/traced.j2", *Dialect.files)
+    is_traced: bool = True
     flattens: bool = False  # a tile would begin before the one in front of it is written down
     defers: bool = False
     notifies_together: bool = False  # each is a record of its own

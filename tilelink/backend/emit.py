@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tilelink.backend.bulk import BulkStatements
 from tilelink.backend.context import (
-    WARPS,
     Arg,
     BufferContext,
     Emitted,
@@ -185,6 +184,7 @@ def _tile_kernel(
         args=(*descriptors.args.values(), *args),
         launch=_launch(bound, kernel, dialect),
         loops=tuple(loops),
+        device=dialect.device(),
     )
 
 
@@ -231,7 +231,7 @@ def _bulk_kernel(
         args=(*lowered.args.values(), *args),
         launch=_launch(bound, kernel, dialect, by_pointer=False),
         loops=(LoopContext(total=stage.total, body=tuple(writer.nodes)),),
-        device=WARPS,
+        device=dialect.device(of_warps=True),
         bulk=lowered.context(),
     )
 

@@ -13,8 +13,8 @@ from tilelink.schedule.bound import Bound, BoundStage
 FRAME = frozenset(
     {"tile", "pid", "float", "launch", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "edge"}
     | {"first_program", "num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles"}
-    | {"triton_dist", "libshmem_device", "tilelink", "slice", "min", "max", "tracing", "trace_lane"}
-    | {"gl", "gluon", "bulk", "bulk_tracing", "bulk_room", "bulk_full", "bulk_box", "bulk_moved"}
+    | {"triton_dist", "libshmem_device", "tilelink", "slice", "min", "max", "trace_lane"}
+    | {"gl", "gluon", "bulk", "bulk_room", "bulk_full", "bulk_box", "bulk_moved"}
     | {"LANE"}
 )
 """Names that every kernel uses for itself."""

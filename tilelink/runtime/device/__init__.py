@@ -12,13 +12,14 @@ pointers    symm_at, remote_ptr
 launches    enter, leave, launch_number, tell_finished, begin_copies, count_program
 signals     wait, wait_all, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read, fence, quiet
 copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
-tracing     tile_begin, transfer
+tracing     trace_lane, tile_begin, tile_end, transfer_begin, transfer
+scopes      BLOCK, WARP
 integers    mod, floordiv
 tile math   cast, dot, sigmoid, silu, tanh, gelu, gelu_tanh, relu, rsqrt, maximum, minimum, reduce_max, reduce_min,
             attend_begin, attend_step, attend_finish
 """
 
-from tilelink.runtime.device.mode import INTERPRETED
+from tilelink.runtime.device.mode import BLOCK, INTERPRETED, WARP
 
 if INTERPRETED:
     from tilelink.runtime.device.interpreted import (
@@ -34,7 +35,9 @@ if INTERPRETED:
         signal_set,
         symm_at,
         tile_begin,
+        tile_end,
         transfer,
+        transfer_begin,
         wait,
         wait_all,
     )
@@ -52,7 +55,9 @@ else:
         signal_set,
         symm_at,
         tile_begin,
+        tile_end,
         transfer,
+        transfer_begin,
         wait,
         wait_all,
     )
@@ -94,6 +99,7 @@ from tilelink.runtime.device.numeric import (
     silu,
     tanh,
 )
+from tilelink.runtime.device.tracing import trace_lane
 
 __all__ = [
     "INTERPRETED",
@@ -125,7 +131,12 @@ __all__ = [
     "putmem_signal_block",
     "SIGNAL_SET",
     "SIGNAL_ADD",
+    "BLOCK",
+    "WARP",
+    "trace_lane",
     "tile_begin",
+    "tile_end",
+    "transfer_begin",
     "transfer",
     "mod",
     "floordiv",

@@ -15,16 +15,40 @@ They are constexpr globals: Triton hashes those into a kernel's cache key, so a 
 * `bar.sync` is inside the text: Triton's own barrier operation in a loop switches off the loop's pipelining.
 
 Labels and registers are local to the braces, so a text may appear any number of times in a kernel.
+
+Texts are written for the threads of a scope: all of a block, or the one warp that a program is where a block has
+several programs. Their fields are {thread}, the number of a thread, {threads}, how many there are, {barrier}, which
+waits for them, and what a text says of its own.
 """
+
+from typing import NamedTuple
 
 import triton.language as tl
 
 from tilelink.runtime.spans import BEGUN, CAPACITY, COUNT, HEAD, RECORD
 
+
+class Threads(NamedTuple):
+    """The threads of a program, as PTX names them."""
+
+    thread: str
+    threads: str
+    barrier: str
+
+
+BLOCK_THREADS = Threads(thread="%tid.x", threads="%ntid.x", barrier="bar.sync 0;")
+WARP_THREADS = Threads(thread="%laneid", threads="32", barrier="bar.warp.sync 0xffffffff;")
+
+
+def _of(threads: Threads, text: str, **fields: str) -> tl.constexpr:
+    """A text for the threads of a scope."""
+    return tl.constexpr(text.format(**threads._asdict(), **fields))
+
+
 # $0 token, $1 counter, $2 target
 _POLL = """{{
 .reg .pred %p; .reg .b32 %v;
-mov.u32 %v, %tid.x;
+mov.u32 %v, {thread};
 setp.ne.u32 %p, %v, 0;
 @%p bra DONE;
 POLL:
@@ -33,7 +57,7 @@ sub.s32 %v, %v, $2;
 setp.lt.s32 %p, %v, 0;
 @%p bra POLL;
 DONE:
-bar.sync 0;
+{barrier}
 {after}
 mov.u32 $0, 0;
 }}"""
@@ -42,7 +66,7 @@ mov.u32 $0, 0;
 # waits behind another
 _POLL_ALL = """{{
 .reg .pred %p; .reg .b32 %i, %v; .reg .b64 %at;
-mov.u32 %i, %tid.x;
+mov.u32 %i, {thread};
 NEXT:
 setp.ge.u32 %p, %i, $3;
 @%p bra DONE;
@@ -54,11 +78,11 @@ ld.acquire.sys.global.b32 %v, [%at];
 sub.s32 %v, %v, $2;
 setp.lt.s32 %p, %v, 0;
 @%p bra POLL;
-mov.u32 %v, %ntid.x;
+mov.u32 %v, {threads};
 add.u32 %i, %i, %v;
 bra NEXT;
 DONE:
-bar.sync 0;
+{barrier}
 {after}
 mov.u32 $0, 0;
 }}"""
@@ -67,7 +91,7 @@ mov.u32 $0, 0;
 # The first wait of a rank that outlives the budget writes the block; once it is tripped, every wait gives up at once.
 _POLL_WITH_DEADLINE = """{{
 .reg .pred %p; .reg .b32 %v, %d; .reg .b64 %start, %now, %budget, %word;
-mov.u32 %v, %tid.x;
+mov.u32 %v, {thread};
 setp.ne.u32 %p, %v, 0;
 @%p bra DONE;
 ld.global.b64 %budget, [$3];
@@ -103,7 +127,7 @@ mov.u32 %v, %ctaid.x;
 cvt.u64.u32 %word, %v;
 st.global.b64 [$3+56], %word;
 DONE:
-bar.sync 0;
+{barrier}
 {after}
 mov.u32 $0, 0;
 }}"""
@@ -112,17 +136,17 @@ mov.u32 $0, 0;
 _SIGNAL = """{{
 .reg .pred %p; .reg .b32 %v;
 {before}
-bar.sync 0;
-mov.u32 %v, %tid.x;
+{barrier}
+mov.u32 %v, {thread};
 setp.eq.u32 %p, %v, 0;
 @%p {operation};
 mov.u32 $0, 0;
 }}"""
 
 # $1 lane, $2 kind; how a lane lies in memory is in runtime/spans.py
-TRACE_BEGIN = tl.constexpr(f"""{{
+_TRACE_BEGIN = f"""{{{{
 .reg .pred %p; .reg .b32 %v; .reg .b64 %now, %at;
-mov.u32 %v, %tid.x;
+mov.u32 %v, {{thread}};
 setp.ne.u32 %p, %v, 0;
 @%p bra DONE;
 mul.wide.u32 %at, $2, 8;
@@ -131,13 +155,13 @@ mov.u64 %now, %globaltimer;
 st.global.b64 [%at+{8 * BEGUN}], %now;
 DONE:
 mov.u32 $0, 0;
-}}""")
+}}}}"""
 
 # $1 lane, $2 kind, $3 stage, $4 tile, $5 and $6 what the kind says more; what finds no room is only counted
 _TRACE_END = f"""{{{{
 .reg .pred %p; .reg .b32 %v; .reg .b64 %now, %begin, %count, %room, %at, %next, %what, %more;
 {{before}}
-mov.u32 %v, %tid.x;
+mov.u32 %v, {{thread}};
 setp.ne.u32 %p, %v, 0;
 @%p bra DONE;
 mov.u64 %now, %globaltimer;
@@ -163,8 +187,6 @@ st.global.b64 [%at+{8 * HEAD + 24}], %now;
 DONE:
 mov.u32 $0, 0;
 }}}}"""
-TRACE_END = tl.constexpr(_TRACE_END.format(before=""))
-TRACE_END_ALL = tl.constexpr(_TRACE_END.format(before="bar.sync 0;"))
 
 # The word is the whole message, so nothing is released with it: a fence would take longer in one direction.
 # $1 own word, $2 the peer's word, $3 where (sent, the peer's time, received) go, $4 the time at which to give up
@@ -220,26 +242,24 @@ _ADD = "red.release.{scope}.global.add.u32 [$1], $2"
 _SET = "st.release.{scope}.global.b32 [$1], $2"
 
 
-def _signal(operation: str, scope: str, tma: bool) -> tl.constexpr:
-    before = _STORES_DONE if tma else ""
-    return tl.constexpr(_SIGNAL.format(before=before, operation=operation.format(scope=scope)))
+POLL = _of(BLOCK_THREADS, _POLL, after="")
+POLL_TMA = _of(BLOCK_THREADS, _POLL, after=_FENCE_PROXY)
+POLL_ALL = _of(BLOCK_THREADS, _POLL_ALL, after="")
+POLL_ALL_TMA = _of(BLOCK_THREADS, _POLL_ALL, after=_FENCE_PROXY)
+POLL_DEADLINE = _of(BLOCK_THREADS, _POLL_WITH_DEADLINE, after="")
+POLL_DEADLINE_TMA = _of(BLOCK_THREADS, _POLL_WITH_DEADLINE, after=_FENCE_PROXY)
+TRACE_BEGIN = _of(BLOCK_THREADS, _TRACE_BEGIN)
+TRACE_END = _of(BLOCK_THREADS, _TRACE_END, before="")
+TRACE_END_ALL = _of(BLOCK_THREADS, _TRACE_END, before=BLOCK_THREADS.barrier)
 
-
-POLL = tl.constexpr(_POLL.format(after=""))
-POLL_TMA = tl.constexpr(_POLL.format(after=_FENCE_PROXY))
-POLL_ALL = tl.constexpr(_POLL_ALL.format(after=""))
-POLL_ALL_TMA = tl.constexpr(_POLL_ALL.format(after=_FENCE_PROXY))
-POLL_DEADLINE = tl.constexpr(_POLL_WITH_DEADLINE.format(after=""))
-POLL_DEADLINE_TMA = tl.constexpr(_POLL_WITH_DEADLINE.format(after=_FENCE_PROXY))
-
-ADD_GPU = _signal(_ADD, "gpu", tma=False)
-ADD_SYS = _signal(_ADD, "sys", tma=False)
-ADD_GPU_TMA = _signal(_ADD, "gpu", tma=True)
-ADD_SYS_TMA = _signal(_ADD, "sys", tma=True)
-SET_GPU = _signal(_SET, "gpu", tma=False)
-SET_SYS = _signal(_SET, "sys", tma=False)
-SET_GPU_TMA = _signal(_SET, "gpu", tma=True)
-SET_SYS_TMA = _signal(_SET, "sys", tma=True)
+ADD_GPU = _of(BLOCK_THREADS, _SIGNAL, before="", operation=_ADD.format(scope="gpu"))
+ADD_SYS = _of(BLOCK_THREADS, _SIGNAL, before="", operation=_ADD.format(scope="sys"))
+ADD_GPU_TMA = _of(BLOCK_THREADS, _SIGNAL, before=_STORES_DONE, operation=_ADD.format(scope="gpu"))
+ADD_SYS_TMA = _of(BLOCK_THREADS, _SIGNAL, before=_STORES_DONE, operation=_ADD.format(scope="sys"))
+SET_GPU = _of(BLOCK_THREADS, _SIGNAL, before="", operation=_SET.format(scope="gpu"))
+SET_SYS = _of(BLOCK_THREADS, _SIGNAL, before="", operation=_SET.format(scope="sys"))
+SET_GPU_TMA = _of(BLOCK_THREADS, _SIGNAL, before=_STORES_DONE, operation=_SET.format(scope="gpu"))
+SET_SYS_TMA = _of(BLOCK_THREADS, _SIGNAL, before=_STORES_DONE, operation=_SET.format(scope="sys"))
 
 BARRIER = tl.constexpr("bar.sync 0;\nmov.u32 $0, 0;")
 BARRIER_TMA = tl.constexpr(f"bar.sync 0;\n{_FENCE_PROXY}\nmov.u32 $0, 0;")
@@ -249,29 +269,27 @@ FENCE = tl.constexpr("fence.acq_rel.sys; mov.u32 $0, 0;")
 QUIET_TMA = tl.constexpr("cp.async.bulk.wait_group 0; fence.proxy.async.global; fence.acq_rel.sys; mov.u32 $0, 0;")
 
 
-def _of_a_warp(text: tl.constexpr) -> tl.constexpr:
-    """The same for a program that is one warp of several: its lane 0 does what thread 0 does of others."""
-    own = text.value.replace("%tid.x", "%laneid").replace("%ntid.x", "32")
-    return tl.constexpr(own.replace("bar.sync 0;", "bar.warp.sync 0xffffffff;"))
-
-
-WARP_POLL = _of_a_warp(POLL_TMA)
-WARP_POLL_ALL = _of_a_warp(POLL_ALL_TMA)
-WARP_POLL_DEADLINE = _of_a_warp(POLL_DEADLINE_TMA)
-WARP_ADD_GPU = _of_a_warp(ADD_GPU_TMA)
-WARP_ADD_SYS = _of_a_warp(ADD_SYS_TMA)
-WARP_PUBLISH = tl.constexpr(f"{_STORES_DONE}\nbar.warp.sync 0xffffffff;\nmov.u32 $0, 0;")
-# $1 the counter, $2 by how much it goes up: lane 0 counts, behind all that the others have loaded
-WARP_COUNT = tl.constexpr("""{
+# Programs of one warp copy by the tensor memory accelerator, so theirs are all of that kind.
+WARP_POLL = _of(WARP_THREADS, _POLL, after=_FENCE_PROXY)
+WARP_POLL_ALL = _of(WARP_THREADS, _POLL_ALL, after=_FENCE_PROXY)
+WARP_POLL_DEADLINE = _of(WARP_THREADS, _POLL_WITH_DEADLINE, after=_FENCE_PROXY)
+WARP_ADD_GPU = _of(WARP_THREADS, _SIGNAL, before=_STORES_DONE, operation=_ADD.format(scope="gpu"))
+WARP_ADD_SYS = _of(WARP_THREADS, _SIGNAL, before=_STORES_DONE, operation=_ADD.format(scope="sys"))
+WARP_PUBLISH = tl.constexpr(f"{_STORES_DONE}\n{WARP_THREADS.barrier}\nmov.u32 $0, 0;")
+# $1 the counter, $2 by how much it goes up: lane 0 counts, after all that the others have loaded
+WARP_COUNT = _of(
+    WARP_THREADS,
+    """{{
 .reg .pred %p; .reg .b32 %v;
-bar.warp.sync 0xffffffff;
-mov.u32 %v, %laneid;
+{barrier}
+mov.u32 %v, {thread};
 setp.eq.u32 %p, %v, 0;
 @%p red.relaxed.gpu.global.add.u64 [$1], $2;
 mov.u32 $0, 0;
-}""")
-WARP_TRACE_BEGIN = _of_a_warp(TRACE_BEGIN)
-WARP_TRACE_END = _of_a_warp(TRACE_END)
+}}""",
+)
+WARP_TRACE_BEGIN = _of(WARP_THREADS, _TRACE_BEGIN)
+WARP_TRACE_END = _of(WARP_THREADS, _TRACE_END, before="")
 
 # AMD, as LLVM's memory model of gfx942 has it. Before a release every wave writes back its own stores and waits for
 # that (vmcnt counts stores too): the release by one wave would not wait for the others'.

@@ -1,7 +1,9 @@
 # pyright: basic, reportArgumentType=false
 """Pointers, signals and fences as Triton compiles them: PTX for NVIDIA, atomics for AMD.
 
-The functions that tell one program to signal or wait are called by all of its threads, and each is one signal.
+The functions that tell one program to signal or wait are called by all of its threads, and each is one signal. A
+program is a block of threads, or one warp of a block that has several programs (scope WARP): a barrier of the block
+would wait for the others too.
 """
 
 import triton
@@ -34,8 +36,15 @@ from tilelink.runtime.device.assembly import (
     SET_GPU_TMA,
     SET_SYS,
     SET_SYS_TMA,
+    WARP_ADD_GPU,
+    WARP_ADD_SYS,
+    WARP_POLL,
+    WARP_POLL_ALL,
+    WARP_POLL_DEADLINE,
+    WARP_PUBLISH,
 )
-from tilelink.runtime.device.mode import isa
+from tilelink.runtime.device.mode import BLOCK, WARP, isa
+from tilelink.runtime.device.tracing import NOTIFY, TILE, TRANSFER, WAIT, begin, end
 
 
 @triton.jit
@@ -50,125 +59,107 @@ def symm_at(table, rank, like):
 
 
 @triton.jit
-def wait(signals, channel, target, debug, STAGE: tl.constexpr, t):
+def wait(signals, channel, target, watch, stage: tl.constexpr, tile, trace=None, scope: tl.constexpr = BLOCK):
     """Waits until counter `channel` of the own pad has reached `target`, with acquire at system scope.
 
     signals: pointer to int32, the own pad. target: integer, taken modulo 2**32 as the counters are.
-    debug: None, or a pointer to the rank's debug block (see debug.py): then a wait that outlives the block's budget
-    writes itself there and returns, and so does every later wait at once. (A kernel's own parameter cannot be named
-    debug: Triton's launcher keeps that name for itself.)
-    STAGE, t: stage and tile, for that report.
+    watch: None, or a pointer to the rank's debug block (see debug.py): then a wait that outlives the block's budget
+    writes itself there and returns, and so does every later wait at once. It names the block of threads as its program.
+    stage, tile: for that report. trace: None, or the lane to which its span is written (see tracing.py).
+    scope: BLOCK, or WARP of a program that is one warp (sm_90).
     Returns an int32 zero that the compiler takes for unknown: pass it to `consume_token`.
     """
+    begin(trace, WAIT, scope)
+    aim = tl.cast(target, tl.int32)
     if isa() == "amdgcn":
-        token = _wait_amd(signals + channel, tl.cast(target, tl.int32), channel, debug, STAGE, t)
-    elif debug is None:
-        token = _wait_ptx(signals + channel, tl.cast(target, tl.int32))
+        token = _wait_amd(signals + channel, aim, channel, watch, stage, tile)
+    elif watch is None:
+        if scope == WARP:
+            token = _poll(WARP_POLL, signals + channel, aim)
+        elif isa() == "ptx90":
+            token = _poll(POLL_TMA, signals + channel, aim)
+        else:
+            token = _poll(POLL, signals + channel, aim)
+    elif scope == WARP:
+        token = _poll_with_deadline(WARP_POLL_DEADLINE, signals + channel, aim, channel, watch, stage, tile)
+    elif isa() == "ptx90":
+        token = _poll_with_deadline(POLL_DEADLINE_TMA, signals + channel, aim, channel, watch, stage, tile)
     else:
-        token = _wait_ptx_deadline(signals + channel, tl.cast(target, tl.int32), channel, debug, STAGE, t)
-    # Still zero and unknown, but now of known divisibility: loads behind it remain vector loads.
+        token = _poll_with_deadline(POLL_DEADLINE, signals + channel, aim, channel, watch, stage, tile)
+    end(trace, WAIT, stage, tile, channel, 0, scope)
+    # Still zero and unknown, but now of known divisibility: loads after it remain vector loads.
     return token * 1024
 
 
 @triton.jit
-def wait_all(signals, first, COUNT: tl.constexpr, target, debug, STAGE: tl.constexpr, t, STEP: tl.constexpr = 1):
-    """Waits until COUNT counters, every STEP-th from `first` on, have all reached `target`; else as `wait`."""
-    if isa() == "amdgcn":
-        token = _wait_each(signals, first, COUNT, target, debug, STAGE, t, STEP)
-    elif debug is None:
-        token = _wait_all_ptx(signals + first, tl.cast(target, tl.int32), COUNT, STEP) * 1024
+def wait_all(
+    signals, first, count: tl.constexpr, target, watch, stage: tl.constexpr, tile, step: tl.constexpr = 1,
+    scope: tl.constexpr = BLOCK,
+):  # fmt: skip
+    """Waits until `count` counters, every `step`-th from `first` on, have all reached `target`; else as `wait`."""
+    token = tl.cast(0, tl.int32)  # Gluon has no `full` without a layout
+    if isa() == "amdgcn" or watch is not None:
+        for number in range(0, count):
+            token += wait(signals, first + number * step, target, watch, stage, tile, scope=scope)
+    elif scope == WARP:
+        token = _poll_all(WARP_POLL_ALL, signals + first, tl.cast(target, tl.int32), count, step)
+    elif isa() == "ptx90":
+        token = _poll_all(POLL_ALL_TMA, signals + first, tl.cast(target, tl.int32), count, step)
     else:
-        token = _wait_each(signals, first, COUNT, target, debug, STAGE, t, STEP)
+        token = _poll_all(POLL_ALL, signals + first, tl.cast(target, tl.int32), count, step)
     return token
 
 
 @triton.jit
-def _wait_each(signals, first, COUNT: tl.constexpr, target, debug, STAGE: tl.constexpr, t, STEP: tl.constexpr):
-    token = tl.full((), 0, tl.int32)
-    for number in range(0, COUNT):
-        token += wait(signals, first + number * STEP, target, debug, STAGE, t)
-    return token
+def _poll(TEXT: tl.constexpr, pointer, target):
+    return tl.inline_asm_elementwise(TEXT, "=r,l,r", [pointer, target], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
-def _wait_all_ptx(pointer, target, COUNT: tl.constexpr, STEP: tl.constexpr):
-    arguments = [pointer, target, COUNT, STEP]
-    if isa() == "ptx90":
-        token = tl.inline_asm_elementwise(
-            POLL_ALL_TMA, "=r,l,r,r,r", arguments, dtype=tl.int32, is_pure=False, pack=1
-        )  # fmt: skip
-    else:
-        token = tl.inline_asm_elementwise(POLL_ALL, "=r,l,r,r,r", arguments, dtype=tl.int32, is_pure=False, pack=1)
-    return token
+def _poll_all(TEXT: tl.constexpr, pointer, target, count: tl.constexpr, step: tl.constexpr):
+    arguments = [pointer, target, count, step]
+    token = tl.inline_asm_elementwise(TEXT, "=r,l,r,r,r", arguments, dtype=tl.int32, is_pure=False, pack=1)
+    return token * 1024
 
 
 @triton.jit
-def _wait_ptx(pointer, target):
-    if isa() == "ptx90":
-        token = tl.inline_asm_elementwise(POLL_TMA, "=r,l,r", [pointer, target], dtype=tl.int32, is_pure=False, pack=1)
-    else:
-        token = tl.inline_asm_elementwise(POLL, "=r,l,r", [pointer, target], dtype=tl.int32, is_pure=False, pack=1)
-    return token
-
-
-@triton.jit
-def _wait_ptx_deadline(pointer, target, channel, debug, STAGE: tl.constexpr, t):
+def _poll_with_deadline(TEXT: tl.constexpr, pointer, target, channel, watch, stage: tl.constexpr, tile):
     # Inline assembly takes pointers of one type only.
-    block = debug.to(tl.int64)
-    tile = tl.cast(t, tl.int32)
-    channel = tl.cast(channel, tl.int32)
-    if isa() == "ptx90":
-        token = tl.inline_asm_elementwise(
-            POLL_DEADLINE_TMA,
-            "=r,l,r,l,r,r,r",
-            [pointer, target, block, STAGE, tile, channel],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-    else:
-        token = tl.inline_asm_elementwise(
-            POLL_DEADLINE,
-            "=r,l,r,l,r,r,r",
-            [pointer, target, block, STAGE, tile, channel],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-    return token
+    arguments = [pointer, target, watch.to(tl.int64), stage, tl.cast(tile, tl.int32), tl.cast(channel, tl.int32)]
+    return tl.inline_asm_elementwise(TEXT, "=r,l,r,l,r,r,r", arguments, dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
-def _wait_amd(pointer, target, channel, debug, STAGE: tl.constexpr, t):
+def _wait_amd(pointer, target, channel, watch, stage: tl.constexpr, tile):
     # Triton performs a scalar atomic on one thread and hands its result to all: no gate is needed.
     seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
-    if debug is None:
+    if watch is None:
         while seen - target < 0:
             seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
     else:
         start = _clock_amd()
-        budget = tl.load(debug)
-        late = tl.atomic_add(debug + 1, 0, sem="relaxed", scope="sys") != 0
+        budget = tl.load(watch)
+        late = tl.atomic_add(watch + 1, 0, sem="relaxed", scope="sys") != 0
         while (seen - target < 0) & (late == 0):
             seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
             late = (_clock_amd() - start) * AMD_CLOCK_NS >= budget
-            late = late | (tl.atomic_add(debug + 1, 0, sem="relaxed", scope="sys") != 0)
+            late = late | (tl.atomic_add(watch + 1, 0, sem="relaxed", scope="sys") != 0)
         if seen - target < 0:
-            _trip(debug, STAGE, t, channel, seen, target)
+            _trip(watch, stage, tile, channel, seen, target)
     tl.debug_barrier()
     return tl.inline_asm_elementwise(AMD_TOKEN, "=s,v", [seen], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
-def _trip(debug, STAGE: tl.constexpr, t, channel, seen, target):
+def _trip(watch, stage: tl.constexpr, tile, channel, seen, target):
     one = tl.full((), 1, tl.int64)
-    if tl.atomic_cas(debug + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
-        tl.store(debug + 2, STAGE)
-        tl.store(debug + 3, t)
-        tl.store(debug + 4, channel)
-        tl.store(debug + 5, seen)
-        tl.store(debug + 6, target)
-        tl.store(debug + 7, tl.program_id(0))
+    if tl.atomic_cas(watch + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
+        tl.store(watch + 2, stage)
+        tl.store(watch + 3, tile)
+        tl.store(watch + 4, channel)
+        tl.store(watch + 5, seen)
+        tl.store(watch + 6, target)
+        tl.store(watch + 7, tl.program_id(0))
 
 
 @triton.jit
@@ -203,31 +194,31 @@ def hold(value):
 
 @triton.jit
 def notify(
-    pad,
-    channel,
-    rank,
-    debug,
-    STAGE: tl.constexpr,
-    t,
-    REMOTE: tl.constexpr,
-    TMA: tl.constexpr = True,
-):
+    pad, channel, rank, watch, stage: tl.constexpr, tile, remote: tl.constexpr, tma: tl.constexpr = True,
+    trace=None, scope: tl.constexpr = BLOCK,
+):  # fmt: skip
     """Adds one to counter `channel` of the pad of `rank`, after all that the program has stored so far.
 
     pad: pointer to int32, that rank's pad (`symm_at(signal_table, rank, signals)`, or the own one).
-    REMOTE: another GPU reads the data or the counter; else the release reaches this GPU alone.
-    TMA: the program may have stored through descriptors; False saves the wait for those (before sm_90 it is nothing).
+    remote: another GPU reads the data or the counter; else the release reaches this GPU alone.
+    tma: the program may have stored through descriptors; False saves the wait for those (before sm_90 it is nothing).
+    trace, scope: as of `wait`; one warp always waits for its stores through descriptors.
     It may stand in a software-pipelined loop, which stays pipelined: there it publishes stores before that loop.
     """
-    signal_add(pad + channel, 1, REMOTE, TMA)
+    begin(trace, NOTIFY, scope)
+    if scope == WARP:
+        _signal_ptx(pad + channel, 1, WARP_ADD_SYS if remote else WARP_ADD_GPU)
+    else:
+        signal_add(pad + channel, 1, remote, tma)
+    end(trace, NOTIFY, stage, tile, rank, channel, scope)
 
 
 @triton.jit
-def notify_each(signals, table, ranks, channels, mask, debug, STAGE: tl.constexpr, t):
+def notify_each(signals, table, ranks, channels, mask, watch, stage: tl.constexpr, tile):
     """A notify of several counters at once: of counter `channels` in the pad of each of `ranks` where `mask` holds.
 
     table: pointer to int64[ranks], the addresses of all pads. ranks, channels: vectors of at most 32 integers as `mask`
-    is, or numbers. Else as `notify`, with REMOTE and without TMA. Each release is a thread's own; all are under way
+    is, or numbers. Else as `notify`, remote and without tma. Each release is a thread's own; all are under way
     together.
     """
     none = mask.to(tl.int32) * 0
@@ -240,36 +231,36 @@ def notify_each(signals, table, ranks, channels, mask, debug, STAGE: tl.constexp
 
 
 @triton.jit
-def signal_add(pointer, value, REMOTE: tl.constexpr, TMA: tl.constexpr = True):
+def signal_add(pointer, value, remote: tl.constexpr, tma: tl.constexpr = True):
     """Adds `value` to the int32 at `pointer` once, with release (arguments as for `notify`)."""
     value = tl.cast(value, tl.int32)
     if isa() == "amdgcn":
-        _release_amd(REMOTE)
-        tl.atomic_add(pointer, value, sem="release", scope="sys" if REMOTE else "gpu")
-    elif isa() == "ptx90" and TMA:
-        if REMOTE:
+        _release_amd(remote)
+        tl.atomic_add(pointer, value, sem="release", scope="sys" if remote else "gpu")
+    elif isa() == "ptx90" and tma:
+        if remote:
             _signal_ptx(pointer, value, ADD_SYS_TMA)
         else:
             _signal_ptx(pointer, value, ADD_GPU_TMA)
-    elif REMOTE:
+    elif remote:
         _signal_ptx(pointer, value, ADD_SYS)
     else:
         _signal_ptx(pointer, value, ADD_GPU)
 
 
 @triton.jit
-def signal_set(pointer, value, REMOTE: tl.constexpr, TMA: tl.constexpr = True):
+def signal_set(pointer, value, remote: tl.constexpr, tma: tl.constexpr = True):
     """Writes `value` to the int32 at `pointer` once, with release (arguments as for `notify`)."""
     value = tl.cast(value, tl.int32)
     if isa() == "amdgcn":
-        _release_amd(REMOTE)
-        tl.atomic_xchg(pointer, value, sem="release", scope="sys" if REMOTE else "gpu")
-    elif isa() == "ptx90" and TMA:
-        if REMOTE:
+        _release_amd(remote)
+        tl.atomic_xchg(pointer, value, sem="release", scope="sys" if remote else "gpu")
+    elif isa() == "ptx90" and tma:
+        if remote:
             _signal_ptx(pointer, value, SET_SYS_TMA)
         else:
             _signal_ptx(pointer, value, SET_GPU_TMA)
-    elif REMOTE:
+    elif remote:
         _signal_ptx(pointer, value, SET_SYS)
     else:
         _signal_ptx(pointer, value, SET_GPU)
@@ -281,8 +272,8 @@ def _signal_ptx(pointer, value, TEXT: tl.constexpr):
 
 
 @triton.jit
-def _release_amd(REMOTE: tl.constexpr):
-    if REMOTE:
+def _release_amd(remote: tl.constexpr):
+    if remote:
         tl.inline_asm_elementwise(AMD_RELEASE_SYS, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
     else:
         tl.inline_asm_elementwise(AMD_RELEASE_GPU, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
@@ -321,10 +312,15 @@ def quiet():
 
 
 @triton.jit
-def publish():
-    """A barrier of the program's threads: what they stored before it all of them load behind it, descriptors too."""
+def publish(scope: tl.constexpr = BLOCK):
+    """A barrier of the program's threads: what they stored before it all of them load after it, descriptors too.
+
+    A program of one warp ends with it too: it waits for its stores through descriptors.
+    """
     if isa() == "amdgcn":
         _release_amd(False)
+    elif scope == WARP:
+        tl.inline_asm_elementwise(WARP_PUBLISH, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
     elif isa() == "ptx90":
         tl.inline_asm_elementwise(BARRIER_TMA, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
     else:
@@ -332,12 +328,29 @@ def publish():
 
 
 @triton.jit
-def tile_begin(debug, STAGE: tl.constexpr, t):
-    """Marks the begin of tile `t`; a trace event when interpreted, nothing when compiled."""
-    pass
+def tile_begin(watch, stage: tl.constexpr, tile, trace=None, scope: tl.constexpr = BLOCK):
+    """Marks the begin of a tile: an event when interpreted, and a span in programs that are traced."""
+    begin(trace, TILE, scope)
 
 
 @triton.jit
-def transfer(debug, STAGE: tl.constexpr, t, TENSOR: tl.constexpr, rank, offset):
-    """Marks that tile `t` moves data of a tensor to or from `rank`, at element `offset` of its copy; as tile_begin."""
-    pass
+def tile_end(stage: tl.constexpr, tile, trace, scope: tl.constexpr = BLOCK):
+    """Marks the end of a tile, in programs that are traced."""
+    end(trace, TILE, stage, tile, 0, 0, scope)
+
+
+@triton.jit
+def transfer_begin(trace, scope: tl.constexpr = BLOCK):
+    """Marks the begin of a transfer before its first load, in programs that are traced."""
+    begin(trace, TRANSFER, scope)
+
+
+@triton.jit
+def transfer(
+    watch, stage: tl.constexpr, tile, tensor: tl.constexpr, rank, offset, trace=None, scope: tl.constexpr = BLOCK
+):  # fmt: skip
+    """Marks that a tile moved data of a tensor to or from `rank`, at element `offset` of its copy; as tile_begin.
+
+    It stands after the last store; stores need not have arrived, which a notify waits for.
+    """
+    end(trace, TRANSFER, stage, tile, rank, tensor, scope)

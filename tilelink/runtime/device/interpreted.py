@@ -11,13 +11,8 @@ import numpy as np
 import triton.language as tl
 
 from tilelink.runtime import monitor
-
-
-def number(value: Any) -> int:
-    """The Python integer in a scalar as the interpreter passes it: a tensor of one element, a constexpr, an int."""
-    if isinstance(value, tl.tensor):
-        return int(value.handle.data.item())
-    return int(value.value if isinstance(value, tl.constexpr) else value)
+from tilelink.runtime.device import tracing
+from tilelink.runtime.device.mode import BLOCK, number
 
 
 def wrapped(value: int) -> int:
@@ -30,19 +25,21 @@ def symm_at(table, rank, like):
     return base.to(like.dtype)
 
 
-def wait(signals, channel, target, debug, STAGE, t):
+def wait(signals, channel, target, watch, stage, tile, trace=None, scope=BLOCK):
+    tracing.begin(trace, tracing.WAIT, scope)
     expected = wrapped(number(target))
-    where = {"channel": number(channel), "expected": expected, "stage": number(STAGE), "tile": number(t)}
+    where = {"channel": number(channel), "expected": expected, "stage": number(stage), "tile": number(tile)}
     monitor.record("wait", where["stage"], where["tile"], where["channel"], expected)
     pointer = signals + channel
     while wrapped((seen := number(signal_read(pointer))) - expected) < 0:
         monitor.poll(seen=seen, **where)
+    tracing.end(trace, tracing.WAIT, stage, tile, channel, 0, scope)
     return 0
 
 
-def wait_all(signals, first, COUNT, target, debug, STAGE, t, STEP=1):
-    for one in range(number(COUNT)):
-        wait(signals, first + one * number(STEP), target, debug, STAGE, t)
+def wait_all(signals, first, count, target, watch, stage, tile, step=1, scope=BLOCK):
+    for one in range(number(count)):
+        wait(signals, first + one * number(step), target, watch, stage, tile)
     return 0
 
 
@@ -54,27 +51,29 @@ def hold(value):
     return value
 
 
-def notify(pad, channel, rank, debug, STAGE, t, REMOTE, TMA=True):
-    monitor.record("notify", number(STAGE), number(t), number(rank), number(channel))
-    signal_add(pad + channel, 1, REMOTE, TMA)
+def notify(pad, channel, rank, watch, stage, tile, remote, tma=True, trace=None, scope=BLOCK):
+    tracing.begin(trace, tracing.NOTIFY, scope)
+    monitor.record("notify", number(stage), number(tile), number(rank), number(channel))
+    signal_add(pad + channel, 1, remote, tma)
+    tracing.end(trace, tracing.NOTIFY, stage, tile, rank, channel, scope)
 
 
-def notify_each(signals, table, ranks, channels, mask, debug, STAGE, t):
+def notify_each(signals, table, ranks, channels, mask, watch, stage, tile):
     chosen = np.atleast_1d(mask.handle.data).astype(bool)  # where a part of it is a number, they are 0 and 1
     every = (np.broadcast_to(_numbers(one), chosen.shape)[chosen] for one in (ranks, channels))
     for rank, channel in zip(*every, strict=True):
-        notify(symm_at(table, int(rank), signals), int(channel), int(rank), debug, STAGE, t, True, False)
+        notify(symm_at(table, int(rank), signals), int(channel), int(rank), watch, stage, tile, True, False)
 
 
 def _numbers(value: Any) -> Any:
     return value.handle.data if isinstance(value, tl.tensor) else number(value)
 
 
-def signal_add(pointer, value, REMOTE, TMA=True):
+def signal_add(pointer, value, remote, tma=True):
     tl.atomic_add(pointer, wrapped(number(value)), sem="release", scope="sys")
 
 
-def signal_set(pointer, value, REMOTE, TMA=True):
+def signal_set(pointer, value, remote, tma=True):
     tl.atomic_xchg(pointer, wrapped(number(value)), sem="release", scope="sys")
 
 
@@ -91,13 +90,23 @@ def quiet():
     pass
 
 
-def publish():
+def publish(scope=BLOCK):
     pass
 
 
-def tile_begin(debug, STAGE, t):
-    monitor.record("tile", number(STAGE), number(t), 0, 0)
+def tile_begin(watch, stage, tile, trace=None, scope=BLOCK):
+    monitor.record("tile", number(stage), number(tile), 0, 0)
+    tracing.begin(trace, tracing.TILE, scope)
 
 
-def transfer(debug, STAGE, t, TENSOR, rank, offset):
-    monitor.record("transfer", number(STAGE), number(t), number(TENSOR), number(rank), number(offset))
+def tile_end(stage, tile, trace, scope=BLOCK):
+    tracing.end(trace, tracing.TILE, stage, tile, 0, 0, scope)
+
+
+def transfer_begin(trace, scope=BLOCK):
+    tracing.begin(trace, tracing.TRANSFER, scope)
+
+
+def transfer(watch, stage, tile, tensor, rank, offset, trace=None, scope=BLOCK):
+    monitor.record("transfer", number(stage), number(tile), number(tensor), number(rank), number(offset))
+    tracing.end(trace, tracing.TRANSFER, stage, tile, rank, tensor, scope)

@@ -34,7 +34,8 @@ and `epoch_at`, the state of launches, int64:
 import triton
 import triton.language as tl
 
-from tilelink.runtime.device.mode import INTERPRETED, isa
+from tilelink.runtime.device.assembly import WARP_COUNT
+from tilelink.runtime.device.mode import BLOCK, INTERPRETED, WARP, isa
 
 if INTERPRETED:
     from tilelink.runtime.device.interpreted import fence
@@ -140,12 +141,20 @@ def set_flags(signals, flags, values, launch, count):
 
 
 @triton.jit
-def count_program(edge, epoch_at):
-    """Counts a program that ends; the launches behind this one see it, and nobody waits for it."""
+def count_program(edge, epoch_at, scope: tl.constexpr = BLOCK):
+    """Counts a program that ends; later launches see it, and none of this one waits for it. scope: as of `wait`."""
     if edge is not None:
         on = tl.load(edge + ON)
-        tl.debug_barrier()  # all threads have asked for the number of the launch
-        tl.atomic_add(epoch_at + COUNTED, on, sem="relaxed", scope="gpu")
+        if scope == WARP:
+            _count_warp(epoch_at + COUNTED, on)
+        else:
+            tl.debug_barrier()  # all threads have asked for the number of the launch
+            tl.atomic_add(epoch_at + COUNTED, on, sem="relaxed", scope="gpu")
+
+
+@triton.jit
+def _count_warp(counter, on):
+    tl.inline_asm_elementwise(WARP_COUNT, "=r,l,l", [counter, on], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit

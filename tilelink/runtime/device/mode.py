@@ -1,5 +1,5 @@
 # pyright: basic
-"""Which mode kernels run in, and for which instruction set they are being compiled."""
+"""Which mode kernels run in, for which instruction set they are being compiled, and which threads a program has."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +10,17 @@ from triton import knobs
 
 # triton.jit decides by the same knob, when a function is decorated; so does the device library, once.
 INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
+
+
+BLOCK, WARP = tl.constexpr("block"), tl.constexpr("warp")
+"""The threads of a program: all of its block, or one warp of a block that has several programs."""
+
+
+def number(value: Any) -> int:
+    """The Python integer in a scalar as the interpreter passes it: a tensor of one element, a constexpr, an int."""
+    if isinstance(value, tl.tensor):
+        return int(value.handle.data.item())
+    return int(value.value if isinstance(value, tl.constexpr) else value)
 
 
 def portable(function: Callable[..., Any]) -> Any:
