@@ -203,6 +203,14 @@ def test_what_comes_behind_a_full_round_is_dealt_out_evenly(mid: str, after: str
     assert [done.count(program) for program in range(4)] == found
 
 
+def test_lines_of_a_schedule_may_come_in_any_order() -> None:
+    """Rounds are filled from the first loop to the last one: what one moves decides who is free for the next."""
+    *lines, mid, after = THREE.splitlines(keepends=True)
+    one, other = (three(", fill 2", ", fill 2", "".join([*lines, *last])) for last in ((mid, after), (after, mid)))
+    assert other.schedule.stages != one.schedule.stages
+    assert other.kernels == one.kernels and totals(other) == totals(one)
+
+
 def test_what_filled_a_round_was_made_in_it() -> None:
     """The third stage waits for tiles of the second one that stood behind that round, were they dealt out evenly."""
     text = THREE.replace("s : out [B, B]", "s : local [B, B]")

@@ -83,6 +83,22 @@ def test_a_whole_dimension_counts_and_copies_do_not() -> None:
     assert planned("tile(i=4096, j=4096)", "cpu", copied).tasks == 1
 
 
+@pytest.mark.parametrize(("warps", "blocks"), [(4, 3), (8, 3), (2, 2), (1, 2)])
+def test_programs_of_fewer_than_four_warps_multiply_out_of_registers(warps: int, blocks: int) -> None:
+    """Then the block at hand takes no shared memory, only those on their way do."""
+    (need,) = least(planned(f"tile(i=128, j=128, k=64), stages 3, warps {warps}").bound)
+    assert need.buffers == blocks
+
+
+@pytest.mark.parametrize(("dtype", "item"), [("", 1), ("f32", 4)])
+def test_a_flat_loop_has_its_results_beside_its_operands(dtype: str, item: int) -> None:
+    text = TEXT.replace("y : out [M, N]", f"y : out [M, N] {dtype}")
+    bound = planned("tile(i=128, j=128, k=64), stages 3, warps 8, flat", text=text).bound
+    room = max(need.bytes for need in least(bound)) + item * 128 * 128
+    for least_room, said in ((room, None), (room - 1, "shared memory")):
+        assert does_not_fit(replace(bound, target=replace(bound.target, shared_memory=least_room))) == said
+
+
 def test_what_takes_all_of_shared_memory_fits() -> None:
     bound = planned("tile(i=128, j=256, k=64), stages 4, warps 8").bound
     most = max(need.bytes for need in least(bound))

@@ -43,6 +43,12 @@ def test_ring_order_starts_beside_the_own_rank() -> None:
     assert sequence(order, 4, rank=2) == [3, 0, 1, 2]
 
 
+def test_orders_without_a_start_begin_at_zero() -> None:
+    kinds = (("sequence", -1, 1, [0, 3, 2, 1]), ("xor", 1, 1, [0, 1, 2, 3]), ("hierarchical", 1, 2, [0, 1, 2, 3]))
+    for kind, step, group, values in kinds:
+        assert sequence(IndexOrder(index="s", kind=kind, step=step, group=group), 4, rank=1) == values
+
+
 def test_xor_order_pairs_ranks() -> None:
     order = IndexOrder(index="p", kind="xor", start=RANK)
     by_rank = [sequence(order, 4, rank=r) for r in range(4)]
@@ -76,6 +82,7 @@ def test_every_order_is_a_permutation(counts: dict[str, int], band: int, step: i
     ("order", "n", "text"),
     [
         (IndexOrder(index="s", kind="sequence", step=2), 4, "step +2 does not reach every one of 4 values"),
+        (IndexOrder(index="s", kind="sequence", step=2), 2, "step +2 does not reach every one of 2 values"),
         (IndexOrder(index="s", kind="xor"), 3, "xor order over 3 values"),
         (IndexOrder(index="s", kind="permutation", values=(0, 0, 1)), 3, "[0, 0, 1] is no permutation"),
         (IndexOrder(index="s", kind="hierarchical", group=3), 4, "hier(3) over 4 values"),

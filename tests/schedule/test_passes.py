@@ -13,6 +13,7 @@ from tilelink.cli import app
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.printer import print_program
 from tilelink.schedule.bound import Bound
+from tilelink.schedule.launch import announces_entry
 from tilelink.schedule.listing import listing
 from tilelink.schedule.passes import passes
 from tilelink.schedule.plan import make_plan
@@ -134,6 +135,15 @@ def test_a_listing_says_how_tiles_are_cut_and_copied_and_what_kernels_wait_for()
     assert "add: tile(i=32)" in lines
     (kernel,) = (line for line in lines if line.startswith("kernel add on stream main: "))
     assert kernel.endswith(", waits until peers have entered launch e")
+
+
+@pytest.mark.parametrize(("ranks", "announces"), [(1, False), (2, True), (4, True)])
+def test_a_rank_with_peers_tells_them_that_it_has_entered(ranks: int, announces: bool) -> None:
+    program = compiler.load("all_reduce").program("all_reduce_two_shot")
+    bound = compiler.bound(program, ranks=ranks, dims={"Ms": 64, "N": 64}, target="sm_90")
+    (kernel,) = bound.kernels
+    assert kernel.needs_entry
+    assert announces_entry(bound, kernel, bound.protocol) == announces
 
 
 def test_a_stage_that_an_earlier_one_waits_for_has_one_program_of_its_own() -> None:

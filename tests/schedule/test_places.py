@@ -125,6 +125,16 @@ def test_writes_through_a_table_are_of_the_rows_that_it_names(rows: list[int], s
     assert bool(found) == (said is not None)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_rank_has_rows_of_its_own(rank: int) -> None:
+    made = bound(stage("y[rows[:], j] = x[:, j]", domain="j: N"), dims={"M": 4, "N": 8, "S": 4}, head=GATHER)
+    rows = np.array([[0, 3, 2, 1], [3, 2, 1, 0]])
+    assert refusals(make_plan(made, {"rows": rows})) == []
+    rows[rank, 1] = rows[rank, 0]
+    (found, *_) = refusals(make_plan(made, {"rows": rows}))
+    assert f"rank {rank}, a tile" in found.message and "rows names it twice" in found.message
+
+
 def test_reads_through_a_table_need_only_the_rows_that_it_names() -> None:
     head = (
         "program p(M, N, S):\n    x : in [M, N]\n    c : local [M, N]\n    y : out [S, N]\n    rows : table [S] < M\n"
@@ -356,8 +366,40 @@ def test_a_name_keeps_nothing_of_the_round_before_the_last() -> None:
     head = looped("t = m", "m += sum(x[i, n], axis=1)").replace("y[i] = m", "y[i] = t")
     with pytest.raises(TileSizeError, match="keeps in t what it made of the last one"):
         bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=8)")
+    also = looped("t = sum(x[i, n], axis=1)", "u = t", "m += t").replace("y[i] = m", "y[i] = m + t")
+    with pytest.raises(TileSizeError, match="keeps in t what it made of the last one"):
+        bound("", dims={"M": 8, "N": 24}, head=also, schedule="tile(n=8)")
     kept = looped("t = m + sum(x[i, n], axis=1)", "m = t").replace("y[i] = m", "y[i] = t")
     assert bound("", dims={"M": 8, "N": 24}, head=kept, schedule="tile(n=8)").stages["a"].count("n") == 3
+
+
+@pytest.mark.parametrize(
+    ("lines", "safe"),
+    [
+        (("t = m * 2.0", "y[i] = t"), True),
+        (("if rank == 0:", "    t = m * 2.0", "y[i] = t"), False),
+        (("for (s: ranks):", "    t = m * 2.0", "y[i] = t"), False),
+        (("y[i] = t", "t = m * 2.0"), False),
+    ],
+)
+def test_what_is_surely_assigned_after_a_loop_may_be_read(lines: tuple[str, ...], safe: bool) -> None:
+    head = looped("t = sum(x[i, n], axis=1)", "m += t").replace("y[i] = m", "\n        ".join(lines))
+    assert bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=32)").stages["a"].count("n") == 1
+    if safe:
+        assert bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=8)").stages["a"].count("n") == 3
+        return
+    with pytest.raises(TileSizeError, match="keeps in t what it made of the last one"):
+        bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=8)")
+
+
+@pytest.mark.parametrize("product", ["dot(a, w[:, :])", "dot(w[:, :], a)"])
+def test_rounds_multiply_nothing_by_what_they_have_so_far(product: str) -> None:
+    """Smaller tiles are more rounds, and so more factors."""
+    head = looped("m += sum(x[i, n], axis=1)", f"a = {product}").replace("t = m", "a = w[:, :] * 1.0")
+    head = head.replace("y[i] = m", "y[i] = m + sum(sum(a, axis=1), axis=0)")
+    assert bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=32)").stages["a"].count("n") == 1
+    with pytest.raises(TileSizeError, match="combines them in a in a way that depends on it"):
+        bound("", dims={"M": 8, "N": 24}, head=head, schedule="tile(n=8)")
 
 
 @pytest.mark.parametrize(("around", "safe"), [("if ranks == 2:", True), ("for (s: ranks):", False)])
@@ -481,6 +523,7 @@ def test_integers_have_32_bits_and_divisors(coordinate: str, n: int, said: str |
         found = [error.message for error in refusals(make_plan(made))]
     except BindingError as error:
         found = [error.message]
+        assert error.location is not None and error.location.line == 5
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
 

@@ -256,6 +256,17 @@ def test_what_cannot_be_divided_says_why(why: str, body: list[str]) -> None:
     assert refused.value.hint == "take `split_tail` away"
 
 
+@pytest.mark.parametrize("value", ["dot(x[i, :], x[i, :].T)", "dot(x[i, :], v[:, i])"])
+def test_a_tile_of_one_index_with_itself_is_not_divided(value: str) -> None:
+    """Rows and columns have names of their own in what it would become."""
+    text = PRODUCT.replace("(i: M, j: N)", "(i: M)").replace("y[i, j]", "y[i, i]").replace(DOT, value)
+    text = text.replace("    y : out [M, N]", "    v : in [K, M]\n    y : out [M, M]")
+    module = tilelink.parse(text + "\n" + TEXT.format(", split_tail 4").replace("j=16, ", ""))
+    why = "its products are not the tile that its indices make"
+    with pytest.raises(ScheduleError, match=f"the tail of make cannot be split: {why}"):
+        bind(module.programs[0], module.schedules[0], {"M": 16, "N": 64, "K": 256}, 1, holding(4))
+
+
 def test_only_the_last_tiles_of_a_kernel_are_left_over() -> None:
     module = tilelink.load("ag_gemm")
     program = module.program("ag_gemm_in_place")

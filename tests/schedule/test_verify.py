@@ -25,6 +25,7 @@ from tilelink.schedule.bind import bind
 from tilelink.schedule.plan import NOTIFY, Plan, make_plan
 from tilelink.schedule.values import IndexOrder
 from tilelink.schedule.verify import refusals, verify
+from tilelink.schedule.verify.happens_before import HappensBefore
 from tilelink.target import CPU
 
 DIMS = {"M": 50, "Ms": 50, "N": 36, "K": 40}
@@ -277,3 +278,41 @@ def test_who_is_told_by_a_later_kernel_may_read_what_an_earlier_one_wrote(schedu
     found = refusals(planned(f"{BEHIND_A_KERNEL}{schedule}\n", numbers={"M": 20}))
     assert (found == []) == safe, found
     assert safe or type(found[0]) is OrderingError
+
+
+OWN = "program p(N):\n    x : in [N]\n    c : local [4, 2, N]\n    y : out [4, N]\n    compute a(j: N):\n        {}\n"
+
+
+def own(*lines: str) -> Plan:
+    return planned(OWN.format("\n        ".join(lines)), ranks=1, numbers={"N": 8})
+
+
+def test_the_first_element_that_nobody_writes_is_named() -> None:
+    found = refusals(own("y[1, j] = x[j]", "y[2, j] = x[j]"))
+    assert [error.message for error in found] == ["y[0, 0] of rank 0 is never written"]
+
+
+def test_what_writes_an_element_twice_is_shown_and_not_what_writes_beside_it() -> None:
+    (found,) = refusals(own(*(f"y[{row}, j] = x[j]" for row in (0, 1, 2, 3, 1))))
+    assert "writes y[1, 0] of rank 0, which is written 2 times" in found.message
+    assert (found.location and found.location.line) == 10 and (found.related and found.related.line) == 7
+
+
+def test_writes_that_fill_a_read_together_may_reach_beyond_it() -> None:
+    """The second write is of one column of all rows, of which the read has one."""
+    lines = ["c[1, 1, j] = x[j]", "c[:, 0, j] = x[j]", "t = c[1, :, j]", "c[1, :, j] = t * 2.0", "y[:, j] = x[j]"]
+    assert refusals(own(*lines)) == []
+
+
+def test_what_one_notify_orders_takes_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large plan these are nearly all questions, and each search goes through all of its lanes."""
+    searched: list[int] = []
+    monkeypatch.setattr(HappensBefore, "reach", lambda _, lane, key: searched.append(lane) or {})
+    assert refusals(planned(HEAD + SEND + NOTICE + ADD)) == [] == searched
+
+
+def test_nothing_happens_before_itself() -> None:
+    plan = planned(HEAD + SEND + NOTICE + ADD)
+    a, order = plan.accesses, HappensBefore(plan=plan)
+    assert not order.before(a.task, a.position, a.task, a.position).any()
+    assert order.before(a.task, a.position, a.task, a.position + 1).all()

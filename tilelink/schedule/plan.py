@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from tilelink.ir.depth import deep
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.program import Assign, Barrier, For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.program import Assign, Barrier, For, If, Notify, Read, Region, Statement, Store, Transfer, Value, Wait
 from tilelink.ir.scalar import Binary, Env, Lookup, Scalar, evaluate
-from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, statements, value_of
+from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, statements
 from tilelink.schedule.bound import Bound, BoundStage, Kernel
 from tilelink.schedule.columns import Ints, expand, join
 from tilelink.schedule.orders import TILE
@@ -379,8 +379,10 @@ class _Collector:
                 self._signal(stage, number, NOTIFY, kind, region, rows)
             case Barrier():
                 self._barriers.append((rows.task, rows.position))
+            case Assign(value=value) | Store(value=value) | Transfer(source=value):
+                self._data(stage, number, statement, value, rows)
             case _:
-                self._data(stage, number, statement, rows)
+                pass
 
     def _divided(self, number: int, expr: Binary, rows: _Rows) -> _Rows:
         """The rows whose divisor is not zero; of the others the first is a fault."""
@@ -415,11 +417,11 @@ class _Collector:
         )
         self._block(stage, loop.body, inner)
 
-    def _data(self, stage: BoundStage, number: int, statement: Statement, rows: _Rows) -> None:
-        value = value_of(statement)
-        for region in reads(value) if value is not None else []:
+    def _data(self, stage: BoundStage, number: int, statement: Statement, value: Value, rows: _Rows) -> None:
+        """value: what the statement computes."""
+        for region in reads(value):
             self._access(stage, number, READ, region, rows)
-        for name in self._unsure.keys() & (local_names(value) if value is not None else set[str]()):
+        for name in self._unsure.keys() & local_names(value):
             self._unsure[name].read.append((number, rows.task, rows.position))
         match statement:
             case Assign(name=name) if name in self._unsure:

@@ -29,7 +29,6 @@ from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.schedule.clauses.clause import Choices, Clause, count
 from tilelink.schedule.clauses.resource import RESOURCE
 from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
-from tilelink.schedule.columns import Ints
 from tilelink.schedule.orders import TILE
 from tilelink.schedule.plan import NOTIFY, WAIT, Signals, signals_of
 from tilelink.schedule.transform import free_name
@@ -43,14 +42,16 @@ SEARCHED_TILES = 2
 def _apply(bound: Bound) -> Bound:
     """The bound program with all stages cut in two that its schedule lets fill a round. Raises ScheduleError where one
     cannot."""
-    for part in bound.schedule.stages:
+    stages = [name for kernel in bound.kernels for loop in kernel.loops for name in loop.stages]
+    for name in stages:  # in the order of a kernel's loops: what fills a round moves all that comes after it
+        part = bound.schedule.stage(name)
         most = part[FILL]
         if most is None:
             continue
-        kernel = next(k for k in bound.kernels if part.name in k.stage_names)
-        at = next(n for n, loop in enumerate(kernel.loops) if part.name in loop.stages)
+        kernel = bound.kernel_of[name]
+        at = next(n for n, loop in enumerate(kernel.loops) if name in loop.stages)
         if reason := _reason(bound, kernel, at):
-            message = f"{part.name} cannot fill a round of other tiles: {reason}"
+            message = f"{name} cannot fill a round of other tiles: {reason}"
             raise ScheduleError(message, location=part.at("fill"), hint="take `fill` away")
         free = -kernel.loops[at].first % kernel.programs
         if head := min(most * free, _ready(bound, kernel, at)):
@@ -78,17 +79,14 @@ def _ready(bound: Bound, kernel: Kernel, at: int) -> int:
     late = np.zeros(sum(one.total for one in bound.stages.values()) * bound.ranks, bool)
     last = (kernel.loops[at].first - 1) // kernel.programs * kernel.programs
     for loop in kernel.loops:
+        if loop.width:
+            continue  # what fills a round was done before the last one, or that one is full
         for name in loop.stages:
-            tile = np.tile(np.arange(bound.stages[name].total), bound.ranks)
-            late[first_task[name] + np.arange(len(tile))] = _place(loop, tile, kernel.programs) >= last
+            place = loop.first + np.tile(np.arange(bound.stages[name].total), bound.ranks)
+            late[first_task[name] + np.arange(len(place))] = place >= last
     held = _held(signals, late)
     own = held[first_task[stage.name] :][: stage.total * bound.ranks]
     return int(np.min(np.flatnonzero(own) % stage.total, initial=stage.total))
-
-
-def _place(loop: Loop, tile: Ints, programs: int) -> Ints:
-    """The places of a loop's tiles in the rounds of so many programs; those that fill a round are all in that one."""
-    return np.full_like(tile, loop.first // programs * programs) if loop.width else loop.first + tile
 
 
 def _held(signals: Signals, late: Bools) -> Bools:

@@ -100,7 +100,7 @@ def split_reason(stage: Stage, typing: StageTyping) -> str | None:
     axes = {typing.type_of(p).axes for p in found}
     tiled = {d.name for d in stage.indices if d.name not in typing.scalar_indices}
     names = [axis.index for axis in next(iter(axes))]
-    if len(axes) > 1 or len(names) != 2 or set(names) != tiled:
+    if len(axes) > 1 or len(tiled) != 2 or set(names) != tiled:  # the names tell rows and columns apart
         return "its products are not the tile that its indices make"
     multiplied = [value for product in found for value in operands(product)]
     if not all(isinstance(v, Read) and sum(isinstance(c, Whole) for c in v.region.coords) == 1 for v in multiplied):
