@@ -127,9 +127,17 @@ def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
         if extent is None:
             hint = f"{arg.arg}: ranks, or {arg.arg}: Index = M"
             raise ParseError(f"index {arg.arg} has no extent", location=source.location(arg), hint=hint)
+        if default is not None and arg.annotation is not None and _word(arg.annotation) not in ("Index", "int"):
+            hint = f"{arg.arg}: {ast.unparse(default)}, or {arg.arg}: Index = {ast.unparse(default)}"
+            raise ParseError(f"index {arg.arg} has two extents", location=source.location(arg), hint=hint)
         indices.append(IndexSyntax(name=arg.arg, extent=extent, node=arg))
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
     return StageSyntax(kind=kinds[0], name=node.name, indices=tuple(indices), body=tuple(body), node=node)
+
+
+def _word(annotation: ast.expr) -> str:
+    """The last word of a type, which may stand in quotes."""
+    return _last(annotation).strip("'\"")
 
 
 def _last(node: ast.expr) -> str:
