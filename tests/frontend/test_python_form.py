@@ -16,14 +16,14 @@ def p(M, N):
     t = tilelink.table(M, bound=M)
     y = tilelink.output(M, N)
 
-    @tilelink.compute
+    {stage}
     def a({indices}):
         {body}
 """
 
 
-def read(body: str, indices: str = "i: M, j: N") -> Program:
-    text = FORM.format(body=body, indices=indices)
+def read(body: str = "y[i, j] = x[i, j]", indices: str = "i: M, j: N", stage: str = "@tilelink.compute") -> Program:
+    text = FORM.format(body=body, indices=indices, stage=stage)
     linecache.cache["form.py"] = (len(text), None, text.splitlines(keepends=True), "form.py")
     names: dict[str, Any] = {"tilelink": tilelink, "M": None, "N": None, "Index": int, "ranks": None}
     exec(compile(text, "form.py", "exec"), names)
@@ -31,7 +31,7 @@ def read(body: str, indices: str = "i: M, j: N") -> Program:
 
 
 def test_the_form_itself_is_a_program() -> None:
-    assert "y[i, j] = x[i, j]" in str(read("y[i, j] = x[i, j]", "i: Index = M, j=N"))
+    assert "y[i, j] = x[i, j]" in str(read(indices="i: Index = M, j=N"))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,16 @@ def test_what_the_language_lacks_is_refused_where_it_stands(body: str, message: 
     assert place is not None and (place.line, place.column) == (9, column) and refused.value.hint
 
 
-def test_an_index_has_one_extent() -> None:
-    with pytest.raises(TileLinkError, match="index i has two extents") as refused:
-        read("y[i, j] = x[i, j]", "i: ranks = M, j: Index = N")
-    assert refused.value.hint == "i: M, or i: Index = M"
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        ({"indices": "i: ranks = M, j: Index = N"}, "index i has two extents", "i: M, or i: Index = M"),
+        ({"indices": "i: M, j: N, *k"}, "parameters are plain names", "def a(i: Index = M, s: Index = ranks)"),
+        ({"stage": "@tilelink.compute()"}, "a is no stage", "one of them and without brackets"),
+        ({"stage": "@tilelink.comm\n    @tilelink.compute"}, "a is no stage", "one of them and without brackets"),
+    ],
+)
+def test_a_stage_and_its_indices_are_said_once(given: dict[str, str], message: str, hint: str) -> None:
+    with pytest.raises(TileLinkError, match=message) as refused:
+        read(**given)
+    assert hint in str(refused.value)

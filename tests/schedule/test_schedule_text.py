@@ -211,6 +211,12 @@ def test_the_part_that_is_wrong_is_underlined(line: str, message: str, underline
     assert error.location.text[begin : begin + error.location.length] == underlined
 
 
+def test_the_words_that_stand_for_themselves_are_among_those_offered() -> None:
+    with pytest.raises(ParseError, match="did not expect 'on' here") as caught:
+        parse_text(f"{COPY}schedule s for copy:\n    reuse_wait on\n")
+    assert str(caught.value.hint).endswith("; or `reuse_wait off`")
+
+
 def test_a_part_that_is_given_twice_names_both_places() -> None:
     with pytest.raises(ParseError) as caught:
         parse_schedule("schedule a for b:\n    f in g prologue, flat, in h epilogue\n")

@@ -332,7 +332,11 @@ class Scope:
 
     def _method(self, node: ast.Call, function: ast.Attribute) -> Value:
         if function.attr != "to":
-            raise self.unknown(node, function.attr, "method", ["to"])
+            name = function.attr
+            written = f"{name}(v, axis=0)" if name in REDUCTIONS else f"{name}(v)"
+            known = name in (*REDUCTIONS, *ELEMENTWISE, *DTYPES)
+            hint = f"it is a function: {written}" if known else "a tile has .T and .to(f32); all else are functions"
+            raise UnknownNameError(f"unknown method {function.attr!r}", location=self.location(node), hint=hint)
         self._arity(node, 1)
         dtype = self._dtype(node.args[0])
         return Cast(value=self.value(function.value), dtype=dtype, location=self.location(node))

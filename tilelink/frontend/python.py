@@ -46,9 +46,9 @@ def program(function: Callable[..., Any]) -> Program:
 def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
     tensors: list[TensorSyntax] = []
     stages: list[StageSyntax] = []
-    _plain_arguments(node, source)
+    hint = f"def {node.name}(M, N): values are given when the program is compiled"
+    _plain_arguments(node, source, hint)
     if node.args.defaults:
-        hint = f"def {node.name}(M, N): values are given when the program is compiled"
         raise ParseError("parameters are plain names", location=source.location(node.args.defaults[0]), hint=hint)
     for statement in node.body:
         match statement:
@@ -71,12 +71,11 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
     )
 
 
-def _plain_arguments(node: ast.FunctionDef, source: Source) -> None:
+def _plain_arguments(node: ast.FunctionDef, source: Source, way_out: str) -> None:
     own = node.args
     odd = [*own.posonlyargs, *own.kwonlyargs, *(a for a in (own.vararg, own.kwarg) if a)]
     if odd:
-        hint = f"def {node.name}(M, N): values are given when the program is compiled"
-        raise ParseError("parameters are plain names", location=source.location(odd[0]), hint=hint)
+        raise ParseError("parameters are plain names", location=source.location(odd[0]), hint=way_out)
 
 
 def _kind(arg: ast.arg) -> str:
@@ -116,9 +115,9 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
 def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
     kinds = [_last(d) for d in node.decorator_list]
     if len(kinds) != 1 or kinds[0] not in STAGES:
-        hint = "put @tilelink.comm or @tilelink.compute above it"
+        hint = "put @tilelink.comm or @tilelink.compute above it, one of them and without brackets"
         raise StageError(f"{node.name} is no stage", location=source.location(node), hint=hint)
-    _plain_arguments(node, source)
+    _plain_arguments(node, source, f"def {node.name}(i: Index = M, s: Index = ranks): its indices, by name")
     indices: list[IndexSyntax] = []
     own = node.args
     defaults: list[ast.expr | None] = [None] * (len(own.args) - len(own.defaults)) + [*own.defaults]
