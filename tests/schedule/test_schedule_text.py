@@ -184,6 +184,7 @@ COPY = "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute first(i: 
     ("line", "message", "underlined", "hint"),
     [
         ("firts on sm", "no stage 'firts'", "firts", "did you mean first? stages: first"),
+        ("x buffers 2", "buffers 2 of x, which no peer reaches", "buffers 2", "take `buffers` away"),
         ("xx buffers 2", "no tensor 'xx'", "xx", "did you mean x? tensors: x, y"),
         ("first tile(i=8), in fist", "no stage 'fist' to run in", "in fist", "did you mean first? stages: first"),
         ("first tile(i=8), warps 3", "3 warps for first", "warps 3", "one of 1, 2, 4, 8, 16, 32"),
