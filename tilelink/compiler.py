@@ -28,10 +28,10 @@ from tilelink.errors import (
     UnknownTargetError,
     did_you_mean,
 )
-from tilelink.frontend.checker import check, require_program
+from tilelink.frontend.checker import check
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.depth import deep
-from tilelink.ir.program import Program
+from tilelink.ir.program import Program, require_program
 from tilelink.ir.scalar import Int
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound

@@ -73,7 +73,7 @@ def _of_products(rng: random.Random, program: Program, entries: dict[str, dict[s
 
 def _of_tensor(rng: random.Random, tensor: Tensor) -> tuple[str, str]:
     dims = [n.name.lower() for n in tensor.shape if isinstance(n, Param)]
-    if dims and rng.random() < 0.5:
+    if dims and (not tensor.symmetric or rng.random() < 0.5):
         return "channel", f"channel({rng.choice(dims)}={rng.choice(TILES)})"
     return "buffers", f"buffers {rng.choice((1, 2, 2, 3))}"
 

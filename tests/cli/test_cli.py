@@ -73,6 +73,7 @@ def test_check_refuses_what_is_unsafe(tmp_path: Path) -> None:
         (("check", "FILE", "--set", "M=1e20"), "below 2**31"),
         (("check", "FILE", "--set", "M=200000000"), "a plan holds 4,194,304 tiles"),
         (("check", "FILE", "--set", "M"), "--set M sets nothing"),
+        (("check", "FILE", "--set", "M=yes"), "true or false for a bool"),
         (("check", "FILE", "--set", "Q=3"), "no parameter 'Q'"),
         (("check", "FILE", "--program", "thrice"), "no program 'thrice'"),
         (("check", "FILE", "--target", "sm_1"), "UnknownTargetError"),

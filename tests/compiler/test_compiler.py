@@ -14,6 +14,7 @@ from tilelink.errors import (
     BindingError,
     DeadlineError,
     DtypeError,
+    ParseError,
     RankError,
     ScheduleError,
     ShapeError,
@@ -22,6 +23,7 @@ from tilelink.errors import (
     UnknownTargetError,
     VerificationError,
 )
+from tilelink.ir.link import link
 from tilelink.ir.program import Program
 from tilelink.runtime import cpu
 from tilelink.runtime.job import Job, RunResult
@@ -164,6 +166,12 @@ def test_what_is_no_program_is_said_to_be_none() -> None:
     text: Any = TEXT
     with pytest.raises(BindingError, match="a str is not a program"):
         compiler.plan(text, ranks=2, dims=DIMS)
+    with pytest.raises(BindingError, match="a str is not a program"):
+        link(text)
+    for other in (None, b"program p(M):", Path("p.tl")):
+        with pytest.raises(ParseError, match=f"a {type(other).__name__} is not a text of programs") as refused:
+            compiler.parse(cast(Any, other))
+        assert "tilelink.load(FILE)" in str(refused.value)
     number: Any = "3"
     with pytest.raises(BindingError, match="'3' ranks"):
         compiler.plan(module.program(), ranks=number, dims=DIMS)

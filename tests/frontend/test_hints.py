@@ -27,6 +27,9 @@ program p(M, N, K):
         ("y[i, j] = y[i, j] % 2", "f", 7, 19, "no such operation on tiles", "//, % and ^ are of integers"),
         ("v = dot(x[i, :], w[j, :].T)\n        y[i, j] = v // 2", "f", 8, 19, "no such operation on tiles", "+ - * /"),
         ("y[i, j] = x[i, :] @ w[j, :]", "f", 7, 29, "w[j, :] is no rank", "dot(a, b) multiplies"),
+        ("y[i, j] = x[i, :].sum()", "f", 7, 19, "unknown method 'sum'", "it is a function: sum(v, axis=0)"),
+        ("y[i, j] = torch.relu(x[i, :])", "f", 7, 19, "unknown method 'relu'", "it is a function: relu(v)"),
+        ("y[i, j] = x[i, :].numpy()", "f", 7, 19, "unknown method 'numpy'", "a tile has .T and .to(f32)"),
         ("y[i, j] = 1.0", "pass", 6, 13, "a stage cannot be called 'pass'", "choose another"),
     ],
 )  # fmt: skip

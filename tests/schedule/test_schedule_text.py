@@ -184,6 +184,7 @@ COPY = "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute first(i: 
     ("line", "message", "underlined", "hint"),
     [
         ("firts on sm", "no stage 'firts'", "firts", "did you mean first? stages: first"),
+        ("x buffers 2", "buffers 2 of x, which no peer reaches", "buffers 2", "take `buffers` away"),
         ("xx buffers 2", "no tensor 'xx'", "xx", "did you mean x? tensors: x, y"),
         ("first tile(i=8), in fist", "no stage 'fist' to run in", "in fist", "did you mean first? stages: first"),
         ("first tile(i=8), warps 3", "3 warps for first", "warps 3", "one of 1, 2, 4, 8, 16, 32"),
@@ -209,6 +210,12 @@ def test_the_part_that_is_wrong_is_underlined(line: str, message: str, underline
     assert error.location is not None and error.location.text is not None
     begin = error.location.column - 1
     assert error.location.text[begin : begin + error.location.length] == underlined
+
+
+def test_the_words_that_stand_for_themselves_are_among_those_offered() -> None:
+    with pytest.raises(ParseError, match="did not expect 'on' here") as caught:
+        parse_text(f"{COPY}schedule s for copy:\n    reuse_wait on\n")
+    assert str(caught.value.hint).endswith("; or `reuse_wait off`")
 
 
 def test_a_part_that_is_given_twice_names_both_places() -> None:

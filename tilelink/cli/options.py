@@ -133,7 +133,8 @@ def setting(text: str) -> tuple[str, int | float | bool]:
                 return name.strip(), number
         except ValueError:
             continue
-    raise BindingError(f"--set {text} sets nothing", hint="write NAME=NUMBER, as in --set Ms=256 --set N=64")
+    hint = "write NAME=NUMBER, as in --set Ms=256 --set N=64, and true or false for a bool"
+    raise BindingError(f"--set {text} sets nothing", hint=hint)
 
 
 def imported(name: str) -> Any:

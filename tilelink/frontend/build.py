@@ -234,8 +234,8 @@ def _assign(scope: Scope, node: ast.stmt, target: ast.expr, value: Value) -> Sta
 def _loop(scope: Scope, node: ast.For) -> Statement:
     names = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
     match node.iter:
-        case ast.Call(func=ast.Name(id="tiles"), args=extents) if len(extents) == len(names):
-            pass
+        case ast.Call(func=ast.Name(id="tiles"), args=extents) as call if len(extents) == len(names):
+            scope.named_arguments(call)
         case _:
             hint = "for (s: ranks, j: S): in text, for s, j in tiles(ranks, S): in Python"
             raise ParseError("not a loop over tiles", location=scope.location(node), hint=hint)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from tilelink.errors import (
     AccountingError,
-    BindingError,
     CoverageError,
     DtypeError,
     DuplicateNameError,
@@ -42,23 +41,13 @@ from tilelink.ir.program import (
     Tensor,
     Transfer,
     Wait,
+    require_program,
 )
 from tilelink.ir.reach import away, reach_error
 from tilelink.ir.scalar import Compare, Index, Int, Logic, Lookup, Rank, Scalar, is_gather, walk
 from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import reads, stage_regions, stage_scalars, statements, value_of
-
-
-def require_program(program: object) -> None:
-    """Raises BindingError for what is none: callers need not be typed, and `load` gives a file with programs in it."""
-    if isinstance(program, Program):
-        return
-    names = [one.name for one in getattr(program, "programs", ()) if isinstance(one, Program)]
-    where = (
-        f"module.program({names[0]!r})" if names else "tilelink.load(FILE).program(), or tilelink.parse(TEXT).program()"
-    )
-    raise BindingError(f"a {type(program).__name__} is not a program", hint=f"take one: {where}")
 
 
 @deep()

@@ -114,6 +114,7 @@ class Scope:
                 name = _COMPARES[type(op)][0]
                 return Compare(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
             case ast.Call(func=ast.Name(id="min" | "max" as name), args=[left, right]):
+                self.named_arguments(node)
                 return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
             case ast.Subscript(value=ast.Name(id=table)) if table in self.tensors:
                 if self.tensors[table].space != "table":
@@ -152,6 +153,9 @@ class Scope:
                         "@ names the rank of a region; dot(a, b) multiplies",
                     )
                     raise ParseError(message, location=self.location(right), hint=hint)
+                if inner.rank is not None:
+                    hint = "a region lies on one rank: leave the other away"
+                    raise ParseError("two ranks of one region", location=self.location(node), hint=hint)
                 return replace(inner, rank=self.scalar(right), location=self.location(node))
             case ast.Subscript(value=ast.Name(id=name)):
                 tensor = self._tensor(node, name)
@@ -181,8 +185,15 @@ class Scope:
         if len(parts) > len(tensor.shape):
             message = f"{tensor.name} has {len(tensor.shape)} dimensions, not {len(parts)}"
             raise ShapeError(message, location=self.location(node), related=tensor.location, hint="one coordinate each")
-        coords = [Whole() if isinstance(p, ast.Slice) else self.scalar(p) for p in parts]
+        coords = [Whole() if self._is_whole(p) else self.scalar(p) for p in parts]
         return (*coords, *(Whole() for _ in range(len(tensor.shape) - len(parts))))
+
+    def _is_whole(self, node: ast.expr) -> bool:
+        """True for `:`; a slice with bounds, which only Python's grammar has, is refused."""
+        if isinstance(node, ast.Slice) and (node.lower or node.upper or node.step):
+            hint = "a coordinate is :, an index, offset + i, or a number; no slices"
+            raise ParseError("a slice with bounds", location=self.location(node), hint=hint)
+        return isinstance(node, ast.Slice)
 
     # Values --------------------------------------------------------------------------------------------------
 
@@ -267,7 +278,7 @@ class Scope:
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
         for part in parts:
             new = isinstance(part, ast.Constant) and part.value is None
-            if not (new or isinstance(part, ast.Slice)):
+            if not (new or self._is_whole(part)):
                 raise ParseError("a value is viewed with : and None", location=self.location(node), hint="v[:, None]")
         return tuple(isinstance(p, ast.Slice) for p in parts)
 
@@ -281,7 +292,8 @@ class Scope:
         if not isinstance(node.func, ast.Name):
             raise ParseError("not a function", location=place, hint="see the list of values in docs/language.md")
         name = node.func.id
-        if name in DTYPES and len(node.args) == 1:
+        if name in DTYPES:
+            self._arity(node, 1)
             return Cast(value=self.value(node.args[0]), dtype=name, location=place)
         if name in REDUCTIONS:
             return self._reduce(node, name)
@@ -314,12 +326,17 @@ class Scope:
     def _arity(self, node: ast.Call, *counts: int) -> None:
         if len(node.args) not in counts:
             wanted = " or ".join(map(str, counts))
-            message = f"{ast.unparse(node.func)} takes {wanted} arguments, not {len(node.args)}"
+            plural = "" if wanted == "1" else "s"
+            message = f"{ast.unparse(node.func)} takes {wanted} argument{plural}, not {len(node.args)}"
             raise ParseError(message, location=self.location(node), hint="see docs/language.md")
 
     def _method(self, node: ast.Call, function: ast.Attribute) -> Value:
         if function.attr != "to":
-            raise self.unknown(node, function.attr, "method", ["to"])
+            name = function.attr
+            written = f"{name}(v, axis=0)" if name in REDUCTIONS else f"{name}(v)"
+            known = name in (*REDUCTIONS, *ELEMENTWISE, *DTYPES)
+            hint = f"it is a function: {written}" if known else "a tile has .T and .to(f32); all else are functions"
+            raise UnknownNameError(f"unknown method {function.attr!r}", location=self.location(node), hint=hint)
         self._arity(node, 1)
         dtype = self._dtype(node.args[0])
         return Cast(value=self.value(function.value), dtype=dtype, location=self.location(node))

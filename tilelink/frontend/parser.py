@@ -55,9 +55,17 @@ class Module:
     schedules: tuple[Schedule, ...]
 
 
+def require_text(text: object) -> None:
+    """Raises ParseError for what is no text: callers need not be typed."""
+    if not isinstance(text, str):
+        hint = "parse takes the text itself; tilelink.load(FILE) reads a file"
+        raise ParseError(f"a {type(text).__name__} is not a text of programs", hint=hint)
+
+
 @deep()
 def parse_text(text: str, file: str = "<text>") -> Module:
     """Parse programs and schedules; raises ParseError and the builder's errors, SeveralErrors where there are more."""
+    require_text(text)
     lines = lines_of(text)
     mistakes = Mistakes()
     schedules: list[Schedule] = []

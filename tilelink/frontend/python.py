@@ -46,9 +46,9 @@ def program(function: Callable[..., Any]) -> Program:
 def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
     tensors: list[TensorSyntax] = []
     stages: list[StageSyntax] = []
-    _plain_arguments(node, source)
+    hint = f"def {node.name}(M, N): values are given when the program is compiled"
+    _plain_arguments(node, source, hint)
     if node.args.defaults:
-        hint = f"def {node.name}(M, N): values are given when the program is compiled"
         raise ParseError("parameters are plain names", location=source.location(node.args.defaults[0]), hint=hint)
     for statement in node.body:
         match statement:
@@ -71,12 +71,11 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
     )
 
 
-def _plain_arguments(node: ast.FunctionDef, source: Source) -> None:
+def _plain_arguments(node: ast.FunctionDef, source: Source, way_out: str) -> None:
     own = node.args
     odd = [*own.posonlyargs, *own.kwonlyargs, *(a for a in (own.vararg, own.kwarg) if a)]
     if odd:
-        hint = f"def {node.name}(M, N): values are given when the program is compiled"
-        raise ParseError("parameters are plain names", location=source.location(odd[0]), hint=hint)
+        raise ParseError("parameters are plain names", location=source.location(odd[0]), hint=way_out)
 
 
 def _kind(arg: ast.arg) -> str:
@@ -116,9 +115,9 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
 def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
     kinds = [_last(d) for d in node.decorator_list]
     if len(kinds) != 1 or kinds[0] not in STAGES:
-        hint = "put @tilelink.comm or @tilelink.compute above it"
+        hint = "put @tilelink.comm or @tilelink.compute above it, one of them and without brackets"
         raise StageError(f"{node.name} is no stage", location=source.location(node), hint=hint)
-    _plain_arguments(node, source)
+    _plain_arguments(node, source, f"def {node.name}(i: Index = M, s: Index = ranks): its indices, by name")
     indices: list[IndexSyntax] = []
     own = node.args
     defaults: list[ast.expr | None] = [None] * (len(own.args) - len(own.defaults)) + [*own.defaults]
@@ -127,9 +126,17 @@ def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
         if extent is None:
             hint = f"{arg.arg}: ranks, or {arg.arg}: Index = M"
             raise ParseError(f"index {arg.arg} has no extent", location=source.location(arg), hint=hint)
+        if default is not None and arg.annotation is not None and _word(arg.annotation) not in ("Index", "int"):
+            hint = f"{arg.arg}: {ast.unparse(default)}, or {arg.arg}: Index = {ast.unparse(default)}"
+            raise ParseError(f"index {arg.arg} has two extents", location=source.location(arg), hint=hint)
         indices.append(IndexSyntax(name=arg.arg, extent=extent, node=arg))
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
     return StageSyntax(kind=kinds[0], name=node.name, indices=tuple(indices), body=tuple(body), node=node)
+
+
+def _word(annotation: ast.expr) -> str:
+    """The last word of a type, which may stand in quotes."""
+    return _last(annotation).strip("'\"")
 
 
 def _last(node: ast.expr) -> str:

@@ -11,7 +11,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tilelink.ir.depth import deep
-from tilelink.ir.program import For, If, Notify, Program, Region, Stage, Statement, Store, Transfer, Wait
+from tilelink.ir.program import (
+    For,
+    If,
+    Notify,
+    Program,
+    Region,
+    Stage,
+    Statement,
+    Store,
+    Transfer,
+    Wait,
+    require_program,
+)
 from tilelink.ir.scalar import RANK
 from tilelink.ir.visitor import reads, statements, value_of
 
@@ -19,6 +31,7 @@ from tilelink.ir.visitor import reads, statements, value_of
 @deep()
 def link(program: Program) -> Program:
     """A program whose missing signals are in place; linking a linked program changes nothing."""
+    require_program(program)
     kinds = signal_kinds(program)
     stages = tuple(replace(s, body=_link_body(s.body, kinds, _signalled(s))) for s in program.stages)
     return replace(program, stages=stages)

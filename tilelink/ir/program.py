@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tilelink.errors import Location
+from tilelink.errors import BindingError, Location
 from tilelink.ir.scalar import Ranks, Scalar, Whole
 
 DTYPES = ("f16", "bf16", "f32", "i32", "bool")
@@ -305,3 +305,14 @@ class Program(Node):
     @cached_property
     def _stages(self) -> Mapping[str, Stage]:
         return {s.name: s for s in reversed(self.stages)}
+
+
+def require_program(program: object) -> None:
+    """Raises BindingError for what is none: callers need not be typed, and `load` gives a file with programs in it."""
+    if isinstance(program, Program):
+        return
+    names = [one.name for one in getattr(program, "programs", ()) if isinstance(one, Program)]
+    where = (
+        f"module.program({names[0]!r})" if names else "tilelink.load(FILE).program(), or tilelink.parse(TEXT).program()"
+    )
+    raise BindingError(f"a {type(program).__name__} is not a program", hint=f"take one: {where}")
