@@ -43,6 +43,13 @@ def test_divisible_tiles_have_no_masks() -> None:
     assert "i_0 < 100" in emitted(uneven).text
 
 
+@pytest.mark.parametrize(("name", "imported"), [("copy", False), ("softmax", True)])
+def test_a_module_imports_the_arithmetic_of_tiles_where_it_has_some(name: str, imported: bool) -> None:
+    text = emitted(samples.ALL[name].bound(ranks=1, target="cpu")).text
+    assert ("import tiles" in text) is imported
+    assert (re.search(r"\btiles\.", text) is not None) is imported
+
+
 def test_loads_behind_waits_consume_their_token() -> None:
     text = emitted(samples.ATTENTION.bound(ranks=2, target="sm_90")).text
     assert re.search(r"ready \+= dl\.wait\(", text)
@@ -86,6 +93,32 @@ def test_a_wait_for_evenly_spaced_counters_is_one(what: str, channel: str, expec
     result = emitted(Sample(text=text, numbers={"M": 32, "N": 64}).bound(ranks=4, target="sm_90")).text
     (line,) = (line for line in result.splitlines() if "ready += " in line)
     assert f"ready += dl.{expected.replace('SAID', 'watch=watch, stage=1, tile=tile')}" in line
+
+
+MOVED = """
+program moved(M):
+    x : in        [M]
+    h : symmetric [M]
+    y : out       [M]
+    comm send(i: M):
+        tile_push_data(h[i] @ (rank + 1), x[i])
+        producer_tile_notify(h[i] @ (rank + 1))
+    compute take(i: M // 2):
+        consumer_tile_wait(h[8 + i])
+        y[0 + i] = h[8 + i]
+    compute rest(i: M // 2):
+        y[M // 2 + i] = 0.0
+schedule s for moved:
+    send on sm, tile(i=16)
+    take on sm, tile(i=16)
+    h channel(i=64)
+"""
+
+
+def test_a_wait_whose_number_of_counters_moves_with_the_tile_is_a_loop() -> None:
+    """Tiles of 16 rows from row 8 on: only the last one, from 56 on, has rows of the second counter."""
+    text = emitted(Sample(text=MOVED, numbers={"M": 128}).bound(ranks=2, target="sm_90")).text
+    assert "for channel_0 in range(0, (i + 1) // 4 + 1):\n            ready += dl.wait(" in text
 
 
 RELAY = Sample(
@@ -300,6 +333,17 @@ program huge(B, M, N):
     source = emit(bound, {}).text
     assert "tl.cast(s, tl.int64) * 1073741824" in source
     assert "tl.cast(s - 1, tl.int64) * 1073741824" in source
+
+
+def test_offsets_of_rows_that_a_table_names_have_64_bits() -> None:
+    sample = Sample(text=samples.PICKED.text, numbers={"B": 20, "M": 65536, "K": 40000, "N": 8})
+    assert "x + rows_0.to(tl.int64)[:, None] * 40000" in emit(sample.bound(ranks=1, target="cpu"), {}).text
+
+
+@pytest.mark.parametrize(("rows", "wide"), [(2**15 - 1, False), (2**15, True)])
+def test_offsets_have_64_bits_where_the_end_of_a_tensor_is_no_i32(rows: int, wide: bool) -> None:
+    sample = Sample(text=samples.COPY.text.replace("[K, K]", "[K, 65536]"), numbers={"K": rows})
+    assert (".to(tl.int64)" in emitted(sample.bound(ranks=1, target="cpu")).text) is wide
 
 
 @pytest.mark.parametrize("name", ["tile", "tl", "x_peers", "ready"])

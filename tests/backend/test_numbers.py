@@ -86,6 +86,20 @@ def test_rows_picked_by_a_table() -> None:
     assert relative_error(outputs, expected) < 1e-5
 
 
+@pytest.mark.parametrize(("shape", "coords"), [("3, 20", "rank, :"), ("20, 3", ":, rank")])
+def test_rows_picked_by_a_row_or_a_column_of_a_table(shape: str, coords: str) -> None:
+    text = "program picked(M, N):\n    rows : table [SHAPE] < M\n    x : in [M, N]\n    y : out [20, N]\n"
+    text += "    compute f(j: N):\n        y[:, j] = x[rows[COORDS], j] * 2.0\n"
+    program = compiler.parse(text.replace("SHAPE", shape).replace("COORDS", coords)).program()
+    numbers = {"M": 30, "N": 24}
+    rows = np.random.default_rng(0).integers(0, 30, (2, *map(int, shape.split(", "))))
+    kernel = compiler.compile(program, None, ranks=2, dims=numbers, tables={"rows": rows})
+    (inputs,) = random_inputs(program, ranks=2, dims=numbers, dtype="f32", launches=1)
+    picked = [rows[rank][rank] if coords == "rank, :" else rows[rank][:, rank] for rank in range(2)]
+    expected = [2 * own["x"][which] for own, which in zip(inputs, picked, strict=True)]
+    assert relative_error([own["y"] for own in kernel(inputs)], expected) == 0
+
+
 CHOSEN = """program chosen(M):
     x : in [M]
     n : table [2] < 5

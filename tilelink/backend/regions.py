@@ -12,7 +12,7 @@ from tilelink.backend.shapes import power_of_two, strides
 from tilelink.backend.writer import Writer
 from tilelink.ir.mapping import Span, TileMap
 from tilelink.ir.program import Region
-from tilelink.ir.scalar import Env, Int, Scalar, Whole, evaluate
+from tilelink.ir.scalar import Env, Int, Lookup, Scalar, Whole, evaluate
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.schedule.bound import Bound, BoundStage
 
@@ -27,6 +27,12 @@ class Slice:
 
 Slices = Mapping[int, Slice]
 """By position from the last axis (-1, -2, ...): two axes of a tile may run along the same dimension."""
+
+
+def along(part: Slice | None, block: int) -> str:
+    """The places of a block along an axis: from the first one on, or from where a part of the axis begins."""
+    steps = f"tl.arange(0, {block})"
+    return f"{part.start} + {steps}" if part else steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,27 +132,22 @@ class Addresses:
         wide = self._wide(region) and not isinstance(span.start, Int)
         return f"tl.cast({self.scalar(span.start)}, tl.int64)" if wide else self.scalar(span.start, 6)
 
-    def _start(self, span: Span, within: str) -> str:
-        start = self.scalar(span.start, 5)
-        if within == "0":
-            return start
-        return within if start == "0" else f"{start} + {within}"
-
     def _offsets(self, region: Region, span: Span, axis: Axis, part: Slice | None) -> tuple[str, str | None]:
         """The element positions along one axis and the mask of those that exist."""
         block = self.block(axis, part)
-        within = part.start if part else "0"
-        if span.kind == "gather":
-            return self._gathered(span, axis, block, within)
-        name = self.writer.name(f"{axis.index or 'at'}")
-        start = self._start(span, within)
-        steps = f"tl.arange(0, {block})"
+        steps = along(part, block)
         wide = self._wide(region)
-        self.writer.let(name, f"({start} + {steps}){wide}" if start != "0" else f"{steps}{wide}")
+        if span.gather is not None:
+            name, mask = self._gathered(span.gather, steps, self.extent(axis))
+            return f"{name}{wide}", mask
+        name = self.writer.name(f"{axis.index or 'at'}")
+        start = self.scalar(span.start, 5)
+        places = steps if start == "0" else f"{start} + {steps}"
+        self.writer.let(name, f"({places}){wide}" if part or start != "0" else f"{places}{wide}")
         limits: list[str] = []
         size = self.extent(axis) if span.kind == "tile" else span.extent
         if block > size or (part and size % block):
-            limits.append(f"({within} + {steps} < {size})" if within != "0" else f"({steps} < {size})")
+            limits.append(f"({steps} < {size})")
         if span.kind == "tile" and not self._divides(span):
             limits.append(f"({name} < {self._limit(span)})")
         return name, " & ".join(limits) or None
@@ -167,16 +168,13 @@ class Addresses:
         first, last = self.bound.bounds(self.stage.name).of(span.start)
         return first >= 0 and last + span.size <= span.extent
 
-    def _gathered(self, span: Span, axis: Axis, block: int, within: str) -> tuple[str, str | None]:
-        gather = span.gather
-        if gather is None:
-            raise TypeError("a gather span without its table")
+    def _gathered(self, gather: Lookup, steps: str, size: int) -> tuple[str, str]:
+        """The positions that a table names, of which it has `size`, and the mask of those that exist."""
         table = strides(self.bound.tensors[gather.table].shape)
         name = self.writer.name(gather.table)
-        steps = f"{within} + tl.arange(0, {block})"
         inner = next(n for c, n in zip(gather.coords, table, strict=True) if isinstance(c, Whole))
         offset = self.scalar.lookup(gather.table, gather.coords).removeprefix("tl.load(").removesuffix(")")
-        mask = f"({steps} < {self.extent(axis)})"
+        mask = f"({steps} < {size})"
         self.writer.add(Load(name=name, pointers=f"{offset} + ({steps}) * {inner}", mask=mask))
         return name, mask
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from tilelink.backend import nodes
 from tilelink.backend.deferred import Deferred
 from tilelink.backend.descriptors import Descriptors, box_of
-from tilelink.backend.regions import Addresses, Slice, Slices
+from tilelink.backend.regions import Addresses, Slice, Slices, along
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, as_operands, in_kernel, nests, truth
 from tilelink.backend.words import literal
 from tilelink.errors import EmitError
@@ -282,7 +282,7 @@ class Values:
         axis, part = tile.axes[position], slices.get(position)
         extent, block = self.addresses.extent(axis), self.addresses.block(axis, part)
         limits: list[str] = []
-        steps = f"{part.start} + tl.arange(0, {block})" if part else f"tl.arange(0, {block})"
+        steps = along(part, block)
         if block > extent or (part and extent % block):
             limits.append(f"({steps} < {extent})")
         stage = self.addresses.stage
