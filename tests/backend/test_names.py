@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import symtable
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.backend.samples import emitted
 from tests.compiler.library import SIZES, cases, in_turn
 from tilelink import compiler
 from tilelink.backend.emit import emit
-from tilelink.backend.names import DERIVED, FRAME
+from tilelink.backend.names import DERIVED, FRAME, user_names
 from tilelink.errors import EmitError
 from tilelink.ir.program import Assign
 from tilelink.ir.visitor import statements
@@ -100,3 +101,33 @@ def test_a_tensor_is_not_called_as_the_module_of_a_users_function() -> None:
     bound = bind(compiler.parse(text).programs[0], None, {"M": 16}, 1, target("cpu"), "f32")
     with pytest.raises(EmitError, match="the name 'math' in stage f means something else"):
         emitted(bound)
+
+
+STATE = """program p(M, N):
+    q : in [M, N]
+    k : in [N, N]
+    y : out [M, N]
+    compute f(i: M):
+        v_m = q[i, :]
+        v = {first}
+        y[i, :] = {last} + v_m
+"""
+
+
+def test_names_like_those_of_a_softmax_state_are_taken_where_there_is_one() -> None:
+    def text(first: str, last: str) -> str:
+        module = compiler.parse(STATE.format(first=first, last=last))
+        return emitted(bind(module.programs[0], None, {"M": 16, "N": 16}, 1, target("cpu"), "f32")).text
+
+    assert "v_m = q_tile_0" in text("q[i, :] * 2.0", "v")
+    with pytest.raises(EmitError, match="the name 'v_m' in stage f means something else"):
+        text("online_softmax(f32)\n        v = attend(v, q[i, :], k[:, :], k[:, :], 1.0)", "finish(v)")
+
+
+@pytest.mark.parametrize("name", ["i", "v"])
+def test_a_tensor_that_a_pass_makes_is_not_called_as_an_index_or_a_value(name: str) -> None:
+    text = STATE.format(first="q[i, :] * 2.0", last="v")
+    bound = bind(compiler.parse(text).programs[0], None, {"M": 16, "N": 16}, 1, target("cpu"), "f32")
+    bound = replace(bound, tensors={**bound.tensors, name: bound.tensors["k"]})
+    with pytest.raises(EmitError, match=f"the name '{name}' in stage f means something else"):
+        user_names(bound, bound.stages["f"])

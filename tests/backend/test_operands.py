@@ -36,7 +36,17 @@ def test_what_is_computed_is_zero_beyond_the_contracted_axis(k: int) -> None:
     assert "tl.where" not in rendered("x[0, i, :]", "w[0, :, j]", k, "f32")
 
 
-@pytest.mark.parametrize(("left", "right"), [("x[0, i, :]", "b"), ("a", "w[0, :, j]"), ("a", "b"), ("a.T.T", "b.T.T")])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("x[0, i, :]", "b"),
+        ("a", "w[0, :, j]"),
+        ("a", "b"),
+        ("a.T.T", "b.T.T"),
+        ("x[0, i, :] * a", "w[0, :, j]"),
+        ("x[0, i, :]", "b + w[0, :, j]"),
+    ],
+)
 def test_a_name_that_holds_a_whole_tile_is_not_multiplied_in_slices(left: str, right: str) -> None:
     names = "a = exp(x[1, i, :])\n        b = exp(w[1, :, j])\n        y[i, j] ="
     sample = Sample(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.backend.samples import Sample, emitted
@@ -72,3 +74,11 @@ def test_a_number_that_a_loop_changes_has_a_type_before_it(value: str, one: str,
     """Loops of Triton carry no numbers of Python, and no name whose type changes."""
     lines = f"a = {value}", "for (s: 3):", f"    a = a + {one}", "y[i, :] = x[i, :] * a"
     assert f" a = {text}\n" in source("bf16", *lines)
+
+
+@pytest.mark.parametrize("value", ["0.5", "f32(rank)"])
+def test_a_number_is_a_block_of_f32_before_it_is_rounded_and_stored(value: str) -> None:
+    """What casts takes what the kernel has, and no numbers of Python."""
+    text = source("bf16", f"y[i, :] = {value}")
+    assert re.search(r" v_0 = tl\.full\(\(16, 64\), .*, tl\.float32\)\n", text)
+    assert "tiles.cast(v_0, tl.bfloat16)" in text

@@ -86,7 +86,7 @@ class QueueStatements:
             if span.kind == "gather":
                 hint = "rows chosen by a table are moved by programs: run the stage on sm"
                 raise EmitError("the copy engine cannot gather", location=region.location, hint=hint)
-            plain = span.kind != "tile" or (span.index is not None and self.stage.extents[span.index] % span.size == 0)
+            plain = span.kind != "tile" or self.stage.extents[str(span.index)] % span.size == 0
             sizes.append(str(span.size) if plain else f"{self.scalar(span.stop)} - ({self.scalar(span.start)})")
         return nodes.QueueBox(tensor=region.tensor, rank=self.scalar(tile_map.rank), low=low, sizes=tuple(sizes))
 

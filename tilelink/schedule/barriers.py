@@ -265,7 +265,7 @@ def accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool]]:
 
 def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ranks: int) -> str | None:
     """The one index whose every value gives a coordinate another value, on all ranks."""
-    if coordinate is None or isinstance(coordinate, Whole):
+    if not isinstance(coordinate, Scalar):
         return None
     if isinstance(coordinate, Index):
         return coordinate.name

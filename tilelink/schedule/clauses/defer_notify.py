@@ -59,7 +59,7 @@ def deferred_reason(body: tuple[Statement, ...]) -> str | None:
     every = [*statements(body)]
     if sum(isinstance(s, Notify) for s in every) > len(last):
         return "it also notifies before the end of a tile"
-    if any(isinstance(s, Wait) for s in statements(_up_to_last_product(body))):
+    if any(isinstance(s, Wait) for s in statements(_before_last_product(body))):
         return "it waits before its last product is over, and what it waits for may need the notify"
     if any(s.region.rank is not None for s in last):
         return "it notifies peers"
@@ -84,18 +84,18 @@ def _given_in(bound: Bound, stage: BoundStage) -> int | None:
 
 def _extent(axis: Axis, bound: Bound, stage: BoundStage) -> int:
     """Elements of a contracted axis."""
-    if axis.kind == "tile" and axis.index is not None:
+    if axis.index is not None:
         return stage.tiles[axis.index]
     return number_of(axis.dim, bound.numbers, bound.ranks) if axis.dim is not None else 1
 
 
-def _up_to_last_product(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """The statements of a tile up to the last one that multiplies, within sums or attention too; all if none does."""
+def _before_last_product(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """The statements of a tile before the last one that multiplies, within sums or attention too; all if none does."""
     found = [value_of(s) for s in body]
     multiply = [
         at for at, one in enumerate(found) if one is not None and any(isinstance(v, Dot | Attend) for v in values(one))
     ]
-    return body[: multiply[-1] + 1] if multiply else body
+    return body[: multiply[-1]] if multiply else body
 
 
 def _products(body: tuple[Statement, ...]) -> list[Dot]:
