@@ -116,6 +116,7 @@ TILE, NUMBER = Index(name="i"), Index(name="s")
         (add(binary("*", NUMBER, const(4)), TILE), 4, 8, True),
         (add(binary("*", const(4), NUMBER), TILE), 4, 8, True),
         (add(binary("-", const(8), binary("*", const(4), NUMBER)), TILE), 4, 8, True),
+        (add(mul(mul(NUMBER, const(4)), NUMBER), TILE), 4, 8, True),
         (add(NUMBER, TILE), 1, 1, True),
         (add(NUMBER, TILE), 2, 4, False),
     ],
@@ -130,6 +131,14 @@ def test_tiles_that_divide_channels_are_known_to_touch_one(
 def test_a_tile_ends_where_its_tensor_does() -> None:
     elements, _ = touched(mapped(Index(name="i"), {"i": 16}, {"i": 80}), channels(4), i=3)
     assert elements == set(range(48, 60))
+
+
+@pytest.mark.parametrize(
+    ("offset", "end", "inside"), [(0, 60, True), (0, 61, False), (8, 52, True), (8, 53, False), (-4, 20, False)]
+)
+def test_tiles_whose_first_and_last_rows_exist_lie_inside_their_tensor(offset: int, end: int, inside: bool) -> None:
+    (span,) = mapped(add(const(offset), TILE), {"i": 16}, {"i": end}).spans
+    assert span.inside is inside
 
 
 @pytest.mark.parametrize("channel", [1, 7, 60])

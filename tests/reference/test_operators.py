@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.reference import texts
+from tilelink.reference import trial
 
 RANKS = [1, 2, 3, 5]
 
@@ -65,3 +66,19 @@ def test_inputs_differ_by_rank_and_are_scaled_for_products() -> None:
     assert 0.9 < float((first["x"].float() @ second["x"].float().T).std()) < 1.1
     assert 0.8 < float(first["b"].float().std()) < 1.2
     assert first["n"].dtype == torch.int32
+
+
+INTEGERS = "program p(M):\n    x : in [M] i32\n    y : out [M] i32\n    compute f(i: M):\n        y[i] = x[i]\n"
+
+
+def test_integers_are_small_and_of_both_signs() -> None:
+    (inputs,) = texts.random_inputs(texts.program(INTEGERS), {"M": 2000}, 1, torch.float32, seed=1)
+    assert set(inputs["x"].tolist()) == set(range(-8, 9))
+
+
+def test_inputs_are_those_of_seed_0_where_none_is_given() -> None:
+    program, dims = texts.program(INTEGERS), {"M": 50}
+    one = {"program": program, "dims": dims, "ranks": 1, "dtype": "f32"}
+    for draw in (texts.random_inputs, lambda **how: trial.random_inputs(launches=1, **how)[0]):
+        default, same, other = (draw(**one, **seed)[0]["x"] for seed in ({}, {"seed": 0}, {"seed": 1}))
+        assert torch.equal(default, same) and not torch.equal(default, other)

@@ -189,6 +189,21 @@ def test_an_oracle_cannot_change_what_it_is_given() -> None:
     assert torch.equal(texts.one(named, {"M": 3, "N": 2}, x=x)["y"], x * 3)
 
 
+@pytest.mark.usefixtures("oracles")
+def test_a_called_module_is_imported_for_what_it_says_of_its_functions_unless_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_that_says.py").write_text(
+        "from tilelink.reference import oracle\noracle('module_that_says.twice', lambda tile: tile * 2)\n"
+    )
+    (tmp_path / "module_that_is_known.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    reference.oracle("module_that_is_known.twice", lambda tile: tile * 2)
+    x = torch.randn(3, 2)
+    for name in ("module_that_says", "module_that_is_known"):
+        assert torch.equal(texts.one(CALL.replace("mine.", f"{name}."), {"M": 3, "N": 2}, x=x)["y"], x * 2)
+
+
 def test_a_module_that_fails_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "module_that_fails.py").write_text("def twice(x):\n    return x\n1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -57,6 +57,20 @@ def sizes(case: Case) -> dict[str, int]:
     return {param.name: (48, 40, 32)[n % 3] for n, param in enumerate(own)} | numbers
 
 
+@pytest.mark.parametrize("schedule", ["parts", "filled"])
+def test_the_counters_of_a_pad_lie_side_by_side_after_every_pass(schedule: str) -> None:
+    """Those of signals for each buffer, then one for the entry of each rank and one for its end."""
+    module = parse_text(PARTS, "parts.tl")
+    case = module.programs[0], next(one for one in module.schedules if one.name == schedule)
+    for bound in on_the_way(case, 3, {"M": 64, "N": 64, "K": 2048}, SMALL).values():
+        own = [(grid.base, grid.count * grid.slots) for grid in bound.channels.values()]
+        end = 0
+        for first, count in sorted([*own, (bound.entered_base, bound.ranks), (bound.finished_base, bound.ranks)]):
+            assert first == end
+            end += count
+        assert end == bound.pad_size
+
+
 @pytest.mark.parametrize("case", in_turn(cases()), ids=name)
 def test_every_program_of_the_library_is_safe_after_every_pass(case: Case) -> None:
     if any(tensor.space == "table" for tensor in case[0].tensors):

@@ -179,8 +179,7 @@ def _span(
     if tile is None:
         return Span(kind="point", start=coord, size=1, extent=extent)
     offset, name = tile
-    own = mul(Index(name=name), const(tiles[name])) if extents[name] > tiles[name] else const(0)
-    start = add(offset, own)
+    start = add(offset, mul(Index(name=name), const(tiles[name])))
     end = add(offset, const(extents[name]))
     limit = binary("min", end, const(extent))
     exists = name in ends_with_tensor or (isinstance(end, Int) and isinstance(offset, Int) and limit == end)
