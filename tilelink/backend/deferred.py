@@ -28,8 +28,10 @@ class Deferred:
     remote: dict[int, bool]
     tile: str = field(init=False)
     channels: dict[int, str] = field(init=False)
+    statement: int = field(init=False, default=0)
+    """The number of the tile's statement that is rendered; those of the tile before are given in `stage.given_in`."""
     given: bool = field(init=False, default=False)
-    """Whether there is a product in which they are given; else they stay at the end of their tile."""
+    """Whether they have been rendered in a product."""
 
     def __post_init__(self) -> None:
         self.tile = self.writer.name("held_tile")
@@ -40,7 +42,8 @@ class Deferred:
 
         Not in one that stands in another loop, which would give them again and again.
         """
-        if self.given or extent <= NOTIFY_STEP * block or self.writer.depth > 1:
+        elsewhere = self.statement != self.stage.given_in or self.writer.depth > 1
+        if self.given or elsewhere or extent <= NOTIFY_STEP * block:
             return
         self.given = True
         with self.writer.block(f"if ({step} == {NOTIFY_STEP * block}) & ({self.tile} >= 0):"):
@@ -55,13 +58,11 @@ class Deferred:
     @property
     def before(self) -> tuple[str, ...]:
         """Lines before the loop over tiles."""
-        return tuple(f"{name} = {NONE}" for name in (self.tile, *self.channels.values())) if self.given else ()
+        return tuple(f"{name} = {NONE}" for name in (self.tile, *self.channels.values()))
 
     @property
     def after(self) -> tuple[str, ...]:
         """Lines behind the loop: the last tile has no next one."""
-        if not self.given:
-            return ()
         return (f"if {self.tile} >= 0:", *(f"    {line}" for line in self._notifies()))
 
     def _notifies(self) -> tuple[str, ...]:
