@@ -22,7 +22,6 @@ from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.schedule.plan import WAIT, Ints, Plan
 from tilelink.schedule.verify.refusal import refuse, where
 
-
 MOST_ORDERS = 24
 """Priorities of streams whose programs wait that are tried, at most."""
 
