@@ -87,6 +87,40 @@ def test_a_product_within_another_gives_nothing(L: int, times: int) -> None:
     assert text.count("dl.notify(") == 1 + times
 
 
+OVER_RANKS = """program over_ranks(M, N, K):
+    a : in    [M, ranks]
+    b : in    [ranks, N]
+    x : in    [M, K]
+    w : in    [K, N]
+    c : local [M, N]
+    d : out   [M, N]
+    y : out   [M, N]
+
+    compute make(i: M, j: N):
+        d[i, j] = dot(a[i, :], b[:, j])
+        c[i, j] = dot(x[i, :], w[:, j])
+        producer_tile_notify(c[i, j])
+
+    compute take(i: M, j: N):
+        consumer_tile_wait(c[i, j])
+        y[i, j] = c[i, j]
+
+schedule one for over_ranks:
+    make on sm, tile(i=16, j=16, k=32), defer_notify
+    take on sm(1), tile(i=16, j=16)
+"""
+
+
+def test_it_is_given_in_the_statement_that_the_pass_chose() -> None:
+    """A product over the ranks has steps of one element, so an earlier one may have enough of them, too."""
+    module = compiler.parse(OVER_RANKS)
+    made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims={"M": 64, "N": 64, "K": 256})
+    assert made.stages["make"].given_in == 1
+    lines = emit(made, make_plan(made).thresholds).text.split("def make(")[1].splitlines()
+    given = next(n for n, line in enumerate(lines) if "& (held_tile_0 >= 0):" in line)
+    assert lines[given - 1].strip() == "for k_1 in range(0, 256, 32):"
+
+
 @cache
 def compiled(flat: bool) -> str:
     made = bound(flat=flat)

@@ -84,6 +84,20 @@ schedule s for p:
     a on sm(2)
     b on sm(2)
 """
+CROWD = """    c : local [M, N]
+
+    compute make(i: M):
+        c[i, :] = x[i, :]
+        producer_tile_notify(c[i, :])
+
+    compute use(i: M):
+        consumer_tile_wait(c[i, :])
+        y[i, :] = c[i, :]
+"""
+BYSTANDER = """
+    compute other{n}(i: M):
+        z{n}[i, :] = x[i, :]
+"""
 THIRD = """    h : symmetric [M, N]
     z : symmetric [M, N]
     w : symmetric [M, N]
@@ -179,6 +193,22 @@ def test_programs_of_two_kernels_may_start_in_any_mixture(slots: int, safe: bool
     found = refusals(plan)
     assert (found == []) is safe
     assert (check(plan, range(60)) == []) is safe
+    assert all(isinstance(f, ProgressError) for f in found)
+
+
+@pytest.mark.parametrize("others", [0, 1, 4])
+@pytest.mark.parametrize(("slots", "safe"), [(2, False), (3, True)])
+def test_programs_that_wait_may_come_before_all_others_however_many_streams_there_are(
+    others: int, slots: int, safe: bool
+) -> None:
+    outs = "".join(f"    z{n} : out [M, N]\n" for n in range(others))
+    stages = "".join(BYSTANDER.format(n=n) for n in range(others))
+    own = "".join(f"    other{n} on sm(1), tile(i=1)\n" for n in range(others))
+    schedule = f"\nschedule s for p:\n    make on sm(1), tile(i=1)\n    use on sm(2), tile(i=1)\n{own}"
+    plan = planned(outs + CROWD + stages + schedule, slots, 4)
+    found = refusals(plan)
+    assert (found == []) is safe
+    assert (check(plan, range(30)) == []) is safe
     assert all(isinstance(f, ProgressError) for f in found)
 
 

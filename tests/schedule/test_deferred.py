@@ -180,6 +180,42 @@ def test_a_deferred_notify_stands_in_the_product_of_the_next_tile() -> None:
         assert plan.signal_places[row] == plan.place(np.array([following]), reads[:1])[0]
 
 
+AHEAD = """program ahead(B, M, K):
+    x : in    [B, M, K]
+    d : local [B, M, K]
+    c : local [B, M, M]
+    y : out   [B, M, M]
+
+    compute make(b: B):
+        d[b, :, :] = x[b, :, :] * 2.0
+        c[b, :, :] = dot(x[b, :, :], x[b, :, :].T)
+        producer_tile_notify(c[b, :, :])
+
+    compute take(b: B):
+        consumer_tile_wait(c[b, :, :])
+        if b < B - 1:
+            y[b, :, :] = c[b, :, :] + sum(d[{read}, :, :], axis=1)[:, None]
+        else:
+            y[b, :, :] = c[b, :, :]
+
+schedule one for ahead:
+    make on sm(1), tile(k=16){more}
+    take on sm(1)
+"""
+
+
+@pytest.mark.parametrize("more", ["", ", defer_notify"])
+@pytest.mark.parametrize(("read", "safe"), [("b", True), ("b + 1", False)])
+def test_nothing_is_proved_by_how_late_a_notify_is_given(read: str, safe: bool, more: str) -> None:
+    """A traced kernel gives it at the end of its tile, before the next one stores anything."""
+    module = compiler.parse(AHEAD.format(read=read, more=more))
+    made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims={"B": 3, "M": 16, "K": 64})
+    assert (made.stages["make"].given_in is not None) == bool(more)
+    found = refusals(make_plan(made))
+    assert (found == []) is safe
+    assert all("nothing orders the two" in one.message for one in found)
+
+
 def task_after(plan: Plan, task: int) -> int | None:
     """The next task of a task's program."""
     after = np.flatnonzero((plan.lane == plan.lane[task]) & (plan.sequence == plan.sequence[task] + 1))

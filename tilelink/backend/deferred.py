@@ -28,8 +28,10 @@ class Deferred:
     remote: dict[int, bool]
     tile: str = field(init=False)
     channels: dict[int, str] = field(init=False)
+    statement: int = field(init=False, default=0)
+    """The number of the tile's statement that is rendered; those of the tile before are given in `stage.given_in`."""
     given: bool = field(init=False, default=False)
-    """Whether there is a product in which they are given; else they stay at the end of their tile."""
+    """Whether they have been rendered in a product."""
 
     def __post_init__(self) -> None:
         self.tile = self.writer.name("held_tile")
@@ -40,7 +42,8 @@ class Deferred:
 
         Not in one that stands in another loop, which would give them again and again.
         """
-        if self.given or extent <= NOTIFY_STEP * block or self.writer.depth > 1:
+        elsewhere = self.statement != self.stage.given_in or self.writer.depth > 1
+        if self.given or elsewhere or extent <= NOTIFY_STEP * block:
             return
         self.given = True
         condition = f"({step} == {NOTIFY_STEP * block}) & ({self.tile} >= 0)"
@@ -55,14 +58,11 @@ class Deferred:
     @property
     def before(self) -> tuple[Node, ...]:
         """Statements before the loop over tiles."""
-        names = (self.tile, *self.channels.values()) if self.given else ()
-        return tuple(Let(name=name, value=NONE) for name in names)
+        return tuple(Let(name=name, value=NONE) for name in (self.tile, *self.channels.values()))
 
     @property
     def after(self) -> tuple[Node, ...]:
         """Statements after the loop: the last tile has no next one."""
-        if not self.given:
-            return ()
         last = Branch(condition=f"{self.tile} >= 0")
         last.body.extend(self._notifies())
         return (last,)

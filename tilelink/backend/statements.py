@@ -76,6 +76,8 @@ class Statements:
         """The body of the stage."""
         names = undeclared(body)
         for number, statement in enumerate(body):
+            if self.values.deferred is not None:
+                self.values.deferred.statement = number
             for name in names[number]:
                 self._declare(name)
             self._ordered(statement)
@@ -276,7 +278,7 @@ class Statements:
             self.writer.add(nodes.Pad(name=pad, rank=rank))
 
         def emit(channel: str, linear: str) -> None:
-            if deferred and deferred.given:
+            if deferred is not None and deferred.given:
                 deferred.keep(statement, channel)
                 return
             self.writer.add(

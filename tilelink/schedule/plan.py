@@ -135,7 +135,7 @@ class Plan:
 
     @cached_property
     def signal_places(self) -> Ints:
-        """Where signals stand in their lanes."""
+        """Where signals stand in their lanes, deferred notifies where they are given at the latest."""
         s = self.signals
         return ((self.sequence[s.task] + s.later) << SHIFT) | np.where(s.later > 0, s.at, s.position)
 

@@ -1,8 +1,9 @@
 """Happens-before between events of a plan: lane order, stream order, and notify -> channel -> wait.
 
-A passed wait means that all notifies of its channel happened, so a channel is one node of the graph. Most questions
-are answered at once for all pairs together (same lane, earlier kernel, one notify away); the rest by a search of the
-graph, which is exact.
+A passed wait means that all notifies of its channel happened, so a channel is one node of the graph. A notify that a
+program gives late counts as at the end of its tile: how late it comes is not promised, so nothing is proved by it.
+Most questions are answered at once for all pairs together (same lane, earlier kernel, one notify away); the rest by a
+search of the graph, which is exact.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class HappensBefore:
     def _graph(self) -> tuple[list[tuple[list[int], list[int]]], dict[int, list[tuple[int, int]]]]:
         """Per lane its notifies (places, channels); per channel its waits (lane, place)."""
         s = self.plan.signals
-        lane, key = self.plan.lane[s.task], self.plan.signal_places
+        lane, key = self.plan.lane[s.task], self.key(s.task, s.position)
         channel = self.plan.counters
         notifies: list[tuple[list[int], list[int]]] = [([], []) for _ in self.plan.lanes]
         waits: dict[int, list[tuple[int, int]]] = {}
@@ -165,10 +166,8 @@ class BySignals(HappensBefore):
     """
 
     def __init__(self, plan: Plan) -> None:
-        tasks, signals = len(plan.lane), replace(plan.signals, later=np.zeros_like(plan.signals.later))
-        lanes = tuple(plan.lanes[lane] for lane in plan.lane.tolist())
-        alone = replace(plan, lane=np.arange(tasks), sequence=np.zeros(tasks, np.int64), lanes=lanes, signals=signals)
-        super().__init__(plan=alone)
+        tasks, lanes = len(plan.lane), tuple(plan.lanes[lane] for lane in plan.lane.tolist())
+        super().__init__(plan=replace(plan, lane=np.arange(tasks), sequence=np.zeros(tasks, np.int64), lanes=lanes))
 
     def _earlier_kernel(self, task_a: Ints, task_b: Ints) -> np.ndarray:
         return np.zeros(len(task_a), bool)

@@ -22,6 +22,9 @@ from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.schedule.plan import WAIT, Ints, Plan
 from tilelink.schedule.verify.refusal import refuse, where
 
+MOST_ORDERS = 24
+"""Priorities of streams whose programs wait that are tried, at most."""
+
 
 def progress(plan: Plan) -> Iterator[VerificationError]:
     """A refusal for the first stream priority that ends in a deadlock, or where no priority is the worst."""
@@ -30,9 +33,11 @@ def progress(plan: Plan) -> Iterator[VerificationError]:
     waiting = _waiting_programs(plan)
     slots = plan.bound.target.slots
     full = _programs(plan) > slots and max(map(sum, (w.values() for w in waiting)), default=0) >= slots
-    blocking = {s for own in waiting for s, programs in own.items() if programs}
-    orders = list(permutations(streams))[:24] if full else [tuple(streams)]
-    for priority in orders:
+    blocking = [s for s in streams if any(own.get(s) for own in waiting)]
+    rest = [s for s in streams if s not in blocking]
+    # Of several blocking streams all orders would only make the refusal below a more telling one.
+    first = islice(permutations(blocking), MOST_ORDERS) if full else [blocking]
+    for priority in ((*some, *rest) for some in first):
         run = _Run(plan, scripts, priority, plan.bound.target.slots if full else len(plan.lanes))
         run.go()
         if run.blocked:

@@ -205,7 +205,7 @@ class _Apart:
             awaited[base : base + grid.count] = decl.space == "out" and decl.symmetric
         rows = np.flatnonzero((s.kind == NOTIFY) & awaited[s.channel])
         last: dict[tuple[int, int], int] = {}
-        lanes, places = self.plan.lane[s.task[rows]], self.plan.signal_places[rows]
+        lanes, places = self.plan.lane[s.task[rows]], self.order.key(s.task[rows], s.position[rows])
         for lane, place, rank in zip(lanes.tolist(), places.tolist(), s.peer[rows].tolist(), strict=True):
             last[lane, rank] = max(place, last.get((lane, rank), place))
         return [(lane, place, rank) for (lane, rank), place in last.items()]
