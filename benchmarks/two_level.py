@@ -119,7 +119,7 @@ def schedules(case: Case, level: int) -> dict[str, str]:
     return found
 
 
-PRODUCT = "on sm, tile(i=128, j=256, k=64), warps 8, stages 3"
+PRODUCT = "on sm, tile(i=128, j=256, k=64), num_warps 8, num_stages 3"
 Way = tuple[str, str, list[str]]
 """Name, program and the lines of a schedule."""
 

@@ -31,7 +31,7 @@ program scratch(M, N, K):
 """
 END = """
 schedule s for scratch:
-    f on sm, tile(i=64, k=64), warps 4, stages 3
+    f on sm, tile(i=64, k=64), num_warps 4, num_stages 3
 """
 PRODUCT = "y[i, :] = dot(c[i, :], w[:, :].T)"
 BODIES = {

@@ -31,7 +31,7 @@ SIZES = {"Ms": 512, "K": ROW}
 
 
 @cache
-def bound(ranks: int = 4, *, pull: bool = False, more: str = "bulk 4", on: str = "sm_90", sms: int = 8) -> Bound:
+def bound(ranks: int = 4, *, pull: bool = False, more: str = "tma_copy 4", on: str = "sm_90", sms: int = 8) -> Bound:
     """Programs that wait for rows of their own rank and push them to all, or that pull them from all."""
     if pull:
         statements = "tile_pull_data(s[p, i, :], c[i, :] @ p)", "producer_tile_notify(s[p, i, :])"
@@ -156,7 +156,7 @@ def test_a_program_ends_when_what_it_stored_is_written() -> None:
         y[i, :] = x[i, :]
 
 schedule one for move:
-    carry on sm(8), tile(i=64), bulk 4
+    carry on sm(8), tile(i=64), tma_copy 4
 """,
         "move.tl",
     )
@@ -217,8 +217,8 @@ def test_functions_of_two_such_stages_are_told_apart() -> None:
         y[1, i, :] = s[i, :]
 
 schedule one for hand:
-    carry on sm(8), tile(i=64), bulk 4
-    carry_store_s on sm(8), tile(i=64), bulk 4
+    carry on sm(8), tile(i=64), tma_copy 4
+    carry_store_s on sm(8), tile(i=64), tma_copy 4
     keep on sm
 """,
         "hand.tl",
@@ -252,8 +252,8 @@ def test_functions_of_two_such_stages_that_are_called_alike() -> None:
         y[1, i, j] = c[i, j]
 
 schedule one for hand:
-    a on sm(8), tile(i=64), bulk 4
-    a_load_b on sm(8), tile(i=64), bulk 4
+    a on sm(8), tile(i=64), tma_copy 4
+    a_load_b on sm(8), tile(i=64), tma_copy 4
     keep on sm, tile(i=64, j=64)
 """,
         "hand.tl",
@@ -271,14 +271,14 @@ def test_another_dialect_and_another_processor_load_and_store() -> None:
 
 
 def test_a_single_program_of_an_sm() -> None:
-    made = bound(more="bulk 1")
+    made = bound(more="tma_copy 1")
     emitted = emit(made, make_plan(made).thresholds)
     assert [k.lanes for k in emitted.kernels if k.name == "carry"] == [1]
     assert "(_carry, (" in emitted.text and compiled(made).metadata.num_warps == 8
 
 
 def test_a_launch_has_a_block_for_the_programs_of_an_sm() -> None:
-    made = bound(more="warps 16, bulk 4")  # those of programs that load and store
+    made = bound(more="num_warps 16, tma_copy 4")  # those of programs that load and store
     verified = compiler.plan(made.source, made.schedule, ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
     program = gpu_program(verified, layout(verified))
     found = {one.name: (one.programs, one.lanes, one.grid, one.warps) for one in program.kernels}
@@ -432,7 +432,7 @@ def test_the_programs_of_a_rank_move_what_the_stage_says(pull: bool) -> None:
 RANKS, WIDE = 3, 256
 RING = """
 schedule one for ag_gemm_ring:
-    hand on sm(2), tile(i=64), order(q, i), bulk 4
+    hand on sm(2), tile(i=64), order(q, i), tma_copy 4
     own in gemm prologue, tile(i=64, j=64, k=64)
     gemm on sm, tile(i=64, j=64, k=64)
     xs channel(i=64), buffers 2

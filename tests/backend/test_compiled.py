@@ -62,7 +62,7 @@ program plain(M, N, K):
         y[i, j] = dot(x[i, :], w[j, :].T)
 
 schedule s for plain:
-    mul tile({}), stages {}, warps {}
+    mul tile({}), num_stages {}, num_warps {}
 """
 
 

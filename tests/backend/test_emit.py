@@ -184,9 +184,9 @@ MARKS = {"flat": "flatten=True", "deferred": "held_0 = ", "notifies": ".notify_e
     ("dialect", "words", "found"),
     [
         ("triton", "", {"notifies", "waits"}),
-        ("triton", ", flat, defer_notify", {"flat", "deferred", "notifies", "waits"}),
-        ("traced", ", flat, defer_notify", set()),
-        ("triton_dist", ", flat, defer_notify", set()),
+        ("triton", ", flatten, defer_notify", {"flat", "deferred", "notifies", "waits"}),
+        ("traced", ", flatten, defer_notify", set()),
+        ("triton_dist", ", flatten, defer_notify", set()),
     ],
 )
 def test_what_is_measured_or_not_ours_is_done_one_by_one(dialect: str, words: str, found: set[str]) -> None:
@@ -278,7 +278,7 @@ program copied(M, N):
         tile_push_data(y[rank, i, :] @ p, x[i, :])
         producer_tile_notify(y[rank, i, :] @ p)
 schedule s for copied:
-    send on sm(2), tile(i=128), warps WARPS
+    send on sm(2), tile(i=128), num_warps WARPS
 """
 
 

@@ -29,7 +29,7 @@ def as_it_is(schedule: Schedule) -> Schedule:
 
 def small(schedule: Schedule) -> Schedule:
     """Tiles that processors without a bulk-copy unit can hold."""
-    return schedule.tile("gemm", i=64, j=128, k=32).knobs("gemm", warps=4, stages=3)
+    return schedule.tile("gemm", i=64, j=128, k=32).knobs("gemm", num_warps=4, num_stages=3)
 
 
 def sliced(schedule: Schedule) -> Schedule:
@@ -44,7 +44,7 @@ def heads(
     """The heads of the loops over tiles that programs on SMs run, for the schedule `h200`, with a change and whole
     tiles."""
     one = compiler.load("ag_gemm").program(program)
-    schedule = change(compiler.load("ag_gemm").schedule("h200", one)).split_tail("gemm", None)
+    schedule = change(compiler.load("ag_gemm").schedule("h200", one)).split_k_tail("gemm", None)
     source = compiler.source(one, schedule, ranks=4, dims=dims, dtype="bf16", target=target, dialect=dialect)
     return re.findall(r"for tile in tl\.range\((.*)\):", source)
 
@@ -54,7 +54,7 @@ FLAT, NESTED = "num_stages=1, flatten=True", "num_stages=1"
 
 def test_a_loop_is_flat_where_the_schedule_says_so() -> None:
     assert heads() == [f"pid, {TILES}, num_programs, {FLAT}"]
-    assert heads(change=lambda s: s.flat("gemm", False)) == [f"pid, {TILES}, num_programs, {NESTED}"]
+    assert heads(change=lambda s: s.flatten("gemm", False)) == [f"pid, {TILES}, num_programs, {NESTED}"]
 
 
 def test_each_loop_of_a_kernel_is_flat_by_itself() -> None:
@@ -64,7 +64,7 @@ def test_each_loop_of_a_kernel_is_flat_by_itself() -> None:
     rows = {**DIMS, "Ms": 2048}
     second = "(pid + 40) % num_programs, 672, num_programs"
     assert heads("ag_gemm_in_place", dims=rows) == [f"pid, 224, num_programs, {FLAT}", f"{second}, {FLAT}"]
-    first = heads("ag_gemm_in_place", lambda s: s.flat("gemm", False), rows)
+    first = heads("ag_gemm_in_place", lambda s: s.flatten("gemm", False), rows)
     assert first == [f"pid, 224, num_programs, {FLAT}", f"{second}, {NESTED}"]
 
 
@@ -87,7 +87,7 @@ def kernel(target: str, change: Change) -> Any:
     """The compiled product of the schedule `h200`, with a change and whole tiles."""
     module = compiler.load("ag_gemm")
     program = module.program("ag_gemm")
-    schedule = change(module.schedule("h200", program)).split_tail("gemm", None)
+    schedule = change(module.schedule("h200", program)).split_k_tail("gemm", None)
     plan = compiler.plan(program, schedule, ranks=4, dims=DIMS, dtype="bf16", target=target)
     result = emit(plan.bound, plan.thresholds)
     one = next(k for k in result.kernels if k.name == "gemm")
@@ -138,6 +138,6 @@ def test_the_next_tile_is_waited_for_before_it_is_loaded(name: str) -> None:
 
 
 def test_without_it_the_pipeline_ends_with_each_tile() -> None:
-    nested = kernel("sm_90", lambda s: s.flat("gemm", False))
+    nested = kernel("sm_90", lambda s: s.flatten("gemm", False))
     assert set(depths(nested, "warp_group_dot ")) == {2}
     assert depths(nested, "POLL") == [1]

@@ -41,9 +41,8 @@ def kernel(name: str, target: str, stages: int, channels: str = "", dims: dict[s
     tile, warps = TARGETS[target]
     order = f", order(s = {ORDERS.get(name, 'rank + 1 step +1')})" if name != "gemm_ar" else ""
     lines = [f"schedule here for {name}:", *([f"    {GEMMS[name]}"] if GEMMS[name] else [])]
-    lines.append(
-        f"    gemm on sm, tile({', '.join(f'{k}={v}' for k, v in tile.items())}){order}, warps {warps}, stages {stages}"
-    )
+    sizes = ", ".join(f"{k}={v}" for k, v in tile.items())
+    lines.append(f"    gemm on sm, tile({sizes}){order}, num_warps {warps}, num_stages {stages}")
     lines += [f"    {channels}"] if channels else []
     schedule = compiler.parse(f"{program}\n\n" + "\n".join(lines)).schedules[0]
     sizes = {p.name: (dims or DIMS).get(p.name, 2048) for p in program.params}

@@ -21,7 +21,8 @@ def source(dims: dict[str, int], program: str = "ag_gemm_in_place", target: str 
     own = compiler.load("ag_gemm").program(program)
     schedule = compiler.load("ag_gemm").schedule("h200", own)
     if target != "sm_90":
-        schedule = schedule.tile("gemm", i=64, j=128, k=32).knobs("gemm", warps=4, stages=3).flat("gemm", False)
+        schedule = schedule.tile("gemm", i=64, j=128, k=32).knobs("gemm", num_warps=4, num_stages=3)
+        schedule = schedule.flatten("gemm", False)
     return compiler.source(own, schedule, ranks=4, dims=dims, dtype="bf16", target=target)
 
 
@@ -79,7 +80,8 @@ def test_it_is_compiled_without_spills(target: str) -> None:
     program = compiler.load("ag_gemm").program("ag_gemm_in_place" if target == "sm_90" else "ag_gemm")
     schedule = compiler.load("ag_gemm").schedule("h200", program)
     if target == "sm_80":
-        schedule = schedule.tile("gemm", i=64, j=128, k=32).knobs("gemm", warps=4, stages=3).flat("gemm", False)
+        schedule = schedule.tile("gemm", i=64, j=128, k=32).knobs("gemm", num_warps=4, num_stages=3)
+        schedule = schedule.flatten("gemm", False)
     plan = compiler.plan(program, schedule, ranks=4, dims=DIMS, dtype="bf16", target=target)
     assert "gemm_parts" in plan.bound.stages
     (found,) = compile_all(plan.bound, emit(plan.bound, plan.thresholds))
@@ -100,7 +102,7 @@ program looped(M, N, K):
         y[i, j] = acc
 
 schedule one for looped:
-    make on sm, tile(i=128, j=128, h={}), warps 8
+    make on sm, tile(i=128, j=128, h={}), num_warps 8
 """
 
 

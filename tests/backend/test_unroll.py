@@ -26,13 +26,13 @@ PULL = """program pull(M, N):
         y[i, j] = acc
 
 schedule small for pull:
-    add on sm, tile(i=8, j=256), warps 4
+    add on sm, tile(i=8, j=256), num_warps 4
 
 schedule large for pull:
-    add on sm, tile(i=128, j=128), warps 4
+    add on sm, tile(i=128, j=128), num_warps 4
 
 schedule huge for pull:
-    add on sm, tile(i=128, j=256), warps 8
+    add on sm, tile(i=128, j=256), num_warps 8
 """
 READS = "acc += x[i, j] @ p"
 THREE = "acc += (x[i, j] @ p) * (x[i, j] @ rank) * x[i, j]"
@@ -97,7 +97,7 @@ NESTED = """program nested(M, N):
         y[i, j] = acc
 
 schedule large for nested:
-    add on sm, tile(i=128, j=128), warps 4
+    add on sm, tile(i=128, j=128), num_warps 4
 """
 ALONE, INNER = "for (q: ranks):", "for (p: ranks):\n          for (q: ranks):"
 
@@ -141,11 +141,11 @@ PUSH = """program push(M, N):
             {tell}
 
 schedule small for push:
-    add on sm, tile(i=8, j=256), warps 4
+    add on sm, tile(i=8, j=256), num_warps 4
     y channel(i={channel}, j={channel})
 
 schedule large for push:
-    add on sm, tile(i=128, j=128), warps 4
+    add on sm, tile(i=128, j=128), num_warps 4
     y channel(i={channel}, j={channel})
 """
 SEND = "tile_push_data(y[rank, i, j] @ q, acc)"

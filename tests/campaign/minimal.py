@@ -36,7 +36,7 @@ def _shorter(text: str) -> Iterator[str]:
             yield _join(lines[:at], lines[block(lines, at) :])
     for at, line in enumerate(lines):
         parts = line.split(", ")
-        if re.match(r"    \w+ (on|in|tile|order|push|pull|warps|stages|flat|split|fill|defer|bulk|chan|buff)", line):
+        if re.match(r"    \w+ (on|in|tile|order|push|pull|num_warps|num_stages|flatten|split_k|backfill|defer|tma_copy|chan|buff)", line):
             for k in range(len(parts)) if len(parts) > 1 else ():
                 name = "" if k else " ".join(line.split()[:1])
                 rest = ", ".join(parts[:k] + parts[k + 1 :])

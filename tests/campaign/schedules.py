@@ -12,7 +12,7 @@ from tilelink.ir.program import For, Program, Stage, Tensor
 from tilelink.ir.scalar import Param, Whole
 from tilelink.ir.visitor import stage_regions, statements
 from tilelink.schedule.clauses.defer_notify import deferred_reason
-from tilelink.schedule.clauses.flat import flat_reason
+from tilelink.schedule.clauses.flatten import flat_reason
 
 TILES = (1, 2, 4, 8, 8, 16, 16, 32, 32, 64, 64, 128)
 FEW = (4, 8, 8, 16)
@@ -36,7 +36,7 @@ def drawn(rng: random.Random, program: Program, count: int, tiles: Mapping[str, 
             stage = rng.choice(program.stages)
             key, text = _of_stage(rng, program, stage)
             entries.setdefault(stage.name, {})[key] = text
-            if key.startswith("bulk") and rng.random() < 0.8:
+            if key.startswith("tma_copy") and rng.random() < 0.8:
                 entries[stage.name]["on"] = "on sm(1)"
     if rng.random() < 0.4:
         _of_products(rng, program, entries)
@@ -55,10 +55,10 @@ def _of_products(rng: random.Random, program: Program, entries: dict[str, dict[s
     """Adds a clause that few stages can have to one that probably can, with small tiles."""
     fits: list[tuple[Stage, str]] = []
     for at, stage in enumerate(program.stages):
-        fits += [(stage, "flat")] if flat_reason(stage.body) is None else []
+        fits += [(stage, "flatten")] if flat_reason(stage.body) is None else []
         fits += [(stage, "defer_notify")] * 6 if deferred_reason(stage.body) is None else []
-        fits += [(stage, "split_tail")] if products(statements(stage.body)) else []
-        fits += [(stage, "fill")] if at else []
+        fits += [(stage, "split_k_tail")] if products(statements(stage.body)) else []
+        fits += [(stage, "backfill")] if at else []
     if not fits:
         return
     stage, key = rng.choice(fits)
@@ -122,11 +122,11 @@ CLAUSES: dict[str, Callable[[random.Random, Program, Stage], str]] = {
     "order": _order,
     "push": lambda rng, program, stage: "push",
     "pull": lambda rng, program, stage: "pull",
-    "warps": lambda rng, program, stage: f"warps {rng.choice((1, 2, 4, 8))}",
-    "stages": lambda rng, program, stage: f"stages {rng.choice((1, 2, 3))}",
-    "flat": lambda rng, program, stage: "flat",
-    "split_tail": lambda rng, program, stage: f"split_tail {rng.choice((2, 3, 4))}",
-    "fill": lambda rng, program, stage: f"fill {rng.choice((1, 2))}",
+    "num_warps": lambda rng, program, stage: f"num_warps {rng.choice((1, 2, 4, 8))}",
+    "num_stages": lambda rng, program, stage: f"num_stages {rng.choice((1, 2, 3))}",
+    "flatten": lambda rng, program, stage: "flatten",
+    "split_k_tail": lambda rng, program, stage: f"split_k_tail {rng.choice((2, 3, 4))}",
+    "backfill": lambda rng, program, stage: f"backfill {rng.choice((1, 2))}",
     "defer_notify": lambda rng, program, stage: "defer_notify",
-    "bulk": lambda rng, program, stage: f"bulk {rng.choice((1, 2, 4))}",
+    "tma_copy": lambda rng, program, stage: f"tma_copy {rng.choice((1, 2, 4))}",
 }

@@ -149,15 +149,15 @@ def test_every_kind_of_mistake_is_made() -> None:
 
 
 def test_a_wrong_case_is_made_smaller() -> None:
-    text = SENDING + "\nschedule s for p:\n    send tile(i=4), warps 4\n    add stages 2\n"
+    text = SENDING + "\nschedule s for p:\n    send tile(i=4), num_warps 4\n    add num_stages 2\n"
 
     def wrong(one: Case) -> bool:
-        return "y[i] =" in one.text and "warps 4" in one.text
+        return "y[i] =" in one.text and "num_warps 4" in one.text
 
     least = smaller(SENT.but(text), wrong).text
-    assert "warps 4" in least
+    assert "num_warps 4" in least
     assert "y[i] = h[i] + 1.0" in least
-    assert not any(word in least for word in ("consumer_tile_wait", "tile_push_data", "stages 2", "tile(", "x :"))
+    assert not any(word in least for word in ("consumer_tile_wait", "tile_push_data", "num_stages 2", "tile(", "x :"))
 
 
 def test_a_few_of_each_kind_of_wrong_are_kept() -> None:

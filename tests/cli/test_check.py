@@ -32,7 +32,7 @@ def test_a_mistake_that_all_schedules_show_is_said_once(unsafe: str) -> None:
 
 def test_a_mistake_of_one_schedule_names_it(tmp_path: Path) -> None:
     path = tmp_path / "shift.tl"
-    path.write_text(TEXT.replace("send on sm(1), tile(i=8)", "send on sm(1), tile(i=8), warps 3"))
+    path.write_text(TEXT.replace("send on sm(1), tile(i=8)", "send on sm(1), tile(i=8), num_warps 3"))
     done = check(str(path))
     assert "shift: safe on 4 ranks, M=80, N=96: default" in done.stdout
     assert done.stderr.endswith("  seen in: shift with fine\n"), done.stderr

@@ -37,7 +37,7 @@ program own(M, N, K):
         y[i, j] = a + z[i, j]
 
 schedule one for own:
-    make on sm, tile(i=48, j=64, k=16), split_tail 3
+    make on sm, tile(i=48, j=64, k=16), split_k_tail 3
 """
 
 
@@ -60,7 +60,7 @@ def parts(program: Program, schedule: Schedule, ranks: int) -> int:
 @pytest.mark.parametrize(("file", "name", "schedule", "stage", "ranks"), LIBRARY, ids=lambda one: str(one))
 def test_library_programs_run_as_planned(file: str, name: str, schedule: str, stage: str, ranks: int) -> None:
     program = tilelink.load(file).program(name)
-    cut = tilelink.load(file).schedule(schedule, program).split_tail(stage, 2)
+    cut = tilelink.load(file).schedule(schedule, program).split_k_tail(stage, 2)
     assert parts(program, cut, ranks) == 2
     assert run(program, cut, ranks, launches=3) == []
 
@@ -77,7 +77,7 @@ def test_what_follows_a_product_follows_its_sum() -> None:
 def test_what_needs_whole_columns_gets_them() -> None:
     head, _ = OWN.split("        z[i, j] = a")
     text = f"{head}        y[i, j] = a - max(a, axis=0)[None, :]\n"
-    text += "\nschedule one for own:\n    make on sm, tile(i=128, j=20, k=16), split_tail 3\n"
+    text += "\nschedule one for own:\n    make on sm, tile(i=128, j=20, k=16), split_k_tail 3\n"
     module = tilelink.parse(text.replace("    z : local [M, N]\n", "").replace("    b : in    [N]\n", ""))
     assert parts(module.programs[0], module.schedules[0], 2) == 2
     assert run(module.programs[0], module.schedules[0], 2, launches=2) == []
@@ -100,7 +100,7 @@ program own(M, N, K):
         y[i, j] = z[i, j]
 
 schedule one for own:
-    make on sm, tile(i={1}, j=20, k=16), split_tail 3
+    make on sm, tile(i={1}, j=20, k=16), split_k_tail 3
 """
 
 
@@ -118,7 +118,7 @@ def test_what_does_not_go_by_rows_is_written_once() -> None:
     head, _ = OWN.split("        a = dot")
     text = f"{head}        a = dot(x[3 + i, :], w[:, j])\n        s[j] = b[j] * 2.0\n        y[i, j] = a + s[j]\n"
     text = text.replace("    z : local [M, N]\n", "    s : local [N]\n")
-    text += "\nschedule one for own:\n    make on sm, tile(i=128, j=20, k=16), split_tail 3\n"
+    text += "\nschedule one for own:\n    make on sm, tile(i=128, j=20, k=16), split_k_tail 3\n"
     module = tilelink.parse(text)
     assert parts(module.programs[0], module.schedules[0], 1) == 2
     assert run(module.programs[0], module.schedules[0], 1, launches=2) == []

@@ -94,8 +94,8 @@ SCHEDULES = {
     "is no name": Schedule(name=EVIL, program="p"),
     "IndexOrder with step = '1'": ordered(IndexOrder(index="i", kind="sequence", step="1")),  # type: ignore[arg-type]
     "Int with value = '0'": ordered(IndexOrder(index="i", kind="sequence", start=Int(value="0"))),  # type: ignore[arg-type]
-    "warps 4.0 of f": Schedule(
-        name="s", program="p", stages=(StageSchedule(name="f", said=(Said(name="warps", what=4.0),)),)
+    "num_warps 4.0 of f": Schedule(
+        name="s", program="p", stages=(StageSchedule(name="f", said=(Said(name="num_warps", what=4.0),)),)
     ),
     "no clause 'wraps'": Schedule(
         name="s", program="p", stages=(StageSchedule(name="f", said=(Said(name="wraps", what=4),)),)

@@ -19,8 +19,8 @@ from tilelink.ir.program import Program
 from tilelink.reference.trial import random_inputs
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.schedule.clauses.fill import FILL
-from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
+from tilelink.schedule.clauses.backfill import BACKFILL
+from tilelink.schedule.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.schedule.values import Schedule
 from tilelink.tuning.prepare import Point, prepare_shares, program_of
 
@@ -72,7 +72,7 @@ def traced_points() -> list[Point]:
 def tails() -> list[tuple[Case, dict[str, Any]]]:
     """The cases that divide or fill the last round of their tiles, with sizes that leave some over behind it."""
     every = ((case, case[1].stages) for case in cases() if case[1])
-    found = (_left_over(case) for case, parts in every if any(part[SPLIT_TAIL] or part[FILL] for part in parts))
+    found = (_left_over(case) for case, parts in every if any(part[SPLIT_K_TAIL] or part[BACKFILL] for part in parts))
     return [one for one in found if one is not None]
 
 

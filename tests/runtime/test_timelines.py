@@ -137,7 +137,7 @@ def test_traced_kernels_compile_and_stay_as_they_are(schedule: str) -> None:
     module = compiler.load("ag_gemm")
     program = module.program()
     dims = {"Ms": 1024, "N": 2048, "K": 512}
-    chosen = module.schedule(schedule, program).flat("gemm", False)  # traced loops are never flat
+    chosen = module.schedule(schedule, program).flatten("gemm", False)  # traced loops are never flat
     plan = compiler.plan(program, chosen, ranks=4, dims=dims, dtype="bf16", target="sm_90")
     plain, traced = (emit(plan.bound, plan.thresholds, dialect=name) for name in ("triton", "traced"))
     for one, other in zip(plain.kernels, traced.kernels, strict=True):

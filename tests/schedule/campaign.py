@@ -101,7 +101,7 @@ def cases() -> Iterator[Case]:
 def _in_parts(case: Case) -> Iterator[Case]:
     """The same with the last tiles of a stage in parts, on a processor that leaves some over."""
     for stage, programs in product((s.name for s in case.program.stages), (2, 3, 5)):
-        cut = (case.schedule or Schedule(name="default", program=case.program.name)).split_tail(stage, 2)
+        cut = (case.schedule or Schedule(name="default", program=case.program.name)).split_k_tail(stage, 2)
         cut = cut.tile(stage, **{**dict(cut.stage(stage)[TILE]), "k": 2})
         cut = replace(cut, name=f"{cut.name}_in_parts")
         found = replace(case, schedule=cut, target=replace(CPU, sms=6, max_programs=programs))

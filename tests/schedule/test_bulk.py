@@ -10,9 +10,9 @@ from tilelink import compiler
 from tilelink.errors import ProgressError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.bound import Bound
-from tilelink.schedule.clauses.bulk import ALIGNMENT, BULK, LONGEST, SHARED, SHELF
-from tilelink.schedule.clauses.pipeline import WARPS
+from tilelink.schedule.clauses.pipeline import NUM_WARPS
 from tilelink.schedule.clauses.resource import RESOURCE
+from tilelink.schedule.clauses.tma_copy import ALIGNMENT, LONGEST, SHARED, SHELF, TMA_COPY
 from tilelink.schedule.search.knobs import knobs
 from tilelink.schedule.search.seeds import distance
 from tilelink.schedule.values import Schedule
@@ -38,7 +38,7 @@ schedule one for carry:
 """
 PUSH, TELL = "tile_push_data(s[rank, i, :] @ p, x[i, :])", "producer_tile_notify(s[rank, i, :] @ p)"
 NEXT = "\n        "
-PLACE = "on sm(8), tile(i=64), bulk 4"
+PLACE = "on sm(8), tile(i=64), tma_copy 4"
 
 
 def bound(
@@ -73,19 +73,19 @@ def test_no_more_sms_than_there_are_tiles_for() -> None:
 
 @pytest.mark.parametrize("on", ["cpu", "sm_80", "gfx942"])
 def test_without_an_accelerator_programs_copy_as_they_do_without_it(on: str) -> None:
-    plain = bound(place=PLACE.removesuffix(", bulk 4"), on=on)
+    plain = bound(place=PLACE.removesuffix(", tma_copy 4"), on=on)
     assert (programs(bound(on=on)), how_many(bound(on=on))) == (programs(plain), 0)
 
 
 POSSIBLE = {
     "rows that no power of two divides": {"K": 1376},
     "long elements": {"dtype": "f32"},
-    "parts of rows": {"place": "on sm(8), tile(i=64, k=512), bulk 4"},
-    "one row at a time": {"place": "on sm(8), tile(i=1), bulk 2"},
-    "parts of rows, the last one shorter": {"place": "on sm(8), tile(i=64, k=1024), bulk 4", "K": 1376},
-    "parts of rows of an odd length": {"place": "on sm(8), tile(i=64, k=48), bulk 4", "K": 480},
-    "odd tiles": {"place": "on sm(8), tile(i=48), bulk 4", "Ms": 480},
-    "many programs": {"place": "on sm(2), tile(i=64), bulk 16"},
+    "parts of rows": {"place": "on sm(8), tile(i=64, k=512), tma_copy 4"},
+    "one row at a time": {"place": "on sm(8), tile(i=1), tma_copy 2"},
+    "parts of rows, the last one shorter": {"place": "on sm(8), tile(i=64, k=1024), tma_copy 4", "K": 1376},
+    "parts of rows of an odd length": {"place": "on sm(8), tile(i=64, k=48), tma_copy 4", "K": 480},
+    "odd tiles": {"place": "on sm(8), tile(i=48), tma_copy 4", "Ms": 480},
+    "many programs": {"place": "on sm(2), tile(i=64), tma_copy 16"},
 }
 CONDITIONAL = (
     ("if rank != p:", "    " + PUSH, "    " + TELL),
@@ -112,8 +112,8 @@ IMPOSSIBLE = {
     "rows of other than 16 bytes": {"K": 1372},
     "too many ranks for descriptors of all copies": {"ranks": 17},
     "elements that no descriptor has": {"given": " bool"},
-    "boxes that lie too close together": {"place": "on sm(8), tile(i=1), bulk 4", "K": 32},
-    "parts of rows that are too short": {"place": "on sm(8), tile(i=64, k=4), bulk 4"},
+    "boxes that lie too close together": {"place": "on sm(8), tile(i=1), tma_copy 4", "K": 32},
+    "parts of rows that are too short": {"place": "on sm(8), tile(i=64, k=4), tma_copy 4"},
 }
 
 
@@ -149,7 +149,7 @@ def test_a_rank_alone_has_nothing_to_copy() -> None:
     together=st.integers(1, 16),
 )
 def test_boxes_are_the_tile_and_fit_an_sm(rows: int, columns: int, dtype: str, together: int) -> None:
-    made = bound(place=f"on sm(8), tile(i={rows}), bulk {together}", Ms=4 * rows, K=columns, dtype=dtype)
+    made = bound(place=f"on sm(8), tile(i={rows}), tma_copy {together}", Ms=4 * rows, K=columns, dtype=dtype)
     if made.stages["carry"].bulk or columns >= 64:
         check_boxes(made)
 
@@ -168,7 +168,7 @@ SHIFTED = """program shift(Ms, R, K, L):
         y[p, i, j] = s[p, {at}i, {to}j]
 
 schedule one for shift:
-    carry on sm(8), tile(i=64, j=64), bulk 4
+    carry on sm(8), tile(i=64, j=64), tma_copy 4
     take on sm, tile(i=64, j=64)
 """
 
@@ -205,9 +205,9 @@ def check_boxes(made: Bound) -> None:
 
 
 REFUSED = {
-    "no SMs of its own": ((PUSH, TELL), {"place": "on sm, tile(i=64), bulk 4"}, "it has no SMs of its own"),
-    "a copy engine": ((PUSH, TELL), {"place": "on copy_engine, bulk 4"}, "it has no SMs of its own"),
-    "another kernel": ((PUSH, TELL), {"place": "in take prologue, bulk 4"}, "it has no SMs of its own"),
+    "no SMs of its own": ((PUSH, TELL), {"place": "on sm, tile(i=64), tma_copy 4"}, "it has no SMs of its own"),
+    "a copy engine": ((PUSH, TELL), {"place": "on copy_engine, tma_copy 4"}, "it has no SMs of its own"),
+    "another kernel": ((PUSH, TELL), {"place": "in take prologue, tma_copy 4"}, "it has no SMs of its own"),
     "two copies": (
         (PUSH, "tile_push_data(t[rank, i, :] @ p, z[i, :])", TELL), {}, "its tiles are not one copy each"
     ),
@@ -224,7 +224,7 @@ REFUSED = {
     ),
     "a notify before": ((TELL, PUSH, TELL), {}, "do more than to wait, copy and notify"),
     "a guest": ((PUSH, TELL), {"taken": "in carry epilogue"}, "another stage runs in its kernel"),
-    "a crowd": ((PUSH, TELL), {"place": "on sm(8), tile(i=64), bulk 17"}, "runs 16 such programs at most"),
+    "a crowd": ((PUSH, TELL), {"place": "on sm(8), tile(i=64), tma_copy 17"}, "runs 16 such programs at most"),
 }  # fmt: skip
 
 
@@ -237,12 +237,12 @@ def test_a_stage_that_is_not_one_copy_on_sms_of_its_own_is_refused(case: str) ->
 
 
 def test_the_text_and_the_methods_say_the_same() -> None:
-    text = "schedule s for p:\n    a on sm(8), bulk 4\n"
-    made = Schedule(name="s", program="p").on("a", parse_schedule(text).stage("a")[RESOURCE]).bulk("a", 4)  # type: ignore[arg-type]
+    text = "schedule s for p:\n    a on sm(8), tma_copy 4\n"
+    made = Schedule(name="s", program="p").on("a", parse_schedule(text).stage("a")[RESOURCE]).tma_copy("a", 4)  # type: ignore[arg-type]
     assert str(made) == text and parse_schedule(text) == made
-    assert str(made.bulk("a", None)) == "schedule s for p:\n    a on sm(8)\n"
-    with pytest.raises(ScheduleError, match="bulk 0 of a"):
-        made.bulk("a", 0)
+    assert str(made.tma_copy("a", None)) == "schedule s for p:\n    a on sm(8)\n"
+    with pytest.raises(ScheduleError, match="tma_copy 0 of a"):
+        made.tma_copy("a", 0)
 
 
 WAITING = """program hand(Ms, K):
@@ -266,7 +266,7 @@ WAITING = """program hand(Ms, K):
 
 schedule one for hand:
     make {make}, tile(i=1)
-    carry on sm({sms}), tile(i=1), bulk 8
+    carry on sm({sms}), tile(i=1), tma_copy 8
     take {take}, tile(i=1)
     c channel(i=1)
     s channel(i=1)
@@ -314,7 +314,7 @@ HALVES = """program halves(Ms, K):
 schedule one for halves:
     fetch on copy_engine, tile(i=1)
     make on sm(20), tile(i=1)
-    carry on sm({sms}), tile(i=1), order(i, p), bulk 2
+    carry on sm({sms}), tile(i=1), order(i, p), tma_copy 2
     h channel(i=1)
 """
 
@@ -350,9 +350,9 @@ def test_the_search_tries_it_where_there_is_an_accelerator() -> None:
     assert [label for label in knob.labels if "bulk" in label] == ["8 SMs by bulk", "12 SMs by bulk", "16 SMs by bulk"]
     empty = Schedule(name="s", program=program.name)
     made = knob.changes[knob.labels.index("12 SMs by bulk")](empty).stage("scatter")
-    assert (str(made[RESOURCE]), made[BULK], made[WARPS]) == ("on sm(12)", 4, None)
+    assert (str(made[RESOURCE]), made[TMA_COPY], made[NUM_WARPS]) == ("on sm(12)", 4, None)
     plain = knob.changes[knob.labels.index("16 programs")](empty)
-    assert plain.stage("scatter")[BULK] is None
-    assert distance(plain, plain.bulk("scatter", 4), sizes, 8) == 1
+    assert plain.stage("scatter")[TMA_COPY] is None
+    assert distance(plain, plain.tma_copy("scatter", 4), sizes, 8) == 1
     for other in ("sm_80", "cpu"):
         assert not any("bulk" in label for k in knobs(program, sizes, 8, target(other)) for label in k.labels)

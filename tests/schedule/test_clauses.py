@@ -102,7 +102,7 @@ def test_it_is_among_what_is_meant_by_a_word_and_in_the_hint() -> None:
     with pytest.raises(ParseError, match="unknown 'backward'") as caught:
         parse_text(TEXT.replace(", backwards", ", backward"))
     assert str(caught.value.hint).startswith("did you mean backwards? NAME followed by: on sm")
-    assert "bulk n, backwards; or for a tensor channel(..)" in str(caught.value.hint)
+    assert "tma_copy n, backwards; or for a tensor channel(..)" in str(caught.value.hint)
 
 
 def test_it_is_refused_where_it_stands() -> None:
@@ -140,7 +140,7 @@ def test_it_is_searched() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        switch("flat", manual=""),
+        switch("flatten", manual=""),
         replace(switch("other", manual=""), rules={"other": '"tile"'}),
         replace(count("other", "", manual=""), rules={"order": '"other" INT'}),
     ],

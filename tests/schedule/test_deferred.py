@@ -56,7 +56,7 @@ def bound(
 
 
 def test_what_notifies_its_rank_behind_a_product_may_be_deferred() -> None:
-    for more in ("defer_notify", "flat, defer_notify"):
+    for more in ("defer_notify", "flatten, defer_notify"):
         assert bound(PRODUCT, TELL, more=more).stages["product"].defer_notify
 
 
@@ -99,7 +99,7 @@ PUSH = (
         (("c[i, j] = sum(dot(x[i, :], u[:, :]), axis=1)[:, None]", TELL), {}, "its tiles have no product, or only one"),
         ((PRODUCT, TELL), {"rows": 32}, "a tile touches several channels of c"),
         ((PRODUCT, TELL), {"place": "in product epilogue"}, "it has no tiles of its own on SMs"),
-        ((PRODUCT, TELL), {"more": "split_tail 2, defer_notify"}, "its last tiles are divided"),
+        ((PRODUCT, TELL), {"more": "split_k_tail 2, defer_notify"}, "its last tiles are divided"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_deferred_says_why(body: tuple[str, ...], others: dict[str, object], reason: str) -> None:
@@ -109,7 +109,7 @@ def test_what_cannot_be_deferred_says_why(body: tuple[str, ...], others: dict[st
 
 
 def test_it_is_said_as_it_is_printed() -> None:
-    text = "schedule one for make:\n    product on sm, stages 4, flat, defer_notify"
+    text = "schedule one for make:\n    product on sm, num_stages 4, flatten, defer_notify"
     schedule = parse_schedule(text)
     assert str(schedule).rstrip() == text and schedule.stage("product")[DEFER_NOTIFY]
     assert "defer_notify" not in str(schedule.defer_notify("product", False))

@@ -14,7 +14,7 @@ from tilelink.errors import ParseError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
-from tilelink.schedule.clauses.fill import FILL
+from tilelink.schedule.clauses.backfill import BACKFILL
 from tilelink.schedule.machine import load_machine
 from tilelink.schedule.plan import Plan, make_plan
 from tilelink.schedule.simulate import simulate
@@ -89,7 +89,7 @@ def programs_of(plan: Plan, stage: str) -> list[int]:
     ],
 )
 def test_free_programs_begin_early(tiles: int, programs: int, most: int, found: dict[str, int]) -> None:
-    bound = two(tiles, programs, f", fill {most}")
+    bound = two(tiles, programs, f", backfill {most}")
     assert totals(bound) == found
     plan = make_plan(bound)
     verify(plan)
@@ -101,7 +101,7 @@ def test_free_programs_begin_early(tiles: int, programs: int, most: int, found: 
 
 
 def test_all_tiles_are_done_in_the_order_that_they_had() -> None:
-    plans = [make_plan(two(14, 4, f", order(j = 3 step +1){fill}")) for fill in ("", ", fill 1")]
+    plans = [make_plan(two(14, 4, f", order(j = 3 step +1){fill}")) for fill in ("", ", backfill 1")]
     done = [
         [
             plan.tile_indices(plan.first_task[name] + tile)["j"]
@@ -115,7 +115,7 @@ def test_all_tiles_are_done_in_the_order_that_they_had() -> None:
 
 
 def test_the_rest_goes_on_behind_the_products() -> None:
-    plan = make_plan(two(14, 4, ", fill 1"))
+    plan = make_plan(two(14, 4, ", backfill 1"))
     assert programs_of(plan, "after") == [2, 3]
     assert programs_of(plan, "after_rest") == [tile % 4 for tile in range(12)]  # the round is full
     ends = [int(plan.sequence[plan.first_task[name] :][:count].max()) for name, count in (("make", 14), ("after", 2))]
@@ -124,7 +124,7 @@ def test_the_rest_goes_on_behind_the_products() -> None:
 
 
 def test_tiles_that_wait_for_the_last_round_fill_nothing() -> None:
-    backwards = ", order(j = 13 step -1), fill 4"
+    backwards = ", order(j = 13 step -1), backfill 4"
     assert totals(two(14, 4, backwards)) == {"make": 14, "after": 14}
 
 
@@ -133,7 +133,7 @@ def test_all_of_it_may_fill_the_round() -> None:
     text = PROGRAM.replace("        consumer_tile_wait(z[:, j])\n", "").replace("2.0 * z", "2.0 * v")
     text = text.replace("        producer_tile_notify(z[i, j])\n", "")
     text = text.replace("    y : out ", "    v : in    [M, N]\n    y : out ")
-    bound = two(14, 4, ", fill 50", text=text)
+    bound = two(14, 4, ", backfill 50", text=text)
     assert totals(bound) == {"make": 14, "after": 14}
     plan = make_plan(bound)
     verify(plan)
@@ -144,14 +144,14 @@ def test_what_fills_a_round_is_done_tile_by_tile() -> None:
     """Some programs have nothing of it, and a pipeline through no tiles is none."""
     text = PRODUCT_BEHIND.replace("        consumer_tile_wait(z[i, :])\n", "").replace("dot(z[i", "dot(x[i")
     text = text.replace("u : in    [K, N]", "u : in    [K, K]").replace("l=16, n=8", "l=8, k=8")
-    bound = two(14, 4, ", fill 1, flat", text=text)
+    bound = two(14, 4, ", backfill 1, flatten", text=text)
     assert [bound.stages[name].flat for name in ("after", "after_rest")] == [False, True]
     verify(make_plan(bound))
 
 
 def test_names_of_the_program_are_left_alone() -> None:
     text = PROGRAM.replace("z ", "after_rest ").replace("z[", "after_rest[")
-    assert "after_rest_" in two(14, 4, ", fill 2", text=text).stages
+    assert "after_rest_" in two(14, 4, ", backfill 2", text=text).stages
 
 
 THREE = """\
@@ -189,10 +189,10 @@ def three(mid: str, after: str, text: str = THREE) -> Bound:
     ("mid", "after", "found"),
     [
         ("", "", [9, 9, 9, 8]),
-        (", fill 3", "", [8, 9, 9, 9]),  # nothing is left of the second stage
-        (", fill 2", "", [8, 9, 9, 9]),
-        (", fill 3", ", fill 2", [8, 9, 9, 9]),  # its own last round is full: nobody is free for the third
-        (", fill 2", ", fill 2", [8, 9, 9, 9]),
+        (", backfill 3", "", [8, 9, 9, 9]),  # nothing is left of the second stage
+        (", backfill 2", "", [8, 9, 9, 9]),
+        (", backfill 3", ", backfill 2", [8, 9, 9, 9]),  # its own last round is full: nobody is free for the third
+        (", backfill 2", ", backfill 2", [8, 9, 9, 9]),
     ],
 )
 def test_what_comes_behind_a_full_round_is_dealt_out_evenly(mid: str, after: str, found: list[int]) -> None:
@@ -206,7 +206,9 @@ def test_what_comes_behind_a_full_round_is_dealt_out_evenly(mid: str, after: str
 def test_lines_of_a_schedule_may_come_in_any_order() -> None:
     """Rounds are filled from the first loop to the last one: what one moves decides who is free for the next."""
     *lines, mid, after = THREE.splitlines(keepends=True)
-    one, other = (three(", fill 2", ", fill 2", "".join([*lines, *last])) for last in ((mid, after), (after, mid)))
+    one, other = (
+        three(", backfill 2", ", backfill 2", "".join([*lines, *last])) for last in ((mid, after), (after, mid))
+    )
     assert other.schedule.stages != one.schedule.stages
     assert other.kernels == one.kernels and totals(other) == totals(one)
 
@@ -216,12 +218,12 @@ def test_what_filled_a_round_was_made_in_it() -> None:
     text = THREE.replace("s : out [B, B]", "s : local [B, B]")
     text = text.replace("c[b, d]\n", "c[b, d]\n        producer_tile_notify(s[b, d])\n")
     text = text.replace("        y[b, j]", "        consumer_tile_wait(s[16, :])\n        y[b, j]")
-    bound = three(", fill 2", ", fill 2", text)
+    bound = three(", backfill 2", ", backfill 2", text)
     assert totals(bound) == {"make": 13, "mid": 6, "after": 2, "mid_rest": 3, "after_rest": 11}
 
 
 def test_a_kernels_own_stage_may_fill_the_round_before_it() -> None:
-    text = THREE.replace("mid in make epilogue", "mid in make prologue").replace("k=8)", "k=8), fill 2")
+    text = THREE.replace("mid in make epilogue", "mid in make prologue").replace("k=8)", "k=8), backfill 2")
     bound = three("", "", text)
     assert totals(bound) == {"make": 6, "mid": 9, "after": 13, "make_rest": 7}
     verify(make_plan(bound))
@@ -243,7 +245,9 @@ def emitted_turns(bound: Bound) -> list[list[tuple[str, int]]]:
     return [of(program) for program in range(kernel.programs)]
 
 
-@pytest.mark.parametrize("bound", [two(14, 4, ", fill 1"), two(17, 5, ", fill 9"), three(", fill 2", ", fill 2")])
+@pytest.mark.parametrize(
+    "bound", [two(14, 4, ", backfill 1"), two(17, 5, ", backfill 9"), three(", backfill 2", ", backfill 2")]
+)
 def test_generated_loops_have_the_tiles_of_the_plan(bound: Bound) -> None:
     plan = make_plan(bound)
     planned = [list[tuple[int, str, int]]() for _ in range(bound.kernels[0].programs)]
@@ -279,7 +283,7 @@ RELAYED = """program relayed(M, N, K):
 
 schedule one for relayed:
     make on sm, tile(i=16, j=16, k=8)
-    after in make epilogue, tile(r=16), fill 2
+    after in make epilogue, tile(r=16), backfill 2
     relay on sm(1), tile(r=16)
 """
 
@@ -313,7 +317,7 @@ program own(M, N, K):
 
 schedule one for own:
     make on sm, tile(i=16, j=16, k=8)
-    after in make epilogue, tile(i=16, l=16, k=8), defer_notify, fill 1
+    after in make epilogue, tile(i=16, l=16, k=8), defer_notify, backfill 1
     last in make epilogue, tile(i=16)
 """
 
@@ -334,7 +338,7 @@ def test_sums_of_a_large_product_are_done_earlier() -> None:
     machine = load_machine("8xH200")
     seconds = []
     for fill in (None, 2):
-        schedule = module.schedule("h200", program).fill("sums", fill)
+        schedule = module.schedule("h200", program).backfill("sums", fill)
         dims = {"Ms": 1024, "N": 8192, "K": 3584}
         plan = tilelink.plan(program, schedule, ranks=8, dims=dims, dtype="bf16", target=machine.processor)
         seconds.append(simulate(plan, machine).seconds)
@@ -342,7 +346,7 @@ def test_sums_of_a_large_product_are_done_earlier() -> None:
 
 
 def test_what_memory_gives_is_shared_by_those_who_fill() -> None:
-    assert WorkOf(make_plan(two(14, 4, ", fill 2"))).programs == {"make": 4, "after": 2, "after_rest": 4}
+    assert WorkOf(make_plan(two(14, 4, ", backfill 2"))).programs == {"make": 4, "after": 2, "after_rest": 4}
 
 
 # What cannot be ----------------------------------------------------------------------------------------------
@@ -356,10 +360,10 @@ TABLED = PROGRAM.replace("    y : out", "    t : table [1] < M\n    y : out").re
 @pytest.mark.parametrize(
     ("stage", "why", "text", "parts"),
     [
-        ("make", "no tiles on SMs come before its own", PROGRAM, ", fill 2"),
-        ("after", "its last tiles are divided", PRODUCT_BEHIND, ", fill 2, split_tail 2"),
-        ("after", "other stages do its tiles with it", TOGETHER, ", fill 2"),
-        ("after", "there is a table", TABLED, ", fill 2"),
+        ("make", "no tiles on SMs come before its own", PROGRAM, ", backfill 2"),
+        ("after", "its last tiles are divided", PRODUCT_BEHIND, ", backfill 2, split_k_tail 2"),
+        ("after", "other stages do its tiles with it", TOGETHER, ", backfill 2"),
+        ("after", "there is a table", TABLED, ", backfill 2"),
     ],
     ids=["first", "divided", "together", "tabled"],
 )
@@ -367,13 +371,13 @@ def test_what_cannot_fill_says_why(stage: str, why: str, text: str, parts: str) 
     with pytest.raises(ScheduleError, match=f"{stage} cannot fill a round of other tiles: {why}") as refused:
         two(14, 4, **{stage: parts}, text=text)
     assert refused.value.location is not None
-    assert refused.value.hint == "take `fill` away"
+    assert refused.value.hint == "take `backfill` away"
 
 
 def test_copies_by_the_engine_fill_nothing() -> None:
     module = tilelink.load("gemm_rs")
     program = module.program("gemm_rs_sums_last")
-    schedule = module.schedule("copy_engine", program).fill("scatter", 2)
+    schedule = module.schedule("copy_engine", program).backfill("scatter", 2)
     with pytest.raises(ScheduleError, match="scatter cannot fill a round"):
         bind(program, schedule, {"Ms": 64, "N": 64, "K": 64}, 2, CPU)
 
@@ -382,16 +386,16 @@ def test_copies_by_the_engine_fill_nothing() -> None:
 
 
 def test_it_is_written_and_read() -> None:
-    text = "schedule a for b:\n    sums in gemm epilogue, fill 8\n"
+    text = "schedule a for b:\n    sums in gemm epilogue, backfill 8\n"
     assert str(parse_schedule(text)) == text
-    assert parse_schedule(text).stage("sums")[FILL] == 8
-    assert parse_schedule(text).fill("sums", None).stage("sums")[FILL] is None
+    assert parse_schedule(text).stage("sums")[BACKFILL] == 8
+    assert parse_schedule(text).backfill("sums", None).stage("sums")[BACKFILL] is None
 
 
-@pytest.mark.parametrize("wrong", ["fill", "fill 0", "fill -1", "fill 2, fill 3"])
+@pytest.mark.parametrize("wrong", ["backfill", "backfill 0", "backfill -1", "backfill 2, backfill 3"])
 def test_what_is_no_number_of_tiles(wrong: str) -> None:
     with pytest.raises(ParseError):
         parse_schedule(f"schedule a for b:\n    sums in gemm epilogue, {wrong}\n")
-    if wrong == "fill 0":
+    if wrong == "backfill 0":
         with pytest.raises(ScheduleError, match="at least one tile"):
-            Schedule(name="a", program="b").fill("sums", 0)
+            Schedule(name="a", program="b").backfill("sums", 0)

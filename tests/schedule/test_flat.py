@@ -9,13 +9,13 @@ from tilelink import compiler
 from tilelink.errors import ParseError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.schedule.bound import Bound
-from tilelink.schedule.clauses.flat import FLAT
+from tilelink.schedule.clauses.flatten import FLATTEN
 from tilelink.schedule.search import Space
 from tilelink.schedule.values import Schedule
 from tilelink.target import target
 
 DIMS = {"Ms": 4096, "N": 512, "K": 512}
-SCHEDULE = "schedule one for gemm_rs_{}:\n    gemm tile(i=128, j=256, k=64), warps 8, stages 4{}\n"
+SCHEDULE = "schedule one for gemm_rs_{}:\n    gemm tile(i=128, j=256, k=64), num_warps 8, num_stages 4{}\n"
 
 
 def bind(program: str, flat: str) -> Bound:
@@ -28,13 +28,13 @@ def bind(program: str, flat: str) -> Bound:
 def test_what_uses_a_value_of_a_condition_cannot_be_flat() -> None:
     bind("ring", "")
     with pytest.raises(
-        ScheduleError, match="gemm cannot be flat: it uses what a condition behind its product computes"
+        ScheduleError, match="gemm cannot be flattened: it uses what a condition behind its product computes"
     ):
-        bind("ring", ", flat")
+        bind("ring", ", flatten")
 
 
 def test_a_condition_that_keeps_its_values_can_be_flat() -> None:
-    assert bind("slots", ", flat").stages["gemm"].flat
+    assert bind("slots", ", flatten").stages["gemm"].flat
     assert not bind("slots", "").stages["gemm"].flat
 
 
@@ -94,15 +94,15 @@ def bound(**parts: str) -> Bound:
 
 
 def test_what_may_be_flat_is_bound_as_flat() -> None:
-    found = bound(flat=", flat")
+    found = bound(flat=", flatten")
     assert [stage.name for stage in found.stages.values() if stage.flat] == ["gemm"]
     assert not any(stage.flat for stage in bound().stages.values())
 
 
 WRONG: dict[str, tuple[dict[str, str], str, str]] = {
-    # what is asked for; the stage that cannot be flat, and why
-    "an epilogue of the same tiles": ({"kept": ", flat"}, "keep", "it has no tiles of its own on SMs"),
-    "no product": ({"made": ", flat"}, "make", "its tiles do not begin with a product"),
+    # what is asked for; the stage that cannot be flattened, and why
+    "an epilogue of the same tiles": ({"kept": ", flatten"}, "keep", "it has no tiles of its own on SMs"),
+    "no product": ({"made": ", flatten"}, "make", "its tiles do not begin with a product"),
     "a load first": (
         {"gemm": "v = z[i, j]; z[i, j] = v + dot(x[i, :], w[j, :].T)"}, "gemm", "its tiles do not begin with a product",
     ),
@@ -137,12 +137,12 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_cannot_be_flat_is_refused_where_it_was_asked_for(name: str) -> None:
     parts, stage, reason = WRONG[name]
-    asked = parts if any("flat" in part for part in parts.values()) else {**parts, "flat": ", flat"}
+    asked = parts if any("flat" in part for part in parts.values()) else {**parts, "flat": ", flatten"}
     with pytest.raises(ScheduleError) as caught:
         bound(**asked)
     error = caught.value
-    assert error.message == f"{stage} cannot be flat: {reason}"
-    assert error.hint == "take `flat` away"
+    assert error.message == f"{stage} cannot be flattened: {reason}"
+    assert error.hint == "take `flatten` away"
     assert error.location is not None
     text = PROGRAM.format(**{k: lines(part) for k, part in {**DEFAULTS, **asked}.items()})
     assert text.splitlines()[error.location.line - 1].split()[0] == stage
@@ -152,51 +152,51 @@ def test_what_cannot_be_flat_is_refused_where_it_was_asked_for(name: str) -> Non
 def test_copy_engines_have_no_loops_that_can_be_flat() -> None:
     module = tilelink.load("ag_gemm")
     program = module.program("ag_gemm")
-    schedule = module.schedule("copy_engine", program).flat("gather")
-    with pytest.raises(ScheduleError, match="gather cannot be flat: it has no tiles of its own on SMs") as caught:
+    schedule = module.schedule("copy_engine", program).flatten("gather")
+    with pytest.raises(ScheduleError, match="gather cannot be flattened: it has no tiles of its own on SMs") as caught:
         compiler.bound(program, schedule, ranks=4, dims=DIMS)
     assert caught.value.location is not None, "the chain keeps the place of the line that it changes"
 
 
 def test_a_tile_may_wait_for_what_its_own_kernel_writes() -> None:
-    assert bound(place="in gemm prologue", make=MADE, gemm=WAITED, flat=", flat").stages["gemm"].flat
+    assert bound(place="in gemm prologue", make=MADE, gemm=WAITED, flat=", flatten").stages["gemm"].flat
 
 
 def test_a_tile_that_only_notifies_may_be_flat() -> None:
-    assert bound(gemm=DEFAULTS["gemm"] + TOLD, flat=", flat").stages["gemm"].flat
+    assert bound(gemm=DEFAULTS["gemm"] + TOLD, flat=", flatten").stages["gemm"].flat
 
 
 # As text and as a chain ----------------------------------------------------------------------------------------------
 
 TEXT = """\
 schedule one for product:
-    make flat
-    gemm on sm, tile(i=32), warps 8, stages 4, flat
+    make flatten
+    gemm on sm, tile(i=32), num_warps 8, num_stages 4, flatten
 """
 
 
 def test_flat_as_text_and_as_a_chain() -> None:
-    chain = Schedule(name="one", program="product").flat("make").tile("gemm", i=32).flat("gemm")
+    chain = Schedule(name="one", program="product").flatten("make").tile("gemm", i=32).flatten("gemm")
     parsed = parse_schedule(TEXT)
     assert str(parsed) == TEXT
-    assert [(s.name, s[FLAT]) for s in chain.stages] == [(s.name, s[FLAT]) for s in parsed.stages]
+    assert [(s.name, s[FLATTEN]) for s in chain.stages] == [(s.name, s[FLATTEN]) for s in parsed.stages]
     assert parse_schedule(str(chain)) == chain
-    assert "flat" not in str(chain.flat("gemm", False)).split("gemm", 1)[1]
-    assert chain.flat("gemm", False).flat("gemm") == chain
+    assert "flat" not in str(chain.flatten("gemm", False)).split("gemm", 1)[1]
+    assert chain.flatten("gemm", False).flatten("gemm") == chain
 
 
 def test_flat_is_said_once() -> None:
-    with pytest.raises(ParseError, match="flat is given twice"):
-        parse_schedule("schedule a for b:\n    gemm flat, warps 4, flat\n")
+    with pytest.raises(ParseError, match="flatten is given twice"):
+        parse_schedule("schedule a for b:\n    gemm flatten, num_warps 4, flatten\n")
     with pytest.raises(ParseError, match="did not expect") as caught:
-        parse_schedule("schedule a for b:\n    gemm flat 3\n")
+        parse_schedule("schedule a for b:\n    gemm flatten 3\n")
     assert caught.value.hint is not None and "flat" in caught.value.hint
 
 
 @pytest.mark.parametrize(("rows", "flat"), [(1024, False), (4096, True)])
 def test_a_stage_whose_programs_have_one_tile_each_is_not_flat(rows: int, flat: bool) -> None:
     module = tilelink.load("gemm_rs")
-    parsed = tilelink.parse(f"{module.program('gemm_rs_slots')}\n{SCHEDULE.format('slots', ', flat')}")
+    parsed = tilelink.parse(f"{module.program('gemm_rs_slots')}\n{SCHEDULE.format('slots', ', flatten')}")
     dims = {**DIMS, "Ms": rows}
     bound = compiler.bound(parsed.programs[-1], parsed.schedules[-1], ranks=4, dims=dims, dtype="bf16", target="sm_90")
     assert bound.stages["gemm"].flat is flat

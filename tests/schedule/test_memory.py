@@ -31,7 +31,7 @@ def planned(parts: str, target: str = "sm_90", text: str = TEXT, **dims: int):
 
 def test_blocks_that_shared_memory_cannot_hold_are_refused() -> None:
     with pytest.raises(TileSizeError) as caught:
-        planned("tile(i=256, j=256, k=256), stages 4, warps 8")
+        planned("tile(i=256, j=256, k=256), num_stages 4, num_warps 8")
     assert "stage mul takes 1,048,576 bytes of shared memory or more, 4 times 262,144" in caught.value.message
     assert "a program of sm_90 has 232,448" in caught.value.message
     assert caught.value.location is not None and caught.value.location.line == 11
@@ -41,11 +41,11 @@ def test_blocks_that_shared_memory_cannot_hold_are_refused() -> None:
 @pytest.mark.parametrize(
     ("parts", "target", "fits"),
     [
-        ("tile(i=128, j=256, k=64), stages 4, warps 8", "sm_90", True),
-        ("tile(i=128, j=256, k=64), stages 5, warps 8", "sm_90", False),
-        ("tile(i=128, j=256, k=64), stages 4, warps 8", "sm_80", True),
-        ("tile(i=128, j=256, k=64), stages 4, warps 8", "sm_89", False),
-        ("tile(i=256, j=256, k=256), stages 4, warps 8", "cpu", True),  # an interpreter has room
+        ("tile(i=128, j=256, k=64), num_stages 4, num_warps 8", "sm_90", True),
+        ("tile(i=128, j=256, k=64), num_stages 5, num_warps 8", "sm_90", False),
+        ("tile(i=128, j=256, k=64), num_stages 4, num_warps 8", "sm_80", True),
+        ("tile(i=128, j=256, k=64), num_stages 4, num_warps 8", "sm_89", False),
+        ("tile(i=256, j=256, k=256), num_stages 4, num_warps 8", "cpu", True),  # an interpreter has room
     ],
 )
 def test_what_fits_depends_on_the_target(parts: str, target: str, fits: bool) -> None:
@@ -86,21 +86,21 @@ def test_a_whole_dimension_counts_and_copies_do_not() -> None:
 @pytest.mark.parametrize(("warps", "blocks"), [(4, 3), (8, 3), (2, 2), (1, 2)])
 def test_programs_of_fewer_than_four_warps_multiply_out_of_registers(warps: int, blocks: int) -> None:
     """Then the block at hand takes no shared memory, only those on their way do."""
-    (need,) = least(planned(f"tile(i=128, j=128, k=64), stages 3, warps {warps}").bound)
+    (need,) = least(planned(f"tile(i=128, j=128, k=64), num_stages 3, num_warps {warps}").bound)
     assert need.buffers == blocks
 
 
 @pytest.mark.parametrize(("dtype", "item"), [("", 1), ("f32", 4)])
 def test_a_flat_loop_has_its_results_beside_its_operands(dtype: str, item: int) -> None:
     text = TEXT.replace("y : out [M, N]", f"y : out [M, N] {dtype}")
-    bound = planned("tile(i=128, j=128, k=64), stages 3, warps 8, flat", text=text).bound
+    bound = planned("tile(i=128, j=128, k=64), num_stages 3, num_warps 8, flatten", text=text).bound
     room = max(need.bytes for need in least(bound)) + item * 128 * 128
     for least_room, said in ((room, None), (room - 1, "shared memory")):
         assert does_not_fit(replace(bound, target=replace(bound.target, shared_memory=least_room))) == said
 
 
 def test_what_takes_all_of_shared_memory_fits() -> None:
-    bound = planned("tile(i=128, j=256, k=64), stages 4, warps 8").bound
+    bound = planned("tile(i=128, j=256, k=64), num_stages 4, num_warps 8").bound
     most = max(need.bytes for need in least(bound))
     for room, said in ((most, None), (most - 1, "shared memory")):
         assert does_not_fit(replace(bound, target=replace(bound.target, shared_memory=room))) == said

@@ -60,8 +60,8 @@ WRONG: dict[str, tuple[type[ScheduleError], Build, str, str, str]] = {
     ),
     "warps": (
         ScheduleError,
-        lambda s: s.tile("add", i=8).knobs("add", stages=2, warps=3),
-        "3 warps for add", 's.tile("add", i=8).knobs("add", stages=2, warps=3)', "one of 1, 2, 4, 8, 16, 32",
+        lambda s: s.tile("add", i=8).knobs("add", num_stages=2, num_warps=3),
+        "3 warps for add", 's.tile("add", i=8).knobs("add", num_stages=2, num_warps=3)', "one of 1, 2, 4, 8, 16, 32",
     ),
     "channel": (
         TileSizeError,
@@ -101,10 +101,10 @@ def test_in_a_chain_of_several_lines_a_call_has_its_own() -> None:
         (
             tilelink.schedule(PROGRAM)
             .tile("send", i=4)
-            .knobs("ad", warps=4)
+            .knobs("ad", num_warps=4)
             .tile("add", i=4)
         )  # fmt: skip
-    assert '    .knobs("ad", warps=4)\n                 ^^^^^^^^^^^^^^^^^^^^' in str(caught.value)
+    assert '    .knobs("ad", num_warps=4)\n                 ^^^^^^^^^^^^^^^^^^^^' in str(caught.value)
 
 
 def test_a_call_of_several_lines_has_its_first() -> None:
@@ -131,13 +131,13 @@ def test_a_part_keeps_its_place_whatever_is_added_to_it() -> None:
     first = tilelink.schedule(PROGRAM).tile("add", i=8)
     more = (
         first.order("add", IndexOrder(index="i"))
-        .knobs("add", warps=4)
+        .knobs("add", num_warps=4)
     )  # fmt: skip
     assert more.stage("add").at("tile.i") == first.stage("add").at("tile.i") != more.stage("add").at("order")
 
 
 LATER: dict[str, tuple[Build, str]] = {
-    "what is called": (lambda s: s.flat("send").tile("add", i=8), 's.flat("send")'),
+    "what is called": (lambda s: s.flatten("send").tile("add", i=8), 's.flatten("send")'),
     "a size": (lambda s: s.tile("send", i=8, p=2).order("add", IndexOrder(index="i")), 's.tile("send", i=8, p=2)'),
     "a resource": (
         lambda s: s.on("send", Fused(stage="add")).on("add", Fused(stage="send")),
@@ -148,8 +148,8 @@ LATER: dict[str, tuple[Build, str]] = {
         's.order("add", IndexOrder(index="j"), IndexOrder(index="j"))',
     ),
     "what was changed last": (
-        lambda s: s.split_tail("send", 2).split_tail("send", 3),
-        's.split_tail("send", 2).split_tail("send", 3)',
+        lambda s: s.split_k_tail("send", 2).split_k_tail("send", 3),
+        's.split_k_tail("send", 2).split_k_tail("send", 3)',
     ),
 }
 
@@ -169,8 +169,8 @@ def test_what_binding_refuses_has_the_place_where_it_was_given(case: str) -> Non
 def test_a_part_that_is_given_anew_has_its_new_place() -> None:
     schedule = tilelink.schedule(PROGRAM).tile("add", i=8)
     first = schedule.stage("add").at("tile.i")
-    schedule = schedule.tile("add", i=4).knobs("add", warps=4)
-    again, warps = schedule.stage("add").at("tile.i"), schedule.stage("add").at("warps")
+    schedule = schedule.tile("add", i=4).knobs("add", num_warps=4)
+    again, warps = schedule.stage("add").at("tile.i"), schedule.stage("add").at("num_warps")
     assert first and again and warps
     assert again.line == warps.line == first.line + 2
 

@@ -37,11 +37,11 @@ PARTS = """program product(M, N, K):
         z[i, :] = y[i, :] + 1.0
 
 schedule parts for product:
-    gemm on sm, tile(i=16, j=16, k=16), split_tail 4
+    gemm on sm, tile(i=16, j=16, k=16), split_k_tail 4
 
 schedule filled for product:
     gemm on sm, tile(i=16, j=16, k=16)
-    sums in gemm epilogue, tile(i=4), fill 2
+    sums in gemm epilogue, tile(i=4), backfill 2
 """
 
 
@@ -77,7 +77,7 @@ def test_every_program_of_the_library_is_safe_after_every_pass(case: Case) -> No
         pytest.skip("a table has entries that fit together, which tests of its programs give it")
     found = on_the_way(case, 2, sizes(case))
     assert list(found) == NAMES
-    before = found["bulk"]
+    before = found["tma_copy"]
     for after in NAMES[2:]:
         if (bound := found[after]) != before:
             verify(make_plan(bound))
@@ -85,8 +85,8 @@ def test_every_program_of_the_library_is_safe_after_every_pass(case: Case) -> No
 
 
 @pytest.mark.parametrize(("schedule", "does", "stages"), [
-    ("parts", "split_tail", ["gemm", "sums", "gemm_parts", "gemm_sums"]),
-    ("filled", "fill", ["gemm", "sums", "sums_rest"]),
+    ("parts", "split_k_tail", ["gemm", "sums", "gemm_parts", "gemm_sums"]),
+    ("filled", "backfill", ["gemm", "sums", "sums_rest"]),
 ])  # fmt: skip
 def test_a_pass_shows_in_the_listing_what_it_made(schedule: str, does: str, stages: list[str]) -> None:
     module = compiler.parse(PARTS)
@@ -113,7 +113,7 @@ def test_the_command_shows_a_program_after_a_pass_or_after_all() -> None:
     last = show("ag_gemm", "--after", "protocol")
     assert last.startswith("program ag_gemm(") and "# 4 ranks, cpu, launches by " in last
     wrong = CliRunner().invoke(app, ["show", "ag_gemm", "--after", "kernel"])
-    assert wrong.exit_code == 1 and "did you mean kernels? one of bind, bulk" in wrong.stderr
+    assert wrong.exit_code == 1 and "did you mean kernels? one of bind, tma_copy" in wrong.stderr
 
 
 TOLD = """program told(M, N):
@@ -131,7 +131,7 @@ TOLD = """program told(M, N):
         y[i, :] = h[i, :] + x[i, :] @ (rank + 1)
 
 schedule boxes for told:
-    send on sm(2), bulk 2, tile(i=64)
+    send on sm(2), tma_copy 2, tile(i=64)
     add on sm, tile(i=32)
 """
 

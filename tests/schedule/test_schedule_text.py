@@ -17,7 +17,7 @@ from tilelink.target import target
 TEXT = """\
 schedule wide for scatter:
     gather on copy_engine, push, tile(i=1024), order(p = rank - 1 step -1)
-    gemm on sm, tile(i=128, j=256, k=64), order(s = rank step +1, group(i, 8)), warps 8, stages 3
+    gemm on sm, tile(i=128, j=256, k=64), order(s = rank step +1, group(i, 8)), num_warps 8, num_stages 3
     send in gemm epilogue
     move on sm(16), order(p = rank xor, i)
     xs channel(i=1024, k=1024), buffers 2
@@ -38,7 +38,7 @@ def test_the_chain_builds_what_the_text_says() -> None:
         .on("gemm", Sm())
         .tile("gemm", i=128, j=256, k=64)
         .order("gemm", IndexOrder(index="s", kind="sequence", start=RANK), group=("i", 8))
-        .knobs("gemm", warps=8, stages=3)
+        .knobs("gemm", num_warps=8, num_stages=3)
         .on("send", Fused(stage="gemm"))
         .on("move", Sm(programs=16))
         .order("move", IndexOrder(index="p", kind="xor", start=RANK), IndexOrder(index="i"))
@@ -55,11 +55,11 @@ def test_comments_and_switches() -> None:
 
 def test_what_says_nothing_has_no_line() -> None:
     empty = Schedule(name="a", program="b")
-    for silent in (empty.flat("f", False), empty.order("f"), empty.tile("f"), empty.knobs("f"), empty.channel("x")):
+    for silent in (empty.flatten("f", False), empty.order("f"), empty.tile("f"), empty.knobs("f"), empty.channel("x")):
         assert silent == empty
         assert parse_schedule(str(silent)) == empty
-    taken = empty.tile("f", i=8).flat("g").flat("f").flat("g", False)
-    assert str(taken) == "schedule a for b:\n    f tile(i=8), flat\n"
+    taken = empty.tile("f", i=8).flatten("g").flatten("f").flatten("g", False)
+    assert str(taken) == "schedule a for b:\n    f tile(i=8), flatten\n"
 
 
 names = st.sampled_from(["alpha", "beta", "gamma"])
@@ -78,7 +78,7 @@ def test_every_schedule_survives_printing(
         Schedule(name="s", program="q")
         .tile("a", **tiles)
         .order("a", term)
-        .flat("a", flat)
+        .flatten("a", flat)
         .channel("t", **channel)
         .buffers("t", buffers)
     )
@@ -158,7 +158,7 @@ def test_a_schedule_is_for_a_program_of_its_file() -> None:
 @pytest.mark.parametrize("warps", [3, 64])
 def test_warps_that_no_gpu_takes_are_refused(warps: int) -> None:
     text = "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n        y[i] = x[i]\n"
-    found = parse_text(text + f"schedule s for copy:\n    f tile(i=8), warps {warps}\n", "file.tl")
+    found = parse_text(text + f"schedule s for copy:\n    f tile(i=8), num_warps {warps}\n", "file.tl")
     with pytest.raises(ScheduleError, match=f"{warps} warps for f") as caught:
         bind(found.programs[0], found.schedules[0], {"M": 20}, 2, target("cpu"))
     assert caught.value.location is not None
@@ -187,17 +187,17 @@ COPY = "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute first(i: 
         ("x buffers 2", "buffers 2 of x, which no peer reaches", "buffers 2", "take `buffers` away"),
         ("xx buffers 2", "no tensor 'xx'", "xx", "did you mean x? tensors: x, y"),
         ("first tile(i=8), in fist", "no stage 'fist' to run in", "in fist", "did you mean first? stages: first"),
-        ("first tile(i=8), warps 3", "3 warps for first", "warps 3", "one of 1, 2, 4, 8, 16, 32"),
-        ("first tile(ii=8), flat", "stage first has nothing named 'ii' to tile", "ii=8", "did you mean i?"),
-        ("first order(ii), flat", "order of unknown index 'ii'", "ii", "did you mean i? indices: i"),
+        ("first tile(i=8), num_warps 3", "3 warps for first", "num_warps 3", "one of 1, 2, 4, 8, 16, 32"),
+        ("first tile(ii=8), flatten", "stage first has nothing named 'ii' to tile", "ii=8", "did you mean i?"),
+        ("first order(ii), flatten", "order of unknown index 'ii'", "ii", "did you mean i? indices: i"),
         ("first tile(i=8), order(i = [2,1])", "[2, 1] is no permutation", "i = [2,1]", "name each of 0..2 once"),
         ("first order(i = rnk step 1)", "unknown name 'rnk' in an order", "i = rnk step 1", "did you mean rank?"),
-        ("first flat, split_tail 2", "first cannot be flat: ", "flat", "take `flat` away"),
+        ("first flatten, split_k_tail 2", "first cannot be flattened: ", "flatten", "take `flatten` away"),
         ("first til(i=8)", "unknown 'til'", "til", "did you mean tile? NAME followed by"),
         ("first on smm", "unknown 'smm'", "smm", "did you mean sm?"),
         ("first in first prologe", "unknown 'prologe'", "prologe", "did you mean prologue?"),
         ("first order(i = rank stp 1)", "unknown 'stp'", "stp", "did you mean step?"),
-        ("first flat warps 2", "did not expect 'warps' here", "warps", "parts are separated by commas"),
+        ("first flatten num_warps 2", "did not expect 'num_warps' here", "num_warps", "parts are separated by commas"),
     ],
 )
 def test_the_part_that_is_wrong_is_underlined(line: str, message: str, underlined: str, hint: str) -> None:
@@ -220,13 +220,26 @@ def test_the_words_that_stand_for_themselves_are_among_those_offered() -> None:
 
 def test_a_part_that_is_given_twice_names_both_places() -> None:
     with pytest.raises(ParseError) as caught:
-        parse_schedule("schedule a for b:\n    f in g prologue, flat, in h epilogue\n")
+        parse_schedule("schedule a for b:\n    f in g prologue, flatten, in h epilogue\n")
     assert caught.value.location is not None and caught.value.related is not None
-    assert (caught.value.location.column, caught.value.related.column) == (28, 7)
+    assert (caught.value.location.column, caught.value.related.column) == (31, 7)
 
 
 def test_a_place_in_the_text_is_of_what_stands_there() -> None:
-    parsed = parse_schedule("schedule a for b:\n    f flat, warps 4\n")
-    changed = parsed.knobs("f", warps=3).stage("f")
-    assert changed.at("warps") == changed.location
-    assert changed.at("flat") == parsed.stage("f").places["flat"] != changed.location
+    parsed = parse_schedule("schedule a for b:\n    f flatten, num_warps 4\n")
+    changed = parsed.knobs("f", num_warps=3).stage("f")
+    assert changed.at("num_warps") == changed.location
+    assert changed.at("flatten") == parsed.stage("f").places["flatten"] != changed.location
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("flat", "flatten"), ("split_tail 2", "split_k_tail"), ("fill 2", "backfill"), ("bulk 4", "tma_copy"),
+        ("warps 8", "num_warps"), ("stages 3", "num_stages"),
+    ],
+)  # fmt: skip
+def test_a_word_of_earlier_versions_is_refused_with_that_of_today(old: str, new: str) -> None:
+    with pytest.raises(ParseError, match=f"unknown '{old.split()[0]}'") as caught:
+        parse_schedule(f"schedule a for b:\n    f on sm, {old}\n")
+    assert (caught.value.hint or "").startswith(f"it is called {new}: {new}")

@@ -17,7 +17,7 @@ from tilelink.ir.program import Notify, Wait
 from tilelink.ir.typing import infer
 from tilelink.schedule.bind import bind
 from tilelink.schedule.bound import Bound
-from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
+from tilelink.schedule.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.schedule.plan import WRITE, Plan, make_plan
 from tilelink.schedule.search import Space
 from tilelink.schedule.search.knobs import Knob
@@ -47,9 +47,9 @@ def holding(programs: int) -> Target:
 
 def product(tiles: int, programs: int, most: int = 32, k: int = 256, text: str = PRODUCT) -> Bound:
     """One product of so many tiles, of 16 columns each but for the last."""
-    module = tilelink.parse(text + "\n" + TEXT.format(f", split_tail {most}" if most else ""))
+    module = tilelink.parse(text + "\n" + TEXT.format(f", split_k_tail {most}" if most else ""))
     dims = {"M": 16, "N": 16 * tiles - 5, "K": k}
-    return bind(module.programs[0], module.schedules[0].flat("make"), dims, 1, holding(programs))
+    return bind(module.programs[0], module.schedules[0].flatten("make"), dims, 1, holding(programs))
 
 
 def totals(bound: Bound) -> dict[str, int]:
@@ -110,7 +110,7 @@ def test_an_index_that_only_the_products_show_to_be_a_number_stays_one() -> None
     text = PRODUCT.replace("M, N, K)", "H, M, N, K)").replace("in  [M, K]", "in  [H, M, K]")
     text = text.replace("out [M, N]", "out [H, M, N]").replace("(i: M", "(q: H, i: M")
     text = text.replace("y[i, j] = dot(x[i, :]", "y[q, i, j] = dot(x[q, i, :]")
-    module = tilelink.parse(text + "\n" + TEXT.format(", split_tail 4"))
+    module = tilelink.parse(text + "\n" + TEXT.format(", split_k_tail 4"))
     dims = {"H": 3, "M": 16, "N": 11, "K": 64}
     bound = bind(module.programs[0], module.schedules[0], dims, 1, holding(2))
     assert totals(bound) == {"make": 2, "make_parts": 2, "make_sums": 2}
@@ -127,7 +127,7 @@ def test_programs_with_a_tile_of_another_loop_do_that_one() -> None:
     text = text.replace("x : in  [M, K]", "x : in  [M, N]").replace("w : in  [N, K]", "w : in  [N, N]")
     text = text.replace("(M, N, K)", "(M, N)")
     lines = "    first in make prologue, tile(i=16, j={})\n"
-    module = tilelink.parse(text + "\n" + TEXT.format(", split_tail 8").replace("k=8", "n=8") + lines.format(16))
+    module = tilelink.parse(text + "\n" + TEXT.format(", split_k_tail 8").replace("k=8", "n=8") + lines.format(16))
     found = []
     for programs in (8, 16):
         bound = bind(module.programs[0], module.schedules[0], {"M": 16, "N": 96}, 1, holding(programs))
@@ -158,7 +158,7 @@ def drawn(count: int) -> Iterator[Plan]:
         file, name, stage = chance.choice(own)
         program = tilelink.load(file).program(name)
         schedule = chance.choice([s for s in tilelink.load(file).schedules_of(program) if last(s, stage)])
-        schedule = schedule.split_tail(stage, chance.choice((2, 3, 8)))
+        schedule = schedule.split_k_tail(stage, chance.choice((2, 3, 8)))
         schedule = schedule.tile(stage, i=chance.choice((16, 24)), j=chance.choice((16, 20)), k=chance.choice((8, 16)))
         dims = {p.name: chance.randint(*((64, 128) if p.name == "K" else (20, 64))) for p in program.params}
         processor = replace(CPU, sms=20, max_programs=chance.randint(1, 9))
@@ -222,7 +222,7 @@ def test_nothing_of_it_is_trusted() -> None:
 
 def test_names_of_the_program_are_left_alone() -> None:
     text = PRODUCT.replace("x ", "make_split ").replace("x[", "make_split[").replace("j: N", "tail: N")
-    text = text.replace("[j", "[tail").replace(", j]", ", tail]") + "\n" + TEXT.format(", split_tail 4")
+    text = text.replace("[j", "[tail").replace(", j]", ", tail]") + "\n" + TEXT.format(", split_k_tail 4")
     module = tilelink.parse(text.replace("j=16", "tail=16"))
     bound = bind(module.programs[0], module.schedules[0], {"M": 16, "N": 200, "K": 256}, 1, holding(4))
     assert "make_split_" in bound.tensors
@@ -247,13 +247,13 @@ def test_what_cannot_be_divided_says_why(why: str, body: list[str]) -> None:
     text = PRODUCT.replace(f"y[i, j] = {DOT}", "\n        ".join(body)).replace(
         "    y :", "    z : local [M, N]\n    u : in [M, N]\n    v : in [N, N]\n    y :"
     )
-    module = tilelink.parse(text + "\n" + TEXT.format(", split_tail 4"))
+    module = tilelink.parse(text + "\n" + TEXT.format(", split_k_tail 4"))
     dims = {"M": 208, "N": 64, "K": 64}
     with pytest.raises(ScheduleError, match=f"the tail of make cannot be split: .*{why}") as refused:
         bind(module.programs[0], module.schedules[0], dims, 1, holding(4))
     assert refused.value.location is not None
     assert refused.value.location.line == text.count("\n") + 3
-    assert refused.value.hint == "take `split_tail` away"
+    assert refused.value.hint == "take `split_k_tail` away"
 
 
 @pytest.mark.parametrize("value", ["dot(x[i, :], x[i, :].T)", "dot(x[i, :], v[:, i])"])
@@ -261,7 +261,7 @@ def test_a_tile_of_one_index_with_itself_is_not_divided(value: str) -> None:
     """Rows and columns have names of their own in what it would become."""
     text = PRODUCT.replace("(i: M, j: N)", "(i: M)").replace("y[i, j]", "y[i, i]").replace(DOT, value)
     text = text.replace("    y : out [M, N]", "    v : in [K, M]\n    y : out [M, M]")
-    module = tilelink.parse(text + "\n" + TEXT.format(", split_tail 4").replace("j=16, ", ""))
+    module = tilelink.parse(text + "\n" + TEXT.format(", split_k_tail 4").replace("j=16, ", ""))
     why = "its products are not the tile that its indices make"
     with pytest.raises(ScheduleError, match=f"the tail of make cannot be split: {why}"):
         bind(module.programs[0], module.schedules[0], {"M": 16, "N": 64, "K": 256}, 1, holding(4))
@@ -271,7 +271,7 @@ def test_only_the_last_tiles_of_a_kernel_are_left_over() -> None:
     module = tilelink.load("ag_gemm")
     program = module.program("ag_gemm_in_place")
     for stage, why in (("own", "other tiles of its kernel come"), ("gather", "no tiles of its own on SMs")):
-        schedule = module.schedule("copy_engine", program).split_tail(stage, 2)
+        schedule = module.schedule("copy_engine", program).split_k_tail(stage, 2)
         with pytest.raises(ScheduleError, match=f"the tail of {stage} cannot be split: .*{why}"):
             bind(program, schedule, {"Ms": 64, "N": 64, "K": 64}, 2, CPU)
 
@@ -280,19 +280,23 @@ def test_only_the_last_tiles_of_a_kernel_are_left_over() -> None:
 
 
 def test_it_is_written_and_read() -> None:
-    text = "schedule a for b:\n    gemm on sm, flat, split_tail 8\n"
+    text = "schedule a for b:\n    gemm on sm, flatten, split_k_tail 8\n"
     assert str(parse_schedule(text)) == text
-    assert parse_schedule(text) == Schedule(name="a", program="b").on("gemm", "sm").flat("gemm").split_tail("gemm", 8)
-    assert parse_schedule(text).split_tail("gemm", None).stage("gemm")[SPLIT_TAIL] is None
+    assert parse_schedule(text) == Schedule(name="a", program="b").on("gemm", "sm").flatten("gemm").split_k_tail(
+        "gemm", 8
+    )
+    assert parse_schedule(text).split_k_tail("gemm", None).stage("gemm")[SPLIT_K_TAIL] is None
 
 
-@pytest.mark.parametrize("wrong", ["split_tail", "split_tail 0", "split_tail -1", "split_tail 2, split_tail 3"])
+@pytest.mark.parametrize(
+    "wrong", ["split_k_tail", "split_k_tail 0", "split_k_tail -1", "split_k_tail 2, split_k_tail 3"]
+)
 def test_what_is_no_number_of_parts(wrong: str) -> None:
     with pytest.raises(ParseError):
         parse_schedule(f"schedule a for b:\n    gemm on sm, {wrong}\n")
-    if wrong == "split_tail 0":
+    if wrong == "split_k_tail 0":
         with pytest.raises(ScheduleError, match="at least one part"):
-            Schedule(name="a", program="b").split_tail("gemm", 0)
+            Schedule(name="a", program="b").split_k_tail("gemm", 0)
 
 
 def test_the_search_tries_it_where_it_can() -> None:
@@ -315,7 +319,7 @@ def labels(knob: Knob, start: Schedule) -> tuple[str, ...]:
     """The stages whose tails its second choice splits; its first one splits none."""
     whole, parts = (change(start) for change in knob.changes)
     assert whole == start
-    return tuple(name for name in ("gemm", "own") if parts.stage(name)[SPLIT_TAIL] == 32)
+    return tuple(name for name in ("gemm", "own") if parts.stage(name)[SPLIT_K_TAIL] == 32)
 
 
 # What guards and what goes together --------------------------------------------------------------------------
@@ -347,7 +351,9 @@ FIRST = ["consumer_tile_wait(h[i, :])", "y[i, j] = dot(h[i, :], w[j, :].T)"]
     ids=["for the product", "for more", "behind it"],
 )
 def test_a_wait_stays_where_it_guards_more_than_the_products(body: list[str], waits: int) -> None:
-    text = GUARDED.format("\n        ".join(body)) + "\n" + TEXT.format(", split_tail 4").replace("product", "guarded")
+    text = (
+        GUARDED.format("\n        ".join(body)) + "\n" + TEXT.format(", split_k_tail 4").replace("product", "guarded")
+    )
     module = tilelink.parse(text + "    send on sm(1), tile(i=16)\n")
     bound = bind(module.programs[0], module.schedules[0], {"M": 16, "N": 80, "K": 128}, 2, holding(5))
     assert totals(bound)["make_parts"] == 4

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tilelink import compiler
 from tilelink.calibration import Timings, fit, programs
 from tilelink.cli import app, gpus
-from tilelink.schedule.clauses.bulk import SHARED
+from tilelink.schedule.clauses.tma_copy import SHARED
 from tilelink.schedule.machine import Machine, load_machine, save_machine
 from tilelink.schedule.simulate import simulate
 
@@ -134,7 +134,7 @@ def test_what_the_model_predicts_of_the_programs_gives_back_its_own_numbers() ->
     rows, columns, warps, stages = programs.FLAT_TILE
     own: dict[str, list[list[float]]] = {"flat": [], "bulk": []}
     for flat, waves in itertools.product((False, True), programs.FLAT_WAVES):
-        loop = ", flat" * flat
+        loop = ", flatten" * flat
         text = programs.PRODUCT.format(rows=rows, columns=columns, warps=warps, stages=stages, flat=loop)
         M, N = programs.product_sizes(BASE.sms, rows, columns, waves)
         own["flat"].append([flat, waves, predicted(text, M=M, N=N, K=programs.FLAT_INNER)])

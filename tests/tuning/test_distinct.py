@@ -44,7 +44,7 @@ def test_of_equal_kernels_the_declared_schedule_is_taken() -> None:
 
 def test_what_cannot_be_planned_is_passed_over() -> None:
     point = tried(1.0)
-    broken = replace(point, schedule=point.schedule.knobs("gemm", warps=3), seconds=0.5)
+    broken = replace(point, schedule=point.schedule.knobs("gemm", num_warps=3), seconds=0.5)
     assert distinct(found(broken, point), 2) == [point]
 
 

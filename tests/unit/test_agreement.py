@@ -196,7 +196,7 @@ class StandIn:
         full = torch.empty(32, 64, dtype=torch.bfloat16)
         baselines.all_gather(full, inputs["x"], group=self._group)
         found = full @ inputs["w"].T if "w" in inputs else full
-        out["y"].copy_((found * (2 if "stages 2" in self._text else 1)).view(out["y"].shape))
+        out["y"].copy_((found * (2 if "num_stages 2" in self._text else 1)).view(out["y"].shape))
         return out
 
 
@@ -243,7 +243,7 @@ def _ranks(points: Path, out: Path, budget: str, port: int) -> dict[str, Any]:
 def test_a_run_measures_every_point_and_records_failures(tmp_path: Path) -> None:
     gathered = {"op": "all_gather", "program": "all_gather", "dims": {"Ms": 16, "K": 64}}
     moves = compiler.load("all_gather")
-    wrong = SCHEDULE.replace("stages 4", "stages 2")
+    wrong = SCHEDULE.replace("num_stages 4", "num_stages 2")
     points = [
         point(0), point(1, schedule=wrong), point(2, schedule=SCHEDULE.replace("group(i, 8)", "group(i, 3)")),
         point(3, **gathered, schedule=str(moves.schedule("h200", moves.program()))), point(4, ranks=8),

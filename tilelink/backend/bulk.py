@@ -1,4 +1,4 @@
-"""Stages that copy by the tensor memory accelerator: programs of one warp, in Gluon (schedule/clauses/bulk.py)."""
+"""Stages that copy by the tensor memory accelerator: programs of one warp, in Gluon (schedule/clauses/tma_copy.py)."""
 
 from __future__ import annotations
 

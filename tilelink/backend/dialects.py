@@ -42,7 +42,7 @@ class Dialect:
     descriptors: bool = True
     """Loads may go through tensor descriptors."""
     flattens: bool = True
-    """Loops over tiles may be flat (schedule/clauses/flat.py)."""
+    """Loops over tiles may be flat (schedule/clauses/flatten.py)."""
     defers: bool = True
     """Notifies may stand in the middle of a product (schedule/clauses/defer_notify.py)."""
     notifies_together: bool = True
@@ -52,7 +52,7 @@ class Dialect:
     handshakes: bool = True
     """Kernels may begin and end a launch together with those of peers (tilelink/protocol.py)."""
     copies_by_bulk: bool = True
-    """Programs of one warp may copy by the tensor memory accelerator (schedule/clauses/bulk.py)."""
+    """Programs of one warp may copy by the tensor memory accelerator (schedule/clauses/tma_copy.py)."""
 
     is_traced: bool = False
     """Programs write down when they began and ended what they did (runtime/device/tracing.py)."""

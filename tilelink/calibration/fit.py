@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypedDict
 
 from tilelink.calibration.programs import BULK_PROGRAMS, BULK_SMS
-from tilelink.schedule.clauses.bulk import SHARED
+from tilelink.schedule.clauses.tma_copy import SHARED
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.simulate.cost import FILLING, STORED
 

@@ -128,7 +128,7 @@ def _products(clock: _Clock) -> Rows:
 def _flat(clock: _Clock) -> Rows:
     for flat in (False, True):
         for waves in programs.FLAT_WAVES:
-            yield [flat, waves, _product(clock, programs.FLAT_TILE, waves, programs.FLAT_INNER, ", flat" * flat)]
+            yield [flat, waves, _product(clock, programs.FLAT_TILE, waves, programs.FLAT_INNER, ", flatten" * flat)]
 
 
 def _product(clock: _Clock, tile: tuple[int, int, int, int], waves: int, inner: int, flat: str = "") -> float:

@@ -34,7 +34,7 @@ program product(M, N, K):
         y[i, j] = dot(x[i, :], w[j, :].T)
 
 schedule measured for product:
-    gemm on sm, tile(i={rows}, j={columns}, k=64), order(group(i, 8)), warps {warps}, stages {stages}{flat}
+    gemm on sm, tile(i={rows}, j={columns}, k=64), order(group(i, 8)), num_warps {warps}, num_stages {stages}{flat}
 """
 PUSH = """
 program push(M, K):
@@ -46,7 +46,7 @@ program push(M, K):
         producer_tile_notify(y[i, :] @ (rank + 1))
 
 schedule measured for push:
-    send on sm({programs}), tile(i=64), warps 16
+    send on sm({programs}), tile(i=64), num_warps 16
     y channel(i=65536), buffers 1
 """
 BULK = """
@@ -59,7 +59,7 @@ program push(M, K):
         producer_tile_notify(y[i, j] @ (rank + 1))
 
 schedule measured for push:
-    send on sm({sms}), tile(i={rows}, j={columns}), bulk {programs}
+    send on sm({sms}), tile(i={rows}, j={columns}), tma_copy {programs}
     y channel(i=65536, j=65536), buffers 1
 """
 PULL = """
@@ -71,7 +71,7 @@ program pull(M, K):
         tile_pull_data(y[i, :], x[i, :] @ (rank + 1))
 
 schedule measured for pull:
-    fetch on sm({programs}), tile(i=64), warps 16
+    fetch on sm({programs}), tile(i=64), num_warps 16
     x buffers 1
 """
 HOP = """

@@ -130,6 +130,8 @@ def _unexpected(error: UnexpectedInput, line: str, place: Location) -> ParseErro
     where = replace(place, column=start, length=max(1, len(word)))
     stages, tensors = (", ".join(word.syntax for word in words() if word.of == of) for of in ("stage", "tensor"))
     hint = f"NAME followed by: {stages}; or for a tensor {tensors}; or `reuse_wait off`"
+    if renamed := next((one for one in words() if word and word == one.formerly), None):
+        return ParseError(f"unknown {word!r}", location=where, hint=f"it is called {renamed.name}: {renamed.syntax}")
     if near := word and word not in _words(None) and did_you_mean(word, known):
         return ParseError(f"unknown {word!r}", location=where, hint=f"{near} {hint}")
     found = word or line[column - 1 :].split("#")[0].strip().split(" ")[0] or "the end of the line"

@@ -23,9 +23,9 @@ from tilelink.schedule.clauses import clauses
 from tilelink.schedule.clauses.buffers import BUFFERS
 from tilelink.schedule.clauses.channel import CHANNEL, dims_called
 from tilelink.schedule.clauses.defer_notify import DEFER_NOTIFY
-from tilelink.schedule.clauses.flat import FLAT
+from tilelink.schedule.clauses.flatten import FLATTEN
 from tilelink.schedule.clauses.order import ORDER
-from tilelink.schedule.clauses.pipeline import STAGES, WARPS
+from tilelink.schedule.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.schedule.clauses.resource import RESOURCE
 from tilelink.schedule.clauses.tile import TILE
 from tilelink.schedule.limits import check_elements, check_size
@@ -171,9 +171,9 @@ def _bind_stages(
             extents=extents,
             order=decode(_concrete_order(part, numbers, ranks), counts, part),
             block=block,
-            warps=part[WARPS] or 4,
-            stages=part[STAGES] or 3,
-            flat=part[FLAT],
+            warps=part[NUM_WARPS] or 4,
+            stages=part[NUM_STAGES] or 3,
+            flat=part[FLATTEN],
             defer_notify=part[DEFER_NOTIFY],
         )
     return _match_fused(bound)

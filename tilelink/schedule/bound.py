@@ -103,7 +103,7 @@ class BoundStage:
     given_in: int | None = None
     """The statement in whose product a program notifies its tile before (schedule/clauses/defer_notify.py), or None."""
     bulk: Boxes | None = None
-    """How it copies by bulk, if it does (see schedule/clauses/bulk.py)."""
+    """How it copies by bulk, if it does (see schedule/clauses/tma_copy.py)."""
     ends_with_tensor: frozenset[str] = frozenset()
     """Indices within a tile of another stage, which end where the tensor does and not with their extent."""
     slices: frozenset[str] = frozenset()

@@ -42,8 +42,8 @@ class Word(Generic[T]):
     name: the name of its value, in chains of methods and for places. default: the value of a line that does not say it.
     rules: rule of the grammar -> what it matches, made of quoted words and the rules and terminals of schedule.lark;
     no two words have rules of the same name. read(rule, children): the value. show: the text of a value.
-    syntax: how it is written, in short. written: an example of it. called: what an error calls it, where {name} is the
-    stage or the tensor.
+    syntax: how it is written, in short. written: an example of it. formerly: the word that it once had.
+    called: what an error calls it, where {name} is the stage or the tensor.
     valid(owner, value): raises ScheduleError for a value that means nothing. check(program, part): raises ScheduleError
     for names that a program lacks. inner: names within a value that have places of their own, each with the word that
     stands there.
@@ -57,6 +57,7 @@ class Word(Generic[T]):
     read: Callable[[str, Sequence[Any]], T]
     show: Callable[[T], str]
     written: str = ""
+    formerly: str = ""
     called: str = ""
     valid: Callable[[str, T], None] = _anything
     check: Callable[[Program, Part], None] = _named_rightly

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilelink.errors import ScheduleError
 from tilelink.ir.visitor import stage_regions
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop, same_domain
-from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
+from tilelink.schedule.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.schedule.transform import remote_reads, stage_writes
 from tilelink.schedule.values import CopyEngine, Fused, Sm
 
@@ -91,7 +91,7 @@ def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
 
 def _tiles(bound: Bound, loops: tuple[Loop, ...]) -> int:
     """What caps the programs of a kernel: as many as its longest loop has tiles, or parts of tiles."""
-    parts = {part.name: part[SPLIT_TAIL] or 1 for part in bound.schedule.stages}
+    parts = {part.name: part[SPLIT_K_TAIL] or 1 for part in bound.schedule.stages}
     return max(bound.stages[n].total * parts.get(n, 1) for loop in loops for n in loop.stages)
 
 

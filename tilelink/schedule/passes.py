@@ -14,11 +14,11 @@ from tilelink.ir.simplify import simplify
 from tilelink.schedule.barriers import place_barriers
 from tilelink.schedule.bound import Bound, BoundStage
 from tilelink.schedule.clauses import CLAUSES, clauses
-from tilelink.schedule.clauses.bulk import BULK
+from tilelink.schedule.clauses.backfill import BACKFILL
 from tilelink.schedule.clauses.defer_notify import DEFER_NOTIFY
-from tilelink.schedule.clauses.fill import FILL
-from tilelink.schedule.clauses.flat import FLAT
-from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
+from tilelink.schedule.clauses.flatten import FLATTEN
+from tilelink.schedule.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.schedule.clauses.tma_copy import TMA_COPY
 from tilelink.schedule.kernels import kernels_of
 from tilelink.schedule.launch import choose_protocol
 from tilelink.schedule.sink_waits import sink_waits
@@ -36,11 +36,15 @@ def passes() -> tuple[Pass, ...]:
     """All passes, in the order in which they are applied."""
     own = tuple(one for one in clauses() if one not in CLAUSES)
     return (
-        Pass(name="bulk", apply=BULK.apply),  # before kernels: how many programs share an SM is a kernel's
+        Pass(name="tma_copy", apply=TMA_COPY.apply),  # before kernels: how many programs share an SM is a kernel's
         Pass(name="kernels", apply=_choose_kernels),
-        Pass(name="flat", apply=FLAT.apply),  # judges the stages that were written, not what splitting makes of them
-        Pass(name="split_tail", apply=SPLIT_TAIL.apply),  # before filling: it changes how many tiles the last round has
-        Pass(name="fill", apply=FILL.apply),
+        Pass(
+            name="flatten", apply=FLATTEN.apply
+        ),  # judges the stages that were written, not what splitting makes of them
+        Pass(
+            name="split_k_tail", apply=SPLIT_K_TAIL.apply
+        ),  # before filling: it changes how many tiles the last round has
+        Pass(name="backfill", apply=BACKFILL.apply),
         *(Pass(name=one.name, apply=one.apply) for one in own),
         Pass(name="loops", apply=_finish_loops),  # from here on nothing changes how many tiles a stage has
         Pass(name="sink_waits", apply=sink_waits),

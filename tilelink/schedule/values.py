@@ -168,29 +168,29 @@ class Schedule:
         terms = tuple(IndexOrder(index=term) if isinstance(term, str) else term for term in nest)
         return self._say(stage, "order", Order(nest=terms, group=group) if terms or group else None)
 
-    def knobs(self, stage: str, *, warps: int | None = None, stages: int | None = None) -> Schedule:
+    def knobs(self, stage: str, *, num_warps: int | None = None, num_stages: int | None = None) -> Schedule:
         """Warps of the stage's kernel, and stages of the pipelines of its products."""
-        return self._say(stage, "warps", warps)._say(stage, "stages", stages)
+        return self._say(stage, "num_warps", num_warps)._say(stage, "num_stages", num_stages)
 
-    def flat(self, stage: str, on: bool = True) -> Schedule:
+    def flatten(self, stage: str, on: bool = True) -> Schedule:
         """One software pipeline through all tiles of a program of this stage."""
-        return self._say(stage, "flat", on)
+        return self._say(stage, "flatten", on)
 
-    def split_tail(self, stage: str, parts: int | None) -> Schedule:
+    def split_k_tail(self, stage: str, parts: int | None) -> Schedule:
         """Tiles beyond whole rounds of the programs are computed in up to so many parts; None: by one program each."""
-        return self._say(stage, "split_tail", parts)
+        return self._say(stage, "split_k_tail", parts)
 
-    def fill(self, stage: str, tiles: int | None) -> Schedule:
+    def backfill(self, stage: str, tiles: int | None) -> Schedule:
         """Programs without a tile in the round before this stage do up to so many of its tiles in it; None: none."""
-        return self._say(stage, "fill", tiles)
+        return self._say(stage, "backfill", tiles)
 
     def defer_notify(self, stage: str, on: bool = True) -> Schedule:
         """A tile of this stage is notified while the program's next one is multiplied already."""
         return self._say(stage, "defer_notify", on)
 
-    def bulk(self, stage: str, programs: int | None) -> Schedule:
+    def tma_copy(self, stage: str, programs: int | None) -> Schedule:
         """So many programs of one warp on each SM of this stage copy by the tensor memory accelerator; None: none."""
-        return self._say(stage, "bulk", programs)
+        return self._say(stage, "tma_copy", programs)
 
     def channel(self, tensor: str, **sizes: int) -> Schedule:
         """The elements of a tensor that share a signal, by dimensions or by indices that run along them."""

@@ -8,11 +8,11 @@ import pytest
 
 from tilelink import compiler
 from tilelink.errors import ScheduleError
+from tilelink.schedule.clauses.backfill import BACKFILL
 from tilelink.schedule.clauses.channel import CHANNEL
-from tilelink.schedule.clauses.fill import FILL
-from tilelink.schedule.clauses.flat import FLAT
+from tilelink.schedule.clauses.flatten import FLATTEN
 from tilelink.schedule.clauses.order import ORDER
-from tilelink.schedule.clauses.pipeline import STAGES, WARPS
+from tilelink.schedule.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.schedule.clauses.resource import RESOURCE
 from tilelink.schedule.clauses.tile import TILE
 from tilelink.schedule.search import Candidate, Space, search, strategy
@@ -53,10 +53,10 @@ def test_products_of_a_program_share_tiles_bands_and_pipelines() -> None:
     seen = [space.schedule(space.random(chance)) for _ in range(60)]
     for schedule in seen:
         own, gemm = schedule.stage("own"), schedule.stage("gemm")
-        assert all(own[clause] == gemm[clause] for clause in (TILE, WARPS, STAGES, FLAT))
+        assert all(own[clause] == gemm[clause] for clause in (TILE, NUM_WARPS, NUM_STAGES, FLATTEN))
         mine, theirs = own[ORDER], gemm[ORDER]
         assert (mine and mine.group) == (theirs and theirs.group)
-    assert len({s.stage("own")[TILE] for s in seen}) > 5 and len({s.stage("own")[FLAT] for s in seen}) == 2
+    assert len({s.stage("own")[TILE] for s in seen}) > 5 and len({s.stage("own")[FLATTEN] for s in seen}) == 2
     assert any(o.group and o.nest for s in seen if (o := s.stage("gemm")[ORDER]))  # bands leave the order as it is
     assert labels(space_of("ag_gemm"))["gemm bands"] == ("none", "of 4", "of 8", "of 16")
 
@@ -211,7 +211,9 @@ def test_searches_begin_with_what_was_declared(name: str) -> None:
 def test_declared_schedules_that_do_not_fit_are_refused() -> None:
     program = compiler.load("ag_gemm").program()
     known = compiler.load("ag_gemm").schedule("h200", program)
-    space = Space.of([program], dims=DIMS, ranks=4, target=target("sm_90"), declared=[known.knobs("gemm", stages=9)])
+    space = Space.of(
+        [program], dims=DIMS, ranks=4, target=target("sm_90"), declared=[known.knobs("gemm", num_stages=9)]
+    )
     found = search(space, lambda _: 1.0, strategy("random"), trials=1)
     assert not found.tried and found.refused == {"shared memory": 1}
     assert CopyEngine() == space.schedule(space.seeds[0]).stage("gather")[RESOURCE]
@@ -224,10 +226,10 @@ def test_sums_behind_products_may_fill_their_last_round() -> None:
     said = space.describe(space.seeds[number])
     assert said["sums on"] == "epilogue of gemm" and said["sums tile"] == "64x512" and said["sums bands"] == "of 16"
     assert said["sums begins"] == "with those free a round earlier"
-    assert space.schedule(space.seeds[number]).stage("sums")[FILL] == 2
+    assert space.schedule(space.seeds[number]).stage("sums")[BACKFILL] == 2
     earlier = {"sums_begins": "with those free a round earlier"}
     for place, fill in (("epilogue of gemm", 2), ("kernel of its own", None)):
-        assert chosen(space, sums_on=place, **earlier).stage("sums")[FILL] == fill
+        assert chosen(space, sums_on=place, **earlier).stage("sums")[BACKFILL] == fill
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tilelink.frontend.parser import parse_text
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Env, evaluate
-from tilelink.schedule.clauses.flat import FLAT, flat_reason
+from tilelink.schedule.clauses.flatten import FLATTEN, flat_reason
 from tilelink.schedule.clauses.order import ORDER
 from tilelink.schedule.plan import Plan
 from tilelink.schedule.search import STRATEGIES, Candidate, Found, Space, Tried, run, search, strategy
@@ -88,7 +88,7 @@ def test_the_pipeline_knob_makes_loops_flat_where_they_can_be() -> None:
     for program, knob in offered.values():
         assert knob.labels == ("tile by tile", "through all tiles")
         said = [change(Schedule(name="one", program="p")) for change in knob.changes]
-        assert [{s.name for s in one.stages if s[FLAT]} for one in said] == [set(), able[program.name]]
+        assert [{s.name for s in one.stages if s[FLATTEN]} for one in said] == [set(), able[program.name]]
 
 
 def test_orders_over_all_other_ranks_may_run_backwards() -> None:

@@ -25,7 +25,7 @@ program product(M, N, K):
             y[i, j] = acc
 
 schedule large for product:
-    product on sm, tile(i=128, j=256, k=64), warps 8
+    product on sm, tile(i=128, j=256, k=64), num_warps 8
 
 schedule small for product:
     product on sm, tile(i=32, j=64, k=32)

@@ -33,7 +33,7 @@ program product(M, N, K):
             y[p, i, j] = acc
 
 schedule tiles for product:
-    product on sm, tile(i=8, j=256, k=64), warps 8
+    product on sm, tile(i=8, j=256, k=64), num_warps 8
 """
 ESTIMATED = replace(H200S, tile_flops={})
 """An H200 whose tiles were not measured."""
@@ -104,7 +104,7 @@ def test_the_simulator_asks_for_the_way_in_which_a_stage_copies() -> None:
 def test_programs_that_share_an_sm_run_together() -> None:
     module = compiler.load("all_gather")
     program = module.program("all_gather")
-    schedule = module.schedule("h200_bulk", program).on("gather", Sm(programs=132)).bulk("gather", 16)
+    schedule = module.schedule("h200_bulk", program).on("gather", Sm(programs=132)).tma_copy("gather", 16)
     found = compiler.plan(program, schedule, ranks=2, dims={"Ms": 132 * 64 * 8, "K": 128}, dtype="bf16", target="sm_90")
     assert len(found.lanes) == 2 * 132 * 16
     begins = simulate(found, H200S).timeline.lane_begin

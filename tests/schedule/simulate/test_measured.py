@@ -28,7 +28,7 @@ program gathered(Ms, N, K):
 
 schedule engine for gathered:
     gather on copy_engine, tile(i=8192), order(p = rank step -1)
-    gemm on sm, tile(i=128, j=256, k=64), order(s = rank step +1, group(i, 8)), warps 8, stages 4
+    gemm on sm, tile(i=128, j=256, k=64), order(s = rank step +1, group(i, 8)), num_warps 8, num_stages 4
     xs channel(i=8192), buffers 2
 """
 ROWS = 8192

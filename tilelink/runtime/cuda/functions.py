@@ -74,7 +74,7 @@ def _load(compiled: Any, name: str) -> None:
         with _launchers_later():
             compiled._init_handles()
     except OutOfResources as error:
-        hint = "take smaller tiles, fewer stages, or `flat` away"
+        hint = "take smaller tiles, fewer stages, or `flatten` away"
         raise BindingError(f"kernel {name} does not fit the GPU: {error}", hint=hint) from None
 
 

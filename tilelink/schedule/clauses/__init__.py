@@ -8,26 +8,27 @@ from __future__ import annotations
 from typing import Any
 
 from tilelink.schedule import clause as language
+from tilelink.schedule.clauses.backfill import BACKFILL
 from tilelink.schedule.clauses.buffers import BUFFERS
-from tilelink.schedule.clauses.bulk import BULK
 from tilelink.schedule.clauses.channel import CHANNEL
 from tilelink.schedule.clauses.clause import Choices, Clause, count, switch
 from tilelink.schedule.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.schedule.clauses.direction import DIRECTION
-from tilelink.schedule.clauses.fill import FILL
-from tilelink.schedule.clauses.flat import FLAT
+from tilelink.schedule.clauses.flatten import FLATTEN
 from tilelink.schedule.clauses.order import ORDER
-from tilelink.schedule.clauses.pipeline import STAGES, WARPS
+from tilelink.schedule.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.schedule.clauses.resource import RESOURCE
-from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
+from tilelink.schedule.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.schedule.clauses.tile import TILE
+from tilelink.schedule.clauses.tma_copy import TMA_COPY
 
 __all__ = [
     "CLAUSES", "Choices", "Clause", "clauses", "count", "forget", "register", "switch",
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (
-    RESOURCE, DIRECTION, TILE, ORDER, WARPS, STAGES, FLAT, SPLIT_TAIL, FILL, DEFER_NOTIFY, BULK, CHANNEL, BUFFERS,
+    RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, BACKFILL, DEFER_NOTIFY, TMA_COPY,
+    CHANNEL, BUFFERS,
 )  # fmt: skip
 """The clauses that the package has, in the order in which schedules are printed."""
 _own: list[Clause[Any]] = []

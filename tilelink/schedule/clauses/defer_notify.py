@@ -28,7 +28,7 @@ from tilelink.ir.typing import Axis, StageTyping
 from tilelink.ir.visitor import closing_notifies, map_value, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.schedule.clauses.clause import Choices, Clause, switch
-from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
+from tilelink.schedule.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.schedule.transform import number_of
 
 NOTIFY_STEP = 2
@@ -116,7 +116,7 @@ def _products(body: tuple[Statement, ...]) -> list[Dot]:
 def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
     if kernel.on_copy_engine or len(loop.stages) > 1:
         return "it has no tiles of its own on SMs"
-    if bound.schedule.stage(stage.name)[SPLIT_TAIL]:
+    if bound.schedule.stage(stage.name)[SPLIT_K_TAIL]:
         return "its last tiles are divided"
     if reason := deferred_reason(stage.stage.body):
         return reason
@@ -142,6 +142,6 @@ DEFER_NOTIFY: Clause[bool] = switch(
         "a tile is notified while its program multiplies the next one: a notify waits for the tile's stores, and "
         "nothing is multiplied meanwhile; for stages with tiles of their own that wait for nothing, or only after all "
         "that they multiply, have no conditions or loops, and end with a notify of their own rank, one counter a tile; "
-        "not with `split_tail`; no effect where products have two steps or fewer"
+        "not with `split_k_tail`; no effect where products have two steps or fewer"
     ),
 )

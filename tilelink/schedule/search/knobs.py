@@ -18,10 +18,10 @@ from tilelink.ir.scalar import RANK, Env, Index, Param, Ranks, Scalar, binary, c
 from tilelink.ir.typing import Axis, StageTyping, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.schedule.clauses import Choices, Clause, clauses
-from tilelink.schedule.clauses.bulk import bulk_reason
 from tilelink.schedule.clauses.order import ORDER
 from tilelink.schedule.clauses.resource import RESOURCE
 from tilelink.schedule.clauses.tile import TILE
+from tilelink.schedule.clauses.tma_copy import bulk_reason
 from tilelink.schedule.defaults import padded
 from tilelink.schedule.values import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
 from tilelink.target import Target
@@ -244,7 +244,7 @@ class _Reader:
     def multiply(self, m: int, n: int, k: int, warps: int, stages: int) -> Change:
         sizes = {name: (m, n, k)[at] for name, at in self.axes().items()}
         name = self.stage.name
-        return lambda s: s.tile(name, **sizes).knobs(name, warps=warps, stages=stages)
+        return lambda s: s.tile(name, **sizes).knobs(name, num_warps=warps, num_stages=stages)
 
     def banded(self, rows: int) -> Change:
         """Bands of so many tiles of the first index; the order of the others stays."""
@@ -283,8 +283,8 @@ class _Reader:
         warps = MOVER_WARPS if self.moves and isinstance(resource, Sm) and not bulk else None
 
         def change(schedule: Schedule) -> Schedule:
-            schedule = schedule.on(self.stage.name, resource).bulk(self.stage.name, bulk)
-            return self._counters(schedule.knobs(self.stage.name, warps=warps)) if self.moves else schedule
+            schedule = schedule.on(self.stage.name, resource).tma_copy(self.stage.name, bulk)
+            return self._counters(schedule.knobs(self.stage.name, num_warps=warps)) if self.moves else schedule
 
         return change
 

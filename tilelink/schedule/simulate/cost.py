@@ -7,7 +7,7 @@ from math import exp, inf, log, log2
 from typing import Literal, Protocol
 
 from tilelink.errors import CostError
-from tilelink.schedule.clauses.bulk import SHARED
+from tilelink.schedule.clauses.tma_copy import SHARED
 from tilelink.schedule.machine import Machine
 from tilelink.schedule.simulate.work import Product, TileWork
 

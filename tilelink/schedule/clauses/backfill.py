@@ -2,15 +2,15 @@
 
 P programs do the T tiles of a kernel's loops in ceil(T / P) rounds, and in the last one only busy = T % P of them have
 work. The next stage is dealt out evenly all the same: programs that are free a round earlier are done with it a round
-earlier, and wait. With `fill n` they do up to n tiles of that stage each before all programs share the rest of it:
+earlier, and wait. With `backfill n` they do up to n tiles of that stage each before all programs share the rest of it:
 
 before: sums(t: S)          tile t: program (T + t) % P
 after:  sums(t: F)          tile t: program busy + t % (P - busy),                 F <= n * (P - busy)
         sums_rest(t: S - F) tile F + t of the order: program t % P, for the round is full
 
 Tiles that wait for what the kernel itself makes in its last round or later, or for what others make of that, would hold
-them up, so F ends before the first of these. They are done tile by tile, without what `flat` and `defer_notify` do for
-the rest. What comes out are stages with tiles like all others: nobody else knows that they were one.
+them up, so F ends before the first of these. They are done tile by tile, without what `flatten` and `defer_notify` do
+for the rest. What comes out are stages with tiles like all others: nobody else knows that they were one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilelink.ir.visitor import stage_scalars, statements, value_of, values
 from tilelink.schedule.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.schedule.clauses.clause import Choices, Clause, count
 from tilelink.schedule.clauses.resource import RESOURCE
-from tilelink.schedule.clauses.split_tail import SPLIT_TAIL
+from tilelink.schedule.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.schedule.orders import TILE
 from tilelink.schedule.plan import NOTIFY, WAIT, Signals, signals_of
 from tilelink.schedule.transform import free_name
@@ -45,14 +45,14 @@ def _apply(bound: Bound) -> Bound:
     stages = [name for kernel in bound.kernels for loop in kernel.loops for name in loop.stages]
     for name in stages:  # in the order of a kernel's loops: what fills a round moves all that comes after it
         part = bound.schedule.stage(name)
-        most = part[FILL]
+        most = part[BACKFILL]
         if most is None:
             continue
         kernel = bound.kernel_of[name]
         at = next(n for n, loop in enumerate(kernel.loops) if name in loop.stages)
         if reason := _reason(bound, kernel, at):
             message = f"{name} cannot fill a round of other tiles: {reason}"
-            raise ScheduleError(message, location=part.at("fill"), hint="take `fill` away")
+            raise ScheduleError(message, location=part.at("backfill"), hint="take `backfill` away")
         free = -kernel.loops[at].first % kernel.programs
         if head := min(most * free, _ready(bound, kernel, at)):
             bound = _cut(bound, kernel, at, head)
@@ -65,7 +65,7 @@ def _reason(bound: Bound, kernel: Kernel, at: int) -> str | None:
         return "other stages do its tiles with it"
     if kernel.on_copy_engine or not at:
         return "no tiles on SMs come before its own in a kernel"
-    if part[SPLIT_TAIL]:
+    if part[SPLIT_K_TAIL]:
         return "its last tiles are divided"
     if any(isinstance(e, Lookup) for s in bound.program.stages for scalar in stage_scalars(s) for e in walk(scalar)):
         return "there is a table, and what its tiles wait for may depend on it"
@@ -155,9 +155,10 @@ def _after_other_tiles(_: Program, schedule: Schedule, stage: str) -> bool:
     return isinstance(resource, Fused) and resource.place == "epilogue"
 
 
-FILL: Clause[int | None] = count(
-    "fill",
+BACKFILL: Clause[int | None] = count(
+    "backfill",
     "a program does at least one tile",
+    formerly="fill",
     apply=_apply,
     choices=Choices(
         name="begins",
@@ -168,7 +169,7 @@ FILL: Clause[int | None] = count(
     manual=(
         "programs that have no tile in the last round of what comes before in their kernel do up to n tiles of this "
         "stage each meanwhile, then all programs share the rest; only tiles that wait for nothing which comes of that "
-        "round; they are done tile by tile, without `flat` and `defer_notify`; for a stage after others in a kernel "
+        "round; they are done tile by tile, without `flatten` and `defer_notify`; for a stage after others in a kernel "
         "that shares its tiles with none, in programs without tables; no effect where every program has a tile, or "
         "where the first tiles have to wait"
     ),

@@ -2,7 +2,7 @@
 
 A program that copies by loads and stores needs many threads, and waits with all of them until what it stored has
 arrived before it can notify. The accelerator (PTX ISA, cp.async.bulk.tensor) needs one thread, and shared memory for
-what is under way. So `bulk n` puts n programs of one warp each on an SM: while one of them waits for the end of its
+what is under way. So `tma_copy n` puts n programs of one warp each on an SM: while one of them waits for the end of its
 tile, the others copy. They are programs like any others: each waits, copies and notifies its tiles in their order.
 
 Stages that do one copy a tile, behind waits and before notifies, may ask for it; which copy may depend on conditions,
@@ -52,12 +52,12 @@ def _apply(bound: Bound) -> Bound:
     stages = dict(bound.stages)
     for name, stage in bound.stages.items():
         part = bound.schedule.stage(name)
-        programs = part[BULK]
+        programs = part[TMA_COPY]
         if not programs:
             continue
         if reason := _reason(bound, stage):
-            hint = "take `bulk` away, or let the stage copy on SMs of its own: on sm(n)"
-            raise ScheduleError(f"{name} cannot copy by bulk: {reason}", location=part.at("bulk"), hint=hint)
+            hint = "take `tma_copy` away, or let the stage copy on SMs of its own: on sm(n)"
+            raise ScheduleError(f"{name} cannot copy by bulk: {reason}", location=part.at("tma_copy"), hint=hint)
         stages[name] = replace(stage, bulk=_boxes(bound, stage, programs))
     return replace(bound, stages=stages)
 
@@ -89,7 +89,7 @@ def copied(statement: Statement) -> tuple[Region, Region] | None:
 def _reason(bound: Bound, stage: BoundStage) -> str | None:
     if not isinstance(stage.resource, Sm) or stage.resource.programs is None:
         return "it has no SMs of its own"
-    if (bound.schedule.stage(stage.name)[BULK] or 0) > MOST_PROGRAMS:
+    if (bound.schedule.stage(stage.name)[TMA_COPY] or 0) > MOST_PROGRAMS:
         return f"an SM runs {MOST_PROGRAMS} such programs at most"
     if any(isinstance(s.resource, Fused) and s.resource.stage == stage.name for s in bound.stages.values()):
         return "another stage runs in its kernel"
@@ -162,9 +162,10 @@ def _power_below(n: int) -> int:
     return 1 << (n.bit_length() - 1)
 
 
-BULK: Clause[int | None] = count(
-    "bulk",
+TMA_COPY: Clause[int | None] = count(
+    "tma_copy",
     "an SM runs at least one program",
+    formerly="bulk",
     apply=_apply,
     manual=(
         "of a stage `on sm(m)` whose tiles are one copy each, after waits and before notifies, and which copy may "

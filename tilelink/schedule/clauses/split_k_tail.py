@@ -1,6 +1,6 @@
 """The tiles that are left over from whole rounds of a kernel's programs, divided among all of them.
 
-P programs do T tiles in ceil(T / P) rounds, and in the last one only R = T % P of them have work. With `split_tail n`
+P programs do T tiles in ceil(T / P) rounds, and in the last one only R = T % P of them have work. With `split_k_tail n`
 each of these R tiles becomes S <= n products over parts of the contracted dimension, whose results are added up in the
 order of the parts (the hybrid of whole tiles and split-K in Osama et al., "Stream-K", PPoPP 2023). They take one round
 where R * S <= P, or two short ones: 80 tiles on 132 programs are 240 parts, two rounds of a third of a tile each.
@@ -65,14 +65,14 @@ SEARCHED_PARTS = 32
 def _apply(bound: Bound) -> Bound:
     """The bound program with all tails split that its schedule names. Raises ScheduleError where one cannot be."""
     for part in bound.schedule.stages:
-        parts = part[SPLIT_TAIL]
+        parts = part[SPLIT_K_TAIL]
         if parts is None:
             continue
         stage = bound.stages[part.name]
         kernel = next(k for k in bound.kernels if part.name in k.stage_names)
         if reason := _reason(bound, kernel, stage):
             message = f"the tail of {part.name} cannot be split: {reason}"
-            raise ScheduleError(message, location=part.at("split_tail"), hint="take `split_tail` away")
+            raise ScheduleError(message, location=part.at("split_k_tail"), hint="take `split_k_tail` away")
         split = _Split(bound, stage)
         if cut := split.cut(kernel, parts):
             bound = split.apply(kernel, cut)
@@ -401,9 +401,10 @@ def _ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
     return [host, *after][-1] == stage
 
 
-SPLIT_TAIL: Clause[int | None] = count(
-    "split_tail",
+SPLIT_K_TAIL: Clause[int | None] = count(
+    "split_k_tail",
     "a tile has at least one part",
+    formerly="split_tail",
     apply=_apply,
     choices=Choices(
         name="tail",

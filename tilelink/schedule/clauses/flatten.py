@@ -1,7 +1,7 @@
 """Where a program may begin with its next tile before it has ended the last one.
 
 A flat loop has one software pipeline through all tiles of a program: while the last steps of a tile's product run, the
-operands of the next tile are on their way. What a schedule asks for with `flat` is sound where nobody can tell:
+operands of the next tile are on their way. What a schedule asks for with `flatten` is sound where nobody can tell:
 
 * A tile begins with its product, behind nothing but waits: only these, and loads of the product's operands, move before
   the end of the tile in front.
@@ -27,18 +27,20 @@ from tilelink.schedule.transform import stage_writes
 
 
 def _apply(bound: Bound) -> Bound:
-    """Raises ScheduleError for a stage that cannot be flat, and says why."""
+    """Raises ScheduleError for a stage that cannot be flattened, and says why."""
     for kernel in bound.kernels:
         for loop in kernel.loops:
             for name in loop.stages:
                 if bound.stages[name].flat and (reason := _reason(bound, kernel, loop, bound.stages[name])):
-                    place = bound.schedule.stage(name).at("flat")
-                    raise ScheduleError(f"{name} cannot be flat: {reason}", location=place, hint="take `flat` away")
+                    place = bound.schedule.stage(name).at("flatten")
+                    raise ScheduleError(
+                        f"{name} cannot be flattened: {reason}", location=place, hint="take `flatten` away"
+                    )
     return bound
 
 
 def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
-    """Why the loop that a stage begins cannot be flat, or None."""
+    """Why the loop that a stage begins cannot be flattened, or None."""
     if kernel.on_copy_engine or loop.stages[0] != stage.name:
         return "it has no tiles of its own on SMs"
     together = tuple(s for name in loop.stages for s in bound.stages[name].stage.body)
@@ -105,8 +107,9 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
     return flat_reason(stage.body)
 
 
-FLAT: Clause[bool] = switch(
-    "flat",
+FLATTEN: Clause[bool] = switch(
+    "flatten",
+    formerly="flat",
     apply=_apply,
     choices=Choices(
         name="pipeline", labels={"tile by tile": False, "through all tiles": True}, reason=_stage_reason, together=True
