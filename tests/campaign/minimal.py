@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tests.campaign.case import Case
 from tests.campaign.mistakes import block
+from tilelink.schedule.clause import words
 
 Wrong = Callable[[Case], bool]
 
@@ -34,9 +35,10 @@ def _shorter(text: str) -> Iterator[str]:
     for at in range(1, len(lines)):
         if lines[at].strip() and not re.match(r"    (\w+) +: |program ", lines[at]):
             yield _join(lines[:at], lines[block(lines, at) :])
+    clauses = [first for word in words() for first in word.first_words]
     for at, line in enumerate(lines):
         parts = line.split(", ")
-        if re.match(r"    \w+ (on|in|tile|order|push|pull|num_warps|num_stages|flatten|split_k|backfill|defer|tma_copy|chan|buff)", line):
+        if re.match(rf"    \w+ ({'|'.join(clauses)})\b", line):
             for k in range(len(parts)) if len(parts) > 1 else ():
                 name = "" if k else " ".join(line.split()[:1])
                 rest = ", ".join(parts[:k] + parts[k + 1 :])

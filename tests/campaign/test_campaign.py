@@ -52,7 +52,7 @@ SENT = Case(text=SENDING, dims={"M": 5}, ranks=2)
     [
         ("+ 1.0", "+ 2.0", "compare", "launch 0: 5 of 5 elements of y of rank 0 differ"),
         ("rank + 1", "rank + 0", "compare", "elements of y of rank"),
-        ("dl.notify(", "(lambda *_: None)(", "run", "DeadlineError"),
+        ("dl.notify(", "(lambda *_, **__: None)(", "run", "DeadlineError"),
         ("+ 1.0", "+ nothing", "run", "NameError"),
     ],
 )
