@@ -67,7 +67,7 @@ def _of_products(rng: random.Random, program: Program, entries: dict[str, dict[s
     own = entries.setdefault(stage.name, {})
     own[key] = CLAUSES[key](rng, program, stage)
     own["tile"] = _tile(rng, program, stage, FEW)
-    if key == "fill":
+    if key == "backfill":
         own["on"] = f"in {program.stages[program.stages.index(stage) - 1].name} epilogue"
 
 

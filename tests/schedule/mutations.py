@@ -183,8 +183,8 @@ def _schedules(case: Case, schedule: Schedule) -> Iterator[tuple[str, str, Sched
             if not decl.over_ranks:
                 yield "other tiles", f"{stage.name} {decl.name}=7", schedule.tile(stage.name, **{decl.name: 7})
         sizes = {**dict(schedule.stage(stage.name)[TILE]), "k": 2}
-        yield "split tail", stage.name, schedule.tile(stage.name, **sizes).split_k_tail(stage.name, 2)
-        yield "fill", stage.name, schedule.backfill(stage.name, 2)
+        yield "split_k_tail", stage.name, schedule.tile(stage.name, **sizes).split_k_tail(stage.name, 2)
+        yield "backfill", stage.name, schedule.backfill(stage.name, 2)
         if not isinstance(schedule.stage(stage.name)[RESOURCE], Fused):
             for programs in (1, 3):
                 yield "other programs", f"{stage.name} sm({programs})", schedule.on(stage.name, Sm(programs=programs))
