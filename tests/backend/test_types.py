@@ -78,7 +78,7 @@ def test_a_number_that_a_loop_changes_has_a_type_before_it(value: str, one: str,
 
 @pytest.mark.parametrize("value", ["0.5", "f32(rank)"])
 def test_a_number_is_a_block_of_f32_before_it_is_rounded_and_stored(value: str) -> None:
-    """What casts takes what the kernel has, and no numbers of Python."""
+    """A cast takes a value of the kernel, and no number of Python."""
     text = source("bf16", f"y[i, :] = {value}")
     assert re.search(r" v_0 = tl\.full\(\(16, 64\), .*, tl\.float32\)\n", text)
     assert "tiles.cast(v_0, tl.bfloat16)" in text

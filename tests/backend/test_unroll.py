@@ -38,7 +38,7 @@ READS = "acc += x[i, j] @ p"
 THREE = "acc += (x[i, j] @ p) * (x[i, j] @ rank) * x[i, j]"
 
 SAID = "watch=watch, stage=0, tile=tile"
-"""What calls say for messages and traces."""
+"""Arguments of calls for messages and traces."""
 
 
 def loop(body: str, schedule: str, ranks: int) -> str:

@@ -1,4 +1,4 @@
-"""What the templates of kernels see: typed values, with all expressions ready as text."""
+"""The values that templates of kernels are given: typed, with all expressions ready as text."""
 
 from __future__ import annotations
 
@@ -127,8 +127,11 @@ class BulkContext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
-    """What every call of a kernel to the device library says more: of programs of one warp, and of traced ones."""
+class CallArguments:
+    """Arguments that all calls of a kernel to the device library end with, each after a comma; "" for none.
+
+    scope: of programs that are single warps. trace: of programs that are traced.
+    """
 
     scope: str = ""
     trace: str = ""
@@ -143,7 +146,7 @@ class KernelContext:
     launch: LaunchContext
     loops: tuple[LoopContext, ...]
     args: tuple[Arg, ...] = ()
-    device: Device = Device()
+    call_arguments: CallArguments = CallArguments()
     bulk: BulkContext | None = None
 
     @property

@@ -31,7 +31,7 @@ class Deferred:
     statement: int = field(init=False, default=0)
     """The number of the tile's statement that is rendered; those of the tile before are given in `stage.given_in`."""
     given: bool = field(init=False, default=False)
-    """Whether they have been rendered in a product."""
+    """They have been rendered in a product."""
 
     def __post_init__(self) -> None:
         self.tile = self.writer.name("held_tile")

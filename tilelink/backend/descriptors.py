@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tilelink.backend.context import Arg
+from tilelink.backend.nodes import Box
 from tilelink.backend.regions import Addresses, Slices
 from tilelink.backend.shapes import strides
 from tilelink.ir.mapping import Span
@@ -37,15 +38,6 @@ class Descriptors:
         key = (tensor, rows, columns)
         arg = self.args.setdefault(key, Arg(kind="descriptor", name=tensor, block=(rows, columns)))
         return arg.parameter
-
-
-@dataclass(frozen=True, kw_only=True)
-class Box:
-    """The parameter that holds a descriptor, and the row and column of a box of it."""
-
-    descriptor: str
-    row: str
-    column: str
 
 
 def box_of(descriptors: Descriptors, addresses: Addresses, read: Read, contracted: int, slices: Slices) -> Box | None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from tilelink.backend.context import Device
+from tilelink.backend.context import CallArguments
 from tilelink.backend.render import Macros
 from tilelink.errors import EmitError
 from tilelink.protocol import LaunchProtocol
@@ -28,7 +28,7 @@ from tilelink.schedule.bound import Bound
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """What kernels of a dialect may do; how they say it is in templates/dialects.
+    """A dialect of generated kernels: its limits here, its spelling in templates/dialects.
 
     files: the templates of its macros, the first that has a macro counts.
     """
@@ -57,10 +57,10 @@ class Dialect:
     is_traced: bool = False
     """Programs write down when they began and ended what they did (runtime/device/tracing.py)."""
 
-    def device(self, *, of_warps: bool = False) -> Device:
-        """What calls to the device library say more; of_warps: in a kernel whose programs are single warps."""
+    def call_arguments(self, *, of_warps: bool = False) -> CallArguments:
+        """Arguments of all calls to the device library; of_warps: in a kernel whose programs are single warps."""
         scope, trace = ", scope=dl.WARP" if of_warps else "", ", trace=trace_lane" if self.is_traced else ""
-        return Device(scope=scope, trace=trace)
+        return CallArguments(scope=scope, trace=trace)
 
     @property
     def macros(self) -> Macros:

@@ -184,7 +184,7 @@ def _tile_kernel(
         args=(*descriptors.args.values(), *args),
         launch=_launch(bound, kernel, dialect),
         loops=tuple(loops),
-        device=dialect.device(),
+        call_arguments=dialect.call_arguments(),
     )
 
 
@@ -231,7 +231,7 @@ def _bulk_kernel(
         args=(*lowered.args.values(), *args),
         launch=_launch(bound, kernel, dialect, by_pointer=False),
         loops=(LoopContext(total=stage.total, body=tuple(writer.nodes)),),
-        device=dialect.device(of_warps=True),
+        call_arguments=dialect.call_arguments(of_warps=True),
         bulk=lowered.context(),
     )
 

@@ -63,13 +63,20 @@ class Load(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadBox(Node):
-    """A load through a tensor descriptor, of the box at a row and a column."""
+class Box:
+    """A box of a tensor: the parameter that holds the descriptor, and the row and column where the box begins."""
 
-    name: str
     descriptor: str
     row: str
     column: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadBox(Node):
+    """A load through a tensor descriptor."""
+
+    name: str
+    box: Box
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +205,7 @@ class NotifyEach(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class SignalBarrier(Node):
-    """What stands before a wait or a notify that is no barrier of the program's threads by itself."""
+    """A barrier of the program's threads before a wait or a notify that is none by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from tilelink.backend.nodes import Block, Node
 
 
 class Macros:
-    """The macros of a dialect: `dl.wait(node, device)`. A file has those that the files after it lack or write anew."""
+    """The macros of a dialect, as in `dl.wait(node, call_arguments)`; the first file that has a macro counts."""
 
     def __init__(self, *files: str) -> None:
         self._modules = [environment().get_template(file).module for file in files]
@@ -24,16 +24,16 @@ class Macros:
         raise AttributeError(f"no template of this dialect has a macro {name}")
 
 
-def body(nodes: Sequence[Node], macros: Macros, device: object) -> str:
+def body(nodes: Sequence[Node], macros: Macros, call_arguments: object) -> str:
     """The lines of statements, each of which ends with a line end."""
-    return "".join(f"{line}\n" for line in _lines(nodes, macros, device))
+    return "".join(f"{line}\n" for line in _lines(nodes, macros, call_arguments))
 
 
-def _lines(nodes: Sequence[Node], macros: Macros, device: object) -> Iterator[str]:
+def _lines(nodes: Sequence[Node], macros: Macros, call_arguments: object) -> Iterator[str]:
     for node in nodes:
-        yield from filter(None, getattr(macros, node.macro)(node, device).split("\n"))
+        yield from filter(None, getattr(macros, node.macro)(node, call_arguments).split("\n"))
         if isinstance(node, Block):
-            inner = list(_lines(node.body, macros, device))
+            inner = list(_lines(node.body, macros, call_arguments))
             if all(line.lstrip().startswith("#") for line in inner):  # none for Python
                 inner.append("pass")
             yield from (f"    {line}" for line in inner)

@@ -274,7 +274,7 @@ class Values:
         if box is None:
             return None
         name = self.addresses.writer.name(value.region.tensor + "_tile")
-        self.addresses.writer.add(nodes.LoadBox(name=name, descriptor=box.descriptor, row=box.row, column=box.column))
+        self.addresses.writer.add(nodes.LoadBox(name=name, box=box))
         return Tile(text=name, dtype=self.addresses.bound.tensors[value.region.tensor].dtype)
 
     def _masked(self, tile: Tile, position: int, slices: Slices, neutral: str) -> Tile:

@@ -76,6 +76,6 @@ def require_gpus(ranks: int, hint: str = "use --device cpu: the same kernels run
 
 
 def _first_failure(text: str) -> str:
-    """What the first rank that failed said, of all that the ranks and their launcher said."""
+    """The message of the first rank that failed, out of the standard error of the ranks and their launcher."""
     begin = text.find(FAILED)
     return text[begin + len(FAILED) :].split(FAILED)[0].strip() if begin >= 0 else text[-2000:]

@@ -28,7 +28,7 @@ def _anything(_: str, __: Any) -> None:
 
 
 def _named_rightly(_: Program, __: Part) -> None:
-    """It names nothing."""
+    """A word whose value names nothing has nothing to check."""
 
 
 def _no_places(_: Any) -> tuple[tuple[str, str], ...]:
