@@ -35,7 +35,7 @@ from benchmarks.measure import Session, Variant, Watchdog
 from tilelink.errors import TileLinkError
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.schedule.machine import load_machine
+from tilelink.simulator.machine import load_machine
 from tilelink.target import Target
 
 Point = dict[str, Any]

@@ -15,8 +15,8 @@ from benchmarks.plots import drawing
 from benchmarks.prepared import plan_of
 from benchmarks.tables import table, us
 from tilelink.errors import TileLinkError
-from tilelink.schedule.machine import Machine
-from tilelink.schedule.simulate import simulate
+from tilelink.simulator import simulate
+from tilelink.simulator.machine import Machine
 
 Point = Mapping[str, Any]
 CHOSEN = (1, 3, 5)

@@ -15,9 +15,9 @@ from benchmarks.prepared import plan_of
 from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
-from tilelink.schedule.machine import Machine, load_machine
-from tilelink.schedule.search import Space
-from tilelink.schedule.simulate import simulate
+from tilelink.search import Space
+from tilelink.simulator import simulate
+from tilelink.simulator.machine import Machine, load_machine
 from tilelink.target import target
 from tilelink.tuning import algorithms, rank
 

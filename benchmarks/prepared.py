@@ -10,9 +10,9 @@ from typing import Any
 
 from tilelink import compiler
 from tilelink.ir.program import Program
+from tilelink.planning.plan import Plan
 from tilelink.runtime.cuda.spec import GpuProgram
-from tilelink.schedule.plan import Plan
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 from tilelink.target import Target
 from tilelink.tuning import prepare
 

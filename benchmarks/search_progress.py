@@ -27,7 +27,7 @@ if __package__ in (None, ""):
 
 import tilelink
 from tilelink.errors import TileLinkError
-from tilelink.schedule.search import STRATEGIES
+from tilelink.search import STRATEGIES
 from tilelink.tuning import algorithms, rank
 
 MACHINE, RANKS, DTYPE = "8xH200", 4, "bf16"

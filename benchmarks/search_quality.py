@@ -42,11 +42,11 @@ from benchmarks.prepared import plan_of
 from benchmarks.search_quality_figures import evaluated, table_of
 from tilelink import compiler
 from tilelink.errors import TileLinkError
-from tilelink.schedule.machine import Machine, load_machine
-from tilelink.schedule.memory import does_not_fit
-from tilelink.schedule.search import Found, Space
-from tilelink.schedule.simulate import simulate
-from tilelink.schedule.values import Schedule
+from tilelink.lowering.shared_memory import does_not_fit
+from tilelink.scheduling.schedule import Schedule
+from tilelink.search import Found, Space
+from tilelink.simulator import simulate
+from tilelink.simulator.machine import Machine, load_machine
 from tilelink.target import target
 from tilelink.tuning import distinct, kernels_of, rank
 

@@ -34,11 +34,11 @@ from tilelink.ir.scalar import (
     walk,
 )
 from tilelink.ir.visitor import map_loops, map_regions, map_scalars, map_values, statements
-from tilelink.schedule.clause import StageSchedule
-from tilelink.schedule.clauses.direction import DIRECTION
-from tilelink.schedule.clauses.order import ORDER
-from tilelink.schedule.transform import all_indices, flip_direction
-from tilelink.schedule.values import Schedule
+from tilelink.lowering.clauses.direction import DIRECTION
+from tilelink.lowering.clauses.order import ORDER
+from tilelink.lowering.transform import all_indices, flip_direction
+from tilelink.scheduling.schedule import Schedule
+from tilelink.scheduling.words import StageSchedule
 
 DRAWS = 256
 """Values of the indices for which ranks are compared."""

@@ -13,10 +13,10 @@ from math import log2
 from pathlib import Path
 
 from tilelink.frontend.parser import parse_text
-from tilelink.schedule.bind import bind
-from tilelink.schedule.machine import load_machine
-from tilelink.schedule.plan import make_plan
-from tilelink.schedule.simulate import simulate
+from tilelink.lowering.bind import bind
+from tilelink.planning.plan import make_plan
+from tilelink.simulator import simulate
+from tilelink.simulator.machine import load_machine
 from tilelink.target import H200
 
 PROGRAM = """\

@@ -22,12 +22,12 @@ from typing import Any
 import tilelink
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.program import Program
-from tilelink.schedule.bind import bind
-from tilelink.schedule.machine import load_machine
-from tilelink.schedule.plan import make_plan
-from tilelink.schedule.simulate import simulate
-from tilelink.schedule.verify import verify
+from tilelink.lowering.bind import bind
+from tilelink.planning.plan import make_plan
+from tilelink.simulator import simulate
+from tilelink.simulator.machine import load_machine
 from tilelink.target import target
+from tilelink.verifier import verify
 
 MACHINE = load_machine("h100-cluster")
 NODE = MACHINE.node_ranks

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import tilelink
 from tilelink.frontend.schedule_parser import parse_schedule
-from tilelink.schedule.bind import bind
-from tilelink.schedule.plan import make_plan
-from tilelink.schedule.verify import verify
+from tilelink.lowering.bind import bind
+from tilelink.planning.plan import make_plan
 from tilelink.target import H200
+from tilelink.verifier import verify
 
 SCHEDULE = """\
 schedule large for ag_gemm:

@@ -5,10 +5,10 @@ from dataclasses import replace
 from random import Random
 
 import tilelink
-from tilelink.schedule.machine import Machine
-from tilelink.schedule.search import Candidate, Space
-from tilelink.schedule.simulate.cost import Roofline, TileTime
-from tilelink.schedule.simulate.work import TileWork
+from tilelink.search import Candidate, Space
+from tilelink.simulator.cost import Roofline, TileTime
+from tilelink.simulator.machine import Machine
+from tilelink.simulator.work import TileWork
 from tilelink.tuning import rank
 
 

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilelink import ops, reference
     from tilelink.compiler import Kernel, Module, check, compile, load, parse, plan, source
+    from tilelink.compiler.simulation import simulate
     from tilelink.errors import TileLinkError
     from tilelink.frontend.python import program
     from tilelink.ir.link import link
     from tilelink.ir.program import Program
     from tilelink.language import comm, compute, input, local, output, symmetric, table, tiles
-    from tilelink.schedule.values import Schedule
-    from tilelink.simulation import simulate
-
-    def schedule(program: Program | str, name: str = "custom") -> Schedule:
-        """An empty schedule for a program, built on by a chain of its methods."""
-        ...
+    from tilelink.scheduling.schedule import Schedule, schedule
 
 
 _HOMES = {
@@ -31,10 +27,10 @@ _HOMES = {
     "tilelink.ir.link": ("link",),
     "tilelink.ir.program": ("Program",),
     "tilelink.language": ("comm", "compute", "input", "local", "output", "symmetric", "table", "tiles"),
-    "tilelink.schedule.values": ("Schedule",),
-    "tilelink.simulation": ("simulate",),
+    "tilelink.scheduling.schedule": ("Schedule", "schedule"),
+    "tilelink.compiler.simulation": ("simulate",),
 }  # fmt: skip
-_PACKAGES = frozenset({"ops", "reference", "schedule"})
+_PACKAGES = frozenset({"ops", "reference"})
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [

@@ -7,8 +7,8 @@ from typing import Any
 
 from tilelink.backend import store
 from tilelink.backend.context import Emitted, signature
-from tilelink.runtime.compile_offline import compile_source
-from tilelink.schedule.bind import Bound
+from tilelink.lowering.bind import Bound
+from tilelink.runtime.cuda.compile_offline import compile_source
 
 
 def compile_all(bound: Bound, result: Emitted) -> list[Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from tilelink import compiler
 from tilelink.backend.context import Emitted
 from tilelink.backend.emit import emit
-from tilelink.schedule.bind import Bound, bind
-from tilelink.schedule.plan import make_plan
+from tilelink.lowering.bind import Bound, bind
+from tilelink.planning.plan import make_plan
 from tilelink.target import target as named_target
 
 Numbers = dict[str, int | float | bool]

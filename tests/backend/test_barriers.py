@@ -14,11 +14,11 @@ from tests.backend.samples import Sample, emitted
 from tests.runtime.ptx import events, text
 from tilelink import compiler
 from tilelink.ir.program import Barrier, For, If, Statement
+from tilelink.lowering.bound import with_bodies
+from tilelink.planning.plan import make_plan
 from tilelink.reference.trial import random_inputs, relative_error
-from tilelink.schedule.bound import with_bodies
-from tilelink.schedule.plan import make_plan
-from tilelink.schedule.verify import refusals, verify
 from tilelink.target import CPU
+from tilelink.verifier import refusals, verify
 
 FRAME = """
 program scratch(M, N, K):

@@ -13,9 +13,9 @@ from tests.backend.samples import emitted
 from tests.compiler import library
 from tests.runtime.ptx import text
 from tilelink import compiler
-from tilelink.schedule.bind import bind
-from tilelink.schedule.bound import Bound
-from tilelink.schedule.memory import does_not_fit, least
+from tilelink.lowering.bind import bind
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.shared_memory import does_not_fit, least
 from tilelink.target import target as named_target
 
 TARGETS = ["sm_80", "sm_89", "sm_90", "gfx942"]

@@ -12,7 +12,7 @@ from tests.backend.samples import Sample, emitted
 from tests.conftest import Golden
 from tilelink.backend.emit import emit
 from tilelink.errors import EmitError
-from tilelink.schedule.plan import make_plan
+from tilelink.planning.plan import make_plan
 
 GOLDEN = [
     ("ag_gemm", "copy_engine", {"Ms": 100, "N": 136, "K": 200}),

@@ -17,9 +17,9 @@ from tests.compiler import library
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.backend.loops import turns
-from tilelink.schedule.bound import Kernel, Loop
-from tilelink.schedule.plan import Plan
-from tilelink.schedule.values import Sm
+from tilelink.lowering.bound import Kernel, Loop
+from tilelink.planning.plan import Plan
+from tilelink.scheduling.schedule import Sm
 
 TEXT = """
 program loops(A, M, B):

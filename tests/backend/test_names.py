@@ -17,9 +17,9 @@ from tilelink.backend.names import DERIVED, FRAME, user_names
 from tilelink.errors import EmitError
 from tilelink.ir.program import Assign
 from tilelink.ir.visitor import statements
-from tilelink.schedule.bind import bind
-from tilelink.schedule.bound import Bound
-from tilelink.schedule.plan import make_plan
+from tilelink.lowering.bind import bind
+from tilelink.lowering.bound import Bound
+from tilelink.planning.plan import make_plan
 from tilelink.target import target
 
 NUMBERED = re.compile(r".*_[0-9]+|.*_boxes_[0-9]+x[0-9]+(_at_[0-9]+)?|THRESHOLDS_.*")

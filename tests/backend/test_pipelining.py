@@ -12,7 +12,7 @@ from tilelink import compiler
 from tilelink.backend import store
 from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
-from tilelink.runtime.compile_offline import compile_source
+from tilelink.runtime.cuda.compile_offline import compile_source
 
 BYTES = 2
 LARGE = {"i": 128, "j": 256, "k": 64}

@@ -5,8 +5,8 @@ import torch
 
 from tilelink import compiler
 from tilelink.errors import EmitError
+from tilelink.planning.traces import differences
 from tilelink.reference.trial import random_inputs
-from tilelink.schedule.traces import differences
 
 STORES = """
 program stores(M):

@@ -16,16 +16,16 @@ from tilelink.frontend.parser import parse_text
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import For, If, Statement, Wait
 from tilelink.ir.scalar import Compare, Index, add, const
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.listing import listing
+from tilelink.planning.plan import make_plan
+from tilelink.planning.traces import differences
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs, relative_error
-from tilelink.schedule.bound import Bound
-from tilelink.schedule.listing import listing
-from tilelink.schedule.machine import load_machine
-from tilelink.schedule.plan import make_plan
-from tilelink.schedule.simulate.cost import Roofline
-from tilelink.schedule.simulate.script import AWAIT, COMPUTE, make_script
-from tilelink.schedule.traces import differences
-from tilelink.schedule.verify import verify
+from tilelink.simulator.cost import Roofline
+from tilelink.simulator.machine import load_machine
+from tilelink.simulator.script import AWAIT, COMPUTE, make_script
+from tilelink.verifier import verify
 
 SHIFTED = """
 program shifted(M, N, K):

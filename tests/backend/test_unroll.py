@@ -11,7 +11,7 @@ import pytest
 from tests.backend.offline import compile_all
 from tilelink import compiler
 from tilelink.backend.emit import emit
-from tilelink.schedule.plan import make_plan
+from tilelink.planning.plan import make_plan
 
 PULL = """program pull(M, N):
     x : in symmetric [M, N]

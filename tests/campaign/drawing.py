@@ -20,7 +20,7 @@ from tilelink.errors import ParseError, ScheduleError
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Program
 from tilelink.reference.trial import random_tables
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 
 FROM_LIBRARY = 0.25
 """The share of cases that begin as a program of the library."""

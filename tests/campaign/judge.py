@@ -18,7 +18,7 @@ from tilelink.errors import AccountingError, DeadlineError, ProgressError, Sever
 from tilelink.ir.program import Program
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
 
 LAUNCHES = 2

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tests.campaign.case import Case
 from tests.campaign.mistakes import block
-from tilelink.schedule.clause import words
+from tilelink.scheduling.words import words
 
 Wrong = Callable[[Case], bool]
 

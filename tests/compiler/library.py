@@ -7,7 +7,7 @@ from typing import TypeVar
 from tilelink import compiler
 from tilelink.ir.program import If, Notify, Program, Transfer, Wait
 from tilelink.ir.visitor import statements
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 
 Case = tuple[Program, Schedule | None]
 Choice = TypeVar("Choice")

@@ -25,9 +25,9 @@ from tilelink.errors import (
 )
 from tilelink.ir.link import link
 from tilelink.ir.program import Program
-from tilelink.runtime import cpu
+from tilelink.runtime.cpu import client
 from tilelink.runtime.job import Job, RunResult
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import environment
 
 TEXT = """
@@ -191,7 +191,7 @@ def test_of_a_view_only_its_own_elements_are_sent(shift: Program, monkeypatch: p
         sent.append(len(pickle.dumps(job.inputs)))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cpu, "run_cpu", weigh)
+    monkeypatch.setattr(client, "run_cpu", weigh)
     kernel = compiler.compile(shift, ranks=2, dims=DIMS)
     whole = torch.randn(1000, *inputs(2)[0]["x"].shape)
     with pytest.raises(KeyboardInterrupt):

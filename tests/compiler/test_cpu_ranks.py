@@ -10,7 +10,7 @@ import torch
 
 from tilelink.backend import store
 from tilelink.errors import DeadlineError, EmitError, RankError
-from tilelink.runtime.cpu import run_cpu
+from tilelink.runtime.cpu.client import run_cpu
 from tilelink.runtime.job import CpuKernel, GridLayout, Job, Layout, TensorLayout
 from tilelink.settings import environment
 
@@ -19,7 +19,7 @@ RANKS, M, LAUNCHES = 3, 8, 5
 SOURCE = """
 import triton
 import triton.language as tl
-from tilelink.runtime import device as dl
+from tilelink import device as dl
 
 @triton.jit
 def add(x, y, xs, xs_peers, signals, signal_table, epoch, watch, rank, first_program, num_programs):

@@ -5,9 +5,9 @@ import pytest
 from tests.compiler import library
 from tilelink import compiler
 from tilelink.ir.program import Program
+from tilelink.planning.traces import differences
 from tilelink.reference.trial import random_inputs, random_tables, relative_error
-from tilelink.schedule.traces import differences
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 
 CASES = library.cases()
 ALLOWED = {"f32": 1e-5, "bf16": 2e-2}

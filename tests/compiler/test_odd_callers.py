@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from tests.compiler.test_cpu_ranks import SOURCE, make_job
-from tests.compiler.test_starter import ENDLESS, NOBODY, meanwhile, starters
-from tests.runtime.lane_helpers import children, open_files
+from tests.compiler.test_fork_server import ENDLESS, NOBODY, meanwhile, starters
+from tests.runtime.process_helpers import children, open_files
 from tilelink.errors import RankError
-from tilelink.runtime import cpu
-from tilelink.runtime.cpu import run_cpu
-from tilelink.runtime.request import LENGTH, Pipes, Surroundings
+from tilelink.runtime.cpu import client
+from tilelink.runtime.cpu.client import run_cpu
+from tilelink.runtime.cpu.request import LENGTH, Pipes, Surroundings
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> Generator[cpu.Starter]:
+def own(monkeypatch: pytest.MonkeyPatch) -> Generator[client.Starter]:
     """A starter that no other test has used."""
-    starter = cpu.Starter()
-    monkeypatch.setattr(cpu, "STARTER", starter)
+    starter = client.Starter()
+    monkeypatch.setattr(client, "STARTER", starter)
     yield starter
     starter.end()
 
@@ -31,13 +31,13 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Generator[cpu.Starter]:
 def held(monkeypatch: pytest.MonkeyPatch) -> Generator[list[int]]:
     """Copies of the pipes in which workers answer: what a process keeps that is forked while a run begins."""
     copies = list[int]()
-    worker = cpu.Starter.worker
+    worker = client.Starter.worker
 
-    def noted(self: cpu.Starter, pipes: Pipes) -> int:
+    def noted(self: client.Starter, pipes: Pipes) -> int:
         copies.append(os.dup(pipes.answer))
         return worker(self, pipes)
 
-    monkeypatch.setattr(cpu.Starter, "worker", noted)
+    monkeypatch.setattr(client.Starter, "worker", noted)
     yield copies
     for one in copies:
         os.close(one)
@@ -65,7 +65,7 @@ def test_an_answer_that_is_cut_short_is_none(said: bytes) -> None:
     os.write(sink, said)
     os.close(sink)
     with open(given, "rb"), open(answer, "rb") as source, open(job, "wb") as target:
-        worker = cpu._Worker(process=NOBODY, job=target, answer=source)  # pyright: ignore[reportPrivateUsage]
+        worker = client._Worker(process=NOBODY, job=target, answer=source)  # pyright: ignore[reportPrivateUsage]
         with pytest.raises(RankError, match="without a word"):
             worker.do([b"a job"])
 
@@ -81,9 +81,9 @@ def test_a_long_answer_comes_whole(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_while_the_starter_starts(
-    own: cpu.Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: client.Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start: Any = vars(cpu)["_start"]
+    start: Any = vars(client)["_start"]
     left = list[subprocess.Popen[bytes]]()
 
     def interrupted(number: int) -> None:
@@ -92,14 +92,16 @@ def test_an_interrupt_while_the_starter_starts(
 
     files = open_files()
     with monkeypatch.context() as patched:
-        patched.setattr(cpu, "_start", interrupted)
+        patched.setattr(client, "_start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_cpu(make_job(tmp_path))
     assert left[0].wait(60) is not None and open_files() == files
     assert len(run_cpu(make_job(tmp_path)).outputs) == 5
 
 
-def test_an_interrupt_while_the_starter_ends(own: cpu.Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_the_starter_ends(
+    own: client.Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_cpu(make_job(tmp_path))
     wait, times = subprocess.Popen[bytes].wait, list[object]()
 
@@ -122,7 +124,7 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 from tests.compiler.test_cpu_ranks import make_job
-from tilelink.runtime.cpu import run_cpu
+from tilelink.runtime.cpu.client import run_cpu
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 sys.path.append(Path("/nowhere"))
@@ -148,7 +150,7 @@ def test_a_caller_without_streams_that_ignores_its_children(closed: str, tmp_pat
 
 
 def test_the_first_run_in_a_folder_that_is_gone(
-    own: cpu.Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: client.Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, gone = make_job(tmp_path), tmp_path / "gone"
     monkeypatch.setattr(sys, "path", ["", os.getcwd(), *sys.path])
@@ -166,7 +168,7 @@ def test_a_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_callers_variables_are_left_alone(
-    own: cpu.Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: client.Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread may import Triton, or start a process, while the starter is started."""
     seen, popen = list[dict[str, str]](), subprocess.Popen
@@ -175,7 +177,7 @@ def test_the_callers_variables_are_left_alone(
         seen.append(dict(os.environ))
         return popen(*args, **named)
 
-    monkeypatch.setattr(cpu.subprocess, "Popen", noted)
+    monkeypatch.setattr(client.subprocess, "Popen", noted)
     before = dict(os.environ)
     run_cpu(make_job(tmp_path, SOURCE))
     assert seen == [before]

@@ -31,7 +31,7 @@ def test_a_schedule_is_built_by_a_chain() -> None:
 
 
 def test_subpackages_import_in_any_order() -> None:
-    code = "import tilelink; import tilelink.schedule.values as v; from tilelink.schedule import orders; "
+    code = "import tilelink; import tilelink.scheduling.schedule as v; from tilelink.lowering import orders; "
     code += "print(tilelink.schedule('p', name='x').name, v.Schedule.__name__, orders.TILE.name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["x", "Schedule", "tile"], done.stderr

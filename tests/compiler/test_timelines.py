@@ -19,13 +19,13 @@ from tilelink.backend.dialects import Dialect
 from tilelink.backend.emit import emit
 from tilelink.cli import app
 from tilelink.errors import EmitError
+from tilelink.planning.traces import Pad, PlanEvent, differences, most_spans, planned_events
 from tilelink.reference import trial
 from tilelink.runtime.job import RunResult
-from tilelink.schedule.machine import load_machine
-from tilelink.schedule.simulate import simulate
-from tilelink.schedule.simulate.measured import Measured, measured_text
-from tilelink.schedule.simulate.trace import trace_text
-from tilelink.schedule.traces import Pad, PlanEvent, differences, most_spans, planned_events
+from tilelink.simulator import simulate
+from tilelink.simulator.machine import load_machine
+from tilelink.simulator.measured import Measured, measured_text
+from tilelink.simulator.trace import trace_text
 
 RANKS = 2
 LAUNCHES = 2

@@ -13,9 +13,9 @@ import pytest
 from tests.house import sources
 from tilelink import compiler, data, errors, settings
 from tilelink.errors import TileLinkError
-from tilelink.schedule import machine
-from tilelink.schedule.search import Candidate, Space
-from tilelink.schedule.simulate.cost import TileTime
+from tilelink.search import Candidate, Space
+from tilelink.simulator import machine
+from tilelink.simulator.cost import TileTime
 from tilelink.target import target
 
 NO_TEXT = {

@@ -13,10 +13,10 @@ from tilelink.errors import DtypeError, DuplicateNameError, OrderError, ParseErr
 from tilelink.frontend.checker import check
 from tilelink.ir.program import Apply, Assign, Literal, Param, Store, UserCall
 from tilelink.ir.scalar import Binary, Index, Int
-from tilelink.schedule.bind import bind
-from tilelink.schedule.clause import Said, StageSchedule
-from tilelink.schedule.clauses.order import ORDER
-from tilelink.schedule.values import IndexOrder, Order, Schedule
+from tilelink.lowering.bind import bind
+from tilelink.lowering.clauses.order import ORDER
+from tilelink.scheduling.schedule import IndexOrder, Order, Schedule
+from tilelink.scheduling.words import Said, StageSchedule
 from tilelink.target import target
 
 EVIL = "x\nimport os #"

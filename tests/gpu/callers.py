@@ -24,7 +24,7 @@ from tests.gpu.cases import EVEN, Case, Trial, built, dims_of, point, prepare, t
 from tests.gpu.lockstep import Checks, on_all, together
 from tilelink import compiler
 from tilelink.errors import BindingError, DeadlineError, RankError
-from tilelink.schedule.bound import Bound
+from tilelink.lowering.bound import Bound
 
 Tensor = torch.Tensor
 LAUNCHES = 12

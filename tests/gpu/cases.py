@@ -16,12 +16,12 @@ from tests.compiler.library import cases, groups
 from tests.gpu.lockstep import Checks, on_all
 from tilelink import compiler
 from tilelink.ir.program import Program
+from tilelink.lowering.clauses.backfill import BACKFILL
+from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.reference.trial import random_inputs
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.schedule.clauses.backfill import BACKFILL
-from tilelink.schedule.clauses.split_k_tail import SPLIT_K_TAIL
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 from tilelink.tuning.prepare import Point, prepare_shares, program_of
 
 TOLERANCE = 1e-2  # |out - ref| / |ref| for bf16 (Frobenius)

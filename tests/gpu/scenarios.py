@@ -35,7 +35,7 @@ from tilelink import compiler
 from tilelink.errors import DeadlineError, RankError
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.timeline import Timeline
-from tilelink.schedule.simulate.measured import Measured, measured_text
+from tilelink.simulator.measured import Measured, measured_text
 
 EVENTS_NS = 10_000  # by which events of streams may be off
 REPLAYS = 1000

@@ -12,13 +12,7 @@ from tests.house import sources
 from tilelink.ir import scalar
 
 CLI = frozenset({"cli", "__main__"})
-EVERY_LAYER = CLI | frozenset(
-    {"calibration", "compiler", "compiler_cpu", "compiler_gpu", "ops", "simulation", "tuning"}
-)
-SCHEDULE_VALUES = (
-    "schedule.values", "schedule.orders", "schedule.bind", "schedule.bound", "schedule.sink_waits", "schedule.clauses",
-    "schedule.launch",
-)  # fmt: skip
+EVERY_LAYER = CLI | frozenset({"calibration", "compiler", "ops", "tuning"})
 
 # Layer -> what it may import besides itself: layers or single modules. The layers of EVERY_LAYER may import all.
 # "" is the package itself: the public API.
@@ -31,28 +25,49 @@ TABLE: dict[str, tuple[str, ...]] = {
     "target": ("errors",),
     "protocol": (),
     "ir": ("errors",),
-    "frontend": ("ir", "files", "errors", "schedule.values", "schedule.clause"),
+    "scheduling": ("ir", "errors"),
+    "frontend": ("ir", "scheduling", "files", "errors"),
     "language": ("frontend", "errors"),
     "reference": ("ir.program", "ir.scalar", "ir.typing", "ir.printer", "ir.parameters", "ir.depth", "errors"),
-    "schedule": ("ir", "target", "protocol", "data", "files", "errors"),
-    "backend": ("ir", *SCHEDULE_VALUES, "generated", "settings", "target", "protocol", "files", "errors"),
-    "runtime": ("generated", "settings", "target", "protocol", "errors"),
+    "lowering": ("ir", "scheduling", "target", "protocol", "errors"),
+    "planning": ("ir", "lowering", "errors"),
+    "verifier": ("ir", "lowering", "planning", "errors"),
+    "simulator": ("ir", "lowering", "planning", "target", "protocol", "data", "files", "errors"),
+    "search": ("ir", "scheduling", "lowering", "planning", "verifier", "simulator", "target", "errors"),
+    "backend": ("ir", "scheduling", "lowering", "generated", "settings", "target", "protocol", "files", "errors"),
+    "device": ("settings", "errors"),
+    "runtime": ("device", "generated", "settings", "target", "protocol", "errors"),
     "programs": ("",),
 }
 
 THIRD_PARTY: dict[str, frozenset[str]] = {
     "lark": frozenset({"frontend"}),
     "jinja2": frozenset({"backend"}),
-    "torch": frozenset({"runtime", "reference"}) | EVERY_LAYER,
-    "triton": frozenset({"runtime"}),
+    "torch": frozenset({"device", "runtime", "reference"}) | EVERY_LAYER,
+    "triton": frozenset({"device", "runtime"}),
     "cuda": frozenset({"runtime"}),
     "nvshmem": frozenset({"runtime"}),
     "numpy": frozenset(
-        {"data", "ir", "schedule", "backend", "runtime", "reference", "compiler", "compiler_cpu", "ops", "cli"}
+        [
+            "data",
+            "ir",
+            "lowering",
+            "planning",
+            "verifier",
+            "simulator",
+            "search",
+            "backend",
+            "device",
+            "runtime",
+            "reference",
+            "compiler",
+            "ops",
+            "cli",
+        ]
     ),
     "rich": CLI,
     "typer": CLI,
-    "matplotlib": frozenset({"schedule"}),
+    "matplotlib": frozenset({"simulator"}),
 }
 
 
@@ -130,7 +145,7 @@ def test_no_module_imports_itself_through_others() -> None:
     ("module", "text", "wrong"),
     [
         ("tilelink.ir.program", "from tilelink.errors import TilelinkError", False),
-        ("tilelink.ir.program", "from tilelink.schedule import plan", True),
+        ("tilelink.ir.program", "from tilelink.planning import plan", True),
         ("tilelink.ir.program", "from ..schedule import plan", True),
         ("tilelink.ir.program", "from . import ops", False),
         ("tilelink.ir.program", "import tilelink", True),
@@ -139,10 +154,10 @@ def test_no_module_imports_itself_through_others() -> None:
         ("tilelink.ir.program", "importlib.import_module('triton')", True),
         ("tilelink.ir.program", "import dataclasses, xyz_unknown", True),
         ("tilelink.frontend.parser", "import lark", False),
-        ("tilelink.frontend.parser", "from tilelink.schedule.values import Schedule", False),
-        ("tilelink.frontend.parser", "from tilelink.schedule import values", False),
-        ("tilelink.frontend.parser", "from tilelink.schedule import plan", True),
-        ("tilelink.backend.emit", "from tilelink.schedule import bind, plan", True),
+        ("tilelink.frontend.parser", "from tilelink.scheduling.schedule import Schedule", False),
+        ("tilelink.frontend.parser", "from tilelink.scheduling import schedule", False),
+        ("tilelink.frontend.parser", "from tilelink.planning import plan", True),
+        ("tilelink.backend.emit", "from tilelink.lowering import bind; from tilelink.planning import plan", True),
         ("tilelink.runtime.launch", "import torch, triton.language as tl", False),
         ("tilelink.runtime.launch", "from tilelink import ir", True),
         ("tilelink.compiler", "from tilelink import ir, runtime\nimport torch", False),
@@ -156,7 +171,16 @@ def test_the_table_is_enforced(module: str, text: str, wrong: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["tilelink", "tilelink.ir", "tilelink.frontend", "tilelink.schedule", "tilelink.backend", "tilelink.cli"]
+    "module",
+    [
+        "tilelink",
+        "tilelink.ir",
+        "tilelink.frontend",
+        "tilelink.scheduling",
+        "tilelink.lowering",
+        "tilelink.backend",
+        "tilelink.cli",
+    ],
 )
 def test_importing_needs_neither_torch_nor_triton(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{'torch', 'triton'}} & sys.modules.keys()))"

@@ -7,9 +7,9 @@ import pytest
 
 from tests.house import sources
 
-LANES = "tilelink.runtime.lanes"
+LANES = "tilelink.runtime.cpu.processes"
 ALLOWED = {
-    "pickle": {"tilelink.runtime.cpu", "tilelink.runtime.worker", f"{LANES}.child", f"{LANES}.parent"},
+    "pickle": {"tilelink.runtime.cpu.client", "tilelink.runtime.cpu.worker", f"{LANES}.child", f"{LANES}.parent"},
     "exec": {"tilelink.generated"},
 }
 """Of a kind of use, the modules that may: those that pickle do so through pipes without a name."""

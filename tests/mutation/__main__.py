@@ -27,24 +27,28 @@ ROOT = Path(__file__).resolve().parents[2]
 EXPLAINED = Path(__file__).with_name("explained.toml")
 # What the proof stands on. The simulator and the search cost time when they are wrong, never a result.
 SCOPE = (
-    "tilelink/schedule/*.py",
-    "tilelink/schedule/clauses/*.py",
-    "tilelink/schedule/verify/*.py",
+    "tilelink/scheduling/*.py",
+    "tilelink/lowering/*.py",
+    "tilelink/planning/*.py",
+    "tilelink/lowering/clauses/*.py",
+    "tilelink/verifier/*.py",
     "tilelink/backend/*.py",
     "tilelink/ir/mapping.py",
     "tilelink/reference/*.py",
 )
 # These only word refusals.
-WORDS = ("tilelink/schedule/verify/refusal.py", "tilelink/schedule/verify/astray.py")
+WORDS = ("tilelink/verifier/refusal.py", "tilelink/verifier/mismatched_signals.py")
 TESTS = (
     "tests/ir/test_*.py",
-    "tests/schedule/test_*.py",
+    "tests/scheduling/test_*.py",
+    "tests/lowering/test_*.py",
+    "tests/verifier/test_*.py",
     "tests/backend/test_*.py",
     "tests/reference/test_*.py",
-    "tests/schedule/simulate/test_machine.py",
+    "tests/simulator/test_machine.py",
     "tests/compiler/test_timelines.py",
-    "tests/schedule/search/test_knobs.py",
-    "tests/schedule/search/test_names.py",
+    "tests/search/test_knobs.py",
+    "tests/search/test_names.py",
     "tests/cli/test_check.py",
     "tests/frontend/test_*.py",
 )

@@ -5,7 +5,7 @@ import math
 import torch
 
 from tests.runtime import device_kernels as kernels
-from tilelink.runtime.cuda.boundary import close_launch, open_launch, turn_launch
+from tilelink.runtime.cuda.helper_kernels import close_launch, open_launch, turn_launch
 
 
 def check_integers(device: str) -> None:

@@ -12,9 +12,8 @@ from triton.runtime.errors import InterpreterError
 
 from tests.runtime import device_expected as expected
 from tests.runtime import device_kernels as kernels
-from tilelink.runtime import monitor
-from tilelink.runtime.device import meeting
-from tilelink.runtime.device.interpreted import number
+from tilelink.device import handshake, monitor
+from tilelink.device.interpreted import number
 
 EPOCHS = 12
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -105,8 +104,8 @@ def test_notifies_together_are_the_events_of_a_loop(events: list[tuple[Any, ...]
 @pytest.fixture
 def meets(monkeypatch: pytest.MonkeyPatch) -> None:
     """CPU ranks never begin and end a launch in its kernels; here they do, as NVIDIA's processors would."""
-    monkeypatch.setattr(meeting, "isa", lambda: "ptx")
-    missing = meeting._missing
+    monkeypatch.setattr(handshake, "isa", lambda: "ptx")
+    missing = handshake._missing
 
     def seen(signals: Any, counters: Any, targets: Any, mask: Any) -> Any:
         if number(found := missing(signals, counters, targets, mask)) > 0:
@@ -114,7 +113,7 @@ def meets(monkeypatch: pytest.MonkeyPatch) -> None:
             raise TimeoutError(f"waits for {awaited}")
         return found
 
-    monkeypatch.setattr(meeting, "_missing", seen)
+    monkeypatch.setattr(handshake, "_missing", seen)
 
 
 @pytest.mark.usefixtures("meets")

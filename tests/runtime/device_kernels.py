@@ -7,7 +7,7 @@ What they pass to the device library as `debug` they call `watch`: Triton's laun
 import triton
 import triton.language as tl
 
-from tilelink.runtime import device as dl
+from tilelink import device as dl
 
 
 @triton.jit

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tilelink.errors import DtypeError
-from tilelink.runtime.arena import ALIGNMENT, DTYPES, Arena, size_for
+from tilelink.runtime.cpu.arena import ALIGNMENT, DTYPES, Arena, size_for
 
 
 def mappings() -> int:

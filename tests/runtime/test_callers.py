@@ -13,12 +13,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tilelink.device.debug import CHANNEL, EXPECTED, SEEN, STAGE, TILE, TRIPPED, WORDS, armed
 from tilelink.errors import BindingError, DeadlineError, RankError
 from tilelink.ops import calls
 from tilelink.runtime.cuda import deadline, device
 from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.runtime.device.debug import CHANNEL, EXPECTED, SEEN, STAGE, TILE, TRIPPED, WORDS, armed
 
 OWN = torch.device("cuda", 1)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tilelink import compiler
-from tilelink.compiler_cpu import layout
+from tilelink.compiler.cpu import layout
 from tilelink.errors import BindingError
 from tilelink.generated import load_module
-from tilelink.runtime.cuda.copies import Copy, Flag, Gate, Recorder, own_first, record
 from tilelink.runtime.cuda.queue import Move, _moves
+from tilelink.runtime.cuda.record_copies import Copy, Flag, Gate, Recorder, own_first, record
 from tilelink.runtime.job import Layout, TensorLayout
 
 RANKS = 3

@@ -1,6 +1,6 @@
 """The debug block's words, as the host writes and reads them."""
 
-from tilelink.runtime.device import debug
+from tilelink.device import debug
 
 
 def test_an_armed_block_reports_nothing() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from tests.runtime import device_expected as expected
 from tests.runtime import device_kernels as kernels
-from tilelink.runtime.device.debug import Trip, armed, trip
+from tilelink.device.debug import Trip, armed, trip
 
 pytestmark = pytest.mark.gpu
 

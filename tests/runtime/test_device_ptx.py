@@ -12,7 +12,7 @@ import triton
 from tests.runtime import device_kernels as kernels
 from tests.runtime.ptx import after_last, events, guarded_loads, text, tokens
 from tilelink.errors import BindingError, UnknownTargetError
-from tilelink.runtime.compile_offline import compile_source
+from tilelink.runtime.cuda.compile_offline import compile_source
 
 NVIDIA = ("sm_80", "sm_89", "sm_90")
 pytestmark = pytest.mark.skipif(bool(kernels.dl.INTERPRETED), reason="kernels are interpreted here")
@@ -301,8 +301,8 @@ def test_copies_move_vectors_and_then_signal() -> None:
 def test_both_modes_have_the_same_functions() -> None:
     from inspect import signature
 
-    from tilelink.runtime.device import compiled as one
-    from tilelink.runtime.device import interpreted as other
+    from tilelink.device import compiled as one
+    from tilelink.device import interpreted as other
 
     for name in (
         "symm_at",
@@ -325,7 +325,7 @@ def test_a_kernel_from_a_file_compiles(tmp_path: Path) -> None:
 
     path = tmp_path / "generated.py"
     path.write_text(
-        "import triton\nimport triton.language as tl\nfrom tilelink.runtime import device as dl\n"
+        "import triton\nimport triton.language as tl\nfrom tilelink import device as dl\n"
         "@triton.jit\ndef kernel(signals):\n    dl.notify(signals, 0, 0, None, 0, 0, False)\n"
     )
     spec = importlib.util.spec_from_file_location("generated", path)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tilelink import compiler
-from tilelink.compiler_cpu import layout
-from tilelink.compiler_gpu import gpu_program
+from tilelink.compiler.cpu import layout
+from tilelink.compiler.cuda import gpu_program
 from tilelink.errors import RankError
 from tilelink.runtime.cuda import device
 from tilelink.runtime.cuda.spec import GpuProgram

@@ -16,8 +16,8 @@ import pytest
 import triton
 import triton.language as tl
 
-from tilelink.runtime import device
-from tilelink.runtime.keys import settled
+from tilelink import device
+from tilelink.runtime.cuda.keys import settled
 
 LIBRARY = """
 import triton

@@ -17,8 +17,8 @@ import triton.language as tl
 from triton.runtime.errors import OutOfResources
 
 from tilelink.errors import BindingError, RankError
-from tilelink.runtime.compile_offline import compile_source
 from tilelink.runtime.cuda import driver, functions
+from tilelink.runtime.cuda.compile_offline import compile_source
 from tilelink.runtime.cuda.functions import Boundary, Function, described
 from tilelink.runtime.cuda.launch import MAP_BYTES, InPlace, TensorMap, Unknown
 from tilelink.runtime.cuda.spec import Argument, GpuKernel

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tilelink import settings
+from tilelink.device import monitor
+from tilelink.device.monitor import Aborted, Event, Monitor, Wait
 from tilelink.errors import DeadlineError
-from tilelink.runtime import monitor
-from tilelink.runtime.monitor import Aborted, Event, Monitor, Wait
 
 WAIT = {"channel": 3, "seen": 1, "expected": 2, "stage": 1, "tile": 5}
 

@@ -16,14 +16,14 @@ import torch
 
 from tests.compiler.library import cases, dims, name
 from tilelink import compiler
-from tilelink.compiler_cpu import layout
-from tilelink.compiler_gpu import gpu_program
+from tilelink.compiler.cpu import layout
+from tilelink.compiler.cuda import gpu_program
 from tilelink.protocol import LaunchProtocol
-from tilelink.runtime.cuda.copies import Flag, Gate
-from tilelink.runtime.cuda.engine import CopyEngine, behind, may_be_begun
+from tilelink.runtime.cuda.copy_stream import CopyEngine, behind, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.runtime.cuda.offline import recorded
 from tilelink.runtime.cuda.order import between_kernels, kernels_in_order
-from tilelink.runtime.cuda.recorded import recorded
+from tilelink.runtime.cuda.record_copies import Flag, Gate
 from tilelink.runtime.cuda.spec import GpuKernel as Spec
 from tilelink.runtime.cuda.spec import GpuProgram
 

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runtime.test_meeting import Node, Thread
+from tests.runtime.test_handshake import Node, Thread
 from tilelink import compiler
-from tilelink.compiler_cpu import layout
-from tilelink.compiler_gpu import gpu_program
+from tilelink.compiler.cpu import layout
+from tilelink.compiler.cuda import gpu_program
 from tilelink.frontend.parser import parse_text
 from tilelink.protocol import LaunchProtocol
 from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.runtime.cuda.recorded import EMPTY, boundary_options, recorded
+from tilelink.runtime.cuda.offline import EMPTY, boundary_options, recorded
 from tilelink.runtime.cuda.spec import GpuProgram
 
 LAUNCHES = 8

@@ -13,14 +13,14 @@ from tilelink import compiler
 from tilelink.backend import store
 from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
+from tilelink.device.spans import CAPACITY, COUNT, HEAD, RECORD, Span, decoded, empty
 from tilelink.errors import RankError
-from tilelink.runtime.compile_offline import compile_source
 from tilelink.runtime.cuda import clock, queue
 from tilelink.runtime.cuda.clock import Offset, moved, offset, resolution
-from tilelink.runtime.cuda.copies import Copy, Flag, Gate
+from tilelink.runtime.cuda.compile_offline import compile_source
+from tilelink.runtime.cuda.record_copies import Copy, Flag, Gate
 from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
 from tilelink.runtime.cuda.timeline import aligned, first_lanes, what
-from tilelink.runtime.spans import CAPACITY, COUNT, HEAD, RECORD, Span, decoded, empty
 
 NOW = 1_790_000_000_000_000_000
 

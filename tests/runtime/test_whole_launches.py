@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runtime.test_replay import Library
+from tests.runtime.test_graphs import Library
+from tilelink.runtime.cuda.graphs import Graphs, Seen
 from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.runtime.cuda.replay import Graphs, Seen
 
 CALLER, OWN = 1, 9
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from tilelink import compiler
 from tilelink.calibration import Timings, fit, programs
 from tilelink.cli import app, gpus
-from tilelink.schedule.clauses.tma_copy import SHARED
-from tilelink.schedule.machine import Machine, load_machine, save_machine
-from tilelink.schedule.simulate import simulate
+from tilelink.lowering.clauses.tma_copy import SHARED
+from tilelink.simulator import simulate
+from tilelink.simulator.machine import Machine, load_machine, save_machine
 
 BASE = load_machine("8xH200")
 START, OVERHEAD = 9e-6, 1.5e-6

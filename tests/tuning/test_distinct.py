@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tilelink import compiler
-from tilelink.schedule.search import Candidate, Found, Space, Tried
+from tilelink.search import Candidate, Found, Space, Tried
 from tilelink.target import target
 from tilelink.tuning import distinct, kernels_of, rank
 from tilelink.tuning.distinct import ALIKE

@@ -14,8 +14,8 @@ from tests.odd_files import FOREIGN, ODD, room_for
 from tilelink import compiler
 from tilelink.cli import app
 from tilelink.errors import BindingError, OutputError
-from tilelink.schedule.machine import load_machine
-from tilelink.schedule.simulate import simulate
+from tilelink.simulator import simulate
+from tilelink.simulator.machine import load_machine
 from tilelink.target import target
 from tilelink.tuning import Database, Key, Record, algorithms, key_of, rank
 
@@ -210,7 +210,7 @@ def test_measuring_needs_gpus() -> None:
 
 
 MINE = """
-from tilelink.schedule.simulate.cost import Roofline, TileTime
+from tilelink.simulator.cost import Roofline, TileTime
 
 
 class Slow(Roofline):

@@ -21,7 +21,7 @@ from benchmarks import agreement, agreement_figures, agreement_points, baselines
 from benchmarks import report as benchmark_report
 from benchmarks.agreement_figures import chance, regret, spearman
 from tilelink import compiler
-from tilelink.schedule.machine import load_machine, save_machine
+from tilelink.simulator.machine import load_machine, save_machine
 from tilelink.target import target
 from tilelink.tuning import prepare
 

@@ -13,16 +13,16 @@ import pytest
 from tilelink import compiler
 from tilelink.errors import VerificationError
 from tilelink.frontend.schedule_parser import parse_schedule
+from tilelink.lowering.bind import bind
+from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.ops import predict
 from tilelink.ops.choice import PUSHED, SCHEDULE, choose, program_of
 from tilelink.ops.decide import decide
 from tilelink.ops.predict import Request, fused_ways, held, machine_of, pushed_seconds, unfused_seconds
-from tilelink.schedule.bind import bind
-from tilelink.schedule.clauses.resource import RESOURCE
-from tilelink.schedule.machine import load_machine
-from tilelink.schedule.plan import Plan, make_plan
-from tilelink.schedule.simulate import simulate
-from tilelink.schedule.values import CopyEngine, Schedule
+from tilelink.planning.plan import Plan, make_plan
+from tilelink.scheduling.schedule import CopyEngine, Schedule
+from tilelink.simulator import simulate
+from tilelink.simulator.machine import load_machine
 from tilelink.target import target
 from tilelink.tuning import Record, algorithms, key_of
 

@@ -16,7 +16,7 @@ from benchmarks import report as benchmark_report
 from benchmarks import search_quality_figures as figures
 from benchmarks.search_quality import Sweep
 from tilelink import compiler
-from tilelink.schedule.machine import load_machine
+from tilelink.simulator.machine import load_machine
 from tilelink.tuning import kernels_of
 
 ROOT = Path(__file__).parents[2]

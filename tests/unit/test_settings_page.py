@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from tilelink import settings
-from tilelink.compiler_cpu import DEADLINE_S
+from tilelink.compiler.cpu import DEADLINE_S
 from tilelink.settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"

@@ -15,14 +15,14 @@ from benchmarks.shares import share, standing_for
 from tilelink import compiler
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.program import Program
+from tilelink.lowering.bind import bind
+from tilelink.planning.plan import Plan, make_plan
 from tilelink.reference import run
-from tilelink.schedule.bind import bind
-from tilelink.schedule.machine import load_machine
-from tilelink.schedule.plan import Plan, make_plan
-from tilelink.schedule.simulate import simulate
-from tilelink.schedule.values import Schedule
-from tilelink.schedule.verify import verify
+from tilelink.scheduling.schedule import Schedule
+from tilelink.simulator import simulate
+from tilelink.simulator.machine import load_machine
 from tilelink.target import target
+from tilelink.verifier import verify
 
 SIZES = {"Ms": 256, "M": 1024, "N": 512, "K": 512}
 RANKS, PAIR = 4, 2

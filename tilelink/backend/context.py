@@ -8,7 +8,7 @@ from tilelink.backend.nodes import Node
 from tilelink.backend.render import Macros
 from tilelink.backend.shapes import power_of_two
 from tilelink.ir.program import ITEM_BYTES
-from tilelink.schedule.bound import Bound, Kernel
+from tilelink.lowering.bound import Bound, Kernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Arg:
     kind: "tensor" (pointer to the own copy, all slots), "peers" (int64 table of the base addresses of a symmetric
     tensor on all ranks), "signals" (own int32 pad), "signal_table" (int64 addresses of all pads), "thresholds" (int32
     table of this rank; name is TENSOR_KIND), "epoch" (pointer to the int64 number of the launch), "watch" (debug
-    block or None), "edge" (block of a kernel that begins or ends a launch, see runtime/device/meeting.py, or None),
+    block or None), "edge" (block of a kernel that begins or ends a launch, see device/handshake.py, or None),
     "rank", "first_program", "num_programs", "descriptor" (of the own copy of a tensor, all slots, as rows of its last
     dimension; `block`: rows and columns of its boxes), "boxes" and "peer_boxes" (the same for Gluon, of the own copy
     and of that of `owner`).

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
+from tilelink.backend.addresses import Addresses, Slices
 from tilelink.backend.context import Arg
 from tilelink.backend.nodes import Box
-from tilelink.backend.regions import Addresses, Slices
 from tilelink.backend.shapes import strides
 from tilelink.ir.mapping import Span
 from tilelink.ir.program import Read, Region

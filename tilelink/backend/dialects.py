@@ -22,8 +22,8 @@ from functools import cache
 from tilelink.backend.context import CallArguments
 from tilelink.backend.render import Macros
 from tilelink.errors import EmitError
+from tilelink.lowering.bound import Bound
 from tilelink.protocol import LaunchProtocol
-from tilelink.schedule.bound import Bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,9 @@ class Dialect:
     descriptors: bool = True
     """Loads may go through tensor descriptors."""
     flattens: bool = True
-    """Loops over tiles may be flat (schedule/clauses/flatten.py)."""
+    """Loops over tiles may be flat (lowering/clauses/flatten.py)."""
     defers: bool = True
-    """Notifies may stand in the middle of a product (schedule/clauses/defer_notify.py)."""
+    """Notifies may stand in the middle of a product (lowering/clauses/defer_notify.py)."""
     notifies_together: bool = True
     """A loop of notifies may be one of `notify_each`."""
     waits_together: bool = True
@@ -52,10 +52,10 @@ class Dialect:
     handshakes: bool = True
     """Kernels may begin and end a launch together with those of peers (tilelink/protocol.py)."""
     copies_by_bulk: bool = True
-    """Programs of one warp may copy by the tensor memory accelerator (schedule/clauses/tma_copy.py)."""
+    """Programs of one warp may copy by the tensor memory accelerator (lowering/clauses/tma_copy.py)."""
 
     is_traced: bool = False
-    """Programs write down when they began and ended what they did (runtime/device/tracing.py)."""
+    """Programs write down when they began and ended what they did (device/tracing.py)."""
 
     def call_arguments(self, *, of_warps: bool = False) -> CallArguments:
         """Arguments of all calls to the device library; of_warps: in a kernel whose programs are single warps."""
@@ -86,7 +86,7 @@ def _macros(files: tuple[str, ...]) -> Macros:
 
 @dataclass(frozen=True, kw_only=True)
 class Traced(Dialect):
-    """Stock Triton whose programs write down when they began and ended what they did (runtime/device/tracing.py)."""
+    """Stock Triton whose programs write down when they began and ended what they did (device/tracing.py)."""
 
     name: str = "traced"
     files: tuple[str, ...] = ("dialects/traced.j2", *Dialect.files)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.backend.bulk import BulkStatements
+from tilelink.backend.addresses import Addresses
 from tilelink.backend.context import (
     Arg,
     BufferContext,
@@ -19,18 +19,18 @@ from tilelink.backend.context import (
     LoopContext,
     ModuleContext,
 )
-from tilelink.backend.deferred import Deferred, deferred
+from tilelink.backend.copy_queue import QueueStatements
+from tilelink.backend.deferred_notifies import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
 from tilelink.backend.loops import turns
 from tilelink.backend.names import user_names
 from tilelink.backend.nodes import QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
-from tilelink.backend.queues import QueueStatements
-from tilelink.backend.regions import Addresses
 from tilelink.backend.render import environment
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.shapes import strides
 from tilelink.backend.statements import Statements
+from tilelink.backend.tma_copy import BulkStatements
 from tilelink.backend.values import Values
 from tilelink.backend.words import ENCODING, comment
 from tilelink.backend.writer import Writer
@@ -41,9 +41,9 @@ from tilelink.ir.printer import print_program
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements
+from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.launch_protocol import announces_end, announces_entry, ends_launch, waits_for_products
 from tilelink.protocol import LaunchProtocol
-from tilelink.schedule.bound import Bound, BoundStage, Kernel
-from tilelink.schedule.launch import announces_end, announces_entry, ends_launch, waits_for_products
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
 

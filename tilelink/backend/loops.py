@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from tilelink.backend.regions import Addresses
+from tilelink.backend.addresses import Addresses
 from tilelink.backend.unroll import rounds_ahead, unrolled
 from tilelink.ir.program import ITEM_BYTES, Assign, For, Local, Notify, Region, Store, Transfer, Wait
 from tilelink.ir.visitor import statements
-from tilelink.schedule.bound import Kernel, Loop
+from tilelink.lowering.bound import Kernel, Loop
 
 
 def turns(kernel: Kernel, loop: Loop, total: int) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import re
 from tilelink.errors import EmitError
 from tilelink.ir.program import Assign, SoftmaxInit
 from tilelink.ir.visitor import statements
-from tilelink.schedule.bound import Bound, BoundStage
+from tilelink.lowering.bound import Bound, BoundStage
 
 FRAME = frozenset(
     {"tile", "pid", "float", "launch", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "edge"}

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilelink.backend import nodes
+from tilelink.backend.addresses import Block, Slice, Slices
 from tilelink.backend.last_waits import last_waits
 from tilelink.backend.loops import index_is_reused, loop_head
-from tilelink.backend.regions import Block, Slice, Slices
 from tilelink.backend.scopes import undeclared
 from tilelink.backend.shapes import power_of_two, strides
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned
@@ -39,7 +39,7 @@ from tilelink.ir.program import (
 from tilelink.ir.reach import on_all_ranks
 from tilelink.ir.scalar import Index, Int, substitute
 from tilelink.ir.typing import Axis
-from tilelink.schedule.sink_waits import SlicedProduct, sliced_product
+from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 COPY_ROWS, COPY_COLUMNS = 32, 256
 """Elements of a copied block: rows x columns."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilelink.backend import nodes
-from tilelink.backend.deferred import Deferred
+from tilelink.backend.addresses import Addresses, Slice, Slices, along
+from tilelink.backend.deferred_notifies import Deferred
 from tilelink.backend.descriptors import Descriptors, box_of
-from tilelink.backend.regions import Addresses, Slice, Slices, along
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, as_operands, in_kernel, nests, truth
 from tilelink.backend.words import literal
 from tilelink.errors import EmitError

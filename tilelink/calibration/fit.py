@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any, TypedDict
 
 from tilelink.calibration.programs import BULK_PROGRAMS, BULK_SMS
-from tilelink.schedule.clauses.tma_copy import SHARED
-from tilelink.schedule.machine import Machine
-from tilelink.schedule.simulate.cost import FILLING, STORED
+from tilelink.lowering.clauses.tma_copy import SHARED
+from tilelink.simulator.cost import FILLING, STORED
+from tilelink.simulator.machine import Machine
 
 Row = Sequence[float]
 Found = Mapping[str, tuple[Any, str]]

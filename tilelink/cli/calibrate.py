@@ -14,7 +14,7 @@ from tilelink.calibration import Timings, fit
 from tilelink.cli import gpus
 from tilelink.cli.options import AsJson, check_writable, designed_errors, write
 from tilelink.data import save_output
-from tilelink.schedule.machine import UNITS, Machine, description, load_machine, save_machine
+from tilelink.simulator.machine import UNITS, Machine, description, load_machine, save_machine
 
 
 def calibrate(

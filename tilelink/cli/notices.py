@@ -16,8 +16,8 @@ from tilelink.cli.options import DEFAULT, schedule_name, values_text
 from tilelink.ir.program import Assign, Dot, For, If, Program, Read, Statement, Store, Transfer
 from tilelink.ir.scalar import Whole
 from tilelink.ir.visitor import value_of, values
-from tilelink.schedule.bound import Bound, BoundStage
-from tilelink.schedule.values import Schedule
+from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.scheduling.schedule import Schedule
 
 PATIENCE_S = 5.0
 """After so long without a word a command says what it is doing."""

@@ -33,7 +33,7 @@ from tilelink.ir.program import Program
 from tilelink.ir.scalar import Param, Scalar, Whole, walk
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import stage_regions
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 
 DEFAULT = "default"
 FOLDER = "name a file in a folder that exists"

@@ -21,8 +21,8 @@ from tilelink.cli.gpus import FAILED
 from tilelink.cli.probe import PROBE
 from tilelink.data import read_json
 from tilelink.errors import TileLinkError
-from tilelink.schedule.simulate.measured import Measured, measured_text
 from tilelink.settings import variable
+from tilelink.simulator.measured import Measured, measured_text
 
 MEETING_CYCLES = 20_000_000
 """About 10 ms, in which every host issues a launch."""

@@ -39,8 +39,8 @@ from tilelink.cli.options import (
 from tilelink.data import save_output
 from tilelink.errors import BindingError
 from tilelink.ir.program import Program
-from tilelink.schedule.simulate.measured import Measured, measured_text
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
+from tilelink.simulator.measured import Measured, measured_text
 
 CPU_CLOCK = {"clock": "time.perf_counter_ns"}
 DELAY_S = 0.002

@@ -29,10 +29,11 @@ from tilelink.cli.options import (
 )
 from tilelink.errors import UnknownNameError, did_you_mean
 from tilelink.ir.program import Program
-from tilelink.schedule.listing import listing
-from tilelink.schedule.passes import passes
-from tilelink.schedule.plan import NOTIFY, Plan
-from tilelink.schedule.values import Schedule
+from tilelink.lowering.enumerate import NOTIFY
+from tilelink.lowering.listing import listing
+from tilelink.lowering.passes import passes
+from tilelink.planning.plan import Plan
+from tilelink.scheduling.schedule import Schedule
 
 
 class Stage(StrEnum):

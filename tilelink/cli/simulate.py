@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tilelink import compiler, simulation
+from tilelink import compiler
 from tilelink.cli.notices import PLANNED_S, introduce, patience, say_built_in, tiles_of
 from tilelink.cli.options import (
     DEFAULT,
@@ -34,9 +34,10 @@ from tilelink.cli.options import (
     values_text,
     write,
 )
-from tilelink.schedule.machine import load_machine
-from tilelink.schedule.simulate import Simulated
-from tilelink.schedule.simulate.trace import save_trace
+from tilelink.compiler import simulation
+from tilelink.simulator import Simulated
+from tilelink.simulator.machine import load_machine
+from tilelink.simulator.trace import save_trace
 
 SIZES = (1024, 1024, 4096, 1024, 128, 64)
 """Sizes of dimensions that nobody set."""
@@ -80,7 +81,7 @@ def simulate(
         if trace is not None:
             save_trace(result, trace)
         if plot is not None:
-            from tilelink.schedule.simulate.plot import save_plot
+            from tilelink.simulator.plot import save_plot
 
             save_plot(result, plot)
         head = {"program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks, "dims": dims}

@@ -34,8 +34,8 @@ from tilelink.cli.options import (
 )
 from tilelink.errors import BindingError, SearchError, TileLinkError
 from tilelink.ir.program import Program
-from tilelink.schedule.machine import load_machine
-from tilelink.schedule.search import STRATEGIES, Found, Tried
+from tilelink.search import STRATEGIES, Found, Tried
+from tilelink.simulator.machine import load_machine
 from tilelink.tuning import Database, Record, algorithms, distinct, key_of, rank
 
 SIZES = (1024, 1024, 4096, 1024, 128, 64)

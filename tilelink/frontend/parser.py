@@ -31,7 +31,7 @@ from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.frontend.syntax import IndexSyntax, ParamSyntax, ProgramSyntax, Source, StageSyntax, TensorSyntax
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 
 DIGITS = 39
 """Of the largest f32."""

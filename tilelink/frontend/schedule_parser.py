@@ -16,8 +16,8 @@ from lark.lexer import PatternStr
 from tilelink.errors import Location, ParseError, TileLinkError, did_you_mean
 from tilelink.files import lines_of
 from tilelink.ir.scalar import RANK, RANKS, Int, Param, Scalar, binary
-from tilelink.schedule.clause import Part, StageSchedule, TensorSchedule, Word, number, positive, words
-from tilelink.schedule.values import IndexOrder, Schedule
+from tilelink.scheduling.schedule import IndexOrder, Schedule
+from tilelink.scheduling.words import Part, StageSchedule, TensorSchedule, Word, number, positive, words
 
 AnyPart = TypeVar("AnyPart", bound=Part)
 _HEADER = re.compile(r"^\s*schedule\s+(?P<name>\w+)\s+for\s+(?P<program>\w+)\s*:\s*(#.*)?$")

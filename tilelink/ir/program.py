@@ -256,7 +256,7 @@ class Wait(Statement):
 class Barrier(Statement):
     """All threads of a program meet: what any of them stored before, each of them loads after.
 
-    Programs need not have one: a pass places those that are needed (see schedule/barriers.py).
+    Programs need not have one: a pass places those that are needed (see lowering/insert_barriers.py).
     """
 
 

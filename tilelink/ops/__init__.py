@@ -32,7 +32,7 @@ from tilelink.ops.calls import Way, clear, run
 from tilelink.ops.choice import UNFUSED, choose
 from tilelink.ops.fitting import check_follows
 from tilelink.runtime.cuda.device import check_member
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 
 __all__ = [
     "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "choose", "clear",

@@ -29,7 +29,7 @@ from tilelink.ops.groups import group_named, is_destroyed
 from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
 from tilelink.runtime.cuda.device import check_member, current_target
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 
 if TYPE_CHECKING:
     from tilelink.ir.program import Program

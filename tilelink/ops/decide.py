@@ -28,8 +28,8 @@ from tilelink.ops.predict import (
     pushed_seconds,
     unfused_seconds,
 )
-from tilelink.schedule.machine import Machine
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
+from tilelink.simulator.machine import Machine
 from tilelink.target import Target
 from tilelink.tuning import Key, Record, algorithms, key_of
 

@@ -10,16 +10,16 @@ from functools import cache
 from tilelink.compiler import library_module
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
+from tilelink.lowering.bind import bind
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.shared_memory import does_not_fit
 from tilelink.ops.choice import SCHEDULE, program_of
-from tilelink.schedule.bind import bind
-from tilelink.schedule.bound import Bound
-from tilelink.schedule.machine import Machine, load_machine, shipped_machines
-from tilelink.schedule.memory import does_not_fit
-from tilelink.schedule.plan import make_plan
-from tilelink.schedule.simulate import simulate
-from tilelink.schedule.values import Schedule
-from tilelink.schedule.verify import verify
+from tilelink.planning.plan import make_plan
+from tilelink.scheduling.schedule import Schedule
+from tilelink.simulator import simulate
+from tilelink.simulator.machine import Machine, load_machine, shipped_machines
 from tilelink.target import Target
+from tilelink.verifier import verify
 
 ITEM = 2
 """Bytes of an element: bf16 and f16."""

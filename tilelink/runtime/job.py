@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tilelink.runtime.monitor import Event
-from tilelink.runtime.spans import Span
+from tilelink.device.monitor import Event
+from tilelink.device.spans import Span
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "f16": torch.float16,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from tilelink.backend.emit import emit
 from tilelink.errors import TileLinkError
-from tilelink.schedule.plan import Plan
-from tilelink.schedule.search import Found, Tried
+from tilelink.planning.plan import Plan
+from tilelink.search import Found, Tried
 
 ALIKE = 0.2
 """How much slower a schedule may be predicted that has nothing in common with those before it, to be taken before a

@@ -16,7 +16,7 @@ from tilelink.ir.program import Program
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.spec import GpuProgram
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
 from tilelink.tuning.prepare import Point, program_of
 

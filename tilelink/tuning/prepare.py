@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from tilelink import compiler, files
 from tilelink.backend import store
-from tilelink.compiler_cpu import layout
-from tilelink.compiler_gpu import gpu_program
+from tilelink.compiler.cpu import layout
+from tilelink.compiler.cuda import gpu_program
 from tilelink.data import checked, plain, read_json
 from tilelink.errors import DataError, OutputError
 from tilelink.ir.program import Program
-from tilelink.schedule.values import Schedule
+from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
 from tilelink.target import Target
 
@@ -72,7 +72,7 @@ class Point:
 @cache
 def _package() -> str:
     """A hash of the package's files: another version generates other programs."""
-    root = Path(compiler.__file__).parent
+    root = Path(compiler.__file__).parents[1]
     found = hashlib.sha256()
     for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".j2", ".lark")):
         found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
@@ -132,7 +132,7 @@ def prepare(point: Point) -> None:
     """
     import torch
 
-    from tilelink.runtime.cuda.ahead import compile_ahead
+    from tilelink.runtime.cuda.prepared import compile_ahead
 
     torch.set_num_threads(1)
     program = program_of(point)

@@ -10,11 +10,11 @@ from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
-from tilelink.schedule.machine import Machine, load_machine
-from tilelink.schedule.plan import Plan
-from tilelink.schedule.search import Found, Space, Strategy, Tried, search, strategy
-from tilelink.schedule.simulate import CostModel, simulate
-from tilelink.schedule.values import Schedule
+from tilelink.planning.plan import Plan
+from tilelink.scheduling.schedule import Schedule
+from tilelink.search import Found, Space, Strategy, Tried, search, strategy
+from tilelink.simulator import CostModel, simulate
+from tilelink.simulator.machine import Machine, load_machine
 from tilelink.target import Target
 
 

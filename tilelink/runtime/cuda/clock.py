@@ -21,9 +21,9 @@ import triton
 import triton.language as tl
 from torch.distributed import _symmetric_memory as symmetric
 
+from tilelink.device.assembly import PING, PONG
 from tilelink.errors import RankError
 from tilelink.runtime.cuda.functions import Boundary
-from tilelink.runtime.device.assembly import PING, PONG
 
 ROUNDS = 64
 BUDGET_NS = 5_000_000_000

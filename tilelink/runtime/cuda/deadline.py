@@ -7,10 +7,10 @@ import time
 
 import torch
 
+from tilelink.device.debug import TRIPPED, WORDS, Trip, armed, trip
 from tilelink.errors import DeadlineError, RankError
 from tilelink.runtime.cuda.driver import driver, library, with_context
 from tilelink.runtime.cuda.heap import Heap
-from tilelink.runtime.device.debug import TRIPPED, WORDS, Trip, armed, trip
 from tilelink.runtime.job import Layout
 
 _PATIENCE = 1.5

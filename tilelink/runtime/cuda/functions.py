@@ -18,10 +18,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda.driver import library, with_context
+from tilelink.runtime.cuda.keys import settled
 from tilelink.runtime.cuda.launch import InPlace, Unknown
 from tilelink.runtime.cuda.spec import Argument, GpuKernel
 from tilelink.runtime.job import Layout
-from tilelink.runtime.keys import settled
 
 Values = Callable[[Argument], Any]
 _log = logging.getLogger("tilelink.runtime")

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _symmetric_memory as symmetric
 
-from tilelink.runtime.device.debug import WORDS
+from tilelink.device.debug import WORDS
 from tilelink.runtime.job import Layout, TensorLayout
 
 ALIGNMENT = 1024

@@ -12,18 +12,18 @@ from tilelink.errors import BindingError
 from tilelink.generated import load_module
 from tilelink.protocol import LaunchProtocol
 from tilelink.runtime.cuda import tables
-from tilelink.runtime.cuda.boundary import await_outputs, close_launch, open_launch, turn_launch
+from tilelink.runtime.cuda.copy_stream import CopyEngine, may_be_begun
 from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.device import agree, gpu_of, of_all
 from tilelink.runtime.cuda.driver import library
-from tilelink.runtime.cuda.engine import CopyEngine, may_be_begun
 from tilelink.runtime.cuda.functions import Address, Boundary, Function
+from tilelink.runtime.cuda.graphs import Seen, graphs
 from tilelink.runtime.cuda.heap import Heap
+from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, turn_launch
+from tilelink.runtime.cuda.offline import boundary_options, recorded
 from tilelink.runtime.cuda.operands import Operands, Tensors, check_apart
 from tilelink.runtime.cuda.order import kernels_in_order
-from tilelink.runtime.cuda.recorded import boundary_options, recorded
-from tilelink.runtime.cuda.replay import Seen, graphs
-from tilelink.runtime.cuda.sides import SIDE_PRIORITY, Sides, new_stream
+from tilelink.runtime.cuda.side_streams import SIDE_PRIORITY, Sides, new_stream
 from tilelink.runtime.cuda.spec import Argument, GpuProgram
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.job import TensorLayout

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilelink.runtime.cuda.copies import Gate, Operation
+from tilelink.runtime.cuda.record_copies import Gate, Operation
 from tilelink.runtime.cuda.spec import GpuKernel, Signal
 from tilelink.runtime.job import Layout
 

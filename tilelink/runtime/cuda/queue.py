@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tilelink.errors import RankError
-from tilelink.runtime.cuda.branches import Branches
-from tilelink.runtime.cuda.copies import Box, Copy, Flag, Gate, Operation
 from tilelink.runtime.cuda.driver import Call, Driver, Handle, driver, library, with_context
+from tilelink.runtime.cuda.graph_branches import Branches
+from tilelink.runtime.cuda.record_copies import Box, Copy, Flag, Gate, Operation
 
 Bases = Mapping[str, int]
 """Where the tensors begin that a caller passes, by name."""

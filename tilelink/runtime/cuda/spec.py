@@ -68,7 +68,7 @@ class GpuProgram:
     peers' earlier launches, not only for the program's own signals. tables: int32 values [ranks, *shape] of the dynamic
     mappings. records: how many spans a program has in a launch at most, where kernels write them down; else 0.
     branches: whether the waits of a copy engine may be a branch of a graph beside its copies, see
-    schedule/verify/queues.py.
+    verifier/copy_queues.py.
     """
 
     source: Path

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from tilelink.runtime.cuda.copies import Flag
+from tilelink.runtime.cuda.record_copies import Flag
 from tilelink.runtime.cuda.spec import GpuProgram
 from tilelink.runtime.job import GridLayout, Layout
 

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tilelink.device.debug import STRIDE, TRACE
+from tilelink.device.spans import COUNT, Span, decoded, empty
 from tilelink.runtime.cuda.clock import Clocks, Offset, moved, stamp
-from tilelink.runtime.cuda.copies import Copy, Flag, Gate, Operation
 from tilelink.runtime.cuda.deadline import Watch
 from tilelink.runtime.cuda.functions import Boundary
 from tilelink.runtime.cuda.queue import Queue
+from tilelink.runtime.cuda.record_copies import Copy, Flag, Gate, Operation
 from tilelink.runtime.cuda.spec import GpuProgram
-from tilelink.runtime.device.debug import STRIDE, TRACE
 from tilelink.runtime.job import Layout
-from tilelink.runtime.spans import COUNT, Span, decoded, empty
 
 ANCHORS = 8
 

@@ -1,6 +1,6 @@
 """`triton_dist.language`: rank, num_ranks, symm_at, wait (for equality), consume_token, notify (signals of 64 bits)."""
 
-from tilelink.runtime.device.mode import INTERPRETED
+from tilelink.device.mode import INTERPRETED
 
 if INTERPRETED:
     from triton_dist.language.interpreted import consume_token, notify, num_ranks, place, rank, read, symm_at, wait

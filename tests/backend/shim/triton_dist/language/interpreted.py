@@ -10,10 +10,11 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from tilelink.runtime import launches, monitor
-from tilelink.runtime.arena import Arena, size_for
-from tilelink.runtime.device.interpreted import number
-from tilelink.runtime.memory import Memory
+from tilelink.device import monitor
+from tilelink.device.interpreted import number
+from tilelink.runtime.cpu import launches
+from tilelink.runtime.cpu.arena import Arena, size_for
+from tilelink.runtime.cpu.memory import Memory
 
 HERE: dict[str, Any] = {}
 

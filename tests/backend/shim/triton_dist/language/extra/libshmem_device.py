@@ -6,14 +6,14 @@ from typing import Any
 import triton.language as tl
 from triton.language import core
 
-from tilelink.runtime.device.mode import INTERPRETED
+from tilelink.device.mode import INTERPRETED
 
 NVSHMEM_CMP_EQ = 0
 NVSHMEM_CMP_GE = 5
 
 if INTERPRETED:
-    from tilelink.runtime import monitor
-    from tilelink.runtime.device.interpreted import number
+    from tilelink.device import monitor
+    from tilelink.device.interpreted import number
     from triton_dist import language
 
     def signal_wait_until(ptr: Any, comparison: Any, value: Any) -> None:

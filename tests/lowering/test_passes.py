@@ -1,0 +1,168 @@
+"""Passes: every program on the way to the one that runs is safe, can be printed, and parsed again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.compiler.library import Case, cases, in_turn, name
+from tilelink import compiler
+from tilelink.cli import app
+from tilelink.frontend.parser import parse_text
+from tilelink.ir.printer import print_program
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.launch_protocol import announces_entry
+from tilelink.lowering.listing import listing
+from tilelink.lowering.passes import passes
+from tilelink.planning.plan import make_plan
+from tilelink.target import CPU, Target
+from tilelink.verifier import verify
+
+NAMES = ["bind", *(one.name for one in passes())]
+SMALL = replace(CPU, sms=6, max_programs=6)
+PARTS = """program product(M, N, K):
+    a : in  [M, K]
+    b : in  [N, K]
+    y : out [M, N]
+    z : out [M, N]
+
+    compute gemm(i: M, j: N):
+        y[i, j] = dot(a[i, :], b[j, :].T)
+        producer_tile_notify(y[i, j])
+
+    compute sums(i: M):
+        consumer_tile_wait(y[i, :])
+        z[i, :] = y[i, :] + 1.0
+
+schedule parts for product:
+    gemm on sm, tile(i=16, j=16, k=16), split_k_tail 4
+
+schedule filled for product:
+    gemm on sm, tile(i=16, j=16, k=16)
+    sums in gemm epilogue, tile(i=4), backfill 2
+"""
+
+
+def on_the_way(case: Case, ranks: int, dims: dict[str, int], target: Target = CPU) -> dict[str, Bound]:
+    found: dict[str, Bound] = {}
+    compiler.bound(*case, ranks=ranks, dims=dims, target=target, on_step=lambda one, bound: found.update({one: bound}))
+    return found
+
+
+def sizes(case: Case) -> dict[str, int]:
+    own = [param for param in case[0].params if param.kind == "dim"]
+    numbers = {param.name: 1 for param in case[0].params if param.kind != "dim"}
+    return {param.name: (48, 40, 32)[n % 3] for n, param in enumerate(own)} | numbers
+
+
+@pytest.mark.parametrize("schedule", ["parts", "filled"])
+def test_the_counters_of_a_pad_lie_side_by_side_after_every_pass(schedule: str) -> None:
+    """Those of signals for each buffer, then one for the entry of each rank and one for its end."""
+    module = parse_text(PARTS, "parts.tl")
+    case = module.programs[0], next(one for one in module.schedules if one.name == schedule)
+    for bound in on_the_way(case, 3, {"M": 64, "N": 64, "K": 2048}, SMALL).values():
+        own = [(grid.base, grid.count * grid.slots) for grid in bound.channels.values()]
+        end = 0
+        for first, count in sorted([*own, (bound.entered_base, bound.ranks), (bound.finished_base, bound.ranks)]):
+            assert first == end
+            end += count
+        assert end == bound.pad_size
+
+
+@pytest.mark.parametrize("case", in_turn(cases()), ids=name)
+def test_every_program_of_the_library_is_safe_after_every_pass(case: Case) -> None:
+    if any(tensor.space == "table" for tensor in case[0].tensors):
+        pytest.skip("a table has entries that fit together, which tests of its programs give it")
+    found = on_the_way(case, 2, sizes(case))
+    assert list(found) == NAMES
+    before = found["tma_copy"]
+    for after in NAMES[2:]:
+        if (bound := found[after]) != before:
+            verify(make_plan(bound))
+        before = bound
+
+
+@pytest.mark.parametrize(("schedule", "does", "stages"), [
+    ("parts", "split_k_tail", ["gemm", "sums", "gemm_parts", "gemm_sums"]),
+    ("filled", "backfill", ["gemm", "sums", "sums_rest"]),
+])  # fmt: skip
+def test_a_pass_shows_in_the_listing_what_it_made(schedule: str, does: str, stages: list[str]) -> None:
+    module = compiler.parse(PARTS)
+    program = module.program()
+    found = on_the_way((program, module.schedule(schedule, program)), 1, {"M": 64, "N": 64, "K": 2048}, SMALL)
+    before = NAMES[NAMES.index(does) - 1]
+    assert list(found[before].stages) == ["gemm", "sums"] and list(found[does].stages) == stages
+    for bound in found.values():
+        text = listing(bound)
+        assert print_program(parse_text(text, "listing.tl").programs[0]) == print_program(bound.program)
+        assert all(f"# {'        ' * bool(bound.kernels)}{one}:" in text for one in bound.stages)
+        verify(make_plan(bound)) if bound.kernels else None
+
+
+def show(*args: str) -> str:
+    done = CliRunner().invoke(app, ["show", *args])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_command_shows_a_program_after_a_pass_or_after_all() -> None:
+    heads = [line for line in show("ag_gemm", "--after", "all").splitlines() if line.startswith("# after ")]
+    assert [line.removeprefix("# after ").removesuffix(": unchanged") for line in heads] == NAMES
+    last = show("ag_gemm", "--after", "protocol")
+    assert last.startswith("program ag_gemm(") and "# 4 ranks, cpu, launches by " in last
+    wrong = CliRunner().invoke(app, ["show", "ag_gemm", "--after", "kernel"])
+    assert wrong.exit_code == 1 and "did you mean kernels? one of bind, tma_copy" in wrong.stderr
+
+
+TOLD = """program told(M, N):
+    x : in symmetric [M, N]
+    h : symmetric [M, N]
+    y : out [M, N]
+
+    comm send(p: ranks, i: M):
+        if p == rank + 1:
+            tile_push_data(h[i, :] @ p, x[i, :])
+            producer_tile_notify(h[i, :] @ p)
+
+    compute add(i: M):
+        consumer_tile_wait(h[i, :])
+        y[i, :] = h[i, :] + x[i, :] @ (rank + 1)
+
+schedule boxes for told:
+    send on sm(2), tma_copy 2, tile(i=64)
+    add on sm, tile(i=32)
+"""
+
+
+def test_a_listing_says_how_tiles_are_cut_and_copied_and_what_kernels_wait_for() -> None:
+    module = compiler.parse(TOLD)
+    bound = compiler.bound(
+        module.program(), module.schedules[0], ranks=2, dims={"M": 128, "N": 128}, dtype="bf16", target="sm_90"
+    )
+    boxes = bound.stages["send"].bulk
+    assert boxes is not None
+    lines = [line.removeprefix("#").strip() for line in listing(bound).splitlines()]
+    rows, columns = boxes.box
+    assert f"send: tile(i=64), boxes of {rows} x {columns}, {boxes.buffers} of a program at a time" in lines
+    assert "add: tile(i=32)" in lines
+    (kernel,) = (line for line in lines if line.startswith("kernel add on stream main: "))
+    assert kernel.endswith(", waits until peers have entered launch e")
+
+
+@pytest.mark.parametrize(("ranks", "announces"), [(1, False), (2, True), (4, True)])
+def test_a_rank_with_peers_tells_them_that_it_has_entered(ranks: int, announces: bool) -> None:
+    program = compiler.load("all_reduce").program("all_reduce_two_shot")
+    bound = compiler.bound(program, ranks=ranks, dims={"Ms": 64, "N": 64}, target="sm_90")
+    (kernel,) = bound.kernels
+    assert kernel.needs_entry
+    assert announces_entry(bound, kernel, bound.protocol) == announces
+
+
+def test_a_stage_that_an_earlier_one_waits_for_has_one_program_of_its_own() -> None:
+    first, second = TOLD.partition("\nschedule")[0].split("    comm send")
+    sends, adds = second.split("\n    compute add")
+    text = f"{first}    compute add{adds}\n    comm send{sends}"
+    bound = compiler.bound(compiler.parse(text).program(), ranks=2, dims={"M": 128, "N": 128})
+    assert bound.kernel_of["send"].programs == 1 and bound.kernel_of["send"].beside

@@ -1,0 +1,160 @@
+# pyright: basic
+"""The copy engine of a rank without a GPU: what waits for a kernel that lets it begin, and what a caller captures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.test_order import case_of
+from tests.runtime.test_side_streams import Library
+from tilelink.protocol import LaunchProtocol
+from tilelink.runtime.cuda import copy_stream, driver, kernel, queue
+from tilelink.runtime.cuda.copy_stream import CopyEngine, behind, may_be_begun
+from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.runtime.cuda.offline import EMPTY, Recorded, boundary_options, recorded
+from tilelink.runtime.cuda.record_copies import Box, Copy, Flag, Gate, Operation
+
+STREAM = 5
+BOX = Box(tensor="x", rank=0, offsets=(0,), width=64)
+COPY, FLAG = Copy(target=BOX, source=BOX), Flag(number=0, rank=1, channel=3, step=1, count=1, slots=1)
+GATE = Gate(channel=0, threshold=7)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    found = Library()
+    for module in (queue, copy_stream):
+        monkeypatch.setattr(module, "library", lambda: found)
+    monkeypatch.setattr(queue, "driver", lambda: driver.Driver(found))
+    monkeypatch.setattr(copy_stream, "new_stream", lambda *_: SimpleNamespace(cuda_stream=STREAM))
+    return found
+
+
+def found(*late: list[Operation], early: list[Operation] | None = None) -> Recorded:
+    return Recorded(early=(early or [],), late=([*late],), gated=frozenset(), exits=[], counters=[], flags=[])
+
+
+def made(*late: list[Operation], begun: bool = True) -> CopyEngine:
+    """Rank 0 of 2, with one buffer."""
+    return CopyEngine(
+        found(*late), lambda *_: 4096, [1000, 2000], 0, torch.zeros(1, dtype=torch.int32), branches=False, timed=False,
+        replayed=False, begun=begun,
+    )  # fmt: skip
+
+
+def issued(one: CopyEngine, library: Library, kernels: int = 1, callers: bool = False) -> list[str]:
+    """What a launch of so many kernels asks of the driver, "kernel" among it."""
+    parts = one.ready(0, {}, False, callers)
+    said: list[str] = []
+    for number in range(kernels + 1):
+        library.calls.clear()
+        one.issue(parts, number, {}, False)
+        said += [called(call, one) for call in library.calls] + ["kernel"] * (number < kernels)
+    return said
+
+
+def called(call: tuple[Any, ...], one: CopyEngine) -> str:
+    if call[0] != "cuStreamBatchMemOp_v2":
+        return "copy"
+    operations = call[3]
+    wait, write = operations[0], operations[1]
+    assert (wait.operation, write.operation, write.value) == (1, 2, 0) and wait.address == write.address
+    return f"begin at {wait.value}" if wait.address == one.begin.data_ptr() else f"gate at {wait.value}"
+
+
+def test_a_kernel_lets_the_copies_of_its_launch_begin(library: Library) -> None:
+    one = made([COPY, FLAG], [GATE, COPY])
+    assert one.begin.tolist() == [0]
+    assert issued(one, library) == ["kernel", "begin at 1", "copy", "copy", "gate at 7", "copy"]
+    assert issued(made([], [GATE, COPY]), library) == ["kernel", "begin at 1", "gate at 7", "copy"]
+    assert issued(made([], []), library) == ["kernel"], "nobody waits for the word"
+
+
+def test_what_a_caller_captures_begins_at_once(library: Library) -> None:
+    expected = ["copy", "copy", "kernel", "gate at 7", "copy"]
+    assert issued(made([COPY, FLAG], [GATE, COPY]), library, callers=True) == expected
+    other = made([COPY, FLAG], [GATE, COPY], begun=False)
+    assert issued(other, library) == issued(other, library, callers=True) == expected
+
+
+def test_who_may_be_begun() -> None:
+    assert may_be_begun(found([COPY], [GATE])) and may_be_begun(found([], []))
+    assert not may_be_begun(found([COPY], [], early=[COPY])), "what the main stream copies waits for no kernel"
+    some = replace(found([COPY], []), early=([], []), late=([[COPY], []], [[], []]))
+    assert not may_be_begun(some), "a word that nobody waited for would let a later launch begin"
+
+
+@pytest.mark.parametrize(("others", "begun"), [(1, True), (0, False)])
+def test_all_ranks_let_their_copy_engines_begin_or_none(
+    others: int, begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that tells of a launch in its next one must not be waited for at the end of this one."""
+    program, made = case_of("ag_gemm_in_place-h200"), list[dict[str, Any]]()
+    monkeypatch.setattr(kernel, "of_all", lambda own, group, device: [own, others])
+    monkeypatch.setattr(kernel, "CopyEngine", lambda *_, **named: made.append(named))
+    rank: Any = SimpleNamespace(
+        _program=program, _rank=0, _group=None, device=torch.device("cpu"), _place=None, _tracer=None, _watch=None,
+        _heap=SimpleNamespace(pads=[0] * 3, pad=torch.zeros(4)), _check_gates=lambda gated: None,
+    )  # fmt: skip
+    GpuKernel._record(rank)
+    assert made[0]["begun"] is begun is rank._meets and rank._boundary.captured["LAG"] == (0 if begun else 2)
+
+
+def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:
+    assert behind([[COPY], [GATE]]) == [[], [COPY, GATE]] and behind([[], [GATE]]) == [[], [GATE]]
+
+
+@pytest.mark.parametrize(
+    ("case", "begins", "turns"),
+    [("gemm_rs_sums_last-h200", True, 2), ("ag_gemm_in_place-h200", True, 2), ("gemm_rs_scatter-h200", False, 2),
+     ("gemm_rs_own_last-movers", False, 2)],
+)  # fmt: skip
+def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, turns: int) -> None:
+    program = case_of(case)
+    options = boundary_options(program, recorded(program, 0), begins)
+    assert (program.protocol is LaunchProtocol.COUNTED_WITH_COPIES) is begins and len(options.turns) == turns
+
+
+@pytest.mark.parametrize(
+    ("case", "turns"), [("ag_gemm-movers", 1), ("ag_gemm_in_place-movers", 1), ("all_gather_kept-few", 2)]
+)
+def test_captured_launches_whose_kernels_wait_for_what_peers_tell_late_have_a_turn(case: str, turns: int) -> None:
+    program = case_of(case)
+    expected = LaunchProtocol.COUNTED_ANNOUNCED if turns == 1 else LaunchProtocol.COUNTED
+    assert program.protocol is expected and program.counted
+    assert len(boundary_options(program, recorded(program, 0), False).turns) == turns == program.cycle
+
+
+def test_a_captured_launch_is_prepared_before_it_begins() -> None:
+    """With one buffer none are skipped; but what the kernel of another launch does must be done before this one."""
+    sizes = SimpleNamespace(ranks=2, entered_base=0, finished_base=2, stages=())
+    program: Any = SimpleNamespace(
+        layout=sizes, cycle=1, kernels=(), lag=1, needs_entry=False, reuse_wait=True, keeps=False, counted=6,
+        protocol=LaunchProtocol.COUNTED_ANNOUNCED,
+    )  # fmt: skip
+    options = boundary_options(program, EMPTY, False)
+    assert [turn["TURN"] for turn in options.turns] == [0] and options.captured is not None
+    assert options.captured["LAG"] == options.turns[0]["LAG"] == 1
+    begun = boundary_options(program, EMPTY, True)
+    assert begun.captured is not None and (begun.captured["LAG"], begun.turns[0]["LAG"]) == (0, 1), (
+        "peers may tell of this launch in their next one"
+    )
+    program.protocol = LaunchProtocol.COUNTED
+    assert boundary_options(program, EMPTY, False).turns == ()
+
+
+def test_the_block_says_where_flags_and_the_word_are(library: Library) -> None:
+    one = made([COPY], [])
+    exits, flags, values = (torch.zeros(n, dtype=torch.int32) for n in (0, 5, 1))
+    program = SimpleNamespace(needs_entry=False, lag=2)
+    rank: Any = SimpleNamespace(
+        _exits=exits, _flags=flags, _flag_values=values, _program=program, device="cpu", _engine=one
+    )
+    on, off = GpuKernel._edges(rank)
+    words = [1, flags.data_ptr(), values.data_ptr(), one.begin.data_ptr()]
+    assert on.tolist()[:4] == [1, 0, 2, 0] and on.tolist()[5:] == words and not off.any()

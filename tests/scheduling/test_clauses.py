@@ -1,0 +1,156 @@
+"""Clauses as values: one that is defined here is parsed, printed, refused, applied and searched like the package's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import tilelink
+from tilelink import search
+from tilelink.errors import ParseError, ScheduleError
+from tilelink.frontend.parser import parse_text
+from tilelink.ir.program import Program, Stage
+from tilelink.ir.scalar import binary, const, substitute
+from tilelink.ir.typing import StageTyping
+from tilelink.lowering.bind import bind
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.clauses import CLAUSES, Choices, Clause, clauses, count, forget, register, switch
+from tilelink.lowering.clauses.manual import table
+from tilelink.lowering.orders import TILE
+from tilelink.scheduling.schedule import Schedule
+from tilelink.scheduling.words import Part
+from tilelink.target import CPU
+
+TEXT = """program scaled(M, N):
+    x : in  [M, N]
+    h : symmetric [M, N]
+    y : out [M, N]
+
+    comm send(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+
+    compute scale(i: M, j: N):
+        consumer_tile_wait(h[i, :])
+        y[i, j] = h[i, j] * 2.0
+
+schedule turned for scaled:
+    send tile(i=4)
+    scale tile(i=4, j=4), backwards
+"""
+
+
+def _check(program: Program, part: Part) -> None:
+    if program.stage(part.name).kind == "comm":
+        message = f"{part.name} only moves data, in whatever order"
+        raise ScheduleError(message, location=part.at("backwards"), hint="take `backwards` away")
+
+
+def _apply(bound: Bound) -> Bound:
+    stages = dict(bound.stages)
+    for name, stage in stages.items():
+        if bound.schedule.stage(name)[BACKWARDS]:
+            last = {TILE.name: binary("-", const(stage.total - 1), TILE)}
+            order = {index: substitute(expr, last) for index, expr in stage.order.items()}
+            stages[name] = replace(stage, order=order)
+    return replace(bound, stages=stages)
+
+
+def _reason(stage: Stage, _: StageTyping) -> str | None:
+    return "it only moves data" if stage.kind == "comm" else None
+
+
+BACKWARDS = switch(
+    "backwards",
+    manual="the tiles of a stage from the last one to the first",
+    check=_check,
+    apply=_apply,
+    choices=Choices(name="direction", labels={"forwards": False, "backwards": True}, reason=_reason),
+)
+
+
+@pytest.fixture(autouse=True)
+def backwards() -> Iterator[None]:
+    register(BACKWARDS)
+    yield
+    forget(BACKWARDS)
+
+
+def module() -> tuple[Program, Schedule]:
+    found = parse_text(TEXT, "scaled.tl")
+    return found.programs[0], found.schedules[0]
+
+
+def test_it_is_parsed_and_printed() -> None:
+    _, schedule = module()
+    assert schedule.stage("scale")[BACKWARDS] and not schedule.stage("send")[BACKWARDS]
+    assert "    scale tile(i=4, j=4), backwards\n" in str(schedule)
+    assert parse_text(TEXT.split("schedule")[0] + str(schedule)).schedules[0] == schedule
+    assert schedule.say("scale", BACKWARDS, False).stage("scale") == part_of("tile(i=4, j=4)")
+
+
+def part_of(text: str) -> Part:
+    program = TEXT.split("schedule")[0]
+    return parse_text(f"{program}schedule s for scaled:\n    scale {text}\n").schedules[0].stage("scale")
+
+
+def test_it_is_among_what_is_meant_by_a_word_and_in_the_hint() -> None:
+    with pytest.raises(ParseError, match="unknown 'backward'") as caught:
+        parse_text(TEXT.replace(", backwards", ", backward"))
+    assert str(caught.value.hint).startswith("did you mean backwards? NAME followed by: on sm")
+    assert "tma_copy n, backwards; or for a tensor channel(..)" in str(caught.value.hint)
+
+
+def test_it_is_refused_where_it_stands() -> None:
+    found = parse_text(TEXT.replace("send tile(i=4)", "send tile(i=4), backwards"), "scaled.tl")
+    with pytest.raises(ScheduleError, match="send only moves data") as caught:
+        bind(found.programs[0], found.schedules[0], {"M": 8, "N": 8}, 2, CPU)
+    place = caught.value.location
+    assert place is not None and (place.line, place.column, place.length) == (15, 21, len("backwards"))
+    with pytest.raises(ScheduleError, match="send only moves data") as caught:
+        tilelink.schedule(found.programs[0]).say("send", BACKWARDS, True)
+    assert caught.value.location is not None and caught.value.location.file == __file__
+
+
+def test_it_is_applied_and_changes_no_result() -> None:
+    program, schedule = module()
+    stage = bind(program, schedule, {"M": 8, "N": 8}, 2, CPU).stages["scale"]
+    plain = bind(program, schedule.say("scale", BACKWARDS, False), {"M": 8, "N": 8}, 2, CPU).stages["scale"]
+    assert [str(stage.order[index]) for index in "ij"] != [str(plain.order[index]) for index in "ij"]
+    kernel = tilelink.compile(program, schedule, ranks=2, dims={"M": 8, "N": 8})
+    x = [torch.randn(8, 8) for _ in range(2)]
+    out = kernel([{"x": one} for one in x])
+    assert all(torch.equal(out[rank]["y"], x[1 - rank] * 2.0) for rank in range(2))
+
+
+def test_it_is_searched() -> None:
+    program, schedule = module()
+    space = search.Space.of([program], dims={"M": 8, "N": 8}, ranks=2, target=CPU, dtype="f32", declared=[schedule])
+    (knob,) = (knob for knob in space.knobs[0] if knob.name == "scale direction")
+    assert knob.labels == ("forwards", "backwards")
+    assert space.describe(space.seeds[0])["scale direction"] == "backwards", "the declared schedule has it"
+    found = {space.schedule(point).stage("scale")[BACKWARDS] for point in space}
+    assert found == {False, True} and all(space.plan(point) is not None for point in list(space)[:4])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        switch("flatten", manual=""),
+        replace(switch("other", manual=""), rules={"other": '"tile"'}),
+        replace(count("other", "", manual=""), rules={"order": '"other" INT'}),
+    ],
+)
+def test_two_clauses_are_not_called_the_same(other: Clause[object]) -> None:
+    with pytest.raises(ScheduleError, match=r"two clauses called (flat|tile|order)"):
+        register(other)
+    assert clauses() == (*CLAUSES, BACKWARDS)
+
+
+@pytest.mark.parametrize("of", ["stage", "tensor"])
+def test_the_manual_has_every_clause_in_its_own_words(of: str) -> None:
+    assert table(of) in (Path(__file__).parents[2] / "docs" / "language.md").read_text()  # type: ignore[arg-type]

@@ -1,0 +1,227 @@
+"""Names of a schedule that is built in Python: refused at once, where they are given, as binding refuses them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+import tilelink
+from tests.compiler.library import cases
+from tilelink.errors import OrderError, ScheduleError, TileSizeError
+from tilelink.frontend.parser import parse_text
+from tilelink.lowering.bind import bind
+from tilelink.scheduling.schedule import Fused, IndexOrder, Schedule
+from tilelink.scheduling.words import check_names
+from tilelink.target import CPU
+
+PROGRAM = parse_text("""
+program neighbour_sum(M, N):
+    x    : in symmetric [M, N]
+    left : symmetric [ranks, M, N]
+    y    : out       [M, N]
+
+    comm send(p: ranks, i: M):
+        tile_push_data(left[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(left[rank, i, :] @ p)
+
+    compute add(i: M, j: N):
+        consumer_tile_wait(left[rank, i, :])
+        y[i, j] = x[i, j] + left[rank, i, j]
+""").programs[0]
+Build = Callable[[Schedule], Schedule]
+
+WRONG: dict[str, tuple[type[ScheduleError], Build, str, str, str]] = {
+    "stage": (
+        ScheduleError,
+        lambda s: s.tile("sned", i=32),
+        "no stage 'sned'", 's.tile("sned", i=32)', "did you mean send? stages: send, add",
+    ),
+    "stage to run in": (
+        ScheduleError,
+        lambda s: s.on("send", Fused(stage="ad")),
+        "no stage 'ad' to run in", 's.on("send", Fused(stage="ad"))', "did you mean add? stages: send, add",
+    ),
+    "tensor": (
+        ScheduleError,
+        lambda s: s.tile("add", i=8).buffers("letf", 2),
+        "no tensor 'letf'", 's.tile("add", i=8).buffers("letf", 2)', "did you mean left? tensors: x, left, y",
+    ),
+    "tile": (
+        TileSizeError,
+        lambda s: s.tile("send", i=4).tile("add", q=32).tile("send", i=8),
+        "stage add has nothing named 'q' to tile", 's.tile("send", i=4).tile("add", q=32)', "its indices are i, j",
+    ),
+    "order": (
+        OrderError,
+        lambda s: s.order("add", IndexOrder(index="jj")),
+        "order of unknown index 'jj'", 's.order("add", IndexOrder(index="jj"))', "did you mean j? indices: i, j",
+    ),
+    "warps": (
+        ScheduleError,
+        lambda s: s.tile("add", i=8).knobs("add", num_stages=2, num_warps=3),
+        "3 warps for add", 's.tile("add", i=8).knobs("add", num_stages=2, num_warps=3)', "one of 1, 2, 4, 8, 16, 32",
+    ),
+    "channel": (
+        TileSizeError,
+        lambda s: s.channel("left", q=8),
+        "channel(q=8): left has no dimension 'q'", 's.channel("left", q=8)', "its dimensions are ranks, M, N",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+def test_a_wrong_name_is_refused_at_the_call_that_has_it(case: str) -> None:
+    kind, build, message, call, hint = WRONG[case]
+    with pytest.raises(kind) as caught:
+        build(tilelink.schedule(PROGRAM))
+    error = caught.value
+    assert (type(error), error.message, error.hint) == (kind, message, hint)
+    place = error.location
+    assert place is not None
+    assert place.file == __file__
+    line = place.source_line()
+    assert line is not None
+    assert "lambda s: s." in line
+    assert line[place.column - 1 :][: place.length] == call
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+def test_for_a_name_of_a_program_binding_says_the_same(case: str) -> None:
+    kind, build, message, _, _ = WRONG[case]
+    schedule = build(tilelink.schedule("neighbour_sum"))
+    with pytest.raises(kind) as caught:
+        bind(PROGRAM, schedule, {"M": 20, "N": 8}, 2, CPU)
+    assert (type(caught.value), caught.value.message) == (kind, message)
+
+
+def test_in_a_chain_of_several_lines_a_call_has_its_own() -> None:
+    with pytest.raises(ScheduleError) as caught:
+        (
+            tilelink.schedule(PROGRAM)
+            .tile("send", i=4)
+            .knobs("ad", num_warps=4)
+            .tile("add", i=4)
+        )  # fmt: skip
+    assert '    .knobs("ad", num_warps=4)\n                 ^^^^^^^^^^^^^^^^^^^^' in str(caught.value)
+
+
+def test_a_call_of_several_lines_has_its_first() -> None:
+    with pytest.raises(TileSizeError) as caught:
+        tilelink.schedule(PROGRAM).tile(
+            "add",
+            i=8, q=4,
+        )  # fmt: skip
+    place = caught.value.location
+    assert place is not None
+    assert (place.source_line() or "")[place.column - 1 :] == "tilelink.schedule(PROGRAM).tile("
+
+
+def test_columns_count_characters() -> None:
+    with pytest.raises(ScheduleError) as caught:
+        "ä", tilelink.schedule(PROGRAM).tile("ü", i=32)
+    place = caught.value.location
+    assert place is not None
+    covered = (place.source_line() or "")[place.column - 1 :][: place.length]
+    assert covered == 'tilelink.schedule(PROGRAM).tile("ü", i=32)'
+
+
+def test_a_part_keeps_its_place_whatever_is_added_to_it() -> None:
+    first = tilelink.schedule(PROGRAM).tile("add", i=8)
+    more = (
+        first.order("add", IndexOrder(index="i"))
+        .knobs("add", num_warps=4)
+    )  # fmt: skip
+    assert more.stage("add").at("tile.i") == first.stage("add").at("tile.i") != more.stage("add").at("order")
+
+
+LATER: dict[str, tuple[Build, str]] = {
+    "what is called": (lambda s: s.flatten("send").tile("add", i=8), 's.flatten("send")'),
+    "a size": (lambda s: s.tile("send", i=8, p=2).order("add", IndexOrder(index="i")), 's.tile("send", i=8, p=2)'),
+    "a resource": (
+        lambda s: s.on("send", Fused(stage="add")).on("add", Fused(stage="send")),
+        's.on("send", Fused(stage="add"))',
+    ),
+    "an order": (
+        lambda s: s.order("add", IndexOrder(index="j"), IndexOrder(index="j")),
+        's.order("add", IndexOrder(index="j"), IndexOrder(index="j"))',
+    ),
+    "what was changed last": (
+        lambda s: s.split_k_tail("send", 2).split_k_tail("send", 3),
+        's.split_k_tail("send", 2).split_k_tail("send", 3)',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LATER, ids=str)
+def test_what_binding_refuses_has_the_place_where_it_was_given(case: str) -> None:
+    build, call = LATER[case]
+    schedule = build(tilelink.schedule(PROGRAM))
+    with pytest.raises(ScheduleError) as caught:
+        tilelink.plan(PROGRAM, schedule, ranks=2, dims={"M": 20, "N": 8})
+    place = caught.value.location
+    assert place is not None and place.file == __file__, caught.value
+    line = place.source_line() or ""
+    assert line[place.column - 1 :][: place.length] == call, caught.value
+
+
+def test_a_part_that_is_given_anew_has_its_new_place() -> None:
+    schedule = tilelink.schedule(PROGRAM).tile("add", i=8)
+    first = schedule.stage("add").at("tile.i")
+    schedule = schedule.tile("add", i=4).knobs("add", num_warps=4)
+    again, warps = schedule.stage("add").at("tile.i"), schedule.stage("add").at("num_warps")
+    assert first and again and warps
+    assert again.line == warps.line == first.line + 2
+
+
+def test_a_schedule_is_the_same_value_whoever_looked_its_names_up() -> None:
+    build: Build = lambda s: s.tile("send", i=8).channel("left", i=8)  # noqa: E731 - the same for both
+    checked, free = build(tilelink.schedule(PROGRAM)), build(tilelink.schedule("neighbour_sum"))
+    assert checked == free == pickle.loads(pickle.dumps(checked))
+    assert (hash(checked), str(checked), repr(checked)) == (hash(free), str(free), repr(free))
+
+
+def test_names_that_other_parts_of_the_schedule_make_are_known() -> None:
+    made = tilelink.schedule(PROGRAM).order("send", IndexOrder(index="n"), IndexOrder(index="p")).tile("send", n=4)
+    bind(PROGRAM, made, {"M": 20, "N": 8}, 2, CPU)
+    pulled = tilelink.schedule(PROGRAM).channel("left", p=1).direction("send", "pull")
+    bind(PROGRAM, pulled, {"M": 20, "N": 8}, 2, CPU)
+
+
+@pytest.mark.parametrize(("program", "schedule"), cases(), ids=str)
+def test_the_schedules_of_the_library_name_what_there_is(program, schedule) -> None:  # pyright: ignore
+    for part in (*schedule.stages, *schedule.tensors) if schedule else ():
+        check_names(program, part)
+
+
+RESOURCES = {
+    "sm": "on sm", "sm(3)": "on sm(3)", "on sm(3)": "on sm(3)", "copy_engine": "on copy_engine",
+    "in add": "in add epilogue", "in add prologue": "in add prologue",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", RESOURCES)
+def test_resources_and_orders_may_be_given_by_their_texts(text: str) -> None:
+    schedule = tilelink.schedule(PROGRAM).on("send", text).order("send", "i", IndexOrder(index="p"), group=("p", 2))
+    assert str(schedule.stage("send")) == f"send {RESOURCES[text]}, order(i, p, group(p, 2))"
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda s: s.on("send", "sms(1)"), "no resource 'sms(1)'"),
+        (lambda s: s.on("send", 3), "3 runs no stage"),
+        (lambda s: s.on("send", "sm(0)"), "sm 0 of send"),
+        (lambda s: s.tile("send", i="a"), "size i='a' of send"),
+        (lambda s: s.tile("send", i=2.5), "size i=2.5 of send"),
+        (lambda s: s.channel("left", M=0), "size M=0 of left"),
+        (lambda s: s.order("send", "p", "i", group=5), "group 5 of send"),
+        (lambda s: s.order("send", "p", "i", group=("i", 0)), "group ('i', 0) of send"),
+        (lambda s: s.order("send", 3), "order (3,) of send"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(build: Build, says: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        build(tilelink.schedule(PROGRAM))
+    assert caught.value.message == says

@@ -1,0 +1,298 @@
+"""The space of a program's schedules, the strategies that walk it, and what a search keeps."""
+
+import re
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+
+from tilelink import compiler, schedule
+from tilelink.errors import BindingError, CostError, DtypeError, ScheduleError, SearchError, UnknownNameError
+from tilelink.frontend.parser import parse_text
+from tilelink.frontend.schedule_parser import parse_schedule
+from tilelink.ir.program import Program
+from tilelink.ir.scalar import Env, evaluate
+from tilelink.lowering.clauses.flatten import FLATTEN, flat_reason
+from tilelink.lowering.clauses.order import ORDER
+from tilelink.planning.plan import Plan
+from tilelink.scheduling.schedule import Schedule
+from tilelink.search import STRATEGIES, Candidate, Found, Space, Tried, run, search, strategy
+from tilelink.search.knobs import Knob, knobs
+from tilelink.target import target
+
+DIMS = {"Ms": 64, "N": 64, "K": 48}
+
+
+def space_of(*names: str, dims: dict[str, int] = DIMS, machine: str = "cpu") -> Space:
+    programs = [compiler.load(name).program(name) for name in names]
+    return Space.of(programs, dims=dims, ranks=2, target=target(machine), dtype="bf16")
+
+
+@cache
+def costs_of(*names: str, **dims: int) -> dict[str, float]:
+    """Schedule -> how many steps its choices are away from the last ones."""
+    space = space_of(*names, dims=dims)
+    return {str(space.schedule(c)): float(sum(len(k.labels) - 1 - at for k, at in zip(own, c.choices, strict=True)))
+            for number, own in enumerate(space.knobs) for c in space if c.program == number}  # fmt: skip
+
+
+def distance(space: Space) -> Callable[[Plan], float]:
+    """A cost with one best point: that of the last choices."""
+    costs = costs_of(*(program.name for program in space.programs), **{name: int(n) for name, n in space.dims.items()})
+    return lambda plan: 1.0 + costs[str(plan.bound.schedule)]
+
+
+def test_a_space_has_every_combination_once() -> None:
+    space = space_of("ag_gemm", "gemm_rs_ring")
+    points = list(space)
+    assert len(points) == len(set(points)) == space.size > 100
+    assert {p.program for p in points} == {0, 1}
+    assert len({str(space.schedule(p)) for p in points}) == space.size
+
+
+def test_schedules_of_points_are_schedules_of_the_language() -> None:
+    space = space_of("gemm_rs_slots")
+    for point in list(space)[:: space.size // 50]:
+        schedule = space.schedule(point)
+        text = f"{space.programs[0]}\n{schedule}"
+        assert parse_text(text, "<text>").schedules[0] == schedule
+        assert set(space.describe(point)) == {knob.name for knob in space.knobs[0]}
+
+
+@cache
+def library_knobs() -> list[tuple[Program, Knob]]:
+    """Every knob of every program, for a GPU."""
+    sizes = {"dim": 4096, "f32": 0.5, "bool": True, "i32": 2}
+    programs = [program for module in compiler.library() for program in module.programs]
+    return [
+        (p, knob) for p in programs for knob in knobs(p, {q.name: sizes[q.kind] for q in p.params}, 4, target("sm_90"))
+    ]
+
+
+def test_every_choice_alone_is_a_schedule_of_the_language() -> None:
+    for program, knob in library_knobs():
+        for change in knob.changes:
+            schedule = change(Schedule(name="one", program=program.name))
+            assert parse_schedule(str(schedule)) == schedule
+
+
+def test_the_pipeline_knob_makes_loops_flat_where_they_can_be() -> None:
+    offered = {p.name: (p, knob) for p, knob in library_knobs() if knob.name.endswith(" pipeline")}
+    assert offered["ag_gemm"][1].name == "gemm pipeline" and "gemm_rs_ring" not in offered
+    programs = {p.name: p for p, _ in library_knobs()}
+    able = {name: {s.name for s in p.stages if flat_reason(s.body) is None} for name, p in programs.items()}
+    assert set(offered) == {name for name, stages in able.items() if stages}
+    for program, knob in offered.values():
+        assert knob.labels == ("tile by tile", "through all tiles")
+        said = [change(Schedule(name="one", program="p")) for change in knob.changes]
+        assert [{s.name for s in one.stages if s[FLATTEN]} for one in said] == [set(), able[program.name]]
+
+
+def test_orders_over_all_other_ranks_may_run_backwards() -> None:
+    own = {knob.name: knob for program, knob in library_knobs() if program.name == "ag_gemm_in_place"}
+    assert "q backwards" in own["gather order"].labels
+    at = own["gather order"].labels.index("q backwards")
+    order = own["gather order"].changes[at](Schedule(name="one", program="p")).stage("gather")[ORDER]
+    assert order is not None and str(order) == "order(q = ranks - 1 - 1 step -1)"
+    for ranks in (2, 4, 8):
+        start = order.nest[0].start
+        assert start is not None
+        first = evaluate(start, Env(rank=0, ranks=ranks, params={}, indices={}))
+        assert [(int(first) - t) % (ranks - 1) for t in range(ranks - 1)] == [*range(ranks - 2, -1, -1)]
+    assert not any("backwards" in label for p, k in library_knobs() if p.name == "ag_gemm" for label in k.labels)
+
+
+def test_plans_are_verified_and_refusals_counted() -> None:
+    space = space_of("gemm_rs_slots")
+    plans = [space.plan(point) for point in list(space)[:: space.size // 60]]
+    assert any(plans) and None in plans
+    assert sum(space.refused.values()) == plans.count(None)
+    assert "ProgressError" in space.refused
+    large = space_of("ag_gemm", dims={"Ms": 512, "N": 512, "K": 512}, machine="sm_89")
+    for point in list(large)[:: large.size // 60]:
+        large.plan(point)
+    assert large.refused["shared memory"]
+
+
+def test_neighbours_differ_in_one_choice() -> None:
+    space, chance = space_of("ag_gemm"), Random(0)
+    here = space.random(chance)
+    around = list(space.neighbours(here))
+    assert len(set(around)) == len(around) == sum(len(knob.labels) - 1 for knob in space.knobs[0])
+    assert all(sum(a != b for a, b in zip(here.choices, p.choices, strict=True)) == 1 for p in around)
+    for _ in range(50):
+        there = space.neighbour(here, chance)
+        assert sum(a != b for a, b in zip(here.choices, there.choices, strict=True)) == 1
+        child = space.cross(here, there, chance)
+        assert all(c in pair for c, *pair in zip(child.choices, here.choices, there.choices, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "trials", "close"), [("annealing", 150, 1.5), ("evolution", 150, 1.5), ("random", 150, 4.0)]
+)
+def test_strategies_find_cheap_points(name: str, trials: int, close: float) -> None:
+    space = space_of("ag_gemm")
+    found = search(space, distance(space), strategy(name), trials=trials, seed=3)
+    assert found.ranking[0].seconds <= 1.0 + close
+    assert len(found.tried) + sum(found.refused.values()) <= trials < space.size
+
+
+def test_exhaustive_search_finds_the_best() -> None:
+    space = space_of("reduce_scatter", dims={"Ms": 16, "N": 16})
+    found = search(space, distance(space), strategy("exhaustive"))
+    assert found.ranking[0].seconds == 1.0 and len(found.tried) + sum(found.refused.values()) == space.size
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_searches_end_when_every_point_was_tried(name: str) -> None:
+    space = space_of("reduce_scatter", dims={"Ms": 16, "N": 16})
+    space = replace(space, knobs=(space.knobs[0][:2],))
+    found = search(space, lambda _: 1.0, strategy(name), trials=10 * space.size)
+    assert len(found.tried) + sum(found.refused.values()) == space.size
+
+
+def test_a_strategy_that_proposes_nothing_new_is_done() -> None:
+    def stubborn(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
+        here = space.random(chance)
+        while True:
+            yield here
+
+    space = space_of("ag_gemm")
+    assert len(search(space, lambda _: 1.0, stubborn).tried) == 1
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_search_is_the_same_every_time(name: str) -> None:
+    def once() -> list[tuple[Candidate, float]]:
+        space = space_of("ag_gemm")
+        found = search(space, distance(space), strategy(name), trials=40, seed=7)
+        return [(one.candidate, one.seconds) for one in found.tried]
+
+    tried = once()
+    assert tried == once()
+    assert len({candidate for candidate, _ in tried}) == len(tried)
+
+
+def test_budgets_and_progress() -> None:
+    space, seen = space_of("ag_gemm"), list[Tried | None]()
+    found = search(space, lambda _: 1.0, strategy("random"), trials=12, progress=seen.append)
+    assert len(seen) == 12 and [one for one in seen if one] == list(found.tried)
+    assert found.progress() == [found.tried[0]] and found.tried[-1].trial <= 12
+    assert found.ended == "trials"
+    spent = search(space, lambda _: 1.0, strategy("random"), budget_s=0.0)
+    assert not spent.tried and spent.ended == "seconds"
+
+
+def test_declared_schedules_of_many_tiles_are_left_out_where_there_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = compiler.load("gemm_rs").program("gemm_rs_slots")
+    known = [schedule(program, f"s{size}").tile("gemm", i=size, j=size) for size in (4, 64, 16)]
+    space = Space.of([program], dims=DIMS, ranks=2, target=target("cpu"), declared=known)
+    seconds = iter([0.0, 1.0, 2.0, *[2.5] * 20])  # begin, and after a schedule of 64 x 64 it is known what a tile takes
+    monkeypatch.setattr(run.time, "monotonic", lambda: next(seconds))
+    found = search(space, lambda _: 1.0, strategy("random"), budget_s=6.0, trials=2)
+    assert [one.schedule.name for one in found.tried] == ["s64", "found"]
+    assert found.refused == {run.NO_TIME: 2}
+
+
+Proposals = Generator[Candidate, float | None, None]
+
+
+def proposing(what: Any) -> Callable[[Space, Random], Proposals]:
+    def strategy(space: Space, chance: Random) -> Proposals:
+        yield what(space) if callable(what) else what
+
+    return strategy
+
+
+@pytest.mark.parametrize(
+    ("strategy", "says"),
+    [
+        (proposing(None), "proposes None"),
+        (proposing(Candidate(program=7, choices=())), "proposes program 7 of 1"),
+        (proposing(Candidate(program=-1, choices=())), "proposes program -1 of 1"),
+        (proposing(Candidate(program=0, choices=(0,))), "proposes 1 choices for "),
+        (proposing(lambda s: Candidate(program=0, choices=(99,) * len(s.knobs[0]))), "proposes choice 99 of "),
+        (proposing(lambda s: Candidate(program=0, choices=(-1,) * len(s.knobs[0]))), "proposes choice -1 of "),
+        (proposing(lambda s: Candidate(program=0, choices=[0] * len(s.knobs[0]))), "choices=[0, "),  # type: ignore[arg-type]
+        (lambda space, chance: [], "is no strategy: it returns list"),
+        (3.14, "the strategy 3.14 failed: TypeError: 'float' object is not callable"),
+        (proposing(lambda s: {}["knob"]), "the strategy strategy failed: KeyError: 'knob'"),
+    ],
+)
+def test_what_is_no_point_is_refused(strategy: Any, says: str) -> None:
+    with pytest.raises(SearchError, match=re.escape(says)):
+        search(space_of("ag_gemm"), lambda _: 1.0, strategy, trials=3)
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0])
+def test_a_cost_that_is_no_time_is_an_error(cost: float) -> None:
+    with pytest.raises(CostError, match=f"costs {cost}"):
+        search(space_of("ag_gemm"), lambda _: cost, strategy("random"), trials=3)
+
+
+def test_a_search_without_an_end_is_refused() -> None:
+    with pytest.raises(SearchError, match="a search of nan s"):
+        search(space_of("ag_gemm"), lambda _: 1.0, strategy("random"), budget_s=float("nan"))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_interrupt_ends_a_search_that_keeps_what_it_has(keep: bool) -> None:
+    costs = iter([3.0, 2.0])
+
+    def cost(_: Plan) -> float:
+        try:
+            return next(costs)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    def run() -> Found:
+        return search(space_of("ag_gemm"), cost, strategy("random"), trials=30, keep_interrupted=keep)
+
+    if keep:
+        found = run()
+        assert [one.seconds for one in found.ranking] == [2.0, 3.0] and found.ended == "interrupt"
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [({"dims": {"Ms": 64, "N": 64}}, BindingError), ({"dims": {**DIMS, "Ms": 0}}, BindingError),
+     ({"dims": {**DIMS, "Ms": float("nan")}}, BindingError), ({"ranks": 0}, BindingError),
+     ({"dtype": "int8"}, DtypeError)],
+)  # fmt: skip
+def test_sizes_that_no_schedule_can_have_are_an_error_at_once(changed: dict[str, Any], error: type[Exception]) -> None:
+    options: dict[str, Any] = {"dims": DIMS, "ranks": 2, "target": target("cpu"), "dtype": "bf16", **changed}
+    with pytest.raises(error):
+        Space.of([compiler.load("ag_gemm").program("ag_gemm")], **options)
+
+
+def test_the_best_so_far() -> None:
+    space, costs = space_of("gemm_rs_slots"), iter([5.0, 7.0, 3.0, 3.0, 1.0])
+    found = search(space, lambda _: next(costs, 9.0), strategy("random"), trials=25, seed=1)
+    better = found.progress()
+    assert [one.seconds for one in better] == [5.0, 3.0, 1.0]
+    numbers = [one.trial for one in found.tried]
+    assert numbers == sorted(set(numbers)) and len(numbers) + sum(found.refused.values()) == 25 > len(numbers)
+    assert [one.at for one in better] == sorted(one.at for one in better)
+
+
+def test_names_that_there_are_not() -> None:
+    with pytest.raises(UnknownNameError, match="no strategy 'best'"):
+        strategy("best")
+    with pytest.raises(ScheduleError, match="no program to search"):
+        Space.of([], dims={}, ranks=2, target=target("cpu"))
+
+
+def test_evolution_returns_to_every_program() -> None:
+    """A program that is the dearer one by far still has children, of its best point."""
+    space = space_of("ag_gemm", "gemm_rs_ring")
+    found = search(space, lambda plan: 1.0 + (plan.bound.source.name == "ag_gemm"), strategy("evolution"), trials=250)
+    first = next(one.candidate for one in found.ranking if one.candidate.program == 0)
+    tried = {one.candidate for one in found.tried}
+    around = [there for there in space.neighbours(first) if space.plan(there)]
+    assert sum(there in tried for there in around) > 0.6 * len(around) > 5

@@ -1,0 +1,127 @@
+"""What holds for every program: the parts add up, nothing beats the bound, more bandwidth never hurts."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.compiler.library import groups
+from tests.simulator.cases import H200S, IDEAL, SHIFT, planned
+from tilelink.compiler import library
+from tilelink.errors import ProgressError
+from tilelink.ir.program import Program
+from tilelink.lowering.bind import bind
+from tilelink.lowering.enumerate import NOTIFY
+from tilelink.planning.plan import make_plan
+from tilelink.reference.trial import random_tables
+from tilelink.scheduling.schedule import Schedule
+from tilelink.simulator import Simulated, simulate
+from tilelink.simulator.links import Port
+from tilelink.target import H200
+
+SIZES = (256, 384, 512, 256, 128, 64)
+RANKS = 4
+
+
+@cache
+def cases() -> list[tuple[Program, Schedule | None]]:
+    return [(p, s) for m in library() for p in m.programs for s in (None, *m.schedules_of(p))]
+
+
+def run(program: Program, schedule: Schedule | None, machine=H200S, ranks: int = RANKS, **options) -> Simulated:  # pyright: ignore
+    dims = {p.name: SIZES[n % len(SIZES)] for n, p in enumerate(program.params) if p.kind == "dim"}
+    dims |= groups(program, ranks)
+    tables = {k: v.numpy() for k, v in random_tables(program, ranks=ranks, dims=dims, seed=0).items()}
+    plan = make_plan(bind(program, schedule, dims, ranks, H200, "bf16"), tables)
+    return simulate(plan, machine, tables=tables, **options)
+
+
+@pytest.mark.parametrize(("program", "schedule"), cases(), ids=lambda c: c.name if c else "default")
+def test_the_library_runs_to_its_end_and_the_parts_add_up(program: Program, schedule: Schedule | None) -> None:
+    result = run(program, schedule, offsets=[0.0, 5e-6, 1e-6, 0.0])
+    for seconds, breakdown in zip(result.rank_seconds, result.breakdowns, strict=True):
+        assert breakdown.total == pytest.approx(seconds, rel=1e-9)
+        assert all(part >= -1e-12 for part in breakdown.parts().values())
+    assert result.seconds >= result.bound.seconds > 0
+    t = result.timeline
+    assert (t.end >= t.begin).all()
+    assert (t.begin >= 0).all()
+    same = np.flatnonzero(t.script.lane[1:] == t.script.lane[:-1])
+    assert (t.begin[same + 1] >= t.end[same] - 1e-12).all()
+
+
+def test_the_same_arguments_give_the_same_times() -> None:
+    for program, schedule in cases()[::5]:
+        first, second = run(program, schedule), run(program, schedule)
+        assert first == second
+        assert np.array_equal(first.timeline.begin, second.timeline.begin)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    case=st.integers(0, 10**6),
+    field=st.sampled_from(["link_bandwidth", "memory_bandwidth", "matmul_flops", "cache_bandwidth"]),
+    slower=st.floats(0.05, 0.9),
+)
+def test_less_bandwidth_is_never_faster(case: int, field: str, slower: float) -> None:
+    """Sharing has anomalies: a transfer that starts earlier may take from one that matters. They stay small."""
+    program, schedule = cases()[case % len(cases())]
+    machine = replace(H200S, copies_slow_compute=1.0)
+    fast = run(program, schedule, machine)
+    slow = run(program, schedule, replace(machine, **{field: getattr(machine, field) * slower}))
+    assert slow.seconds >= fast.seconds * 0.98
+
+
+@settings(max_examples=100, deadline=None)
+@given(arrivals=st.lists(st.tuples(st.floats(0, 5), st.floats(0.01, 3)), min_size=1, max_size=20))
+def test_a_port_shares_its_bandwidth_evenly(arrivals: list[tuple[float, float]]) -> None:
+    """Against the definition: step by step, everybody gets the same part of the bandwidth."""
+    arrivals.sort()
+    expected = _stepwise(arrivals)
+    assert _by_port(arrivals) == pytest.approx(expected, abs=1e-9)
+
+
+def _by_port(arrivals: list[tuple[float, float]]) -> list[float]:
+    port = Port(1.0)
+    done = [0.0] * len(arrivals)
+
+    def drain(until: float) -> None:
+        while port.served and port.due() <= until:
+            time = port.due()
+            done[port.leave(time)] = time
+
+    for number, (time, size) in enumerate(arrivals):
+        drain(time)
+        port.join(time, number, size)
+    drain(float("inf"))
+    return done
+
+
+def _stepwise(arrivals: list[tuple[float, float]]) -> list[float]:
+    left = [size for _, size in arrivals]
+    done: dict[int, float] = {}
+    now = 0.0
+    while len(done) < len(arrivals):
+        here = [n for n, (time, _) in enumerate(arrivals) if time <= now and n not in done]
+        later = [time - now for time, _ in arrivals if time > now]
+        step = min([left[n] * len(here) for n in here] + later)
+        now += step
+        for n in here:
+            left[n] -= step / len(here)
+            if left[n] <= 1e-12:
+                done[n] = now
+    return [done[n] for n in range(len(arrivals))]
+
+
+def test_a_plan_that_waits_for_ever_is_refused() -> None:
+    plan = planned(SHIFT, schedule="engine", M=64, N=64)
+    signals = plan.signals
+    keep = np.flatnonzero(signals.kind != NOTIFY)
+    columns = {f.name: getattr(signals, f.name)[keep] for f in fields(signals)}
+    with pytest.raises(ProgressError, match="never ends"):
+        simulate(replace(plan, signals=replace(signals, **columns)), IDEAL)

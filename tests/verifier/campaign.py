@@ -1,0 +1,192 @@
+"""Mutants of the whole library before the verifier and the dynamic checker: do the two agree?
+
+`python -m tests.verifier.campaign` writes what it counts into docs/verification.md (minutes); the test runs a sample.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from tests.compiler.library import groups
+from tests.verifier.dynamic import check
+from tests.verifier.mutations import Case, Mutant, mutants
+from tilelink.compiler import library
+from tilelink.errors import TileLinkError
+from tilelink.ir.program import Program
+from tilelink.lowering.bind import bind
+from tilelink.lowering.clauses.tile import TILE
+from tilelink.scheduling.schedule import Schedule
+from tilelink.target import CPU
+from tilelink.verifier import RULES, refusals
+
+PAGE = Path(__file__).parents[2] / "docs" / "verification.md"
+SIZES: dict[str, int] = {"M": 25, "Ms": 25, "N": 36, "K": 20}
+RUNS, MORE_RUNS = 6, 40
+"""Interleavings of each mutant, and of those that the verifier refuses and that have not failed yet."""
+
+OUTCOMES = ("no plan", "refused, fails", "accepted, safe", "refused, never failed", "accepted, fails")
+STRICT = {
+    ("accounting", "nobody notifies"): (
+        "A wait for signals that nobody sends passes at once. It is harmless where something else orders the data, but "
+        "it never says what its author meant."
+    ),
+    ("ordering", "cannot know when its output is complete"): (
+        "A task that writes a peer's output has to notify it there itself. Without that the write may still be in time "
+        "because a later notify of the same program covers it."
+    ),
+    ("coverage", "nothing has been assigned"): (
+        "A task reads a name before it has assigned it. The machine knows of tensors and signals alone."
+    ),
+    ("ordering", "nothing orders the two"): (
+        "The two accesses are ordered by a chance that this machine always takes, such as the order of two events at "
+        "one place of a task."
+    ),
+    ("progress", ""): (
+        "Programs that do not all fit on a rank may start in any mixture; the deadlock needs a mixture that the "
+        "interleavings did not meet, or the rule did not look for the one that shows it safe."
+    ),
+    ("reuse", ""): (
+        "Without a wait for peers' earlier launches, the rule asks how far apart whole launches can be and what comes "
+        "after a launch's start; it does not follow the order of single accesses of different launches."
+    ),
+}
+"""(rule, words of the refusal) -> why a refused mutant may still be safe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of a mutant. `rule` and `message`: of the refusal; `failure`: the kind that was met."""
+
+    case: str
+    mutant: Mutant
+    rule: str = ""
+    message: str = ""
+    failure: str = ""
+    planned: bool = True
+
+    @property
+    def outcome(self) -> str:
+        if not self.planned:
+            return "no plan"
+        if self.rule:
+            return "refused, fails" if self.failure else "refused, never failed"
+        return "accepted, fails" if self.failure else "accepted, safe"
+
+    @property
+    def why(self) -> str:
+        """The explanation of a refusal of what did not fail; empty if there is none."""
+        return next((text for (rule, words), text in STRICT.items() if rule == self.rule and words in self.message), "")
+
+    def __str__(self) -> str:
+        where = f"{self.case}: {self.mutant.level}, {self.mutant.kind}, {self.mutant.what}"
+        return f"{where}: {self.outcome} ({self.rule} {self.message}{self.failure})"
+
+
+def cases() -> Iterator[Case]:
+    """Every program of the library with every schedule of it, on 2, 3 or 4 ranks in turn."""
+    for module in library():
+        for program in module.programs:
+            for number, schedule in enumerate((None, *module.schedules_of(program))):
+                ranks = 2 + (number + len(program.name)) % 3
+                case = Case(program=program, schedule=schedule, numbers=_numbers(program, ranks), ranks=ranks)
+                yield case
+                yield from _in_parts(case)
+
+
+def _in_parts(case: Case) -> Iterator[Case]:
+    """The same with the last tiles of a stage in parts, on a processor that leaves some over."""
+    for stage, programs in product((s.name for s in case.program.stages), (2, 3, 5)):
+        cut = (case.schedule or Schedule(name="default", program=case.program.name)).split_k_tail(stage, 2)
+        cut = cut.tile(stage, **{**dict(cut.stage(stage)[TILE]), "k": 2})
+        cut = replace(cut, name=f"{cut.name}_in_parts")
+        found = replace(case, schedule=cut, target=replace(CPU, sms=6, max_programs=programs))
+        try:
+            stages = bind(found.program, cut, found.numbers, found.ranks, found.target).stages
+        except TileLinkError:
+            continue
+        if any(name.endswith("_parts") for name in stages):
+            yield found
+            return
+
+
+def _numbers(program: Program, ranks: int) -> dict[str, int | float | bool]:
+    return {p.name: SIZES.get(p.name, 20) for p in program.params} | groups(program, ranks)
+
+
+def judge(case: Case, mutant: Mutant, runs: int = RUNS, more_runs: int = MORE_RUNS) -> Verdict:
+    """Asks both."""
+    try:
+        plan = mutant.make()
+    except TileLinkError:
+        return Verdict(case=case.name, mutant=mutant, planned=False)
+    rule, message = "", ""
+    for check_rule in RULES:
+        found = next(check_rule(plan), None)
+        if found is not None:
+            rule, message = check_rule.__name__, found.message
+            break
+    assert bool(rule) == bool(refusals(plan, limit=1))
+    failures = check(plan, range(runs)) or (check(plan, range(runs, more_runs)) if rule else [])
+    failure = failures[0].kind if failures else ""
+    return Verdict(case=case.name, mutant=mutant, rule=rule, message=message, failure=failure)
+
+
+def campaign(per_kind: int | None, seed: int = 0, only: Iterable[Case] | None = None) -> Iterator[Verdict]:
+    """The verdicts on all mutants of all cases, or on `per_kind` of each kind."""
+    for case in cases() if only is None else only:
+        for mutant in mutants(case, per_kind, seed):
+            yield judge(case, mutant)
+
+
+def report(verdicts: list[Verdict]) -> str:
+    """The counted part of the page."""
+    outcomes = Counter(v.outcome for v in verdicts)
+    programs = len({v.case for v in verdicts})
+    lines = [f"{len(verdicts)} mutants of {programs} scheduled programs:", "", "| outcome | mutants |", "|---|---|"]
+    lines += [f"| {name} | {outcomes[name]} |" for name in OUTCOMES]
+    lines += ["", "| mistake | " + " | ".join(OUTCOMES) + " |", "|---" * (len(OUTCOMES) + 1) + "|"]
+    kinds: dict[tuple[str, str], Counter[str]] = {}
+    for verdict in verdicts:
+        kinds.setdefault((verdict.mutant.level, verdict.mutant.kind), Counter())[verdict.outcome] += 1
+    for (level, kind), count in sorted(kinds.items()):
+        lines.append(f"| {level}: {kind} | " + " | ".join(str(count[name] or "") for name in OUTCOMES) + " |")
+    lines += ["", "| rule | refused, fails | refused, never failed |", "|---|---|---|"]
+    rules = Counter((v.rule, v.outcome) for v in verdicts if v.rule)
+    for rule in (r.__name__ for r in RULES):
+        lines.append(f"| {rule} | {rules[rule, 'refused, fails']} | {rules[rule, 'refused, never failed']} |")
+    return "\n".join([*lines, "", *_strict(verdicts)]) + "\n"
+
+
+def _strict(verdicts: list[Verdict]) -> Iterator[str]:
+    odd = [v for v in verdicts if v.outcome == "refused, never failed"]
+    yield f"Refused, and failed in none of {MORE_RUNS} interleavings: {len(odd)}."
+    yield ""
+    groups: dict[str, Counter[str]] = {}
+    for verdict in odd:
+        text = f"**{verdict.rule}**: {verdict.why}"
+        groups.setdefault(text, Counter())[f"{verdict.mutant.level}: {verdict.mutant.kind}"] += 1
+    for text, kinds in sorted(groups.items()):
+        yield f"* {text} ({', '.join(f'{kind} {count}' for kind, count in sorted(kinds.items()))})"
+
+
+def main(per_kind: int) -> int:
+    """Writes the page; 1 if the two disagree without an explanation."""
+    verdicts = list(campaign(per_kind))
+    head = PAGE.read_text().split(MARK)[0] if PAGE.exists() else ""
+    PAGE.write_text(f"{head}{MARK}\n\n{report(verdicts)}")
+    wrong = [v for v in verdicts if v.outcome == "accepted, fails" or (v.outcome == OUTCOMES[3] and not v.why)]
+    for verdict in verdicts:
+        if verdict.outcome in OUTCOMES[3:]:
+            print(verdict)
+    return 1 if wrong else 0
+
+
+MARK = "<!-- what follows is written by python -m tests.verifier.campaign -->"
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 4))

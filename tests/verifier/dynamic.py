@@ -1,0 +1,457 @@
+"""An independent check of plans: runs a plan's tasks on abstract ranks in random interleavings and watches memory.
+
+It shares the plan with the verifier and nothing else. Tensors are cut into cells between the edges of all accesses;
+each cell knows its last write and its last reads as vector clocks (Fidge 1988; races as in Flanagan and Freund,
+FastTrack, 2009). A failure that it reports can happen; that it reports none proves nothing. A program's own threads
+meet at its waits and barriers alone: two statements that touch a cell between two meetings fail, if one writes it.
+
+What it takes for granted: programs of a kernel are dispatched in their order, kernels of different streams in any;
+a notify releases and a wait acquires; the host starts a launch of its rank after the one before has ended.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE
+from tilelink.planning.plan import Plan
+
+KINDS = ("deadlock", "outside", "unwritten", "epoch", "race", "threads", "output", "overshoot")
+BARRIER = 4
+Condition = Callable[[], bool]
+Steps = Generator[Condition | None]
+
+
+def _ended() -> bool:
+    """Stands for the end of a thread."""
+    return False
+
+
+def _holds(condition: Condition | None) -> bool:
+    return condition is None or condition()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """What went wrong first in one interleaving. `kind` is one of KINDS."""
+
+    kind: str
+    launch: int
+    rank: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} in launch {self.launch} on rank {self.rank}: {self.what}"
+
+
+class _Failed(Exception):
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Op:
+    """A step of a task. `cells`: of the tensor, for READ and WRITE. `number`: of the tensor or the channel.
+
+    together: what else its threads do has the same number: the loads and stores of a statement, each element in one.
+    """
+
+    kind: int
+    peer: int
+    number: int
+    task: int
+    cells: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    outside: bool = False
+    together: int = -1
+
+
+def _mixes(node: Any) -> bool:
+    """Whether elements of a statement's value, or of a value, may come of elements at other places."""
+    match type(node).__name__:
+        case "Read" | "Local" | "Literal" | "FromScalar":
+            return False
+        case "Assign" | "Store" | "Cast":
+            return _mixes(node.value)
+        case "Transfer":
+            return _mixes(node.source)
+        case "Apply":
+            return any(map(_mixes, node.args))
+        case _:
+            return True
+
+
+class Script:
+    """A plan unrolled for execution: the steps of every lane, cells of tensors, thresholds of channels."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.bound = bound = plan.bound
+        self.ranks = bound.ranks
+        self.slots = {t.number: t.slots for t in bound.tensors.values()}
+        self.edges = self._edges()
+        self.cells = {n: int(np.prod([len(e) - 1 for e in edges])) for n, edges in self.edges.items()}
+        self.base: dict[int, int] = {}
+        self.places = 0
+        for number, cells in self.cells.items():
+            self.base[number] = self.places
+            self.places += cells * self.ranks * self.slots[number]
+        self.channel_slots = np.ones(max(plan.channels, 1), np.int64)
+        self.threshold = np.zeros((self.ranks, max(plan.channels, 1)), np.int64)
+        self.awaited = np.zeros((self.ranks, max(plan.channels, 1)), bool)
+        self.exits: list[int] = []
+        self._channels()
+        self.lanes = self._lanes()
+
+    def _edges(self) -> dict[int, list[Ints]]:
+        a, edges = self.plan.accesses, {}
+        for tensor in self.bound.tensors.values():
+            rows = a.tensor == tensor.number
+            edges[tensor.number] = [
+                np.unique(np.concatenate([np.clip(a.lo[rows, d], 0, n), np.clip(a.hi[rows, d], 0, n), [0, n]]))
+                for d, n in enumerate(tensor.shape)
+            ]
+        return edges
+
+    def _channels(self) -> None:
+        plan = self.plan
+        for key, grid in self.bound.channels.items():
+            here = slice(plan.channel_base[key], plan.channel_base[key] + grid.count)
+            self.channel_slots[here] = grid.slots
+            self.threshold[:, here] = plan.thresholds[key].reshape(self.ranks, -1)
+            decl = self.bound.tensors[grid.tensor].decl
+            if decl.space == "out" and decl.symmetric:
+                self.exits += range(here.start, here.stop)
+        waits = plan.signals.kind == WAIT
+        self.awaited[plan.signals.peer[waits], plan.signals.channel[waits]] = True
+        self.awaited[:, self.exits] = True
+
+    def _lanes(self) -> list[list[_Op]]:
+        plan = self.plan
+        steps: dict[int, list[tuple[int, int, _Op]]] = defaultdict(list)
+        numbers: dict[object, int] = {}
+        a, s = plan.accesses, plan.signals
+        boxes = np.concatenate([a.tensor[:, None], a.lo, a.hi], axis=1).tolist()
+        known = {tuple(box): self._locate(*np.split(np.array(box), [1, 1 + a.lo.shape[1]])) for box in boxes}
+        columns = (a.task, a.position, a.kind, a.peer, a.statement)
+        for box, task, position, kind, peer, statement in zip(boxes, *(c.tolist() for c in columns), strict=True):
+            number, (cells, outside) = box[0], known[tuple(box)]
+            execution = (task, statement, position - (kind == WRITE), _mixes(plan.statements[statement][1]) and kind)
+            together = numbers.setdefault(execution, len(numbers))
+            op = _Op(kind=kind, peer=peer, number=number, task=task, cells=cells, outside=outside, together=together)
+            steps[task].append((0, position, op))
+        for task, position in zip(plan.barriers.task.tolist(), plan.barriers.position.tolist(), strict=True):
+            steps[task].append((0, position, _Op(kind=BARRIER, peer=0, number=0, task=task)))
+        columns = (s.task, np.where(s.later > 0, s.at, s.position), s.kind, s.peer, s.channel, s.later)
+        for task, position, kind, peer, number, later in zip(*(c.tolist() for c in columns), strict=True):
+            steps[task].append((later, position, _Op(kind=kind, peer=peer, number=number, task=task)))
+        lanes: list[list[tuple[int, int, _Op]]] = [[] for _ in plan.lanes]
+        for task, own in steps.items():  # what is done later is done in the program's next task
+            turn = int(plan.sequence[task])
+            lanes[plan.lane[task]] += [(turn + later, position, op) for later, position, op in own]
+        return [[op for *_, op in sorted(own, key=lambda step: step[:2])] for own in lanes]
+
+    def _locate(self, tensor: Ints, lo: Ints, hi: Ints) -> tuple[Ints, bool]:
+        """(cells of a box, whether it leaves the tensor)."""
+        number = int(tensor[0])
+        shape = self.bound.tensor_numbered(number).shape
+        linear = np.zeros(1, np.int64)
+        for d, edges in enumerate(self.edges[number]):
+            first, last = np.searchsorted(edges, [max(lo[d], 0), min(hi[d], shape[d])])
+            linear = (linear[:, None] * (len(edges) - 1) + np.arange(first, last)).ravel()
+        outside = any(lo[d] < 0 or hi[d] > n for d, n in enumerate(shape))
+        return linear, outside
+
+    def place(self, number: int, rank: int, launch: int) -> int:
+        """Where the cells of a tensor's buffer begin."""
+        slots = self.slots[number]
+        return self.base[number] + (rank * slots + (launch - 1) % slots) * self.cells[number]
+
+
+def launches_for(plan: Plan) -> int:
+    """Three, or as many as it takes to use a buffer for the second time."""
+    return max(3, 1 + max(t.slots for t in plan.bound.tensors.values()))
+
+
+def check(plan: Plan, seeds: Iterable[int] = range(6), launches: int | None = None) -> list[Failure]:
+    """The failures met in the interleavings of these seeds, at most one for each; it stops at the first."""
+    script = Script(plan)
+    for seed in seeds:
+        try:
+            Execution(script, seed, launches or launches_for(plan)).run()
+        except _Failed as failed:
+            return [failed.failure]
+    return []
+
+
+class Execution:
+    """One interleaving of some launches. Threads are the plan's lanes and a host for each rank."""
+
+    def __init__(self, script: Script, seed: int, launches: int) -> None:
+        self.script, self.plan, self.bound = script, script.plan, script.bound
+        self.launches, self.ranks = launches, script.ranks
+        self.random = Random(seed)
+        self.lanes = len(self.plan.lanes)
+        threads = self.lanes + self.ranks
+        self.clock = np.zeros((threads, threads), np.int64)
+        np.fill_diagonal(self.clock, 1)
+        slots = int(script.channel_slots.max())
+        self.count = np.zeros((self.ranks, slots, script.channel_slots.size), np.int64)
+        self.sent: dict[tuple[object, ...], Ints] = {}
+        self.entered, self.finished = ([[0] * self.ranks for _ in range(self.ranks)] for _ in range(2))
+        self.opened = [0] * self.ranks
+        self.done = [0] * self.lanes
+        self.admitted = [0] * self.lanes
+        self.free = [self.bound.target.slots] * self.ranks
+        self.writer = np.zeros(script.places, np.int64)
+        self.written = np.zeros(script.places, np.int64)
+        self.epoch = np.zeros(script.places, np.int64)
+        self.times = np.zeros(script.places, np.int64)
+        self.reader = np.zeros((script.places, threads), np.int64)
+        self.meeting = 0
+        """Counts the meetings of the threads of all lanes; `met` is each lane's last one."""
+        self.met = np.zeros(threads, np.int64)
+        self.stored = np.full((script.places, 2), -1)
+        self.loaded = np.full((script.places, threads, 2), -1)
+        """Of a place, (meeting, together) of the last store, and of the last load of each lane."""
+
+    # Scheduling ----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Raises _Failed at the first failure."""
+        steps = [self._lane(n) for n in range(self.lanes)] + [self._host(r) for r in range(self.ranks)]
+        waiting: dict[int, Condition | None] = dict.fromkeys(range(len(steps)))
+        order = self._priorities(len(steps))
+        while waiting:
+            ready = (n for n in order() if n in waiting and _holds(waiting[n]))
+            thread = next(ready, None)
+            if thread is None:
+                self._deadlock()
+            else:
+                self._burst(thread, steps[thread], waiting)
+        self._totals()
+
+    def _burst(self, thread: int, steps: Steps, waiting: dict[int, Condition | None]) -> None:
+        """Some steps of one thread, until it has to wait."""
+        for _ in range(self.random.choice((1, 2, 5, 1000))):
+            condition = next(steps, _ended)
+            if condition is _ended:
+                del waiting[thread]
+                return
+            waiting[thread] = condition
+            if not _holds(condition):
+                return
+
+    def _priorities(self, threads: int) -> Callable[[], list[int]]:
+        """In which order threads are asked: at random, or by priorities that sometimes change, of threads or ranks."""
+        order = list(range(threads))
+        self.random.shuffle(order)
+        rank = [r for _, r, _ in self.plan.lanes] + list(range(self.ranks))
+        style = self.random.choice(("any", "thread", "rank"))
+        if style == "rank":
+            favour = self.random.sample(range(self.ranks), self.ranks)
+            order.sort(key=lambda thread: favour.index(rank[thread]))
+
+        def ask() -> list[int]:
+            if style == "any":
+                self.random.shuffle(order)
+            elif self.random.random() < 0.01:
+                order.append(order.pop(0))
+            return order
+
+        return ask
+
+    def _deadlock(self) -> NoReturn:
+        stuck = [n for n in range(self.lanes) if self.done[n] < self.launches]
+        number, rank, program = self.plan.lanes[stuck[0]] if stuck else (0, 0, 0)
+        name = self.bound.kernels[number].name
+        launch = self.done[stuck[0]] + 1 if stuck else self.launches
+        what = f"program {program} of {name} and {len(stuck) - 1} more never end" if stuck else "a host never ends"
+        raise _Failed(Failure(kind="deadlock", launch=launch, rank=rank, what=what))
+
+    def _totals(self) -> None:
+        for slot in range(self.count.shape[1]):
+            rounds = (self.launches - slot - 1) // self.script.channel_slots + 1
+            wrong = (self.count[:, slot] != self.script.threshold * rounds) & self.script.awaited
+            wrong &= slot < self.script.channel_slots
+            for rank, channel in np.argwhere(wrong)[:1]:
+                what = f"{self.plan.channel_name(int(channel))} has {self.count[rank, slot, channel]} notifies"
+                raise _Failed(Failure(kind="overshoot", launch=self.launches, rank=int(rank), what=what))
+
+    # Threads -------------------------------------------------------------------------------------------------
+
+    def _host(self, rank: int) -> Steps:
+        me = self.lanes + rank
+        tensors = list(self.bound.tensors.values())
+        inputs = [t for t in tensors if t.decl.space in ("in", "table")]
+        outputs = [t for t in tensors if t.decl.space == "out"]
+        lag = min((t.slots for t in inputs if t.decl.symmetric), default=0)
+        own = [n for n in range(self.lanes) if self.plan.lanes[n][1] == rank]
+        for launch in range(1, self.launches + 1):
+            if lag:
+                yield from self._peers(me, rank, self.finished, launch - lag)
+            for tensor in inputs:
+                self._write(me, rank, tensor.number, self._all(tensor.number), launch, "the host stages an input")
+            self._tell(me, rank, self.entered)
+            self.opened[rank] = launch
+            yield lambda launch=launch: all(self.done[n] >= launch for n in own)
+            for lane in own:
+                np.maximum(self.clock[me], self.clock[lane], out=self.clock[me])
+            for channel in self.script.exits:
+                yield from self._await(me, rank, channel, launch)
+            for tensor in outputs:
+                self._output(me, rank, tensor.number, launch)
+            self._tell(me, rank, self.finished)
+
+    def _lane(self, lane: int) -> Steps:
+        number, rank, program = self.plan.lanes[lane]
+        kernel = self.bound.kernels[number]
+        before = [
+            n
+            for n, (k, r, _) in enumerate(self.plan.lanes)
+            if r == rank and self.bound.kernels[k].stream == kernel.stream
+            and self.bound.kernels[k].position < kernel.position
+        ]  # fmt: skip
+        earlier = [n for n, (k, r, p) in enumerate(self.plan.lanes) if (k, r) == (number, rank) and p < program]
+        for launch in range(1, self.launches + 1):
+            yield (
+                lambda launch=launch: (
+                    self.opened[rank] >= launch
+                    and all(self.done[n] >= launch for n in before)
+                    and (kernel.on_copy_engine or self.free[rank] > 0)
+                    and all(self.admitted[n] >= launch for n in earlier)
+                )
+            )
+            self.admitted[lane] = launch
+            self._meet(lane)
+            self.free[rank] -= 0 if kernel.on_copy_engine else 1
+            for other in (self.lanes + rank, *before):
+                np.maximum(self.clock[lane], self.clock[other], out=self.clock[lane])
+            if kernel.reuse_lag:
+                yield from self._peers(lane, rank, self.finished, launch - kernel.reuse_lag)
+            if kernel.needs_entry:
+                yield from self._peers(lane, rank, self.entered, launch)
+            for op in self.script.lanes[lane]:
+                yield from self._step(lane, rank, op, launch)
+            self.clock[lane, lane] += 1
+            self.done[lane] = launch
+            self.free[rank] += 0 if kernel.on_copy_engine else 1
+
+    def _step(self, me: int, rank: int, op: _Op, launch: int) -> Steps:
+        if op.outside:
+            self._fail("outside", launch, rank, op.number, self._who(op.task))
+        if op.kind == WAIT:
+            yield from self._await(me, rank, op.number, launch)
+            self._meet(me)
+        elif op.kind == BARRIER:
+            self._meet(me)
+        elif op.kind == NOTIFY:
+            self._notify(me, op, launch)
+            yield None
+        else:
+            yield None  # whatever comes between the signals and the data
+            act = {READ: self._read, WRITE: self._write}[op.kind]
+            if self.bound.many_threads and not self.bound.kernels[self.plan.lanes[me][0]].on_copy_engine:
+                self._touch(me, op, launch)
+            act(me, op.peer, op.number, op.cells, launch, self._who(op.task))
+
+    # Signals -------------------------------------------------------------------------------------------------
+
+    def _peers(self, me: int, rank: int, counters: list[list[int]], launch: int) -> Steps:
+        for peer in range(self.ranks if launch > 0 else 0):
+            if peer != rank:
+                yield lambda peer=peer: counters[rank][peer] >= launch
+                self._receive(me, (id(counters), rank, peer))
+
+    def _tell(self, me: int, rank: int, counters: list[list[int]]) -> None:
+        for peer in range(self.ranks):
+            counters[peer][rank] += 1
+            self._send(me, (id(counters), peer, rank))
+
+    def _await(self, me: int, rank: int, channel: int, launch: int) -> Steps:
+        rounds, slot = divmod(launch - 1, int(self.script.channel_slots[channel]))
+        target = int(self.script.threshold[rank, channel]) * (rounds + 1)
+        cell = self.count[rank, slot]
+        yield lambda: bool(cell[channel] >= target)
+        if cell[channel] > target:
+            what = f"{self.plan.channel_name(channel)} has {cell[channel]} notifies where {target} are awaited"
+            raise _Failed(Failure(kind="overshoot", launch=launch, rank=rank, what=what))
+        self._receive(me, (rank, slot, channel))
+
+    def _notify(self, me: int, op: _Op, launch: int) -> None:
+        slot = (launch - 1) % int(self.script.channel_slots[op.number])
+        self.count[op.peer, slot, op.number] += 1
+        self._send(me, (op.peer, slot, op.number))
+
+    def _send(self, me: int, counter: tuple[object, ...]) -> None:
+        known = self.sent.get(counter)
+        self.sent[counter] = self.clock[me].copy() if known is None else np.maximum(known, self.clock[me])
+        self.clock[me, me] += 1
+
+    def _receive(self, me: int, counter: tuple[object, ...]) -> None:
+        known = self.sent.get(counter)
+        if known is not None:
+            np.maximum(self.clock[me], known, out=self.clock[me])
+
+    # Memory --------------------------------------------------------------------------------------------------
+
+    def _meet(self, lane: int) -> None:
+        self.meeting += 1
+        self.met[lane] = self.meeting
+
+    def _touch(self, lane: int, op: _Op, launch: int) -> None:
+        """An access by one of a program's threads, which others of them may overtake."""
+        at = op.cells + self.script.place(op.number, op.peer, launch)
+        now = np.array([self.met[lane], op.together])
+        seen = [self.stored[at]] if op.kind == READ else [self.stored[at], self.loaded[at, lane]]
+        if any(((own[:, 0] == now[0]) & (own[:, 1] != now[1])).any() for own in seen):
+            self._fail("threads", launch, op.peer, op.number, self._who(op.task))
+        if op.kind == READ:
+            self.loaded[at, lane] = now
+        else:
+            self.stored[at] = now
+
+    def _read(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str) -> None:
+        at = cells + self.script.place(number, rank, launch)
+        found = self.epoch[at]
+        if (found == 0).any():
+            self._fail("unwritten", launch, rank, number, who)
+        if (found != launch).any():
+            self._fail("epoch", launch, rank, number, who)
+        if (self.written[at] > self.clock[me, self.writer[at]]).any():
+            self._fail("race", launch, rank, number, who)
+        self.reader[at, me] = self.clock[me, me]
+
+    def _write(self, me: int, rank: int, number: int, cells: Ints, launch: int, who: str) -> None:
+        at = cells + self.script.place(number, rank, launch)
+        seen = self.clock[me]
+        if (self.written[at] > seen[self.writer[at]]).any() or (self.reader[at] > seen).any():
+            self._fail("race", launch, rank, number, who)
+        self.times[at] = np.where(self.epoch[at] == launch, self.times[at] + 1, 1)
+        self.writer[at], self.written[at], self.epoch[at] = me, seen[me], launch
+
+    def _output(self, me: int, rank: int, number: int, launch: int) -> None:
+        """The host takes an output away: all of it written, once, before."""
+        cells = self._all(number)
+        at = cells + self.script.place(number, rank, launch)
+        if ((self.epoch[at] != launch) | (self.times[at] != 1)).any():
+            self._fail("output", launch, rank, number, "the host takes what was not written once")
+        self._read(me, rank, number, cells, launch, "the host takes an output")
+
+    def _all(self, number: int) -> Ints:
+        return np.arange(self.script.cells[number])
+
+    def _who(self, task: int) -> str:
+        stage, rank, tile = self.plan.task_name(task)
+        return f"{stage} tile {tile} of rank {rank}"
+
+    def _fail(self, kind: str, launch: int, rank: int, number: int, who: str) -> None:
+        what = f"{self.bound.tensor_numbered(number).name}: {who}"
+        raise _Failed(Failure(kind=kind, launch=launch, rank=rank, what=what))

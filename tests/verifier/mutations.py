@@ -1,0 +1,384 @@
+"""Mutants of programs, schedules and plans: one small mistake each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.ir.program import (
+    SIGNAL_KINDS,
+    For,
+    If,
+    Notify,
+    Program,
+    Region,
+    Statement,
+    Store,
+    Transfer,
+    Wait,
+)
+from tilelink.ir.scalar import RANK, add, const
+from tilelink.lowering.bind import bind
+from tilelink.lowering.clauses.resource import RESOURCE
+from tilelink.lowering.clauses.tile import TILE
+from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE, Accesses, Barriers, Signals
+from tilelink.planning.plan import Plan, make_plan
+from tilelink.scheduling.schedule import Fused, IndexOrder, Schedule, Sm
+from tilelink.target import CPU, Target
+
+Body = tuple[Statement, ...]
+Rows = NDArray[np.int64]
+T = TypeVar("T", Signals, Accesses, Barriers)
+OfPeers = TypeVar("OfPeers", Signals, Accesses)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A scheduled program with its numbers."""
+
+    program: Program
+    schedule: Schedule | None
+    numbers: dict[str, int | float | bool]
+    ranks: int
+    target: Target = CPU
+
+    @property
+    def name(self) -> str:
+        return f"{self.program.name}-{self.schedule.name if self.schedule else 'default'}-{self.ranks}"
+
+    def plan(self) -> Plan:
+        """Raises as bind does."""
+        return make_plan(bind(self.program, self.schedule, self.numbers, self.ranks, self.target))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """level: program, schedule or plan; kind: the class of mistake; what: where it was made; make: its plan.
+
+    `make` raises a TileLinkError where the mistake is seen before there is a plan.
+    """
+
+    level: str
+    kind: str
+    what: str
+    make: Callable[[], Plan]
+
+
+def mutants(case: Case, per_kind: int | None = None, seed: int = 0) -> Iterator[Mutant]:
+    """All mutants of a case, or a sample with at most `per_kind` of each kind."""
+    found: dict[tuple[str, str], list[Mutant]] = {}
+    chance = random.Random(f"{seed} {case.name}")
+    for mutant in (*program_mutants(case), *schedule_mutants(case), *plan_mutants(case, chance)):
+        found.setdefault((mutant.level, mutant.kind), []).append(mutant)
+    for group in found.values():
+        yield from group if per_kind is None or len(group) <= per_kind else chance.sample(group, per_kind)
+
+
+# Programs ----------------------------------------------------------------------------------------------------
+
+
+def program_mutants(case: Case) -> Iterator[Mutant]:
+    """One primitive dropped, repeated, moved, or with another kind or rank."""
+    seen = {case.program}
+    for number, stage in enumerate(case.program.stages):
+        for kind, what, body in _bodies(stage.body):
+            stages = list(case.program.stages)
+            stages[number] = replace(stage, body=body)
+            program = replace(case.program, stages=tuple(stages))
+            if program not in seen:
+                seen.add(program)
+                yield Mutant(
+                    level="program", kind=kind, what=f"{stage.name}: {what}", make=replace(case, program=program).plan
+                )
+
+
+def _bodies(body: Body) -> Iterator[tuple[str, str, Body]]:
+    """(kind, what, body) for each way to spoil one statement of a body, at any depth."""
+    for k, statement in enumerate(body):
+        before, after = body[:k], body[k + 1 :]
+        for kind, new in _spoiled(statement, before, after):
+            yield kind, f"{_word(statement)} {k}", new
+        match statement:
+            case If(then=then, orelse=orelse):
+                for kind, what, new in _bodies(then):
+                    yield kind, what, (*before, replace(statement, then=new), *after)
+                for kind, what, new in _bodies(orelse):
+                    yield kind, what, (*before, replace(statement, orelse=new), *after)
+                yield "drop condition", f"{_word(statement)} {k}", (*before, *then, *after)
+            case For(body=inner):
+                for kind, what, new in _bodies(inner):
+                    yield kind, what, (*before, replace(statement, body=new), *after)
+            case _:
+                pass
+
+
+def _word(statement: Statement) -> str:
+    return type(statement).__name__.lower()
+
+
+def _spoiled(statement: Statement, before: Body, after: Body) -> Iterator[tuple[str, Body]]:
+    if not isinstance(statement, Wait | Notify | Transfer | Store):
+        return
+    word = _word(statement)
+    yield f"drop {word}", (*before, *after)
+    yield f"repeat {word}", (*before, statement, statement, *after)
+    yield f"repeat {word} at the end", (*before, statement, *after, statement)
+    yield f"move {word} first", (statement, *before, *after)
+    yield f"move {word} last", (*before, *after, statement)
+    for kind, new in _changed(statement):
+        yield kind, (*before, new, *after)
+
+
+def _changed(statement: Wait | Notify | Transfer | Store) -> Iterator[tuple[str, Statement]]:
+    word = _word(statement)
+    if isinstance(statement, Wait | Notify):
+        other = SIGNAL_KINDS[(SIGNAL_KINDS.index(statement.kind) + 1) % len(SIGNAL_KINDS)]
+        yield f"{word} of another kind", replace(statement, kind=other)
+    if isinstance(statement, Notify):
+        yield "notify another rank", replace(statement, region=_elsewhere(statement.region))
+        yield "notify here", replace(statement, region=replace(statement.region, rank=None))
+    if isinstance(statement, Transfer):
+        yield "transfer to another rank", replace(statement, target=_elsewhere(statement.target))
+
+
+def _elsewhere(region: Region) -> Region:
+    return replace(region, rank=add(region.rank or RANK, const(1)))
+
+
+# Schedules ---------------------------------------------------------------------------------------------------
+
+
+def schedule_mutants(case: Case) -> Iterator[Mutant]:
+    """Other orders, tiles, channels, buffers, programs, and machines that hold fewer programs."""
+    schedule = case.schedule or Schedule(name="default", program=case.program.name)
+    for kind, what, new in _schedules(case, schedule):
+        yield Mutant(level="schedule", kind=kind, what=what, make=replace(case, schedule=new).plan)
+    for slots in range(1, case.target.slots):
+        smaller = replace(case, target=replace(case.target, sms=slots, max_programs=None, programs_per_sm=1))
+        yield Mutant(level="schedule", kind="fewer resident programs", what=f"{slots}", make=smaller.plan)
+
+
+def _schedules(case: Case, schedule: Schedule) -> Iterator[tuple[str, str, Schedule]]:
+    yield "no reuse wait", "reuse_wait off", schedule.without_reuse_wait()
+    for tensor in case.program.tensors:
+        if tensor.symmetric:
+            for count in (1, 2, 3):
+                what = f"{tensor.name} buffers {count}"
+                yield "other buffers", what, schedule.buffers(tensor.name, count)
+                yield "other buffers, no reuse wait", what, schedule.buffers(tensor.name, count).without_reuse_wait()
+    for stage in case.program.stages:
+        for decl in stage.indices:
+            rest = [IndexOrder(index=d.name) for d in stage.indices if d.name != decl.name]
+            orders = [IndexOrder(index=decl.name, kind="sequence", start=const(0), step=-1)]
+            if decl.over_ranks:
+                orders += [IndexOrder(index=decl.name, kind="sequence", start=RANK, step=s) for s in (1, -1)]
+            for order in orders:
+                yield "other order", f"{stage.name} {order}", schedule.order(stage.name, order, *rest)
+                yield "other order", f"{stage.name} {order}, innermost", schedule.order(stage.name, *rest, order)
+            if not decl.over_ranks:
+                yield "other tiles", f"{stage.name} {decl.name}=7", schedule.tile(stage.name, **{decl.name: 7})
+        sizes = {**dict(schedule.stage(stage.name)[TILE]), "k": 2}
+        yield "split_k_tail", stage.name, schedule.tile(stage.name, **sizes).split_k_tail(stage.name, 2)
+        yield "backfill", stage.name, schedule.backfill(stage.name, 2)
+        if not isinstance(schedule.stage(stage.name)[RESOURCE], Fused):
+            for programs in (1, 3):
+                yield "other programs", f"{stage.name} sm({programs})", schedule.on(stage.name, Sm(programs=programs))
+
+
+# Plans -------------------------------------------------------------------------------------------------------
+
+
+def plan_mutants(case: Case, chance: random.Random, rows: int = 4) -> Iterator[Mutant]:
+    """One signal, access, task, threshold or kernel of the plan changed: `rows` of each kind, chosen by chance."""
+    plan = with_room(case.plan())
+
+    def mutant(kind: str, what: str, make: Callable[[], Plan]) -> Mutant:
+        return Mutant(level="plan", kind=kind, what=what, make=make)
+
+    for kind, column, change in SIGNAL_CHANGES:
+        for row in _some(np.flatnonzero(plan.signals.kind == column), rows, chance):
+            yield mutant(kind, f"signal {row}", lambda row=row, change=change: _with_signals(plan, change, row))
+    for kind, column, change in ACCESS_CHANGES:
+        for row in _some(_written_or_read(plan, column), rows, chance):
+            yield mutant(kind, f"access {row}", lambda row=row, change=change: _with_accesses(plan, change, row))
+    for row in _some(_followed(plan), rows, chance):
+        for where, at in (("at the beginning", 0), ("at the end", 1 << 30)):
+            yield mutant(
+                f"notify in the next task, {where}", f"signal {row}", lambda row=row, at=at: _deferred(plan, row, at)
+            )
+    for kind, change in (("lose barrier", _without), ("barrier first", _first), ("barrier last", _last)):
+        for row in _some(np.arange(len(plan.barriers.task)), rows, chance):
+            yield mutant(kind, f"barrier {row}", lambda row=row, change=change: _with_barriers(plan, change, row))
+    for first, second in _neighbours(plan, rows, chance):
+        yield mutant("swap tasks", f"{first} {second}", lambda f=first, s=second: _swapped(plan, f, s))
+    for task in _some(np.arange(plan.tasks), rows, chance):
+        yield mutant("task in another program", f"{task}", lambda task=task: _other_lane(plan, task))
+    for key, counts in plan.thresholds.items():
+        for place in _some(np.flatnonzero(counts), rows, chance):
+            for kind, more in (("threshold too low", -1), ("threshold too high", 1)):
+                yield mutant(
+                    kind, f"{key} {place}", lambda key=key, place=place, more=more: _counted(plan, key, place, more)
+                )
+    for number, kernel in enumerate(plan.bound.kernels):
+        if kernel.reuse_lag:
+            late = {"reuse_lag": kernel.reuse_lag + 1}
+            yield mutant("waits for too early a launch", kernel.name, lambda n=number, c=late: _kernel(plan, n, c))
+        if kernel.needs_entry:
+            blind = {"needs_entry": False}
+            yield mutant("no wait for entry", kernel.name, lambda n=number, c=blind: _kernel(plan, n, c))
+
+
+def with_room(plan: Plan) -> Plan:
+    """The same plan with a free position before the first event of each task, for mutants to move events to."""
+    a, s = plan.accesses, plan.signals
+    accesses = replace(a, position=a.position + 1)
+    barriers = replace(plan.barriers, position=plan.barriers.position + 1)
+    signals = replace(s, position=s.position + 1, at=s.at + 1)
+    return replace(plan, accesses=accesses, signals=signals, barriers=barriers)
+
+
+def _some(rows: Rows, count: int, chance: random.Random) -> list[int]:
+    return sorted(chance.sample(rows.tolist(), min(count, len(rows))))
+
+
+def _written_or_read(plan: Plan, kind: int) -> Rows:
+    """Rows of accesses to what the program itself fills."""
+    own = [t.number for t in plan.bound.tensors.values() if t.decl.space not in ("in", "table")]
+    return np.flatnonzero((plan.accesses.kind == kind) & np.isin(plan.accesses.tensor, own))
+
+
+SignalChange = Callable[[Plan, Signals, int], Signals]
+AccessChange = Callable[[Plan, Accesses, int], Accesses]
+BarrierChange = Callable[[Plan, Barriers, int], Barriers]
+
+
+def _with_signals(plan: Plan, change: SignalChange, row: int) -> Plan:
+    return replace(plan, signals=change(plan, plan.signals, row))
+
+
+def _with_accesses(plan: Plan, change: AccessChange, row: int) -> Plan:
+    return replace(plan, accesses=change(plan, plan.accesses, row))
+
+
+def _followed(plan: Plan) -> Rows:
+    """The notifies of tasks after which their program has another one."""
+    last = np.zeros(len(plan.lanes), np.int64)
+    np.maximum.at(last, plan.lane, plan.sequence)
+    s = plan.signals
+    return np.flatnonzero((s.kind == NOTIFY) & (plan.sequence[s.task] < last[plan.lane[s.task]]))
+
+
+def _deferred(plan: Plan, row: int, at: int) -> Plan:
+    later = _with_value(plan.signals, "later", row, 1)
+    return replace(plan, signals=_with_value(later, "at", row, at))
+
+
+def _with_barriers(plan: Plan, change: BarrierChange, row: int) -> Plan:
+    return replace(plan, barriers=change(plan, plan.barriers, row))
+
+
+def _picked(columns: T, rows: Rows) -> T:
+    return replace(columns, **{name: getattr(columns, name)[rows] for name in columns.__dataclass_fields__})
+
+
+def _without(plan: Plan, columns: T, row: int) -> T:
+    return _picked(columns, np.delete(np.arange(len(columns.task)), row))
+
+
+def _twice(plan: Plan, columns: T, row: int) -> T:
+    return _picked(columns, np.append(np.arange(len(columns.task)), row))
+
+
+def _with_value(columns: T, name: str, row: int, value: object) -> T:
+    column = getattr(columns, name).copy()
+    column[row] = value
+    return replace(columns, **{name: column})
+
+
+def _first(plan: Plan, columns: T, row: int) -> T:
+    return _with_value(columns, "position", row, 0)
+
+
+def _last(plan: Plan, columns: T, row: int) -> T:
+    return _with_value(columns, "position", row, 1 << 30)
+
+
+def _next_peer(plan: Plan, columns: OfPeers, row: int) -> OfPeers:
+    return _with_value(columns, "peer", row, (columns.peer[row] + 1) % plan.bound.ranks)
+
+
+def _next_channel(plan: Plan, columns: Signals, row: int) -> Signals:
+    return _with_value(columns, "channel", row, (columns.channel[row] + 1) % plan.channels)
+
+
+def _narrow(plan: Plan, columns: Accesses, row: int) -> Accesses:
+    return _with_value(columns, "hi", row, np.maximum(columns.lo[row], columns.hi[row] - 1))
+
+
+def _wide(plan: Plan, columns: Accesses, row: int) -> Accesses:
+    shape = plan.bound.tensor_numbered(int(columns.tensor[row])).shape
+    high = columns.hi[row].copy()
+    high[: len(shape)] = np.minimum(high[: len(shape)] + 1, shape)
+    return _with_value(columns, "hi", row, high)
+
+
+SIGNAL_CHANGES: tuple[tuple[str, int, SignalChange], ...] = (
+    ("lose notify", NOTIFY, _without),
+    ("repeat notify", NOTIFY, _twice),
+    ("notify first", NOTIFY, _first),
+    ("notify another rank", NOTIFY, _next_peer),
+    ("notify another channel", NOTIFY, _next_channel),
+    ("lose wait", WAIT, _without),
+    ("wait last", WAIT, _last),
+    ("wait for another channel", WAIT, _next_channel),
+)
+ACCESS_CHANGES: tuple[tuple[str, int, AccessChange], ...] = (
+    ("lose write", WRITE, _without),
+    ("repeat write", WRITE, _twice),
+    ("write last", WRITE, _last),
+    ("write to another rank", WRITE, _next_peer),
+    ("write less", WRITE, _narrow),
+    ("write more", WRITE, _wide),
+    ("read first", READ, _first),
+    ("read more", READ, _wide),
+)
+
+
+def _neighbours(plan: Plan, count: int, chance: random.Random) -> list[tuple[int, int]]:
+    """Pairs of tasks that follow one another in a lane."""
+    order = np.lexsort((plan.sequence, plan.lane))
+    pairs = [(int(a), int(b)) for a, b in pairwise(order) if plan.lane[a] == plan.lane[b]]
+    return chance.sample(pairs, min(count, len(pairs)))
+
+
+def _swapped(plan: Plan, first: int, second: int) -> Plan:
+    sequence = plan.sequence.copy()
+    sequence[[first, second]] = sequence[[second, first]]
+    return replace(plan, sequence=sequence)
+
+
+def _other_lane(plan: Plan, task: int) -> Plan:
+    """The task at the end of its kernel's next program (the same one where it has only one)."""
+    number, rank, program = plan.lanes[int(plan.lane[task])]
+    lane, sequence = plan.lane.copy(), plan.sequence.copy()
+    lane[task] = plan.lanes.index((number, rank, (program + 1) % plan.bound.kernels[number].programs))
+    sequence[task] = sequence.max() + 1
+    return replace(plan, lane=lane, sequence=sequence)
+
+
+def _counted(plan: Plan, key: tuple[str, str], place: int, more: int) -> Plan:
+    counts = plan.thresholds[key].copy()
+    counts.flat[place] += more
+    return replace(plan, thresholds={**plan.thresholds, key: counts})
+
+
+def _kernel(plan: Plan, number: int, change: Mapping[str, int | bool]) -> Plan:
+    kernels = list(plan.bound.kernels)
+    kernels[number] = replace(kernels[number], **change)
+    return replace(plan, bound=replace(plan.bound, kernels=tuple(kernels)))

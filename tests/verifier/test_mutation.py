@@ -1,0 +1,155 @@
+"""Verifier against dynamic checker: what breaks one rule breaks only that, and on mutants of the library both agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from tests.compiler import library
+from tests.verifier.campaign import OUTCOMES, Verdict, campaign, cases, judge
+from tests.verifier.dynamic import check
+from tests.verifier.mutations import Case, Mutant, mutants
+from tilelink.frontend.parser import parse_text
+from tilelink.ir.link import strip
+from tilelink.lowering.enumerate import WAIT
+from tilelink.planning.plan import Plan
+from tilelink.target import CPU
+from tilelink.verifier import RULES
+
+HEAD = "program p(M, N):\n    x : in [M, N]\n    h : symmetric [M, N]\n    y : out [M, N]\n"
+SEND = "    comm send(i: M):\n        tile_push_data(h[i, :] @ (rank + 1), x[i, :])\n"
+NOTICE = "        producer_tile_notify(h[i, :] @ (rank + 1))\n"
+AWAIT = "        consumer_tile_wait(h[i, j])\n"
+ADD = "    compute add(i: M, j: N):\n" + AWAIT + "        y[i, j] = x[i, j] + h[i, j]\n"
+SAFE = HEAD + SEND + NOTICE + ADD
+BESIDE = "schedule s for p:\n    send on sm(1), tile(i=8)\n    add on sm, tile(i=8)\n"
+PULL = """    comm fill(i: M):
+        h[i, :] = x[i, :]
+        producer_tile_notify(h[i, :] @ (rank + 1))
+    compute add(i: M, j: N):
+        consumer_tile_wait(h[i, j])
+        y[i, j] = h[i, j] @ (rank - 1)
+"""
+COPY = "    compute copy(i: M):\n        y[i, :] = x[i, :]\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breach:
+    """A program, a schedule and a change of its plan that break `rule` alone; `fails`: whether running shows it."""
+
+    rule: str
+    text: str
+    change: Callable[[Plan], Plan] = lambda plan: plan
+    sms: int = 8
+    fails: bool = True
+
+
+def lower_threshold(plan: Plan) -> Plan:
+    ((key, counts),) = plan.thresholds.items()
+    return replace(plan, thresholds={key: counts - 1})
+
+
+def late_waits(plan: Plan) -> Plan:
+    position = np.where(plan.signals.kind == WAIT, 1000, plan.signals.position)
+    return replace(plan, signals=replace(plan.signals, position=position))
+
+
+def narrow_write(plan: Plan) -> Plan:
+    a = plan.accesses
+    out = plan.bound.tensors["y"].number
+    hi = np.where((a.tensor == out)[:, None] & (a.hi > 1), a.hi - 1, a.hi)
+    return replace(plan, accesses=replace(a, hi=hi))
+
+
+BREACHES = {
+    "program without coverage": Breach(
+        rule="coverage", text=HEAD + COPY.replace("    y[", "    if rank != 1:\n            y[")
+    ),
+    "plan without coverage": Breach(rule="coverage", text=SAFE + BESIDE, change=narrow_write),
+    "program without ordering": Breach(rule="ordering", text=SAFE.replace(AWAIT, "") + BESIDE),
+    "plan without ordering": Breach(rule="ordering", text=SAFE + BESIDE, change=late_waits),
+    "program without accounting": Breach(
+        rule="accounting", text=SAFE.replace(AWAIT, AWAIT + "        peer_tile_wait(h[i, j])\n") + BESIDE, fails=False
+    ),
+    "plan without accounting": Breach(
+        rule="accounting", text=SAFE + BESIDE + "    h channel(i=16)\n", change=lower_threshold
+    ),
+    "program without progress": Breach(
+        rule="progress",
+        text=HEAD
+        + "    comm send(i: M):\n        peer_tile_wait(h[i, :])\n"
+        + "        peer_tile_notify(h[i, :] @ (rank + 1))\n"
+        + COPY,
+    ),
+    "schedule without progress": Breach(rule="progress", text=SAFE + BESIDE, sms=1),
+    "program without exclusive writes": Breach(
+        rule="exclusive_writes", text=HEAD + "    comm send(p: ranks):\n        tile_push_data(h @ p, x)\n" + COPY
+    ),
+    "schedule without reuse": Breach(rule="reuse", text=SAFE + BESIDE + "    reuse_wait off\n"),
+    "program without reuse": Breach(
+        rule="reuse",
+        text=HEAD + PULL + "schedule s for p:\n    fill on sm(1), tile(i=8)\n    reuse_wait off\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BREACHES, ids=str)
+def test_each_rule_alone_refuses_what_breaks_it(name: str) -> None:
+    breach = BREACHES[name]
+    module = parse_text(breach.text, "test.tl")
+    schedule = module.schedules[0] if module.schedules else None
+    target = replace(CPU, sms=breach.sms)
+    case = Case(program=module.programs[0], schedule=schedule, numbers={"M": 25, "N": 6}, ranks=3, target=target)
+    plan = breach.change(case.plan())
+    assert [rule.__name__ for rule in RULES if next(rule(plan), None)] == [breach.rule]
+    assert bool(check(plan, range(40))) is breach.fails
+
+
+def test_every_rule_is_broken() -> None:
+    assert {breach.rule for breach in BREACHES.values()} == {rule.__name__ for rule in RULES}
+
+
+def linked() -> list[Case]:
+    """A case of each program that links tiles by signals in its own way, with its schedules in turn."""
+    own: dict[str, list[Case]] = {program.name: [] for program, _ in library.unlike() if strip(program) != program}
+    for case in cases():
+        if case.program.name in own:
+            own[case.program.name].append(case)
+    return [found[number % len(found)] for number, found in enumerate(own.values())]
+
+
+@pytest.mark.parametrize("case", linked(), ids=lambda case: case.name)
+def test_the_verifier_and_the_dynamic_checker_agree_on_mutants(case: Case) -> None:
+    verdicts = list(campaign(1, only=[case]))
+    assert [str(v) for v in verdicts if v.outcome == "accepted, fails"] == []
+    assert [str(v) for v in verdicts if v.outcome == "refused, never failed" and not v.why] == []
+    assert sum(v.outcome == "refused, fails" for v in verdicts) > 10
+    assert sum(v.outcome == "accepted, safe" for v in verdicts) > 5
+
+
+def test_a_verifier_without_a_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(c for c in cases() if c.program.name == "ag_gemm")
+    for missing in ("coverage", "accounting", "ordering"):
+        kept = tuple(rule for rule in RULES if rule.__name__ != missing)
+        monkeypatch.setattr("tests.verifier.campaign.RULES", kept)
+        monkeypatch.setattr("tilelink.verifier.RULES", kept)
+        assert any(v.outcome == "accepted, fails" for v in campaign(1, only=[case])), missing
+
+
+def test_mutants_of_a_kind_are_counted_and_each_differs() -> None:
+    case = next(c for c in cases() if c.program.name == "gemm_rs_ring")
+    found: list[Mutant] = list(mutants(case))
+    assert {m.level for m in found} == {"program", "schedule", "plan"}
+    assert len({(m.level, m.kind, m.what) for m in found}) == len(found)
+    kinds = [(m.level, m.kind) for m in mutants(case, 2)]
+    assert max(kinds.count(kind) for kind in kinds) <= 2
+
+
+def test_a_mutant_that_no_plan_can_be_made_of_is_told_apart() -> None:
+    case = next(c for c in cases() if c.program.name == "ag_gemm")
+    wrong = replace(case, numbers={})
+    verdict: Verdict = judge(case, Mutant(level="program", kind="no numbers", what="", make=wrong.plan))
+    assert verdict.outcome == OUTCOMES[0]

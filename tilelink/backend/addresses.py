@@ -1,0 +1,186 @@
+"""Addresses: which elements of which copy a tile of a region is, as pointer blocks with masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilelink.backend.dialects import Dialect
+from tilelink.backend.nodes import Load, Peer
+from tilelink.backend.scalars import ScalarPrinter
+from tilelink.backend.shapes import power_of_two, strides
+from tilelink.backend.writer import Writer
+from tilelink.ir.mapping import Span, TileMap
+from tilelink.ir.program import Region
+from tilelink.ir.scalar import Env, Int, Lookup, Scalar, Whole, evaluate
+from tilelink.ir.typing import Axis, StageTyping
+from tilelink.lowering.bound import Bound, BoundStage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """A part of an axis: `block` elements from `start` (source text, relative to the axis)."""
+
+    start: str
+    block: int
+
+
+Slices = Mapping[int, Slice]
+"""By position from the last axis (-1, -2, ...): two axes of a tile may run along the same dimension."""
+
+
+def along(part: Slice | None, block: int) -> str:
+    """The places of a block along an axis: from the first one on, or from where a part of the axis begins."""
+    steps = f"tl.arange(0, {block})"
+    return f"{part.start} + {steps}" if part else steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A rendered pointer block: source of the pointers, of the mask (or None), and its axes."""
+
+    pointers: str
+    mask: str | None
+    axes: tuple[Axis, ...]
+
+
+@dataclass(kw_only=True)
+class Addresses:
+    """Renders the regions of one stage into a writer."""
+
+    bound: Bound
+    stage: BoundStage
+    typing: StageTyping
+    writer: Writer
+    scalar: ScalarPrinter
+    smallest: int
+    """The smallest block along an axis (tensor cores need 16)."""
+    dialect: Dialect
+    waits: bool = False
+    """The stage waits: `ready` is its token, and loads of what other tasks write are tied to it."""
+
+    def extent(self, axis: Axis) -> int:
+        """Logical elements of an axis within one tile."""
+        if axis.kind == "tile":
+            return self.stage.tiles[str(axis.index)]
+        if axis.kind == "one" or axis.dim is None:
+            return 1
+        return self.number(axis.dim)
+
+    def number(self, dim: Scalar) -> int:
+        """The value of a dimension."""
+        return int(evaluate(dim, Env(rank=0, ranks=self.bound.ranks, params=self.bound.numbers, indices={})))
+
+    def block(self, axis: Axis, part: Slice | None) -> int:
+        """Elements of the axis, or of a part of it, in the block at hand."""
+        if axis.kind == "one":
+            return 1
+        return part.block if part else max(power_of_two(self.extent(axis)), self.smallest)
+
+    def shape(self, axes: tuple[Axis, ...], slices: Slices) -> tuple[int, ...]:
+        return tuple(self.block(a, slices.get(p - len(axes))) for p, a in enumerate(axes))
+
+    def _base(self, region: Region, tile_map: TileMap, load: bool) -> str:
+        """The pointer to the slot of the tensor on the region's rank."""
+        base = self._copy(region, tile_map)
+        return self.after_waits(region, base, load=load)
+
+    def after_waits(self, region: Region, place: str, *, load: bool = True) -> str:
+        """A pointer or coordinate that a load of the region or a store to it starts from, tied to the waits before."""
+        decl = self.bound.tensors[region.tensor].decl
+        if not self.waits or (decl.space in ("in", "table") and region.rank is None):
+            return place
+        return self.dialect.after_waits(place, load=load)
+
+    def _copy(self, region: Region, tile_map: TileMap) -> str:
+        if region.rank is None:
+            return f"{region.tensor}_here" if self.bound.tensors[region.tensor].slots > 1 else region.tensor
+        name = self.writer.name(f"{region.tensor}_there")
+        slot = f"{region.tensor}_slot" if self.bound.tensors[region.tensor].slots > 1 else None
+        self.writer.add(Peer(name=name, tensor=region.tensor, rank=self.scalar(tile_map.rank), slot=slot))
+        return name
+
+    def region(self, region: Region, slices: Slices, *, load: bool) -> Block:
+        """The pointers of a region's tile, restricted to slices of its axes, to load from or to store to."""
+        tile_map = self.bound.tile_map(self.stage.name, region)
+        shape = self.bound.tensors[region.tensor].shape
+        axes = self.typing.region_type(region).axes
+        terms: list[str] = []
+        masks: list[str] = []
+        position = 0
+        for span, stride in zip(tile_map.spans, strides(shape), strict=True):
+            if span.kind == "point":
+                terms.append(self._times(self._point(region, span), stride))
+                continue
+            name, mask = self._offsets(region, span, axes[position], slices.get(position - len(axes)))
+            view = _view(position, len(axes))
+            position += 1
+            terms.append(self._times(f"{name}{view}", stride))
+            if mask:
+                masks.append(f"({mask}){view}" if view else mask)
+        terms = [t for t in terms if t != "0"]
+        pointers = " + ".join([self._base(region, tile_map, load), *terms])
+        return Block(pointers=pointers, mask=" & ".join(masks) or None, axes=axes)
+
+    def _times(self, term: str, stride: int) -> str:
+        if term == "0":
+            return "0"
+        return term if stride == 1 else f"{term} * {stride}"
+
+    def _point(self, region: Region, span: Span) -> str:
+        """A coordinate as a factor, in 64 bits where the offset may need them."""
+        wide = self._wide(region) and not isinstance(span.start, Int)
+        return f"tl.cast({self.scalar(span.start)}, tl.int64)" if wide else self.scalar(span.start, 6)
+
+    def _offsets(self, region: Region, span: Span, axis: Axis, part: Slice | None) -> tuple[str, str | None]:
+        """The element positions along one axis and the mask of those that exist."""
+        block = self.block(axis, part)
+        steps = along(part, block)
+        wide = self._wide(region)
+        if span.gather is not None:
+            name, mask = self._gathered(span.gather, steps, self.extent(axis))
+            return f"{name}{wide}", mask
+        name = self.writer.name(f"{axis.index or 'at'}")
+        start = self.scalar(span.start, 5)
+        places = steps if start == "0" else f"{start} + {steps}"
+        self.writer.let(name, f"({places}){wide}" if part or start != "0" else f"{places}{wide}")
+        limits: list[str] = []
+        size = self.extent(axis) if span.kind == "tile" else span.extent
+        if block > size or (part and size % block):
+            limits.append(f"({steps} < {size})")
+        if span.kind == "tile" and not self._divides(span):
+            limits.append(f"({name} < {self._limit(span)})")
+        return name, " & ".join(limits) or None
+
+    def _wide(self, region: Region) -> str:
+        tensor = self.bound.tensors[region.tensor]
+        return ".to(tl.int64)" if tensor.size >= 2**31 else ""
+
+    def _limit(self, span: Span) -> str:
+        """One past the last element of a tile axis: that of its index, or of the dimension where that cuts no tile."""
+        whole = self.stage.extents[str(span.index)] % span.size == 0
+        return str(span.extent) if span.limit is None or whole else self.scalar(span.limit, 5)
+
+    def _divides(self, span: Span) -> bool:
+        """Whether all tiles of an axis surely lie in the dimension, and none is cut."""
+        if span.index is None or self.stage.extents[span.index] % span.size:
+            return False
+        first, last = self.bound.bounds(self.stage.name).of(span.start)
+        return first >= 0 and last + span.size <= span.extent
+
+    def _gathered(self, gather: Lookup, steps: str, size: int) -> tuple[str, str]:
+        """The positions that a table names, of which it has `size`, and the mask of those that exist."""
+        table = strides(self.bound.tensors[gather.table].shape)
+        name = self.writer.name(gather.table)
+        inner = next(n for c, n in zip(gather.coords, table, strict=True) if isinstance(c, Whole))
+        offset = self.scalar.lookup(gather.table, gather.coords).removeprefix("tl.load(").removesuffix(")")
+        mask = f"({steps} < {size})"
+        self.writer.add(Load(name=name, pointers=f"{offset} + ({steps}) * {inner}", mask=mask))
+        return name, mask
+
+
+def _view(position: int, rank: int) -> str:
+    """`[:, None]` and the like: a vector as axis `position` of a block of `rank` axes."""
+    if rank == 1:
+        return ""
+    return "[" + ", ".join(":" if p == position else "None" for p in range(rank)) + "]"

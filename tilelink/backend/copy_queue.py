@@ -1,0 +1,129 @@
+"""Copy-engine stages as plain Python: what the host issues to a queue, one operation after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from tilelink.backend import nodes
+from tilelink.backend.scalars import ScalarPrinter
+from tilelink.backend.shapes import strides
+from tilelink.backend.words import statement_comment
+from tilelink.backend.writer import Writer
+from tilelink.errors import EmitError
+from tilelink.ir.mapping import ChannelGrid, TileMap
+from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
+from tilelink.lowering.bound import Bound, BoundStage
+
+
+@dataclass(kw_only=True)
+class QueueStatements:
+    """Lowers one stage. `thresholds` as for Statements; None reads the module's table of the rank."""
+
+    bound: Bound
+    stage: BoundStage
+    writer: Writer
+    scalar: ScalarPrinter
+    thresholds: Mapping[tuple[str, str], int | None]
+
+    def body(self, statements: tuple[Statement, ...]) -> None:
+        for statement in statements:
+            self.writer.add(nodes.Comment(text=statement_comment(statement)))
+            self._statement(statement)
+
+    def _statement(self, statement: Statement) -> None:
+        match statement:
+            case Transfer(target=target, source=Read(region=source)):
+                self._copy(target, source, is_transfer=True)
+            case Store(region=target, value=Read(region=source)):
+                self._copy(target, source, is_transfer=False)
+            case Notify(kind=kind, region=region):
+                tile_map = self.bound.tile_map(self.stage.name, region)
+                self._notify(tile_map, self.bound.channels[region.tensor, kind])
+            case Wait(kind=kind, region=region):
+                self._wait(kind, region)
+            case If(condition=condition, then=then, orelse=orelse):
+                with self.writer.block(nodes.Branch(condition=self.scalar(condition))):
+                    self.body(then)
+                if orelse:
+                    with self.writer.block(nodes.Otherwise()):
+                        self.body(orelse)
+            case For(indices=indices, body=body):
+                self._loop(tuple(d.name for d in indices), body)
+            case _:
+                hint = "the copy engine copies regions, waits and notifies; run the stage on sm"
+                raise EmitError("the copy engine cannot compute", location=statement.location, hint=hint)
+
+    def _loop(self, names: tuple[str, ...], body: tuple[Statement, ...]) -> None:
+        if not names:
+            self.body(body)
+            return
+        with self.writer.block(nodes.Loop(index=names[0], over=f"range({self.stage.count(names[0])})")):
+            self._loop(names[1:], body)
+
+    def _copy(self, target: Region, source: Region, *, is_transfer: bool) -> None:
+        if self._sizes(target) != self._sizes(source):
+            hint = "to repeat or to reshape a region is for programs: run the stage on sm"
+            raise EmitError("the copy engine copies boxes of equal sizes", location=target.location, hint=hint)
+        self.writer.add(
+            nodes.QueueCopy(
+                target=self._box(target), source=self._box(source), stage=self.stage.number, is_transfer=is_transfer
+            )
+        )
+
+    def _sizes(self, region: Region) -> tuple[int, ...]:
+        """The sizes of a region's box, without those of one element."""
+        spans = self.bound.tile_map(self.stage.name, region).spans
+        return tuple(span.size for span in spans if span.kind != "point" and span.size != 1)
+
+    def _box(self, region: Region) -> nodes.QueueBox:
+        """Where a region is, in the arithmetic of the host."""
+        tile_map = self.bound.tile_map(self.stage.name, region)
+        low = tuple(self.scalar(s.start) for s in tile_map.spans)
+        sizes: list[str] = []
+        for span in tile_map.spans:
+            if span.kind == "gather":
+                hint = "rows chosen by a table are moved by programs: run the stage on sm"
+                raise EmitError("the copy engine cannot gather", location=region.location, hint=hint)
+            plain = span.kind != "tile" or self.stage.extents[str(span.index)] % span.size == 0
+            sizes.append(str(span.size) if plain else f"{self.scalar(span.stop)} - ({self.scalar(span.start)})")
+        return nodes.QueueBox(tensor=region.tensor, rank=self.scalar(tile_map.rank), low=low, sizes=tuple(sizes))
+
+    def _notify(self, tile_map: TileMap, grid: ChannelGrid) -> None:
+        rank = self.scalar(tile_map.rank)
+
+        def emit(channel: str, _: str) -> None:
+            self.writer.add(nodes.QueueNotify(rank=rank, channel=channel, stage=self.stage.number))
+
+        self._channels(tile_map, grid, emit)
+
+    def _wait(self, kind: str, region: Region) -> None:
+        grid = self.bound.channels[region.tensor, kind]
+        threshold = self.thresholds[region.tensor, kind]
+        rounds = f"((epoch - 1) // {grid.slots} + 1)" if grid.slots > 1 else "epoch"
+
+        def emit(channel: str, linear: str) -> None:
+            count = threshold if threshold is not None else f"THRESHOLDS_{region.tensor}_{kind}[rank][{linear}]"
+            self.writer.add(nodes.QueueWait(channel=channel, target=f"{count} * {rounds}", stage=self.stage.number))
+
+        self._channels(self.bound.tile_map(self.stage.name, region), grid, emit)
+
+    def _channels(self, tile_map: TileMap, grid: ChannelGrid, emit: Callable[[str, str], None]) -> None:
+        """Calls `emit(place in the pad, number in the grid)` for every channel of an access."""
+        terms: list[str] = []
+        loops: list[nodes.Loop] = []
+        for channels, step in zip(tile_map.channel_range(grid), strides(grid.counts), strict=True):
+            channel = self.scalar(channels.low, 6)
+            if channels.count != 1:
+                channel = self.writer.name("channel")
+                over = f"range({self.scalar(channels.low)}, {self.scalar(channels.high)})"
+                loops.append(nodes.Loop(index=channel, over=over))
+            if channel != "0":
+                terms.append(channel if step == 1 else f"{channel} * {step}")
+        slot = [f"(epoch - 1) % {grid.slots} * {grid.count}"] if grid.slots > 1 else []
+        place = " + ".join([*([str(grid.base)] if grid.base else []), *slot, *terms]) or "0"
+        with ExitStack() as around:
+            for loop in loops:
+                around.enter_context(self.writer.block(loop))
+            emit(place, " + ".join(terms) or "0")

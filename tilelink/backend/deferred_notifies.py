@@ -1,0 +1,84 @@
+"""Notifies of a tile that its program gives in the middle of its next product (lowering/clauses/defer_notify.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilelink.backend.nodes import Branch, Let, Node
+from tilelink.backend.nodes import Notify as NotifyNode
+from tilelink.backend.writer import Writer
+from tilelink.ir.program import Notify
+from tilelink.ir.visitor import closing_notifies
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.clauses.defer_notify import NOTIFY_STEP
+
+NONE = "tl.cast(-1, tl.int32)"
+
+
+@dataclass(kw_only=True)
+class Deferred:
+    """The closing notifies of one stage: what a program keeps of a tile, and where it gives them.
+
+    A program keeps the tile's number, -1 for none, and the channel of each notify. remote: the notifies by the identity
+    of their statements, with whether a copy engine waits for the counter.
+    """
+
+    stage: BoundStage
+    writer: Writer
+    remote: dict[int, bool]
+    tile: str = field(init=False)
+    channels: dict[int, str] = field(init=False)
+    statement: int = field(init=False, default=0)
+    """The number of the tile's statement that is rendered; those of the tile before are given in `stage.given_in`."""
+    given: bool = field(init=False, default=False)
+    """They have been rendered in a product."""
+
+    def __post_init__(self) -> None:
+        self.tile = self.writer.name("held_tile")
+        self.channels = {key: self.writer.name("held") for key in self.remote}
+
+    def in_product(self, step: str, block: int, extent: int) -> None:
+        """Gives them in a loop over a contracted axis, of which `step` is the first element of a step.
+
+        Not in one that stands in another loop, which would give them again and again.
+        """
+        elsewhere = self.statement != self.stage.given_in or self.writer.depth > 1
+        if self.given or elsewhere or extent <= NOTIFY_STEP * block:
+            return
+        self.given = True
+        condition = f"({step} == {NOTIFY_STEP * block}) & ({self.tile} >= 0)"
+        with self.writer.block(Branch(condition=condition)):
+            self.writer.add(*self._notifies())
+
+    def keep(self, statement: Notify, channel: str) -> None:
+        """Keeps a notify of the tile that ends here."""
+        self.writer.let(self.channels[id(statement)], f"dl.hold({channel})")
+        self.writer.let(self.tile, "dl.hold(tile)")
+
+    @property
+    def before(self) -> tuple[Node, ...]:
+        """Statements before the loop over tiles."""
+        return tuple(Let(name=name, value=NONE) for name in (self.tile, *self.channels.values()))
+
+    @property
+    def after(self) -> tuple[Node, ...]:
+        """Statements after the loop: the last tile has no next one."""
+        last = Branch(condition=f"{self.tile} >= 0")
+        last.body.extend(self._notifies())
+        return (last,)
+
+    def _notifies(self) -> list[Node]:
+        number = self.stage.number
+        return [
+            NotifyNode(
+                pad=None, channel=name, rank="rank", stage=number, remote=self.remote[key], waited=False, tile=self.tile
+            )
+            for key, name in self.channels.items()
+        ]
+
+
+def deferred(stage: BoundStage, writer: Writer, hosted: frozenset[tuple[str, str]]) -> Deferred:
+    """What is deferred of a stage whose schedule asks for it. hosted: signals that copy engines wait for."""
+    notifies = closing_notifies(stage.stage.body)
+    remote = {id(s): (s.region.tensor, s.kind) in hosted for s in notifies}
+    return Deferred(stage=stage, writer=writer, remote=remote)

@@ -1,0 +1,97 @@
+"""Stages that copy by the tensor memory accelerator: programs of one warp, in Gluon (lowering/clauses/tma_copy.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilelink.backend.context import Arg, BulkContext, FarContext
+from tilelink.backend.nodes import BoxAccess, CopyBoxes
+from tilelink.backend.shapes import strides
+from tilelink.backend.statements import Statements
+from tilelink.ir.program import Read, Region, Value
+from tilelink.lowering.bound import Boxes
+
+
+@dataclass(kw_only=True)
+class BulkStatements(Statements):
+    """Lowers the statements of a stage that copies so. Waits and notifies are those of other stages."""
+
+    kernel: str
+    boxes: Boxes
+    args: dict[str, Arg] = field(default_factory=dict[str, Arg])
+    """The descriptors that the kernel is passed, by parameter."""
+    far: list[FarContext] = field(default_factory=list[FarContext])
+
+    @property
+    def own(self) -> str:
+        """The name of the function that each of its programs runs."""
+        return f"_{self.kernel}"
+
+    def _write(self, region: Region, value: Value) -> None:
+        assert isinstance(value, Read)
+        boxes, writer = self.boxes, self.writer
+        corners = self._corner(value.region, load=True), self._corner(region, load=False)
+        step = writer.name("step")
+        box, number = writer.name("box"), writer.name("number")
+        writer.add(
+            CopyBoxes(
+                step=step, number=number, box=box, count=boxes.count, ahead=boxes.ahead, buffers=boxes.buffers,
+                source=self._access("load", value.region, self._place(corners[0], step)),
+                target=self._access("store", region, self._place(corners[1], number)),
+            )
+        )  # fmt: skip
+
+    def _corner(self, region: Region, *, load: bool) -> tuple[str, str]:
+        """Names of the row and column of a tile's first element, in its tensor seen as rows of its last dimension."""
+        addresses, writer = self.values.addresses, self.writer
+        tensor = addresses.bound.tensors[region.tensor]
+        spans = addresses.bound.tile_map(addresses.stage.name, region).spans
+        rows = tensor.size // tensor.shape[-1]
+        terms = [f"{tensor.name}_slot_number * {rows}"] if tensor.slots > 1 else []
+        for span, stride in zip(spans[:-1], strides(tensor.shape[:-1]), strict=True):
+            start = addresses.scalar(span.start, 6)
+            if start != "0":
+                terms.append(start if stride == 1 else f"{start} * {stride}")
+        row, column = writer.name("row"), writer.name("column")
+        writer.let(row, addresses.after_waits(region, " + ".join(terms) or "0", load=load))
+        writer.let(column, addresses.scalar(spans[-1].start))
+        return row, column
+
+    def _place(self, corner: tuple[str, str], number: str) -> str:
+        """Row and column of a box of the tile."""
+        (row, column), (down, wide), across = corner, self.boxes.box, self.boxes.across
+        if across == 1:
+            return f"{row} + {number} * {down}, {column}"
+        return f"{row} + {number} // {across} * {down}, {column} + {number} % {across} * {wide}"
+
+    def _access(self, what: str, region: Region, place: str) -> BoxAccess:
+        """Loads from or stores to a region, on a rank that is only known when it runs if it is another one."""
+        bound, stage = self.values.addresses.bound, self.values.addresses.stage.name
+        if region.rank is None:
+            name = self._descriptor(Arg(kind="boxes", name=region.tensor, block=self.boxes.box))
+            return BoxAccess(name=name, place=place)
+        args = [
+            Arg(kind="peer_boxes", name=region.tensor, block=self.boxes.box, owner=rank) for rank in range(bound.ranks)
+        ]
+        copies = tuple(map(self._descriptor, args))
+        far = FarContext(name=f"{self.own}_{what}_{region.tensor}", what=what, copies=copies)
+        if far not in self.far:
+            self.far.append(far)
+        peer = self.values.addresses.scalar(bound.tile_map(stage, region).rank)
+        return BoxAccess(name=far.name, place=place, peer=peer, copies=copies)
+
+    def _descriptor(self, arg: Arg) -> str:
+        self.args.setdefault(arg.parameter, arg)
+        return arg.parameter
+
+    def context(self) -> BulkContext:
+        """What the kernel's template is to know of its boxes."""
+        like = next(iter(self.args))
+        boxes = self.boxes
+        return BulkContext(
+            like=like,
+            box=boxes.box,
+            lanes=boxes.programs,
+            buffers=boxes.buffers,
+            far=tuple(self.far),
+        )

@@ -1,0 +1,43 @@
+"""The pipeline, top to bottom, and its ends: CPU ranks, GPUs, the simulator."""
+
+from tilelink.compiler.pipeline import (
+    PROGRAMS,
+    Dims,
+    Kernel,
+    Module,
+    Tables,
+    assembly,
+    bound,
+    check,
+    checked_tables,
+    compile,
+    library,
+    library_module,
+    load,
+    parse,
+    plan,
+    reference,
+    source,
+    source_of,
+)
+
+__all__ = [
+    "PROGRAMS",
+    "Dims",
+    "Kernel",
+    "Module",
+    "Tables",
+    "assembly",
+    "bound",
+    "check",
+    "checked_tables",
+    "compile",
+    "library",
+    "library_module",
+    "load",
+    "parse",
+    "plan",
+    "reference",
+    "source",
+    "source_of",
+]

@@ -1,0 +1,231 @@
+"""The end of the pipeline on CPU ranks: a verified program as a callable, and the memory that a plan's ranks need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilelink.backend import store
+from tilelink.backend.emit import Emitted
+from tilelink.errors import BindingError, ShapeError
+from tilelink.ir.program import ITEM_BYTES, Statement, Transfer
+from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import Bound
+from tilelink.planning.plan import Plan
+from tilelink.settings import settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from tilelink.runtime.job import Job, Layout, RunResult
+
+DEADLINE_S = 60.0
+"""Seconds that one wait of a CPU rank may take where nobody says otherwise."""
+LONGEST_S = 7 * 24 * 3600
+"""Seconds that anybody may say."""
+SIGNAL_BYTES = 4
+"""Of a counter."""
+
+Tensors = Mapping[str, "torch.Tensor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A compiled program: `kernel([{"x": ...}, ...])` takes and returns a dict of tensors for each rank."""
+
+    plan: Plan
+    emitted: Emitted
+    tables: Mapping[str, Any]
+
+    @property
+    def bound(self) -> Bound:
+        return self.plan.bound
+
+    @property
+    def source(self) -> str:
+        """The generated module."""
+        return self.emitted.text
+
+    @property
+    def path(self) -> Path:
+        """The file of the generated module, in the store; written again if somebody has cleared that."""
+        return store.save(self.emitted.text)
+
+    def __call__(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
+        """One launch: inputs[rank][name] -> outputs[rank][name]. Raises as `run` does."""
+        return [dict(own) for own in self.run([inputs]).outputs[0]]
+
+    def reference(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
+        """What one launch means: inputs[rank][name] -> outputs[rank][name]. Tables may be left out."""
+        complete = self._all_inputs(inputs)
+        from tilelink.reference.run import run
+
+        return [dict(own) for own in run(self.bound.source, complete, self.bound.numbers, dtype=self.bound.dtype)]
+
+    def run(
+        self,
+        launches: Sequence[Sequence[Tensors]],
+        *,
+        seed: int | None = None,
+        max_delay_s: float = 0.0,
+        trace: bool = False,
+        deadline_s: float | None = None,
+    ) -> RunResult:
+        """Launches back to back, without resets between them: launches[k][rank][name] -> outputs[k][rank][name].
+
+        seed, max_delay_s: random delays before waits, notifies and transfers, to provoke other interleavings.
+        trace: keep the events of every lane. deadline_s: seconds that one wait may take.
+        Raises BindingError, ShapeError or DtypeError for what does not fit, also into memory, RankError for a rank that
+        failed, DeadlineError for a wait that outlived its deadline.
+        """
+        from tilelink.runtime.cpu.client import run_cpu
+
+        inputs = tuple(map(self._all_inputs, launches))
+        self.require_memory(len(inputs))
+        deadline = _seconds("deadline_s", deadline_s) or settings().deadline or DEADLINE_S
+        _seconds("max_delay_s", max_delay_s)
+        return run_cpu(self._job(inputs, deadline_s=deadline, seed=seed, max_delay_s=max_delay_s, trace=trace))
+
+    def require_memory(self, launches: int = 1) -> None:
+        """Raises BindingError where a run of so many launches takes more memory than this machine has."""
+        once, each = self.bound.pad_size * SIGNAL_BYTES, 0
+        for tensor in self.bound.tensors.values():
+            size = prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
+            once += size * tensor.slots
+            each += size if tensor.decl.space in ("in", "out") else 0
+        wanted, there = self.bound.ranks * (once + each * launches), machine_memory()
+        if wanted > there:
+            message = f"{launches:,} launches on {self.bound.ranks} CPU ranks take {wanted:,} bytes"
+            hint = "take smaller sizes, or fewer ranks, launches or buffers"
+            raise BindingError(f"{message} of memory, and this machine has {there:,}", hint=hint)
+
+    def _job(self, inputs: tuple[tuple[Tensors, ...], ...], **options: Any) -> Job:
+        from tilelink.runtime.job import CpuKernel, Job
+
+        kernels = tuple(
+            CpuKernel(
+                name=one.name,
+                stream=one.kernel.stream,
+                position=one.kernel.position,
+                programs=one.kernel.programs,
+                copy_engine=one.kernel.on_copy_engine,
+                args=tuple((arg.kind, arg.name) for arg in one.args),
+            )
+            for one in self.emitted.kernels
+        )
+        return Job(source=self.path, kernels=kernels, layout=layout(self.plan), inputs=inputs, **options)
+
+    def _all_inputs(self, launch: Sequence[Tensors]) -> tuple[dict[str, torch.Tensor], ...]:
+        """The inputs of all ranks for one launch, checked."""
+        hint = "one mapping of names to tensors for each rank: inputs[rank][name]"
+        if not isinstance(launch, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
+            raise BindingError(f"inputs of a launch are a {type(launch).__name__}", hint=hint)
+        given = tuple(launch)
+        for own in given:
+            if not isinstance(own, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise BindingError(f"inputs of a rank are a {type(own).__name__}", hint=hint)
+        if len(given) != self.bound.ranks:
+            raise BindingError(f"inputs of {len(given)} ranks for a kernel of {self.bound.ranks}")
+        return tuple(self._inputs(rank, own) for rank, own in enumerate(given))
+
+    def _inputs(self, rank: int, given: Tensors) -> dict[str, torch.Tensor]:
+        """The inputs of one rank, checked, with the tables of the kernel."""
+        import torch
+
+        from tilelink.runtime.job import TORCH_DTYPES
+
+        tables = {name: torch.as_tensor(np.asarray(value)[rank]).int() for name, value in self.tables.items()}
+        wanted = [t for t in self.bound.tensors.values() if t.decl.space in ("in", "table")]
+        if unknown := sorted(given.keys() - {t.name for t in wanted}):
+            hint = f"the inputs are {', '.join(t.name for t in wanted)}"
+            raise BindingError(f"there is no input {unknown[0]!r}", hint=hint)
+        result: dict[str, torch.Tensor] = {}
+        for tensor in wanted:
+            value = given.get(tensor.name, tables.get(tensor.name))
+            if value is None:
+                raise BindingError(f"rank {rank} has no input {tensor.name!r}", location=tensor.decl.location)
+            if not isinstance(value, torch.Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+                what = f"input {tensor.name!r} of rank {rank} is a {type(value).__name__}"
+                raise BindingError(what, location=tensor.decl.location, hint="inputs are torch tensors")
+            if value.layout != torch.strided or value.is_nested or value.is_meta:
+                what = f"input {tensor.name!r} of rank {rank} is sparse, nested or without data"
+                raise BindingError(what, location=tensor.decl.location, hint="inputs are plain tensors: x.to_dense()")
+            if tuple(value.shape) != tensor.shape or value.dtype != TORCH_DTYPES[tensor.dtype]:
+                got = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+                message = f"input {tensor.name!r} of rank {rank} is {got}"
+                hint = f"it takes {list(tensor.shape)} {tensor.dtype}"
+                raise ShapeError(message, location=tensor.decl.location, hint=hint)
+            if tensor.name in tables and not torch.equal(value, tables[tensor.name]):
+                hint = "compile with the tables of the launch: its counters are laid out by them"
+                raise BindingError(f"table {tensor.name!r} of rank {rank} is not what was compiled", hint=hint)
+            result[tensor.name] = _alone(value.detach().cpu().contiguous())
+        return result
+
+
+def machine_memory() -> int:
+    """Bytes of memory of this machine, whoever uses them."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _seconds(name: str, given: float | None) -> float | None:
+    """Raises BindingError for what is no number of seconds that a wait can last."""
+    if given is None or (isinstance(given, Real) and 0 <= given <= LONGEST_S):
+        return given
+    raise BindingError(f"{name} is {given!r}", hint=f"a number of seconds, from 0 to {LONGEST_S}")
+
+
+def _alone(value: torch.Tensor) -> torch.Tensor:
+    """The tensor in memory of its own size: with a view all that it is a view of would be sent to the ranks."""
+    return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
+
+
+def layout(plan: Plan) -> Layout:
+    """The memory of a plan's ranks, as the runtimes take it."""
+    from tilelink.runtime.job import GridLayout, Layout, TensorLayout
+
+    bound = plan.bound
+    tensors = tuple(
+        TensorLayout(
+            name=t.name,
+            number=t.number,
+            space=t.decl.space,
+            symmetric=t.decl.symmetric,
+            shape=t.shape,
+            dtype=t.dtype,
+            slots=t.slots,
+        )
+        for t in bound.tensors.values()
+    )
+    grids = tuple(
+        GridLayout(
+            tensor=g.tensor,
+            kind=g.kind,
+            base=g.base,
+            counts=g.counts,
+            slots=g.slots,
+            thresholds=plan.thresholds[key].reshape(bound.ranks, -1),
+        )
+        for key, g in bound.channels.items()
+    )
+    return Layout(
+        ranks=bound.ranks,
+        tensors=tensors,
+        grids=grids,
+        pad_size=bound.pad_size,
+        entered_base=bound.entered_base,
+        finished_base=bound.finished_base,
+        stages=tuple(bound.stages),
+        pulls=frozenset(s.number for s in bound.stages.values() if any(map(_pulls, statements(s.stage.body)))),
+    )
+
+
+def _pulls(statement: Statement) -> bool:
+    """Whether a statement fetches a region to the own rank."""
+    return isinstance(statement, Transfer) and statement.mode != "push" and statement.target.rank is None

@@ -1,0 +1,394 @@
+"""The pipeline, top to bottom: text -> program -> bound -> plan -> verified -> source -> run.
+
+This is the one module that knows every layer. Nothing runs that the verifier has not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from tilelink import files
+from tilelink.backend import store
+from tilelink.backend.context import signature
+from tilelink.backend.emit import emit
+from tilelink.compiler.cpu import Kernel, Tensors, layout
+from tilelink.errors import (
+    AccountingError,
+    BindingError,
+    ParseError,
+    ProgressError,
+    ShapeError,
+    UnknownNameError,
+    UnknownTargetError,
+    did_you_mean,
+)
+from tilelink.frontend.checker import check
+from tilelink.frontend.parser import parse_text
+from tilelink.ir.depth import deep
+from tilelink.ir.program import Program, require_program
+from tilelink.ir.scalar import Int
+from tilelink.lowering.bind import bind
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.shared_memory import check_memory
+from tilelink.lowering.transform import number_of
+from tilelink.planning.plan import Plan, make_plan
+from tilelink.scheduling.schedule import Schedule
+from tilelink.settings import settings
+from tilelink.target import Target
+from tilelink.target import target as named_target
+from tilelink.verifier import verify
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import ProcessGroup
+
+    from tilelink.runtime.cuda.kernel import GpuKernel
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+
+Dims = Mapping[str, int | float | bool]
+Tables = Mapping[str, Any]
+
+
+# Programs ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module:
+    """What a `.tl` file declares."""
+
+    file: str
+    programs: tuple[Program, ...]
+    schedules: tuple[Schedule, ...]
+
+    def program(self, name: str | None = None) -> Program:
+        """The program of that name; None: the one that is named like the file, or the only one.
+
+        Raises UnknownNameError with the names that there are.
+        """
+        names = ", ".join(p.name for p in self.programs)
+        found = [p for p in self.programs if name in (None, p.name)]
+        if name is None and len(found) > 1:
+            found = [p for p in found if p.name == Path(self.file).stem] or found
+        if not found:
+            what = f"no program {name!r} in {self.file}" if name else f"no program in {self.file}"
+            raise UnknownNameError(what, hint=f"its programs are {names}" if names else "program NAME(...):")
+        if len(found) > 1:
+            raise UnknownNameError(f"{self.file} has several programs", hint=f"choose one by its name: {names}")
+        return found[0]
+
+    def schedules_of(self, program: Program) -> tuple[Schedule, ...]:
+        """The schedules that the file has for a program."""
+        return tuple(s for s in self.schedules if s.program == program.name)
+
+    def schedule(self, name: str, program: Program) -> Schedule:
+        """The schedule of that name for a program. Raises UnknownNameError with the names that there are."""
+        of_program = self.schedules_of(program)
+        for schedule in of_program:
+            if schedule.name == name:
+                return schedule
+        names = ", ".join(s.name for s in of_program) or "none"
+        raise UnknownNameError(f"no schedule {name!r} for {program.name}", hint=f"{self.file} has {names}")
+
+
+def load(name: str | Path) -> Module:
+    """The programs and schedules of a `.tl` file, or of the operator library by file or program name.
+
+    A program of the library found by its own name comes alone. Raises UnknownNameError for neither a file nor a name
+    of the library, ParseError and its kin for a file that is not in the language.
+    """
+    path = Path(name)
+    if files.is_file(path):
+        if path.suffix == ".py":
+            hint = "run it with Python; print(program) is the text of a program, for a file of its own"
+            raise ParseError(f"{name} is Python, not a text of programs", hint=hint)
+        try:
+            return _parse_file(path)
+        except UnicodeDecodeError:
+            raise ParseError(f"{name} is not text", hint="programs are UTF-8 text; save the file as such") from None
+        except OSError as error:
+            hint = "see that it can be read, or write its text to another file"
+            raise ParseError(f"{name} cannot be read: {files.reason(error)}", hint=hint) from None
+    try:
+        return library_module(str(name))
+    except UnknownNameError as error:
+        what = f"{name} is {kind}" if (kind := files.kind(path)) else f"no file {str(name)!r}"
+        raise UnknownNameError(what, hint=error.hint) from None
+
+
+def library_module(name: str) -> Module:
+    """The file of the operator library that has a name, else its program of that name alone, whatever the folder holds.
+
+    Raises UnknownNameError for a name that the library has not.
+    """
+    if (own := PROGRAMS / f"{name}.tl") in _library_files():
+        return _parse_file(own)  # most names are files': no need to read all of them
+    known = library()
+    for module in known:
+        for program in module.programs:
+            if program.name == name:
+                return Module(file=module.file, programs=(program,), schedules=module.schedules_of(program))
+    names = sorted({p.name for m in known for p in m.programs} | {Path(m.file).stem for m in known})
+    hint = did_you_mean(name, names) or f"write a path, or a name of the library: {', '.join(names)}"
+    raise UnknownNameError(f"no program {name!r} in the library", hint=hint)
+
+
+def library() -> tuple[Module, ...]:
+    """The operator library."""
+    return tuple(map(_parse_file, _library_files()))
+
+
+def _library_files() -> list[Path]:
+    return sorted(PROGRAMS.glob("*.tl"))
+
+
+def _parse_file(path: Path) -> Module:
+    return parse(files.read(path).decode("utf-8-sig"), str(path))  # some editors write a mark before the text
+
+
+def parse(text: str, file: str = "<text>") -> Module:
+    """The programs and schedules of a text; `file` names it in errors."""
+    return _parsed(text, file)
+
+
+@lru_cache(maxsize=64)  # nothing of a module can be changed, so one text in one file is one module
+def _parsed(text: str, file: str) -> Module:
+    found = parse_text(text, file)
+    return Module(file=file, programs=tuple(found.programs), schedules=tuple(found.schedules))
+
+
+def reference(
+    program: Program, inputs: Sequence[Tensors], *, dims: Dims, dtype: str = "f32"
+) -> list[dict[str, torch.Tensor]]:
+    """What a program means: inputs[rank][name] -> outputs[rank][name], on torch tensors and without any schedule.
+
+    Every index is one tile, unless it is used as a number. Raises what is wrong with that: a program may be safe with
+    smaller tiles alone, as where a step waits for the one before it along such an index.
+    """
+    from tilelink.reference.run import run
+
+    require_program(program)
+    try:
+        return [dict(own) for own in run(program, inputs, dims, dtype=dtype)]
+    except (AccountingError, ProgressError) as error:
+        hint = "a schedule with smaller tiles may be safe for all that: compare its results with your own reference"
+        message = f"the reference, in which every index is one tile, cannot follow: {error.message}"
+        raise type(error)(message, location=error.location, hint=hint) from None
+
+
+# Plans -------------------------------------------------------------------------------------------------------
+
+
+def bound(
+    program: Program,
+    schedule: Schedule | None = None,
+    *,
+    ranks: int,
+    dims: Dims,
+    dtype: str = "f32",
+    target: str | Target = "cpu",
+    on_step: Callable[[str, Bound], None] | None = None,
+) -> Bound:
+    """A program with a schedule (None: the defaults), its dimensions and parameters, ranks, element type and target.
+
+    on_step: is called with the name of each pass and the program after it (tilelink/lowering/passes.py).
+
+    Raises BindingError for dimensions without a value, ScheduleError for a schedule that does not fit,
+    TileSizeError for tiles that a processor cannot hold.
+    """
+    machine = named_target(target) if isinstance(target, str) else target
+    result = bind(check(program), schedule, dims, ranks, machine, dtype, on_step)
+    check_memory(result)
+    return result
+
+
+@deep()
+def plan(
+    program: Program,
+    schedule: Schedule | None = None,
+    *,
+    ranks: int,
+    dims: Dims,
+    dtype: str = "f32",
+    target: str | Target = "cpu",
+    tables: Tables | None = None,
+) -> Plan:
+    """Every tile task of every rank, verified. tables: name -> int array [ranks, *shape] of the dynamic mappings.
+
+    Raises what `bound` raises, BindingError and ShapeError for tables that do not fit, and VerificationError for a plan
+    that is not safe.
+    """
+    numbers = bound(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target)
+    result = make_plan(numbers, checked_tables(numbers, tables or {}))
+    verify(result)
+    return result
+
+
+def checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:
+    """The tables as arrays: each has integers of its shape and below its bound, for kernels read them unchecked.
+
+    Raises BindingError and ShapeError.
+    """
+    if not isinstance(tables, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
+        raise BindingError(f"tables are a {type(tables).__name__}", hint="tables={name: integers}")
+    arrays: dict[str, Any] = {}
+    wanted = {t.decl.name: t for t in numbers.tensors.values() if t.decl.space == "table"}
+    if unknown := sorted(tables.keys() - wanted.keys()):
+        raise BindingError(f"there is no table {unknown[0]!r}", hint=f"its tables are {', '.join(wanted) or 'none'}")
+    for name, table in wanted.items():
+        shape = (numbers.ranks, *table.shape)
+        where, hint = table.decl.location, f"tables={{{name!r}: integers, shape {list(shape)}}}"
+        if name not in tables:
+            raise BindingError(f"table {name!r} has no value", location=where, hint=hint)
+        try:
+            values = arrays[name] = np.asarray(tables[name])
+        except (ValueError, TypeError, RuntimeError) as error:  # rows of several lengths, tensors without data
+            raise BindingError(f"table {name!r} is no array: {error}", location=where, hint=hint) from error
+        if values.shape != shape:
+            raise ShapeError(f"table {name!r} is {list(values.shape)}", location=where, hint=hint)
+        if values.dtype.kind not in "iu":
+            raise BindingError(f"table {name!r} is {values.dtype}", location=where, hint=hint)
+        limit = number_of(table.decl.bound or Int(value=1), numbers.numbers, numbers.ranks)
+        wrong = values[(values < 0) | (values >= limit)]
+        if wrong.size:
+            raise BindingError(f"table {name!r} has {wrong[0]}", location=where, hint=f"its values are in [0, {limit})")
+    return arrays
+
+
+def source(
+    program: Program,
+    schedule: Schedule | None = None,
+    *,
+    ranks: int,
+    dims: Dims,
+    dtype: str = "f32",
+    target: str | Target = "cpu",
+    tables: Tables | None = None,
+    dialect: str = "triton",
+) -> str:
+    """The generated module of a verified plan.
+
+    dialect: "triton", stock Triton with this package's device library, which `compile` runs; or "triton_dist", the same
+    kernels against Triton-distributed's compiler and language, for NVIDIA's processors: the caller launches them, with
+    tensors and a zeroed int64 signal pad in the symmetric memory of NVSHMEM, and signals entries and ends of launches.
+    Raises what `plan` raises, and EmitError for what the dialect cannot express.
+    """
+    verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target, tables=tables)
+    return source_of(verified, dialect)
+
+
+def source_of(verified: Plan, dialect: str = "triton") -> str:
+    """The generated module of a plan that was verified. Raises EmitError for what no kernel can express."""
+    return emit(verified.bound, verified.thresholds, dialect=dialect).text
+
+
+@overload
+def compile(
+    program: Program,
+    schedule: Schedule | None = None,
+    *,
+    ranks: int,
+    dims: Dims,
+    dtype: str = "f32",
+    device: Literal["cpu"] = "cpu",
+    target: str | Target | None = None,
+    tables: Tables | None = None,
+    trace: bool = False,
+) -> Kernel: ...
+
+
+@overload
+def compile(
+    program: Program,
+    schedule: Schedule | None = None,
+    *,
+    dims: Dims,
+    dtype: str = "f32",
+    device: Literal["cuda"],
+    group: ProcessGroup | None = None,
+    ranks: int | None = None,
+    target: str | Target | None = None,
+    tables: Tables | None = None,
+    deadline_s: float | None = None,
+    trace: bool = False,
+) -> GpuKernel: ...
+
+
+def compile(
+    program: Program,
+    schedule: Schedule | None = None,
+    *,
+    dims: Dims,
+    ranks: int | None = None,
+    dtype: str = "f32",
+    device: str = "cpu",
+    target: str | Target | None = None,
+    tables: Tables | None = None,
+    group: ProcessGroup | None = None,
+    deadline_s: float | None = None,
+    trace: bool = False,
+) -> Kernel | GpuKernel:
+    """A verified program that runs. cpu: on `ranks` processes of this machine. cuda: on this rank of a group of GPUs.
+
+    tables: the values of the program's tables, int [ranks, *shape]; they hold for every launch of the kernel, whose
+    counters are laid out by them. group: of torch.distributed, None for all ranks; every rank of it calls this, in the
+    same order. deadline_s, on GPUs: seconds that one wait may take (None: TILELINK_DEADLINE, or for ever); with a
+    deadline each launch is waited for. trace: launches are measured from inside the kernels, which are other ones then
+    (`spans` of what `run` returns; on GPUs `timeline`, and there is always a deadline).
+    Raises what `plan` raises, BindingError for a device that there is not, RankError for ranks that differ.
+    """
+    if device == "cuda":
+        from tilelink.compiler.cuda import gpu_kernel
+        from tilelink.runtime.cuda.device import current_target, group_of
+
+        members = group_of(group, ranks)
+        gpu = target or current_target(members)
+        verified = plan(program, schedule, ranks=members.size(), dims=dims, dtype=dtype, target=gpu, tables=tables)
+        deadline = deadline_s or settings().deadline
+        return gpu_kernel(verified, layout(verified), members, tables or {}, deadline, trace)
+    if device != "cpu" or ranks is None:
+        hint = "device cpu needs ranks, and runs the same generated kernels in Triton's interpreter; the other is cuda"
+        raise BindingError(f"there is no runtime for device {device!r} with {ranks} ranks", hint=hint)
+    verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target or "cpu", tables=tables)
+    emitted = emit(verified.bound, verified.thresholds, dialect="traced" if trace else "triton")
+    return Kernel(plan=verified, emitted=emitted, tables=dict(tables or {}))
+
+
+def assembly(
+    program: Program,
+    schedule: Schedule | None = None,
+    *,
+    ranks: int,
+    dims: Dims,
+    dtype: str = "bf16",
+    target: str | Target = "sm_90",
+    tables: Tables | None = None,
+) -> str:
+    """The generated kernels compiled for a GPU, which need not be there: PTX, or AMD's assembly for an AMD target.
+
+    Raises what `plan` raises, UnknownTargetError for the CPU, SettingsError where TRITON_INTERPRET is set.
+    """
+    from tilelink.runtime.cuda.assembly import KernelSource, assemble
+
+    machine = named_target(target) if isinstance(target, str) else target
+    if machine.kind == "cpu":
+        raise UnknownTargetError("kernels are interpreted on the CPU, not compiled", hint="compile for sm_90, say")
+    verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=machine, tables=tables)
+    emitted = emit(verified.bound, verified.thresholds)
+    kernels = [
+        KernelSource(
+            name=one.name,
+            types=signature(one, verified.bound),
+            warps=one.warps,
+            stages=one.kernel.stages,
+        )
+        for one in emitted.kernels
+        if not one.kernel.on_copy_engine
+    ]
+    return assemble(store.save(emitted.text), kernels, machine)

@@ -1,0 +1,159 @@
+"""The device library: functions for kernels, on stock Triton, compiled or interpreted.
+
+Generated kernels say `from tilelink import device as dl` and call `dl.wait`, `dl.notify`, ... A name means the
+same in both modes: compiled for NVIDIA or AMD it is a `@triton.jit` function (compiled.py), in Triton's interpreter
+(TRITON_INTERPRET=1 when triton was imported) a plain Python function (interpreted.py) that reports to monitor.py.
+
+A kernel's rank and number of ranks are its own run-time arguments, so that one binary serves every rank; there is
+no device-side state to ask for them. Puts and gets go through peer pointers, inside one node: what needs NVSHMEM's
+bitcode (puts between nodes) is not here.
+
+pointers    symm_at, remote_ptr
+launches    enter, leave, launch_number, tell_finished, begin_copies, count_program
+signals     wait, wait_all, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read, fence, quiet
+copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
+tracing     trace_lane, tile_begin, tile_end, transfer_begin, transfer
+scopes      BLOCK, WARP
+integers    mod, floordiv
+tile math   cast, dot, sigmoid, silu, tanh, gelu, gelu_tanh, relu, rsqrt, maximum, minimum, reduce_max, reduce_min,
+            attend_begin, attend_step, attend_finish
+"""
+
+from tilelink.device.mode import BLOCK, INTERPRETED, WARP
+
+if INTERPRETED:
+    from tilelink.device.interpreted import (
+        consume_token,
+        fence,
+        hold,
+        notify,
+        notify_each,
+        publish,
+        quiet,
+        signal_add,
+        signal_read,
+        signal_set,
+        symm_at,
+        tile_begin,
+        tile_end,
+        transfer,
+        transfer_begin,
+        wait,
+        wait_all,
+    )
+else:
+    from tilelink.device.compiled import (
+        consume_token,
+        fence,
+        hold,
+        notify,
+        notify_each,
+        publish,
+        quiet,
+        signal_add,
+        signal_read,
+        signal_set,
+        symm_at,
+        tile_begin,
+        tile_end,
+        transfer,
+        transfer_begin,
+        wait,
+        wait_all,
+    )
+
+from tilelink.device.attention import attend_begin, attend_finish, attend_step
+from tilelink.device.copies import (
+    SIGNAL_ADD,
+    SIGNAL_SET,
+    getmem,
+    getmem_block,
+    putmem,
+    putmem_block,
+    putmem_signal,
+    putmem_signal_block,
+    remote_ptr,
+)
+from tilelink.device.handshake import (
+    begin_copies,
+    count_program,
+    enter,
+    launch_number,
+    leave,
+    tell_finished,
+)
+from tilelink.device.numeric import (
+    cast,
+    dot,
+    floordiv,
+    gelu,
+    gelu_tanh,
+    maximum,
+    minimum,
+    mod,
+    reduce_max,
+    reduce_min,
+    relu,
+    rsqrt,
+    sigmoid,
+    silu,
+    tanh,
+)
+from tilelink.device.tracing import trace_lane
+
+__all__ = [
+    "INTERPRETED",
+    "symm_at",
+    "remote_ptr",
+    "enter",
+    "leave",
+    "launch_number",
+    "tell_finished",
+    "begin_copies",
+    "count_program",
+    "wait",
+    "wait_all",
+    "consume_token",
+    "hold",
+    "notify",
+    "notify_each",
+    "signal_add",
+    "signal_set",
+    "signal_read",
+    "fence",
+    "quiet",
+    "publish",
+    "putmem",
+    "getmem",
+    "putmem_signal",
+    "putmem_block",
+    "getmem_block",
+    "putmem_signal_block",
+    "SIGNAL_SET",
+    "SIGNAL_ADD",
+    "BLOCK",
+    "WARP",
+    "trace_lane",
+    "tile_begin",
+    "tile_end",
+    "transfer_begin",
+    "transfer",
+    "mod",
+    "floordiv",
+    "cast",
+    "dot",
+    "sigmoid",
+    "silu",
+    "tanh",
+    "gelu",
+    "gelu_tanh",
+    "relu",
+    "rsqrt",
+    "maximum",
+    "minimum",
+    "reduce_max",
+    "reduce_min",
+    "attend_begin",
+    "attend_step",
+    "attend_finish",
+]

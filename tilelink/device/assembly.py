@@ -1,0 +1,301 @@
+# pyright: basic
+"""The assembly behind signals. Every rule that a signal must keep is in these texts; tests look for them in the PTX.
+
+They are constexpr globals: Triton hashes those into a kernel's cache key, so a changed text is a new binary.
+
+* notify: every thread of the program arrives at a barrier, then one thread releases; a release by one thread alone
+  would publish its own stores and nobody else's. Before that, TMA stores (the asynchronous proxy) are waited for
+  until they are *written*, hence wait_group without .read, and fenced against the ordinary proxy.
+* wait: one thread polls with acquire, then the barrier lets the others go, then a proxy fence for TMA loads.
+  The difference of counter and target is compared with zero: counters only grow, and this survives their wrapping.
+* the result of each text is a zero that the compiler cannot know. Added to the coordinates of a load it is a data
+  dependence, the only thing that keeps a software-pipelined loop from loading before it waits.
+* traces: thread 0 writes them, so that a lane needs no atomics and the others do not wait for its loads.
+* publish: the same barrier and fence between a program's own stores and its loads.
+* `bar.sync` is inside the text: Triton's own barrier operation in a loop switches off the loop's pipelining.
+
+Labels and registers are local to the braces, so a text may appear any number of times in a kernel.
+
+Texts are written for the threads of a scope: all of a block, or the one warp that a program is where a block has
+several programs. Their fields are {thread}, the number of a thread, {threads}, how many there are, {barrier}, which
+waits for them, and what a text says of its own.
+"""
+
+from typing import NamedTuple
+
+import triton.language as tl
+
+from tilelink.device.spans import BEGUN, CAPACITY, COUNT, HEAD, RECORD
+
+
+class Threads(NamedTuple):
+    """The threads of a program, as PTX names them."""
+
+    thread: str
+    threads: str
+    barrier: str
+
+
+BLOCK_THREADS = Threads(thread="%tid.x", threads="%ntid.x", barrier="bar.sync 0;")
+WARP_THREADS = Threads(thread="%laneid", threads="32", barrier="bar.warp.sync 0xffffffff;")
+
+
+def _of(threads: Threads, text: str, **fields: str) -> tl.constexpr:
+    """A text for the threads of a scope."""
+    return tl.constexpr(text.format(**threads._asdict(), **fields))
+
+
+# $0 token, $1 counter, $2 target
+_POLL = """{{
+.reg .pred %p; .reg .b32 %v;
+mov.u32 %v, {thread};
+setp.ne.u32 %p, %v, 0;
+@%p bra DONE;
+POLL:
+ld.acquire.sys.global.b32 %v, [$1];
+sub.s32 %v, %v, $2;
+setp.lt.s32 %p, %v, 0;
+@%p bra POLL;
+DONE:
+{barrier}
+{after}
+mov.u32 $0, 0;
+}}"""
+
+# $0 token, $1 first counter, $2 target, $3 counters, $4 from one to the next: the threads share them out, so that none
+# waits behind another
+_POLL_ALL = """{{
+.reg .pred %p; .reg .b32 %i, %v; .reg .b64 %at;
+mov.u32 %i, {thread};
+NEXT:
+setp.ge.u32 %p, %i, $3;
+@%p bra DONE;
+mul.lo.u32 %v, %i, $4;
+mul.wide.u32 %at, %v, 4;
+add.s64 %at, %at, $1;
+POLL:
+ld.acquire.sys.global.b32 %v, [%at];
+sub.s32 %v, %v, $2;
+setp.lt.s32 %p, %v, 0;
+@%p bra POLL;
+mov.u32 %v, {threads};
+add.u32 %i, %i, %v;
+bra NEXT;
+DONE:
+{barrier}
+{after}
+mov.u32 $0, 0;
+}}"""
+
+# $3 debug block: budget in ns, tripped, stage, tile, channel, seen, expected, program; $4 stage, $5 tile, $6 channel.
+# The first wait of a rank that outlives the budget writes the block; once it is tripped, every wait gives up at once.
+_POLL_WITH_DEADLINE = """{{
+.reg .pred %p; .reg .b32 %v, %d; .reg .b64 %start, %now, %budget, %word;
+mov.u32 %v, {thread};
+setp.ne.u32 %p, %v, 0;
+@%p bra DONE;
+ld.global.b64 %budget, [$3];
+mov.u64 %start, %globaltimer;
+POLL:
+ld.acquire.sys.global.b32 %v, [$1];
+sub.s32 %d, %v, $2;
+setp.lt.s32 %p, %d, 0;
+@!%p bra DONE;
+ld.relaxed.sys.global.b64 %word, [$3+8];
+setp.ne.s64 %p, %word, 0;
+@%p bra DONE;
+mov.u64 %now, %globaltimer;
+sub.s64 %now, %now, %start;
+setp.lt.s64 %p, %now, %budget;
+@%p bra POLL;
+mov.u64 %now, 0;
+mov.u64 %word, 1;
+atom.relaxed.sys.global.cas.b64 %word, [$3+8], %now, %word;
+setp.ne.s64 %p, %word, 0;
+@%p bra DONE;
+cvt.s64.s32 %word, $4;
+st.global.b64 [$3+16], %word;
+cvt.s64.s32 %word, $5;
+st.global.b64 [$3+24], %word;
+cvt.s64.s32 %word, $6;
+st.global.b64 [$3+32], %word;
+cvt.s64.s32 %word, %v;
+st.global.b64 [$3+40], %word;
+cvt.s64.s32 %word, $2;
+st.global.b64 [$3+48], %word;
+mov.u32 %v, %ctaid.x;
+cvt.u64.u32 %word, %v;
+st.global.b64 [$3+56], %word;
+DONE:
+{barrier}
+{after}
+mov.u32 $0, 0;
+}}"""
+
+# $0 token, $1 signal, $2 value
+_SIGNAL = """{{
+.reg .pred %p; .reg .b32 %v;
+{before}
+{barrier}
+mov.u32 %v, {thread};
+setp.eq.u32 %p, %v, 0;
+@%p {operation};
+mov.u32 $0, 0;
+}}"""
+
+# $1 lane, $2 kind; how a lane lies in memory is in runtime/spans.py
+_TRACE_BEGIN = f"""{{{{
+.reg .pred %p; .reg .b32 %v; .reg .b64 %now, %at;
+mov.u32 %v, {{thread}};
+setp.ne.u32 %p, %v, 0;
+@%p bra DONE;
+mul.wide.u32 %at, $2, 8;
+add.s64 %at, %at, $1;
+mov.u64 %now, %globaltimer;
+st.global.b64 [%at+{8 * BEGUN}], %now;
+DONE:
+mov.u32 $0, 0;
+}}}}"""
+
+# $1 lane, $2 kind, $3 stage, $4 tile, $5 and $6 what the kind says more; what finds no room is only counted
+_TRACE_END = f"""{{{{
+.reg .pred %p; .reg .b32 %v; .reg .b64 %now, %begin, %count, %room, %at, %next, %what, %more;
+{{before}}
+mov.u32 %v, {{thread}};
+setp.ne.u32 %p, %v, 0;
+@%p bra DONE;
+mov.u64 %now, %globaltimer;
+mul.wide.u32 %at, $2, 8;
+add.s64 %at, %at, $1;
+ld.global.b64 %begin, [%at+{8 * BEGUN}];
+ld.global.b64 %count, [$1+{8 * COUNT}];
+ld.global.b64 %room, [$1+{8 * CAPACITY}];
+add.s64 %next, %count, 1;
+st.global.b64 [$1+{8 * COUNT}], %next;
+setp.ge.s64 %p, %count, %room;
+@%p bra DONE;
+mul.lo.s64 %at, %count, {8 * RECORD};
+add.s64 %at, %at, $1;
+shl.b32 %v, $3, 8;
+or.b32 %v, %v, $2;
+mov.b64 %what, {{{{%v, $4}}}};
+mov.b64 %more, {{{{$5, $6}}}};
+st.global.b64 [%at+{8 * HEAD}], %what;
+st.global.b64 [%at+{8 * HEAD + 8}], %more;
+st.global.b64 [%at+{8 * HEAD + 16}], %begin;
+st.global.b64 [%at+{8 * HEAD + 24}], %now;
+DONE:
+mov.u32 $0, 0;
+}}}}"""
+
+# The word is the whole message, so nothing is released with it: a fence would take longer in one direction.
+# $1 own word, $2 the peer's word, $3 where (sent, the peer's time, received) go, $4 the time at which to give up
+PING = tl.constexpr("""{
+.reg .pred %p; .reg .b32 %v; .reg .b64 %sent, %now, %word;
+mov.u32 %v, %tid.x;
+setp.ne.u32 %p, %v, 0;
+@%p bra DONE;
+mov.u64 %word, 1;
+mov.u64 %sent, %globaltimer;
+st.relaxed.sys.global.b64 [$2], %word;
+POLL:
+ld.relaxed.sys.global.b64 %word, [$1];
+mov.u64 %now, %globaltimer;
+setp.ne.s64 %p, %word, 0;
+@%p bra CAME;
+setp.lt.s64 %p, %now, $4;
+@%p bra POLL;
+bra DONE;
+CAME:
+st.global.b64 [$3], %sent;
+st.global.b64 [$3+8], %word;
+st.global.b64 [$3+16], %now;
+DONE:
+bar.sync 0;
+mov.u32 $0, 0;
+}""")
+
+# $1 own word, $2 the peer's word, $3 the time at which to give up
+PONG = tl.constexpr("""{
+.reg .pred %p; .reg .b32 %v; .reg .b64 %now, %word;
+mov.u32 %v, %tid.x;
+setp.ne.u32 %p, %v, 0;
+@%p bra DONE;
+POLL:
+ld.relaxed.sys.global.b64 %word, [$1];
+mov.u64 %now, %globaltimer;
+setp.ne.s64 %p, %word, 0;
+@%p bra CAME;
+setp.lt.s64 %p, %now, $3;
+@%p bra POLL;
+bra DONE;
+CAME:
+st.relaxed.sys.global.b64 [$2], %now;
+DONE:
+bar.sync 0;
+mov.u32 $0, 0;
+}""")
+
+_FENCE_PROXY = "fence.proxy.async.global;"
+_STORES_DONE = "cp.async.bulk.wait_group 0;\nfence.proxy.async.global;"
+_ADD = "red.release.{scope}.global.add.u32 [$1], $2"
+_SET = "st.release.{scope}.global.b32 [$1], $2"
+
+
+POLL = _of(BLOCK_THREADS, _POLL, after="")
+POLL_TMA = _of(BLOCK_THREADS, _POLL, after=_FENCE_PROXY)
+POLL_ALL = _of(BLOCK_THREADS, _POLL_ALL, after="")
+POLL_ALL_TMA = _of(BLOCK_THREADS, _POLL_ALL, after=_FENCE_PROXY)
+POLL_DEADLINE = _of(BLOCK_THREADS, _POLL_WITH_DEADLINE, after="")
+POLL_DEADLINE_TMA = _of(BLOCK_THREADS, _POLL_WITH_DEADLINE, after=_FENCE_PROXY)
+TRACE_BEGIN = _of(BLOCK_THREADS, _TRACE_BEGIN)
+TRACE_END = _of(BLOCK_THREADS, _TRACE_END, before="")
+TRACE_END_ALL = _of(BLOCK_THREADS, _TRACE_END, before=BLOCK_THREADS.barrier)
+
+ADD_GPU = _of(BLOCK_THREADS, _SIGNAL, before="", operation=_ADD.format(scope="gpu"))
+ADD_SYS = _of(BLOCK_THREADS, _SIGNAL, before="", operation=_ADD.format(scope="sys"))
+ADD_GPU_TMA = _of(BLOCK_THREADS, _SIGNAL, before=_STORES_DONE, operation=_ADD.format(scope="gpu"))
+ADD_SYS_TMA = _of(BLOCK_THREADS, _SIGNAL, before=_STORES_DONE, operation=_ADD.format(scope="sys"))
+SET_GPU = _of(BLOCK_THREADS, _SIGNAL, before="", operation=_SET.format(scope="gpu"))
+SET_SYS = _of(BLOCK_THREADS, _SIGNAL, before="", operation=_SET.format(scope="sys"))
+SET_GPU_TMA = _of(BLOCK_THREADS, _SIGNAL, before=_STORES_DONE, operation=_SET.format(scope="gpu"))
+SET_SYS_TMA = _of(BLOCK_THREADS, _SIGNAL, before=_STORES_DONE, operation=_SET.format(scope="sys"))
+
+BARRIER = tl.constexpr("bar.sync 0;\nmov.u32 $0, 0;")
+BARRIER_TMA = tl.constexpr(f"bar.sync 0;\n{_FENCE_PROXY}\nmov.u32 $0, 0;")
+HOLD = tl.constexpr("mov.u32 $0, $1;")
+READ = tl.constexpr("ld.acquire.sys.global.b32 $0, [$1];")
+FENCE = tl.constexpr("fence.acq_rel.sys; mov.u32 $0, 0;")
+QUIET_TMA = tl.constexpr("cp.async.bulk.wait_group 0; fence.proxy.async.global; fence.acq_rel.sys; mov.u32 $0, 0;")
+
+
+# Programs of one warp copy by the tensor memory accelerator, so theirs are all of that kind.
+WARP_POLL = _of(WARP_THREADS, _POLL, after=_FENCE_PROXY)
+WARP_POLL_ALL = _of(WARP_THREADS, _POLL_ALL, after=_FENCE_PROXY)
+WARP_POLL_DEADLINE = _of(WARP_THREADS, _POLL_WITH_DEADLINE, after=_FENCE_PROXY)
+WARP_ADD_GPU = _of(WARP_THREADS, _SIGNAL, before=_STORES_DONE, operation=_ADD.format(scope="gpu"))
+WARP_ADD_SYS = _of(WARP_THREADS, _SIGNAL, before=_STORES_DONE, operation=_ADD.format(scope="sys"))
+WARP_PUBLISH = tl.constexpr(f"{_STORES_DONE}\n{WARP_THREADS.barrier}\nmov.u32 $0, 0;")
+# $1 the counter, $2 by how much it goes up: lane 0 counts, after all that the others have loaded
+WARP_COUNT = _of(
+    WARP_THREADS,
+    """{{
+.reg .pred %p; .reg .b32 %v;
+{barrier}
+mov.u32 %v, {thread};
+setp.eq.u32 %p, %v, 0;
+@%p red.relaxed.gpu.global.add.u64 [$1], $2;
+mov.u32 $0, 0;
+}}""",
+)
+WARP_TRACE_BEGIN = _of(WARP_THREADS, _TRACE_BEGIN)
+WARP_TRACE_END = _of(WARP_THREADS, _TRACE_END, before="")
+
+# AMD, as LLVM's memory model of gfx942 has it. Before a release every wave writes back its own stores and waits for
+# that (vmcnt counts stores too): the release by one wave would not wait for the others'.
+AMD_RELEASE_GPU = tl.constexpr("buffer_wbl2 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\ns_mov_b32 $0, 0")
+AMD_RELEASE_SYS = tl.constexpr("buffer_wbl2 sc0 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\ns_mov_b32 $0, 0")
+AMD_FENCE = tl.constexpr("buffer_wbl2 sc0 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\nbuffer_inv sc0 sc1\ns_mov_b32 $0, 0")
+AMD_TOKEN = tl.constexpr("s_mov_b32 $0, 0")
+AMD_CLOCK = tl.constexpr("s_memrealtime $0\ns_waitcnt lgkmcnt(0)")
+AMD_CLOCK_NS = tl.constexpr(10)  # its clock ticks at 100 MHz

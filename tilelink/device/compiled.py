@@ -1,0 +1,356 @@
+# pyright: basic, reportArgumentType=false
+"""Pointers, signals and fences as Triton compiles them: PTX for NVIDIA, atomics for AMD.
+
+The functions that tell one program to signal or wait are called by all of its threads, and each is one signal. A
+program is a block of threads, or one warp of a block that has several programs (scope WARP): a barrier of the block
+would wait for the others too.
+"""
+
+import triton
+import triton.language as tl
+
+from tilelink.device.assembly import (
+    ADD_GPU,
+    ADD_GPU_TMA,
+    ADD_SYS,
+    ADD_SYS_TMA,
+    AMD_CLOCK,
+    AMD_CLOCK_NS,
+    AMD_FENCE,
+    AMD_RELEASE_GPU,
+    AMD_RELEASE_SYS,
+    AMD_TOKEN,
+    BARRIER,
+    BARRIER_TMA,
+    FENCE,
+    HOLD,
+    POLL,
+    POLL_ALL,
+    POLL_ALL_TMA,
+    POLL_DEADLINE,
+    POLL_DEADLINE_TMA,
+    POLL_TMA,
+    QUIET_TMA,
+    READ,
+    SET_GPU,
+    SET_GPU_TMA,
+    SET_SYS,
+    SET_SYS_TMA,
+    WARP_ADD_GPU,
+    WARP_ADD_SYS,
+    WARP_POLL,
+    WARP_POLL_ALL,
+    WARP_POLL_DEADLINE,
+    WARP_PUBLISH,
+)
+from tilelink.device.mode import BLOCK, WARP, isa
+from tilelink.device.tracing import NOTIFY, TILE, TRANSFER, WAIT, begin, end
+
+
+@triton.jit
+def symm_at(table, rank, like):
+    """Where `rank`'s copy of a symmetric tensor begins.
+
+    table: pointer to int64[ranks], the base addresses; they are multiples of 16 bytes.
+    like: a pointer whose element type the result takes.
+    """
+    base = tl.load(table + rank)
+    return tl.multiple_of(base.to(like.dtype), 16)
+
+
+@triton.jit
+def wait(signals, channel, target, watch, stage: tl.constexpr, tile, trace=None, scope: tl.constexpr = BLOCK):
+    """Waits until counter `channel` of the own pad has reached `target`, with acquire at system scope.
+
+    signals: pointer to int32, the own pad. target: integer, taken modulo 2**32 as the counters are.
+    watch: None, or a pointer to the rank's debug block (see debug.py): then a wait that outlives the block's budget
+    writes itself there and returns, and so does every later wait at once. It names the block of threads as its program.
+    stage, tile: for that report. trace: None, or the lane to which its span is written (see tracing.py).
+    scope: BLOCK, or WARP of a program that is one warp (sm_90).
+    Returns an int32 zero that the compiler takes for unknown: pass it to `consume_token`.
+    """
+    begin(trace, WAIT, scope)
+    aim = tl.cast(target, tl.int32)
+    if isa() == "amdgcn":
+        token = _wait_amd(signals + channel, aim, channel, watch, stage, tile)
+    elif watch is None:
+        if scope == WARP:
+            token = _poll(WARP_POLL, signals + channel, aim)
+        elif isa() == "ptx90":
+            token = _poll(POLL_TMA, signals + channel, aim)
+        else:
+            token = _poll(POLL, signals + channel, aim)
+    elif scope == WARP:
+        token = _poll_with_deadline(WARP_POLL_DEADLINE, signals + channel, aim, channel, watch, stage, tile)
+    elif isa() == "ptx90":
+        token = _poll_with_deadline(POLL_DEADLINE_TMA, signals + channel, aim, channel, watch, stage, tile)
+    else:
+        token = _poll_with_deadline(POLL_DEADLINE, signals + channel, aim, channel, watch, stage, tile)
+    end(trace, WAIT, stage, tile, channel, 0, scope)
+    # Still zero and unknown, but now of known divisibility: loads after it remain vector loads.
+    return token * 1024
+
+
+@triton.jit
+def wait_all(
+    signals, first, count: tl.constexpr, target, watch, stage: tl.constexpr, tile, step: tl.constexpr = 1,
+    scope: tl.constexpr = BLOCK,
+):  # fmt: skip
+    """Waits until `count` counters, every `step`-th from `first` on, have all reached `target`; else as `wait`."""
+    token = tl.cast(0, tl.int32)  # Gluon has no `full` without a layout
+    if isa() == "amdgcn" or watch is not None:
+        for number in range(0, count):
+            token += wait(signals, first + number * step, target, watch, stage, tile, scope=scope)
+    elif scope == WARP:
+        token = _poll_all(WARP_POLL_ALL, signals + first, tl.cast(target, tl.int32), count, step)
+    elif isa() == "ptx90":
+        token = _poll_all(POLL_ALL_TMA, signals + first, tl.cast(target, tl.int32), count, step)
+    else:
+        token = _poll_all(POLL_ALL, signals + first, tl.cast(target, tl.int32), count, step)
+    return token
+
+
+@triton.jit
+def _poll(TEXT: tl.constexpr, pointer, target):
+    return tl.inline_asm_elementwise(TEXT, "=r,l,r", [pointer, target], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _poll_all(TEXT: tl.constexpr, pointer, target, count: tl.constexpr, step: tl.constexpr):
+    arguments = [pointer, target, count, step]
+    token = tl.inline_asm_elementwise(TEXT, "=r,l,r,r,r", arguments, dtype=tl.int32, is_pure=False, pack=1)
+    return token * 1024
+
+
+@triton.jit
+def _poll_with_deadline(TEXT: tl.constexpr, pointer, target, channel, watch, stage: tl.constexpr, tile):
+    # Inline assembly takes pointers of one type only.
+    arguments = [pointer, target, watch.to(tl.int64), stage, tl.cast(tile, tl.int32), tl.cast(channel, tl.int32)]
+    return tl.inline_asm_elementwise(TEXT, "=r,l,r,l,r,r,r", arguments, dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _wait_amd(pointer, target, channel, watch, stage: tl.constexpr, tile):
+    # Triton performs a scalar atomic on one thread and hands its result to all: no gate is needed.
+    seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
+    if watch is None:
+        while seen - target < 0:
+            seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
+    else:
+        start = _clock_amd()
+        budget = tl.load(watch)
+        late = tl.atomic_add(watch + 1, 0, sem="relaxed", scope="sys") != 0
+        while (seen - target < 0) & (late == 0):
+            seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
+            late = (_clock_amd() - start) * AMD_CLOCK_NS >= budget
+            late = late | (tl.atomic_add(watch + 1, 0, sem="relaxed", scope="sys") != 0)
+        if seen - target < 0:
+            _trip(watch, stage, tile, channel, seen, target)
+    tl.debug_barrier()
+    return tl.inline_asm_elementwise(AMD_TOKEN, "=s,v", [seen], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _trip(watch, stage: tl.constexpr, tile, channel, seen, target):
+    one = tl.full((), 1, tl.int64)
+    if tl.atomic_cas(watch + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
+        tl.store(watch + 2, stage)
+        tl.store(watch + 3, tile)
+        tl.store(watch + 4, channel)
+        tl.store(watch + 5, seen)
+        tl.store(watch + 6, target)
+        tl.store(watch + 7, tl.program_id(0))
+
+
+@triton.jit
+def _clock_amd():
+    return tl.inline_asm_elementwise(AMD_CLOCK, "=s", [], dtype=tl.int64, is_pure=False, pack=1)
+
+
+@triton.jit
+def consume_token(value, token):
+    """`value` (an integer or pointer, or a tile of them), made to depend on a wait.
+
+    Pass what the guarded load takes its address from: a coordinate, an offset, a pointer. Inside a software-pipelined
+    loop nothing else keeps the load after the wait.
+    """
+    return value + token
+
+
+@triton.jit
+def hold(value):
+    """`value`, an integer of 32 bits, as it is where this stands, for a later tile of a program.
+
+    Triton makes one loop of two without asking when a number that is carried by the outer one was assigned; it does not
+    move this.
+    """
+    value = tl.cast(value, tl.int32)
+    if isa() == "amdgcn":
+        held = value
+    else:
+        held = tl.inline_asm_elementwise(HOLD, "=r,r", [value], dtype=tl.int32, is_pure=False, pack=1)
+    return held
+
+
+@triton.jit
+def notify(
+    pad, channel, rank, watch, stage: tl.constexpr, tile, remote: tl.constexpr, tma: tl.constexpr = True,
+    trace=None, scope: tl.constexpr = BLOCK,
+):  # fmt: skip
+    """Adds one to counter `channel` of the pad of `rank`, after all that the program has stored so far.
+
+    pad: pointer to int32, that rank's pad (`symm_at(signal_table, rank, signals)`, or the own one).
+    remote: another GPU reads the data or the counter; else the release reaches this GPU alone.
+    tma: the program may have stored through descriptors; False saves the wait for those (before sm_90 it is nothing).
+    trace, scope: as of `wait`; one warp always waits for its stores through descriptors.
+    It may stand in a software-pipelined loop, which stays pipelined: there it publishes stores before that loop.
+    """
+    begin(trace, NOTIFY, scope)
+    if scope == WARP:
+        _signal_ptx(pad + channel, 1, WARP_ADD_SYS if remote else WARP_ADD_GPU)
+    else:
+        signal_add(pad + channel, 1, remote, tma)
+    end(trace, NOTIFY, stage, tile, rank, channel, scope)
+
+
+@triton.jit
+def notify_each(signals, table, ranks, channels, mask, watch, stage: tl.constexpr, tile):
+    """A notify of several counters at once: of counter `channels` in the pad of each of `ranks` where `mask` holds.
+
+    table: pointer to int64[ranks], the addresses of all pads. ranks, channels: vectors of at most 32 integers as `mask`
+    is, or numbers. Else as `notify`, remote and without tma. Each release is a thread's own; all are under way
+    together.
+    """
+    none = mask.to(tl.int32) * 0
+    pads = tl.load(table + (ranks + none), mask=mask, other=0).to(signals.dtype)
+    if isa() == "amdgcn":
+        _release_amd(True)
+    else:
+        tl.inline_asm_elementwise(BARRIER, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    tl.atomic_add(pads + (channels + none), none + 1, mask=mask, sem="release", scope="sys")
+
+
+@triton.jit
+def signal_add(pointer, value, remote: tl.constexpr, tma: tl.constexpr = True):
+    """Adds `value` to the int32 at `pointer` once, with release (arguments as for `notify`)."""
+    value = tl.cast(value, tl.int32)
+    if isa() == "amdgcn":
+        _release_amd(remote)
+        tl.atomic_add(pointer, value, sem="release", scope="sys" if remote else "gpu")
+    elif isa() == "ptx90" and tma:
+        if remote:
+            _signal_ptx(pointer, value, ADD_SYS_TMA)
+        else:
+            _signal_ptx(pointer, value, ADD_GPU_TMA)
+    elif remote:
+        _signal_ptx(pointer, value, ADD_SYS)
+    else:
+        _signal_ptx(pointer, value, ADD_GPU)
+
+
+@triton.jit
+def signal_set(pointer, value, remote: tl.constexpr, tma: tl.constexpr = True):
+    """Writes `value` to the int32 at `pointer` once, with release (arguments as for `notify`)."""
+    value = tl.cast(value, tl.int32)
+    if isa() == "amdgcn":
+        _release_amd(remote)
+        tl.atomic_xchg(pointer, value, sem="release", scope="sys" if remote else "gpu")
+    elif isa() == "ptx90" and tma:
+        if remote:
+            _signal_ptx(pointer, value, SET_SYS_TMA)
+        else:
+            _signal_ptx(pointer, value, SET_GPU_TMA)
+    elif remote:
+        _signal_ptx(pointer, value, SET_SYS)
+    else:
+        _signal_ptx(pointer, value, SET_GPU)
+
+
+@triton.jit
+def _signal_ptx(pointer, value, TEXT: tl.constexpr):
+    tl.inline_asm_elementwise(TEXT, "=r,l,r", [pointer, value], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _release_amd(remote: tl.constexpr):
+    if remote:
+        tl.inline_asm_elementwise(AMD_RELEASE_SYS, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.inline_asm_elementwise(AMD_RELEASE_GPU, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
+    tl.debug_barrier()
+
+
+@triton.jit
+def signal_read(pointer):
+    """The int32 at `pointer` as it is now, with acquire at system scope (for the calling threads alone)."""
+    if isa() == "amdgcn":
+        seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
+    else:
+        seen = tl.inline_asm_elementwise(READ, "=r,l", [pointer], dtype=tl.int32, is_pure=False, pack=1)
+    return seen
+
+
+@triton.jit
+def fence():
+    """Orders what each thread stored before it against what it stores after it, for every GPU that looks."""
+    if isa() == "amdgcn":
+        tl.inline_asm_elementwise(AMD_FENCE, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.inline_asm_elementwise(FENCE, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def quiet():
+    """Waits until every store of the program, through descriptors too, is written and visible to every GPU."""
+    if isa() == "amdgcn":
+        tl.inline_asm_elementwise(AMD_FENCE, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
+    elif isa() == "ptx90":
+        tl.inline_asm_elementwise(QUIET_TMA, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.inline_asm_elementwise(FENCE, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    tl.debug_barrier()
+
+
+@triton.jit
+def publish(scope: tl.constexpr = BLOCK):
+    """A barrier of the program's threads: what they stored before it all of them load after it, descriptors too.
+
+    A program of one warp ends with it too: it waits for its stores through descriptors.
+    """
+    if isa() == "amdgcn":
+        _release_amd(False)
+    elif scope == WARP:
+        tl.inline_asm_elementwise(WARP_PUBLISH, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    elif isa() == "ptx90":
+        tl.inline_asm_elementwise(BARRIER_TMA, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.inline_asm_elementwise(BARRIER, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def tile_begin(watch, stage: tl.constexpr, tile, trace=None, scope: tl.constexpr = BLOCK):
+    """Marks the begin of a tile: an event when interpreted, and a span in programs that are traced."""
+    begin(trace, TILE, scope)
+
+
+@triton.jit
+def tile_end(stage: tl.constexpr, tile, trace, scope: tl.constexpr = BLOCK):
+    """Marks the end of a tile, in programs that are traced."""
+    end(trace, TILE, stage, tile, 0, 0, scope)
+
+
+@triton.jit
+def transfer_begin(trace, scope: tl.constexpr = BLOCK):
+    """Marks the begin of a transfer before its first load, in programs that are traced."""
+    begin(trace, TRANSFER, scope)
+
+
+@triton.jit
+def transfer(
+    watch, stage: tl.constexpr, tile, tensor: tl.constexpr, rank, offset, trace=None, scope: tl.constexpr = BLOCK
+):  # fmt: skip
+    """Marks that a tile moved data of a tensor to or from `rank`, at element `offset` of its copy; as tile_begin.
+
+    It stands after the last store; stores need not have arrived, which a notify waits for.
+    """
+    end(trace, TRANSFER, stage, tile, rank, tensor, scope)

@@ -1,0 +1,284 @@
+# pyright: basic, reportArgumentType=false
+"""How ranks meet at the begin and the end of a launch: for the kernels between launches, or inside of a launch's own.
+
+A launch whose kernels run one after the other needs no kernel of the runtime's: the first of its own tells the peers
+that the rank has entered (`enter`), the last program of its last one that it has finished (`leave`).
+
+Where nobody waits for that it would only make every launch longer: there the programs are counted as they end
+(`count_program`), which nobody waits for, the number of a launch follows from the count (`launch_number`), and the next
+launch tells peers that the one before is finished (`tell_finished`). There may be several kernels, and a copy engine
+beside one, which begins when that kernel says so (`begin_copies`): its flags have the values of the launch, and peers
+have finished the launches whose buffers it writes to. Nothing is left to do then when the kernels have ended.
+
+Kernels get a block for that, `edge`, int64:
+
+    0   whether they do so at all: not in a graph that a caller captures, nor where outputs are copied first
+        (HELPER_KERNELS of tilelink/protocol.py); on CPU ranks, where the runtime does it, `edge` is None
+    1   how many programs have left, in all launches
+    2   the next launch may begin once peers have finished that many launches before it; 0: at once
+    3   rows of the table of symmetric outputs' counters
+    4   where that table is: int32 rows (first counter, buffers, counters of a buffer, threshold)
+    5   rows of the table of the copy engine's flags (runtime/cuda/helper_kernels.py), where a kernel lets it begin
+    6   where that table is
+    7   where the values of the flags are, int32
+    8   where the word is, int32, for which the copy engine waits: it becomes 1 here, and 0 again when it has waited
+
+and `epoch_at`, the state of launches, int64:
+
+    0   the number of the launch, but for those that programs have counted since
+    1   how many launches were skipped before it (runtime/cuda/helper_kernels.py)
+    2   how many programs were counted
+    3   of how many launches peers know that they are finished, where programs are counted
+"""
+
+import triton
+import triton.language as tl
+
+from tilelink.device.assembly import WARP_COUNT
+from tilelink.device.mode import BLOCK, INTERPRETED, WARP, isa
+
+if INTERPRETED:
+    from tilelink.device.interpreted import fence
+else:
+    from tilelink.device.compiled import fence
+
+ON, LEFT, LAG, EXITS, TABLE, FLAGS, FLAG_TABLE, FLAG_VALUES, READY = (tl.constexpr(n) for n in range(9))
+NUMBER, SKIPPED, COUNTED, TOLD = (tl.constexpr(n) for n in range(4))
+
+
+@triton.jit
+def enter(edge, signal_table, rank, ENTERED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):
+    """The first program tells all peers that this rank has entered its launch.
+
+    ENTERED: the counter of rank 0. BLOCK: a power of two, at least RANKS.
+    """
+    if edge is not None:
+        pads = _pads(signal_table, RANKS, BLOCK)  # on its way while it is asked whether they are needed
+        if (tl.program_id(0) == 0) & (tl.load(edge + ON) != 0):
+            _tell_each(pads, ENTERED + rank, 1, RANKS, BLOCK)
+
+
+@triton.jit
+def launch_number(epoch_at, edge, PROGRAMS: tl.constexpr):
+    """The number of a launch whose programs, PROGRAMS in all, are counted as they end. int64.
+
+    This program has not been counted yet, so however many of the others have, the quotient is of the launches before.
+    """
+    launch = tl.load(epoch_at + NUMBER)
+    if edge is not None:
+        launch += tl.load(epoch_at + COUNTED, volatile=True) // PROGRAMS
+    return launch
+
+
+@triton.jit
+def tell_finished(
+    edge, signal_table, epoch_at, launch, rank, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The last program tells peers what launches this one has found finished."""
+    if edge is not None:  # noqa: SIM102
+        if tl.program_id(0) == tl.num_programs(0) - 1:
+            _tell_of(edge, signal_table, epoch_at, launch, rank, FINISHED, RANKS, BLOCK)
+
+
+@triton.jit
+def begin_copies(
+    edge, signals, signal_table, epoch_at, watch, launch, rank,
+    FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
+    """One program tells peers what launches this one has found finished, and lets the copy engine begin.
+
+    That of the launch before has ended: the launch began behind it. FIRST: the first program does, which runs whenever
+    any does; else the last one, which has the fewest tiles, but runs only where all do.
+    """
+    if edge is not None:  # noqa: SIM102
+        if tl.program_id(0) == (0 if FIRST else tl.num_programs(0) - 1):
+            _tell_of(edge, signal_table, epoch_at, launch, rank, FINISHED, RANKS, BLOCK)
+            if tl.load(edge + ON) != 0:
+                count, lag = tl.load(edge + FLAGS).to(tl.int32), tl.load(edge + LAG)
+                flags = tl.load(edge + FLAG_TABLE).to(tl.pointer_type(tl.int32))
+                values = tl.load(edge + FLAG_VALUES).to(tl.pointer_type(tl.int32))
+                set_flags(signals, flags, values, launch, count)
+                if lag > 0:
+                    peers = tl.arange(0, BLOCK)
+                    reach(signals, FINISHED + peers, launch - lag + peers * 0, peers < RANKS, watch, STAGE)
+                tl.debug_barrier()
+                if isa() == "amdgcn":
+                    fence()
+                ready = tl.load(edge + READY).to(tl.pointer_type(tl.int32))
+                tl.atomic_add(ready, 1, sem="release", scope="sys")
+
+
+@triton.jit
+def _tell_of(
+    edge, signal_table, epoch_at, launch, rank, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr
+):
+    pads = _pads(signal_table, RANKS, BLOCK)
+    told = tl.load(epoch_at + TOLD)
+    if (tl.load(edge + ON) != 0) & (told < launch - 1):
+        _tell_each(pads, FINISHED + rank, (launch - 1 - told).to(tl.int32), RANKS, BLOCK)
+        tl.store(epoch_at + TOLD, launch - 1)
+
+
+@triton.jit
+def set_flags(signals, flags, values, launch, count):
+    """The values of the copy engine's flags in a launch, by its number (int64).
+
+    flags: int32 [count, 5], rows (step, count, buffers, counter, counters of a buffer), see
+    runtime/cuda/helper_kernels.py;
+    values: int32 [count]. The own counters that are named get their values here.
+    """
+    # A pipeline would take shared memory from a product's.
+    for start in tl.range(0, count, 128, num_stages=1):  # pyright: ignore[reportGeneralTypeIssues]
+        at = start + tl.arange(0, 128)
+        there = at < count
+        slots = tl.load(flags + at * 5 + 2, mask=there, other=1)
+        step = tl.load(flags + at * 5, mask=there, other=0)
+        number = tl.load(flags + at * 5 + 1, mask=there, other=0)
+        counter = tl.load(flags + at * 5 + 3, mask=there, other=-1)
+        width = tl.load(flags + at * 5 + 4, mask=there, other=0)
+        value = ((launch - 1) // slots * step + number).to(tl.int32)
+        tl.store(values + at, value, mask=there)
+        tl.store(signals + counter + (launch - 1) % slots * width, value, mask=counter >= 0)
+
+
+@triton.jit
+def count_program(edge, epoch_at, scope: tl.constexpr = BLOCK):
+    """Counts a program that ends; later launches see it, and none of this one waits for it. scope: as of `wait`."""
+    if edge is not None:
+        on = tl.load(edge + ON)
+        if scope == WARP:
+            _count_warp(epoch_at + COUNTED, on)
+        else:
+            tl.debug_barrier()  # all threads have asked for the number of the launch
+            tl.atomic_add(epoch_at + COUNTED, on, sem="relaxed", scope="gpu")
+
+
+@triton.jit
+def _count_warp(counter, on):
+    tl.inline_asm_elementwise(WARP_COUNT, "=r,l,l", [counter, on], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def leave(
+    edge, signals, signal_table, epoch_at, watch, rank, programs,
+    FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
+):  # fmt: skip
+    """The last of the programs to end does what ends a launch, as the kernel after other launches does."""
+    if edge is not None:
+        # All that the last program may need is on its way while the programs are counted; where no launch ends here
+        # the count goes to a block that nobody reads.
+        on, lag, exits, table = tl.load(edge + ON), tl.load(edge + LAG), tl.load(edge + EXITS), tl.load(edge + TABLE)
+        pads, launch = _pads(signal_table, RANKS, BLOCK), tl.load(epoch_at + NUMBER)
+        tl.debug_barrier()  # all threads of the program have stored, before one of them counts it
+        left = tl.atomic_add(edge + LEFT, tl.full((), 1, tl.int64), sem="acq_rel", scope="gpu")
+        if (on != 0) & ((left + 1) % programs == 0):
+            exit_table = table.to(tl.pointer_type(tl.int32))
+            await_exits(signals, launch, exit_table, exits.to(tl.int32), watch, STAGE)
+            _end(pads, signals, epoch_at, launch, lag, watch, rank, FINISHED, RANKS, BLOCK, STAGE)
+
+
+@triton.jit
+def _end(
+    pads, signals, epoch_at, launch, lag, watch, rank,
+    FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
+):  # fmt: skip
+    _tell_each(pads, FINISHED + rank, 1, RANKS, BLOCK)
+    if lag > 0:
+        peers = tl.arange(0, BLOCK)
+        reach(signals, FINISHED + peers, launch + 1 - lag + peers * 0, peers < RANKS, watch, STAGE)
+    tl.store(epoch_at + NUMBER, launch + 1)
+
+
+@triton.jit
+def _pads(signal_table, RANKS: tl.constexpr, BLOCK: tl.constexpr):
+    """Where the pads of all peers are."""
+    peers = tl.arange(0, BLOCK)
+    return tl.load(signal_table + peers, mask=peers < RANKS, other=0).to(tl.pointer_type(tl.int32))
+
+
+@triton.jit
+def _tell_each(pads, counter, value, RANKS: tl.constexpr, BLOCK: tl.constexpr):
+    """Adds to a counter in the pads of all peers. Nothing is stored through descriptors before."""
+    peers = tl.arange(0, BLOCK)
+    there = peers < RANKS
+    tl.debug_barrier()
+    if isa() == "amdgcn":
+        fence()
+    tl.atomic_add(pads + counter, value + peers * 0, mask=there, sem="release", scope="sys")
+
+
+@triton.jit
+def await_exits(signals, launch, exits, count, watch, STAGE: tl.constexpr):
+    """Waits for what peers write into symmetric outputs in a launch, by its number (int64).
+
+    exits: int32 [count, 4], rows as above.
+    """
+    for start in range(0, count, 128):
+        at = start + tl.arange(0, 128)
+        there = at < count
+        slots = tl.load(exits + at * 4 + 1, mask=there, other=1)
+        first = tl.load(exits + at * 4, mask=there, other=0)
+        counter = first + (launch - 1) % slots * tl.load(exits + at * 4 + 2, mask=there, other=0)
+        target = tl.load(exits + at * 4 + 3, mask=there, other=0) * ((launch - 1) // slots + 1)
+        reach(signals, counter, target, there, watch, STAGE)
+
+
+@triton.jit
+def tell(signal_table, counter, value, mask, peers):
+    """Adds to a counter in the pads of all peers, after all that this GPU has stored so far.
+
+    Of a kernel that stores nothing through descriptors; kernels before it have ended.
+    """
+    pads = tl.load(signal_table + peers, mask=mask, other=0).to(tl.pointer_type(tl.int32))
+    tl.debug_barrier()
+    fence()
+    tl.atomic_add(pads + counter, tl.cast(value, tl.int32) + peers * 0, mask=mask, sem="relaxed", scope="sys")
+
+
+@triton.jit
+def reach(signals, counters, targets, mask, watch, STAGE: tl.constexpr):
+    """Waits until all the own counters have reached their targets (modulo 2**32), or the watch's budget is spent."""
+    targets = tl.cast(targets, tl.int32)
+    missing = _missing(signals, counters, targets, mask)
+    if watch is None:
+        while missing > 0:
+            missing = _missing(signals, counters, targets, mask)
+    else:
+        budget = tl.load(watch)
+        begin = _clock()
+        late = tl.load(watch + 1, volatile=True) != 0
+        while (missing > 0) & (late == 0):
+            missing = _missing(signals, counters, targets, mask)
+            late = (_clock() - begin >= budget) | (tl.load(watch + 1, volatile=True) != 0)
+        if missing > 0:
+            _report(watch, signals, counters, targets, mask, STAGE)
+    fence()
+    tl.debug_barrier()
+
+
+@triton.jit
+def _missing(signals, counters, targets, mask):
+    """The largest number of notifies that a counter still lacks; loops carry this scalar, not a tile."""
+    seen = tl.load(signals + counters, mask=mask, other=0, volatile=True)
+    return tl.max(tl.where(mask, targets - seen, 0))
+
+
+@triton.jit
+def _report(watch, signals, counters, targets, mask, STAGE: tl.constexpr):
+    """Writes the first counter that was late into the watch, unless an earlier wait is there."""
+    seen = tl.load(signals + counters, mask=mask, other=0, volatile=True)
+    channel = tl.min(tl.where(mask & (seen < targets), counters, 2147483647))
+    first = mask & (counters == channel)
+    one = tl.full((), 1, tl.int64)
+    if tl.atomic_cas(watch + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
+        tl.store(watch + 2, STAGE)
+        tl.store(watch + 3, 0)
+        tl.store(watch + 4, channel)
+        tl.store(watch + 5, tl.max(tl.where(first, seen, -2147483647)))
+        tl.store(watch + 6, tl.max(tl.where(first, targets, -2147483647)))
+        tl.store(watch + 7, 0)
+
+
+@triton.jit
+def _clock():
+    return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)

@@ -1,0 +1,111 @@
+# pyright: basic, reportArgumentType=false
+"""Pointers, signals and fences in Triton's interpreter: compiled.py's functions in Python, over real atomics.
+
+Each rank (and each resident program) is a process there, and symmetric memory is shared between them. Every event
+is reported to monitor.py, which traces, delays, and ends a wait that outlives its deadline.
+"""
+
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+
+from tilelink.device import monitor, tracing
+from tilelink.device.mode import BLOCK, number
+
+
+def wrapped(value: int) -> int:
+    """`value` modulo 2**32 as an int32, which is how counters behave."""
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def symm_at(table, rank, like):
+    base = tl.load(table + rank)
+    return base.to(like.dtype)
+
+
+def wait(signals, channel, target, watch, stage, tile, trace=None, scope=BLOCK):
+    tracing.begin(trace, tracing.WAIT, scope)
+    expected = wrapped(number(target))
+    where = {"channel": number(channel), "expected": expected, "stage": number(stage), "tile": number(tile)}
+    monitor.record("wait", where["stage"], where["tile"], where["channel"], expected)
+    pointer = signals + channel
+    while wrapped((seen := number(signal_read(pointer))) - expected) < 0:
+        monitor.poll(seen=seen, **where)
+    tracing.end(trace, tracing.WAIT, stage, tile, channel, 0, scope)
+    return 0
+
+
+def wait_all(signals, first, count, target, watch, stage, tile, step=1, scope=BLOCK):
+    for one in range(number(count)):
+        wait(signals, first + one * number(step), target, watch, stage, tile)
+    return 0
+
+
+def consume_token(value, token):
+    return value + token
+
+
+def hold(value):
+    return value
+
+
+def notify(pad, channel, rank, watch, stage, tile, remote, tma=True, trace=None, scope=BLOCK):
+    tracing.begin(trace, tracing.NOTIFY, scope)
+    monitor.record("notify", number(stage), number(tile), number(rank), number(channel))
+    signal_add(pad + channel, 1, remote, tma)
+    tracing.end(trace, tracing.NOTIFY, stage, tile, rank, channel, scope)
+
+
+def notify_each(signals, table, ranks, channels, mask, watch, stage, tile):
+    chosen = np.atleast_1d(mask.handle.data).astype(bool)  # where a part of it is a number, they are 0 and 1
+    every = (np.broadcast_to(_numbers(one), chosen.shape)[chosen] for one in (ranks, channels))
+    for rank, channel in zip(*every, strict=True):
+        notify(symm_at(table, int(rank), signals), int(channel), int(rank), watch, stage, tile, True, False)
+
+
+def _numbers(value: Any) -> Any:
+    return value.handle.data if isinstance(value, tl.tensor) else number(value)
+
+
+def signal_add(pointer, value, remote, tma=True):
+    tl.atomic_add(pointer, wrapped(number(value)), sem="release", scope="sys")
+
+
+def signal_set(pointer, value, remote, tma=True):
+    tl.atomic_xchg(pointer, wrapped(number(value)), sem="release", scope="sys")
+
+
+def signal_read(pointer):
+    return tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
+
+
+def fence():
+    # A process's stores reach the shared memory in order with its atomics; nothing is in flight between calls.
+    pass
+
+
+def quiet():
+    pass
+
+
+def publish(scope=BLOCK):
+    pass
+
+
+def tile_begin(watch, stage, tile, trace=None, scope=BLOCK):
+    monitor.record("tile", number(stage), number(tile), 0, 0)
+    tracing.begin(trace, tracing.TILE, scope)
+
+
+def tile_end(stage, tile, trace, scope=BLOCK):
+    tracing.end(trace, tracing.TILE, stage, tile, 0, 0, scope)
+
+
+def transfer_begin(trace, scope=BLOCK):
+    tracing.begin(trace, tracing.TRANSFER, scope)
+
+
+def transfer(watch, stage, tile, tensor, rank, offset, trace=None, scope=BLOCK):
+    monitor.record("transfer", number(stage), number(tile), number(tensor), number(rank), number(offset))
+    tracing.end(trace, tracing.TRANSFER, stage, tile, rank, tensor, scope)

@@ -1,0 +1,247 @@
+"""What interpreted kernels report to their process: waits that go on, and events for a trace.
+
+The device library calls `poll` and `record`; the monitor that the process has installed ends waits that take too long,
+stops when another process of the run has failed, keeps a trace, and delays events to provoke other interleavings.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tilelink.device.spans import Span
+from tilelink.errors import DeadlineError
+from tilelink.settings import settings
+
+DEFAULT_DEADLINE_S = 60.0
+DELAYED = frozenset({"wait", "notify", "transfer"})
+YIELDS = 8
+SHORTEST_SLEEP_S = 0.00005
+LONGEST_SLEEP_S = 0.002
+
+Describe = Callable[[int, int], tuple[str, str]]
+"""(stage, channel) -> their names in the program, as in ("gemm", "xs channel 3"); "" for none."""
+
+
+class Event(NamedTuple):
+    """One event of a lane: kind "tile" (0, 0), "wait" (channel, expected), "notify" (rank, channel) or "transfer"
+    (tensor, rank, offset), in the launch `epoch`."""
+
+    kind: str
+    stage: int
+    tile: int
+    a: int
+    b: int
+    c: int = 0
+    epoch: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """A wait that has not passed: it saw `seen` on `channel` and needs `expected`.
+
+    seconds: how long it has gone on, in the launch `epoch` (0: in none). The names are "" where there are none; a
+    stage below 0 is the runtime's own.
+    """
+
+    rank: int
+    stage: int
+    tile: int
+    channel: int
+    seen: int
+    expected: int
+    seconds: float = 0.0
+    epoch: int = 0
+    stage_name: str = ""
+    channel_name: str = ""
+
+    def __str__(self) -> str:
+        """rank 2 gemm tile 5 waits for xs channel 3: 1 of 2"""
+        stage = self.stage_name or (f"stage {self.stage}" if self.stage >= 0 else "")
+        tile = f"tile {self.tile}" if self.tile >= 0 else ""
+        place = " ".join(filter(None, (f"rank {self.rank}", stage, tile)))
+        channel = self.channel_name or f"channel {self.channel}"
+        return f"{place} waits for {channel}: {self.seen} of {self.expected}"
+
+    def error(self) -> DeadlineError:
+        """This wait as the error that ends the run."""
+        launch = f" in launch {self.epoch}" if self.epoch else ""
+        return DeadlineError(
+            f"{self}, after {self.seconds:.2f} s{launch}",
+            rank=self.rank,
+            stage=self.stage,
+            tile=self.tile,
+            channel=self.channel,
+            seen=self.seen,
+            expected=self.expected,
+            seconds=self.seconds,
+            stage_name=self.stage_name or None,
+            channel_name=self.channel_name or None,
+            hint="the notifies that are missing never came, or TILELINK_DEADLINE is too short for this machine",
+        )
+
+
+class Aborted(BaseException):
+    """Another process of the run has failed, so this one stops. It is no error of its own, hence no Exception.
+
+    waiting: the wait that it ended, as a sentence; "" where there was none.
+    """
+
+    def __init__(self, waiting: str = "") -> None:
+        super().__init__(waiting)
+        self.waiting = waiting
+
+
+class Monitor:
+    """Watches one lane: the sequential work of one process.
+
+    rank, lane: whose it is; together with `seed` they decide the delays.
+    deadline_s: seconds that a wait may take, from its first unsuccessful look.
+    seed, max_delay_s: with a seed, each wait, notify and transfer comes 0..max_delay_s seconds late.
+    trace: keep the events, in `events`. Spans, which only traced kernels report, are always kept, in `spans`.
+    describe: names stages and channels in messages.
+    aborted: whether another process has failed. beat: called at every event, as a sign of life.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        lane: str,
+        deadline_s: float,
+        seed: int | None = None,
+        max_delay_s: float = 0.0,
+        trace: bool = False,
+        describe: Describe | None = None,
+        aborted: Callable[[], bool] = lambda: False,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.rank = rank
+        self.lane = lane
+        self.deadline_s = deadline_s
+        self.epoch = 0
+        self.events: list[Event] = []
+        self.spans: list[Span] = []
+        self._begun: dict[str, int] = {}
+        self._trace = trace
+        self._random = None if seed is None else random.Random(f"{seed} {rank} {lane}")
+        self._max_delay_s = max_delay_s
+        self._describe = describe
+        self._aborted = aborted
+        self._beat = beat
+        self._pause = Pause()
+        self._waiting_for: tuple[int, int, int, int] | None = None
+
+    def poll(self, *, channel: int, seen: int, expected: int, stage: int, tile: int) -> None:
+        """Called after each look at a counter that was too small; leaves the processor to others for a moment.
+
+        A new wait begins with another channel, count, stage or tile, and after every event.
+        Raises DeadlineError if the wait has taken too long, Aborted if another process has failed.
+        """
+        wait = (channel, expected, stage, tile)
+        if wait != self._waiting_for:
+            self._waiting_for = wait
+            self._pause = Pause()
+        seconds = self._pause.seconds()
+        if self._aborted():
+            raise Aborted(str(self._wait(seen, seconds, *wait)))
+        if seconds >= self.deadline_s:
+            raise self._wait(seen, seconds, *wait).error()
+        self._pause()
+
+    def record(self, kind: str, stage: int, tile: int, a: int, b: int, c: int = 0) -> None:
+        """Notes an event, perhaps after a delay. Raises Aborted if another process has failed."""
+        self._waiting_for = None
+        if self._aborted():
+            raise Aborted
+        if self._random is not None and kind in DELAYED:
+            time.sleep(self._random.uniform(0.0, self._max_delay_s))
+        self._beat()
+        if self._trace:
+            self.events.append(Event(kind, stage, tile, a, b, c, self.epoch))
+
+    def begin(self, kind: str) -> None:
+        """Notes when something of a kind of spans begins, in ns of the clock that all processes share."""
+        self._begun[kind] = time.perf_counter_ns()
+
+    def end(self, lane: int, kind: str, stage: int, tile: int, a: int, b: int) -> None:
+        """Keeps the span of what was begun last of this kind."""
+        end = time.perf_counter_ns()
+        self.spans.append(Span(self.rank, lane, kind, stage, tile, a, b, self.epoch, self._begun[kind], end))
+
+    def _wait(self, seen: int, seconds: float, channel: int, expected: int, stage: int, tile: int) -> Wait:
+        stage_name, channel_name = self._describe(stage, channel) if self._describe else ("", "")
+        return Wait(
+            rank=self.rank,
+            stage=stage,
+            tile=tile,
+            channel=channel,
+            seen=seen,
+            expected=expected,
+            seconds=seconds,
+            epoch=self.epoch,
+            stage_name=stage_name,
+            channel_name=channel_name,
+        )
+
+
+class Pause:
+    """Leaves the processor to others, each time for longer: first a yield, then sleeps of an eighth of the time so far.
+
+    A wait so ends at most an eighth late, and many waiting processes on few cores do not starve the working ones.
+    """
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._calls = 0
+
+    def seconds(self) -> float:
+        """Since this pause was made."""
+        return time.monotonic() - self._start
+
+    def __call__(self) -> None:
+        self._calls += 1
+        if self._calls <= YIELDS:
+            os.sched_yield()
+        else:
+            time.sleep(min(max(self.seconds() / 8, SHORTEST_SLEEP_S), LONGEST_SLEEP_S))
+
+
+_installed: Monitor | None = None
+
+
+def install(monitor: Monitor | None) -> None:
+    """Makes `monitor` this process's; None: one that only keeps the deadline, which is there from the start."""
+    global _installed
+    _installed = monitor
+
+
+def installed() -> Monitor:
+    """This process's monitor."""
+    global _installed
+    if _installed is None:
+        _installed = Monitor(rank=0, lane="", deadline_s=settings().deadline or DEFAULT_DEADLINE_S)
+    return _installed
+
+
+def poll(*, channel: int, seen: int, expected: int, stage: int, tile: int) -> None:
+    """Monitor.poll of the installed monitor: called after each look at a counter that was too small."""
+    installed().poll(channel=channel, seen=seen, expected=expected, stage=stage, tile=tile)
+
+
+def record(kind: str, stage: int, tile: int, a: int, b: int, c: int = 0) -> None:
+    """Monitor.record of the installed monitor: kind "tile" (0, 0), "wait" (channel, expected), "notify"
+    (rank, channel) or "transfer" (tensor, rank, offset)."""
+    installed().record(kind, stage, tile, a, b, c)
+
+
+def begin(kind: str) -> None:
+    """Monitor.begin of the installed monitor."""
+    installed().begin(kind)
+
+
+def end(lane: int, kind: str, stage: int, tile: int, a: int, b: int) -> None:
+    """Monitor.end of the installed monitor; a and b as Span has them."""
+    installed().end(lane, kind, stage, tile, a, b)

@@ -1,0 +1,293 @@
+"""Binding: program x schedule x shapes x ranks x target -> everything concrete that the plan and the emitter share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from numbers import Integral
+
+from tilelink.errors import BindingError, DtypeError, Location, OrderError, ScheduleError, TileSizeError, did_you_mean
+from tilelink.ir.depth import deep
+from tilelink.ir.intervals import Bounds
+from tilelink.ir.mapping import ChannelGrid, map_region
+from tilelink.ir.parameters import Numbers, check_numbers
+from tilelink.ir.program import Notify, Program, Region, Stage, Transfer, Wait
+from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
+from tilelink.ir.typing import Typing, infer
+from tilelink.ir.visitor import statements
+from tilelink.ir.words import foreign
+from tilelink.lowering import default_tiles
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, same_domain
+from tilelink.lowering.clauses import clauses
+from tilelink.lowering.clauses.buffers import BUFFERS
+from tilelink.lowering.clauses.channel import CHANNEL, dims_called
+from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
+from tilelink.lowering.clauses.flatten import FLATTEN
+from tilelink.lowering.clauses.order import ORDER
+from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
+from tilelink.lowering.clauses.resource import RESOURCE
+from tilelink.lowering.clauses.tile import TILE
+from tilelink.lowering.limits import check_elements, check_size
+from tilelink.lowering.orders import decode
+from tilelink.lowering.passes import steps
+from tilelink.lowering.ranges import check_ranges
+from tilelink.lowering.reductions import check_reductions
+from tilelink.lowering.transform import (
+    all_indices,
+    concretize,
+    number_of,
+    shape_of,
+)
+from tilelink.scheduling.schedule import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
+from tilelink.scheduling.words import Part, StageSchedule, check_names, check_values
+from tilelink.target import Target
+
+FLOATS = ("f16", "bf16", "f32")
+"""Element types that a program can be compiled for."""
+
+
+@deep()
+def bind(
+    program: Program,
+    schedule: Schedule | None,
+    numbers: Numbers,
+    ranks: int,
+    target: Target,
+    dtype: str = "f32",
+    on_step: Callable[[str, Bound], None] | None = None,
+) -> Bound:
+    """Resolve a program and a schedule for given shapes, ranks and target; `schedule` None takes defaults.
+
+    on_step: is called with the name of each pass and the program after it, and with "bind" before them all.
+    """
+    if not isinstance(ranks, Integral) or ranks < 1:  # callers need not be typed
+        raise BindingError(f"{ranks!r} ranks", hint="a program runs on at least one rank")
+    ranks = int(ranks)  # NumPy's integers have no room for what they are multiplied with
+    if dtype not in FLOATS:
+        raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(FLOATS)}")
+    schedule = schedule or Schedule(name="default", program=program.name)
+    _check_parts(program, schedule)
+    numbers = check_numbers(program.params, numbers)
+    shaped = _apply(program, schedule)
+    concrete = concretize(shaped, infer(shaped), numbers, ranks)
+    typing = infer(concrete)
+    stages = _bind_stages(shaped, concrete, typing, schedule, numbers, ranks)
+    check_reductions(stages, typing, ranks)
+    tensors = _bind_tensors(shaped, schedule, numbers, ranks, dtype)
+    channels, used = _channels(concrete, schedule, stages, tensors, ranks)
+    bound = Bound(
+        source=program,
+        program=concrete,
+        schedule=schedule,
+        numbers=numbers,
+        ranks=ranks,
+        dtype=dtype,
+        target=target,
+        tensors=tensors,
+        stages=stages,
+        kernels=(),
+        channels=channels,
+        entered_base=used,
+        finished_base=used + ranks,
+        pad_size=used + 2 * ranks,
+    )
+    check_size(bound)
+    check_ranges(bound)
+    check_elements(bound, typing)
+    result = bound
+    for name, result in steps(bound):
+        if on_step is not None:
+            on_step(name, result)
+    return result
+
+
+def _check_parts(program: Program, schedule: Schedule) -> None:
+    if not isinstance(schedule, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
+        hint = f"take it from its file: module.schedule({schedule!r}, program)"
+        raise ScheduleError(f"{schedule!r} is not a schedule", hint=hint)
+    if schedule.program != program.name:
+        message = f"schedule {schedule.name} is for {schedule.program}, not for {program.name}"
+        raise ScheduleError(message, location=schedule.location, hint="choose a schedule of this program")
+    parts: tuple[Part, ...] = (*schedule.stages, *schedule.tensors)
+    for part in parts:
+        check_values(part)
+    for found in foreign(schedule):
+        raise ScheduleError(found.message, location=found.location or schedule.location, hint=found.hint)
+    for part in parts:
+        check_names(program, part)
+    for part in schedule.stages:
+        host = part[RESOURCE]
+        if isinstance(host, Fused) and isinstance(schedule.stage(host.stage)[RESOURCE], Fused):
+            message = f"{part.name} is to run in {host.stage}, which has no kernel of its own"
+            raise ScheduleError(message, location=part.at("resource"), hint="name the stage whose kernel it is")
+
+
+def _apply(program: Program, schedule: Schedule) -> Program:
+    """The rewrites that the schedule asks for: directions, and slices of whole dimensions."""
+    stages: list[Stage] = []
+    for stage in program.stages:
+        part = schedule.stage(stage.name)
+        for clause in clauses():
+            if part[clause] != clause.default:
+                stage = clause.rewrite(program, stage, part)
+        stages.append(stage)
+    return replace(program, stages=tuple(stages))
+
+
+def _resource(program: Program, stage: Stage, part: StageSchedule) -> Resource:
+    """What the schedule says, else: the copy engine for host primitives, programs in the order of the stages.
+
+    A stage that an earlier one waits for cannot come after it: it gets a program of its own.
+    """
+    said = part[RESOURCE]
+    if said is not None:
+        return said
+    if stage.kind == "comm" and any(isinstance(s, Transfer) and s.mode == "copy" for s in statements(stage.body)):
+        return CopyEngine()
+    earlier = program.stages[: [s.name for s in program.stages].index(stage.name)]
+    awaited = {s.region.tensor for e in earlier for s in statements(e.body) if isinstance(s, Wait)}
+    notified = {s.region.tensor for s in statements(stage.body) if isinstance(s, Notify)}
+    return Sm(programs=1) if awaited & notified else Sm()
+
+
+def _bind_stages(
+    shaped: Program, concrete: Program, typing: Typing, schedule: Schedule, numbers: Numbers, ranks: int
+) -> dict[str, BoundStage]:
+    bound: dict[str, BoundStage] = {}
+    for number, stage in enumerate(concrete.stages):
+        part = schedule.stage(stage.name)
+        resource = _resource(concrete, stage, part)
+        extents = {d.name: max(0, number_of(d.extent, numbers, ranks)) for d in all_indices(stage)}
+        scalars = typing.scalar_indices(stage.name)
+        sizes = default_tiles.default_sizes(typing.stage(stage.name), dict(part[TILE]), extents, numbers, ranks)
+        tiles, block = _tiles(part, sizes, extents)
+        counts = {d.name: -(-extents[d.name] // tiles[d.name]) for d in stage.indices}
+        bound[stage.name] = BoundStage(
+            number=number,
+            stage=stage,
+            resource=resource,
+            scalar_indices=scalars,
+            tiles=tiles,
+            extents=extents,
+            order=decode(_concrete_order(part, numbers, ranks), counts, part),
+            block=block,
+            warps=part[NUM_WARPS] or 4,
+            stages=part[NUM_STAGES] or 3,
+            flat=part[FLATTEN],
+            defer_notify=part[DEFER_NOTIFY],
+        )
+    return _match_fused(bound)
+
+
+def _concrete_order(part: StageSchedule, numbers: Numbers, ranks: int) -> Order | None:
+    order = part[ORDER]
+    if order is None:
+        return None
+    terms: list[IndexOrder] = []
+    for term in order.nest:
+        place = part.at(f"order.{term.index}")
+
+        def change(expr: Scalar, place: Location | None = place) -> Scalar | None:
+            if isinstance(expr, Ranks):
+                return const(ranks)
+            name = getattr(expr, "name", getattr(expr, "table", None))
+            if name is not None and not (isinstance(expr, Param) and name in numbers):
+                known = ["rank", "ranks", *numbers]
+                hint = did_you_mean(name, known, f"known: {', '.join(known)}")
+                raise OrderError(f"unknown name {name!r} in an order", location=place, hint=hint)
+            return const(int(numbers[expr.name])) if isinstance(expr, Param) else None
+
+        terms.append(term if term.start is None else replace(term, start=rewrite(term.start, change)))
+    return replace(order, nest=tuple(terms))
+
+
+def _tiles(part: StageSchedule, sizes: Mapping[str, int], extents: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """The tiles of all indices, numbers with one element, and the block of what is contracted."""
+    given = dict(part[TILE])
+    for name in extents:
+        size = given.pop(name, None)
+        if name not in sizes and size not in (None, 1):
+            hint = f"{name} is used as a number (or runs over ranks), so its tiles have one element"
+            message = f"tile({name}={size}) of stage {part.name}"
+            raise TileSizeError(message, location=part.at(f"tile.{name}"), hint=hint)
+    tiles = {name: sizes.get(name, 1) for name in extents}
+    return tiles, [default_tiles.BLOCK, *given.values()][-1]
+
+
+def _match_fused(stages: dict[str, BoundStage]) -> dict[str, BoundStage]:
+    """A stage fused into the epilogue of one with the same domain takes that stage's tiles and order."""
+    result = dict(stages)
+    for name, bound in stages.items():
+        if not isinstance(bound.resource, Fused) or bound.resource.place != "epilogue":
+            continue
+        host = stages[bound.resource.stage]
+        if not same_domain(bound, host):
+            continue
+        pairs = list(zip(bound.stage.indices, host.stage.indices, strict=True))
+        renamed = {h.name: Index(name=b.name) for b, h in pairs}
+        order = {b.name: substitute(host.order[h.name], renamed) for b, h in pairs}
+        tiles = {**bound.tiles, **{b.name: host.tiles[h.name] for b, h in pairs}}
+        result[name] = replace(bound, tiles=tiles, order=order)
+    return result
+
+
+def _bind_tensors(
+    program: Program, schedule: Schedule, numbers: Numbers, ranks: int, dtype: str
+) -> dict[str, BoundTensor]:
+    tensors: dict[str, BoundTensor] = {}
+    for number, decl in enumerate(program.tensors):
+        part = schedule.tensor(decl.name)
+        slots = (part[BUFFERS] or 2) if decl.symmetric else 1
+        kind = "i32" if decl.space == "table" else (decl.dtype or dtype)
+        shape = shape_of(decl, numbers, ranks)
+        tensors[decl.name] = BoundTensor(decl=decl, number=number, shape=shape, dtype=kind, slots=slots)
+    return tensors
+
+
+def _channels(
+    program: Program,
+    schedule: Schedule,
+    stages: Mapping[str, BoundStage],
+    tensors: Mapping[str, BoundTensor],
+    ranks: int,
+) -> tuple[dict[tuple[str, str], ChannelGrid], int]:
+    """Lay out the counters: a grid for every (tensor, kind) that is notified or waited on."""
+    grids: dict[tuple[str, str], ChannelGrid] = {}
+    used = 0
+    for kind_of in (Notify, Wait):
+        for stage in program.stages:
+            for statement in statements(stage.body):
+                if not isinstance(statement, kind_of) or (statement.region.tensor, statement.kind) in grids:
+                    continue
+                key = (statement.region.tensor, statement.kind)
+                sizes = _channel_sizes(program, schedule, stages[stage.name], statement.region, tensors, ranks)
+                shape = tensors[key[0]].shape
+                counts = tuple(-(-n // g) for n, g in zip(shape, sizes, strict=True))
+                slots = tensors[key[0]].slots
+                grids[key] = ChannelGrid(tensor=key[0], kind=key[1], sizes=sizes, counts=counts, base=used, slots=slots)
+                used += grids[key].count * slots
+    return grids, used
+
+
+def _channel_sizes(
+    program: Program,
+    schedule: Schedule,
+    stage: BoundStage,
+    region: Region,
+    tensors: Mapping[str, BoundTensor],
+    ranks: int,
+) -> tuple[int, ...]:
+    tensor = tensors[region.tensor]
+    bounds = Bounds(ranks=ranks)
+    spans = map_region(region, tensor.shape, stage.tiles, stage.extents, stage.scalar_indices, bounds=bounds).spans
+    sizes = [max(1, s.size) for s in spans]
+    part = schedule.tensor(tensor.name)
+    for key, size in part[CHANNEL]:
+        dims = dims_called(program, tensor.decl, key)
+        if not dims:
+            hint = "name a dimension, or an index that runs along one"
+            message = f"channel({key}={size}): {tensor.name} has no dimension {key!r}"
+            raise TileSizeError(message, location=part.at(f"channel.{key}"), hint=hint)
+        for d in dims:
+            sizes[d] = min(size, tensor.shape[d])
+    return tuple(sizes)

@@ -1,0 +1,321 @@
+"""What binding makes: a scheduled program with all numbers in place, shared by the plan and the emitter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from tilelink.ir.intervals import LEAST, MOST, Bounds, Range
+from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
+from tilelink.ir.program import Attend, Dot, Program, Region, Stage, Statement, Tensor, UserCall
+from tilelink.ir.scalar import Env, Scalar, evaluate
+from tilelink.ir.typing import Typing, infer
+from tilelink.ir.visitor import statements, value_of, values
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.default_tiles import padded
+from tilelink.lowering.orders import TILE
+from tilelink.protocol import LaunchProtocol
+from tilelink.scheduling.schedule import Resource, Schedule
+from tilelink.target import Target
+
+SMALLEST_DOT = 16
+"""Tensor cores multiply tiles of at least this many rows and columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundTensor:
+    """A tensor with its numbers. `slots` buffers of `shape` elements lie behind one another."""
+
+    decl: Tensor
+    number: int
+    shape: tuple[int, ...]
+    dtype: str
+    slots: int
+
+    @property
+    def name(self) -> str:
+        return self.decl.name
+
+    @property
+    def size(self) -> int:
+        """Elements in one slot."""
+        return prod(self.shape)
+
+    @property
+    def constant(self) -> bool:
+        """True if no launch writes it on its own rank."""
+        return self.decl.space in ("in", "table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boxes:
+    """How tiles of rows x columns elements are copied: in boxes, by `programs` of one warp on each SM.
+
+    box: rows and columns. buffers: boxes of a program at a time. Boxes may reach beyond the last column of both
+    tensors: there they copy nothing.
+    """
+
+    programs: int
+    rows: int
+    columns: int
+    box: tuple[int, int]
+    buffers: int
+
+    @property
+    def across(self) -> int:
+        """Boxes side by side."""
+        return -(-self.columns // self.box[1])
+
+    @property
+    def count(self) -> int:
+        """Boxes of a tile."""
+        return self.rows // self.box[0] * self.across
+
+    @property
+    def ahead(self) -> int:
+        """Boxes that are loaded before the first of them is stored."""
+        return self.buffers // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundStage:
+    """A stage with its tile sizes and its order.
+
+    `tiles`, `extents` and `counts` cover loop indices too; `order` gives each domain index from the tile number `t`.
+    """
+
+    number: int
+    stage: Stage
+    resource: Resource
+    scalar_indices: frozenset[str]
+    tiles: Mapping[str, int]
+    extents: Mapping[str, int]
+    order: Mapping[str, Scalar]
+    block: int
+    """Elements of a whole axis handled at once inside a contraction or reduction."""
+    warps: int
+    stages: int
+    flat: bool = False
+    defer_notify: bool = False
+    """Whether its tiles are to be notified while their programs multiply the next ones."""
+    given_in: int | None = None
+    """The statement in whose product a program notifies its tile before (lowering/clauses/defer_notify.py), or None."""
+    bulk: Boxes | None = None
+    """How it copies by bulk, if it does (see lowering/clauses/tma_copy.py)."""
+    ends_with_tensor: frozenset[str] = frozenset()
+    """Indices within a tile of another stage, which end where the tensor does and not with their extent."""
+    slices: frozenset[str] = frozenset()
+    """Indices of loops over the slices of one product (see lowering/sink_waits.py)."""
+    tasks: int | None = None
+    """How many tiles of its order it has, where that is not what its indices make."""
+
+    @property
+    def name(self) -> str:
+        return self.stage.name
+
+    def count(self, index: str) -> int:
+        """How many tiles an index has."""
+        return -(-self.extents[index] // self.tiles[index])
+
+    @cached_property
+    def total(self) -> int:
+        """How many tiles it has."""
+        if self.tasks is not None:
+            return self.tasks
+        return prod(self.count(d.name) for d in self.stage.indices)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """A loop of a kernel over the tiles of its first stage; further stages do the same tile after it.
+
+    first: tiles of the loops before it. Program (first + t) % programs runs tile t, so that the programs which have one
+    tile less of the loops before are the first to have one of this loop.
+    begin, width: where only `width` programs have tiles of it, from program `begin` on, tile t is that of program
+    begin + t % width.
+    """
+
+    stages: tuple[str, ...]
+    first: int = 0
+    begin: int = 0
+    width: int | None = None
+
+    def taking(self, programs: int) -> int:
+        """How many of a kernel's programs take tiles of it in turn."""
+        return self.width or programs
+
+    def program(self, tile: Ints, programs: int) -> Ints:
+        """Which of a kernel's programs run tiles."""
+        return self.begin + tile % self.width if self.width else (self.first + tile) % programs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """Stages that run in the same programs: `loops` one after the other, `programs` executors of a stream."""
+
+    name: str
+    stream: str
+    position: int
+    programs: int
+    loops: tuple[Loop, ...]
+    warps: int
+    stages: int
+    reuse_lag: int
+    """Waits that every peer has finished launch e - reuse_lag; 0 waits for nothing."""
+    needs_entry: bool
+    """Waits that every peer has entered launch e (it reads their inputs)."""
+    lanes: int = 1
+    """Programs that share an SM."""
+
+    @property
+    def on_copy_engine(self) -> bool:
+        return self.stream == "copy"
+
+    @property
+    def blocks(self) -> int:
+        """Places on SMs that its programs take."""
+        return self.programs // self.lanes
+
+    @property
+    def beside(self) -> bool:
+        """Whether it runs on SMs on a stream of its own."""
+        return self.stream not in ("main", "copy")
+
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """Its stages, in the order in which a program runs them."""
+        return tuple(name for loop in self.loops for name in loop.stages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A scheduled program with all numbers in place; `program` is concrete (see transform.concretize)."""
+
+    source: Program
+    program: Program
+    schedule: Schedule
+    numbers: Mapping[str, int | float | bool]
+    ranks: int
+    dtype: str
+    target: Target
+    tensors: Mapping[str, BoundTensor]
+    stages: Mapping[str, BoundStage]
+    kernels: tuple[Kernel, ...]
+    channels: Mapping[tuple[str, str], ChannelGrid]
+    """(tensor, signal kind) -> its counters."""
+    entered_base: int
+    finished_base: int
+    pad_size: int
+    """int32 counters in one rank's signal pad."""
+    protocol: LaunchProtocol = LaunchProtocol.HELPER_KERNELS
+    """How ranks begin and end a launch together."""
+    many_threads: bool = False
+    """Whether its programs are many threads, which meet where barriers and waits are, and not yet one each."""
+
+    @cached_property
+    def typing(self) -> Typing:
+        """The types of the program."""
+        return infer(self.program)
+
+    @cached_property
+    def on_sms(self) -> Sequence[Kernel]:
+        """Its kernels that are not on the copy engine."""
+        return tuple(one for one in self.kernels if not one.on_copy_engine)
+
+    @cached_property
+    def in_line(self) -> bool:
+        """Whether all kernels run one after the other, on the caller's stream."""
+        return all(one.stream == "main" for one in self.kernels)
+
+    @cached_property
+    def kernel_of(self) -> Mapping[str, Kernel]:
+        """stage -> the kernel that runs it."""
+        return {name: kernel for kernel in self.kernels for name in kernel.stage_names}
+
+    @cached_property
+    def functions(self) -> frozenset[str]:
+        """The users' functions that stages call, with their modules."""
+        found = [value_of(s) for stage in self.program.stages for s in statements(stage.body)]
+        return frozenset(v.function for one in found if one for v in values(one) if isinstance(v, UserCall))
+
+    def tile_map(self, stage: str, region: Region) -> TileMap:
+        """f_S, f_R and f_C of an access made by a stage."""
+        bound = self.stages[stage]
+        shape = self.tensors[region.tensor].shape
+        return map_region(
+            region,
+            shape,
+            bound.tiles,
+            bound.extents,
+            bound.scalar_indices,
+            bounds=self.bounds(stage),
+            ends_with_tensor=bound.ends_with_tensor,
+        )
+
+    def smallest_block(self, stage: str) -> int:
+        """The fewest elements that a stage's tiles have along an axis: tensor cores multiply 16 rows and columns."""
+        body = self.stages[stage].stage.body
+        computed = (value for s in statements(body) if (value := value_of(s)) is not None)
+        multiplies = any(isinstance(part, Dot | Attend) for value in computed for part in values(value))
+        return SMALLEST_DOT if multiplies and self.target.kind != "cpu" else 1
+
+    def contraction_block(self, stage: str) -> int:
+        """Elements of a contracted axis in one step of its loop."""
+        return max(padded(self.stages[stage].block), self.smallest_block(stage))
+
+    def bounds(self, stage: str) -> Bounds:
+        """The values of ranks, entries of tables, and numbers of tiles in a stage, as a whole and along its indices."""
+        return self._bounds[stage]
+
+    @cached_property
+    def _bounds(self) -> Mapping[str, Bounds]:
+        tables: dict[str, Range] = {}
+        for name, tensor in self.tensors.items():
+            if tensor.decl.space == "table":
+                tables[name] = self._entries(tensor.decl)
+        bounds: dict[str, Bounds] = {}
+        for name, stage in self.stages.items():
+            counts = {TILE.name: stage.total} | {index: stage.count(index) for index in stage.extents}
+            indices = {index: (0, max(0, count - 1)) for index, count in counts.items()}
+            bounds[name] = Bounds(ranks=self.ranks, indices=indices, tables=tables)
+        return bounds
+
+    def _entries(self, table: Tensor) -> Range:
+        if table.bound is None:
+            return LEAST, MOST
+        end = evaluate(table.bound, Env(rank=0, ranks=self.ranks, params=self.numbers, indices={}))
+        return 0, max(0, int(end) - 1)
+
+    def stage_numbered(self, number: int) -> BoundStage:
+        return self._stages[number]
+
+    def tensor_numbered(self, number: int) -> BoundTensor:
+        return self._tensors[number]
+
+    @cached_property
+    def _stages(self) -> Mapping[int, BoundStage]:
+        return {s.number: s for s in self.stages.values()}
+
+    @cached_property
+    def _tensors(self) -> Mapping[int, BoundTensor]:
+        return {t.number: t for t in self.tensors.values()}
+
+
+def with_bodies(bound: Bound, bodies: Mapping[str, tuple[Statement, ...]]) -> Bound:
+    """The bound program whose stages have other statements."""
+    new = {name: replace(bound.stages[name].stage, body=body) for name, body in bodies.items()}
+    stages = {name: replace(s, stage=new[name]) if name in new else s for name, s in bound.stages.items()}
+    program = replace(bound.program, stages=tuple(new.get(one.name, one) for one in bound.program.stages))
+    return replace(bound, program=program, stages=stages)
+
+
+def same_domain(left: BoundStage, right: BoundStage) -> bool:
+    """Whether two stages have as many indices with the same extents and the same use as numbers."""
+    a, b = left.stage.indices, right.stage.indices
+    return len(a) == len(b) and all(
+        left.extents[x.name] == right.extents[y.name]
+        and (x.name in left.scalar_indices) == (y.name in right.scalar_indices)
+        for x, y in zip(a, b, strict=True)
+    )

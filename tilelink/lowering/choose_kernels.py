@@ -1,0 +1,133 @@
+"""Kernels: which stages run in the same programs, on which stream, with how many programs and which waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tilelink.errors import ScheduleError
+from tilelink.ir.visitor import stage_regions
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop, same_domain
+from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.transform import remote_reads, stage_writes
+from tilelink.scheduling.schedule import CopyEngine, Fused, Sm
+
+
+def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
+    """The kernels of a bound program, in the order of their stages."""
+    hosts = [s for s in bound.stages.values() if not isinstance(s.resource, Fused)]
+    loops_of = {host.name: _loops(bound, host) for host in hosts}
+    programs = _programs(bound, hosts, {name: _tiles(bound, loops) for name, loops in loops_of.items()})
+    kernels: list[Kernel] = []
+    positions: dict[str, int] = {}
+    touched = _touched(bound)
+    for host in hosts:
+        stream = _stream(host)
+        loops = loops_of[host.name]
+        names = [n for loop in loops for n in loop.stages]
+        position = positions.get(stream, 0)
+        positions[stream] = position + 1
+        remote = [t for n in names for t in _remote_tensors(touched, bound.stages[n])]
+        entry = any(
+            bound.tensors[r.tensor].decl.space == "in" for n in names for r in remote_reads(bound.stages[n].stage)
+        )
+        lag = min((bound.tensors[t].slots for t in remote), default=0)
+        kernels.append(
+            Kernel(
+                name=host.name,
+                stream=stream,
+                position=position,
+                programs=programs[host.name],
+                loops=loops,
+                warps=host.warps,
+                stages=host.stages,
+                reuse_lag=lag if bound.schedule.reuse_wait else 0,
+                needs_entry=entry,
+                lanes=_lanes(host),
+            )
+        )
+    return tuple(kernels)
+
+
+def _own(stage: BoundStage) -> int | None:
+    """The programs that its schedule asks for on SMs of their own, None for a stage that takes what is left."""
+    return stage.resource.programs if isinstance(stage.resource, Sm) else None
+
+
+def _lanes(stage: BoundStage) -> int:
+    """The programs that share an SM."""
+    return stage.bulk.programs if stage.bulk else 1
+
+
+def _stream(stage: BoundStage) -> str:
+    if isinstance(stage.resource, CopyEngine):
+        return "copy"
+    if _own(stage) is None:
+        return "main"
+    return f"own {stage.name}" if stage.name in ("main", "copy") else stage.name
+
+
+def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
+    """Prologue stages, the host with the epilogues that share its domain, then the other epilogues."""
+    before: list[Loop] = []
+    same: list[str] = [host.name]
+    after: list[Loop] = []
+    for stage in bound.stages.values():
+        if not isinstance(stage.resource, Fused) or stage.resource.stage != host.name:
+            continue
+        if stage.resource.place == "prologue":
+            before.append(Loop(stages=(stage.name,)))
+        elif same_domain(stage, host):
+            same.append(stage.name)
+        else:
+            after.append(Loop(stages=(stage.name,)))
+    loops: list[Loop] = []
+    first = 0
+    for loop in (*before, Loop(stages=tuple(same)), *after):
+        loops.append(replace(loop, first=first))
+        first += bound.stages[loop.stages[0]].total
+    return tuple(loops)
+
+
+def _tiles(bound: Bound, loops: tuple[Loop, ...]) -> int:
+    """What caps the programs of a kernel: as many as its longest loop has tiles, or parts of tiles."""
+    parts = {part.name: part[SPLIT_K_TAIL] or 1 for part in bound.schedule.stages}
+    return max(bound.stages[n].total * parts.get(n, 1) for loop in loops for n in loop.stages)
+
+
+def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -> dict[str, int]:
+    """Programs of each kernel: what its schedule asks for, else what those leave free; capped by tiles and target.
+
+    Stages on SMs of their own leave to the others what they are too small to use.
+    """
+    cap = bound.target.max_programs
+    most = {host.name: min(tiles[host.name], cap or tiles[host.name]) for host in hosts}
+    own = {
+        host.name: max(1, min(asked, -(-most[host.name] // _lanes(host))))
+        for host in hosts if (asked := _own(host)) is not None
+    }  # fmt: skip
+    slots, taken = bound.target.slots, sum(own.values())
+    result: dict[str, int] = {}
+    for host in hosts:
+        on_copy_engine = isinstance(host.resource, CopyEngine)
+        if host.name not in own and not on_copy_engine and bound.target.kind != "cpu" and taken >= slots:
+            message = f"stages on SMs of their own take {taken} programs, and a rank of {bound.target} holds {slots}"
+            hint = f"give them fewer, so that some are left for {host.stage.name}"
+            raise ScheduleError(message, location=bound.schedule.location, hint=hint)
+        left = max(1, min(slots - taken, most[host.name]))
+        on_sms = own[host.name] * _lanes(host) if host.name in own else left
+        result[host.name] = 1 if on_copy_engine else on_sms
+    return result
+
+
+def _touched(bound: Bound) -> frozenset[str]:
+    """Tensors of which some stage reads or writes a peer's copy."""
+    read = {r.tensor for s in bound.program.stages for r in remote_reads(s)}
+    return frozenset(read | {r.tensor for s in bound.program.stages for r in stage_writes(s) if r.rank is not None})
+
+
+def _remote_tensors(touched: frozenset[str], stage: BoundStage) -> list[str]:
+    """Symmetric tensors that the stage shares with peers: it touches a peer's copy (data or signals), or it writes
+    the own copy of one that peers read or write."""
+    written = [r.tensor for r in stage_writes(stage.stage) if r.rank is None and r.tensor in touched]
+    return [r.tensor for r in stage_regions(stage.stage) if r.rank is not None] + written

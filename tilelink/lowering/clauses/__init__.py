@@ -1,0 +1,55 @@
+"""The clauses of the schedule language, one module each, and the passes that do what they say.
+
+A clause of one's own is registered, and then it is one of the language: `register(CLAUSE)`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilelink.lowering.clauses.backfill import BACKFILL
+from tilelink.lowering.clauses.buffers import BUFFERS
+from tilelink.lowering.clauses.channel import CHANNEL
+from tilelink.lowering.clauses.clause import Choices, Clause, count, switch
+from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
+from tilelink.lowering.clauses.direction import DIRECTION
+from tilelink.lowering.clauses.flatten import FLATTEN
+from tilelink.lowering.clauses.order import ORDER
+from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
+from tilelink.lowering.clauses.resource import RESOURCE
+from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.clauses.tile import TILE
+from tilelink.lowering.clauses.tma_copy import TMA_COPY
+from tilelink.scheduling import words as language
+
+__all__ = [
+    "CLAUSES", "Choices", "Clause", "clauses", "count", "forget", "register", "switch",
+]  # fmt: skip
+
+CLAUSES: tuple[Clause[Any], ...] = (
+    RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, BACKFILL, DEFER_NOTIFY, TMA_COPY,
+    CHANNEL, BUFFERS,
+)  # fmt: skip
+"""The clauses that the package has, in the order in which schedules are printed."""
+_own: list[Clause[Any]] = []
+
+
+def register(clause: Clause[Any]) -> None:
+    """Makes a clause one of the language. Raises ScheduleError where another has a name or a word of it."""
+    language.register(clause)
+    _own.append(clause)
+
+
+def forget(clause: Clause[Any]) -> None:
+    """Takes a registered clause out of the language again."""
+    language.forget(clause)
+    _own.remove(clause)
+
+
+def clauses() -> tuple[Clause[Any], ...]:
+    """All clauses of the language."""
+    return (*CLAUSES, *_own)
+
+
+for _clause in CLAUSES:
+    language.register(_clause)

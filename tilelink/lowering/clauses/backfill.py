@@ -1,0 +1,176 @@
+"""Programs without a tile in the last round of a kernel's products do tiles of what comes behind them meanwhile.
+
+P programs do the T tiles of a kernel's loops in ceil(T / P) rounds, and in the last one only busy = T % P of them have
+work. The next stage is dealt out evenly all the same: programs that are free a round earlier are done with it a round
+earlier, and wait. With `backfill n` they do up to n tiles of that stage each before all programs share the rest of it:
+
+before: sums(t: S)          tile t: program (T + t) % P
+after:  sums(t: F)          tile t: program busy + t % (P - busy),                 F <= n * (P - busy)
+        sums_rest(t: S - F) tile F + t of the order: program t % P, for the round is full
+
+Tiles that wait for what the kernel itself makes in its last round or later, or for what others make of that, would hold
+them up, so F ends before the first of these. They are done tile by tile, without what `flatten` and `defer_notify` do
+for the rest. What comes out are stages with tiles like all others: nobody else knows that they were one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.errors import ScheduleError
+from tilelink.ir.program import Attend, Dot, Program, Stage, Store, Wait
+from tilelink.ir.scalar import Lookup, add, const, substitute, walk
+from tilelink.ir.typing import StageTyping
+from tilelink.ir.visitor import stage_scalars, statements, value_of, values
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.lowering.clauses.clause import Choices, Clause, count
+from tilelink.lowering.clauses.resource import RESOURCE
+from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.enumerate import NOTIFY, WAIT, Signals, signals_of
+from tilelink.lowering.orders import TILE
+from tilelink.lowering.transform import free_name
+from tilelink.scheduling.schedule import Fused, Schedule
+
+Bools = NDArray[np.bool_]
+SEARCHED_TILES = 2
+"""Tiles at most where a search tries it."""
+
+
+def _apply(bound: Bound) -> Bound:
+    """The bound program with all stages cut in two that its schedule lets fill a round. Raises ScheduleError where one
+    cannot."""
+    stages = [name for kernel in bound.kernels for loop in kernel.loops for name in loop.stages]
+    for name in stages:  # in the order of a kernel's loops: what fills a round moves all that comes after it
+        part = bound.schedule.stage(name)
+        most = part[BACKFILL]
+        if most is None:
+            continue
+        kernel = bound.kernel_of[name]
+        at = next(n for n, loop in enumerate(kernel.loops) if name in loop.stages)
+        if reason := _reason(bound, kernel, at):
+            message = f"{name} cannot fill a round of other tiles: {reason}"
+            raise ScheduleError(message, location=part.at("backfill"), hint="take `backfill` away")
+        free = -kernel.loops[at].first % kernel.programs
+        if head := min(most * free, _ready(bound, kernel, at)):
+            bound = _cut(bound, kernel, at, head)
+    return bound
+
+
+def _reason(bound: Bound, kernel: Kernel, at: int) -> str | None:
+    part = bound.schedule.stage(kernel.loops[at].stages[0])
+    if len(kernel.loops[at].stages) > 1:
+        return "other stages do its tiles with it"
+    if kernel.on_copy_engine or not at:
+        return "no tiles on SMs come before its own in a kernel"
+    if part[SPLIT_K_TAIL]:
+        return "its last tiles are divided"
+    if any(isinstance(e, Lookup) for s in bound.program.stages for scalar in stage_scalars(s) for e in walk(scalar)):
+        return "there is a table, and what its tiles wait for may depend on it"
+    return None
+
+
+def _ready(bound: Bound, kernel: Kernel, at: int) -> int:
+    """How many of its first tiles wait, on every rank, for nothing that comes of its kernel's last round or later."""
+    stage = bound.stages[kernel.loops[at].stages[0]]
+    signals, first_task = signals_of(bound)
+    late = np.zeros(sum(one.total for one in bound.stages.values()) * bound.ranks, bool)
+    last = (kernel.loops[at].first - 1) // kernel.programs * kernel.programs
+    for loop in kernel.loops:
+        if loop.width:
+            continue  # what fills a round was done before the last one, or that one is full
+        for name in loop.stages:
+            place = loop.first + np.tile(np.arange(bound.stages[name].total), bound.ranks)
+            late[first_task[name] + np.arange(len(place))] = place >= last
+    held = _held(signals, late)
+    own = held[first_task[stage.name] :][: stage.total * bound.ranks]
+    return int(np.min(np.flatnonzero(own) % stage.total, initial=stage.total))
+
+
+def _held(signals: Signals, late: Bools) -> Bools:
+    """Which tasks wait for late ones, or for tasks that do."""
+    cell = signals.channel * (int(signals.peer.max(initial=0)) + 1) + signals.peer
+    notify, wait = signals.kind == NOTIFY, signals.kind == WAIT
+    held, found = np.zeros_like(late), -1
+    while (count := int(held.sum())) > found:
+        found = count
+        made = cell[notify & (late | held)[signals.task]]
+        held[signals.task[wait & np.isin(cell, made)]] = True
+    return held
+
+
+def _cut(bound: Bound, kernel: Kernel, at: int, tiles: int) -> Bound:
+    """The first tiles of a loop's stage for the programs that are free, and a stage and a loop for the others."""
+    loop = kernel.loops[at]
+    stage = bound.stages[loop.stages[0]]
+    busy = loop.first % kernel.programs
+    stages = [replace(stage, tasks=tiles, flat=False, defer_notify=False)]
+    loops = [replace(loop, begin=busy, width=kernel.programs - busy)]
+    full = loop.first - busy + kernel.programs
+    if tiles < stage.total:
+        stages.append(_behind(bound, stage, tiles))
+        loops.append(Loop(stages=(stages[1].name,), first=full))
+    moved = full - loop.first - tiles
+    behind = (replace(one, first=one.first + moved) for one in kernel.loops[at + 1 :])
+    changed = replace(kernel, loops=(*kernel.loops[:at], *loops, *behind))
+    return replace(
+        bound,
+        program=replace(bound.program, stages=(*bound.program.stages, *(one.stage for one in stages[1:]))),
+        stages={**bound.stages, **{one.name: one for one in stages}},
+        kernels=tuple(changed if k.name == kernel.name else k for k in bound.kernels),
+    )
+
+
+def _behind(bound: Bound, stage: BoundStage, tiles: int) -> BoundStage:
+    """The stage without its first tiles, by another name."""
+    taken = {*bound.stages, *bound.tensors, *(p.name for p in bound.program.params), *stage.extents}
+    name = free_name(f"{stage.name}_rest", taken)
+    place = {TILE.name: add(TILE, const(tiles))}
+    return replace(
+        stage,
+        number=len(bound.stages),
+        stage=replace(stage.stage, name=name),
+        order={index: substitute(place_of, place) for index, place_of in stage.order.items()},
+        tasks=stage.total - tiles,
+    )
+
+
+def _stage_reason(stage: Stage, typing: StageTyping) -> str | None:
+    """Why a search does not try it: it is for what is made of other tiles, as sums are."""
+    body = list(statements(stage.body))
+    computed = [value for s in body if (value := value_of(s)) is not None]
+    if any(isinstance(v, Dot | Attend) for value in computed for v in values(value)):
+        return "it multiplies"
+    if stage.kind == "comm" and not any(isinstance(s, Store) for s in body):
+        return "it only moves data"
+    if sum(d.name not in typing.scalar_indices for d in stage.indices) < 2:
+        return "its tiles are no blocks"
+    return None if any(isinstance(s, Wait) for s in body) else "it waits for nothing"
+
+
+def _after_other_tiles(_: Program, schedule: Schedule, stage: str) -> bool:
+    resource = schedule.stage(stage)[RESOURCE]
+    return isinstance(resource, Fused) and resource.place == "epilogue"
+
+
+BACKFILL: Clause[int | None] = count(
+    "backfill",
+    "a program does at least one tile",
+    formerly="fill",
+    apply=_apply,
+    choices=Choices(
+        name="begins",
+        labels={"with all programs": None, "with those free a round earlier": SEARCHED_TILES},
+        reason=_stage_reason,
+        fits=_after_other_tiles,
+    ),
+    manual=(
+        "programs that have no tile in the last round of what comes before in their kernel do up to n tiles of this "
+        "stage each meanwhile, then all programs share the rest; only tiles that wait for nothing which comes of that "
+        "round; they are done tile by tile, without `flatten` and `defer_notify`; for a stage after others in a kernel "
+        "that shares its tiles with none, in programs without tables; no effect where every program has a tile, or "
+        "where the first tiles have to wait"
+    ),
+)

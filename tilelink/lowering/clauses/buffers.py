@@ -1,0 +1,26 @@
+"""How many launches of a program may be in flight: `buffers n`."""
+
+from __future__ import annotations
+
+from tilelink.errors import ScheduleError
+from tilelink.ir.program import Program
+from tilelink.lowering.clauses.clause import Clause, Numbers, count, ratio
+from tilelink.scheduling.words import Part
+
+
+def _apart(one: int | None, other: int | None, _: Numbers, __: int) -> float:
+    return ratio(one, other)
+
+
+def _check(program: Program, part: Part) -> None:
+    tensor = program.tensor(part.name)
+    if not tensor.symmetric:
+        message = f"buffers {part[BUFFERS]} of {tensor.name}, which no peer reaches"
+        hint = "take `buffers` away: launches of one rank follow one another; symmetric tensors have buffers"
+        raise ScheduleError(message, location=part.at("buffers"), related=tensor.location, hint=hint)
+
+
+BUFFERS: Clause[int | None] = count(
+    "buffers", "a tensor has at least one buffer", of="tensor", check=_check, apart=_apart,
+    manual="how many launches may use a symmetric tensor before its memory is used again",
+)  # fmt: skip

@@ -1,0 +1,121 @@
+"""Where a program may begin with its next tile before it has ended the last one.
+
+A flat loop has one software pipeline through all tiles of a program: while the last steps of a tile's product run, the
+operands of the next tile are on their way. What a schedule asks for with `flatten` is sound where nobody can tell:
+
+* A tile begins with its product, behind nothing but waits: only these, and loads of the product's operands, move before
+  the end of the tile in front.
+* If there are such waits, nothing in the loop notifies. Else a program could wait for what a peer sends only after the
+  notify that now stands behind the wait.
+* No value comes out of a condition: Triton's pass that makes one loop of two loses what such an `if` yields.
+* What the operands are loaded from is never written during the launch, or written by other kernels only, or waited for
+  and not written by the tiles of the loop: a tile may find what the one in front stored without a wait for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilelink.errors import ScheduleError
+from tilelink.ir.products import products
+from tilelink.ir.program import Assign, For, If, Local, Notify, Region, Stage, Statement, Wait
+from tilelink.ir.typing import StageTyping
+from tilelink.ir.visitor import reads, statements, value_of, values
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.lowering.clauses.clause import Choices, Clause, switch
+from tilelink.lowering.transform import stage_writes
+
+
+def _apply(bound: Bound) -> Bound:
+    """Raises ScheduleError for a stage that cannot be flattened, and says why."""
+    for kernel in bound.kernels:
+        for loop in kernel.loops:
+            for name in loop.stages:
+                if bound.stages[name].flat and (reason := _reason(bound, kernel, loop, bound.stages[name])):
+                    place = bound.schedule.stage(name).at("flatten")
+                    raise ScheduleError(
+                        f"{name} cannot be flattened: {reason}", location=place, hint="take `flatten` away"
+                    )
+    return bound
+
+
+def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
+    """Why the loop that a stage begins cannot be flattened, or None."""
+    if kernel.on_copy_engine or loop.stages[0] != stage.name:
+        return "it has no tiles of its own on SMs"
+    together = tuple(s for name in loop.stages for s in bound.stages[name].stage.body)
+    if reason := flat_reason(together):
+        return reason
+    here, everywhere = (
+        {r.tensor for name in names for r in stage_writes(bound.stages[name].stage)}
+        for names in (loop.stages, kernel.stage_names)
+    )
+    awaited = {wait.region.tensor for wait in _leading_waits(together)}
+    for region in _operands(together):
+        constant = bound.tensors[region.tensor].decl.space in ("in", "table")
+        if not constant and region.tensor in here:
+            return f"it multiplies {region.tensor}, which its own tiles write"
+        if not constant and region.tensor in everywhere - awaited:
+            return f"it multiplies {region.tensor}, which its own kernel writes"
+    return None
+
+
+def flat_reason(body: tuple[Statement, ...]) -> str | None:
+    """What in the statements of a tile keeps a loop over such tiles from being flat, or None."""
+    waits = _leading_waits(body)
+    if not products(body[len(waits) : len(waits) + 1]):
+        return "its tiles do not begin with a product"
+    if len(products(statements(body))) > 1:
+        return "its tiles have more than one product"
+    if any(isinstance(s, For) for s in body):
+        return "it has a loop behind its product"
+    if any(_yields(body, at) for at in range(len(body))):
+        return "it uses what a condition behind its product computes, which Triton cannot compile in a flat loop"
+    if waits and any(isinstance(s, Notify) for s in statements(body)):
+        return "it waits before its product and notifies behind it: the next tile's wait would come before the notify"
+    return None
+
+
+def _yields(body: tuple[Statement, ...], at: int) -> bool:
+    """Whether a statement of a body is a condition under which something is computed that is used behind it."""
+    one = body[at]
+    if not isinstance(one, If):
+        return False
+    computed = {s.name for s in statements((one,)) if isinstance(s, Assign)}
+    later = (value_of(s) for s in statements(body[at + 1 :]))
+    return any(isinstance(v, Local) and v.name in computed for own in later if own is not None for v in values(own))
+
+
+def _leading_waits(body: tuple[Statement, ...]) -> list[Wait]:
+    """The waits that a tile begins with."""
+    found: list[Wait] = []
+    for statement in body:
+        if not isinstance(statement, Wait):
+            break
+        found.append(statement)
+    return found
+
+
+def _operands(body: tuple[Statement, ...]) -> Iterator[Region]:
+    """What the product of a body multiplies."""
+    for dot in products(statements(body)):
+        yield from reads(dot.left)
+        yield from reads(dot.right)
+
+
+def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
+    return flat_reason(stage.body)
+
+
+FLATTEN: Clause[bool] = switch(
+    "flatten",
+    formerly="flat",
+    apply=_apply,
+    choices=Choices(
+        name="pipeline", labels={"tile by tile": False, "through all tiles": True}, reason=_stage_reason, together=True
+    ),
+    manual=(
+        "one software pipeline through all tiles of a program: the next tile's wait and first loads come before a "
+        "tile's last steps and stores; refused where that could change anything"
+    ),
+)

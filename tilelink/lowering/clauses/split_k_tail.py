@@ -1,0 +1,422 @@
+"""The tiles that are left over from whole rounds of a kernel's programs, divided among all of them.
+
+P programs do T tiles in ceil(T / P) rounds, and in the last one only R = T % P of them have work. With `split_k_tail n`
+each of these R tiles becomes S <= n products over parts of the contracted dimension, whose results are added up in the
+order of the parts (the hybrid of whole tiles and split-K in Osama et al., "Stream-K", PPoPP 2023). They take one round
+where R * S <= P, or two short ones: 80 tiles on 132 programs are 240 parts, two rounds of a third of a tile each.
+
+before: gemm(i: M, j: N):                    y[i, j] = f(dot(a[i, :], b[j, :].T))
+after:  gemm, its first T - R tiles;         and then, in the same kernel
+        gemm_parts(t: R, p: S):              split[t, p] = dot(a[i, k], b[j, k].T); notify(split[t, p])
+        gemm_sums(t: R, some rows of i):     wait(split[t, :]); y[i, j] = f(split[t, 0] + split[t, 1] + ...)
+
+What comes out are stages with tiles, waits and notifies like all others: nobody else knows that they were one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilelink.errors import ScheduleError
+from tilelink.ir.mapping import ChannelGrid, tile_index
+from tilelink.ir.products import operands, products
+from tilelink.ir.program import (
+    Apply,
+    Assign,
+    Dot,
+    FromScalar,
+    IndexDecl,
+    Notify,
+    Positions,
+    Program,
+    Read,
+    Reduce,
+    Region,
+    Stage,
+    Statement,
+    Store,
+    Tensor,
+    UserCall,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import Binary, Index, Scalar, Whole, add, binary, const, mul, substitute
+from tilelink.ir.typing import StageTyping
+from tilelink.ir.visitor import map_regions, map_value, map_values, reads, stage_regions, statements, value_of, values
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop
+from tilelink.lowering.clauses.clause import Choices, Clause, count
+from tilelink.lowering.clauses.resource import RESOURCE
+from tilelink.lowering.orders import TILE
+from tilelink.lowering.transform import free_name, number_of, stage_writes
+from tilelink.scheduling.schedule import Fused, Schedule
+
+FEWEST_STEPS = 4
+"""Steps of its loop that a part has at least: what it adds to the work should not be more than what it takes."""
+ROUNDS = 2
+"""Of parts at most: they are all in memory at a time, and each is stored and loaded once more."""
+PART_STEPS = 8
+"""Steps of the loop that a part takes beside its own, to fill the pipeline and to store its result."""
+FEWEST_ROWS = 8
+"""Rows of a tile that are added up together at least."""
+SEARCHED_PARTS = 32
+"""Parts at most where a search tries it."""
+
+
+def _apply(bound: Bound) -> Bound:
+    """The bound program with all tails split that its schedule names. Raises ScheduleError where one cannot be."""
+    for part in bound.schedule.stages:
+        parts = part[SPLIT_K_TAIL]
+        if parts is None:
+            continue
+        stage = bound.stages[part.name]
+        kernel = next(k for k in bound.kernels if part.name in k.stage_names)
+        if reason := _reason(bound, kernel, stage):
+            message = f"the tail of {part.name} cannot be split: {reason}"
+            raise ScheduleError(message, location=part.at("split_k_tail"), hint="take `split_k_tail` away")
+        split = _Split(bound, stage)
+        if cut := split.cut(kernel, parts):
+            bound = split.apply(kernel, cut)
+    return bound
+
+
+def _reason(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
+    if kernel.on_copy_engine:
+        return "it has no tiles of its own on SMs"
+    if kernel.loops[-1].stages != (stage.name,):
+        return "other tiles of its kernel come with or behind its own"
+    return split_reason(stage.stage, bound.typing.stage(stage.name))
+
+
+def split_reason(stage: Stage, typing: StageTyping) -> str | None:
+    """What in the statements of a tile keeps it from being split along what its products contract, or None."""
+    leading = _leading(stage)
+    found = products(leading)
+    if not found:
+        return "its tiles have no product outside of loops and conditions"
+    if len(found) < len(products(statements(stage.body))):
+        return "some of its products are in a loop or under a condition"
+    if not all(isinstance(s, Wait | Assign) for s in leading[:-1]):
+        return "its tiles do more than wait before their products"
+    axes = {typing.type_of(p).axes for p in found}
+    tiled = {d.name for d in stage.indices if d.name not in typing.scalar_indices}
+    names = [axis.index for axis in next(iter(axes))]
+    if len(axes) > 1 or len(tiled) != 2 or set(names) != tiled:  # the names tell rows and columns apart
+        return "its products are not the tile that its indices make"
+    multiplied = [value for product in found for value in operands(product)]
+    if not all(isinstance(v, Read) and sum(isinstance(c, Whole) for c in v.region.coords) == 1 for v in multiplied):
+        return "its products are not of two regions, each with `:` for what is contracted"
+    contracted = {typing.type_of(p.left).axes[-1] for p in found}
+    if len(contracted) > 1 or next(iter(contracted)).kind != "whole":
+        return "its products do not contract one `:`"
+    return None
+
+
+def _leading(stage: Stage) -> tuple[Statement, ...]:
+    """The statements up to the last one with a product, not looking into loops and conditions."""
+    last = max((n for n, s in enumerate(stage.body) if products((s,))), default=-1)
+    return stage.body[: last + 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cut:
+    """The last `tiles` of a stage become `parts` products each, over `inner` elements of the contracted dimension.
+
+    rows: how many rows of a tile are added up by one program.
+    """
+
+    tiles: int
+    parts: int
+    inner: int
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Running:
+    """An index of a stage with what a bound stage says of it."""
+
+    decl: IndexDecl
+    tile: int
+    extent: int
+    order: Scalar
+
+
+def _inner(most: int, steps: int, left: int, free: int, programs: int) -> int:
+    """The steps of a part, of at most so many of a tile, with which the `left` tiles take the least time; all of
+    them where no parts are worth it. free: programs that have no other tile in the first round."""
+
+    def rounds(inner: int) -> int:
+        return 1 + -(-max(0, left * -(-steps // inner) - free) // programs)
+
+    def cost(inner: int) -> tuple[int, int]:
+        return rounds(inner) * (inner + PART_STEPS), inner
+
+    lengths = {-(-steps // parts) for parts in range(2, most + 1)} if left else set[int]()
+    worth = [n for n in lengths if rounds(n) == 1 or (rounds(n) <= ROUNDS and cost(n)[0] < steps)]
+    return min(worth, key=cost, default=steps)
+
+
+class _Split:
+    """Writes the three stages that one becomes."""
+
+    def __init__(self, bound: Bound, stage: BoundStage) -> None:
+        self.bound, self.stage = bound, stage
+        self.typing = bound.typing.stage(stage.name)
+        self.leading = _leading(stage.stage)
+        self.products = products(self.leading)
+        self.rows, self.columns = (str(axis.index) for axis in self.typing.type_of(self.products[0]).axes)
+        self.contracted = self.typing.type_of(self.products[0].left).axes[-1].dim or const(1)
+        self.length = number_of(self.contracted, bound.numbers, bound.ranks)
+        self.taken = {*bound.tensors, *bound.stages, *stage.extents, *(p.name for p in bound.program.params)}
+        self.taken |= {s.name for s in statements(stage.stage.body) if isinstance(s, Assign)}
+        self.within = {name: self._name(f"{name}_in") for name in (self.rows, self.columns)}
+        self.tail, self.part, self.inner = (self._name(end) for end in ("tail", "part", "inner"))
+        self.memory = self._name(f"{stage.name}_split")
+
+    def _name(self, wanted: str) -> str:
+        name = free_name(wanted, self.taken)
+        self.taken.add(name)
+        return name
+
+    def cut(self, kernel: Kernel, most: int) -> _Cut | None:
+        """How the last round is divided; None where that gains nothing, and where tiles end with their index alone."""
+        if not all(map(self._ends_with_its_index, stage_regions(self.stage.stage))):
+            return None
+        total = self.stage.total
+        busy = (kernel.loops[-1].first + total) % kernel.programs
+        left = min(busy, total)
+        steps = -(-self.length // self.stage.block)
+        # programs that have a tile of another loop in the last round do that one
+        free = kernel.programs - (busy - left)
+        inner = _inner(min(most, steps // FEWEST_STEPS), steps, left, free, kernel.programs)
+        if inner == steps:
+            return None
+        rows, pieces = self.stage.tiles[self.rows], 1
+        while self._by_rows() and rows % 2 == 0 and rows >= 2 * FEWEST_ROWS and 2 * pieces * left <= free:
+            rows, pieces = rows // 2, 2 * pieces
+        return _Cut(tiles=left, parts=-(-steps // inner), inner=inner * self.stage.block, rows=rows)
+
+    def _ends_with_its_index(self, region: Region) -> bool:
+        """Whether a tensor's end cuts the tiles that an index's end cuts: within a tile nobody knows the latter."""
+        for coord, size in zip(region.coords, self.bound.tensors[region.tensor].shape, strict=True):
+            tile = self._tile(coord)
+            if tile is None or tile[1] not in self.within:
+                continue
+            extent = self.stage.extents[tile[1]]
+            if extent % self.stage.tiles[tile[1]] and add(tile[0], const(extent)) != const(size):
+                return False
+        return True
+
+    def _by_rows(self) -> bool:
+        """Whether what follows the products can be done for some rows of a tile alone, and then is done once."""
+        stage = self.stage.stage
+        found = [v for s in statements(stage.body) if (v := value_of(s)) is not None]
+        if any(isinstance(part, Reduce | UserCall) for value in found for part in values(value)):
+            return False
+        changed = [*stage_writes(stage), *(s.region for s in statements(stage.body) if isinstance(s, Notify))]
+        tiles = ([self._tile(coord) for coord in region.coords] for region in changed)
+        return all(self.rows in [tile[1] for tile in own if tile] for own in tiles)
+
+    def _tile(self, coord: Scalar | Whole) -> tuple[Scalar, str] | None:
+        """The offset and the index of a coordinate that is a tile."""
+        return tile_index(coord, self.stage.scalar_indices)
+
+    def apply(self, kernel: Kernel, cut: _Cut) -> Bound:
+        """The bound program with the tail's stages in the kernel, and memory and counters for what they share."""
+        bound = self.bound
+        head = replace(self.stage, tasks=self.stage.total - cut.tiles)
+        parts, sums = self._parts(cut), self._sums(cut)
+        own = kernel.loops[-1]
+        behind = Loop(stages=(parts.name,), first=own.first + head.total)
+        last = Loop(stages=(sums.name,), first=behind.first + parts.total)
+        memory, grid = self._memory(cut), self._grid(cut)
+        program = bound.program
+        return replace(
+            bound,
+            program=replace(
+                program,
+                tensors=(*program.tensors, memory.decl),
+                stages=(*program.stages, parts.stage, sums.stage),
+            ),
+            tensors={**bound.tensors, self.memory: memory},
+            stages={**bound.stages, head.name: head, parts.name: parts, sums.name: sums},
+            kernels=tuple(
+                replace(k, loops=(*k.loops, behind, last)) if k.name == kernel.name else k for k in bound.kernels
+            ),
+            channels={**bound.channels, (self.memory, "tile"): grid},
+            entered_base=bound.entered_base + grid.count,
+            finished_base=bound.finished_base + grid.count,
+            pad_size=bound.pad_size + grid.count,
+        )
+
+    def _memory(self, cut: _Cut) -> BoundTensor:
+        """The parts' results: f32 [tiles, parts, products of a tile, rows, columns]."""
+        sizes = [self.stage.tiles[name] for name in (self.rows, self.columns)]
+        shape = (cut.tiles, cut.parts, len(self.products), *sizes)
+        place = self.stage.stage.location
+        decl = Tensor(name=self.memory, space="local", shape=tuple(map(const, shape)), dtype="f32", location=place)
+        return BoundTensor(decl=decl, number=len(self.bound.tensors), shape=shape, dtype="f32", slots=1)
+
+    def _grid(self, cut: _Cut) -> ChannelGrid:
+        """One counter for all parts of a tile."""
+        sizes = (1, *self._memory(cut).shape[1:])
+        counts = (cut.tiles, 1, 1, 1, 1)
+        return ChannelGrid(tensor=self.memory, kind="tile", sizes=sizes, counts=counts, base=self.bound.entered_base)
+
+    # Stages --------------------------------------------------------------------------------------------------
+
+    def _parts(self, cut: _Cut) -> BoundStage:
+        """Waits for what a tile waits for, computes a part of each of its products, and tells that it is there."""
+        body = [self._placed(s) for s in self.leading if isinstance(s, Wait)]
+        own = Index(name=self.part)
+        for number, product in enumerate(self.products):
+            region = self._region(own, const(number), product)
+            body.append(Store(region=region, value=self._part_of(product), location=product.location))
+        body.append(Notify(kind="tile", region=self._region(own, Whole()), location=self.stage.stage.location))
+        part = binary("//", TILE, const(cut.tiles))
+        numbered = IndexDecl(name=self.part, extent=const(cut.parts), number=True)
+        sliced = IndexDecl(name=self.inner, extent=self.contracted)
+        running = [
+            *self._running(cut, piece=const(0), rows=self.stage.tiles[self.rows]),
+            _Running(decl=numbered, tile=1, extent=cut.parts, order=part),
+            _Running(decl=sliced, tile=cut.inner, extent=self.length, order=part),
+        ]
+        return self._stage("parts", body, running, cut.tiles * cut.parts)
+
+    def _sums(self, cut: _Cut) -> BoundStage:
+        """Waits for all parts of a tile and does with their sums what the tile did with its products."""
+        rest = [s for s in self.stage.stage.body if not (isinstance(s, Wait) and self._ended(s))]
+        whole = self._region(Whole(), Whole())
+        body: list[Statement] = [Wait(kind="tile", region=whole, location=self.stage.stage.location)]
+        body += [self._placed(s) for s in map_values(tuple(rest), lambda v: self._sum_of(v, cut.parts))]
+        piece = binary("//", TILE, const(cut.tiles))
+        pieces = self.stage.tiles[self.rows] // cut.rows
+        return self._stage("sums", body, self._running(cut, piece=piece, rows=cut.rows), cut.tiles * pieces)
+
+    def _stage(self, ending: str, body: list[Statement], running: list[_Running], tasks: int) -> BoundStage:
+        old = self.stage
+        name = self._name(f"{old.name}_{ending}")
+        indices = tuple(one.decl for one in running)
+        numbers = {d.name for d in indices if d.number} | old.scalar_indices
+        return replace(
+            old,
+            number=len(self.bound.stages) + ("parts", "sums").index(ending),
+            stage=replace(old.stage, name=name, indices=indices, body=tuple(body)),
+            scalar_indices=frozenset(numbers),
+            tiles={**old.tiles, **{one.decl.name: one.tile for one in running}},
+            extents={**old.extents, **{one.decl.name: one.extent for one in running}},
+            order={one.decl.name: one.order for one in running},
+            flat=False,
+            ends_with_tensor=frozenset(
+                inside for name, inside in self.within.items() if old.extents[name] % old.tiles[name]
+            ),
+            tasks=tasks,
+        )
+
+    def _running(self, cut: _Cut, piece: Scalar, rows: int) -> list[_Running]:
+        """The tile of the tail, its place in the domain, and the rows and columns in it."""
+        old, tail = self.stage, binary("%", TILE, const(cut.tiles))
+        numbered = IndexDecl(name=self.tail, extent=const(cut.tiles), number=True)
+        running = [_Running(decl=numbered, tile=1, extent=cut.tiles, order=tail)]
+        place = {TILE.name: add(const(old.total - cut.tiles), tail)}
+        for decl in old.stage.indices:
+            order = substitute(old.order[decl.name], place)
+            if decl.name in self.within:
+                count = old.count(decl.name)
+                decl = replace(decl, extent=const(count), number=True)
+                running.append(_Running(decl=decl, tile=1, extent=count, order=order))
+            else:  # a number also where only the products, which are not in all of the stages, show that it is one
+                name = decl.name
+                decl = replace(decl, number=decl.number or name in old.scalar_indices)
+                running.append(_Running(decl=decl, tile=old.tiles[name], extent=old.extents[name], order=order))
+        for name, tile, order in ((self.rows, rows, piece), (self.columns, old.tiles[self.columns], const(0))):
+            size = old.tiles[name]
+            decl = IndexDecl(name=self.within[name], extent=const(size))
+            running.append(_Running(decl=decl, tile=tile, extent=size, order=order))
+        return running
+
+    # Statements ----------------------------------------------------------------------------------------------
+
+    def _region(self, part: Scalar | Whole, product: Scalar | Whole, origin: Value | None = None) -> Region:
+        """The rows and columns at hand of parts of products of a tile."""
+        inside = (Index(name=self.within[name]) for name in (self.rows, self.columns))
+        coords = (Index(name=self.tail), part, product, *inside)
+        return Region(tensor=self.memory, coords=coords, location=origin.location if origin else None)
+
+    def _part_of(self, product: Dot) -> Value:
+        def cut(value: Value) -> Value | None:
+            if not isinstance(value, Read):
+                return None
+            coords = (Index(name=self.inner) if isinstance(c, Whole) else c for c in value.region.coords)
+            return replace(value, region=self._at(replace(value.region, coords=tuple(coords))))
+
+        return map_value(product, cut)
+
+    def _sum_of(self, value: Value, parts: int) -> Value | None:
+        """The parts of a product, added up from the first to the last."""
+        number = next((n for n, product in enumerate(self.products) if product is value), None)
+        if number is None:
+            return None
+        terms = [Read(region=self._region(const(part), const(number), value)) for part in range(parts)]
+        total: Value = terms[0]
+        for term in terms[1:]:
+            total = Apply(op="add", args=(total, term), location=value.location)
+        return total
+
+    def _ended(self, wait: Wait) -> bool:
+        """Whether a wait before the products guards nothing else."""
+        others = [v for s in statements(self.stage.stage.body) if (v := value_of(s)) is not None]
+        read = {r.tensor for v in others for r in reads(map_value(v, lambda p: self._sum_of(p, 1)))}
+        return any(wait is s for s in self.leading) and wait.region.tensor not in read
+
+    def _placed(self, statement: Statement) -> Statement:
+        """The statement for the rows and columns at hand of the tile at a place in the domain."""
+        (placed,) = map_values(map_regions((statement,), self._at), self._position)
+        return placed
+
+    def _at(self, region: Region) -> Region:
+        return replace(region, coords=tuple(map(self._coordinate, region.coords)))
+
+    def _coordinate(self, coord: Scalar | Whole) -> Scalar | Whole:
+        tile = self._tile(coord)
+        if isinstance(coord, Whole) or tile is None or tile[1] not in self.within:
+            return coord
+        offset, name = tile
+        start = add(offset, mul(Index(name=name), const(self.stage.tiles[name])))
+        return Binary(op="+", left=start, right=Index(name=self.within[name]), location=coord.location)
+
+    def _position(self, value: Value) -> Value | None:
+        if not isinstance(value, Positions) or value.index not in self.within:
+            return None
+        start = FromScalar(scalar=mul(Index(name=value.index), const(self.stage.tiles[value.index])))
+        inside = replace(value, index=self.within[value.index])
+        return Apply(op="add", args=(start, inside), location=value.location)
+
+
+def _ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
+    """Whether no stage runs with or after the tiles of this one in its kernel."""
+    own = schedule.stage(stage)[RESOURCE]
+    host = own.stage if isinstance(own, Fused) else stage
+    last = Fused(stage=host, place="epilogue")
+    after = [s.name for s in program.stages if schedule.stage(s.name)[RESOURCE] == last]
+    return [host, *after][-1] == stage
+
+
+SPLIT_K_TAIL: Clause[int | None] = count(
+    "split_k_tail",
+    "a tile has at least one part",
+    formerly="split_tail",
+    apply=_apply,
+    choices=Choices(
+        name="tail",
+        labels={"of whole tiles": None, "of parts": SEARCHED_PARTS},
+        reason=split_reason,
+        together=True,
+        fits=_ends_kernel,
+    ),
+    manual=(
+        "tiles beyond whole rounds of the kernel's programs are computed in up to n parts of their contracted "
+        "dimension, by programs that would have no tile, and added up in a fixed order; in one round, or in two that "
+        "together are shorter than it; for the stage whose tiles come last in a kernel; no effect where nothing is "
+        "left over, or too much, or where tiles end with their index and not with the tensor"
+    ),
+)

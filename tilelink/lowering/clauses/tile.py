@@ -1,0 +1,70 @@
+"""How large tiles are: `tile(i=128, k=64)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilelink.errors import TileSizeError, did_you_mean
+from tilelink.ir.program import Program, Stage
+from tilelink.lowering.clauses.clause import Clause, Numbers, ratio
+from tilelink.lowering.transform import all_indices, split_whole, whole_dim
+from tilelink.scheduling.words import Part, Sizes, check_sizes, show_sizes
+
+
+def _read(_: str, children: Sequence[Any]) -> Sizes:
+    return tuple(children)
+
+
+def _show(sizes: Sizes) -> str:
+    return f"tile({show_sizes(sizes)})"
+
+
+def _inner(sizes: Sizes) -> Sequence[tuple[str, str]]:
+    return [(key, key) for key, _ in sizes]
+
+
+def _check(program: Program, part: Part) -> None:
+    stage = program.stage(part.name)
+    known = list(dict.fromkeys(d.name for d in all_indices(stage)))
+    for key, _ in part[TILE]:
+        if key not in known and whole_dim(program, stage, key) is None:
+            message = f"stage {stage.name} has nothing named {key!r} to tile"
+            hint = did_you_mean(key, known, f"its indices are {', '.join(known)}")
+            raise TileSizeError(message, location=part.at(f"tile.{key}"), hint=hint)
+
+
+def _rewrite(program: Program, stage: Stage, part: Part) -> Stage:
+    """A tile size of what a communication stage moves as a whole makes an index of it."""
+    if stage.kind == "comm":
+        names = {d.name for d in all_indices(stage)}
+        for key, _ in part[TILE]:
+            if key not in names:
+                stage, _ = split_whole(program, stage, key, part.at(f"tile.{key}"))
+    return stage
+
+
+def _apart(one: Sizes, other: Sizes, _: Numbers, __: int) -> float:
+    """Sizes that only one of them says count for nothing."""
+    sizes = dict(other)
+    return sum(ratio(size, sizes.get(name)) for name, size in one)
+
+
+TILE: Clause[Sizes] = Clause(
+    name="tile",
+    default=(),
+    rules={"tile": '"tile" "(" size ("," size)* ")"'},
+    syntax="tile(..)",
+    called="tile(...)",
+    read=_read,
+    show=_show,
+    valid=check_sizes,
+    inner=_inner,
+    check=_check,
+    rewrite=_rewrite,
+    apart=_apart,
+    written="`tile(i=128, k=64)`",
+    manual=(
+        "tile sizes; a whole (`:`) dimension is named by its lower-case name: the slice of a contraction, or of a copy"
+    ),
+)

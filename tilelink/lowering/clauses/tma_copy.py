@@ -1,0 +1,177 @@
+"""Where programs may copy by the tensor memory accelerator, and in which boxes.
+
+A program that copies by loads and stores needs many threads, and waits with all of them until what it stored has
+arrived before it can notify. The accelerator (PTX ISA, cp.async.bulk.tensor) needs one thread, and shared memory for
+what is under way. So `tma_copy n` puts n programs of one warp each on an SM: while one of them waits for the end of its
+tile, the others copy. They are programs like any others: each waits, copies and notifies its tiles in their order.
+
+Stages that do one copy a tile, behind waits and before notifies, may ask for it; which copy may depend on conditions,
+and under some there may be none. Where a processor has no such accelerator, or a tile is not made of whole boxes of
+both tensors of its copy, programs load and store as they do without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilelink.errors import ScheduleError
+from tilelink.ir.mapping import Span
+from tilelink.ir.program import ITEM_BYTES, If, Notify, Read, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.scalar import Index, const, mul
+from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import Bound, BoundStage, Boxes
+from tilelink.lowering.clauses.clause import Clause, count
+from tilelink.lowering.default_tiles import padded
+from tilelink.scheduling.schedule import Fused, Sm
+
+SHARED = 192 * 1024
+"""Bytes of shared memory of an SM that hold boxes. No large product's program finds room beside them."""
+BUFFERS = 8
+"""Boxes of a program at most."""
+FEWEST = 6
+"""Boxes of a program at least, where tiles are large enough: some are loaded while others are stored."""
+ROW_BYTES = 256
+"""Of a box at most."""
+LONGEST = 256
+"""Elements of a box along a dimension at most (CUDA driver API, cuTensorMapEncodeTiled)."""
+ALIGNMENT = 16
+"""Bytes that rows of tensors and boxes are multiples of (ibid.)."""
+SHELF = 128
+"""Bytes in shared memory of which the place of a box is a multiple (PTX ISA, cp.async.bulk.tensor)."""
+MOST_PROGRAMS = 16
+"""Of an SM: with more of them none has room for boxes worth an order."""
+MOST_RANKS = 16
+"""A descriptor of every rank's copy is a parameter of the kernel, of which there is room for a few thousand bytes."""
+
+
+def _apply(bound: Bound) -> Bound:
+    """The stages with what their schedule asks for, where it is possible.
+
+    Raises ScheduleError for a stage that is not one copy on SMs of its own.
+    """
+    stages = dict(bound.stages)
+    for name, stage in bound.stages.items():
+        part = bound.schedule.stage(name)
+        programs = part[TMA_COPY]
+        if not programs:
+            continue
+        if reason := _reason(bound, stage):
+            hint = "take `tma_copy` away, or let the stage copy on SMs of its own: on sm(n)"
+            raise ScheduleError(f"{name} cannot copy by bulk: {reason}", location=part.at("tma_copy"), hint=hint)
+        stages[name] = replace(stage, bulk=_boxes(bound, stage, programs))
+    return replace(bound, stages=stages)
+
+
+def bulk_reason(body: tuple[Statement, ...]) -> str | None:
+    """What in the statements of a tile keeps it from being copied so, or None."""
+    copies = [at for at, s in enumerate(body) if isinstance(s, If) or copied(s) is not None]
+    if len(copies) != 1:
+        return "its tiles are not one copy each"
+    before, behind = body[: copies[0]], body[copies[0] + 1 :]
+    if not all(isinstance(s, Wait) for s in before) or not all(isinstance(s, Notify) for s in behind):
+        return "its tiles do more than to wait, copy and notify"
+    match body[copies[0]]:
+        case If(then=then, orelse=orelse):
+            return next(filter(None, map(bulk_reason, filter(None, (then, orelse)))), None)
+        case _:
+            return None
+
+
+def copied(statement: Statement) -> tuple[Region, Region] | None:
+    """(to, from) of a statement that is a copy."""
+    match statement:
+        case Transfer(target=target, source=Read(region=source)) | Store(region=target, value=Read(region=source)):
+            return target, source
+        case _:
+            return None
+
+
+def _reason(bound: Bound, stage: BoundStage) -> str | None:
+    if not isinstance(stage.resource, Sm) or stage.resource.programs is None:
+        return "it has no SMs of its own"
+    if (bound.schedule.stage(stage.name)[TMA_COPY] or 0) > MOST_PROGRAMS:
+        return f"an SM runs {MOST_PROGRAMS} such programs at most"
+    if any(isinstance(s.resource, Fused) and s.resource.stage == stage.name for s in bound.stages.values()):
+        return "another stage runs in its kernel"
+    return bulk_reason(stage.stage.body)
+
+
+def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
+    """The boxes of a stage's tiles where `programs` of them share an SM; None where there are none that fit."""
+    if not bound.target.tma or bound.ranks > MOST_RANKS or not stage.total:
+        return None
+    regions = [region for s in statements(stage.stage.body) for region in copied(s) or ()]
+    sizes = {_size(bound, stage, region) for region in regions}
+    dtypes = {bound.tensors[region.tensor].dtype for region in regions}
+    if len(sizes) != 1 or None in sizes or len(dtypes) != 1 or "bool" in dtypes:  # no descriptor has that
+        return None
+    ((rows, columns, whole),) = (size for size in sizes if size is not None)
+    (width,) = (ITEM_BYTES[dtype] for dtype in dtypes)
+    room = SHARED // programs
+    across = padded(columns) if whole else _power_dividing(columns)
+    across = min(across, LONGEST, ROW_BYTES // width)
+    down = min(_power_dividing(rows), LONGEST, _power_below(room // FEWEST // (across * width)))
+    if across * width % ALIGNMENT or down * across * width % SHELF:
+        return None
+    buffers = min(BUFFERS, room // (down * across * width))
+    return Boxes(programs=programs, rows=rows, columns=columns, box=(down, across), buffers=buffers)
+
+
+def _size(bound: Bound, stage: BoundStage, region: Region) -> tuple[int, int, bool] | None:
+    """Rows, columns and whether these are all that its tensor has; None for what is no block of whole tiles' rows."""
+    tensor = bound.tensors[region.tensor]
+    spans = bound.tile_map(stage.name, region).spans
+    *others, columns = spans
+    rows = others.pop() if others else None
+    points = all(span.kind == "point" for span in others)
+    aligned = tensor.shape[-1] * ITEM_BYTES[tensor.dtype] % ALIGNMENT == 0
+    if not points or not aligned or columns.kind not in ("tile", "whole"):
+        return None
+    ends = columns.index is not None and stage.extents[columns.index] == columns.extent
+    if not _in_steps(stage, columns) or not (ends or _uncut(stage, columns)):
+        return None
+    if rows is None or rows.kind == "point":
+        return 1, columns.size, columns.size == columns.extent
+    if rows.kind == "gather" or not _in_steps(stage, rows) or not _uncut(stage, rows):
+        return None
+    return rows.size, columns.size, columns.size == columns.extent
+
+
+def _uncut(stage: BoundStage, span: Span) -> bool:
+    """Whether the end of its index cuts no tile."""
+    return span.index is None or stage.extents[span.index] % span.size == 0
+
+
+def _in_steps(stage: BoundStage, span: Span) -> bool:
+    """Whether its tiles are the first ones of the dimension, one behind the other: none is shifted, or beyond its end.
+
+    What lies behind the last row of a dimension is the first one of the next.
+    """
+    if span.index is None:
+        return True
+    steps = mul(Index(name=span.index), const(span.size))
+    return span.start in (steps, const(0)) and stage.extents[span.index] <= span.extent
+
+
+def _power_dividing(n: int) -> int:
+    return n & -n
+
+
+def _power_below(n: int) -> int:
+    """The largest power of two up to n."""
+    return 1 << (n.bit_length() - 1)
+
+
+TMA_COPY: Clause[int | None] = count(
+    "tma_copy",
+    "an SM runs at least one program",
+    formerly="bulk",
+    apply=_apply,
+    manual=(
+        "of a stage `on sm(m)` whose tiles are one copy each, after waits and before notifies, and which copy may "
+        "depend on conditions: each of its m SMs runs n programs of one warp that copy by the tensor memory "
+        "accelerator, n at most 16; while one of them waits for the end of its tile, the others copy; programs load "
+        "and store where a processor has no such accelerator, on more than 16 ranks, and where tiles are not whole "
+        "boxes of both tensors or are shifted"
+    ),
+)

@@ -1,0 +1,48 @@
+"""Tile sizes that a schedule does not name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from tilelink.ir.parameters import Numbers
+from tilelink.ir.typing import Axis, StageTyping
+from tilelink.lowering.transform import number_of
+
+SIZES = {"compute": 64, "comm": 128}
+"""By the kind of the stage."""
+BLOCK = 64
+"""Of what is contracted."""
+ELEMENTS = 8192
+"""Of one value of a tile: 64 registers for each of 128 threads. Whole dimensions count in full."""
+
+
+def default_sizes(
+    typing: StageTyping, given: Mapping[str, int], extents: Mapping[str, int], numbers: Numbers, ranks: int
+) -> dict[str, int]:
+    """The tile size of every index of a stage but the numbers: the given one, else as large as its values allow.
+
+    The stage's default is halved, the largest first, while a value that the body names has too many elements.
+    """
+    sizes = {
+        name: min(given.get(name, SIZES[typing.stage.kind]), max(extent, 1))
+        for name, extent in extents.items()
+        if name not in typing.scalar_indices
+    }
+
+    def length(axis: Axis) -> int:
+        if axis.kind == "tile":
+            return padded(sizes.get(axis.index or "", 1))
+        return padded(number_of(axis.dim, numbers, ranks)) if axis.dim is not None else 1
+
+    for value in typing.locals.values():
+        free = [a.index for a in value.axes if a.index is not None and a.index in sizes and a.index not in given]
+        while prod(map(length, value.axes)) > ELEMENTS and any(sizes[name] > 1 for name in free):
+            largest = max(free, key=sizes.__getitem__)
+            sizes[largest] = padded(sizes[largest]) // 2
+    return sizes
+
+
+def padded(size: int) -> int:
+    """What a size takes in a kernel: the smallest power of two that holds it."""
+    return 1 << max(0, size - 1).bit_length()

@@ -1,0 +1,93 @@
+"""What the rounds of a loop over tiles do to each other through memory: nothing, else tiles of another size do it anew.
+
+A round that writes what another one reads or writes too comes before it or after it, element by element where tiles
+have one element and all at once where one tile is all there is:
+
+    t = h[0 + k]            c[:] = zeros(f32)
+    h[1 + k] = t            c[k] = x[k]
+
+So of two accesses of a tensor, one of them a write, both follow the tile of the round, moved by the same offset, or
+they have no element in common, or both are the same for all tiles: then what is written is, too
+(lowering/recurrences.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations_with_replacement
+
+from tilelink.errors import TileSizeError
+from tilelink.ir.mapping import tile_index
+from tilelink.ir.printer import print_region
+from tilelink.ir.program import For, Region, Statement, Store, Transfer
+from tilelink.ir.reach import elsewhere
+from tilelink.ir.scalar import Index, Int, Scalar, Whole, is_gather, walk
+from tilelink.ir.visitor import reads, statements, value_of
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.recurrences import holds_all
+
+
+def check_rounds_apart(stage: BoundStage, ranks: int, loop: For, index: str) -> None:
+    """Raises TileSizeError where rounds for two tiles of an index of a loop may access one element, and one writes."""
+    _Rounds(stage, ranks, loop, index).check()
+
+
+class _Rounds:
+    def __init__(self, stage: BoundStage, ranks: int, loop: For, index: str) -> None:
+        self.stage, self.ranks, self.body, self.index = stage, ranks, loop.body, index
+        names = [decl.name for decl in loop.indices]
+        inner = {d.name for s in statements(loop.body) if isinstance(s, For) for d in s.indices}
+        self.within = inner.union(names[names.index(index) + 1 :])
+        """The indices that run for each tile of the index again."""
+
+    def check(self) -> None:
+        for (one, writes, _), (other, also, statement) in combinations_with_replacement(_accesses(self.body), 2):
+            follow = self._follows(one) or self._follows(other)
+            if one.tensor != other.tensor or not (writes or also) or not follow or self._apart(one, other):
+                continue
+            doing, done = ("writes" if kind else "reads" for kind in (also, writes))
+            message = f"stage {self.stage.name} loops over tiles of {self.index}, of {self.stage.tiles[self.index]} "
+            message += f"elements each, and {doing} {print_region(other)} in one round where it {done} "
+            message += f"{print_region(one)} in another"
+            hint = f"{holds_all(self.stage, self.index)}; or use {self.index} as a number: a round has one element then"
+            raise TileSizeError(message, location=statement.location, related=one.location, hint=hint)
+
+    def _apart(self, one: Region, other: Region) -> bool:
+        """Whether two regions surely have no element in common in rounds for different tiles of the index."""
+        for here, there in ((one, other), (other, one)):
+            if here.rank is None and there.rank is not None and elsewhere(there.rank, self.ranks):
+                return True
+        for a, b in zip(one.coords, other.coords, strict=True):
+            if isinstance(a, Int) and isinstance(b, Int) and a != b:
+                return True
+            mine, theirs = self._offset(a), self._offset(b)
+            if mine is not None and mine == theirs and not self._moves(mine):
+                return True
+        return False
+
+    def _moves(self, offset: Scalar) -> bool:
+        """Whether an offset has several values for one tile of the index."""
+        return any(isinstance(e, Index) and e.name in self.within for e in walk(offset))
+
+    def _follows(self, region: Region) -> bool:
+        """Whether a region is another one for every tile of the index."""
+        return any(self._offset(coord) is not None for coord in region.coords)
+
+    def _offset(self, coord: Scalar | Whole) -> Scalar | None:
+        """By what a coordinate that is a tile of the index is moved; None for another one."""
+        if isinstance(coord, Whole) or is_gather(coord):
+            return None
+        tile = tile_index(coord, self.stage.scalar_indices)
+        return tile[0] if tile is not None and tile[1] == self.index else None
+
+
+def _accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool, Statement]]:
+    """Every region that a body reads, or writes (True), with its statement."""
+    for statement in statements(body):
+        value = value_of(statement)
+        yield from ((region, False, statement) for region in (reads(value) if value is not None else ()))
+        match statement:
+            case Store(region=region) | Transfer(target=region):
+                yield region, True, statement
+            case _:
+                pass

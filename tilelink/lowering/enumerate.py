@@ -1,0 +1,409 @@
+"""The one enumerator of tiles: what all tasks of a bound program read, write, wait for and notify, as numpy columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.ir.mapping import TileMap
+from tilelink.ir.printer import print_scalar
+from tilelink.ir.program import Assign, Barrier, For, If, Notify, Read, Region, Statement, Store, Transfer, Value, Wait
+from tilelink.ir.scalar import Binary, Env, Lookup, Scalar, evaluate
+from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, statements
+from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.columns import Ints, expand, join
+from tilelink.lowering.orders import TILE
+from tilelink.lowering.places import GUARD, Fault, box, chosen, divides, in_table, partial, reach
+
+READ, WRITE, WAIT, NOTIFY = range(4)
+SUBSTEPS = 4
+"""Places in a task's sequence that one statement takes: read, write or signal, in this order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accesses:
+    """Reads and writes of tensors, one row each. `lo`, `hi` are [rows, dims] element bounds, padded with 0, 1."""
+
+    task: Ints
+    position: Ints
+    kind: Ints
+    peer: Ints
+    tensor: Ints
+    statement: Ints
+    lo: Ints
+    hi: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signals:
+    """Waits and notifies, one row per channel. `channel` counts over all grids, without buffer slots.
+
+    later, at: a program gives a deferred notify (`later` is 1, else 0) at place `at` of its next task.
+    """
+
+    task: Ints
+    position: Ints
+    kind: Ints
+    peer: Ints
+    channel: Ints
+    statement: Ints
+    later: Ints
+    at: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Barriers:
+    """Where the threads of programs meet, one row each time."""
+
+    task: Ints
+    position: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfers:
+    """Data moved between ranks' tensors: the traced events of pushes, pulls and copies.
+
+    `tensor`, `peer`, `offset`: target tensor, its rank and linear offset for a push; the source's for a pull.
+    """
+
+    task: Ints
+    position: Ints
+    tensor: Ints
+    peer: Ints
+    offset: Ints
+    elements: Ints
+
+
+def number_tasks(bound: Bound) -> tuple[dict[str, int], int]:
+    """The first task of each stage, and the number of all tasks: stage by stage, rank by rank, tile by tile."""
+    first: dict[str, int] = {}
+    used = 0
+    for stage in bound.stages.values():
+        first[stage.name] = used
+        used += stage.total * bound.ranks
+    return first, used
+
+
+def number_channels(bound: Bound) -> tuple[dict[tuple[str, str], int], int]:
+    """The first channel of each (tensor, kind), and the number of all channels of a rank."""
+    base: dict[tuple[str, str], int] = {}
+    used = 0
+    for key, grid in bound.channels.items():
+        base[key] = used
+        used += grid.count
+    return base, used
+
+
+def signals_of(bound: Bound) -> tuple[Signals, dict[str, int]]:
+    """What all stages wait for and notify, and the first task of each: as in the plan of a program without tables."""
+    first_task, _ = number_tasks(bound)
+    collector = Enumerator(bound, first_task, number_channels(bound)[0], {})
+    for stage in bound.stages.values():
+        collector.stage(stage)
+    return collector.signals(), first_task
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """Where a statement runs: one row per (task, loop iteration)."""
+
+    task: Ints
+    position: Ints
+    rank: Ints
+    indices: dict[str, Ints]
+
+    def pick(self, mask: NDArray[np.bool_] | Ints) -> _Rows:
+        indices = {k: v[mask] for k, v in self.indices.items()}
+        return _Rows(task=self.task[mask], position=self.position[mask], rank=self.rank[mask], indices=indices)
+
+
+@dataclass(kw_only=True)
+class _Uses:
+    """Where the tasks of a stage read and assign a name: (statement, tasks, positions) and (tasks, positions)."""
+
+    read: list[tuple[int, Ints, Ints]] = field(default_factory=list[tuple[int, Ints, Ints]])
+    assigned: list[tuple[Ints, Ints]] = field(default_factory=list[tuple[Ints, Ints]])
+
+    def faults(self, name: str) -> Iterator[Fault]:
+        """The first task that reads the name before it has assigned it."""
+        tasks = max((int(task.max(initial=-1)) for _, task, _ in self.read), default=-1) + 1
+        first = np.full(tasks, np.iinfo(np.int64).max)
+        for task, position in self.assigned:
+            known = task < tasks
+            np.minimum.at(first, task[known], position[known])
+        for number, task, position in self.read:
+            for row in np.flatnonzero(first[task] >= position)[:1]:
+                message = f"reads {name}, to which nothing has been assigned"
+                hint = f"assign {name} before the loop or the condition that may leave it out"
+                yield Fault(task=int(task[row]), statement=number, message=message, hint=hint)
+                return
+
+
+class Enumerator:
+    """Walks the stages' bodies once, for all ranks, tiles and iterations together."""
+
+    def __init__(
+        self,
+        bound: Bound,
+        first_task: Mapping[str, int],
+        channel_base: Mapping[tuple[str, str], int],
+        tables: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self.bound, self.first_task, self.channel_base = bound, first_task, channel_base
+        self.tables = dict(tables)
+        self.dims = max((len(t.shape) for t in bound.tensors.values()), default=1)
+        self.statements: list[tuple[str, Statement]] = []
+        self.faults: list[Fault] = []
+        self._unsure: dict[str, _Uses] = {}
+        self._accesses: list[tuple[Ints, ...]] = []
+        self._signals: list[tuple[Ints, ...]] = []
+        self._transfers: list[tuple[Ints, ...]] = []
+        self._barriers: list[tuple[Ints, ...]] = []
+
+    def stage(self, stage: BoundStage) -> None:
+        total, ranks = stage.total, self.bound.ranks
+        rank = np.repeat(np.arange(ranks, dtype=np.int64), total)
+        t = np.tile(np.arange(total, dtype=np.int64), ranks)
+        env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t}, tables=self.tables)
+        indices = {d.name: self._column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
+        task = self.first_task[stage.name] + rank * total + t
+        rows = _Rows(task=task, position=np.zeros_like(task), rank=rank, indices=indices)
+        self._unsure = {name: _Uses() for name in sorted(read_unassigned(stage.stage.body, rounds=False))}
+        self._block(stage, stage.stage.body, rows)
+        for name, uses in self._unsure.items():
+            for fault in uses.faults(name):
+                self.faults.append(fault)
+
+    def _column(self, expr: Scalar, env: Env, rows: int) -> Ints:
+        return np.broadcast_to(np.asarray(evaluate(expr, env), dtype=np.int64), (rows,))
+
+    def _columns(self, exprs: Sequence[Scalar], env: Env, rows: int) -> Ints:
+        """The values of expressions as columns: [rows, expressions]."""
+        columns = [self._column(expr, env, rows) for expr in exprs]
+        return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.int64)
+
+    def _env(self, rows: _Rows) -> Env:
+        return Env(rank=rows.rank, ranks=self.bound.ranks, params={}, indices=rows.indices, tables=self.tables)
+
+    def _block(self, stage: BoundStage, body: tuple[Statement, ...], rows: _Rows) -> None:
+        if not len(rows.task):
+            self._pass_over(stage, statements(body))  # a place that is a constant would be looked up without a row, too
+            return
+        offset = 0
+        for statement in body:
+            here = _Rows(task=rows.task, position=rows.position + offset, rank=rows.rank, indices=rows.indices)
+            self._statement(stage, statement, here)
+            offset += length(stage, statement)
+
+    def _pass_over(self, stage: BoundStage, missed: Iterable[Statement]) -> None:
+        """Statements that no task comes to have numbers all the same: whoever walks a program counts them."""
+        self.statements.extend((stage.name, one) for one in missed)
+
+    def _statement(self, stage: BoundStage, statement: Statement, rows: _Rows) -> None:
+        number = len(self.statements)
+        self.statements.append((stage.name, statement))
+        for expr in partial(statement):
+            match expr:
+                case Lookup():
+                    rows = self._looked_up(number, expr, rows)
+                case _:
+                    rows = self._divided(number, expr, rows)
+            if not len(rows.task):
+                self._pass_over(stage, [*statements((statement,))][1:])
+                return
+        match statement:
+            case If(condition=condition, then=then, orelse=orelse):
+                holds = np.broadcast_to(np.asarray(evaluate(condition, self._env(rows)), dtype=bool), rows.task.shape)
+                self._block(stage, then, rows.pick(holds))
+                self._block(stage, orelse, rows.pick(~holds))
+            case For():
+                self._loop(stage, statement, rows)
+            case Wait(kind=kind, region=region):
+                self._signal(stage, number, WAIT, kind, region, rows)
+            case Notify(kind=kind, region=region):
+                self._signal(stage, number, NOTIFY, kind, region, rows)
+            case Barrier():
+                self._barriers.append((rows.task, rows.position))
+            case Assign(value=value) | Store(value=value) | Transfer(source=value):
+                self._data(stage, number, statement, value, rows)
+            case _:
+                pass
+
+    def _divided(self, number: int, expr: Binary, rows: _Rows) -> _Rows:
+        """The rows whose divisor is not zero; of the others the first is a fault."""
+        there = divides(expr, self._env(rows), len(rows.task))
+        self._fault(number, ~there, rows, f"{print_scalar(expr)} divides by zero")
+        return rows if there.all() else rows.pick(there)
+
+    def _looked_up(self, number: int, lookup: Lookup, rows: _Rows) -> _Rows:
+        """The rows whose entry is in the table; of the others the first is a fault."""
+        there, where = in_table(lookup, self._env(rows), len(rows.task))
+        if there.all():
+            return rows
+        first = where[np.argmin(there)]
+        entry = ", ".join(str(w) if isinstance(c, Scalar) else ":" for w, c in zip(first, lookup.coords, strict=True))
+        shape = list(self.tables[lookup.table].shape[1:])
+        self._fault(number, ~there, rows, f"looks up {lookup.table}[{entry}], outside of a table of shape {shape}")
+        return rows.pick(there)
+
+    def _loop(self, stage: BoundStage, loop: For, rows: _Rows) -> None:
+        counts = [stage.count(d.name) for d in loop.indices]
+        steps = prod(counts)
+        step = np.tile(np.arange(steps, dtype=np.int64), len(rows.task))
+        indices = {k: np.repeat(v, steps) for k, v in rows.indices.items()}
+        digits = np.unravel_index(step, counts)
+        indices |= {d.name: np.asarray(v, dtype=np.int64) for d, v in zip(loop.indices, digits, strict=True)}
+        body_length = sum(length(stage, s) for s in loop.body)
+        inner = _Rows(
+            task=np.repeat(rows.task, steps),
+            position=np.repeat(rows.position, steps) + step * body_length,
+            rank=np.repeat(rows.rank, steps),
+            indices=indices,
+        )
+        self._block(stage, loop.body, inner)
+
+    def _data(self, stage: BoundStage, number: int, statement: Statement, value: Value, rows: _Rows) -> None:
+        """value: what the statement computes."""
+        for region in reads(value):
+            self._access(stage, number, READ, region, rows)
+        for name in self._unsure.keys() & local_names(value):
+            self._unsure[name].read.append((number, rows.task, rows.position))
+        match statement:
+            case Assign(name=name) if name in self._unsure:
+                self._unsure[name].assigned.append((rows.task, rows.position))
+            case Store(region=region):
+                self._access(stage, number, WRITE, region, rows)
+            case Transfer(target=target, source=source):
+                self._access(stage, number, WRITE, target, rows)
+                pulled = source.region if isinstance(source, Read) and target.rank is None else None
+                moved = pulled if pulled is not None and statement.mode != "push" else target
+                self._transfer(stage, moved, target, rows)
+            case _:
+                pass
+
+    def _bounds(self, tile_map: TileMap, rows: _Rows) -> tuple[Ints, Ints, Ints]:
+        env = self._env(rows)
+        n = len(rows.task)
+        lo = np.zeros((n, self.dims), np.int64)
+        hi = np.ones((n, self.dims), np.int64)
+        for d, span in enumerate(tile_map.spans):
+            lo[:, d] = evaluate(span.start, env)
+            hi[:, d] = evaluate(span.stop, env)
+        return lo, hi, self._column(tile_map.rank, env, n)
+
+    def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: _Rows) -> None:
+        tile_map = self.bound.tile_map(stage.name, region)
+        lo, hi, peer = self._bounds(tile_map, rows)
+        for d, span in enumerate(tile_map.spans):
+            if span.gather is None:
+                continue
+            source, first, last, twice = chosen(span.gather, self._env(rows), len(rows.task))
+            if kind == WRITE:
+                message = f"writes a row of {region.tensor} twice, for {span.gather.table} names it twice"
+                self._fault(number, twice, rows, message, "write each row once")
+            lo, hi, peer, rows = lo[source], hi[source], peer[source], rows.pick(source)
+            lo[:, d], hi[:, d] = first, last
+        self._inside(number, region.tensor, tile_map, rows, lo, hi)
+        n = len(rows.task)
+        tensor = np.full(n, self.bound.tensors[region.tensor].number)
+        position = rows.position + (1 if kind == WRITE else 0)
+        row = (rows.task, position, np.full(n, kind), peer, tensor, np.full(n, number), lo, hi)
+        self._accesses.append(row)
+
+    def _inside(self, number: int, name: str, tile_map: TileMap, rows: _Rows, lo: Ints, hi: Ints) -> None:
+        """Notes a fault where boxes leave their tensor."""
+        leaves, ends = reach(tile_map, self._env(rows), lo, hi)
+        if leaves.any():
+            row, shape = int(np.argmax(leaves)), list(self.bound.tensors[name].shape)
+            message = f"{name}{box(lo[row], ends[row], len(shape))} reaches outside {name}, whose shape is {shape}"
+            self._fault(number, leaves, rows, message)
+
+    def _fault(self, number: int, wrong: NDArray[np.bool_], rows: _Rows, message: str, hint: str = GUARD) -> None:
+        """Notes the first of the rows that are wrong."""
+        for row in np.flatnonzero(wrong)[:1]:
+            self.faults.append(Fault(task=int(rows.task[row]), statement=number, message=message, hint=hint))
+
+    def _transfer(self, stage: BoundStage, moved: Region, target: Region, rows: _Rows) -> None:
+        lo, _, peer = self._bounds(self.bound.tile_map(stage.name, moved), rows)
+        shape = self.bound.tensors[moved.tensor].shape
+        offset = np.zeros(len(rows.task), np.int64)
+        for d, extent in enumerate(shape):
+            offset = offset * extent + lo[:, d]
+        low, high, _ = self._bounds(self.bound.tile_map(stage.name, target), rows)
+        elements = np.prod(np.maximum(high - low, 0), axis=1)
+        tensor = np.full(len(rows.task), self.bound.tensors[moved.tensor].number)
+        self._transfers.append((rows.task, rows.position + 2, tensor, peer, offset, elements))
+
+    def _signal(self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: _Rows) -> None:
+        key = (region.tensor, family)
+        grid = self.bound.channels[key]
+        tile_map = self.bound.tile_map(stage.name, region)
+        env = self._env(rows)
+        n = len(rows.task)
+        lo, hi, _ = self._bounds(tile_map, rows)
+        self._inside(number, region.tensor, tile_map, rows, lo, hi)
+        ranges = tile_map.channel_range(grid)
+        low = self._columns([one.low for one in ranges], env, n)
+        high = self._columns([one.high for one in ranges], env, n)
+        # A signal outside of its tensor is a fault; clipped, it names no counter of another tensor.
+        counts = np.array(grid.counts)
+        source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
+        peer = self._column(tile_map.rank, env, n)
+        position = rows.position[source] + 3
+        later, at = self._deferred(stage, number, rows.task[source])
+        self._signals.append(
+            (
+                rows.task[source],
+                position,
+                np.full(len(source), kind),
+                peer[source],
+                self.channel_base[key] + channel,
+                np.full(len(source), number),
+                later,
+                at,
+            )
+        )
+
+    def _deferred(self, stage: BoundStage, number: int, task: Ints) -> tuple[Ints, Ints]:
+        """Which tasks leave a signal to their program's next tile, and at which place of that."""
+        body, statement = stage.stage.body, self.statements[number][1]
+        if stage.given_in is None or not any(statement is one for one in closing_notifies(body)):
+            return np.zeros_like(task), np.zeros_like(task)
+        kernel = self.bound.kernel_of[stage.name]
+        taking = next(loop.taking(kernel.programs) for loop in kernel.loops if stage.name in loop.stages)
+        tile = (task - self.first_task[stage.name]) % stage.total
+        at = sum(length(stage, before) for before in body[: stage.given_in])
+        return np.where(tile + taking < stage.total, 1, 0), np.full(len(task), at)
+
+    def accesses(self) -> Accesses:
+        columns = join(self._accesses, 8, self.dims)
+        names = ("task", "position", "kind", "peer", "tensor", "statement", "lo", "hi")
+        return Accesses(**dict(zip(names, columns, strict=True)))
+
+    def signals(self) -> Signals:
+        names = ("task", "position", "kind", "peer", "channel", "statement", "later", "at")
+        return Signals(**dict(zip(names, join(self._signals, 8, 0), strict=True)))
+
+    def barriers(self) -> Barriers:
+        task, position = join(self._barriers, 2, 0)
+        return Barriers(task=task, position=position)
+
+    def transfers(self) -> Transfers:
+        names = ("task", "position", "tensor", "peer", "offset", "elements")
+        return Transfers(**dict(zip(names, join(self._transfers, 6, 0), strict=True)))
+
+
+def length(stage: BoundStage, statement: Statement) -> int:
+    """How many places a statement takes in its task's sequence."""
+    match statement:
+        case If(then=then, orelse=orelse):
+            return max(sum(length(stage, s) for s in then), sum(length(stage, s) for s in orelse), SUBSTEPS)
+        case For(indices=indices, body=body):
+            return prod(stage.count(d.name) for d in indices) * sum(length(stage, s) for s in body)
+        case _:
+            return SUBSTEPS

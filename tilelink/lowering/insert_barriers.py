@@ -1,0 +1,290 @@
+"""Barriers where a program must wait for all of its own threads between a store and what follows it.
+
+Tiles that a program runs one after the other are ordered by that alone, and so are the statements of a tile. But a
+program is many threads: what one of them stores another may load too early, and what one still loads another may
+overwrite, unless a barrier is in between. A wait has one; everything else is found here. The rule of ordering asks
+afterwards whether it is there (verify/threads.py).
+
+before: c[i, :] = x[i, :] * 2.0
+        y[i, :] = dot(c[i, :], w[:, :].T)
+after:  c[i, :] = x[i, :] * 2.0
+        program_barrier()
+        y[i, :] = dot(c[i, :], w[:, :].T)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilelink.ir.program import Assign, Barrier, For, If, Local, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.reach import elsewhere, on_all_ranks
+from tilelink.ir.scalar import Env, Index, Lookup, Scalar, Whole, evaluate, walk
+from tilelink.ir.visitor import mixes, reads, statements, value_of
+from tilelink.lowering.bound import Bound, BoundStage, with_bodies
+from tilelink.lowering.transform import free_name
+
+
+def place_barriers(bound: Bound) -> Bound:
+    """The bound program with all barriers that its programs on SMs need, which are many threads from here on."""
+    bodies = {
+        name: _Placing(bound=bound, stage=stage).body(stage.stage.body)
+        for name, stage in bound.stages.items()
+        if not bound.kernel_of[name].on_copy_engine
+    }
+    return replace(with_bodies(bound, bodies), many_threads=True)
+
+
+@dataclass(kw_only=True)
+class _Placing:
+    """The barriers of one stage."""
+
+    bound: Bound
+    stage: BoundStage
+    pending: Pending = field(init=False)
+    names: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        self.pending = pending_at(self.bound, self.stage.name)
+
+    def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        done: list[Statement] = []
+        for statement in body:
+            if self.pending.barrier(statement):
+                done.append(Barrier(location=statement.location))
+            done += self._inside(statement)
+        return tuple(done)
+
+    def _inside(self, statement: Statement) -> list[Statement]:
+        match statement:
+            case If():
+                return [self._branches(statement)]
+            case For(indices=indices):
+                before = replace(self.pending)
+                inner = self.body(statement.body)
+                if any(self.stage.count(decl.name) == 0 for decl in indices):
+                    self.pending.join(before)
+                return [replace(statement, body=inner)]
+            case Store(region=region) | Transfer(target=region):
+                return self._in_place(statement, region)
+            case _:
+                return [statement]
+
+    def _branches(self, branch: If) -> If:
+        taken = on_all_ranks(branch.condition, self.bound.ranks)
+        if taken is not None:  # the other one is never run
+            return (
+                replace(branch, then=self.body(branch.then))
+                if taken
+                else replace(branch, orelse=self.body(branch.orelse))
+            )
+        before = replace(self.pending)
+        then = self.body(branch.then)
+        self.pending, behind = before, self.pending
+        orelse = self.body(branch.orelse)
+        self.pending.join(behind)
+        return replace(branch, then=then, orelse=orelse)
+
+    def _in_place(self, statement: Store | Transfer, region: Region) -> list[Statement]:
+        """A statement, in three if it writes what it reads and one thread's element comes of what others load."""
+        value = value_of(statement)
+        if value is None or not mixes(value) or all(one.tensor != region.tensor for one in reads(value)):
+            return [statement]
+        place = statement.location
+        name = self._name("loaded")
+        loaded = Assign(name=name, value=value, location=place)
+        part = Local(name=name, location=place)
+        last = replace(statement, value=part) if isinstance(statement, Store) else replace(statement, source=part)
+        return [loaded, Barrier(location=place), last]
+
+    def _name(self, wanted: str) -> str:
+        bound, stage = self.bound, self.stage
+        taken = {*bound.tensors, *bound.stages, *stage.extents, *(p.name for p in bound.program.params)} | self.names
+        taken |= {s.name for s in statements(stage.stage.body) if isinstance(s, Assign)}
+        name = free_name(wanted, taken)
+        self.names.add(name)
+        return name
+
+
+@dataclass(kw_only=True)
+class Pending:
+    """The memories that the program may have stored to or loaded from since its last barrier, as a tile is rendered.
+
+    A memory is the own copy of a tensor, or those of all peers together. counts: of every index of the stage the number
+    of tiles. scratch: memories whose elements may be written more than once.
+    """
+
+    ranks: int
+    counts: Mapping[str, int]
+    scratch: frozenset[str]
+    stored: frozenset[str] = frozenset()
+    loaded: frozenset[str] = frozenset()
+    loops: dict[_Key, _Passed] = field(default_factory=dict["_Key", "_Passed"])
+    """What loops made of what was pending before them: copies of one share it, so deep loops are passed but once."""
+
+    def barrier(self, statement: Statement) -> bool:
+        """Whether there must be one before a statement, which is noted; branches are asked for their statements.
+
+        Behind the answer for a loop, what is pending is what any of its rounds may begin with.
+        """
+        match statement:
+            case If():
+                return False
+            case For():
+                return self._loop(statement)
+            case Wait() | Barrier():
+                self._clear()
+                return False
+            case _:
+                return self._plain(statement)
+
+    def barriers(self, body: tuple[Statement, ...]) -> int:
+        """How many the statements of a body need, which are noted."""
+        count = 0
+        for statement in body:
+            count += self.barrier(statement)
+            if isinstance(statement, If):
+                other = replace(self)
+                count += self.barriers(statement.then) + other.barriers(statement.orelse)
+                self.join(other)
+        return count
+
+    def join(self, other: Pending) -> None:
+        """What is pending where two ways meet."""
+        self.stored |= other.stored
+        self.loaded |= other.loaded
+
+    def _loop(self, loop: For) -> bool:
+        key = (id(loop), self.stored, self.loaded)
+        if key not in self.loops:
+            self.loops[key] = self._passed(loop)
+        passed = self.loops[key]
+        self.stored, self.loaded = passed.stored, passed.loaded
+        return passed.needed
+
+    def _passed(self, loop: For) -> _Passed:
+        """One before the loop saves one in each round, where it is what came before that asks for it."""
+        before, alone = replace(self), replace(self)
+        alone._clear()
+        needed = before.barriers(loop.body) > alone.barriers(loop.body)
+        end = alone if needed else before
+        parts = _Parts(ranks=self.ranks)
+        parts.note(loop.body, {decl.name: self.counts[decl.name] for decl in loop.indices})
+        stored, loaded = end.stored - parts.apart, end.loaded - parts.apart
+        if not needed:
+            stored, loaded = stored | self.stored, loaded | self.loaded
+        return _Passed(loop=loop, needed=needed, stored=stored, loaded=loaded)
+
+    def _clear(self) -> None:
+        self.stored = self.loaded = frozenset()
+
+    def _plain(self, statement: Statement) -> bool:
+        touched = [(one, stores) for region, stores in accesses((statement,)) for one in _memories(region, self.ranks)]
+        stored, loaded = (frozenset(one for one, stores in touched if stores == kind) for kind in (True, False))
+        needed = bool(loaded & self.stored or stored & self.scratch & (self.stored | self.loaded))
+        if needed:
+            self._clear()
+        self.stored |= stored
+        self.loaded |= loaded
+        return needed
+
+
+_Key = tuple[int, frozenset[str], frozenset[str]]
+"""The identity of a loop, and what was pending before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Passed:
+    """Whether a loop needs a barrier before it, and what is pending after it; with the loop, which its key names."""
+
+    loop: For
+    needed: bool
+    stored: frozenset[str]
+    loaded: frozenset[str]
+
+
+@dataclass(kw_only=True)
+class _Parts:
+    """Which regions of its memories a program touches, again and again."""
+
+    ranks: int
+    stored: set[str] = field(default_factory=set[str])
+    loaded: set[str] = field(default_factory=set[str])
+    places: dict[str, set[object]] = field(default_factory=dict[str, set[object]])
+
+    def note(self, body: tuple[Statement, ...], counts: Mapping[str, int], number: int = 0) -> None:
+        """A body that is run for all values of some indices; bodies with other numbers have other tiles."""
+        for region, stores in accesses(body):
+            names = {_moves_with(c, counts, self.ranks) for c in (*region.coords, region.rank)}
+            part = (number, region.coords, region.rank) if names >= counts.keys() else None
+            for memory in _memories(region, self.ranks):
+                (self.stored if stores else self.loaded).add(memory)
+                self.places.setdefault(memory, set()).add(part)
+
+    @property
+    def apart(self) -> set[str]:
+        """Memories of which every run has its own part."""
+        return {memory for memory, parts in self.places.items() if len(parts) == 1 and None not in parts}
+
+
+def pending_at(bound: Bound, stage: str) -> Pending:
+    """What a program may have left when it begins with a tile: anything its kernel did up to there.
+
+    The first stage of a tile need not care for memories of which every tile has its own part.
+    """
+    kernel = bound.kernel_of[stage]
+    last = next(n for n, loop in enumerate(kernel.loops) if stage in loop.stages)
+    parts = _Parts(ranks=bound.ranks)
+    for number, loop in enumerate(kernel.loops[: last + 1]):
+        for own in (bound.stages[name] for name in loop.stages):
+            parts.note(own.stage.body, {decl.name: own.count(decl.name) for decl in own.stage.indices}, number)
+    apart = parts.apart if kernel.loops[last].stages[0] == stage else set[str]()
+    scratch = [t.name for t in bound.tensors.values() if t.decl.space in ("local", "symmetric")]
+    return Pending(
+        ranks=bound.ranks,
+        counts={name: bound.stages[stage].count(name) for name in bound.stages[stage].extents},
+        scratch=frozenset(memory for name in scratch for memory in (name, f"{name} @")),
+        # of two tiles that write the same, the later one waits for the earlier one, which is a barrier
+        stored=frozenset((parts.stored & parts.loaded) - apart),
+        loaded=frozenset(parts.loaded - apart),
+    )
+
+
+def accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool]]:
+    """Every region that statements load from (False) or store to (True)."""
+    for statement in statements(body):
+        value = value_of(statement)
+        yield from ((region, False) for region in (reads(value) if value is not None else ()))
+        if isinstance(statement, Store):
+            yield statement.region, True
+        elif isinstance(statement, Transfer):
+            yield statement.target, True
+
+
+def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ranks: int) -> str | None:
+    """The one index whose every value gives a coordinate another value, on all ranks."""
+    if not isinstance(coordinate, Scalar):
+        return None
+    if isinstance(coordinate, Index):
+        return coordinate.name
+    names = {e.name for e in walk(coordinate) if isinstance(e, Index)}
+    if len(names) != 1 or not names <= counts.keys() or any(isinstance(e, Lookup) for e in walk(coordinate)):
+        return None
+    (name,) = names
+    numbers = np.arange(counts[name])
+    for rank in range(ranks):
+        with np.errstate(divide="ignore"):  # by an index that is 0 where nothing is accessed
+            found = evaluate(coordinate, Env(rank=rank, ranks=ranks, params={}, indices={name: numbers}))
+        if len(np.unique(found)) < counts[name]:
+            return None
+    return name
+
+
+def _memories(region: Region, ranks: int) -> tuple[str, ...]:
+    """Where a region may lie: in the own copy of its tensor, in one of a peer, or either."""
+    if region.rank is None:
+        return (region.tensor,)
+    far = f"{region.tensor} @"
+    return (far,) if elsewhere(region.rank, ranks) else (region.tensor, far)

@@ -1,0 +1,76 @@
+"""How large a plan may get, of which every tile and every channel of every rank is a row; how large a value may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from tilelink.errors import Location, ScheduleError, TileSizeError
+from tilelink.ir.program import Assign, Read, Store, Transfer
+from tilelink.ir.typing import Axis, StageTyping, Typing
+from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.clauses.tile import TILE
+from tilelink.lowering.default_tiles import padded
+from tilelink.lowering.transform import number_of
+
+MOST_TILES = 1 << 22
+"""A plan of so many takes minutes and gigabytes."""
+MOST_CHANNELS = 1 << 26
+MOST_ELEMENTS = 1 << 20
+"""Of one value of a tile: what a tensor of Triton may have (TRITON_MAX_TENSOR_NUMEL)."""
+
+
+def check_size(bound: Bound) -> None:
+    """Raises ScheduleError for a program that no machine could plan, before any memory is asked for."""
+    tiles = channels = 0
+    for name, stage in bound.stages.items():
+        tiles += stage.total * bound.ranks
+        if tiles > MOST_TILES:
+            message = f"stage {name} has {stage.total:,} tiles on each of {bound.ranks:,} ranks"
+            hint = f"a plan holds {MOST_TILES:,} tiles: take larger tiles, smaller sizes or fewer ranks"
+            raise ScheduleError(message, location=stage.stage.location, hint=hint)
+    for (name, _), grid in bound.channels.items():
+        channels += grid.count * bound.ranks
+        if channels > MOST_CHANNELS:
+            message = f"tensor {name} has {grid.count:,} channels on each of {bound.ranks:,} ranks"
+            hint = f"a plan holds {MOST_CHANNELS:,} channels: make them coarser, or take smaller sizes or fewer ranks"
+            raise ScheduleError(message, location=bound.tensors[name].decl.location, hint=hint)
+
+
+def check_elements(bound: Bound, typing: Typing) -> None:
+    """Raises TileSizeError for a value that no kernel can hold. Plain copies are made block by block."""
+    for name, stage in bound.stages.items():
+        known = typing.stage(name)
+        for what, axes, place in _held(known):
+            sizes = [_length(bound, stage, axis) for axis in axes]
+            if prod(map(padded, sizes)) <= MOST_ELEMENTS:
+                continue
+            tiled = {a.index: n for a, n in zip(axes, sizes, strict=True) if a.index is not None and n > 1}
+            largest = max(tiled, key=tiled.__getitem__, default=None)
+            message = f"{what} of stage {name} has {' x '.join(f'{n:,}' for n in sizes)} elements in a tile, and one "
+            message += f"value of a kernel {MOST_ELEMENTS:,} at most, with sizes rounded up to powers of two"
+            hint = f"a smaller tile({largest}={tiled[largest]})" if largest else "loop over an index instead of `:`"
+            part = bound.schedule.stage(name)
+            given = largest is not None and largest in dict(part[TILE])
+            where = part.at(f"tile.{largest}") if given else place
+            raise TileSizeError(message, location=where, related=place if given else None, hint=hint)
+
+
+def _held(known: StageTyping) -> Iterator[tuple[str, tuple[Axis, ...], Location | None]]:
+    """The values that a stage names or stores, in words, with their axes and places."""
+    for statement in statements(known.stage.body):
+        match statement:
+            case Assign(name=name):
+                yield name, known.locals[name].axes, statement.location
+            case Store(region=region, value=value) | Transfer(target=region, source=value):
+                if not isinstance(value, Read):
+                    yield f"what goes to {region.tensor}", known.region_type(region).axes, statement.location
+            case _:
+                pass
+
+
+def _length(bound: Bound, stage: BoundStage, axis: Axis) -> int:
+    if axis.index is not None:
+        return stage.tiles[axis.index]
+    return number_of(axis.dim, bound.numbers, bound.ranks) if axis.dim is not None else 1

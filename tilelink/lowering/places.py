@@ -1,0 +1,129 @@
+"""Which elements an access names, exactly: also those that do not exist, and the rows that a table chooses.
+
+The rules take an access as boxes inside of its tensor. What is no such box is a fault, and is refused by coverage: an
+element outside of its tensor, an entry outside of its table, a row that one statement writes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.ir.mapping import TileMap
+from tilelink.ir.program import For, If, Statement
+from tilelink.ir.scalar import Binary, Env, Int, Lookup, Scalar, children, evaluate
+from tilelink.ir.visitor import map_scalars
+from tilelink.lowering.columns import Ints, expand
+
+Bools = NDArray[np.bool_]
+GUARD = "guard the statement with an if, or shift it"
+"""What to do about a fault, as a rule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One execution of a statement that reaches what is not there. `message` says what, `hint` what to do."""
+
+    task: int
+    statement: int
+    message: str
+    hint: str
+
+
+def box(lo: Ints, hi: Ints, dims: int) -> str:
+    """`[0:1, 16:32]`: elements, as slices of a tensor."""
+    return "[" + ", ".join(f"{lo[d]}:{hi[d]}" for d in range(dims)) + "]"
+
+
+def partial(statement: Statement) -> Iterator[Lookup | Binary]:
+    """Expressions of a statement that may have no value, look-ups and divisions, inner ones first.
+
+    Without those of its branches or rounds.
+    """
+    found: list[Scalar] = []
+
+    def keep(expr: Scalar) -> Scalar:
+        found.append(expr)
+        return expr
+
+    match statement:
+        case If(condition=condition):
+            found.append(condition)
+        case For():
+            pass
+        case _:
+            map_scalars((statement,), keep)
+    for expr in found:
+        yield from _inner_first(expr)
+
+
+def _inner_first(expr: Scalar) -> Iterator[Lookup | Binary]:
+    for child in children(expr):
+        yield from _inner_first(child)
+    match expr:
+        case Lookup():
+            yield expr
+        case Binary(op="//" | "%", right=divisor) if not isinstance(divisor, Int) or not divisor.value:
+            yield expr
+        case _:
+            pass
+
+
+def divides(quotient: Binary, env: Env, rows: int) -> Bools:
+    """For each row whether the divisor is not zero."""
+    return np.broadcast_to(np.asarray(evaluate(quotient.right, env)) != 0, (rows,))
+
+
+def in_table(lookup: Lookup, env: Env, rows: int) -> tuple[Bools, Ints]:
+    """For each row whether the entry that a look-up names is in its table, and the coordinates, [rows, dims]."""
+    shape = env.tables[lookup.table].shape[1:]
+    where = np.zeros((rows, len(shape)), np.int64)
+    for d, coord in enumerate(lookup.coords):
+        if isinstance(coord, Scalar):
+            where[:, d] = evaluate(coord, env)
+    return np.all((where >= 0) & (where < np.array(shape)), axis=1), where
+
+
+def reach(tile_map: TileMap, env: Env, lo: Ints, hi: Ints) -> tuple[Bools, Ints]:
+    """For each row whether an access leaves its tensor, and one past the last element that it names.
+
+    lo, hi: [rows, dims], the elements that exist; a box without elements leaves nothing.
+    """
+    ends, leaves, empty = hi.copy(), np.zeros(len(lo), bool), np.zeros(len(lo), bool)
+    for d, span in enumerate(tile_map.spans):
+        if not span.inside:
+            ends[:, d] = evaluate(span.reach, env)
+        empty |= ends[:, d] <= lo[:, d]
+        leaves |= (lo[:, d] < 0) | (ends[:, d] > span.extent)
+    return leaves & ~empty, ends
+
+
+def chosen(lookup: Lookup, env: Env, rows: int) -> tuple[Ints, Ints, Ints, Bools]:
+    """The entries of a look-up with a `:` as runs of consecutive ones.
+
+    Returns the row of each run, its first entry and one past its last, and for each row whether an entry comes twice.
+    """
+    places = np.concatenate([np.broadcast_to(env.rank, rows)[:, None], in_table(lookup, env, rows)[1]], axis=1)
+    distinct, which = np.unique(places, axis=0, return_inverse=True)
+    where = (distinct[:, d + 1] if isinstance(c, Scalar) else slice(None) for d, c in enumerate(lookup.coords))
+    entries = np.asarray(env.tables[lookup.table][(distinct[:, 0], *where)], np.int64)
+    row, first, last, twice = _runs(entries.reshape(len(distinct), prod(entries.shape[1:])))
+    begin = np.searchsorted(row, np.arange(len(distinct) + 1))
+    source, at = expand(begin[which.ravel()][:, None], begin[which.ravel() + 1][:, None], (len(row),))
+    return source, first[at], last[at], twice[which.ravel()]
+
+
+def _runs(entries: Ints) -> tuple[Ints, Ints, Ints, Bools]:
+    """For entries [rows, n] the row of each run, its first entry and one past its last; which rows repeat an entry."""
+    ordered = np.sort(entries, axis=1)
+    step = np.diff(ordered, axis=1)
+    begins = np.ones(ordered.shape, bool)
+    begins[:, 1:] = step > 1
+    ends = np.ones(ordered.shape, bool)
+    ends[:, :-1] = begins[:, 1:]
+    row = np.nonzero(begins)[0]
+    return row, ordered[begins], ordered[ends] + 1, (step == 0).any(axis=1)

@@ -1,0 +1,42 @@
+"""What values integer expressions may have: kernels compute them in 32 bits, the plan in 64.
+
+Intervals are found from those of ranks, indices and tables, so an expression may be refused that never gets so large.
+"""
+
+from __future__ import annotations
+
+from tilelink.errors import BindingError, Location
+from tilelink.ir.intervals import LEAST, MOST, Bounds, Range, combined
+from tilelink.ir.printer import print_scalar
+from tilelink.ir.scalar import Binary, Param, Ranks, Scalar, children
+from tilelink.ir.visitor import stage_scalars
+from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.transform import number_of
+
+
+def check_ranges(bound: Bound) -> None:
+    """Raises BindingError for an expression that may leave 32 bits, and for a division by zero."""
+    for stage in bound.stages.values():
+        for expr in (*stage_scalars(stage.stage), *(stage.order.values() if stage.total else ())):
+            _interval(expr, bound, stage, bound.bounds(stage.name))
+
+
+def _interval(expr: Scalar, bound: Bound, stage: BoundStage, bounds: Bounds, place: Location | None = None) -> Range:
+    """The interval of an expression; raises BindingError where it, or a part of it, has none of 32 bits."""
+    place = expr.location or place
+    below = [_interval(child, bound, stage, bounds, place) for child in children(expr)]
+    match expr:
+        case Ranks() | Param():  # of an extent
+            number = number_of(expr, bound.numbers, bound.ranks)
+            found = (number, number)
+        case Binary(op="//" | "%") if below[1] == (0, 0):
+            message = f"{print_scalar(expr)} in stage {stage.name} divides by zero"
+            raise BindingError(message, location=place, hint="the divisor must not be 0 with these numbers")
+        case Binary(op=op):
+            found = combined(op, below[0], below[1])
+        case _:
+            found = bounds.of(expr)
+    if found[0] < LEAST or found[1] > MOST:
+        message = f"{print_scalar(expr)} in stage {stage.name} may be {max(found, key=abs)}"
+        raise BindingError(message, location=place, hint="integers have 32 bits")
+    return found

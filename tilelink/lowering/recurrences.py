@@ -1,0 +1,387 @@
+"""What the rounds of a loop over tiles make of them: it must not depend on how large a tile is.
+
+Each round reduces one tile, so it has a part of what all of the index gives, and parts have to be put together as the
+reduction does:
+
+    acc = acc + dot(x[i, k], w[k, j])        m = maximum(m, max(x[i, k], axis=1))
+
+The values of a round are classified from the first statement to the last, as dependent on its tile or not. A name that
+a round reads before it assigns it has its value from the rounds before: that name is carried. It must end the round as
+that value with parts put to it. A name whose rounds also depend on other carried names, as in a softmax with a running
+maximum, is a recurrence of the program's own: whether it gives the same for all tiles is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import cached_property
+
+from tilelink.errors import TileSizeError
+from tilelink.ir.mapping import tile_index
+from tilelink.ir.program import (
+    Apply,
+    Assign,
+    Attend,
+    Cast,
+    Dot,
+    Expand,
+    For,
+    Full,
+    If,
+    Literal,
+    Local,
+    Read,
+    Reduce,
+    Region,
+    Statement,
+    Store,
+    Transfer,
+    Transpose,
+    Value,
+)
+from tilelink.ir.scalar import Scalar
+from tilelink.ir.typing import StageTyping
+from tilelink.ir.visitor import local_names, operands, read_unassigned, statements, value_of
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.default_tiles import padded
+
+
+class Part(Enum):
+    """How a value depends on the tile of its round."""
+
+    WHOLE = auto()
+    """Not at all."""
+    ZERO = auto()
+    """Not at all, and it is zero."""
+    SUM = auto()
+    """As a part of a sum."""
+    MAX = auto()
+    MIN = auto()
+    MIXED = auto()
+    """In another way."""
+
+
+STEADY = frozenset({Part.WHOLE, Part.ZERO})
+"""The parts that do not depend on the tile."""
+REDUCED = {"sum": Part.SUM, "max": Part.MAX, "min": Part.MIN}
+PUT_TOGETHER = {
+    "add": (Part.SUM, {Part.SUM, Part.ZERO}),
+    "sub": (Part.SUM, {Part.SUM, Part.ZERO}),
+    "maximum": (Part.MAX, {Part.MAX, *STEADY}),
+    "minimum": (Part.MIN, {Part.MIN, *STEADY}),
+}
+"""Operation -> what it puts together, and what it may be given for that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What is known of a value.
+
+    carried: the names whose values from the rounds before it comes of. total: it is the value of the one such name with
+    parts put to it, those of `part`, or none for WHOLE. A value that comes of carried names in another way is MIXED.
+    """
+
+    part: Part
+    carried: frozenset[str] = frozenset()
+    total: bool = False
+
+    @property
+    def steady(self) -> bool:
+        return self.part in STEADY and not self.carried
+
+
+State = dict[str, Made]
+"""Names -> what is known of their values."""
+_WHOLE = Made(part=Part.WHOLE)
+
+
+def check_rounds(stage: BoundStage, typing: StageTyping, loop: For, index: str) -> None:
+    """Raises TileSizeError where what a loop gives may depend on how large the tiles of one of its indices are."""
+    _Rounds(stage, typing, loop, index).check()
+
+
+def holds_all(stage: BoundStage, index: str) -> str:
+    """What to do about an index that needs one tile."""
+    return f"tile({index}={padded(stage.extents[index])}) holds all of it"
+
+
+class _Rounds:
+    def __init__(self, stage: BoundStage, typing: StageTyping, loop: For, index: str) -> None:
+        self.stage, self.typing, self.loop, self.index = stage, typing, loop, index
+        self.old = frozenset(read_unassigned(loop.body, rounds=True) & self.assigned.keys())
+        self.carried = self.old
+        self._entered: dict[int, State] = {}
+        """What is known where the rounds of a loop in the body begin, by the loop's identity."""
+        self._end: State = {}
+        self._checks = False
+
+    @cached_property
+    def assigned(self) -> dict[str, list[Assign]]:
+        """What a round assigns to every name."""
+        found: dict[str, list[Assign]] = {}
+        for statement in statements(self.loop.body):
+            if isinstance(statement, Assign):
+                found.setdefault(statement.name, []).append(statement)
+        return found
+
+    @cached_property
+    def written(self) -> frozenset[str]:
+        """The tensors that a round writes."""
+        inside = statements(self.loop.body)
+        return frozenset(
+            (s.region if isinstance(s, Store) else s.target).tensor for s in inside if isinstance(s, Store | Transfer)
+        )
+
+    def check(self) -> None:
+        """Raises TileSizeError for what depends on the size of tiles."""
+        end = self._settled()
+        while stale := {name for name in self.carried if name not in _sources(name, end)}:
+            self.carried -= stale  # what the round before made of its own tile
+            end = self._settled()
+        self._end, self._checks = end, True
+        self._round()
+        for name in sorted(self.carried):
+            if not end[name].total and end[name].carried <= {name}:
+                raise self._error(f"combines them in {name} in a way that depends on it", self.assigned[name][-1])
+        for name in self._seen_afterwards():
+            if not (name in self.carried or end.get(name, _WHOLE).steady or self._is_carried_on(name)):
+                raise self._error(f"keeps in {name} what it made of the last one", self.assigned[name][-1])
+
+    def _error(self, what: str, statement: Statement) -> TileSizeError:
+        size = self.stage.tiles[self.index]
+        message = f"stage {self.stage.name} loops over tiles of {self.index}, of {size} elements each, and {what}"
+        hint = f"{holds_all(self.stage, self.index)}; or put sums, products, maxima or minima of tiles together as such"
+        return TileSizeError(message, location=statement.location, hint=hint)
+
+    # Statements ----------------------------------------------------------------------------------------------
+
+    def _settled(self) -> State:
+        """What is known at the end of a round, once the rounds of the loops in it add nothing to that."""
+        self._entered = {}
+        while True:
+            before, end = dict(self._entered), self._round()
+            if before == self._entered:
+                return end
+
+    def _round(self) -> State:
+        begin = dict.fromkeys(self.old, _mixed())
+        begin |= {name: Made(part=Part.WHOLE, carried=frozenset({name}), total=True) for name in self.carried}
+        return self._block(self.loop.body, begin)
+
+    def _block(self, body: tuple[Statement, ...], state: State) -> State:
+        for statement in body:
+            match statement:
+                case Assign(name=name, value=value):
+                    if self._checks and name in self.carried:
+                        self._check_step(name, value, statement, state)
+                    state = {**state, name: self._made(value, state)}
+                case If(then=then, orelse=orelse):
+                    state = _either(self._block(then, state), self._block(orelse, state))
+                case For(indices=indices, body=inner) if all(self.stage.count(d.name) for d in indices):
+                    entered = _either(self._entered.get(id(statement), state), state)
+                    state = self._block(inner, entered)
+                    self._entered[id(statement)] = _either(entered, state)
+                case Store(value=value) | Transfer(source=value) if self._checks:
+                    self._check_stored(self._made(value, state), statement)
+                case _:
+                    pass
+        return state
+
+    def _check_step(self, name: str, value: Value, statement: Statement, state: State) -> None:
+        """Raises TileSizeError where something else than parts is put to what is carried."""
+        while isinstance(value, Apply) and value.op in PUT_TOGETHER:
+            sides = [(self._made(a, state), a) for a in value.args]
+            (old, rest), (new, _) = sorted(sides, key=lambda side: (name not in side[0].carried, not side[0].carried))
+            if not old.carried:
+                return
+            fits = new.part in PUT_TOGETHER[value.op][1]
+            if new.carried:  # what other names have so far, unless those follow this one in turn
+                fits = not old.total or any(name in _sources(one, self._end) for one in new.carried)
+            if not fits:
+                raise self._error(f"combines them in {name} in a way that depends on it", statement)
+            value = rest
+
+    def _check_stored(self, made: Made, statement: Statement) -> None:
+        if made.carried:
+            raise self._error("stores what it made of some of them", statement)
+        if not made.steady:
+            raise self._error("stores what it made of one of them", statement)
+
+    # Values --------------------------------------------------------------------------------------------------
+
+    def _made(self, value: Value, state: State) -> Made:
+        match value:
+            case Local(name=name):
+                return state.get(name, _WHOLE)
+            case Literal(value=number) | Full(value=number):
+                return Made(part=Part.ZERO) if number == 0 else _WHOLE
+            case Read(region=region):
+                return _mixed() if region.tensor in self.written and not self._along(region) else _WHOLE
+            case Cast(value=inner, dtype=dtype):
+                found = self._made(inner, state)
+                rounds = dtype in ("i32", "bool") and self.typing.type_of(inner).dtype != dtype
+                return _used([found]) if rounds else found
+            case Expand(value=inner) | Transpose(value=inner):
+                return self._made(inner, state)
+            case Apply(op=op, args=args):
+                return _applied(op, [self._made(a, state) for a in args])
+            case Attend():
+                return self._attention(value, state)
+            case _:
+                return self._reduced(value, state)
+
+    def _reduced(self, value: Value, state: State) -> Made:
+        made = [self._made(v, state) for v in operands(value)]
+        match value:
+            case Reduce(op=op, value=inner, axis=axis) if not made[0].carried:
+                along = self._is_own(inner, axis)
+                return Made(part=_reduction(made[0].part, REDUCED[op], along))
+            case Dot(left=left) if not made[0].carried and not made[1].carried:
+                along = self._is_own(left, -1)
+                return Made(part=_reduction(_product(made[0].part, made[1].part), Part.SUM, along))
+            case _:
+                return _used(made)
+
+    def _attention(self, value: Attend, state: State) -> Made:
+        """Keys are put to a state in any order; a part of the features of each of them is of no use."""
+        old, *rest = (self._made(v, state) for v in operands(value))
+        used = _used([old, *rest])
+        features, keys = self._is_own(value.k, -1), self._is_own(value.k, -2)
+        if keys and not features and old.total and all(one.steady for one in rest):
+            return Made(part=Part.SUM, carried=old.carried, total=True)
+        return _mixed(used.carried) if keys or features else used
+
+    def _is_own(self, value: Value, axis: int) -> bool:
+        """Whether an axis of a value runs along the tiles of the index."""
+        return self.typing.type_of(value).axes[axis].index == self.index
+
+    def _along(self, region: Region) -> bool:
+        """Whether a region is that of the round's tile."""
+        tiles = (tile_index(c, self.stage.scalar_indices) for c in region.coords if isinstance(c, Scalar))
+        return any(tile is not None and tile[1] == self.index for tile in tiles)
+
+    # After the loop ------------------------------------------------------------------------------------------
+
+    def _seen_afterwards(self) -> Iterator[str]:
+        """Names that the loop assigns and that a later statement of its stage reads first."""
+        body, inside = self.stage.stage.body, {id(s) for s in statements((self.loop,))}
+        every = list(statements(body))
+        at = next(n for n, s in enumerate(every) if s is self.loop)
+        around = next((n for n, s in enumerate(every[:at]) if isinstance(s, For) and self._is_in(s)), at)
+        gone: set[str] = set()
+        # What stands before the loop within another one comes again in the next round of that.
+        for statement in [*every[at:], *every[around:at]]:
+            if id(statement) in inside:
+                continue
+            value = value_of(statement)
+            yield from sorted((local_names(value) & self.assigned.keys()) - gone if value is not None else ())
+            if isinstance(statement, Assign) and any(statement is s for s in body):
+                gone.add(statement.name)
+
+    def _is_in(self, loop: For) -> bool:
+        return any(s is self.loop for s in statements(loop.body))
+
+    def _is_carried_on(self, name: str) -> bool:
+        """Whether a name ends each round as the value of a carried one, which got it as the last of both."""
+        order = {id(s): place for place, s in enumerate(statements(self.loop.body))}
+        last = order[id(self.assigned[name][-1])]
+        return any(
+            isinstance(s, Assign)
+            and s.value == Local(name=name)
+            and s.name in self.carried
+            and s is self.assigned[s.name][-1]
+            and last < order[id(s)]
+            for s in self.loop.body
+        )
+
+
+def _sources(name: str, end: State) -> set[str]:
+    """The carried names whose values at the beginning of a round, or of those before, a name ends a round with."""
+    found, fresh = set[str](), {name}
+    while fresh:
+        fresh = set[str]().union(*(end[one].carried for one in fresh)) - found
+        found |= fresh
+    return found
+
+
+def _mixed(carried: frozenset[str] = frozenset()) -> Made:
+    return Made(part=Part.MIXED, carried=carried)
+
+
+def _either(one: State, other: State) -> State:
+    """What is known where one of two ways was taken; a name that only one of them assigns is read after that alone."""
+    both = {name: _joined(one[name], other[name]) for name in one.keys() & other.keys()}
+    return {**one, **other, **both}
+
+
+def _joined(one: Made, other: Made) -> Made:
+    if one == other:
+        return one
+    carried = one.carried | other.carried
+    if one.total and other.total and one.carried == other.carried:
+        kinds = {one.part, other.part} - {Part.WHOLE}
+        return Made(part=kinds.pop(), carried=carried, total=True) if len(kinds) == 1 else _mixed(carried)
+    return _mixed(carried) if carried else Made(part=_one_of(one.part, other.part))
+
+
+def _one_of(one: Part, other: Part) -> Part:
+    """How one of two values depends on the tile: a sum may be zero, or a value, but no maximum."""
+    kinds = {one, other} - {Part.ZERO}
+    if len(kinds) == 1 and (one == other or kinds <= {Part.SUM, Part.WHOLE}):
+        return kinds.pop()
+    return Part.MIXED if kinds else Part.ZERO
+
+
+def _applied(op: str, args: list[Made]) -> Made:
+    """An elementwise operation."""
+    if op == "where" and args[0].steady:
+        return _joined(args[1], args[2])
+    if not any(a.carried for a in args):
+        return Made(part=_elementwise(op, [a.part for a in args]))
+    if op in PUT_TOGETHER:
+        kind, fitting = PUT_TOGETHER[op]
+        old, new = args if args[0].total or op == "sub" else reversed(args)
+        if old.total and old.part in (Part.WHOLE, kind) and not new.carried and new.part in fitting:
+            return replace(old, part=kind)
+    return _used(args)
+
+
+def _elementwise(op: str, args: list[Part]) -> Part:
+    """The same of values that come of nothing that is carried."""
+    if op == "mul":
+        return _product(*args)
+    if op == "div" and args[1] in STEADY:
+        return _product(args[0], Part.WHOLE)
+    if op == "neg":
+        return {Part.MAX: Part.MIN, Part.MIN: Part.MAX}.get(args[0], args[0])
+    if op in ("add", "sub") and Part.SUM in args and {*args} <= {Part.SUM, Part.ZERO}:
+        return Part.SUM
+    if op in ("maximum", "minimum"):
+        kind, fitting = PUT_TOGETHER[op]
+        if kind in args and {*args} <= fitting:
+            return kind
+    return _used([Made(part=a) for a in args]).part
+
+
+def _used(args: list[Made]) -> Made:
+    """What takes its operands in a way of its own."""
+    carried = frozenset[str]().union(*(a.carried for a in args))
+    return _WHOLE if all(a.steady for a in args) else _mixed(carried)
+
+
+def _product(left: Part, right: Part) -> Part:
+    if Part.ZERO in (left, right):
+        return Part.ZERO
+    if Part.WHOLE in (left, right):
+        other = right if left == Part.WHOLE else left
+        return other if other in (Part.WHOLE, Part.SUM) else Part.MIXED
+    return Part.MIXED
+
+
+def _reduction(inner: Part, kind: Part, along: bool) -> Part:
+    """A reduction of a value. along: over the tiles' own axis."""
+    if inner in STEADY:
+        return kind if along else inner
+    return inner if inner == kind and not along else Part.MIXED

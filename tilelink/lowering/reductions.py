@@ -1,0 +1,60 @@
+"""Reductions need all of what they reduce: a tile of it would make the result depend on the schedule.
+
+Over an index of the stage's domain a sum, a product or attention takes one tile alone, so the index must have one.
+Over an index of a loop each round gives a part (lowering/recurrences.py), and is no other one's business in memory
+(lowering/dependences.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tilelink.errors import TileSizeError
+from tilelink.ir.program import Attend, Dot, For, Reduce, Value
+from tilelink.ir.typing import StageTyping, Typing
+from tilelink.ir.visitor import statements, value_of, values
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.dependences import check_rounds_apart
+from tilelink.lowering.recurrences import check_rounds, holds_all
+
+
+def check_reductions(stages: Mapping[str, BoundStage], typing: Typing, ranks: int) -> None:
+    """Raises TileSizeError for a stage whose results would depend on how large the tiles of an index are."""
+    for name, stage in stages.items():
+        known = typing.stage(name)
+        _check_domain(stage, known)
+        for loop in statements(stage.stage.body):
+            if isinstance(loop, For):
+                for decl in loop.indices:
+                    if stage.count(decl.name) > 1 and decl.name not in known.scalar_indices:
+                        check_rounds(stage, known, loop, decl.name)
+                        check_rounds_apart(stage, ranks, loop, decl.name)
+
+
+def reduced_indices(value: Value, typing: StageTyping) -> Iterator[tuple[str, str]]:
+    """(what is taken, index) for each index along an axis that a value reduces."""
+    match value:
+        case Reduce(op=op, value=inner, axis=axis):
+            found = [(f"the {op}", typing.type_of(inner).axes[axis])]
+        case Dot(left=left):
+            found = [("a product", typing.type_of(left).axes[-1])]
+        case Attend(q=q, k=k, v=v):
+            along = (typing.type_of(q).axes[-1], *typing.type_of(k).axes[-2:], typing.type_of(v).axes[-2])
+            found = [("attention", axis) for axis in along]
+        case _:
+            found = []
+    yield from ((what, axis.index) for what, axis in found if axis.index is not None)
+
+
+def _check_domain(stage: BoundStage, typing: StageTyping) -> None:
+    domain = {decl.name for decl in stage.stage.indices}
+    for statement in statements(stage.stage.body):
+        value = value_of(statement)
+        for part in values(value) if value is not None else ():
+            for what, index in reduced_indices(part, typing):
+                if index in domain and stage.count(index) > 1:
+                    message = (
+                        f"stage {stage.name} takes {what} over tiles of {index}, of {stage.tiles[index]} elements each"
+                    )
+                    hint = f"{holds_all(stage, index)}; or write `:`, or loop over {index} and add up"
+                    raise TileSizeError(message, location=part.location or statement.location, hint=hint)

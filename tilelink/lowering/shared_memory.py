@@ -1,0 +1,138 @@
+"""Shared memory: what the products of a kernel take at least, and what they are likely to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilelink.errors import TileSizeError
+from tilelink.ir.program import ITEM_BYTES, Dot, Read, Stage, Transpose, Value, Wait
+from tilelink.ir.scalar import Index, Whole
+from tilelink.ir.visitor import statements, value_of, values
+from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.default_tiles import padded
+from tilelink.lowering.transform import stage_writes
+
+ALIGNMENT = 16
+"""Bytes that a row is a multiple of, where loads surely go through shared memory."""
+GROUP_ROWS, GROUP_WARPS = 64, 4
+"""Of the least product that four warps do together out of shared memory (wgmma)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Bytes of shared memory: `buffers` blocks of each operand of a stage's product, which are under way together."""
+
+    stage: BoundStage
+    buffers: int
+    block: int
+
+    @property
+    def bytes(self) -> int:
+        return self.buffers * self.block
+
+
+def check_memory(bound: Bound) -> None:
+    """Raises TileSizeError for products whose operands no program of the target can hold, at the least."""
+    room = bound.target.shared_memory
+    need = max(least(bound), key=lambda one: one.bytes, default=None)
+    if bound.target.kind == "cpu" or need is None or need.bytes <= room:
+        return
+    name, stage = need.stage.name, need.stage
+    part = bound.schedule.stage(name)
+    tiles = ", ".join(f"{index}={size}" for index, size in stage.tiles.items() if index not in stage.scalar_indices)
+    message = f"stage {name} takes {need.bytes:,} bytes of shared memory or more, {need.buffers} times {need.block:,} "
+    message += f"for the operands of a product, and a program of {bound.target} has {room:,}"
+    hint = f"smaller tiles than {tiles}, a smaller block than {stage.block} of what is contracted, or fewer stages"
+    raise TileSizeError(message, location=part.at("tile") or stage.stage.location, hint=hint)
+
+
+def does_not_fit(bound: Bound) -> str | None:
+    """Why a processor can hardly hold a bound program, judged by its products and what is beside them."""
+    if bound.target.kind != "cpu":
+        for need in least(bound):
+            own = bound.stages[need.stage.name]
+            beside = _beside(bound, own) if own.flat and need.buffers > 1 else 0
+            if need.bytes + beside > bound.target.shared_memory:
+                return "shared memory"
+    return None
+
+
+def least(bound: Bound) -> list[Need]:
+    """What each product takes at the least. Stages of one kernel take turns, and so do the products of a stage."""
+    return [
+        need
+        for kernel in bound.kernels
+        if not kernel.on_copy_engine
+        for loop in kernel.loops
+        for name in loop.stages
+        for need in _of_stage(bound, kernel, bound.stages[name])
+    ]
+
+
+def _of_stage(bound: Bound, kernel: Kernel, stage: BoundStage) -> list[Need]:
+    found: list[Need] = []
+    for statement in statements(stage.stage.body):
+        value = value_of(statement)
+        for part in values(value) if value is not None else ():
+            if isinstance(part, Dot) and (need := _of_product(bound, kernel, stage, part)) is not None:
+                found.append(need)
+    return found
+
+
+def _of_product(bound: Bound, kernel: Kernel, stage: BoundStage, product: Dot) -> Need | None:
+    """Of a product along a whole dimension, whose loop Triton pipelines; others may keep operands in registers."""
+    left, right = (_operand(bound, stage, one) for one in (product.left, product.right))
+    if left is None or right is None or left.whole != (False, True) or right.whole != (True, False):
+        return None
+    if bound.target.kind == "hip" and any(isinstance(s, Wait) for s in statements(stage.stage.body)):
+        return None  # a wait in the loop keeps its loads from being pipelined there
+    contracted, block = left.sizes[1], padded(stage.block)
+    by_groups = bound.target.tma and max(left.item, right.item) <= 2
+    by_groups = by_groups and padded(left.sizes[0]) >= GROUP_ROWS and kernel.warps % GROUP_WARPS == 0
+    rows, columns = padded(left.sizes[0]) * left.item, padded(right.sizes[1]) * right.item
+    if contracted <= block or kernel.stages < 2:  # no loop, or no block ahead: the left operand may be in registers
+        return Need(stage=stage, buffers=1, block=columns * min(block, padded(contracted))) if by_groups else None
+    return Need(stage=stage, buffers=kernel.stages - (0 if by_groups else 1), block=(rows + columns) * block)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Operand:
+    """sizes: elements of its two axes in a tile, rows first. whole: which of them are whole dimensions."""
+
+    sizes: tuple[int, int]
+    whole: tuple[bool, bool]
+    item: int
+
+
+def _operand(bound: Bound, stage: BoundStage, value: Value) -> _Operand | None:
+    """An operand that is read as it lies in memory, in rows that loads can take piece by piece; else None."""
+    if isinstance(value, Transpose):
+        inner = _operand(bound, stage, value.value)
+        if inner is None:
+            return None
+        (a, b), (c, d) = inner.sizes, inner.whole
+        return _Operand(sizes=(b, a), whole=(d, c), item=inner.item)
+    if not isinstance(value, Read) or value.region.rank is not None:
+        return None
+    tensor = bound.tensors[value.region.tensor]
+    item = ITEM_BYTES[tensor.dtype]
+    sizes: list[int] = []
+    whole: list[bool] = []
+    for coord, size in zip(value.region.coords, tensor.shape, strict=True):
+        if isinstance(coord, Whole):
+            sizes.append(size)
+            whole.append(True)
+        elif isinstance(coord, Index) and coord.name not in stage.scalar_indices:
+            sizes.append(stage.tiles[coord.name])
+            whole.append(False)
+    if len(sizes) != 2 or tensor.shape[-1] * item % ALIGNMENT or sizes[-1] * item % ALIGNMENT:
+        return None
+    return _Operand(sizes=(sizes[0], sizes[1]), whole=(whole[0], whole[1]), item=item)
+
+
+def _beside(bound: Bound, stage: BoundStage) -> int:
+    """Bytes that Triton often takes for results on their way to memory, which a flat loop has beside its operands."""
+    own: Stage = stage.stage
+    stored = [bound.tensors[r.tensor].dtype for r in stage_writes(own)]
+    return prod(stage.tiles[d.name] for d in own.indices) * (4 if "f32" in stored else 1)

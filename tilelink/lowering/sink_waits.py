@@ -1,0 +1,215 @@
+"""Waits that sink into the loop of the product after them, slice by slice.
+
+A schedule may give every slice of a contracted dimension a channel of its own. Where a product stands directly after
+the wait for all of them, it need not wait for the last slice before it multiplies the first: its loop over the
+contracted dimension becomes explicit, and waits for each slice when it comes to it.
+
+before: wait(x[s, i, :])
+        y[s, i, j] = f(dot(x[s, i, :], w[j, :].T))
+after:  part = zeros(f32)
+        for (k: K):                                     # a slice with a channel of its own
+            wait(x[s, i, k])
+            part = part + dot(x[s, i, k], w[j, k].T)
+        y[s, i, j] = f(part)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tilelink.ir.products import contracted_dimension, products_of
+from tilelink.ir.program import (
+    Apply,
+    Assign,
+    Cast,
+    Dot,
+    Expand,
+    For,
+    Full,
+    If,
+    IndexDecl,
+    Local,
+    Read,
+    Region,
+    Statement,
+    Store,
+    Transpose,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import Index, Whole
+from tilelink.ir.visitor import map_value, map_values, reads, statements
+from tilelink.lowering.bound import Bound, BoundStage, with_bodies
+from tilelink.lowering.transform import free_name
+
+
+def sink_waits(bound: Bound) -> Bound:
+    """The bound program with all waits sunk that can be, in stages that programs on SMs compute."""
+    for name, stage in bound.stages.items():
+        if not bound.kernel_of[name].on_copy_engine:
+            bound = _Sinking(bound=bound, stage=stage).apply()
+    return bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlicedProduct:
+    """A product whose loop over the contracted dimension is explicit.
+
+    waits: what is waited for before each slice. name: what the slices are added to. dot: the product of one slice.
+    """
+
+    index: str
+    waits: tuple[Wait, ...]
+    name: str
+    dot: Dot
+
+    @property
+    def whole(self) -> Dot:
+        """The product of all slices."""
+        unsliced = map_value(
+            self.dot, lambda v: replace(v, region=self.of_all(v.region)) if isinstance(v, Read) else None
+        )
+        assert isinstance(unsliced, Dot)
+        return unsliced
+
+    def of_all(self, region: Region) -> Region:
+        """The region of all slices of one."""
+        own = Index(name=self.index)
+        return replace(region, coords=tuple(Whole() if c == own else c for c in region.coords))
+
+
+def sliced_product(stage: BoundStage, statement: Statement) -> SlicedProduct | None:
+    """The product that a loop of a stage is, if it is one that was made explicit."""
+    if not isinstance(statement, For) or statement.indices[0].name not in stage.slices:
+        return None
+    *waits, last = statement.body
+    assert isinstance(last, Assign) and isinstance(last.value, Apply)
+    dot = last.value.args[1]
+    assert isinstance(dot, Dot)
+    own = tuple(wait for wait in waits if isinstance(wait, Wait))
+    return SlicedProduct(index=statement.indices[0].name, waits=own, name=last.name, dot=dot)
+
+
+@dataclass(kw_only=True)
+class _Sinking:
+    """The waits of one stage."""
+
+    bound: Bound
+    stage: BoundStage
+    indices: dict[str, int] = field(default_factory=dict[str, int])
+    """The new loops' indices -> elements of a slice."""
+    extents: dict[str, int] = field(default_factory=dict[str, int])
+    names: set[str] = field(default_factory=set[str])
+    """Names that were given to new loops, and to what they add to."""
+
+    def apply(self) -> Bound:
+        body = self._body(self.stage.stage.body)
+        if not self.indices:
+            return self.bound
+        bound = with_bodies(self.bound, {self.stage.name: body})
+        old = bound.stages[self.stage.name]
+        tiles, extents = {**old.tiles, **self.indices}, {**old.extents, **self.extents}
+        new = replace(old, tiles=tiles, extents=extents, slices=old.slices | self.indices.keys())
+        return replace(bound, stages={**bound.stages, old.name: new})
+
+    def _body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        done: list[Statement] = []
+        for statement in body:
+            match statement:
+                case If(then=then, orelse=orelse):
+                    done.append(replace(statement, then=self._body(then), orelse=self._body(orelse)))
+                case For(body=inner):
+                    done.append(replace(statement, body=self._body(inner)))
+                case Assign(value=value) | Store(value=value):
+                    done += self._sunk(done, statement, value)
+                case _:
+                    done.append(statement)
+        return tuple(done)
+
+    def _sunk(self, before: list[Statement], statement: Assign | Store, value: Value) -> list[Statement]:
+        """A statement in whose product waits sink that stand directly before it, and are taken from there."""
+        first = next((n for n in range(len(before), 0, -1) if not isinstance(before[n - 1], Wait)), 0)
+        waits = [wait for wait in before[first:] if isinstance(wait, Wait)]
+        dots = products_of(value)
+        sizes = {n: self._slice_size(wait, value, dots[0]) for n, wait in enumerate(waits)} if len(dots) == 1 else {}
+        size = min((size for size in sizes.values() if size), default=None)
+        if size is None:
+            return [statement]
+        sinking = [waits[n] for n in sizes if sizes[n] == size]
+        loop = self._loop(sinking, dots[0], size)
+        if loop is None:
+            return [statement]
+        before[first:] = [waits[n] for n in sizes if sizes[n] != size]
+        part = Local(name=loop[0].name, location=dots[0].location)
+        return [*loop, *map_values((statement,), lambda v: part if v is dots[0] else None)]
+
+    def _slice_size(self, wait: Wait, value: Value, dot: Dot) -> int | None:
+        """Elements of a slice of what a product contracts, where it can wait for each when it comes to it.
+
+        The product's loop is in steps of the stage's block, so a slice is of whole steps. What else may be written
+        during the launch may be guarded by the same wait.
+        """
+        bound, stage = self.bound, self.stage.name
+        guarded = [r for r in reads(value) if r.rank is not None or not bound.tensors[r.tensor].constant]
+        dim = contracted_dimension(dot, wait.region)
+        if guarded != [wait.region] or dim is None:
+            return None
+        grid, tile_map = bound.channels[wait.region.tensor, wait.kind], bound.tile_map(stage, wait.region)
+        many = [d for d, channels in enumerate(tile_map.channel_range(grid)) if channels.count != 1]
+        span, size, block = tile_map.spans[dim], grid.sizes[dim], bound.contraction_block(stage)
+        return size if many == [dim] and span.kind == "whole" and size % block == 0 and span.extent > block else None
+
+    def _loop(self, waits: list[Wait], dot: Dot, size: int) -> tuple[Assign, For] | None:
+        """The loop over the slices of a product; None where an operand cannot be cut."""
+        place, region = dot.location, waits[0].region
+        dim = contracted_dimension(dot, region)
+        assert dim is not None
+        index, name = self._name("chunk"), self._name("part")
+        left, right = self._cut(dot.left, -1, index), self._cut(dot.right, -2, index)
+        if left is None or right is None:
+            return None
+        tensor = self.bound.tensors[region.tensor]
+        self.indices[index], self.extents[index] = size, tensor.shape[dim]
+        own = (replace(wait, region=_at(wait.region, dim, index)) for wait in waits)
+        added = (Local(name=name, location=place), Dot(left=left, right=right, location=place))
+        more = Assign(name=name, value=Apply(op="add", args=added, location=place), location=place)
+        decl = IndexDecl(name=index, extent=tensor.decl.shape[dim], location=place)
+        zeros = Assign(name=name, value=Full(value=0.0, dtype="f32", location=place), location=place)
+        return zeros, For(indices=(decl,), body=(*own, more), location=place)
+
+    def _cut(self, value: Value, axis: int, index: str) -> Value | None:
+        """An operand with an index for `:` along an axis (-1 is the last); None where that is not a region's own."""
+        typing = self.bound.typing.stage(self.stage.name)
+        axes = typing.type_of(value).axes
+        if len(axes) < -axis or axes[axis].kind == "one":
+            return value  # the same for all slices
+        match value:
+            case Read(region=region):
+                with_axis = [d for d, c in enumerate(region.coords) if typing.has_axis(c)]
+                whole = isinstance(region.coords[with_axis[axis]], Whole)
+                return replace(value, region=_at(region, with_axis[axis], index)) if whole else None
+            case Transpose(value=inner):
+                cut = self._cut(inner, {-1: -2, -2: -1}.get(axis, axis), index)
+            case Cast(value=inner):
+                cut = self._cut(inner, axis, index)
+            case Expand(value=inner, pattern=pattern):
+                cut = self._cut(inner, axis + pattern[axis:].count(False), index)
+            case Apply(args=args):
+                parts = [self._cut(arg, axis, index) for arg in args]
+                return replace(value, args=tuple(one for one in parts if one)) if all(parts) else None
+            case _:
+                return None
+        return cut and replace(value, value=cut)
+
+    def _name(self, wanted: str) -> str:
+        bound, stage = self.bound, self.stage
+        taken = {*bound.tensors, *bound.stages, *stage.extents, *self.extents, *(p.name for p in bound.program.params)}
+        taken |= {s.name for s in statements(stage.stage.body) if isinstance(s, Assign)} | self.names
+        name = free_name(wanted, taken)
+        self.names.add(name)
+        return name
+
+
+def _at(region: Region, dim: int, index: str) -> Region:
+    """A region at an index along a dimension."""
+    return replace(region, coords=(*region.coords[:dim], Index(name=index), *region.coords[dim + 1 :]))

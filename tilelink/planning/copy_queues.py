@@ -1,0 +1,37 @@
+"""What the queues of copy engines may be turned into."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilelink.lowering.enumerate import NOTIFY, WAIT
+from tilelink.planning.happens_before import HappensBefore
+from tilelink.planning.plan import Plan
+
+
+def waits_are_free(plan: Plan) -> bool:
+    """Whether nothing that copy engines wait for comes of what copy engines tell, on any rank.
+
+    Then no wait of a queue can hold up, for ever, what stands behind it: also if that was issued before it.
+    """
+    signals, channel = plan.signals, plan.counters
+    queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.lanes], dtype=bool)
+    by_queue = queued[plan.lane[signals.task]]
+    awaited = np.unique(channel[by_queue & (signals.kind == WAIT)])
+    if not len(awaited):
+        return True
+    rows = np.flatnonzero((signals.kind == NOTIFY) & np.isin(channel, awaited))
+    if by_queue[rows].any():
+        return False
+    order = HappensBefore(plan=plan)
+    key, lane = plan.signal_places, plan.lane[signals.task]
+    for queue in np.flatnonzero(queued):
+        flags = np.flatnonzero((lane == queue) & (signals.kind == NOTIFY))
+        if not len(flags):
+            continue
+        earliest = np.full(len(plan.lanes), np.iinfo(np.int64).max)
+        for other, place in order.reach(int(queue), int(key[flags].min())).items():
+            earliest[other] = place
+        if (key[rows] > earliest[lane[rows]]).any():
+            return False
+    return True

@@ -1,0 +1,186 @@
+"""Happens-before between events of a plan: lane order, stream order, and notify -> channel -> wait.
+
+A passed wait means that all notifies of its channel happened, so a channel is one node of the graph. A notify that a
+program gives late counts as at the end of its tile: how late it comes is not promised, so nothing is proved by it.
+Most questions are answered at once for all pairs together (same lane, earlier kernel, one notify away); the rest by a
+search of the graph, which is exact.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import NOTIFY, WAIT
+from tilelink.planning.plan import Plan
+
+
+@dataclass(kw_only=True)
+class HappensBefore:
+    """Answers for one plan."""
+
+    plan: Plan
+
+    def key(self, task: Ints, position: Ints) -> Ints:
+        """Where events stand in their lanes."""
+        return self.plan.place(task, position)
+
+    def before(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
+        """For each pair of events (task, position), whether a surely happens before b."""
+        known = self._same_lane(task_a, at_a, task_b, at_b) | self._earlier_kernel(task_a, task_b)
+        rest = np.flatnonzero(~known)
+        known[rest] = self._one_hop(task_a[rest], at_a[rest], task_b[rest], at_b[rest])
+        rest = np.flatnonzero(~known)
+        if len(rest):
+            known[rest] = self._search(task_a[rest], at_a[rest], task_b[rest], at_b[rest])
+        return known
+
+    def _same_lane(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
+        same = self.plan.lane[task_a] == self.plan.lane[task_b]
+        return same & (self.key(task_a, at_a) < self.key(task_b, at_b))
+
+    def _earlier_kernel(self, task_a: Ints, task_b: Ints) -> np.ndarray:
+        a, b = self.plan.lane[task_a], self.plan.lane[task_b]
+        stream, position, rank = self._lane_columns
+        return (stream[a] == stream[b]) & (rank[a] == rank[b]) & (position[a] < position[b])
+
+    @cached_property
+    def _lane_columns(self) -> tuple[Ints, Ints, Ints]:
+        kernels = self.plan.bound.kernels
+        streams = list(dict.fromkeys(k.stream for k in kernels))
+        columns = [(streams.index(kernels[n].stream), kernels[n].position, r) for n, r, _ in self.plan.lanes]
+        stream, position, rank = np.array(columns, dtype=np.int64).reshape(-1, 3).T
+        return stream, position, rank
+
+    @cached_property
+    def _notifies(self) -> tuple[Ints, Ints, Ints]:
+        """(task, position, channel) of all notifies, by task."""
+        s = self.plan.signals
+        rows = np.flatnonzero(s.kind == NOTIFY)
+        rows = rows[np.argsort(s.task[rows], kind="stable")]
+        return s.task[rows], s.position[rows], self.plan.counters[rows]
+
+    @cached_property
+    def _waits(self) -> tuple[Ints, Ints]:
+        """(task x channel, first position) of all waits, by task x channel."""
+        s = self.plan.signals
+        rows = np.flatnonzero(s.kind == WAIT)
+        key = s.task[rows] * self._channels + self.plan.counters[rows]
+        order = np.lexsort((s.position[rows], key))
+        key, first = np.unique(key[order], return_index=True)
+        return key, s.position[rows][order][first]
+
+    @property
+    def _channels(self) -> int:
+        return self.plan.bound.ranks * self.plan.channels
+
+    def _one_hop(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
+        """a's task notifies, after a, a channel that b's task waits for before b."""
+        task, position, channel = self._notifies
+        keys, first = self._waits
+        result = np.zeros(len(task_a), bool)
+        if not len(keys) or not len(task):
+            return result
+        start, stop = np.searchsorted(task, task_a), np.searchsorted(task, task_a, side="right")
+        counts = stop - start
+        pair = np.repeat(np.arange(len(task_a)), counts)
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        row = start[pair] + within
+        wanted = task_b[pair] * self._channels + channel[row]
+        found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        good = (keys[found] == wanted) & (position[row] > at_a[pair]) & (first[found] < at_b[pair])
+        np.logical_or.at(result, pair[good], True)
+        return result
+
+    def _search(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
+        """By search from every distinct event a."""
+        result = np.zeros(len(task_a), bool)
+        source = np.stack([self.plan.lane[task_a], self.key(task_a, at_a)], axis=1)
+        _, group = np.unique(source, axis=0, return_inverse=True)
+        order = np.argsort(group.ravel(), kind="stable")
+        bounds = np.flatnonzero(np.diff(group.ravel()[order], prepend=-1))
+        target_lane, target_key = self.plan.lane[task_b], self.key(task_b, at_b)
+        for rows in np.split(order, bounds[1:]):
+            reached = self.reach(int(source[rows[0], 0]), int(source[rows[0], 1]))
+            for row in rows:
+                earliest = reached.get(int(target_lane[row]))
+                result[row] = earliest is not None and earliest < int(target_key[row])
+        return result
+
+    def reach(self, lane: int, key: int) -> dict[int, int]:
+        """lane -> the earliest place in it after which everything happens after the given event."""
+        earliest = {lane: key}
+        done: dict[int, int] = {}
+        seen: set[int] = set()
+        todo = [lane]
+        notifies, waits = self._graph
+        while todo:
+            here = todo.pop()
+            begin, end = earliest[here], done.get(here)
+            done[here] = begin
+            keys, channels = notifies[here]
+            stop = len(keys) if end is None else bisect_left(keys, end)
+            for channel in channels[bisect_left(keys, begin) : stop]:
+                if channel in seen:
+                    continue
+                seen.add(channel)
+                for other, place in waits.get(channel, ()):
+                    _visit(earliest, todo, other, place)
+            if end is None:
+                for other in self._successors[here]:
+                    _visit(earliest, todo, other, -1)
+        return earliest
+
+    @cached_property
+    def _graph(self) -> tuple[list[tuple[list[int], list[int]]], dict[int, list[tuple[int, int]]]]:
+        """Per lane its notifies (places, channels); per channel its waits (lane, place)."""
+        s = self.plan.signals
+        lane, key = self.plan.lane[s.task], self.key(s.task, s.position)
+        channel = self.plan.counters
+        notifies: list[tuple[list[int], list[int]]] = [([], []) for _ in self.plan.lanes]
+        waits: dict[int, list[tuple[int, int]]] = {}
+        for row in np.lexsort((key, lane)):
+            if s.kind[row] == NOTIFY:
+                notifies[lane[row]][0].append(int(key[row]))
+                notifies[lane[row]][1].append(int(channel[row]))
+            else:
+                waits.setdefault(int(channel[row]), []).append((int(lane[row]), int(key[row])))
+        return notifies, waits
+
+    @cached_property
+    def _successors(self) -> list[list[int]]:
+        """Per lane the lanes of the next kernel on its stream and rank."""
+        kernels = self.plan.bound.kernels
+        by_place: dict[tuple[str, int, int], list[int]] = {}
+        for lane, (number, rank, _) in enumerate(self.plan.lanes):
+            by_place.setdefault((kernels[number].stream, rank, kernels[number].position), []).append(lane)
+        return [by_place.get((kernels[n].stream, r, kernels[n].position + 1), []) for n, r, _ in self.plan.lanes]
+
+
+class BySignals(HappensBefore):
+    """What happens before what by signals and inside tasks alone, whatever the order of tiles, stages and kernels.
+
+    A lane is one task.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        tasks, lanes = len(plan.lane), tuple(plan.lanes[lane] for lane in plan.lane.tolist())
+        super().__init__(plan=replace(plan, lane=np.arange(tasks), sequence=np.zeros(tasks, np.int64), lanes=lanes))
+
+    def _earlier_kernel(self, task_a: Ints, task_b: Ints) -> np.ndarray:
+        return np.zeros(len(task_a), bool)
+
+    @cached_property
+    def _successors(self) -> list[list[int]]:
+        return [[] for _ in self.plan.lanes]
+
+
+def _visit(earliest: dict[int, int], todo: list[int], lane: int, place: int) -> None:
+    known = earliest.get(lane)
+    if known is None or place < known:
+        earliest[lane] = place
+        todo.append(lane)

@@ -1,0 +1,180 @@
+"""The plan: every tile task of every rank with what it reads, writes, waits for and notifies, as numpy columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.ir.depth import deep
+from tilelink.ir.program import Statement
+from tilelink.ir.scalar import Env, evaluate
+from tilelink.lowering.bound import Bound, Kernel
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import (
+    NOTIFY,
+    Accesses,
+    Barriers,
+    Enumerator,
+    Signals,
+    Transfers,
+    number_channels,
+    number_tasks,
+)
+from tilelink.lowering.orders import TILE
+from tilelink.lowering.places import Fault
+
+SHIFT = 32
+"""An event's place in its lane is (sequence of its task) << SHIFT | position in the task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Tasks are numbered stage by stage, rank by rank, tile by tile: first_task[stage] + rank * total + t."""
+
+    bound: Bound
+    statements: tuple[tuple[str, Statement], ...]
+    """statement number -> (stage name, statement)."""
+    first_task: Mapping[str, int]
+    tasks: int
+    accesses: Accesses
+    signals: Signals
+    transfers: Transfers
+    barriers: Barriers
+    channel_base: Mapping[tuple[str, str], int]
+    channels: int
+    thresholds: Mapping[tuple[str, str], Ints] = field(repr=False)
+    """(tensor, kind) -> notifies that reach each channel in one launch, [ranks, *grid counts]."""
+    lane: Ints
+    """task -> the sequential executor (kernel, rank, program) that runs it."""
+    sequence: Ints
+    """task -> its place in its lane."""
+    lanes: tuple[tuple[int, int, int], ...]
+    """lane -> (kernel number, rank, program)."""
+    faults: tuple[Fault, ...] = ()
+    """Statements that reach what is not there; such a plan is refused."""
+
+    def task_name(self, task: int) -> tuple[str, int, int]:
+        """(stage, rank, tile number) of a task."""
+        name = self._starts[int(np.searchsorted(self._start_values, task, side="right")) - 1]
+        return name, *divmod(int(task) - self.first_task[name], self.bound.stages[name].total)
+
+    def tile_indices(self, task: int) -> dict[str, int]:
+        """The domain indices of a task."""
+        name, rank, number = self.task_name(task)
+        stage = self.bound.stages[name]
+        env = Env(rank=rank, ranks=self.bound.ranks, params={}, indices={TILE.name: number})
+        return {d.name: int(evaluate(stage.order[d.name], env)) for d in stage.stage.indices}
+
+    def channel_name(self, channel: int) -> tuple[str, str, tuple[int, ...]]:
+        """(tensor, kind, channel coordinates) of a channel number."""
+        for key, base in reversed(list(self.channel_base.items())):
+            if channel >= base:
+                counts = self.bound.channels[key].counts
+                return (*key, tuple(int(c) for c in np.unravel_index(channel - base, counts)))
+        raise KeyError(channel)
+
+    def place(self, task: Ints, position: Ints) -> Ints:
+        """Where events stand in their lanes."""
+        return (self.sequence[task] << SHIFT) | position
+
+    @cached_property
+    def signal_places(self) -> Ints:
+        """Where signals stand in their lanes, deferred notifies where they are given at the latest."""
+        s = self.signals
+        return ((self.sequence[s.task] + s.later) << SHIFT) | np.where(s.later > 0, s.at, s.position)
+
+    @cached_property
+    def counters(self) -> Ints:
+        """The counter of each signal, numbered rank by rank and channel by channel."""
+        return self.signals.peer * self.channels + self.signals.channel
+
+    @cached_property
+    def channel_tensors(self) -> Ints:
+        """channel -> the number of its tensor."""
+        tensors = np.zeros(self.channels, np.int64)
+        for (tensor, kind), grid in self.bound.channels.items():
+            base = self.channel_base[tensor, kind]
+            tensors[base : base + grid.count] = self.bound.tensors[tensor].number
+        return tensors
+
+    @cached_property
+    def _starts(self) -> list[str]:
+        return [name for name, _ in sorted(self.first_task.items(), key=lambda item: item[1])]
+
+    @cached_property
+    def _start_values(self) -> Ints:
+        return np.array([self.first_task[name] for name in self._starts])
+
+
+@deep()
+def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) -> Plan:
+    """Enumerate a bound program. `tables`: name -> int array [ranks, *shape] for its dynamic mappings."""
+    first_task, tasks = number_tasks(bound)
+    channel_base, channels = number_channels(bound)
+    enumerator = Enumerator(bound, first_task, channel_base, tables or {})
+    for stage in bound.stages.values():
+        enumerator.stage(stage)
+    signals = enumerator.signals()
+    lane, sequence, lanes = _lanes(bound, first_task, tasks)
+    return Plan(
+        bound=bound,
+        statements=tuple(enumerator.statements),
+        first_task=first_task,
+        tasks=tasks,
+        accesses=enumerator.accesses(),
+        signals=signals,
+        transfers=enumerator.transfers(),
+        barriers=enumerator.barriers(),
+        channel_base=channel_base,
+        channels=channels,
+        thresholds=count_thresholds(bound, signals, channel_base, channels),
+        lane=lane,
+        sequence=sequence,
+        lanes=lanes,
+        faults=tuple(enumerator.faults),
+    )
+
+
+def count_thresholds(
+    bound: Bound, signals: Signals, channel_base: Mapping[tuple[str, str], int], channels: int
+) -> dict[tuple[str, str], Ints]:
+    """Notifies that reach each channel of each rank in one launch."""
+    notified = signals.kind == NOTIFY
+    key = signals.peer[notified] * channels + signals.channel[notified]
+    counts = np.bincount(key, minlength=bound.ranks * max(channels, 1)).reshape(bound.ranks, -1)
+    result: dict[tuple[str, str], Ints] = {}
+    for name, grid in bound.channels.items():
+        base = channel_base[name]
+        result[name] = counts[:, base : base + grid.count].reshape(bound.ranks, *grid.counts)
+    return result
+
+
+def _lanes(
+    bound: Bound, first_task: Mapping[str, int], tasks: int
+) -> tuple[Ints, Ints, tuple[tuple[int, int, int], ...]]:
+    lane = np.zeros(tasks, np.int64)
+    sequence = np.zeros(tasks, np.int64)
+    lanes: list[tuple[int, int, int]] = []
+    for number, kernel in enumerate(bound.kernels):
+        base = len(lanes)
+        lanes += [(number, rank, p) for rank in range(bound.ranks) for p in range(kernel.programs)]
+        _place(bound, kernel, base, first_task, lane, sequence)
+    return lane, sequence, tuple(lanes)
+
+
+def _place(bound: Bound, kernel: Kernel, base: int, first_task: Mapping[str, int], lane: Ints, sequence: Ints) -> None:
+    ranks = np.arange(bound.ranks)[:, None]
+    before = 0
+    for loop in kernel.loops:
+        total, taking = bound.stages[loop.stages[0]].total, loop.taking(kernel.programs)
+        t = np.arange(total)[None, :]
+        for place, name in enumerate(loop.stages):
+            where = first_task[name] + ranks * total + t
+            lane[where] = base + ranks * kernel.programs + loop.program(t, kernel.programs)
+            sequence[where] = before + (t // taking) * len(loop.stages) + place
+        before += -(-total // taking) * len(loop.stages)

@@ -1,0 +1,162 @@
+"""Traces of runs against the plan: the same tiles, waits, notifies and transfers, task by task and launch by launch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import WAIT
+from tilelink.planning.plan import Plan
+
+TracedEvent = tuple[str, int, int, int, int, int, int]
+"""(kind, stage number, tile, a, b, c, epoch), as the runtime's monitor keeps them."""
+
+LaneKey = tuple[int, str, int]
+"""(rank, stream, program)."""
+
+
+class PlanEvent(NamedTuple):
+    """kind "wait" (own rank, channel, count waited for), "notify" (rank, channel) or "transfer" (rank, tensor, offset).
+
+    Channels are the plan's: counted over all grids, without buffers.
+    """
+
+    kind: str
+    rank: int
+    what: int
+    value: int = 0
+
+
+def planned_events(plan: Plan) -> dict[int, list[PlanEvent]]:
+    """task -> its events in the first launch, in the order of the plan."""
+    rows: list[tuple[int, int, PlanEvent]] = []
+    signals = plan.signals
+    own = _own_ranks(plan)
+    flat = _flat_thresholds(plan)
+    columns = (signals.task, signals.position, signals.kind, signals.peer, signals.channel)
+    for task, position, kind, peer, channel in zip(*(c.tolist() for c in columns), strict=True):
+        if kind == WAIT:
+            rank = int(own[task])
+            event = PlanEvent("wait", rank, channel, int(flat[rank, channel]))
+        else:
+            event = PlanEvent("notify", peer, channel)
+        rows.append((task, position, event))
+    moves = plan.transfers
+    columns = (moves.task, moves.position, moves.peer, moves.tensor, moves.offset)
+    for task, position, peer, tensor, offset in zip(*(c.tolist() for c in columns), strict=True):
+        rows.append((task, position, PlanEvent("transfer", peer, tensor, offset)))
+    result: dict[int, list[PlanEvent]] = {task: [] for task in range(plan.tasks)}
+    for task, _, event in sorted(rows, key=lambda row: (row[0], row[1])):
+        result[task].append(event)
+    return result
+
+
+def traced_events(plan: Plan, rank: int, events: Iterable[TracedEvent]) -> dict[tuple[int, int], list[PlanEvent]]:
+    """(epoch, task) -> what a lane of `rank` did there, in order; counts are brought back to one launch's."""
+    result: dict[tuple[int, int], list[PlanEvent]] = {}
+    pad = Pad(plan)
+    for kind, stage, tile, a, b, c, epoch in events:
+        if stage < 0 or (kind == "wait" and a >= plan.bound.entered_base):
+            continue  # the runtime's own, and what a kernel does before its first tile
+        bound = plan.bound.stage_numbered(stage)
+        task = plan.first_task[bound.name] + rank * bound.total + tile
+        own = result.setdefault((epoch, task), [])
+        if kind == "wait":
+            channel, rounds = pad.place(a, epoch)
+            own.append(PlanEvent("wait", rank, channel, b // rounds if b % rounds == 0 else -b))
+        elif kind == "notify":
+            own.append(PlanEvent("notify", a, pad.place(b, epoch)[0]))
+        elif kind == "transfer":
+            own.append(PlanEvent("transfer", b, a, c))
+    return result
+
+
+def differences(plan: Plan, lanes: Mapping[LaneKey, Iterable[TracedEvent]], launches: int) -> list[str]:
+    """Where a traced run of `launches` launches is not what was planned, a line each; empty if it is.
+
+    Tasks must run in the lanes and in the order planned, once in each launch, and each must do its planned events in
+    their order; waits that the plan has at one place may come in any order.
+    """
+    wanted = planned_events(plan)
+    order = _planned_order(plan)
+    found: list[str] = []
+    for key, events in lanes.items():
+        done = traced_events(plan, key[0], events)
+        for epoch in range(1, launches + 1):
+            tasks = [task for at, task in done if at == epoch]
+            if tasks != order[key]:
+                found.append(f"launch {epoch}, {key}: ran tasks {tasks}, planned {order[key]}")
+            found += [_difference(plan, epoch, t, done[epoch, t], wanted[t]) for t in tasks]
+    missing = order.keys() - lanes.keys()
+    return [line for line in found if line] + [f"{key} ran nothing" for key in sorted(missing)]
+
+
+def _difference(plan: Plan, epoch: int, task: int, done: list[PlanEvent], wanted: list[PlanEvent]) -> str:
+    if _canonical(done) == _canonical(wanted):
+        return ""
+    stage, rank, tile = plan.task_name(task)
+    return f"launch {epoch}, rank {rank} {stage} tile {tile}: did {done}, planned {wanted}"
+
+
+def most_spans(plan: Plan) -> int:
+    """Tiles, waits, notifies and transfers of one program in one launch at most, with the waits before its tiles."""
+    tasks = np.concatenate([np.arange(plan.tasks), plan.signals.task, plan.transfers.task]).astype(np.int64)
+    return int(np.bincount(plan.lane[tasks], minlength=1).max(initial=0)) + 2 * plan.bound.ranks
+
+
+def _canonical(events: list[PlanEvent]) -> list[PlanEvent]:
+    """The same events, with neighbours of one kind sorted."""
+    result: list[PlanEvent] = []
+    run: list[PlanEvent] = []
+    for event in events:
+        if run and run[-1].kind != event.kind:
+            result += sorted(run)
+            run = []
+        run.append(event)
+    return result + sorted(run)
+
+
+def _planned_order(plan: Plan) -> dict[LaneKey, list[int]]:
+    kernels = plan.bound.kernels
+    rows: dict[LaneKey, list[tuple[int, int, int]]] = defaultdict(list)
+    for task in range(plan.tasks):
+        number, rank, program = plan.lanes[int(plan.lane[task])]
+        kernel = kernels[number]
+        rows[rank, kernel.stream, program].append((kernel.position, int(plan.sequence[task]), task))
+    return {key: [task for _, _, task in sorted(own)] for key, own in rows.items()}
+
+
+def _own_ranks(plan: Plan) -> Ints:
+    own = np.zeros(plan.tasks, np.int64)
+    for name, stage in plan.bound.stages.items():
+        first = plan.first_task[name]
+        own[first : first + stage.total * plan.bound.ranks] = np.repeat(np.arange(plan.bound.ranks), stage.total)
+    return own
+
+
+def _flat_thresholds(plan: Plan) -> Ints:
+    flat = np.zeros((plan.bound.ranks, plan.channels), np.int64)
+    for key, base in plan.channel_base.items():
+        count = plan.bound.channels[key].count
+        flat[:, base : base + count] = plan.thresholds[key].reshape(plan.bound.ranks, -1)
+    return flat
+
+
+class Pad:
+    """Places in the signal pad -> the plan's channels."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._grids = [(plan.channel_base[key], grid) for key, grid in plan.bound.channels.items()]
+
+    def place(self, channel: int, epoch: int) -> tuple[int, int]:
+        """(channel of the plan, launches of its buffer so far); (-1, 1) for a counter of another launch's buffer."""
+        for base, grid in self._grids:
+            if grid.base <= channel < grid.base + grid.slots * grid.count:
+                slot, linear = divmod(channel - grid.base, grid.count)
+                rounds, expected = divmod(epoch - 1, grid.slots)
+                return (base + linear, rounds + 1) if slot == expected else (-1, 1)
+        return -1, 1

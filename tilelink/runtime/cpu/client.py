@@ -1,0 +1,280 @@
+"""CPU ranks: runs generated kernels in Triton's interpreter, in processes of their own.
+
+Triton decides at its import whether kernels are interpreted, and ranks are forked; so another Python process
+(starter.py) imports it once, and forks a worker (worker.py) for each run, which forks the ranks. The caller's process
+keeps its Triton, its threads and its memory.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from tilelink.errors import CallError, RankError
+from tilelink.runtime.cpu.request import LENGTH, NEW, NUMBER, Pipes, Surroundings
+from tilelink.runtime.job import Job, RunResult
+
+MODULE = "tilelink.runtime.cpu.fork_server"
+PATIENCE_S = 5.0  # for a process that was asked to end
+CHUNK = 1 << 20
+
+
+class _Traceback(Exception):
+    """The traceback of another process, which cannot send its own."""
+
+
+def run_cpu(job: Job) -> RunResult:
+    """Runs all launches of a job and returns their outputs.
+
+    Raises RankError with the traceback of the rank that failed first, CallError, with that as its cause, where it was
+    in a function that the program calls, DeadlineError for the first wait that outlived its deadline. When it returns
+    or raises, all processes of the run have ended and no shared memory is left.
+    """
+    data = [pickle.dumps(one, protocol=pickle.HIGHEST_PROTOCOL) for one in (Surroundings.here(), job)]
+    with _worker() as worker:
+        result = pickle.loads(worker.do(data))
+    if isinstance(result, CallError):
+        raise result from _Traceback(result.details)
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+class Starter:
+    """The process that forks workers for this one: started when one is needed, and anew where it has ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def worker(self, pipes: Pipes) -> int:
+        """The process of a new worker. Raises RankError if there is none to be had."""
+        for _ in range(2):  # one that was idle for long has ended, which a request finds out
+            with self._lock:
+                self._ensure()
+            process = self.ask(NEW, pipes)
+            if process is not None:
+                return process
+        raise RankError("the process that starts CPU ranks does not run", hint="it wrote to stderr what is wrong")
+
+    def ask(self, number: int, descriptors: Sequence[int] = ()) -> int | None:
+        """The reply to a request; None if there is nobody who replies."""
+        with self._lock:
+            if self._socket is None:
+                return None
+            try:
+                socket.send_fds(self._socket, [NUMBER.pack(number)], descriptors)
+                reply = self._socket.recv(NUMBER.size)
+            except ConnectionError:
+                reply = b""
+            except BaseException:
+                self._end()  # what it would reply now would be taken for the reply to the next request
+                raise
+            if len(reply) == NUMBER.size:
+                return NUMBER.unpack(reply)[0]
+            self._end()
+            return None
+
+    def _ensure(self) -> None:
+        if self._socket is not None:
+            return
+        own, other = (socket.socket(fileno=_high(one.detach())) for one in socket.socketpair())
+        try:
+            with other:
+                process = _start(other.fileno())
+            self._process, self._socket = process, own
+        except BaseException:  # one that was started all the same ends when it sees the socket closed
+            self._process = self._socket = None
+            own.close()
+            raise
+
+    def _end(self) -> None:
+        # Whatever interrupts this, the next run finds no half of it.
+        process, own = self._process, self._socket
+        self._process = self._socket = None
+        if own is not None:
+            own.close()
+        if process is not None:
+            try:
+                process.wait(PATIENCE_S)
+            except BaseException as error:
+                process.kill()
+                process.wait()
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
+
+    def end(self) -> None:
+        """Ends it, and with it the workers that still run."""
+        with self._lock:
+            self._end()
+
+    def forget(self) -> None:
+        """Called in a process that was forked from this one, and has a starter of its own when it needs one."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None:
+            self._process.returncode = 0  # it is not for this process to wait for
+        self.__init__()
+
+
+def _start(number: int) -> subprocess.Popen[bytes]:
+    """A starter that serves the socket of that descriptor. Nothing in the caller's folder takes part in it."""
+    here = Surroundings.here()
+    variables = {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(here.path), "PYTHONSAFEPATH": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", MODULE, str(number)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=None if _is_open(2) else subprocess.DEVNULL, pass_fds=(number,), env=here.variables | variables, cwd="/",
+    )  # fmt: skip
+
+
+STARTER = Starter()
+os.register_at_fork(after_in_child=STARTER.forget)
+atexit.register(STARTER.end)
+
+
+@dataclass(kw_only=True)
+class _Worker:
+    """A worker: its process, and where it takes its job and gives its answer.
+
+    life: a descriptor that can be read once the process has ended; None where the system has none.
+    """
+
+    process: int
+    job: BinaryIO
+    answer: BinaryIO
+    life: int | None = None
+    ended: bool = False
+
+    def do(self, data: Sequence[bytes]) -> bytes:
+        """Its answer to a job, once it has ended. Raises RankError if it gave none."""
+        with contextlib.suppress(BrokenPipeError), self.job as pipe:
+            pipe.writelines(data)
+        reply = self._reply()
+        self.ended = True
+        status = STARTER.ask(self.process)
+        if reply is None:
+            raise RankError(f"the process of the CPU ranks ended with status {status} and without a word")
+        return reply
+
+    def _reply(self) -> bytes | None:
+        """Its answer; None if it ended before it had said all of it."""
+        length = self._read(LENGTH.size)
+        return None if length is None else self._read(LENGTH.unpack(length)[0])
+
+    def _read(self, size: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < size and (more := self._said(None, size - len(data))):
+            data += more
+        return bytes(data) if len(data) == size else None
+
+    def _said(self, milliseconds: float | None, most: int) -> bytes | None:
+        """What it has said, empty if nobody is left who could say more; None if in that time it has said nothing.
+
+        A process that another thread forked may hold the pipe open long after it, so its end alone is not waited for.
+        """
+        poll = select.poll()
+        for one in filter(None, (self.answer.fileno(), self.life)):
+            poll.register(one, select.POLLIN)
+        ready = [one for one, _ in poll.poll(milliseconds)]
+        if self.answer.fileno() in ready:
+            return os.read(self.answer.fileno(), min(most, CHUNK))
+        return b"" if ready else None
+
+    def end(self) -> None:
+        """Ends one that still runs, which happens only when its caller was interrupted."""
+        for number in () if self.ended else (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process, number)
+            if self._silent(PATIENCE_S):
+                STARTER.ask(self.process)
+                return
+
+    def _silent(self, seconds: float) -> bool:
+        """Whether within so many seconds nobody is left who could answer."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._said(1000 * left, CHUNK) == b"":
+                return True
+        return False
+
+
+@contextmanager
+def _worker() -> Generator[_Worker]:
+    """A worker that waits for a job. All that it was given is closed behind it, and it has ended."""
+    with ExitStack() as own:
+        with ExitStack() as others:
+            theirs, job = _pipe(others, own)
+            answer, given = _pipe(own, others)
+            pipes = Pipes(
+                job=theirs.fileno(), answer=given.fileno(), stdout=_output(1, others), stderr=_output(2, others),
+                folder=_folder(others),
+            )  # fmt: skip
+            worker = _Worker(process=STARTER.worker(pipes), job=job, answer=answer)
+        worker.life = _life(worker.process, own)
+        try:
+            yield worker
+        finally:
+            worker.end()
+
+
+def _pipe(read: ExitStack, write: ExitStack) -> tuple[BinaryIO, BinaryIO]:
+    """The ends of a pipe, which the stacks close."""
+    source, sink = map(_high, os.pipe())
+    return read.enter_context(open(source, "rb")), write.enter_context(open(sink, "wb"))
+
+
+def _output(number: int, stack: ExitStack) -> int:
+    """The descriptor of this process's output, or of nothing where it has none."""
+    return number if _is_open(number) else _opened(os.devnull, os.O_WRONLY, stack)
+
+
+def _folder(stack: ExitStack) -> int:
+    """A descriptor of this process's folder, which may have no name any more."""
+    return _opened(".", os.O_RDONLY | os.O_DIRECTORY, stack)
+
+
+def _life(process: int, stack: ExitStack) -> int | None:
+    """A descriptor that can be read once a process has ended; None on systems without."""
+    try:
+        descriptor = _high(os.pidfd_open(process))
+    except (AttributeError, OSError):
+        return None
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _opened(path: str, flags: int, stack: ExitStack) -> int:
+    descriptor = _high(os.open(path, flags))
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+        return True
+    except OSError:
+        return False
+
+
+def _high(descriptor: int) -> int:
+    """The same file by a number that is not one of the standard streams', which this process may have closed."""
+    if descriptor > 2:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,86 @@
+"""The copy engine of a CPU rank: does what a generated queue function issues, one operation after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tilelink.device import monitor
+from tilelink.runtime.cpu import host_signals
+from tilelink.runtime.cpu.memory import Memory
+
+Ints = Sequence[int]
+
+
+class CopyQueue:
+    """The queue of one rank in the launch `epoch`. Places and sizes are in elements, without buffer slots."""
+
+    def __init__(self, memory: Memory, rank: int, epoch: int) -> None:
+        self._memory = memory
+        self._rank = rank
+        self._epoch = epoch
+        self._lane: int | None = None
+
+    def trace(self, lane: int) -> None:
+        """From here on it keeps the spans of what it does, as that lane of the rank."""
+        self._lane = lane
+
+    def tile_begin(self, stage: int, t: int) -> None:
+        """Notes that tile t of a stage begins."""
+        monitor.record("tile", stage, t, 0, 0)
+        monitor.begin("tile")
+
+    def tile_end(self, stage: int, t: int) -> None:
+        """Notes that tile t of a stage ends."""
+        self._end("tile", stage, t, 0, 0)
+
+    def _end(self, kind: str, stage: int, t: int, a: int, b: int) -> None:
+        if self._lane is not None:
+            monitor.end(self._lane, kind, stage, t, a, b)
+
+    def wait(self, channel: int, target: int, stage: int, t: int) -> None:
+        """Waits until the own counter `channel` reached `target`. Raises DeadlineError if that takes too long."""
+        monitor.begin("wait")
+        host_signals.wait(self._memory.pads[self._rank], channel, target, stage, t)
+        self._end("wait", stage, t, channel, 0)
+
+    def notify(self, rank: int, channel: int, stage: int, t: int) -> None:
+        """Adds 1 to counter `channel` of `rank`, after all copies issued before."""
+        monitor.begin("notify")
+        host_signals.notify(self._memory.pads[rank], channel, rank, stage, t)
+        self._end("notify", stage, t, rank, channel)
+
+    def entry(self, table: str, offset: int) -> int:
+        """The value at a linear offset of one of the own tables."""
+        return int(self._memory.tensors[self._rank][table].flatten()[offset])
+
+    def copy(
+        self, target: str, rank: int, low: Ints, sizes: Ints,
+        source: str, source_rank: int, source_low: Ints, source_sizes: Ints,
+        stage: int, t: int, traced: bool = True,
+    ) -> None:  # fmt: skip
+        """Copies a box of elements between two tensors of any ranks, and converts to the target's dtype.
+
+        low, sizes: one number per dimension. The event names the far end: the source of what is fetched, else the
+        target. traced: it is a transfer of the plan, not a plain store.
+        """
+        own = rank == self._rank
+        pulled = source_rank != self._rank or (own and stage in self._memory.layout.pulls)
+        name, peer, place = (source, source_rank, source_low) if pulled else (target, rank, low)
+        tensor = self._memory.layout.tensor(name)
+        offset = 0
+        for extent, start in zip(tensor.shape, place, strict=True):
+            offset = offset * extent + start
+        if traced:
+            monitor.record("transfer", stage, t, tensor.number, peer, offset)
+        monitor.begin("transfer")
+        there = self._box(target, rank, low, sizes)
+        there.copy_(self._box(source, source_rank, source_low, source_sizes).reshape(there.shape))
+        if traced:
+            self._end("transfer", stage, t, peer, tensor.number)
+
+    def _box(self, name: str, rank: int, low: Ints, sizes: Ints) -> torch.Tensor:
+        slot = self._memory.layout.tensor(name).slot(self._epoch)
+        box = self._memory.tensors[rank][name][slot]
+        return box[tuple(slice(start, start + size) for start, size in zip(low, sizes, strict=True))]

@@ -1,0 +1,100 @@
+# pyright: basic
+"""A process that has imported what CPU ranks need, and forks a worker for each run: to import takes longer than most.
+
+Started by client.py as `python -m tilelink.runtime.cpu.fork_server SOCKET`, with TRITON_INTERPRET=1. It ends when its
+caller ends or closes the other end of the socket, or has asked for nothing for a while.
+"""
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+import traceback
+
+import torch
+import triton
+
+from tilelink.runtime.cpu import worker
+from tilelink.runtime.cpu.processes.child import flush_output
+from tilelink.runtime.cpu.processes.threads import fork, single_thread
+from tilelink.runtime.cpu.request import LOST, NEW, NUMBER, Pipes
+
+IDLE_S = 60.0
+
+
+@triton.jit
+def _nothing(at):
+    pass
+
+
+def main(number: int) -> int:
+    """Serves the requests on a socket. Returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for workers, and for the caller, who ends them
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it lets its children do so too
+    with socket.socket(fileno=number) as requests, single_thread():
+        requests.set_inheritable(False)
+        requests.settimeout(IDLE_S)
+        _nothing[(1,)](torch.zeros(1))  # Triton imports more when the first kernel runs
+        gc.collect()
+        gc.freeze()  # what is imported stays, and workers share its pages
+        Server(requests).serve()
+    return 0
+
+
+class Server:
+    """What a starter does for its caller. workers: those whose status nobody has asked for yet."""
+
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests = requests
+        self.workers: set[int] = set()
+
+    def serve(self) -> None:
+        """Returns when there is nobody left to serve."""
+        with contextlib.suppress(ConnectionError):  # the caller ended before it had its reply
+            while self._serve():
+                pass
+
+    def _serve(self) -> bool:
+        """Serves a request, or waits for a while if there is none. Returns whether another one may come."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._requests, NUMBER.size, len(Pipes._fields))
+        except TimeoutError:
+            return bool(self.workers)
+        if not message:
+            return False
+        (request,) = NUMBER.unpack(message)
+        reply = self._fork(Pipes(*descriptors)) if request == NEW else self._status(request)
+        self._requests.sendall(NUMBER.pack(reply))
+        return True
+
+    def _fork(self, pipes: Pipes) -> int:
+        """Forks a worker, which does not come back. Returns its process."""
+        starter = os.getpid()
+        process = fork()
+        if process:
+            self.workers.add(process)
+            for one in pipes:
+                os.close(one)
+            return process
+        status = 1
+        try:
+            self._requests.close()
+            status = worker.main(pipes, starter)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            flush_output()
+            os._exit(status)
+
+    def _status(self, process: int) -> int:
+        if process not in self.workers:
+            return LOST
+        _, status = os.waitpid(process, 0)
+        self.workers.discard(process)
+        return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

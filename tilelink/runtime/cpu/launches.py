@@ -1,0 +1,140 @@
+"""The launches of a job: which lane runs which kernel, and what a rank does before and after its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import torch
+from triton.runtime.interpreter import (  # pyright: ignore[reportMissingTypeStubs]
+    InterpretedFunction,
+    interpreter_builder,
+)
+
+from tilelink.generated import load_module
+from tilelink.runtime.cpu import host_signals
+from tilelink.runtime.cpu.copy_queue import CopyQueue
+from tilelink.runtime.cpu.memory import Memory
+from tilelink.runtime.cpu.processes import Lane, run_lanes
+from tilelink.runtime.cpu.processes.values import Step
+from tilelink.runtime.job import CpuKernel, GridLayout, Job, LaneTrace, RunResult, poison
+
+
+def run_job(job: Job) -> RunResult:
+    """Runs a job in this process, in which Triton interprets. Raises as run_lanes does."""
+    module = load_module(job.source)
+    _prepare(module)
+    memory = Memory(job.layout, len(job.inputs))
+    lanes = [lane for rank in range(job.layout.ranks) for lane in _lanes(job, module, memory, rank)]
+    launch = _Launch(job, memory)
+    report = run_lanes(
+        lanes,
+        launches=len(job.inputs),
+        begin=launch.begin,
+        finish=launch.finish,
+        deadline_s=job.deadline_s,
+        seed=job.seed,
+        max_delay_s=job.max_delay_s,
+        trace=job.trace,
+        describe=job.layout.describe,
+    )
+    outputs = tuple(
+        tuple({name: value[k].clone() for name, value in own.items()} for own in memory.results)
+        for k in range(len(job.inputs))
+    )
+    named = zip(lanes, report.traces, strict=True)
+    traces = tuple(LaneTrace(rank=n.rank, stream=n.stream, program=n.program, events=e) for n, e in named)
+    spans = tuple(span for own in report.spans for span in own)
+    return RunResult(outputs=outputs, traces=traces if job.trace else (), spans=spans, seconds=report.seconds)
+
+
+def _prepare(module: ModuleType) -> None:
+    """Lets Triton prepare its interpreter and the functions for it, which else every lane does for itself."""
+    options = interpreter_builder.options
+    if getattr(options, "sanitize_overflow", False):
+        # With it each sum of integers is made in 64 bits too, for an assertion that the interpreter never makes.
+        interpreter_builder.options = replace(options, sanitize_overflow=False)
+    for value in list(vars(module).values()):  # it adds names to the module
+        if isinstance(value, InterpretedFunction):
+            value.rewrite()
+
+
+def _lanes(job: Job, module: ModuleType, memory: Memory, rank: int) -> Iterator[Lane]:
+    """One lane for each program of each stream; a program beyond those of a kernel sits it out."""
+    for stream in dict.fromkeys(kernel.stream for kernel in job.kernels):
+        kernels = sorted((k for k in job.kernels if k.stream == stream), key=lambda k: k.position)
+        for program in range(max(k.programs for k in kernels)):
+            steps = (_step(k, module, memory, rank, program) if program < k.programs else None for k in kernels)
+            yield Lane(rank=rank, stream=stream, program=program, steps=tuple(steps))
+
+
+def _step(kernel: CpuKernel, module: ModuleType, memory: Memory, rank: int, program: int) -> Step:
+    """One program of a kernel, as a function of the epoch."""
+    function: Any = getattr(module, kernel.name)
+    if kernel.copy_engine:
+        return lambda epoch: function(CopyQueue(memory, rank, epoch), rank, epoch)
+    cell = torch.zeros(1, dtype=torch.int64)
+    own: dict[str, Any] = {
+        "epoch": cell, "edge": None, "first_program": program, "num_programs": kernel.programs,
+    }  # fmt: skip
+    args = [own[kind] if kind in own else memory.argument(kind, name, rank) for kind, name in kernel.args]
+
+    def step(epoch: int) -> None:
+        cell.fill_(epoch)
+        function[(1,)](*args)
+
+    return step
+
+
+class _Launch:
+    """What a rank does around its kernels: stages inputs, tells its peers, completes and keeps outputs."""
+
+    def __init__(self, job: Job, memory: Memory) -> None:
+        self._job = job
+        self._layout = job.layout
+        self._memory = memory
+        symmetric = [t for t in job.layout.tensors if t.symmetric]
+        self._exits = [g for g in job.layout.grids if g.tensor in {t.name for t in symmetric if t.space == "out"}]
+        self._staged = [t for t in symmetric if t.space == "in"]
+
+    def begin(self, rank: int, epoch: int) -> None:
+        """Puts the inputs in place, poisons what only this rank writes, and says to all that it has entered."""
+        if self._staged:
+            self._await_peers(rank, epoch - min(t.slots for t in self._staged))
+        inputs = self._job.inputs[epoch - 1][rank]
+        for tensor in self._layout.tensors:
+            place = self._memory.tensors[rank][tensor.name][tensor.slot(epoch)]
+            if tensor.is_input:
+                place.copy_(inputs[tensor.name])
+            elif not tensor.symmetric:
+                poison(place)
+        self._tell(rank, self._layout.entered_base)
+
+    def finish(self, rank: int, epoch: int) -> None:
+        """Waits for what peers write into outputs, keeps the outputs, and says to all that it has finished."""
+        for grid in self._exits:
+            self._await_grid(grid, rank, epoch)
+        for name, kept in self._memory.results[rank].items():
+            slot = self._layout.tensor(name).slot(epoch)
+            kept[epoch - 1].copy_(self._memory.tensors[rank][name][slot])
+        self._tell(rank, self._layout.finished_base)
+
+    def _await_peers(self, rank: int, epoch: int) -> None:
+        """All peers have finished launch `epoch`; below 1 there is nothing to wait for."""
+        for peer in range(self._layout.ranks if epoch > 0 else 0):
+            if peer != rank:
+                host_signals.wait(self._memory.pads[rank], self._layout.finished_base + peer, epoch)
+
+    def _await_grid(self, grid: GridLayout, rank: int, epoch: int) -> None:
+        rounds, slot = divmod(epoch - 1, grid.slots)
+        first = grid.base + slot * grid.count
+        for linear, threshold in enumerate(grid.thresholds[rank].tolist()):
+            if threshold:
+                host_signals.wait(self._memory.pads[rank], first + linear, threshold * (rounds + 1))
+
+    def _tell(self, rank: int, base: int) -> None:
+        """Counts one up for this rank in every pad, the own one included."""
+        for peer in range(self._layout.ranks):
+            host_signals.notify(self._memory.pads[peer], base + rank, peer)

@@ -1,0 +1,193 @@
+"""The process of one lane: from the fork to its exit."""
+
+import contextlib
+import ctypes
+import gc
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from typing import NoReturn
+
+import numpy as np
+
+from tilelink.device import monitor
+from tilelink.errors import DeadlineError
+from tilelink.runtime.cpu.processes.progress import (
+    ARRIVED,
+    AT_BEGIN,
+    AT_FINISH,
+    AT_JOIN,
+    BEGUN,
+    EPOCH,
+    JOINED,
+    PLACE,
+    Board,
+)
+from tilelink.runtime.cpu.processes.values import Lane, Outcome, Run
+from tilelink.runtime.cpu.user_failures import called
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def main(run: Run, board: Board, index: int, *, pipe: int, parent: int, mask: Iterable[int]) -> NoReturn:
+    """Runs lane `index` and writes its Outcome to `pipe`. It never returns.
+
+    parent: who forked it. mask: the signals to be blocked.
+    """
+    code = 1
+    try:
+        _detach(parent, mask)
+        with np.errstate(all="ignore"):  # as on a GPU; lanes outside of a tile compute with whatever is there
+            outcome = _Execution(run, board, index).outcome()
+        _write(pipe, pickle.dumps(outcome))
+        code = 0
+    except BrokenPipeError:
+        pass  # the parent is gone, and so is whoever would read a message
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Not sys.exit: what the parent registered for its own exit is none of this process's business.
+        flush_output()
+        os._exit(code)
+
+
+def _detach(parent: int, mask: Iterable[int]) -> None:
+    """Cuts what a fork inherits: the process dies with `parent`, leaves Ctrl-C to it, and handles no signal itself."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it died before it was watched
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    gc.freeze()  # the parent's garbage is not collected twice
+
+
+def flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+
+
+class _Execution:
+    """The launches of one lane."""
+
+    def __init__(self, run: Run, board: Board, index: int) -> None:
+        self._run = run
+        self._board = board
+        self._index = index
+        self._lane = lane = run.lanes[index]
+        self._rank = [i for i, other in enumerate(run.lanes) if other.rank == lane.rank]
+        self._stream = [i for i in self._rank if run.lanes[i].stream == lane.stream]
+        self._first = self._rank[0]
+        self._barriers = 0
+        self._monitor = _monitor(run, board, index, lane)
+
+    def outcome(self) -> Outcome:
+        """Runs all launches. If that fails, the parent hears of it and stops the others."""
+        monitor.install(self._monitor)
+        try:
+            for epoch in self._run.epochs:
+                self._launch(epoch)
+        except BaseException as error:
+            return self._explained(error)
+        events, spans = tuple(self._monitor.events), tuple(self._monitor.spans)
+        return Outcome(kind="done", moment=time.monotonic(), events=events, spans=spans)
+
+    def _launch(self, epoch: int) -> None:
+        self._monitor.epoch = epoch
+        self._board.put(self._index, EPOCH, epoch)
+        self._begin(epoch)
+        for number, step in enumerate(self._lane.steps):
+            if number:
+                self._barrier(number - 1)
+            self._at(number)
+            if step is not None:
+                step(epoch)
+        self._join(epoch)
+
+    def _begin(self, epoch: int) -> None:
+        self._at(AT_BEGIN)
+        if self._index != self._first:
+            self._until([self._first], BEGUN, epoch, f"the begin of launch {epoch}")
+            return
+        if self._run.begin is not None:
+            self._run.begin(self._lane.rank, epoch)
+        self._board.put(self._index, BEGUN, epoch)
+
+    def _join(self, epoch: int) -> None:
+        self._at(AT_JOIN)
+        self._board.put(self._index, JOINED, epoch)
+        if self._index != self._first:
+            return  # the next begin, which it waits for, comes after the finish
+        self._until(self._rank, JOINED, epoch, f"its rank at the end of launch {epoch}")
+        self._at(AT_FINISH)
+        if self._run.finish is not None:
+            self._run.finish(self._lane.rank, epoch)
+
+    def _barrier(self, step: int) -> None:
+        """All lanes of the stream have done `step`."""
+        self._barriers += 1
+        self._board.put(self._index, ARRIVED, self._barriers)
+        self._until(self._stream, ARRIVED, self._barriers, f"its stream after step {step}")
+
+    def _until(self, lanes: list[int], word: int, value: int, what: str) -> None:
+        """Waits for as long as it takes: who computes is not late, and who waits in vain has a deadline of its own."""
+        pause = monitor.Pause()
+        while any(self._board.get(lane, word) < value for lane in lanes):
+            if self._board.aborted():
+                raise monitor.Aborted(f"{self._lane} waits for {what}")
+            pause()
+
+    def _at(self, place: int) -> None:
+        if self._board.aborted():
+            raise monitor.Aborted
+        self._board.put(self._index, PLACE, place)
+        self._board.beat(self._index)
+
+    def _explained(self, error: BaseException) -> Outcome:
+        moment, where = time.monotonic(), self._board.place(self._index)
+        for cause in _causes(error):
+            if isinstance(cause, monitor.Aborted):
+                return Outcome(kind="aborted", moment=moment, where=where, waiting=cause.waiting)
+            if isinstance(cause, DeadlineError):
+                return Outcome(kind="deadline", moment=moment, where=where, error=cause)
+        summary = "".join(traceback.format_exception_only(error)).strip()
+        details = "".join(traceback.format_exception(error))
+        theirs = called(error)
+        return Outcome(kind="failed", moment=moment, where=where, summary=summary, details=details, called=theirs)
+
+
+def _monitor(run: Run, board: Board, index: int, lane: Lane) -> monitor.Monitor:
+    return monitor.Monitor(
+        rank=lane.rank,
+        lane=f"{lane.stream} {lane.program}",
+        deadline_s=run.deadline_s,
+        seed=run.seed,
+        max_delay_s=run.max_delay_s,
+        trace=run.trace,
+        describe=run.describe,
+        aborted=board.aborted,
+        beat=lambda: board.beat(index),
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came from, which Triton's interpreter wraps in errors of its own."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _write(pipe: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(pipe, rest) :]

@@ -1,0 +1,188 @@
+"""The parent's side: forks the lanes, listens to them, ends them when one fails, and leaves no process behind."""
+
+import contextlib
+import os
+import pickle
+import selectors
+import signal
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from tilelink.runtime.cpu.processes import child
+from tilelink.runtime.cpu.processes.progress import Board
+from tilelink.runtime.cpu.processes.threads import fork, single_thread
+from tilelink.runtime.cpu.processes.values import Outcome, Run
+
+GRACE_S = 1.0  # for lanes to stop by themselves once one has failed
+TICK_S = 0.1
+_HELD_BACK = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
+
+
+@dataclass(kw_only=True)
+class Child:
+    """The process of lane `index` and what is known of it.
+
+    ended: when its end was seen; None while it runs. status: as waitpid gives it.
+    stopped: the parent did not wait for its end. outcome: what it said in the end; None if it said nothing.
+    """
+
+    index: int
+    pid: int
+    pipe: int
+    data: bytearray = field(default_factory=bytearray)
+    ended: float | None = None
+    status: int = 0
+    reaped: bool = False
+    stopped: bool = False
+    outcome: Outcome | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is to blame for something."""
+        if self.outcome is None:
+            return self.ended is not None and not self.stopped
+        return self.outcome.kind in {"failed", "deadline"}
+
+
+class Crew:
+    """The processes of a run. On leaving the context all have ended and are reaped, whatever happened inside."""
+
+    def __init__(self, run: Run, board: Board) -> None:
+        self._run = run
+        self._board = board
+        self.children: list[Child] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        # Ctrl-C has no chance to interrupt this halfway.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+        try:
+            for one in self.children:
+                if one.ended is None:
+                    one.stopped = True
+                    self._end(one)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def start(self) -> None:
+        """Forks a process for each lane."""
+        parent = os.getpid()
+        child.flush_output()  # or each child would print what is still in the buffers
+        with single_thread():
+            for index in range(len(self._run.lanes)):
+                self._start(index, parent)
+
+    def _start(self, index: int, parent: int) -> None:
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        # A signal's handler must not run between the fork and the line that makes the child known.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+        try:
+            pid = fork()
+            if pid == 0:
+                child.main(self._run, self._board, index, pipe=write, parent=parent, mask=mask)
+            self.children.append(Child(index=index, pid=pid, pipe=read))
+        except OSError:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def watch(self, limit_s: float | None, quiet_s: float) -> str | None:
+        """Listens until every process has ended.
+
+        Once one has failed, the others have GRACE_S to stop. Returns why the parent itself ended the run: it took more
+        than limit_s, or for quiet_s no lane gave a sign of life; None if it did not.
+        """
+        guard = _Guard(self._board, limit_s, quiet_s)
+        failed_at: float | None = None
+        with selectors.DefaultSelector() as selector:
+            for one in self.children:
+                selector.register(one.pipe, selectors.EVENT_READ, one)
+            while selector.get_map():
+                ready = selector.select(TICK_S)
+                for key, _ in ready:
+                    self._hear(selector, key.data)
+                if not ready:
+                    self._sweep(selector)
+                if failed_at is None and (guard.trips() or any(one.failed for one in self.children)):
+                    failed_at = time.monotonic()
+                    self._board.abort()
+                if failed_at is not None and time.monotonic() - failed_at > GRACE_S:
+                    break
+        return guard.reason
+
+    def _hear(self, selector: selectors.BaseSelector, one: Child) -> None:
+        if _read(one) == 0:
+            selector.unregister(one.pipe)
+            self._end(one, patience_s=GRACE_S)
+
+    def _sweep(self, selector: selectors.BaseSelector) -> None:
+        """Ends lanes that died while a process forked by somebody else keeps their pipe open."""
+        for key in list(selector.get_map().values()):
+            if _reaped(key.data):
+                while _read(key.data):
+                    pass
+                selector.unregister(key.fileobj)
+                self._end(key.data)
+
+    def _end(self, one: Child, patience_s: float = 0.0) -> None:
+        """Reaps a process, which it kills if it is still there after patience_s, and reads what it said."""
+        until = time.monotonic() + patience_s
+        while not _reaped(one):
+            if time.monotonic() >= until:
+                os.kill(one.pid, signal.SIGKILL)
+                _reaped(one, block=True)
+                break
+            time.sleep(0.001)
+        one.ended = time.monotonic()
+        os.close(one.pipe)
+        with contextlib.suppress(EOFError, pickle.UnpicklingError):
+            one.outcome = pickle.loads(bytes(one.data))
+
+
+class _Guard:
+    """Ends a run that takes too long, or in which nothing happens any more."""
+
+    def __init__(self, board: Board, limit_s: float | None, quiet_s: float) -> None:
+        self._board = board
+        self._limit_s = limit_s
+        self._quiet_s = quiet_s
+        self._start = self._moved = time.monotonic()
+        self._beats = 0
+        self.reason: str | None = None
+
+    def trips(self) -> bool:
+        now, beats = time.monotonic(), self._board.beats()
+        if beats != self._beats:
+            self._beats, self._moved = beats, now
+        if self._limit_s is not None and now - self._start > self._limit_s:
+            self.reason = f"the run took more than {self._limit_s:g} s"
+        elif now - self._moved > self._quiet_s:
+            self.reason = f"no program of any rank got any further for {self._quiet_s:g} s"
+        return self.reason is not None
+
+
+def _read(one: Child) -> int | None:
+    """Takes what is in the pipe. Returns the bytes taken: 0 at its end, None if there are none for now."""
+    try:
+        chunk = os.read(one.pipe, 1 << 16)
+    except BlockingIOError:
+        return None
+    one.data += chunk
+    return len(chunk)
+
+
+def _reaped(one: Child, *, block: bool = False) -> bool:
+    if not one.reaped:
+        try:
+            pid, one.status = os.waitpid(one.pid, 0 if block else os.WNOHANG)
+        except ChildProcessError:
+            pid = one.pid  # somebody else has reaped it, so its status is unknown
+        one.reaped = pid != 0
+    return one.reaped

@@ -1,0 +1,78 @@
+"""What a run of lanes is given, and what it gives back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from tilelink.device.monitor import Describe, Event
+from tilelink.device.spans import Span
+from tilelink.errors import DeadlineError
+from tilelink.runtime.cpu.user_failures import Called
+
+Step = Callable[[int], None]
+"""Called with the epoch of the launch."""
+
+Hook = Callable[[int, int], None]
+"""Called with the rank and the epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """One sequential executor of one rank: program `program` of the stream `stream`.
+
+    steps: what it runs in each launch, step k being its part of the stream's kernel k; None: it has no part in it.
+    """
+
+    rank: int
+    stream: str
+    program: int
+    steps: tuple[Step | None, ...]
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.stream} program {self.program})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run of lanes, as run_lanes describes it."""
+
+    lanes: tuple[Lane, ...]
+    epochs: range
+    begin: Hook | None
+    finish: Hook | None
+    deadline_s: float
+    seed: int | None
+    max_delay_s: float
+    trace: bool
+    describe: Describe | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """A run that went well: events and spans of each lane, in the order of the lanes given, and how long it took."""
+
+    traces: tuple[tuple[Event, ...], ...]
+    spans: tuple[tuple[Span, ...], ...]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a lane ended, as its process tells it.
+
+    moment: when, in seconds of the clock that all processes share (time.monotonic).
+    where: "step 2 of launch 3". summary, details: the exception in a line, and its traceback.
+    called: where it came from a function that the program calls.
+    error: the wait that outlived its deadline. waiting: the wait that ended because others failed, as a sentence.
+    """
+
+    kind: Literal["done", "failed", "deadline", "aborted"]
+    moment: float
+    where: str = ""
+    summary: str = ""
+    details: str = ""
+    called: Called | None = None
+    error: DeadlineError | None = None
+    waiting: str = ""
+    events: tuple[Event, ...] = ()
+    spans: tuple[Span, ...] = ()

@@ -1,0 +1,42 @@
+"""Generated modules compiled for a GPU that need not be there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilelink.errors import SettingsError
+from tilelink.settings import settings
+from tilelink.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSource:
+    """A kernel of a generated module. types: of its run-time parameters, as Triton spells them; others are None."""
+
+    name: str
+    types: Mapping[str, str]
+    warps: int
+    stages: int
+
+
+def assemble(source: Path, kernels: Sequence[KernelSource], target: Target) -> str:
+    """The assembly of all kernels, one after the other. Raises SettingsError where TRITON_INTERPRET is set."""
+    if settings().interpret:
+        raise SettingsError("Triton interprets kernels in this process", hint="unset TRITON_INTERPRET to compile")
+    from tilelink.generated import load_module
+
+    module = load_module(source)
+    return "\n".join(_compiled(getattr(module, one.name), one, target) for one in kernels)
+
+
+def _compiled(function: Any, kernel: KernelSource, target: Target) -> str:
+    from tilelink.runtime.cuda.compile_offline import compile_source
+
+    absent = dict.fromkeys(name for name in function.arg_names if name not in kernel.types)
+    compiled = compile_source(
+        function, kernel.types, absent, target, num_warps=kernel.warps, num_stages=kernel.stages
+    )  # fmt: skip
+    return compiled.asm["amdgcn" if target.kind == "hip" else "ptx"]

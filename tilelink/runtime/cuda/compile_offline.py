@@ -1,0 +1,70 @@
+# pyright: basic
+"""Compiles kernels for a GPU that need not be there, down to PTX or AMD assembly and the binary."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from tilelink.errors import BindingError, SettingsError, UnknownTargetError
+from tilelink.runtime.cuda.keys import settled
+from tilelink.target import Target
+from tilelink.target import target as named_target
+
+
+def compile_source(
+    kernel: Any,
+    signature: Mapping[str, str],
+    constexprs: Mapping[str, Any],
+    target: str | Target,
+    *,
+    num_warps: int = 4,
+    num_stages: int = 3,
+    aligned: Collection[str] | None = None,
+) -> Any:
+    """Compiles a `@triton.jit` function and returns Triton's CompiledKernel.
+
+    signature: the type of each run-time parameter as Triton spells it: "i32", "i64", "fp32", pointers "*bf16",
+    host descriptors "tensordesc<bf16[128,64]>", with the layout of boxes behind the size in Gluon.
+    constexprs: the values of all others, None included.
+    aligned: the parameters that are multiples of 16 (bytes, for pointers); default: every pointer.
+
+    Of the result, `.asm["ptx"]` or `.asm["amdgcn"]` is the text and `.metadata.shared` the bytes of shared memory.
+    Raises UnknownTargetError for a target that there is not or that interprets, SettingsError where TRITON_INTERPRET
+    was set when Triton was imported, BindingError for a parameter without a type or value.
+    """
+    machine = named_target(target) if isinstance(target, str) else target
+    if machine.kind == "cpu":
+        raise UnknownTargetError(f"kernels are interpreted on {machine}, not compiled")
+    if not isinstance(kernel, triton.JITFunction):
+        hint = "unset TRITON_INTERPRET to compile"
+        raise SettingsError(f"Triton interprets {kernel.__name__} in this process", hint=hint)
+    types = _full_signature(kernel.arg_names, signature, constexprs)
+    if aligned is None:
+        aligned = [name for name, kind in types.items() if kind.startswith("*")]
+    attributes = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
+    source = _language(kernel)(fn=settled(kernel), signature=types, constexprs=dict(constexprs), attrs=attributes)
+    gpu = GPUTarget(machine.kind, machine.architecture, machine.warp_size)
+    return triton.compile(source, target=gpu, options={"num_warps": num_warps, "num_stages": num_stages})
+
+
+def _language(kernel: Any) -> Any:
+    """What Triton compiles a function of its own as, or one in Gluon."""
+    if not kernel.is_gluon():
+        return ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource  # Triton has no other name for it
+
+    return GluonASTSource
+
+
+def _full_signature(
+    names: Collection[str], signature: Mapping[str, str], constexprs: Mapping[str, Any]
+) -> dict[str, str]:
+    """Every parameter's type in order, "constexpr" for those that have a value."""
+    unknown = sorted((signature.keys() | constexprs.keys()) - set(names))
+    missing = sorted(set(names) - signature.keys() - constexprs.keys())
+    if unknown or missing:
+        raise BindingError(f"parameters without a type or value: {missing}; types of no parameter: {unknown}")
+    return {name: "constexpr" if name in constexprs else signature[name] for name in names}

@@ -1,0 +1,136 @@
+# pyright: basic, reportArgumentType=false
+"""What a GPU rank does between launches: one small kernel before, where peers read its inputs, and one after.
+
+The number of the launch lives in device memory, and only kernels change it: these, or a launch's own that begins and
+ends by itself (device/handshake.py). So a launch that was captured into a CUDA graph can be replayed. A captured launch
+always uses the buffers that it was captured with. So a replay first skips launches, as if they had happened, until it
+is the turn of these buffers, and afterwards as many as it takes to leave the turn as it was: for launches outside of
+the graph nothing has changed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilelink import device as dl
+from tilelink.device import handshake
+
+
+@triton.jit
+def _number(epoch_at, PROGRAMS: tl.constexpr):
+    """The number of the launch, int64. PROGRAMS: those of a launch that kernels count, or 0 (device/handshake.py)."""
+    launch = tl.load(epoch_at + handshake.NUMBER)
+    if PROGRAMS:
+        launch += tl.load(epoch_at + handshake.COUNTED) // PROGRAMS
+    return launch
+
+
+@triton.jit(do_not_specialize=["rank"])
+def open_launch(
+    signals, signal_table, epoch_at, watch, rank,
+    RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, WAIT: tl.constexpr, STAGE: tl.constexpr,
+):  # fmt: skip
+    """Tells all peers that this rank has entered its launch; WAIT: and waits until all have entered it.
+
+    signals, signal_table, watch: as generated kernels take them. BLOCK: a power of two, at least RANKS. Kernels that
+    are counted run without WAIT.
+    """
+    peers = tl.arange(0, BLOCK)
+    handshake.tell(signal_table, ENTERED + rank, 1, peers < RANKS, peers)
+    if WAIT:
+        launch = tl.load(epoch_at + handshake.NUMBER)
+        handshake.reach(signals, ENTERED + peers, launch + peers * 0, peers < RANKS, watch, STAGE)
+        dl.fence()
+
+
+@triton.jit
+def await_outputs(signals, epoch_at, watch, exits, EXITS: tl.constexpr, STAGE: tl.constexpr):
+    """Waits for what peers write into outputs, which can then be copied before `close_launch` says that all is done."""
+    handshake.await_exits(signals, tl.load(epoch_at + handshake.NUMBER), exits, EXITS, watch, STAGE)
+
+
+@triton.jit(do_not_specialize=["rank"])
+def close_launch(
+    signals, signal_table, epoch_at, watch, exits, counters, flags, flag_values, rank,
+    RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
+    EXITS: tl.constexpr, COUNTERS: tl.constexpr, FLAGS: tl.constexpr,
+    LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr, PROGRAMS: tl.constexpr, CYCLE: tl.constexpr,
+):  # fmt: skip
+    """Waits for what peers still write into outputs, tells them that the launch is finished, and prepares the next one.
+
+    epoch_at: int64 [4], as generated kernels take it. PROGRAMS: how many of them kernels count in a launch, or 0.
+    exits: int32 [EXITS, 4], rows (first counter, buffers, counters of a buffer, threshold) of outputs' counters.
+    counters: int32 [COUNTERS, 3], rows (threshold, buffer, buffers) of the pad's counters, for skipped launches.
+    flags: int32 [FLAGS, 5], rows (step, count, buffers, counter, counters of a buffer) of the copy engine's notifies;
+    flag_values: their values in the next launch. A counter (of the first buffer) is named where it is the rank's own
+    and its copy comes before the kernels: then it is set here, else it is -1.
+    LAG: the next launch may begin once peers have finished that many launches before it; 0: at once.
+    CYCLE: of a captured launch, launches after which the buffers are the same; 0 if it is not captured.
+    """
+    launch = _number(epoch_at, PROGRAMS)
+    handshake.await_exits(signals, launch, exits, EXITS, watch, STAGE)
+    skipped = 0
+    if CYCLE:
+        skipped = CYCLE - 1 - tl.load(epoch_at + handshake.SKIPPED)
+    _advance(
+        signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, launch + 1, skipped, 1,
+        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, PROGRAMS, CYCLE,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rank"])
+def turn_launch(
+    signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank,
+    RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
+    COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
+    PROGRAMS: tl.constexpr, CYCLE: tl.constexpr, TURN: tl.constexpr,
+):  # fmt: skip
+    """Skips launches until the next one, counted from 0, is number TURN of its cycle. Parameters as of close_launch."""
+    launch = _number(epoch_at, PROGRAMS)
+    skipped = (TURN + CYCLE - (launch - 1) % CYCLE) % CYCLE
+    tl.store(epoch_at + handshake.SKIPPED, skipped)
+    _advance(
+        signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, launch, skipped, 0,
+        RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, PROGRAMS, CYCLE,
+    )  # fmt: skip
+
+
+@triton.jit
+def _advance(
+    signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, first, skipped, done,
+    RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
+    COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
+    PROGRAMS: tl.constexpr, CYCLE: tl.constexpr,
+):  # fmt: skip
+    """Ends `done` launches and `skipped` ones from number `first` on, and prepares the launch after them.
+
+    The stream waits for this kernel, so what is only of this rank is loaded and written before peers are told: then
+    one fence is behind all of it, and few of the loads wait for another.
+    """
+    peers = tl.arange(0, BLOCK)
+    following = first + skipped
+    if CYCLE:
+        begin = first - 1
+        for start in range(0, COUNTERS, 128):
+            at = start + tl.arange(0, 128)
+            there = at < COUNTERS
+            slot = tl.load(counters + at * 3 + 1, mask=there, other=0)
+            slots = tl.load(counters + at * 3 + 2, mask=there, other=1)
+            # numbers in [begin, begin + skipped) whose remainder by `slots` is `slot`
+            times = (begin + skipped - 1 - slot + slots) // slots - (begin - 1 - slot + slots) // slots
+            step = tl.load(counters + at * 3, mask=there, other=0)
+            tl.atomic_add(signals + at, (step * times).to(tl.int32), mask=there, sem="relaxed", scope="sys")
+        tl.debug_barrier()  # flags below are of some of these counters
+        if ENTRY:
+            handshake.tell(signal_table, ENTERED + rank, skipped, peers < RANKS, peers)
+    handshake.set_flags(signals, flags, flag_values, following, FLAGS)
+    finished = done + skipped
+    if PROGRAMS:
+        finished = following - 1 - tl.load(epoch_at + handshake.TOLD)  # kernels tell of a launch in the next one
+    handshake.tell(signal_table, FINISHED + rank, finished, peers < RANKS, peers)
+    if LAG:
+        handshake.reach(signals, FINISHED + peers, following - LAG + peers * 0, peers < RANKS, watch, STAGE)
+    tl.debug_barrier()
+    tl.store(epoch_at + handshake.NUMBER, following)
+    if PROGRAMS:
+        tl.store(epoch_at + handshake.COUNTED, tl.zeros((), tl.int64))
+        tl.store(epoch_at + handshake.TOLD, following - 1)

@@ -1,0 +1,1 @@
+"""Schedules: frozen values, and the words that they are made of."""

@@ -1,0 +1,12 @@
+"""Searching for a schedule: a space of points, strategies that walk it, and what was found.
+
+space = Space.of([program], dims=..., ranks=8, target=target("sm_90"), dtype="bf16")
+found = search(space, lambda plan: simulate(plan, machine).seconds, strategy("annealing"), budget_s=60)
+found.ranking[0].schedule
+"""
+
+from tilelink.search.run import Found, Tried, search
+from tilelink.search.space import Candidate, Space
+from tilelink.search.strategies import STRATEGIES, Strategy, strategy
+
+__all__ = ["STRATEGIES", "Candidate", "Found", "Space", "Strategy", "Tried", "search", "strategy"]

@@ -1,0 +1,371 @@
+"""The choices that a program leaves open, read off its stages: what each knob may be and what it does to a schedule.
+
+Nothing here knows an operator. Stages that multiply get tiles of a product, all of them the same: they take turns on
+the same SMs, and one kernel has one number of warps. A stage that only moves data gets resources and sizes of what it
+moves; a small stage may run in the kernel of the largest one; an index over the ranks gets orders that begin at one's
+own rank or beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tilelink.ir.program import Attend, Dot, IndexDecl, Notify, Program, Region, Stage, Store, Transfer, Wait
+from tilelink.ir.scalar import RANK, Env, Index, Param, Ranks, Scalar, binary, const, evaluate, walk
+from tilelink.ir.typing import Axis, StageTyping, infer
+from tilelink.ir.visitor import statements, value_of, values
+from tilelink.lowering.clauses import Choices, Clause, clauses
+from tilelink.lowering.clauses.order import ORDER
+from tilelink.lowering.clauses.resource import RESOURCE
+from tilelink.lowering.clauses.tile import TILE
+from tilelink.lowering.clauses.tma_copy import bulk_reason
+from tilelink.lowering.default_tiles import padded
+from tilelink.scheduling.schedule import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
+from tilelink.target import Target
+
+PRODUCTS = (
+    (128, 256, 64, 8, 4), (128, 256, 64, 8, 3), (256, 128, 64, 8, 4), (128, 128, 64, 8, 4), (128, 128, 64, 4, 3),
+    (64, 256, 64, 4, 4), (64, 128, 64, 4, 4), (32, 128, 64, 4, 4), (16, 128, 128, 4, 4),
+)  # fmt: skip
+"""Rows, columns, contracted elements, warps and stages of a product's tile, on a GPU."""
+SMALL_PRODUCTS = ((16, 16, 16, 4, 2), (32, 32, 32, 4, 2), (64, 64, 32, 4, 2))
+"""The same in the interpreter, where a tile costs by its number of operations."""
+ATTENTIONS = ((128, 128, 8, 3), (128, 64, 8, 3), (128, 64, 4, 2), (64, 128, 4, 2), (64, 64, 4, 3), (32, 64, 4, 3))
+"""Rows of the queries and of the keys, warps and stages of a tile of attention, on a GPU."""
+SMALL_ATTENTIONS = ((16, 16, 4, 2), (32, 32, 4, 2), (64, 64, 4, 2))
+"""The same in the interpreter."""
+GROUPS = (0, 4, 8, 16)
+"""Bands of rows in which tiles are walked; 0: row by row."""
+ELEMENTWISE = ((32, 64), (64, 128), (32, 256), (16, 512), (64, 512))
+"""Rows and columns of a tile that is computed without a product."""
+MOVED_ROWS = (64, 128, 256, 512, 1024, 2048, 65536)
+"""Rows that one transfer moves; the last is all of them."""
+MOVERS = (4, 8, 16)
+"""Programs on SMs of their own for a stage that moves data."""
+MOVER_WARPS = 16
+BULK, BULK_MOVERS = 4, (8, 12, 16)
+"""Programs of an SM that copies by bulk, and how many SMs do."""
+BUFFERS = (2, 1)
+
+Change = Callable[[Schedule], Schedule]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knob:
+    """One choice: `labels[k]` says what `changes[k]` does to a schedule."""
+
+    name: str
+    labels: tuple[str, ...]
+    changes: tuple[Change, ...] = field(repr=False, compare=False)
+
+
+def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, target: Target) -> tuple[Knob, ...]:
+    """The knobs of a program at these sizes, in the order of its stages, then of its tensors."""
+    typing = infer(program)
+    readers = [
+        _Reader(program=program, stage=stage, typing=typing.stage(stage.name), dims=dims, ranks=ranks, tma=target.tma)
+        for stage in program.stages
+    ]
+    products = [reader for reader in readers if reader.product]
+    # the largest stage has the kernel in which others may run
+    host = max((r for r in readers if r.stage.kind == "compute"), key=_Reader.elements, default=None)
+    found = [*_product_knobs(products, target), *_attention_knobs(readers, target)]
+    for reader in readers:
+        found += [*reader.place_knobs(host.stage if host else None), *reader.size_knobs(), *reader.order_knobs()]
+    for clause in clauses():
+        if (choices := clause.choices) is not None and clause.of == "stage":
+            found += _clause_knobs(program, clause, choices, readers)
+    shared = [t.name for t in program.tensors if t.symmetric]
+    found += [_knob(f"{name} buffers", {str(n): _buffers(name, n) for n in BUFFERS}) for name in shared]
+    return tuple(knob for knob in found if len(knob.labels) > 1)
+
+
+def _knob(name: str, choices: Mapping[str, Change]) -> Knob:
+    return Knob(name=name, labels=tuple(choices), changes=tuple(choices.values()))
+
+
+def _buffers(tensor: str, count: int) -> Change:
+    return lambda schedule: schedule.buffers(tensor, count)
+
+
+def _all(changes: Sequence[Change]) -> Change:
+    """One change after the other."""
+
+    def change(schedule: Schedule) -> Schedule:
+        for one in changes:
+            schedule = one(schedule)
+        return schedule
+
+    return change
+
+
+def _product_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Knob]:
+    """What all stages with a product have in common: tiles, pipelines and bands of rows."""
+    name = readers[0].stage.name if len(readers) == 1 else "products"
+    fitting = [
+        p for p in (SMALL_PRODUCTS if target.kind == "cpu" else PRODUCTS) if any(r.holds(*p[:2]) for r in readers)
+    ]
+    tiles = {
+        f"{m}x{n}x{k}, {warps} warps, {stages} stages": _all([r.multiply(m, n, k, warps, stages) for r in readers])
+        for m, n, k, warps, stages in fitting
+    }
+    yield _knob(f"{name} tile", tiles)
+    if wide := [r for r in readers if len(r.tiled()) >= 2]:
+        yield _bands(name, wide)
+
+
+def _attention_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Knob]:
+    """What all stages with attention and no other product have in common: tiles."""
+    able = [reader for reader in readers if reader.attention and not reader.product]
+    name = able[0].stage.name if len(able) == 1 else "attentions"
+    choices = SMALL_ATTENTIONS if target.kind == "cpu" else ATTENTIONS
+    tiles = {
+        f"{m}x{n}, {warps} warps, {stages} stages": _all([r.multiply(m, n, 0, warps, stages) for r in able])
+        for m, n, warps, stages in choices
+        if any(r.holds(m, n) for r in able)
+    }
+    yield _knob(f"{name} tile", tiles)
+
+
+def _bands(name: str, readers: Sequence[_Reader]) -> Knob:
+    """In which bands of rows the tiles of some stages are walked."""
+    labels = {f"of {rows}" if rows else "none": rows for rows in GROUPS}
+    return _knob(f"{name} bands", {label: _all([r.banded(rows) for r in readers]) for label, rows in labels.items()})
+
+
+def _clause_knobs(
+    program: Program, clause: Clause[Any], choices: Choices[Any], readers: Sequence[_Reader]
+) -> Iterator[Knob]:
+    """What a clause may be: one choice for all stages with a product, or one for each stage that can have it."""
+    products = [r for r in readers if r.product]
+    able = [r for r in (products if choices.together else readers) if choices.reason(r.stage, r.typing) is None]
+    groups = [able] if choices.together else [[reader] for reader in able]
+    for group in filter(None, groups):
+        name = group[0].stage.name if len(products) == 1 or not choices.together else "products"
+        changes = {label: _saying(program, clause, value, group) for label, value in choices.labels.items()}
+        yield _knob(f"{name} {choices.name}", changes)
+
+
+def _saying(program: Program, clause: Clause[Any], value: object, readers: Sequence[_Reader]) -> Change:
+    def change(schedule: Schedule) -> Schedule:
+        for reader in readers:
+            name = reader.stage.name
+            fits = clause.choices is None or clause.choices.fits(program, schedule, name)
+            schedule = schedule.say(name, clause, value if fits else clause.default)
+        return schedule
+
+    return change
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reader:
+    """Reads the knobs off one stage."""
+
+    program: Program
+    stage: Stage
+    typing: StageTyping
+    dims: Mapping[str, int | float | bool]
+    ranks: int
+    tma: bool = False
+
+    @property
+    def bulk(self) -> bool:
+        """Whether its copies may be the accelerator's."""
+        return self.tma and bulk_reason(self.stage.body) is None
+
+    def _found(self, kind: type[Dot] | type[Attend]) -> list[Dot | Attend]:
+        found = (value_of(s) for s in statements(self.stage.body))
+        return [v for one in found if one is not None for v in values(one) if isinstance(v, kind)]
+
+    @property
+    def product(self) -> bool:
+        """Whether the stage multiplies, outside of attention."""
+        return bool(self._found(Dot))
+
+    @property
+    def attention(self) -> bool:
+        return bool(self._found(Attend))
+
+    def extent(self, size: Scalar) -> int:
+        return int(evaluate(size, Env(rank=0, ranks=self.ranks, params=dict(self.dims), indices={})))
+
+    def tiled(self) -> dict[str, int]:
+        """The indices that have tiles of more than one element -> their extents."""
+        scalars = self.typing.scalar_indices
+        return {d.name: self.extent(d.extent) for d in self.stage.indices if d.name not in scalars}
+
+    def elements(self) -> int:
+        """How many points the domain has."""
+        return prod(self.extent(d.extent) for d in self.stage.indices)
+
+    def regions(self, kind: type[Wait] | type[Notify]) -> list[Region]:
+        """What the stage waits for, or notifies."""
+        return [s.region for s in statements(self.stage.body) if isinstance(s, kind)]
+
+    @property
+    def moves(self) -> bool:
+        """Whether it only moves data."""
+        moved = (isinstance(s, Transfer) for s in statements(self.stage.body) if isinstance(s, Store | Transfer))
+        return self.stage.kind == "comm" and all(moved)
+
+    # Products ------------------------------------------------------------------------------------------------
+
+    def axes(self) -> dict[str, int]:
+        """What products and attention run along -> 0 for rows, 1 for columns, 2 for what is contracted.
+
+        Indices of the domain and of loops by their names, whole dimensions by that which schedules have for them. What
+        several products have is as the first one has it.
+        """
+        axes: dict[str, int] = {}
+        for part in (*self._found(Dot), *self._found(Attend)):
+            ends = ((part.q, -2), (part.k, -2)) if isinstance(part, Attend) else ()
+            ends = ((part.left, -2), (part.right, -1), (part.left, -1)) if isinstance(part, Dot) else ends
+            for at, (value, position) in enumerate(ends):
+                whole = at == 2 or isinstance(part, Attend)
+                if (name := self._name(self.typing.axes_of(value)[position], whole=whole)) is not None:
+                    axes.setdefault(name, at)
+        return axes
+
+    def _name(self, axis: Axis, *, whole: bool) -> str | None:
+        """What a schedule calls an axis, if it can tile it."""
+        if axis.index is not None:
+            return None if axis.index in self.typing.scalar_indices else axis.index
+        name = axis.dim.name.lower() if whole and isinstance(axis.dim, Param) else None
+        return None if name in self.typing.indices else name  # the index has that name
+
+    def holds(self, *sizes: int) -> bool:
+        """Whether tiles of so many rows and columns are not far larger than the product."""
+        tiled = self.tiled()
+        return all(sizes[at] < 2 * padded(tiled[name]) for name, at in self.axes().items() if at < 2 and name in tiled)
+
+    def multiply(self, m: int, n: int, k: int, warps: int, stages: int) -> Change:
+        sizes = {name: (m, n, k)[at] for name, at in self.axes().items()}
+        name = self.stage.name
+        return lambda s: s.tile(name, **sizes).knobs(name, num_warps=warps, num_stages=stages)
+
+    def banded(self, rows: int) -> Change:
+        """Bands of so many tiles of the first index; the order of the others stays."""
+        name, group = self.stage.name, (next(iter(self.tiled())), rows) if rows else None
+        return lambda schedule: schedule.order(name, *_order(schedule, name).nest, group=group)
+
+    # Places --------------------------------------------------------------------------------------------------
+
+    def place_knobs(self, host: Stage | None) -> Iterator[Knob]:
+        """On which resources it runs, or in which other stage's kernel. host: the stage that others may run in."""
+        choices: dict[str, Change] = {}
+        hosts = (
+            [host] if host and self.stage.kind == "compute" else [s for s in self.program.stages if s.kind == "compute"]
+        )
+        if self.moves:
+            choices["copy engine"] = self._on(CopyEngine())
+        elif self.stage.kind == "compute":
+            choices["kernel of its own"] = self._on(Sm())
+        if self.moves or (self.stage != host and any(isinstance(s, Transfer) for s in statements(self.stage.body))):
+            choices |= {f"{count} programs": self._on(Sm(programs=count)) for count in MOVERS}
+        if self.moves and self.bulk:
+            choices |= {f"{count} SMs by bulk": self._on(Sm(programs=count), BULK) for count in BULK_MOVERS}
+        place = "epilogue" if self.regions(Wait) else "prologue"
+        for other in hosts:
+            if other != self.stage and not (place == "epilogue" and self._needed_by(other)):
+                choices[f"{place} of {other.name}"] = self._on(Fused(stage=other.name, place=place))
+        if self.moves or self.stage.kind == "compute":
+            yield _knob(f"{self.stage.name} on", choices)
+
+    def _needed_by(self, other: Stage) -> bool:
+        """Whether another stage waits for what this one notifies: then it cannot come after that one's tiles."""
+        awaited = {s.region.tensor for s in statements(other.body) if isinstance(s, Wait)}
+        return any(region.tensor in awaited for region in self.regions(Notify))
+
+    def _on(self, resource: Resource, bulk: int | None = None) -> Change:
+        warps = MOVER_WARPS if self.moves and isinstance(resource, Sm) and not bulk else None
+
+        def change(schedule: Schedule) -> Schedule:
+            schedule = schedule.on(self.stage.name, resource).tma_copy(self.stage.name, bulk)
+            return self._counters(schedule.knobs(self.stage.name, num_warps=warps)) if self.moves else schedule
+
+        return change
+
+    # Sizes ---------------------------------------------------------------------------------------------------
+
+    def size_knobs(self) -> Iterator[Knob]:
+        tiled = self.tiled()
+        if self.moves:
+            yield _knob(f"{self.stage.name} tile", dict(self._moved(tiled)))
+        elif not self.product and not self.attention and len(tiled) >= 2:
+            rows, columns = list(tiled)[-2:]
+            tiles = {f"{m}x{n}": self._tile({rows: m, columns: n}) for m, n in ELEMENTWISE}
+            yield _knob(f"{self.stage.name} tile", tiles)
+            if self.regions(Wait):
+                yield _bands(self.stage.name, [self])
+
+    def _tile(self, sizes: dict[str, int]) -> Change:
+        def change(schedule: Schedule) -> Schedule:
+            schedule = schedule.tile(self.stage.name, **sizes)
+            return self._counters(schedule) if self.moves else schedule
+
+        return change
+
+    def _moved(self, tiled: dict[str, int]) -> Iterator[tuple[str, Change]]:
+        """Rows of the first index; whole along the others."""
+        if not tiled:
+            return
+        rows, *others = tiled
+        for size in MOVED_ROWS:
+            if size < 2 * tiled[rows] or size == MOVED_ROWS[-1]:
+                sizes = {rows: size, **{name: padded(tiled[name]) for name in others}}
+                label = "all rows" if size == MOVED_ROWS[-1] else f"{size} rows"
+                yield label, self._tile(sizes)
+
+    def _counters(self, schedule: Schedule) -> Schedule:
+        """What a stage alone waits for before it moves it has one counter for each transfer.
+
+        It could not begin earlier with one for each tile that is made, and would wait for all of them. Inside another
+        stage's kernel it has that one's tiles, and so counters of tiles.
+        """
+        part = schedule.stage(self.stage.name)
+        fused = isinstance(part[RESOURCE], Fused)
+        for region in self.regions(Wait):
+            others = (s for s in self.program.stages if s != self.stage)
+            awaited = {w.region.tensor for s in others for w in statements(s.body) if isinstance(w, Wait)}
+            if region.tensor not in awaited:
+                along = {c.name for c in region.coords if isinstance(c, Index)}
+                sizes = {name: size for name, size in part[TILE] if name in along and not fused}
+                schedule = schedule.channel(region.tensor, **sizes)
+        return schedule
+
+    # Orders --------------------------------------------------------------------------------------------------
+
+    def order_knobs(self) -> Iterator[Knob]:
+        over = [d.name for d in self.stage.indices if isinstance(d.extent, Ranks)]
+        nests: dict[str, tuple[IndexOrder, ...]] = {"as written": ()}
+        if len(over) == 1:
+            nests = {str(term): (term,) for term in _turns(over[0])}
+        for decl in self._peers():
+            backwards = IndexOrder(index=decl.name, kind="sequence", start=binary("-", decl.extent, const(1)), step=-1)
+            nests[f"{decl.name} backwards"] = (backwards,)
+        yield _knob(f"{self.stage.name} order", {label: self._ordered(nest) for label, nest in nests.items()})
+
+    def _peers(self) -> list[IndexDecl]:
+        """Indices over some of the ranks, as over all but oneself."""
+        return [
+            d for d in self.stage.indices
+            if not isinstance(d.extent, Ranks) and any(isinstance(e, Ranks) for e in walk(d.extent))
+        ]  # fmt: skip
+
+    def _ordered(self, nest: tuple[IndexOrder, ...]) -> Change:
+        name = self.stage.name
+        return lambda schedule: schedule.order(name, *nest, group=_order(schedule, name).group)
+
+
+def _order(schedule: Schedule, stage: str) -> Order:
+    return schedule.stage(stage)[ORDER] or Order()
+
+
+def _turns(index: str) -> Iterator[IndexOrder]:
+    """Orders over the ranks: from oneself or a neighbour, up or down."""
+    after, before = binary("+", RANK, const(1)), binary("-", RANK, const(1))
+    for start, step in ((RANK, 1), (RANK, -1), (after, 1), (before, -1)):
+        yield IndexOrder(index=index, kind="sequence", start=start, step=step)

@@ -1,0 +1,207 @@
+"""A search: a strategy proposes, a cost judges, and everything that was tried is kept."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from math import inf
+from random import Random
+from typing import Literal
+
+from tilelink.errors import CostError, SearchError, foreign
+from tilelink.planning.plan import Plan
+from tilelink.scheduling.schedule import Schedule
+from tilelink.search.space import Candidate, Space
+from tilelink.search.strategies import Strategy
+
+PATIENCE = 10_000
+"""Proposals in a row that were all tried before, after which a search ends."""
+
+DECLARED_SHARE, DECLARED_S = 0.5, 10.0
+"""Of the seconds of a search that declared schedules may take, and how many they may take in any case."""
+NO_TIME = "no time for so many tiles"
+"""What is counted for declared schedules that would have taken longer."""
+
+Ended = Literal["trials", "seconds", "strategy", "points", "interrupt"]
+
+Cost = Callable[[Plan], float]
+"""What a verified plan costs, in seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A schedule that was judged, and its cost in seconds.
+
+    candidate: its point, or the one that is nearest to a declared schedule. trial: its number, from 1, refused points
+    counted. at: when it was done, in seconds from the begin of the search.
+    """
+
+    candidate: Candidate
+    schedule: Schedule
+    seconds: float
+    trial: int
+    at: float
+    declared: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a search has tried, in the order of its trials, and why it refused the rest.
+
+    ended: what was spent first: trials, seconds, the strategy's proposals or the points; or that it was interrupted.
+    """
+
+    space: Space
+    tried: tuple[Tried, ...]
+    refused: Counter[str]
+    elapsed: float
+    ended: Ended = "strategy"
+
+    @property
+    def size(self) -> int:
+        """How many points the space has."""
+        return self.space.size
+
+    @property
+    def ranking(self) -> tuple[Tried, ...]:
+        """Best first; of equals the one that was tried first."""
+        return tuple(sorted(self.tried, key=lambda one: one.seconds))
+
+    def progress(self) -> list[Tried]:
+        """The points that were better than all before them: the curve of the best so far."""
+        line: list[Tried] = []
+        for one in self.tried:
+            if not line or one.seconds < line[-1].seconds:
+                line.append(one)
+        return line
+
+
+def search(
+    space: Space,
+    cost: Cost,
+    strategy: Strategy,
+    *,
+    budget_s: float | None = None,
+    trials: int | None = None,
+    seed: int = 0,
+    progress: Callable[[Tried | None], None] | None = None,
+    keep_interrupted: bool = False,
+) -> Found:
+    """Tries points until strategy, seconds, trials (distinct points, refused ones too) or points are spent.
+
+    The space's declared schedules are judged first, those with fewest tiles before others, and count as trials; what
+    would take longer than DECLARED_S seconds and than DECLARED_SHARE of the budget is left out. A point that comes
+    again costs nothing; a strategy that proposes nothing new for PATIENCE times is taken as done.
+    The same arguments without budget_s find the same, always. progress is called after every trial, with None for a
+    refused point. keep_interrupted: an interrupt (Ctrl-C) ends the search, and what was found so far is returned.
+    Raises SearchError for a budget that is no number and for what a strategy proposes that is no point, CostError for
+    a cost that is no number of seconds.
+    """
+    if budget_s is not None and not budget_s >= 0:
+        raise SearchError(f"a search of {budget_s!r} s", hint="give seconds, from 0 on, or None for no limit")
+    judge = _Judge(space, cost, progress, budget_s, trials)
+    try:
+        ended = _declared(space, judge, budget_s) or _proposed(space, judge, _begun(strategy, space, seed))
+    except KeyboardInterrupt:
+        if not keep_interrupted:
+            raise
+        ended = "interrupt"
+    return Found(
+        space=space, tried=tuple(judge.tried), refused=Counter(space.refused), elapsed=judge.elapsed, ended=ended
+    )  # fmt: skip
+
+
+def _begun(strategy: Strategy, space: Space, seed: int) -> Generator[Candidate, float | None]:
+    with foreign(f"the strategy {_name(strategy)} failed", SearchError):
+        proposals = strategy(space, Random(seed))
+    if not isinstance(proposals, Generator):  # pyright: ignore[reportUnnecessaryIsInstance] - strategies need not be typed
+        raise SearchError(
+            f"{_name(strategy)} is no strategy: it returns {type(proposals).__name__}", hint="yield the points"
+        )
+    return proposals
+
+
+def _name(strategy: object) -> str:
+    return getattr(strategy, "__name__", repr(strategy))
+
+
+def _declared(space: Space, judge: _Judge, budget_s: float | None) -> Ended | None:
+    """Judges the declared schedules as far as there is time. Says what is spent with them, if anything is."""
+    pairs = [(space.tiles(near.program, one), one, near) for one, near in zip(space.declared, space.seeds, strict=True)]
+    done = 0.0
+    for tiles, schedule, nearest in sorted(pairs, key=lambda pair: pair[0]):
+        needed = judge.elapsed * (1 + tiles / done) if done and tiles < inf else 0.0
+        if budget_s is not None and needed > max(DECLARED_S, DECLARED_SHARE * budget_s):
+            space.refused[NO_TIME] += 1
+            continue
+        if judge.spent == "trials":
+            return "trials"
+        judge(nearest, schedule)
+        done += tiles if tiles < inf else 0.0
+    return None
+
+
+def _proposed(space: Space, judge: _Judge, proposals: Generator[Candidate, float | None]) -> Ended:
+    """Judges what a strategy proposes. Says why that ended."""
+    known: dict[Candidate, float | None] = {}
+    judged: float | None = None
+    repeated = 0
+    while repeated < PATIENCE and len(known) < space.size:
+        try:
+            with foreign(f"the strategy {_name(proposals)} failed", SearchError):
+                candidate = proposals.send(judged) if known else next(proposals)
+        except StopIteration:
+            return "strategy"
+        space.check(candidate)
+        repeated = repeated + 1 if candidate in known else 0
+        if not repeated:
+            if ended := judge.spent:
+                return ended
+            known[candidate] = judge(candidate)
+        judged = known[candidate]
+    return "points" if len(known) >= space.size else "strategy"
+
+
+class _Judge:
+    """Asks for plans and costs, and keeps what came of it."""
+
+    def __init__(
+        self, space: Space, cost: Cost, progress: Callable[[Tried | None], None] | None, budget_s: float | None,
+        trials: int | None,
+    ) -> None:  # fmt: skip
+        self._space, self._cost, self._progress = space, cost, progress
+        self._begin, self._budget_s, self._most = time.monotonic(), budget_s, trials
+        self.trials, self.tried = 0, list[Tried]()
+
+    @property
+    def spent(self) -> Ended | None:
+        """What there is no more of."""
+        if self._most is not None and self.trials >= self._most:
+            return "trials"
+        return "seconds" if self._budget_s is not None and self.elapsed > self._budget_s else None
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._begin
+
+    def __call__(self, candidate: Candidate, declared: Schedule | None = None) -> float | None:
+        """The cost of a point, or of a declared schedule near to it, in seconds; None if it is refused."""
+        schedule = declared or self._space.schedule(candidate)
+        plan = self._space.plan_of(candidate.program, schedule)
+        seconds = None if plan is None else self._cost(plan)
+        if seconds is not None and not 0 <= seconds < inf:
+            hint = "a cost is in seconds, from 0 on, and not without end"
+            raise CostError(f"{schedule.name} of {schedule.program} costs {seconds!r}", hint=hint)
+        self.trials += 1
+        one = None
+        if seconds is not None:
+            one = Tried(
+                candidate=candidate, schedule=schedule, seconds=seconds, trial=self.trials, at=self.elapsed,
+                declared=declared is not None,
+            )  # fmt: skip
+            self.tried.append(one)
+        if self._progress is not None:
+            self._progress(one)
+        return seconds

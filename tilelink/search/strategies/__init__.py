@@ -1,0 +1,35 @@
+"""Strategies: generators that yield points and are sent their costs (seconds, or None for a refused point).
+
+A new one is a function of (space, chance); put it into STRATEGIES, or pass it to `search` as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from random import Random
+from typing import TYPE_CHECKING
+
+from tilelink.errors import UnknownNameError
+from tilelink.search.strategies.annealing import annealing
+from tilelink.search.strategies.evolution import evolution
+from tilelink.search.strategies.exhaustive import exhaustive
+from tilelink.search.strategies.sampling import sampling
+
+if TYPE_CHECKING:
+    from tilelink.search.space import Candidate, Space
+
+Strategy = Callable[["Space", Random], Generator["Candidate", "float | None", None]]
+
+STRATEGIES: dict[str, Strategy] = {
+    "exhaustive": exhaustive,
+    "random": sampling,
+    "annealing": annealing,
+    "evolution": evolution,
+}
+
+
+def strategy(name: str) -> Strategy:
+    """The strategy of that name. Raises UnknownNameError with the names that there are."""
+    if name not in STRATEGIES:
+        raise UnknownNameError(f"no strategy {name!r}", hint=f"one of {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]

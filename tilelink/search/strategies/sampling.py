@@ -1,0 +1,25 @@
+"""Random points: what every other strategy is to be compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tilelink.search.space import Candidate, Space
+
+PATIENCE = 1000
+"""Points in a row that were all seen before, after which the space counts as seen."""
+
+
+def sampling(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
+    """Points drawn evenly, none twice."""
+    seen: set[Candidate] = set()
+    missed = 0
+    while missed < PATIENCE and len(seen) < space.size:
+        candidate = space.random(chance)
+        missed = missed + 1 if candidate in seen else 0
+        if not missed:
+            seen.add(candidate)
+            yield candidate

@@ -1,0 +1,51 @@
+"""Predicting a launch: the plan as discrete events on a machine.
+
+result = simulate(plan, load_machine("8xH200"))
+result.seconds, result.bound.seconds, result.breakdowns[0].parts()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tilelink.errors import CostError, MachineError
+from tilelink.ir.depth import deep
+from tilelink.planning.plan import Plan
+from tilelink.simulator.cost import CostModel, Roofline
+from tilelink.simulator.engine import simulate_script
+from tilelink.simulator.machine import Machine
+from tilelink.simulator.result import Simulated, summarize
+from tilelink.simulator.script import make_script
+
+__all__ = ["CostModel", "Roofline", "Simulated", "simulate"]
+
+
+@deep()
+def simulate(
+    plan: Plan,
+    machine: Machine,
+    *,
+    cost: CostModel | None = None,
+    tables: Mapping[str, NDArray[Any]] | None = None,
+    offsets: Sequence[float] | None = None,
+) -> Simulated:
+    """One launch of a verified plan, with all inputs in place. A plan for `machine.processor` uses all of its SMs.
+
+    cost: what work takes (None: Roofline). tables: those that the plan was made with. offsets: seconds after the first
+    rank's launch that each rank launches (None: all at once). The same arguments give the same result, always.
+    Raises ProgressError for a plan that deadlocks, MachineError for offsets that do not fit the ranks, CostError for
+    what a cost model answers that is no time.
+    """
+    offsets = [0.0] * plan.bound.ranks if offsets is None else [float(o) for o in offsets]
+    if len(offsets) != plan.bound.ranks:
+        raise MachineError(f"{len(offsets)} launch offsets for {plan.bound.ranks} ranks", hint="one each")
+    if wrong := [offset for offset in offsets if not 0 <= offset < inf]:
+        raise MachineError(f"a rank launches after {wrong[0]} s", hint="offsets are seconds, from 0 on")
+    if isinstance(cost, type):
+        raise CostError(f"the cost model is the class {cost.__name__}", hint=f"give an object: {cost.__name__}()")
+    script = make_script(plan, machine, cost or Roofline(), tables)
+    return summarize(simulate_script(script, offsets))

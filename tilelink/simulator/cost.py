@@ -1,0 +1,199 @@
+"""What work costs on a machine: the one place to change for another idea of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import exp, inf, log, log2
+from typing import Literal, Protocol
+
+from tilelink.errors import CostError
+from tilelink.lowering.clauses.tma_copy import SHARED
+from tilelink.simulator.machine import Machine
+from tilelink.simulator.work import Product, TileWork
+
+REGISTERS = 160
+"""f32 values of accumulators that a thread holds without spilling."""
+SPILLED = 0.3
+"""Speed that is left where accumulators spill."""
+STORED = 128 * 256
+"""Elements of the tiles with which a machine's tile_overhead is measured."""
+ISSUING = 4
+"""Warps that together issue copies as fast as their SM does them."""
+FILLING = 1.5
+"""Times the latency of a box that the first and the last one of a tile add to it."""
+FULL_WARPS = 16
+"""Warps of the programs with which a machine's rates of one program are measured."""
+
+
+Engine = Literal["copy", "push", "pull", "bulk"]
+"""What moves bytes: a copy engine, stores or loads of a peer's memory, or an SM's accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileTime:
+    """Seconds of one execution: the computation itself, and what comes before and after it."""
+
+    main: float
+    overhead: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(self, "main")
+        _require(self, "overhead")
+
+    def __add__(self, other: TileTime) -> TileTime:
+        return TileTime(main=self.main + other.main, overhead=self.overhead + other.overhead)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """A transfer: what moves it, how far, and how many programs of how many warps do such transfers on a rank."""
+
+    engine: Engine
+    reach: Literal["local", "node", "network"]
+    programs: int = 1
+    warps: int = FULL_WARPS
+    lanes: int = 1
+    """Programs that share an SM."""
+    busy: int = 1
+    """How many of these have a transfer."""
+    size: float = 0.0
+    """Bytes of such a transfer, in the mean."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveTime:
+    """setup: seconds before the first byte (the copy engine's calls come on top). latency: seconds after the last.
+
+    rate: most bytes a second that this one transfer reaches. efficiency: share of the link's bandwidth that such
+    transfers reach together.
+    """
+
+    setup: float = 0.0
+    latency: float = 0.0
+    rate: float = inf
+    efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(self, "setup")
+        _require(self, "latency")
+        if not self.rate > 0:
+            raise CostError(f"rate of a MoveTime is {self.rate!r}", hint="bytes a second, more than 0; inf: no limit")
+        if not 0 < self.efficiency <= 1:
+            raise CostError(f"efficiency of a MoveTime is {self.efficiency!r}", hint="a share, above 0 and at most 1")
+
+
+class CostModel(Protocol):
+    """Times of the pieces of work; how they wait for each other and share links is the simulator's part."""
+
+    def tile(self, work: TileWork, machine: Machine) -> TileTime:
+        """Seconds of one execution of a statement."""
+        ...
+
+    def move(self, move: Move, machine: Machine) -> MoveTime:
+        """What bounds a transfer besides the links it shares with others."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """A tile takes as long as the slowest of its tensor cores, its operands and its memory traffic (Williams 2009)."""
+
+    def tile(self, work: TileWork, machine: Machine) -> TileTime:
+        """Products one after the other, elementwise work beside neither; a product's memory traffic is hidden."""
+        main = sum(self._product(p, work, machine) for p in work.products)
+        share = min(machine.memory_bandwidth / work.programs, machine.sm_bandwidth)
+        main = max(main, work.traffic / share)
+        main += work.elementwise * machine.sms / machine.vector_flops
+        main += work.special * machine.sms / machine.special_rate
+        return TileTime(main=main, overhead=_between(work, machine))
+
+    def _product(self, product: Product, work: TileWork, machine: Machine) -> float:
+        """Main loop: tensor cores, operands from the cache, or the latency that too few stages leave visible."""
+        main = _ideal(product, work.item, machine) * _correction(product, machine)
+        if product.rows * product.columns > REGISTERS * 32 * work.warps:
+            main /= SPILLED
+        steps = -(-product.inner // work.block)
+        load = machine.load_latency + (product.rows + product.columns) * work.block * work.item / machine.sm_bandwidth
+        return product.count * max(main, steps * load / max(1, work.stages - 1))
+
+    def move(self, move: Move, machine: Machine) -> MoveTime:
+        """Local copies read and write memory; the network adds its latency to that of the link."""
+        if move.engine == "bulk":
+            return self._bulk(move, machine)
+        if move.reach == "local":
+            share = machine.memory_bandwidth / 2 / move.programs
+            return MoveTime(
+                rate=share if move.engine == "copy" else min(share, _rate(machine.sm_push_rate, move, machine))
+            )
+        far = machine.network_latency if move.reach == "network" else 0.0
+        if move.engine == "copy":
+            return MoveTime(latency=far)
+        if move.engine == "push":  # that stores have arrived is the business of the fence before a notify
+            return MoveTime(
+                latency=far, rate=_rate(machine.sm_push_rate, move, machine), efficiency=machine.sm_push_efficiency
+            )
+        latency = 2 * (machine.link_latency + far)
+        return MoveTime(
+            latency=latency, rate=_rate(machine.sm_pull_rate, move, machine), efficiency=machine.sm_pull_efficiency
+        )
+
+    def _bulk(self, move: Move, machine: Machine) -> MoveTime:
+        """A program's part of what its SM has under way, which it fills and empties once for every tile.
+
+        That is in the rate, since others have the link meanwhile: programs of an SM do not keep in step.
+        """
+        far = machine.network_latency if move.reach == "network" else 0.0
+        own = move.size / (FILLING * machine.bulk_latency + move.size * move.lanes * machine.bulk_latency / SHARED)
+        memory = machine.memory_bandwidth / 2 / move.programs if move.reach == "local" else inf
+        rate = min(own, machine.sm_bulk_rate / move.busy, memory)
+        return MoveTime(latency=far, rate=rate, efficiency=1.0 if move.reach == "local" else machine.sm_push_efficiency)
+
+
+def _require(time: TileTime | MoveTime, name: str) -> None:
+    """Raises CostError for what is no number of seconds: simulated, it would never end or spoil every comparison."""
+    value = getattr(time, name)
+    if not 0 <= value < inf:
+        hint = "a cost model answers in seconds, from 0 on, and not without end"
+        raise CostError(f"{name} of a {type(time).__name__} is {value!r}", hint=hint)
+
+
+def _between(work: TileWork, machine: Machine) -> float:
+    """Seconds between products of two tiles: to store the one, in proportion to what is stored, and to begin the next.
+
+    A flat loop has begun already.
+    """
+    elements = sum(p.rows * p.columns for p in work.products)
+    store = max(0.0, machine.tile_overhead - machine.flat_gain) * min(1.0, elements / STORED)
+    return store + (machine.flat_gain if work.products and not work.flat else 0.0)
+
+
+def _rate(full: float, move: Move, machine: Machine) -> float:
+    """Bytes a second of one program; `full`: with FULL_WARPS. Fewer warps take longer to issue the same block."""
+    issue = ISSUING / machine.sm_bandwidth
+    return 1 / max(1 / full + issue / move.warps - issue / FULL_WARPS, 1 / machine.sm_bandwidth)
+
+
+def _ideal(product: Product, item: int, machine: Machine) -> float:
+    """Seconds of one product with enough warps and stages: tensor cores, or operands from the cache."""
+    cores = product.flops / product.count * machine.sms / machine.matmul_flops * (item / 2)
+    cores *= max(1.0, 64 / product.rows, 16 / product.columns)
+    operands = (product.rows + product.columns) * product.inner * item
+    return max(cores, operands * machine.sms / machine.cache_bandwidth)
+
+
+def _correction(product: Product, machine: Machine) -> float:
+    """How much longer than the estimate products of such tiles take: measured, or interpolated between neighbours.
+
+    Between measured tile sizes the factors' logarithms are weighted by the inverse squared distance (Shepard, 1968), in
+    doublings of rows and columns.
+    """
+    factors: list[tuple[float, float]] = []
+    for tile, rate in machine.tile_flops.items():
+        rows, columns = map(int, tile.split("x"))
+        measured = replace(product, rows=rows, columns=columns, count=1)
+        factor = log(measured.flops * machine.sms / rate / _ideal(measured, 2, machine))
+        distance = log2(rows / product.rows) ** 2 + log2(columns / product.columns) ** 2
+        if distance == 0:
+            return exp(factor)
+        factors.append((1 / distance, factor))
+    return exp(sum(w * f for w, f in factors) / sum(w for w, _ in factors)) if factors else 1.0

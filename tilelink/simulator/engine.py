@@ -1,0 +1,359 @@
+"""The discrete events: lanes run their operations in order, wait for counters, and share links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import numpy as np
+
+from tilelink.errors import ProgressError
+from tilelink.lowering.bound import Kernel
+from tilelink.lowering.columns import Ints
+from tilelink.protocol import LaunchProtocol
+from tilelink.simulator.links import Port
+from tilelink.simulator.script import AWAIT, COMPUTE, SIGNAL, Floats, Script
+
+RESUME, ARRIVE, LEAVE, BEGIN, PART = range(5)
+"""Events: a lane goes on; a notify reaches its counter; a port is done with a transfer; one begins; its own rate would
+be done with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """When everything happened, in seconds from the launch of the first rank."""
+
+    script: Script = field(repr=False)
+    begin: Floats
+    end: Floats
+    """Of each operation. A notify ends when it is sent."""
+    moved: Floats
+    """Move -> when its last byte left the link."""
+    started: Floats
+    """Move -> when its first byte entered the link."""
+    lane_begin: Floats
+    lane_end: Floats
+    kernel_ready: dict[tuple[int, int], float]
+    """(kernel, rank) -> when its programs could start."""
+    full: Floats
+    """Counter -> when its last notify arrived."""
+    filler: Ints
+    """Counter -> the notify (operation) that came last, -1 if none did."""
+
+
+def simulate_script(script: Script, offsets: Sequence[float]) -> Timeline:
+    """Runs a script. offsets: seconds after which each rank launches. Raises ProgressError for a deadlock."""
+    engine = _Engine(script, offsets)
+    engine.run()
+    return engine.timeline()
+
+
+class _Engine:
+    """One run. Columns are plain lists: single elements of arrays are slow to reach."""
+
+    def __init__(self, script: Script, offsets: Sequence[float]) -> None:
+        plan, machine = script.plan, script.machine
+        ranks = plan.bound.ranks
+        self.script, self.machine, self.ranks = script, machine, ranks
+        self.kind: list[int] = script.kind.tolist()
+        self.what: list[int] = script.what.tolist()
+        self.main: list[float] = script.main.tolist()
+        self.overhead: list[float] = script.overhead.tolist()
+        self.cursor: list[int] = script.first[:-1].tolist()
+        self.stop: list[int] = script.first[1:].tolist()
+        self.lane_rank: list[int] = script.lane_rank.tolist()
+        self.on_copy = [plan.bound.kernels[n].on_copy_engine for n, _, _ in plan.lanes]
+        self.fresh = [True] * len(plan.lanes)
+        self.waited = [0.0] * len(plan.lanes)
+        self.sent, self.delay = _signal_costs(script)
+        self.need: list[int] = script.need.tolist()
+        self.count = [0] * len(self.need)
+        self.full = [float("nan")] * len(self.need)
+        self.filler = [-1] * len(self.need)
+        self.sleepers: dict[int, list[int]] = {}
+        self.begin = [-1.0] * len(self.kind)
+        self.end = [0.0] * len(self.kind)
+        self._take_moves()
+        self.ports = [Port(machine.link_bandwidth) for _ in range(2 * ranks)]
+        self.ports += [Port(machine.network_bandwidth) for _ in range(2 * ranks)]
+        self.copying = [0] * ranks
+        self.watches = bool((script.moves.reach[~script.moves.by_copy_engine] > 0).any())
+        self.events: list[tuple[float, int, int, int, int]] = []
+        self.serial = 0
+        self.now = 0.0
+        self.programs = _Programs(script, offsets)
+
+    def _take_moves(self) -> None:
+        moves, ranks = self.script.moves, self.ranks
+        base = np.where(moves.reach == 2, 2 * ranks, 0)
+        self.out: list[int] = (base + moves.source).tolist()
+        self.into: list[int] = (base + ranks + moves.target).tolist()
+        self.reach: list[int] = moves.reach.tolist()
+        self.by_copy: list[bool] = moves.by_copy_engine.tolist()
+        self.share: list[float] = (moves.size / moves.efficiency).tolist()
+        self.alone: list[float] = (moves.size / moves.rate).tolist()
+        self.setup: list[float] = moves.setup.tolist()
+        self.latency: list[float] = moves.latency.tolist()
+        self.left = [0] * len(self.out)
+        self.mover = [-1] * len(self.out)
+        self.started = [0.0] * len(self.out)
+        self.moved = [0.0] * len(self.out)
+
+    def at(self, time: float, event: int, a: int, b: int = 0) -> None:
+        self.serial += 1
+        heappush(self.events, (time, self.serial, event, a, b))
+
+    def run(self) -> None:
+        """Until nothing happens any more."""
+        self._start(self.programs.launch())
+        while self.events:
+            self.now, _, event, a, b = heappop(self.events)
+            if event == RESUME:
+                self._advance(a)
+            elif event == ARRIVE:
+                self._arrive(a, b)
+            elif event == LEAVE:
+                self._leave(a, b)
+            elif event == BEGIN:
+                self._begin(a)
+            else:
+                self._part(a)
+        if self.sleepers or self.programs.unfinished:
+            raise ProgressError("the simulated launch never ends", hint="tilelink check says which tile waits for what")
+
+    def _start(self, lanes: list[tuple[int, float]]) -> None:
+        for lane, time in lanes:
+            self.at(max(time, self.now), RESUME, lane)
+
+    # Lanes -------------------------------------------------------------------------------------------------------
+
+    def _advance(self, lane: int) -> None:
+        """Runs a lane from now on; it may run ahead of the events where nothing could change what it does."""
+        i, stop, now = self.cursor[lane], self.stop[lane], self.now
+        kinds = self.kind
+        while i < stop:
+            kind = kinds[i]
+            if kind == COMPUTE:
+                if self.watches and now > self.now:
+                    return self._later(lane, i, now)
+                self.begin[i] = now
+                busy = self.watches and self.copying[self.lane_rank[lane]] > 0
+                now += self.main[i] * (self.machine.copies_slow_compute if busy else 1.0) + self.overhead[i]
+                self.end[i] = now
+            elif kind == AWAIT:
+                if self.count[self.what[i]] < self.need[self.what[i]]:
+                    return self._later(lane, i, now) if now > self.now else self._sleep(lane, i)
+                slept = self.begin[i] >= 0
+                if not slept:
+                    self.begin[i] = now
+                now += self._resumed(lane, slept, now, self.full[self.what[i]])
+                self.end[i] = now
+            elif kind == SIGNAL:
+                self.begin[i] = now
+                now += self.sent[i]
+                self.end[i] = now
+                self.at(now + self.delay[i], ARRIVE, self.what[i], i)
+            else:
+                now = self._move(lane, i, now)
+                if now < 0:
+                    return
+            i += 1
+        if now > self.now:
+            return self._later(lane, i, now)
+        self.cursor[lane] = i
+        self._start(self.programs.ended(lane, now))
+
+    def _resumed(self, lane: int, slept: bool, now: float, full: float) -> float:
+        """Seconds until a lane goes on that asks now for a counter, which is full since then."""
+        machine = self.machine
+        if not self.on_copy[lane]:
+            return 0.0 if slept else machine.wait
+        if self.script.waits_aside:  # one after the other, but not behind the copies
+            begun = max(self.waited[lane], self.programs.begin[lane], full + machine.copy_wait)
+            self.waited[lane] = begun + machine.copy_signal
+            return max(0.0, self.waited[lane] - now)
+        return machine.copy_signal + (machine.copy_wait if slept else 0.0)
+
+    def _later(self, lane: int, i: int, now: float) -> None:
+        self.cursor[lane] = i
+        self.at(now, RESUME, lane)
+
+    def _sleep(self, lane: int, i: int) -> None:
+        self.begin[i] = self.now
+        self.cursor[lane] = i
+        self.fresh[lane] = True
+        self.sleepers.setdefault(self.what[i], []).append(lane)
+
+    def _arrive(self, counter: int, notify: int) -> None:
+        self.count[counter] += 1
+        if self.count[counter] == self.need[counter]:
+            self.full[counter] = self.now
+            self.filler[counter] = notify
+            for lane in self.sleepers.pop(counter, ()):
+                self._advance(lane)
+
+    # Transfers ---------------------------------------------------------------------------------------------------
+
+    def _move(self, lane: int, i: int, now: float) -> float:
+        """Begins a transfer: when it ends if nothing can delay it, else -1."""
+        move = self.what[i]
+        self.begin[i] = now
+        now += self.setup[move]
+        if self.on_copy[lane]:
+            now += self.machine.copy_start if self.fresh[lane] else self.machine.copy_call
+            self.fresh[lane] = False
+        self.mover[move] = lane
+        self.cursor[lane] = i
+        if self.reach[move] == 0:
+            self.started[move] = now
+            now += self.alone[move] + self.latency[move]
+            self.moved[move] = self.end[i] = now
+            return now
+        if now > self.now:
+            self.at(now, BEGIN, move)
+        else:
+            self._begin(move)
+        return -1.0
+
+    def _begin(self, move: int) -> None:
+        self.started[move] = self.now
+        self.left[move] = 3
+        self.at(self.now + self.alone[move], PART, move)
+        for port in (self.out[move], self.into[move]):
+            self.ports[port].join(self.now, move, self.share[move])
+            self._announce(port)
+        if not self.by_copy[move]:
+            self.copying[self.out[move] % self.ranks] += 1
+            self.copying[self.into[move] % self.ranks] += 1
+
+    def _announce(self, port: int) -> None:
+        if self.ports[port].served:
+            self.at(self.ports[port].due(), LEAVE, port, self.ports[port].version)
+
+    def _leave(self, port: int, version: int) -> None:
+        if version == self.ports[port].version:
+            move = self.ports[port].leave(self.now)
+            self._announce(port)
+            self._part(move)
+
+    def _part(self, move: int) -> None:
+        """One of its two ports or its own rate is done with a transfer; with the last of them, it is over."""
+        self.left[move] -= 1
+        if self.left[move]:
+            return
+        if not self.by_copy[move]:
+            self.copying[self.out[move] % self.ranks] -= 1
+            self.copying[self.into[move] % self.ranks] -= 1
+        lane = self.mover[move]
+        self.moved[move] = self.now
+        i = self.cursor[lane]
+        self.end[i] = self.now + self.latency[move]
+        self._later(lane, i + 1, self.end[i])
+
+    def timeline(self) -> Timeline:
+        return Timeline(
+            script=self.script,
+            begin=np.array(self.begin),
+            end=np.array(self.end),
+            moved=np.array(self.moved),
+            started=np.array(self.started),
+            lane_begin=np.array(self.programs.begin),
+            lane_end=np.array(self.programs.end),
+            kernel_ready=self.programs.ready,
+            full=np.array(self.full),
+            filler=np.array(self.filler, dtype=np.int64),
+        )
+
+
+def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
+    """Per operation: seconds that a notify takes its program, and seconds until it arrives."""
+    machine, channels = script.machine, max(script.plan.channels, 1)
+    rank = script.rank
+    peer = np.where(script.kind == SIGNAL, script.what // channels, rank)
+    again = np.zeros(len(peer), bool)
+    again[1:] = (script.kind[1:] == SIGNAL) & (script.kind[:-1] == SIGNAL) & (script.task[1:] == script.task[:-1])
+    away = peer != rank
+    far = peer // machine.node_ranks != rank // machine.node_ranks
+    sent = np.where(again | _deferred(script), 0.0, machine.fence)
+    by_copy = np.array([script.plan.bound.kernels[n].on_copy_engine for n, _, _ in script.plan.lanes])[script.lane]
+    sent = np.where(by_copy, np.where(script.early, 0.0, machine.copy_signal), sent)
+    delay = np.where(away, machine.signal_latency, machine.local_signal_latency) + far * machine.network_latency
+    return sent.tolist(), delay.tolist()
+
+
+def _deferred(script: Script) -> np.ndarray:
+    """Per operation: whether it is a notify given in a next product, when its stores are long seen."""
+    signals = script.plan.signals
+    return np.isin(script.task, signals.task[signals.later > 0])
+
+
+class _Programs:
+    """Which lanes run: kernels of a stream one after the other, programs as far as they fit on the rank."""
+
+    def __init__(self, script: Script, offsets: Sequence[float]) -> None:
+        plan, machine = script.plan, script.machine
+        self.kernels = plan.bound.kernels
+        self.lanes = plan.lanes
+        self.gap = machine.kernel_gap
+        ranks = range(plan.bound.ranks)
+        self.free = [plan.bound.target.slots for _ in ranks]
+        self.together: dict[tuple[int, int, int], int] = {}
+        """Block of threads, which has an SM until the last of its programs ends -> those that have not."""
+        self.begin = [0.0] * len(self.lanes)
+        self.end = [0.0] * len(self.lanes)
+        self.waiting: dict[tuple[int, int], list[int]] = {}
+        for lane, (kernel, rank, _) in enumerate(self.lanes):
+            self.waiting.setdefault((kernel, rank), []).append(lane)
+        self.running = {key: len(lanes) for key, lanes in self.waiting.items()}
+        self.ready: dict[tuple[int, int], float] = {}
+        announced = plan.bound.protocol is LaunchProtocol.HELPER_KERNELS and any(k.needs_entry for k in self.kernels)
+        opens = self.gap if announced else 0.0
+        start = script.staging + opens + machine.kernel_start
+        entered = max(offsets) + script.staging + opens + machine.signal_latency
+        for number, kernel in enumerate(self.kernels):
+            for rank in ranks if kernel.position == 0 else ():
+                own = offsets[rank] + start + (self.gap if kernel.beside else 0.0)
+                self.ready[number, rank] = max(own, entered) if kernel.needs_entry else own
+
+    @property
+    def unfinished(self) -> bool:
+        return any(self.running.values())
+
+    def launch(self) -> list[tuple[int, float]]:
+        """The first programs of every rank, and when they start."""
+        return [one for rank in range(len(self.free)) for one in self._admit(rank, 0.0)]
+
+    def ended(self, lane: int, now: float) -> list[tuple[int, float]]:
+        """A program ends: those that start behind it."""
+        number, rank, _ = self.lanes[lane]
+        self.end[lane] = now
+        kernel = self.kernels[number]
+        block = number, rank, self.lanes[lane][2] // kernel.lanes
+        self.together[block] = self.together.get(block, kernel.lanes) - 1
+        self.free[rank] += not self.together[block] and not kernel.on_copy_engine
+        self.running[number, rank] -= 1
+        if self.running[number, rank] == 0:
+            for after in self._behind(kernel):
+                self.ready[after, rank] = now + self.gap
+        return self._admit(rank, now)
+
+    def _behind(self, kernel: Kernel) -> list[int]:
+        place = (kernel.stream, kernel.position + 1)
+        return [n for n, k in enumerate(self.kernels) if (k.stream, k.position) == place]
+
+    def _admit(self, rank: int, now: float) -> list[tuple[int, float]]:
+        """Kernels with SMs of their own first: the others take what is left."""
+        started: list[tuple[int, float]] = []
+        for number in sorted(range(len(self.kernels)), key=lambda n: self.kernels[n].stream == "main"):
+            waiting = self.waiting[number, rank]
+            if (number, rank) not in self.ready or not waiting:
+                continue
+            kernel = self.kernels[number]
+            free = len(waiting) if kernel.on_copy_engine else min(len(waiting), self.free[rank] * kernel.lanes)
+            for lane in waiting[:free]:
+                self.begin[lane] = max(now, self.ready[number, rank])
+                started.append((lane, self.begin[lane]))
+            self.waiting[number, rank] = waiting[free:] if free else waiting
+            self.free[rank] -= 0 if kernel.on_copy_engine else free // kernel.lanes
+        return started

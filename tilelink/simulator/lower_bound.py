@@ -1,0 +1,77 @@
+"""What no schedule of a program can beat on a machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.ir.program import ITEM_BYTES
+from tilelink.lowering.columns import Ints
+from tilelink.planning.plan import Plan
+from tilelink.simulator.machine import Machine
+from tilelink.simulator.script import Moves, Script
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Seconds that no schedule of this program with these sizes can beat on this machine, whatever its cost model.
+
+    compute: of the busiest rank, spread over all SMs evenly and without edges: its products, its elementwise work or
+    every byte of its inputs and outputs once through memory, whichever takes longest.
+    transfer: of the busiest link, all the time at full rate.
+    """
+
+    compute: float
+    transfer: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.compute, self.transfer)
+
+
+def bound_of(script: Script) -> Bound:
+    """The bound of a plan, from the operations and the bytes that its script counts."""
+    machine, least = script.machine, script.least
+    peak = max([machine.matmul_flops, *machine.tile_flops.values()])
+    rates = np.array([peak, machine.vector_flops, machine.special_rate])
+    compute = max(float((least / rates).max(initial=0.0)), _memory(script.plan, machine))
+    return Bound(compute=compute, transfer=_transfer(script.moves, machine, script.plan.bound.ranks))
+
+
+def _memory(plan: Plan, machine: Machine) -> float:
+    """Seconds for every byte of the inputs and outputs that are touched, once, on the rank that holds most of them."""
+    a, tensors = plan.accesses, plan.bound.tensors.values()
+    size = np.zeros(len(tensors))
+    for tensor in tensors:
+        if tensor.decl.space in ("in", "out"):
+            size[tensor.number] = tensor.size * ITEM_BYTES[tensor.dtype]
+    rows = np.flatnonzero(size[a.tensor] > 0)
+    place = a.peer[rows] * len(tensors) + a.tensor[rows]
+    columns = np.concatenate([place[:, None], a.lo[rows], a.hi[rows]], axis=1)
+    _, first = np.unique(_mixed(columns), return_index=True)
+    items = np.array([ITEM_BYTES[t.dtype] for t in sorted(tensors, key=lambda t: t.number)])
+    volume = np.prod(a.hi[rows] - a.lo[rows], axis=1, dtype=np.float64)[first] * items[a.tensor[rows][first]]
+    touched = np.bincount(place[first], weights=volume, minlength=plan.bound.ranks * len(tensors))
+    once = np.minimum(touched.reshape(plan.bound.ranks, -1), size)
+    return float(once.sum(axis=1).max(initial=0.0)) / machine.memory_bandwidth
+
+
+def _mixed(columns: Ints) -> NDArray[np.uint64]:
+    """One number for each row; two rows that differ hardly ever have the same, and then the bound is a little lower."""
+    mixed = np.zeros(len(columns), np.uint64)
+    for column in columns.T.astype(np.uint64):
+        mixed = (mixed ^ column) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
+
+
+def _transfer(moves: Moves, machine: Machine, ranks: int) -> float:
+    busiest = 0.0
+    for reach, bandwidth in ((1, machine.link_bandwidth), (2, machine.network_bandwidth)):
+        rows = moves.reach == reach
+        for end in (moves.source, moves.target):
+            sizes = np.bincount(end[rows], weights=moves.size[rows], minlength=ranks)
+            busiest = max(busiest, float(sizes.max(initial=0.0)) / bandwidth)
+    return busiest

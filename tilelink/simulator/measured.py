@@ -1,0 +1,216 @@
+"""A launch that was measured as the trace events of a simulated one, so that both can be laid side by side.
+
+Ranks, tracks, names and counters are those of trace.py. What differs: a tile is a slice, around what it waits for,
+notifies and transfers; everything is there however short it was; several launches follow each other, and arguments
+name the launch. Arrows lead from the notify that filled a counter to the waits that had begun before it was over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilelink.ir.program import ITEM_BYTES, Read, Transfer
+from tilelink.ir.visitor import statements
+from tilelink.planning.plan import Plan
+from tilelink.planning.traces import Pad
+from tilelink.simulator.trace import Event, indices_of, names, track
+
+NS_IN_US = 1e3
+
+
+class Span(NamedTuple):
+    """Something that a lane did: the fields of runtime/spans.py, ns of one clock."""
+
+    rank: int
+    lane: int
+    kind: str
+    stage: int
+    tile: int
+    a: int
+    b: int
+    epoch: int
+    begin: int
+    end: int
+
+
+RawSpan = tuple[int, int, str, int, int, int, int, int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Launches of a plan: their spans, and what there is to say about the clock (values of JSON)."""
+
+    plan: Plan
+    raw: Sequence[RawSpan]
+    clock: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """All spans in the order in which they began, ns from the first begin on."""
+        start = min((one[8] for one in self.raw), default=0)
+        moved = (Span(*one[:8], one[8] - start, one[9] - start) for one in self.raw)
+        return sorted(moved, key=lambda span: (span.begin, -span.end))
+
+    @cached_property
+    def lanes(self) -> dict[tuple[int, int], int]:
+        """(rank, program counted over all kernels of the rank) -> lane of the plan."""
+        found: dict[tuple[int, int], int] = {}
+        counts: dict[int, int] = defaultdict(int)
+        for lane, (_, rank, _) in enumerate(self.plan.lanes):
+            found[rank, counts[rank]] = lane
+            counts[rank] += 1
+        return found
+
+    @property
+    def launch_seconds(self) -> dict[int, float]:
+        """launch -> seconds from its first begin to its last end."""
+        found: dict[int, tuple[int, int]] = {}
+        for span in self.spans:
+            begin, end = found.get(span.epoch, (span.begin, span.end))
+            found[span.epoch] = (min(begin, span.begin), max(end, span.end))
+        return {epoch: (end - begin) * 1e-9 for epoch, (begin, end) in sorted(found.items())}
+
+
+def measured_text(measured: Measured) -> str:
+    """The timeline as the JSON object that the viewers read."""
+    seconds = {str(epoch): seconds for epoch, seconds in measured.launch_seconds.items()}
+    other = {"measured": True, "launch_seconds": seconds, **measured.clock}
+    events = list(measured_events(measured))
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other})
+
+
+def measured_events(measured: Measured) -> Iterator[Event]:
+    """All events: names of processes and tracks first, then slices, arrows, transfers and counters."""
+    yield from names(measured.plan)
+    yield from _slices(measured)
+    yield from _arrows(measured)
+    yield from _transfers(measured)
+    yield from _counters(measured)
+
+
+def _slices(measured: Measured) -> Iterator[Event]:
+    plan = measured.plan
+    stages = tuple(plan.bound.stages)
+    indices = {stage: indices_of(plan, stage) for stage in stages}
+    pad = Pad(plan)
+    for span in measured.spans:
+        stage = stages[span.stage] if span.stage < len(stages) else "runtime"
+        args: Event = {"stage": stage, "tile": span.tile, "launch": span.epoch}
+        match span.kind:
+            case "tile":
+                row = span.rank * plan.bound.stages[stage].total + span.tile
+                args |= {index: int(column[row]) for index, column in indices[stage].items()}
+            case "wait":
+                args |= _counter(plan, pad, span.rank, span.a, span.epoch)
+            case "notify":
+                args |= _counter(plan, pad, span.a, span.b, span.epoch)
+            case _:
+                args |= {"peer": span.a, "tensor": plan.bound.tensor_numbered(span.b).name}
+        name = stage if span.kind == "tile" else span.kind
+        yield {"ph": "X", "name": name, "cat": span.kind, **_place(measured, span), "ts": span.begin / NS_IN_US,
+               "dur": (span.end - span.begin) / NS_IN_US, "args": args}  # fmt: skip
+
+
+def _place(measured: Measured, span: Span) -> Event:
+    return {"pid": span.rank, "tid": track(measured.lanes[span.rank, span.lane])}
+
+
+def _counter(plan: Plan, pad: Pad, rank: int, place: int, epoch: int) -> Event:
+    """What a counter is called; those of the runtime say which rank has entered or finished a launch."""
+    bound = plan.bound
+    for signal, base in (("finished", bound.finished_base), ("entered", bound.entered_base)):
+        if place >= base:
+            return {"rank": rank, "signal": signal, "of": place - base}
+    channel, _ = pad.place(place, epoch)
+    tensor, signal, coordinates = plan.channel_name(channel)
+    return {"rank": rank, "tensor": tensor, "signal": signal, "channel": list(coordinates)}
+
+
+def _arrows(measured: Measured) -> Iterator[Event]:
+    filler: dict[tuple[int, int, int], Span] = {}
+    for span in measured.spans:
+        if span.kind == "notify":
+            key = (span.epoch, span.a, span.b)
+            last = filler.get(key)
+            filler[key] = span if last is None or span.end > last.end else last
+    number = 0
+    for wait in measured.spans:
+        notify = filler.get((wait.epoch, wait.rank, wait.a)) if wait.kind == "wait" else None
+        if notify is None or notify.end < wait.begin:
+            continue
+        for phase, span, time in (("s", notify, notify.begin), ("f", wait, wait.end)):
+            event = {"ph": phase, "id": number, "name": "signal", "cat": "signal", **_place(measured, span),
+                     "ts": time / NS_IN_US}  # fmt: skip
+            yield event | ({"bp": "e"} if phase == "f" else {})
+        number += 1
+
+
+def _transfers(measured: Measured) -> Iterator[Event]:
+    """What went over links, at both ends: from the first load to the last store, which may arrive later."""
+    sizes, fetching = _sizes(measured.plan), _fetching(measured.plan)
+    done: dict[tuple[int, int, int, int], int] = defaultdict(int)
+    moves = [span for span in measured.spans if span.kind == "transfer"]
+    for move, span in enumerate(moves):
+        key = (span.rank, span.stage, span.tile, span.epoch)
+        number, done[key] = done[key], done[key] + 1
+        if span.a == span.rank:
+            continue
+        known = sizes.get(key[:3], [])
+        args = {"bytes": known[number]} if number < len(known) else {}
+        source, target = (span.a, span.rank) if span.stage in fetching else (span.rank, span.a)
+        for rank, name, way in ((source, f"to {target}", "link out"), (target, f"from {source}", "link in")):
+            same = {"name": name, "cat": way, "pid": rank, "tid": 0, "id": f"{way} {move}"}
+            yield {**same, "ph": "b", "ts": span.begin / NS_IN_US, "args": args}
+            yield {**same, "ph": "e", "ts": span.end / NS_IN_US}
+
+
+def _sizes(plan: Plan) -> dict[tuple[int, int, int], list[int]]:
+    """(rank, stage number, tile) -> the bytes of its transfers, in their order."""
+    found: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    rows = plan.transfers
+    for row in np.lexsort((rows.position, rows.task)).tolist():
+        stage, rank, tile = plan.task_name(int(rows.task[row]))
+        item = ITEM_BYTES[plan.bound.tensor_numbered(int(rows.tensor[row])).dtype]
+        found[rank, plan.bound.stages[stage].number, tile].append(int(rows.elements[row]) * item)
+    return found
+
+
+def _fetching(plan: Plan) -> set[int]:
+    """The numbers of the stages whose transfers fetch."""
+    return {
+        stage.number
+        for stage in plan.bound.stages.values()
+        for s in statements(stage.stage.body)
+        if isinstance(s, Transfer) and s.mode != "push" and s.target.rank is None and isinstance(s.source, Read)
+    }
+
+
+def _counters(measured: Measured) -> Iterator[Event]:
+    """How many programs of a kernel compute and wait, at every time at which that changes."""
+    plan = measured.plan
+    changes: dict[tuple[int, int], dict[int, list[int]]] = {}
+    opened: dict[tuple[int, int], int] = {}
+    for span in measured.spans:
+        if span.kind not in ("tile", "wait"):
+            continue
+        lane = measured.lanes[span.rank, span.lane]
+        own = changes.setdefault((plan.lanes[lane][0], span.rank), defaultdict(lambda: [0, 0]))
+        if span.kind == "tile":
+            opened[span.rank, span.lane] = span.end
+        inside = span.kind == "wait" and span.begin < opened.get((span.rank, span.lane), 0)
+        for time, sign in ((span.begin, 1), (span.end, -1)):
+            own[time][0] += sign if span.kind == "tile" else -sign * inside
+            own[time][1] += sign * (span.kind == "wait")
+    for (number, rank), steps in sorted(changes.items()):
+        computing = waiting = 0
+        for time in sorted(steps):
+            computing, waiting = computing + steps[time][0], waiting + steps[time][1]
+            yield {"ph": "C", "name": f"{plan.bound.kernels[number].name} programs", "pid": rank,
+                   "ts": time / NS_IN_US, "args": {"compute": computing, "wait": waiting}}  # fmt: skip

@@ -1,0 +1,80 @@
+"""A simulated launch as a picture: what the programs of each rank do over time, and how full its link is."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilelink.data import save_output
+from tilelink.errors import OutputError
+from tilelink.simulator.result import Simulated
+from tilelink.simulator.script import Floats
+from tilelink.simulator.trace import levels
+
+US = 1e6
+RANKS = 8
+"""Ranks that are drawn: the first ones."""
+BINS = 200
+
+
+def save_plot(result: Simulated, path: str | Path) -> None:
+    """Draws the first ranks, one below the other. The format follows the name: .png, .svg, .pdf.
+
+    Raises OutputError where matplotlib is missing or draws no such picture, and where it cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise OutputError("drawing needs matplotlib", hint="pip install 'tilelink[plot]'") from None
+    shown = min(RANKS, result.plan.bound.ranks)
+    figure = Figure(figsize=(10, 1 + 1.3 * shown), layout="constrained")
+    rows: Any = figure.subplots(shown, 1, sharex=True, squeeze=False)[:, 0]
+    for rank, axes in enumerate(rows):
+        _draw(result, rank, axes)
+    rows[0].legend(loc="upper right", fontsize="x-small", ncols=4)
+    rows[-1].set_xlabel("us")
+    title = f"{result.plan.bound.program.name} with {result.plan.bound.schedule.name} on {result.machine.name}"
+    figure.suptitle(
+        f"{title}: {result.seconds * US:.0f} us, bound {result.bound.seconds * US:.0f} us", fontsize="small"
+    )
+    picture = BytesIO()
+    try:
+        figure.savefig(picture, format=Path(path).suffix[1:] or "a name without ending")
+    except ValueError as error:
+        raise OutputError(f"{path} cannot be drawn: {error}", hint="name a .png, .svg or .pdf file") from None
+    save_output(path, picture.getvalue())
+
+
+def _draw(result: Simulated, rank: int, axes: Any) -> None:
+    script = result.timeline.script
+    kernels = result.plan.bound.kernels
+    on_sm = np.array([not kernels[n].on_copy_engine for n, _, _ in result.plan.lanes], dtype=bool)
+    rows = np.flatnonzero(on_sm[script.lane] & (script.rank == rank))
+    times, counts = levels(result, rows)
+    programs = max(1, int((on_sm & (script.lane_rank == rank)).sum()))
+    if len(times):
+        shares = counts.T * 100 / programs
+        axes.stackplot(times * US, *shares, step="post", labels=("computing", "waiting"), colors=("#4c78a8", "#e6e6e6"))
+    for direction, ends, colour in (("out", script.moves.source, "#e45756"), ("in", script.moves.target, "#54a24b")):
+        edges, used = _link_use(result, ends == rank)
+        axes.stairs(used * 100, edges * US, color=colour, linewidth=1, label=f"link {direction}")
+    axes.set_ylim(0, 105)
+    axes.set_xlim(0, result.seconds * US)
+    axes.set_ylabel(f"rank {rank}, %", fontsize="small")
+
+
+def _link_use(result: Simulated, chosen: Any) -> tuple[Floats, Floats]:
+    """(edges of the bins, share of the link's bandwidth in each), with every transfer spread over its duration."""
+    t = result.timeline
+    moves = t.script.moves
+    rows = np.flatnonzero(chosen & (moves.reach > 0))
+    edges = np.linspace(0.0, result.seconds, BINS + 1)
+    moved = np.zeros(BINS + 1)
+    for row in rows.tolist():
+        begin, end = t.started[row], max(t.moved[row], t.started[row] + 1e-12)
+        moved += moves.size[row] * np.clip((edges - begin) / (end - begin), 0.0, 1.0)
+    width = max(result.seconds / BINS, 1e-12)
+    return edges, np.diff(moved) / width / result.machine.link_bandwidth

@@ -1,0 +1,311 @@
+"""A plan as the operations of its lanes, in order: compute, wait, notify, move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.errors import CostError, foreign
+from tilelink.ir.program import ITEM_BYTES, Read, Transfer
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import NOTIFY, READ, WAIT
+from tilelink.planning.copy_queues import waits_are_free
+from tilelink.planning.plan import Plan
+from tilelink.simulator.cost import CostModel, Engine, Move, MoveTime, TileTime
+from tilelink.simulator.machine import Machine
+from tilelink.simulator.work import Executions, WorkOf, executions
+
+Floats = NDArray[np.float64]
+COMPUTE, AWAIT, SIGNAL, MOVE = range(4)
+"""What an operation is."""
+REACHES = ("local", "node", "network")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moves:
+    """Transfers, one row each. latency, rate, efficiency, setup as in cost.MoveTime; `size` in bytes."""
+
+    source: Ints
+    target: Ints
+    size: Ints
+    reach: Ints
+    by_copy_engine: NDArray[np.bool_]
+    setup: Floats
+    latency: Floats
+    rate: Floats
+    efficiency: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """Operations sorted by lane and, inside a lane, in the order it does them; lane n has rows first[n]:first[n+1].
+
+    `what`: a wait's or notify's counter (rank * channels + channel), a move's row of `moves`, else -1.
+    main, overhead: seconds of a computation, as the cost model has them.
+    """
+
+    plan: Plan = field(repr=False)
+    machine: Machine
+    lane: Ints
+    task: Ints
+    kind: Ints
+    what: Ints
+    main: Floats
+    overhead: Floats
+    first: Ints
+    moves: Moves
+    need: Ints
+    """Counter -> notifies that fill it."""
+    least: Floats
+    """[ranks, 3]: flops of products (of 16-bit operands; twice as many for wider ones), elementwise operations, and
+    special functions, without what tiles count beyond an edge."""
+    early: NDArray[np.bool_]
+    """Notifies of a copy engine to its own rank that cost nothing: they are given before the launch."""
+    waits_aside: bool
+    """Whether copy engines wait beside their copies: a wait is then over so long after its counter is full."""
+    staging: float
+    """Seconds in which a rank copies its symmetric inputs into their buffers before its kernels."""
+    keeping: float
+    """Seconds in which a rank copies its symmetric outputs out of their buffers after its kernels."""
+
+    @cached_property
+    def lane_rank(self) -> Ints:
+        """lane -> its rank."""
+        return np.array([rank for _, rank, _ in self.plan.lanes], dtype=np.int64)
+
+    @cached_property
+    def rank(self) -> Ints:
+        """operation -> its rank."""
+        return self.lane_rank[self.lane]
+
+
+class _Columns:
+    """Operations as they are found, stage by stage."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[NDArray[Any], ...]] = []
+
+    def add(
+        self, kind: int, task: Ints, position: Ints, *, sub: Any = 0, what: Any = -1, time: TileTime | None = None
+    ) -> None:
+        n = len(task)
+        time = time or TileTime(main=0.0)
+        row = (
+            task,
+            position,
+            np.broadcast_to(np.asarray(sub, np.int64), (n,)),
+            np.full(n, kind, np.int64),
+            np.broadcast_to(np.asarray(what, np.int64), (n,)),
+            np.full(n, time.main),
+            np.full(n, time.overhead),
+        )
+        self.parts.append(row)
+
+    def joined(self) -> list[NDArray[Any]]:
+        if not self.parts:
+            return [*(np.zeros(0, np.int64) for _ in range(5)), np.zeros(0), np.zeros(0)]
+        return [np.concatenate([p[c] for p in self.parts]) for c in range(7)]
+
+
+def make_script(
+    plan: Plan, machine: Machine, cost: CostModel, tables: Mapping[str, NDArray[Any]] | None = None
+) -> Script:
+    """What every lane does, priced. tables: those that the plan was made with."""
+    builder = _Builder(plan, machine, cost)
+    for one in executions(plan, tables):
+        builder.statement(one)
+    builder.signals()
+    task, position, sub, kind, what, main, overhead = builder.columns.joined()
+    lane = plan.lane[task]
+    order = np.lexsort((sub, position, plan.sequence[task], lane))
+    task, kind, what, main, overhead = (c[order] for c in (task, kind, what, main, overhead))
+    keep, main, overhead = _merged(task, kind, main, overhead)
+    lane, task, kind, what = (c[keep] for c in (lane[order], task, kind, what))
+    moves = builder.moves()
+    order, early = _own_first(plan, moves, lane, kind, what)
+    return Script(
+        plan=plan,
+        machine=machine,
+        lane=lane,
+        task=task[order],
+        kind=kind[order],
+        what=what[order],
+        main=main[order],
+        overhead=overhead[order],
+        first=np.searchsorted(lane, np.arange(len(plan.lanes) + 1)),
+        moves=moves,
+        need=_needs(plan),
+        least=builder.least,
+        early=early,
+        waits_aside=waits_are_free(plan),
+        staging=_copied(plan, "in", machine, cost),
+        keeping=_copied(plan, "out", machine, cost),
+    )
+
+
+def _merged(task: Ints, kind: Ints, main: Floats, overhead: Floats) -> tuple[Ints, Floats, Floats]:
+    """Neighbouring computations of a task become one: (rows that stay, their main, their overhead)."""
+    if not len(task):
+        return np.zeros(0, np.int64), main, overhead
+    same = (task[1:] == task[:-1]) & (kind[1:] == COMPUTE) & (kind[:-1] == COMPUTE)
+    keep = np.flatnonzero(np.concatenate([[True], ~same]))
+    return keep, np.add.reduceat(main, keep), np.add.reduceat(overhead, keep)
+
+
+def _own_first(plan: Plan, moves: Moves, lane: Ints, kind: Ints, what: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """The order in which operations are issued, and the notifies (in that order) that cost nothing.
+
+    What a copy engine moves within its rank before it waits for anything comes first, whatever the schedule says:
+    kernels may wait for it on all SMs, which do such copies.
+    """
+    order, early = np.arange(len(lane)), np.zeros(len(lane), bool)
+    first = np.searchsorted(lane, np.arange(len(plan.lanes) + 1))
+    for number, (kernel, rank, _) in enumerate(plan.lanes):
+        rows = np.arange(first[number], first[number + 1])
+        if not plan.bound.kernels[kernel].on_copy_engine or not len(rows):
+            continue
+        waits = np.flatnonzero(kind[rows] == AWAIT)
+        rows = rows[: waits[0]] if len(waits) else rows
+        move = kind[rows] == MOVE
+        there = np.zeros(len(rows), bool)
+        there[move] = moves.reach[what[rows[move]]] == 0
+        last = np.maximum.accumulate(np.where(move, np.arange(len(rows)), -1))
+        own = there[last] & (last >= 0)
+        order[rows] = np.concatenate([rows[own], rows[~own]])
+        to_itself = what[rows] // max(plan.channels, 1) == rank
+        early[rows] = (own & (kind[rows] == SIGNAL) & to_itself)[order[rows] - rows[0]] if len(rows) else False
+    return order, early
+
+
+def _copied(plan: Plan, space: str, machine: Machine, cost: CostModel) -> float:
+    """Seconds of copies between a rank's symmetric inputs or outputs and the tensors of its caller, one by one."""
+    move = _asked(cost, "move", (Move(engine="copy", reach="local"), machine), MoveTime)
+    sizes = [
+        t.size * ITEM_BYTES[t.dtype] for t in plan.bound.tensors.values() if t.decl.space == space and t.decl.symmetric
+    ]
+    return sum(machine.kernel_gap + move.setup + size / move.rate + move.latency for size in sizes)
+
+
+def _needs(plan: Plan) -> Ints:
+    grids = [plan.thresholds[key].reshape(plan.bound.ranks, -1) for key in plan.bound.channels]
+    return np.concatenate(grids, axis=1).ravel() if grids else np.zeros(0, np.int64)
+
+
+Time = TypeVar("Time", TileTime, MoveTime)
+
+
+def _asked(cost: CostModel, method: Literal["tile", "move"], about: tuple[Any, ...], kind: type[Time]) -> Time:
+    """What a cost model says. Raises CostError for what is no such time: models need not be typed."""
+    name = type(cost).__name__
+    with foreign(f"{method} of the cost model {name} failed", CostError):
+        time = getattr(cost, method)(*about)
+    if not isinstance(time, kind):
+        raise CostError(f"{name} answers {time!r}", hint=f"return a {kind.__name__}")
+    return time
+
+
+class _Builder:
+    """Prices statements one after the other."""
+
+    def __init__(self, plan: Plan, machine: Machine, cost: CostModel) -> None:
+        self.plan = plan
+        self.machine = machine
+        self.cost = cost
+        self.columns = _Columns()
+        self.work_of = WorkOf(plan)
+        self.kernel_of = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
+        self.items = self.work_of.items
+        self.least = np.zeros((plan.bound.ranks, 3))
+        self.transfers_seen = 0
+        self.moves_made = 0
+        self.move_parts: list[tuple[NDArray[Any], ...]] = []
+
+    def statement(self, one: Executions) -> None:
+        """A statement that computes or moves; its signals come later, all together."""
+        moves = isinstance(one.statement, Transfer)
+        if not moves:
+            self._remote_reads(one)
+        work = self.work_of.work(one)
+        if work is not None and (not moves or work.products or work.elementwise or work.special):
+            self._count(one, work.item)
+            time = _asked(self.cost, "tile", (work, self.machine), TileTime)
+            slices = self.work_of.slices(one)
+            part = TileTime(main=time.main / slices, overhead=time.overhead / slices)
+            self.columns.add(COMPUTE, one.task, one.position, time=part)
+        if moves:
+            self._transfer(one)
+
+    def _count(self, one: Executions, item: int) -> None:
+        operations = self.work_of.least(one) * np.array([item / 2, 1.0, 1.0])
+        np.add.at(self.least, self._ranks(one, one.task), operations)
+
+    def _remote_reads(self, one: Executions) -> None:
+        """Operands on other ranks are fetched before the computation."""
+        rows = self.work_of.accesses(one.number)
+        a = self.plan.accesses
+        rows = rows[a.kind[rows] == READ]
+        own = self._ranks(one, a.task[rows])
+        rows, own = rows[a.peer[rows] != own], own[a.peer[rows] != own]
+        if len(rows):
+            elements = np.prod(a.hi[rows] - a.lo[rows], axis=1)
+            what = self._move(one, "pull", a.peer[rows], own, elements * self.items[a.tensor[rows]])
+            self.columns.add(MOVE, a.task[rows], a.position[rows], sub=-1, what=what)
+
+    def _ranks(self, one: Executions, task: Ints) -> Ints:
+        return (task - self.plan.first_task[one.stage.name]) // one.stage.total
+
+    def _transfer(self, one: Executions) -> None:
+        assert isinstance(one.statement, Transfer)
+        t = self.plan.transfers
+        rows = np.arange(self.transfers_seen, self.transfers_seen + len(one.task))
+        self.transfers_seen += len(one.task)
+        own = self._ranks(one, one.task)
+        source, target = own, t.peer[rows]
+        fetched = isinstance(one.statement.source, Read) and one.statement.target.rank is None
+        engine: Engine = "push"
+        if fetched and one.statement.mode != "push":
+            source, target, engine = target, own, "pull"
+        what = self._move(one, engine, source, target, t.elements[rows] * self.items[t.tensor[rows]])
+        self.columns.add(MOVE, one.task, t.position[rows], what=what)
+
+    def _move(self, one: Executions, engine: Engine, source: Ints, target: Ints, size: Ints) -> Ints:
+        """Rows of moves, priced by how they are done and how far they go."""
+        if not len(size):
+            return np.empty(0, np.int64)  # as with one rank: a stage without a tile has no usual size of a move
+        kernel = self.kernel_of[one.stage.name]
+        node = self.machine.node_ranks
+        reach = np.where(source == target, 0, np.where(source // node == target // node, 1, 2))
+        by_copy = kernel.on_copy_engine
+        engine = "copy" if by_copy else "bulk" if one.stage.bulk else engine
+        busy = min(kernel.lanes, -(-one.stage.total // kernel.blocks))
+        moves = [
+            Move(engine=engine, reach=far, programs=self.work_of.programs[one.stage.name], warps=kernel.warps,
+                 lanes=kernel.lanes, busy=busy, size=float(size.mean()))
+            for far in REACHES
+        ]  # fmt: skip
+        times = [_asked(self.cost, "move", (move, self.machine), MoveTime) for move in moves]
+        table = np.array([(t.setup, t.latency, t.rate, t.efficiency) for t in times])[reach]
+        self.move_parts.append((source, target, size, reach, np.full(len(size), by_copy), *table.T))
+        what = np.arange(self.moves_made, self.moves_made + len(size))
+        self.moves_made += len(size)
+        return what
+
+    def moves(self) -> Moves:
+        names = ("source", "target", "size", "reach", "by_copy_engine", "setup", "latency", "rate", "efficiency")
+        if not self.move_parts:
+            empty = np.zeros(0, np.int64)
+            self.move_parts.append((empty, empty, empty, empty, empty.astype(bool), *(np.zeros(0),) * 4))
+        columns = [np.concatenate([p[c] for p in self.move_parts]) for c in range(len(names))]
+        return Moves(**dict(zip(names, columns, strict=True)))
+
+    def signals(self) -> None:
+        """All waits and notifies."""
+        s, what = self.plan.signals, self.plan.counters
+        for kind, signal in ((AWAIT, WAIT), (SIGNAL, NOTIFY)):
+            rows = np.flatnonzero(s.kind == signal)
+            self.columns.add(kind, s.task[rows], s.position[rows], what=what[rows])

@@ -1,0 +1,336 @@
+"""What the statements of a plan compute: products, elementwise operations and memory traffic, per execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.ir.program import (
+    ITEM_BYTES,
+    Apply,
+    Attend,
+    Dot,
+    For,
+    If,
+    Reduce,
+    Statement,
+    Store,
+    Transfer,
+    UserCall,
+    Value,
+)
+from tilelink.ir.scalar import Env, evaluate
+from tilelink.ir.typing import Axis, StageTyping
+from tilelink.ir.visitor import local_names, reads, statements, value_of, values
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import length
+from tilelink.lowering.orders import TILE
+from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
+from tilelink.lowering.transform import number_of
+from tilelink.planning.plan import Plan
+
+SPECIAL = {"exp", "log", "sqrt", "rsqrt", "silu", "gelu", "sigmoid", "tanh"}
+Floats = NDArray[np.float64]
+Operations = tuple[tuple["Product", ...], float, float]
+"""Products, elementwise operations, and those of them that are special functions."""
+SOFTMAX_STEPS = 6
+"""Elementwise operations of an online softmax per score: scale, maximum, difference, sum, two casts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """`count` matrix products [rows, inner] x [inner, columns]; fractions are means over tiles cut at an edge."""
+
+    rows: float
+    columns: float
+    inner: float
+    count: float = 1
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.rows * self.columns * self.inner * self.count
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileWork:
+    """What one execution of a statement takes, and what the schedule says of how it runs.
+
+    elementwise, special: operations. traffic: bytes from and to memory, every byte counted for one of the tiles that
+    touch it. programs: how many run the stage on a rank. item: bytes of an operand's element.
+    """
+
+    stage: str
+    products: tuple[Product, ...] = ()
+    elementwise: float = 0.0
+    special: float = 0.0
+    traffic: float = 0.0
+    item: int = 2
+    block: int = 64
+    warps: int = 4
+    stages: int = 3
+    flat: bool = False
+    programs: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executions:
+    """All executions of one statement of the plan: one row each of `task` and `position`."""
+
+    number: int
+    """Its place in plan.statements."""
+    stage: BoundStage
+    statement: Statement
+    task: Ints
+    position: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    task: Ints
+    position: Ints
+    rank: Ints
+    indices: Mapping[str, Ints] = field(repr=False)
+
+    def pick(self, mask: NDArray[np.bool_]) -> _Rows:
+        indices = {name: column[mask] for name, column in self.indices.items()}
+        return _Rows(task=self.task[mask], position=self.position[mask], rank=self.rank[mask], indices=indices)
+
+
+def executions(plan: Plan, tables: Mapping[str, NDArray[Any]] | None = None) -> Iterator[Executions]:
+    """Every statement that the plan has, in its order, with all its executions.
+
+    tables: the values that the plan was made with; needed where conditions look into them.
+    """
+    number = 0
+    ranks = plan.bound.ranks
+    for stage in plan.bound.stages.values():
+        rank = np.repeat(np.arange(ranks, dtype=np.int64), stage.total)
+        t = np.tile(np.arange(stage.total, dtype=np.int64), ranks)
+        env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t}, tables=dict(tables or {}))
+        indices = {d.name: _column(evaluate(stage.order[d.name], env), len(t)) for d in stage.stage.indices}
+        task = plan.first_task[stage.name] + rank * stage.total + t
+        rows = _Rows(task=task, position=np.zeros_like(task), rank=rank, indices=indices)
+        for statement, here in _walk(stage, stage.stage.body, rows, env):
+            one = Executions(
+                number=number, stage=stage, statement=statement, task=here.task, position=here.position
+            )  # fmt: skip
+            yield one
+            number += 1
+
+
+def _column(values_: Any, rows: int) -> Ints:
+    return np.broadcast_to(np.asarray(values_, dtype=np.int64), (rows,))
+
+
+def _walk(stage: BoundStage, body: tuple[Statement, ...], rows: _Rows, env: Env) -> Iterator[tuple[Statement, _Rows]]:
+    offset = 0
+    for statement in body:
+        here = _Rows(task=rows.task, position=rows.position + offset, rank=rows.rank, indices=rows.indices)
+        yield statement, here
+        if isinstance(statement, If):
+            own = Env(rank=here.rank, ranks=env.ranks, params={}, indices=dict(here.indices), tables=env.tables)
+            holds = np.broadcast_to(np.asarray(evaluate(statement.condition, own), dtype=bool), here.task.shape)
+            yield from _walk(stage, statement.then, here.pick(holds), env)
+            yield from _walk(stage, statement.orelse, here.pick(~holds), env)
+        elif isinstance(statement, For):
+            yield from _walk(stage, statement.body, _unrolled(stage, statement, here), env)
+        offset += length(stage, statement)
+
+
+def _unrolled(stage: BoundStage, loop: For, rows: _Rows) -> _Rows:
+    counts = [stage.count(d.name) for d in loop.indices]
+    steps = prod(counts)
+    step = np.tile(np.arange(steps, dtype=np.int64), len(rows.task))
+    indices = {name: np.repeat(column, steps) for name, column in rows.indices.items()}
+    digits = np.unravel_index(step, counts)
+    indices |= {d.name: np.asarray(v, dtype=np.int64) for d, v in zip(loop.indices, digits, strict=True)}
+    size = sum(length(stage, s) for s in loop.body)
+    return _Rows(
+        task=np.repeat(rows.task, steps),
+        position=np.repeat(rows.position, steps) + step * size,
+        rank=np.repeat(rows.rank, steps),
+        indices=indices,
+    )
+
+
+class WorkOf:
+    """The work of each statement of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._typing = plan.bound.typing
+        stages = plan.bound.stages
+        self._kernels = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
+        taking = {n: loop.taking(k.programs) for k in plan.bound.kernels for loop in k.loops for n in loop.stages}
+        self.programs = {name: max(1, min(programs, stages[name].total)) for name, programs in taking.items()}
+        """Stage -> programs of a rank that have a tile of it."""
+        tensors = sorted(plan.bound.tensors.values(), key=lambda t: t.number)
+        self.items = np.array([ITEM_BYTES[t.dtype] for t in tensors], dtype=np.int64)
+        self._sliced = _sliced(plan)
+        self._stores = _stored(plan, self._sliced)
+        rows = plan.accesses
+        self._order = np.argsort(rows.statement, kind="stable")
+        self._starts = np.searchsorted(rows.statement[self._order], np.arange(len(plan.statements) + 1))
+
+    def accesses(self, number: int) -> Ints:
+        """The rows of plan.accesses that a statement makes."""
+        return self._order[self._starts[number] : self._starts[number + 1]]
+
+    def slices(self, one: Executions) -> int:
+        """How many executions of the statement are slices of one product."""
+        product = self._sliced.get(one.number)
+        return one.stage.count(product.index) if product else 1
+
+    def work(self, one: Executions) -> TileWork | None:
+        """What one execution of the statement takes, or all slices of one product; None where it computes nothing."""
+        product = self._sliced.get(one.number)
+        value = product.whole if product else value_of(one.statement)
+        if value is None or not len(one.task):
+            return None
+        stage = one.stage
+        kernel = self._kernels[stage.name]
+        typing = self._typing.stage(stage.name)
+        products, elementwise, special = _operations(typing, lambda axis: self._size(stage, axis), value)
+        traffic = self._traffic(one)
+        if not (products or elementwise or special or traffic):
+            return None
+        return TileWork(
+            stage=stage.name,
+            products=products,
+            elementwise=elementwise,
+            special=special,
+            traffic=traffic,
+            item=ITEM_BYTES[self._plan.bound.dtype],
+            block=stage.block,
+            warps=kernel.warps,
+            stages=kernel.stages,
+            flat=stage.flat,
+            programs=self.programs[stage.name],
+        )
+
+    def least(self, one: Executions) -> Floats:
+        """[executions, 3]: flops of products, elementwise operations and special functions of each, without the parts
+        of tiles beyond an edge."""
+        product = self._sliced.get(one.number)
+        value, count = product.dot if product else value_of(one.statement), len(one.task)
+        if value is None or not count:
+            return np.zeros((count, 3))
+        stage, known = one.stage, self._inside(one, value)
+
+        def inside(axis: Axis) -> Any:
+            if axis.index is None:
+                return self._size(stage, axis)
+            return known.get(axis.index, stage.extents[axis.index] / stage.count(axis.index))
+
+        products, elementwise, special = _operations(self._typing.stage(stage.name), inside, value)
+        columns = (sum(product.flops for product in products), elementwise, special)
+        return np.stack([np.broadcast_to(np.asarray(c, np.float64), (count,)) for c in columns], axis=1)
+
+    def _inside(self, one: Executions, value: Value) -> dict[str, Ints]:
+        """Index -> elements of its tile that there are, in each execution, by what the statement touches."""
+        regions, a = reads(value), self._plan.accesses
+        match one.statement:
+            case Store(region=target) | Transfer(target=target):
+                regions = [*regions, target]
+            case _:
+                pass
+        rows = self.accesses(one.number).reshape(len(regions), len(one.task))
+        found: dict[str, Ints] = {}
+        for region, own in zip(regions, rows, strict=True):
+            for d, span in enumerate(self._plan.bound.tile_map(one.stage.name, region).spans):
+                if span.kind == "tile" and span.index is not None:
+                    size: Ints = np.maximum(a.hi[own, d] - a.lo[own, d], 0)
+                    found[span.index] = np.minimum(size, found[span.index]) if span.index in found else size
+        return found
+
+    def _size(self, stage: BoundStage, axis: Axis) -> int:
+        if axis.index is not None:
+            return stage.tiles[axis.index]
+        return number_of(axis.dim, self._plan.bound.numbers, self._plan.bound.ranks) if axis.dim is not None else 1
+
+    def _traffic(self, one: Executions) -> float:
+        """Distinct bytes on the statement's first rank, shared among its executions there.
+
+        What stores the result of a sliced product has none: as of other products it counts with the product, which
+        hides it.
+        """
+        if one.number in self._stores:
+            return 0.0
+        plan, total = self._plan, one.stage.total
+        first = plan.first_task[one.stage.name]
+        rank = int(one.task[0] - first) // total
+        begin, end = first + rank * total, first + (rank + 1) * total
+        together = [one.number, *(number for number, product in self._stores.items() if product == one.number)]
+        rows = np.concatenate([self.accesses(number) for number in together])
+        a = plan.accesses
+        rows = rows[(a.task[rows] >= begin) & (a.task[rows] < end) & (a.peer[rows] == rank)]
+        moved = 0.0
+        for tensor in np.unique(a.tensor[rows]):
+            own = rows[a.tensor[rows] == tensor]
+            lo, hi = a.lo[own], a.hi[own]
+            touched = float(np.prod(hi - lo, axis=1, dtype=np.float64).sum())
+            box = float(np.prod(hi.max(axis=0) - lo.min(axis=0), dtype=np.float64))
+            moved += min(touched, box) * int(self.items[tensor])
+        runs = int(((one.task >= begin) & (one.task < end)).sum())
+        return moved / runs * self.slices(one)
+
+
+def _sliced(plan: Plan) -> dict[int, SlicedProduct]:
+    """The statements that multiply the slices of a product."""
+    numbers = {id(statement): number for number, (_, statement) in enumerate(plan.statements)}
+    found: dict[int, SlicedProduct] = {}
+    for stage in plan.bound.stages.values():
+        for statement in statements(stage.stage.body):
+            if isinstance(statement, For) and (product := sliced_product(stage, statement)) is not None:
+                found[numbers[id(statement.body[-1])]] = product
+    return found
+
+
+def _stored(plan: Plan, explicit: Mapping[int, SlicedProduct]) -> dict[int, int]:
+    """The statements that use the result of a sliced product -> the statement that multiplies its slices."""
+    names = {(plan.statements[number][0], product.name): number for number, product in explicit.items()}
+    found: dict[int, int] = {}
+    for number, (stage, statement) in enumerate(plan.statements):
+        value = value_of(statement)
+        for name in local_names(value) if value is not None and number not in explicit else ():
+            if (stage, name) in names:
+                found[number] = names[stage, name]
+    return found
+
+
+def _operations(typing: StageTyping, size: Callable[[Axis], float], value: Value) -> Operations:
+    products: list[Product] = []
+    elementwise = special = 0.0
+
+    def shape(part: Value) -> list[float]:
+        return [size(axis) for axis in typing.type_of(part).axes]
+
+    for part in values(value):
+        match part:
+            case Dot(left=left, right=right):
+                a, b = shape(left), shape(right)
+                batch = prod(max(a[:-2], b[:-2], key=len))
+                products.append(Product(rows=a[-2], columns=b[-1], inner=a[-1], count=batch))
+            case Attend(q=q, v=v):
+                a, b = shape(q), shape(v)
+                batch = prod(a[:-2])
+                products.append(Product(rows=a[-2], columns=b[-2], inner=a[-1], count=batch))
+                products.append(Product(rows=a[-2], columns=b[-1], inner=b[-2], count=batch))
+                special += a[-2] * b[-2] * batch
+                elementwise += SOFTMAX_STEPS * a[-2] * b[-2] * batch
+            case Apply(op=op):
+                elementwise += prod(shape(part))
+                special += prod(shape(part)) if op in SPECIAL else 0
+            case Reduce(value=inner):
+                elementwise += prod(shape(inner))
+            case UserCall():
+                elementwise += prod(shape(part))
+            case _:
+                pass
+    return tuple(products), elementwise, special

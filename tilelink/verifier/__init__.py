@@ -1,0 +1,34 @@
+"""The verifier: six rules over a plan, each a function that yields refusals. Nothing runs before they are silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from tilelink.errors import VerificationError
+from tilelink.planning.plan import Plan
+from tilelink.verifier.accounting import accounting
+from tilelink.verifier.coverage import coverage
+from tilelink.verifier.ordering import exclusive_writes, ordering
+from tilelink.verifier.progress import progress
+from tilelink.verifier.reuse import reuse
+
+Rule = Callable[[Plan], Iterator[VerificationError]]
+RULES: tuple[Rule, ...] = (coverage, accounting, progress, ordering, exclusive_writes, reuse)
+"""In the order of asking: later rules may assume what earlier ones proved."""
+
+
+def refusals(plan: Plan, limit: int = 10) -> list[VerificationError]:
+    """The first refusals of the first rule that the plan breaks; none for a safe plan."""
+    for rule in RULES:
+        found = list(islice(rule(plan), limit))
+        if found:
+            return found
+    return []
+
+
+def verify(plan: Plan) -> None:
+    """Raise the first refusal, if there is one."""
+    found = refusals(plan, limit=1)
+    if found:
+        raise found[0]

@@ -1,0 +1,56 @@
+"""Rule 3: for every wait, the notifies that reach its channel add up to its threshold, no more and no fewer.
+
+The end of a launch waits too: for all channels of the outputs that peers may write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tilelink.errors import AccountingError, VerificationError
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import WAIT
+from tilelink.planning.plan import Plan, count_thresholds
+from tilelink.verifier.refusal import refuse
+
+
+def accounting(plan: Plan) -> Iterator[VerificationError]:
+    """Refusals of waits that nobody ends, or whose threshold is not what arrives; of stages, then of launches' ends."""
+    s, bound = plan.signals, plan.bound
+    if not plan.channels:
+        return
+    recount = count_thresholds(bound, s, plan.channel_base, plan.channels)
+    arrive = np.concatenate([recount[k].reshape(bound.ranks, -1) for k in bound.channels], axis=1)
+    needed = np.concatenate([plan.thresholds[k].reshape(bound.ranks, -1) for k in bound.channels], axis=1)
+    waits = np.flatnonzero(s.kind == WAIT)
+    got, want = arrive[s.peer[waits], s.channel[waits]], needed[s.peer[waits], s.channel[waits]]
+    for row in waits[(got != want) | (want == 0)]:
+        tensor, kind, cell = plan.channel_name(int(s.channel[row]))
+        count = int(arrive[s.peer[row], s.channel[row]])
+        wanted = int(needed[s.peer[row], s.channel[row]])
+        channel = f"{tensor} channel {list(cell)} ({kind} signals)"
+        if count == 0:
+            message = f"waits for {channel}, which nobody notifies"
+            hint = f"notify the region of {tensor} on this rank after writing it, with the matching primitive"
+        else:
+            message = f"waits for {wanted} notifies of {channel}, but {count} arrive"
+            hint = "the threshold must be the number of notifies of one launch"
+        yield refuse(AccountingError, plan, message, task=int(s.task[row]), statement=int(s.statement[row]), hint=hint)
+    yield from _ends(plan, arrive, needed)
+
+
+def _ends(plan: Plan, arrive: Ints, needed: Ints) -> Iterator[AccountingError]:
+    for (tensor, kind), grid in plan.bound.channels.items():
+        decl = plan.bound.tensors[tensor].decl
+        if decl.space != "out" or not decl.symmetric:
+            continue
+        base = plan.channel_base[tensor, kind]
+        here = slice(base, base + grid.count)
+        for rank, place in np.argwhere(arrive[:, here] != needed[:, here]):
+            cell = list(plan.channel_name(base + int(place))[2])
+            counts = f"{needed[rank, base + place]} notifies of {tensor} channel {cell} ({kind} signals)"
+            message = f"the end of a launch on rank {rank} waits for {counts}, but {arrive[rank, base + place]} arrive"
+            hint = "the threshold must be the number of notifies of one launch"
+            yield AccountingError(message, location=decl.location, hint=hint)

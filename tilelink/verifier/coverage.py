@@ -1,0 +1,72 @@
+"""Rule 1: every element of every output is written exactly once; every read finds something written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tilelink.errors import CoverageError, VerificationError
+from tilelink.lowering.places import box
+from tilelink.planning.plan import Plan
+from tilelink.verifier.cells import Part, of_tensors, parts, rank_by_rank
+from tilelink.verifier.refusal import refuse
+
+
+def coverage(plan: Plan) -> Iterator[VerificationError]:
+    """Refusals of what is outside a tensor or a table, outputs not written once, and reads of what nobody writes."""
+    for fault in plan.faults:
+        yield refuse(CoverageError, plan, fault.message, task=fault.task, statement=fault.statement, hint=fault.hint)
+    if plan.faults:
+        return
+    touched: set[tuple[str, int]] = set()
+    for part in parts(plan, ~of_tensors(plan, "in", "table")):
+        touched |= {(part.name, rank) for rank in part.ranks.tolist()}
+        yield from rank_by_rank(part, _covered)
+    for tensor in plan.bound.tensors.values():
+        for rank in range(plan.bound.ranks):
+            if tensor.decl.space == "out" and (tensor.name, rank) not in touched:
+                message = f"output {tensor.name} of rank {rank} is never written"
+                yield CoverageError(message, location=tensor.decl.location, hint="write every element exactly once")
+
+
+def _covered(part: Part) -> Iterator[VerificationError]:
+    plan, a, dims = part.plan, part.plan.accesses, part.dims
+    if plan.bound.tensors[part.name].decl.space == "out":
+        yield from _written_once(part)
+    empty = part.count == 0
+    if not empty.any():
+        return
+    missing = part.cells.sums(empty, *part.boxes)
+    for row in part.rows[(missing > 0) & ~part.written][:1]:
+        reads = f"{part.name}{box(a.lo[row], a.hi[row], dims)} on rank {a.peer[row]}"
+        message = f"reads {reads}, parts of which nobody writes"
+        hint = "check the ranks and indices of the stage that fills it"
+        yield refuse(CoverageError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
+
+
+def _written_once(part: Part) -> Iterator[VerificationError]:
+    wrong = np.argwhere(part.count != 1)
+    if not len(wrong):
+        return
+    plan, cell = part.plan, wrong[0]
+    start = [int(edges[c]) for edges, c in zip(part.cells.edges, cell[1:], strict=True)]
+    times = int(part.count[tuple(cell)])
+    element = f"{part.name}[{', '.join(map(str, start))}] of rank {part.ranks[cell[0]]}"
+    hint = "every element of an output is written exactly once"
+    if times == 0:
+        decl = plan.bound.tensors[part.name].decl
+        yield CoverageError(f"{element} is never written", location=decl.location, hint=hint)
+        return
+    a, (low, high) = plan.accesses, part.boxes
+    inside = ((low <= cell) & (cell < high)).all(axis=1) & part.written
+    first, second = part.rows[inside][:2]
+    yield refuse(
+        CoverageError,
+        plan,
+        f"writes {element}, which is written {times} times",
+        task=int(a.task[second]),
+        statement=int(a.statement[second]),
+        related=int(a.statement[first]),
+        hint=hint,
+    )

@@ -1,0 +1,233 @@
+"""Rules 2 and 5: reads happen after the writes they need; no two unordered writes meet; only what peers can reach
+is written remotely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+
+from tilelink.errors import ExclusiveWriteError, OrderingError, VerificationError
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
+from tilelink.lowering.places import box
+from tilelink.planning.happens_before import BySignals, HappensBefore
+from tilelink.planning.plan import Plan
+from tilelink.verifier.cells import Cells, Part, of_tensors, parts, rank_by_rank
+from tilelink.verifier.in_place import onto_itself
+from tilelink.verifier.mismatched_signals import astray
+from tilelink.verifier.overlaps import pairs
+from tilelink.verifier.refusal import refuse, where
+from tilelink.verifier.threads import Threads
+
+
+def ordering(plan: Plan) -> Iterator[VerificationError]:
+    """Refusals of reads that nothing orders after a write of the same element by another task."""
+    order = Orders(plan)
+    yield from onto_itself(plan)
+    yield from _inputs_of_peers(plan)
+    yield from _unfinished_outputs(plan)
+    for part in parts(plan, ~of_tensors(plan, "in", "table")):
+        yield from rank_by_rank(part, lambda one: _check_reads(one, order))
+
+
+def exclusive_writes(plan: Plan) -> Iterator[VerificationError]:
+    """Refusals of unordered writes to one element, and of remote writes to what peers cannot reach."""
+    order, ranks = Orders(plan), _rank_of(plan, plan.accesses.task)
+    for part in parts(plan, plan.accesses.kind == WRITE):
+        yield from rank_by_rank(part, lambda one: _check_writes(one, order, ranks))
+
+
+class Orders:
+    """What is ordered in a plan, and what would be by any other schedule too."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.planned = HappensBefore(plan=plan)
+        self._plan = plan
+
+    @cached_property
+    def _signals(self) -> BySignals:
+        return BySignals(self._plan)
+
+    @cached_property
+    def threads(self) -> Threads:
+        """The programs as threads."""
+        return Threads(self._plan, self.planned)
+
+    def by_signals(self, first: Ints, second: Ints) -> np.ndarray:
+        """For each pair of rows of the plan's accesses, whether signals alone order them; cheap where none is."""
+        a = self._plan.accesses
+        if not len(first):
+            return np.zeros(0, bool)
+        return self._signals.before(a.task[first], a.position[first], a.task[second], a.position[second])
+
+    def unplanned(self, one: int, other: int) -> bool:
+        """Whether not even the plan orders two accesses."""
+        a = self._plan.accesses
+        pair, back = np.array([one, other]), np.array([other, one])
+        return not self.planned.before(a.task[pair], a.position[pair], a.task[back], a.position[back]).any()
+
+
+def _rank_of(plan: Plan, tasks: Ints) -> Ints:
+    ranks = np.array([rank for _, rank, _ in plan.lanes])
+    return ranks[plan.lane[tasks]]
+
+
+def _inputs_of_peers(plan: Plan) -> Iterator[VerificationError]:
+    """A peer's input is ready once that peer has entered the launch."""
+    a = plan.accesses
+    numbers = [t.number for t in plan.bound.tensors.values() if t.decl.space == "in"]
+    entry = np.array([k.needs_entry for k in plan.bound.kernels])
+    kernel = np.array([n for n, _, _ in plan.lanes])[plan.lane[a.task]]
+    far = np.isin(a.tensor, numbers) & (a.peer != _rank_of(plan, a.task)) & ~entry[kernel]
+    for row in np.flatnonzero(far)[:1]:
+        hint = "the kernel must wait for its peers' entry"
+        message = "reads a peer's input before that peer has entered"
+        yield refuse(OrderingError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
+
+
+def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
+    """What a peer writes into an output must be notified there, since the end of the launch waits for that."""
+    a, s = plan.accesses, plan.signals
+    outs = {t.number: t.name for t in plan.bound.tensors.values() if t.decl.space == "out"}
+    far = np.flatnonzero((a.kind == WRITE) & np.isin(a.tensor, list(outs)) & (a.peer != _rank_of(plan, a.task)))
+    if not len(far):
+        return
+    rows = np.flatnonzero(s.kind == NOTIFY)
+    ranks, count = plan.bound.ranks, len(plan.bound.tensors)
+    key = (s.task[rows] * ranks + s.peer[rows]) * count + plan.channel_tensors[s.channel[rows]]
+    last: dict[int, int] = {}
+    for k, position in zip(key.tolist(), s.position[rows].tolist(), strict=True):
+        last[k] = max(position, last.get(k, -1))
+    wanted = (a.task[far] * ranks + a.peer[far]) * count + a.tensor[far]
+    for row, k in zip(far, wanted.tolist(), strict=True):
+        if last.get(k, -1) < a.position[row]:
+            name = outs[int(a.tensor[row])]
+            message = f"writes {name} of rank {a.peer[row]}, which cannot know when its output is complete"
+            hint = f"notify the region of {name} @ that rank after the write"
+            task, statement = int(a.task[row]), int(a.statement[row])
+            yield refuse(OrderingError, plan, message, task=task, statement=statement, hint=hint)
+            return
+
+
+def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
+    """Every write is before or after the read, and those before it fill all of it.
+
+    Coverage has shown that somebody writes all of it: so a read with all its writes before it is filled.
+    """
+    plan, a = part.plan, part.plan.accesses
+    writes, reads = pairs(part, READ)
+    before = order.planned.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
+    rest = np.flatnonzero(~before)
+    after = order.by_signals(reads[rest], writes[rest])
+    for pair in rest[~after][:3]:
+        yield _refusal(plan, part.name, int(writes[pair]), int(reads[pair]), order)
+    late, first = np.unique(reads[rest[after]], return_index=True)
+    filling = np.flatnonzero(before & np.isin(reads, late))
+    filling = filling[np.argsort(reads[filling], kind="stable")]
+    bounds = np.searchsorted(reads[filling], late), np.searchsorted(reads[filling], late, side="right")
+    for read, pair, begin, end in zip(late, rest[after][first], *bounds, strict=True):
+        if not _filled(plan, int(read), writes[filling[begin:end]]):
+            yield _too_early(plan, part.name, int(writes[pair]), int(read))
+            return
+    yield from _without_barrier(plan, part.name, writes, reads, order)
+
+
+def _filled(plan: Plan, read: int, writes: Ints) -> bool:
+    """Whether the boxes of these writes together cover the box of a read."""
+    a = plan.accesses
+    shape = plan.bound.tensor_numbered(int(a.tensor[read])).shape
+    rows = np.append(writes, read)
+    lo, hi = a.lo[rows, : len(shape)], a.hi[rows, : len(shape)]
+    cells = Cells.between(lo, hi, shape)
+    low, high = cells.locate(lo, hi)
+    return not cells.sums(cells.paint(low[:-1], high[:-1], 1) == 0, low[-1:], high[-1:]).any()
+
+
+def _too_early(plan: Plan, name: str, write: int, read: int) -> VerificationError:
+    a, rank, dims = plan.accesses, plan.accesses.peer[read], len(plan.bound.tensors[name].shape)
+    one, other = (box(a.lo[access], a.hi[access], dims) for access in (read, write))
+    message = f"reads {name}{one} of rank {rank} before {where(plan, int(a.task[write]))} writes {name}{other}"
+    task, statement, related = int(a.task[read]), int(a.statement[read]), int(a.statement[write])
+    hint = f"read {name} after it is written"
+    if a.task[write] == a.task[read]:
+        hint += "; a round of a loop has a whole tile, or one element where its index is used as a number"
+    return refuse(OrderingError, plan, message, task=task, statement=statement, related=related, hint=hint)
+
+
+def _check_writes(part: Part, order: Orders, ranks: Ints) -> Iterator[VerificationError]:
+    """Of two writes of an element the program says which is the last one, not the schedule.
+
+    ranks: of who makes each access.
+    """
+    plan, a, name = part.plan, part.plan.accesses, part.name
+    far = part.every[ranks[part.every] != a.peer[part.every]]
+    if len(far) and not plan.bound.tensors[name].decl.symmetric:
+        message = f"writes {name} of rank {a.peer[far[0]]}, which is not symmetric"
+        hint = f"declare {name} symmetric"
+        task, statement = int(a.task[far[0]]), int(a.statement[far[0]])
+        yield refuse(ExclusiveWriteError, plan, message, task=task, statement=statement, hint=hint)
+    first, second = pairs(part, WRITE, same_task=True)
+    rest = np.flatnonzero((a.task[first] != a.task[second]) & ~order.by_signals(first, second))
+    later = order.by_signals(second[rest], first[rest])
+    for pair in rest[~later][:3]:
+        yield _refusal(plan, name, int(first[pair]), int(second[pair]), order)
+    yield from _without_barrier(plan, name, first, second, order)
+
+
+def _without_barrier(plan: Plan, name: str, writes: Ints, others: Ints, order: Orders) -> Iterator[VerificationError]:
+    """A refusal of a write and another access of an element, between which the threads of their program do not meet."""
+    a = plan.accesses
+    for pair in np.flatnonzero(order.threads.apart(writes, others))[:1]:
+        write, other = int(writes[pair]), int(others[pair])
+        does = "reads" if a.kind[other] == READ else "writes"
+        whose = "" if a.task[write] == a.task[other] else f", which {where(plan, int(a.task[write]))} writes"
+        message = f"{does} {name} of rank {a.peer[other]}{whose}, and no barrier is in between"
+        yield _of_pair(OrderingError, plan, message, write, other, "a pass is to place a program_barrier() there")
+
+
+def _refusal(plan: Plan, name: str, write: int, other: int, order: Orders) -> VerificationError:
+    rank = int(plan.accesses.peer[write])
+    what = "nothing" if order.unplanned(write, other) else "only the schedule"
+    also = f"which {where(plan, int(plan.accesses.task[write]))} also writes, and {what} orders the two"
+    if plan.accesses.kind[other] == READ:
+        return _unordered_read(plan, name, rank, write, other, also)
+    message = f"writes {name} of rank {rank}, {also}"
+    hint = "let one task write each element, or order the writes by a notify and a wait"
+    return _of_pair(ExclusiveWriteError, plan, message, write, other, hint)
+
+
+def _unordered_read(plan: Plan, name: str, rank: int, write: int, read: int, other: str) -> VerificationError:
+    """Says which signal misses, where the reader waits and the writer notifies already. other: of the write."""
+    a, dims = plan.accesses, len(plan.bound.tensors[name].shape)
+    missing = astray(plan, name, rank, write, read)
+    if (wait := missing.wait) is not None:
+        what = f"waits for {name}{wait} of rank {rank} and reads {name}{box(a.lo[read], a.hi[read], dims)}, {other}"
+        hint = "wait for the region that is read" + (", and notify it after the write" if missing.notify else "")
+        return _of_pair(OrderingError, plan, what, write, read, hint, related=wait.statement)
+    if (notify := missing.notify) is not None:
+        written = f"{name}{box(a.lo[write], a.hi[write], dims)}"
+        message = f"reads {name} of rank {rank}, {other}: the write is of {written}, "
+        message += f"the notify of {name}{notify} of rank {notify.rank}"
+        hint = "notify the region that is written, on the rank where it is written"
+        return _of_pair(OrderingError, plan, message, write, read, hint, related=notify.statement)
+    hint = f"notify the region of {name} on rank {rank} after the write and wait for it before the read"
+    return _of_pair(OrderingError, plan, f"reads {name} of rank {rank}, {other}", write, read, hint)
+
+
+def _of_pair(
+    kind: type[VerificationError],
+    plan: Plan,
+    message: str,
+    write: int,
+    other: int,
+    hint: str,
+    *,
+    related: int | None = None,
+) -> VerificationError:
+    """A refusal of an access and the write that it meets; `related`: another statement to be seen than that write."""
+    a = plan.accesses
+    seen = int(a.statement[write]) if related is None else related
+    task, statement = int(a.task[other]), int(a.statement[other])
+    return refuse(kind, plan, message, task=task, statement=statement, related=seen, hint=hint)

@@ -1,0 +1,108 @@
+"""Which accesses of a tensor meet: pairs of a write and another access that have an element in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tilelink.lowering.columns import Ints, expand
+from tilelink.lowering.enumerate import READ
+from tilelink.verifier.cells import Part
+
+MOST_CELLS = 2**22
+"""Cells of boxes that are looked at together: what bounds the memory that this takes."""
+
+
+def pairs(part: Part, kind: int, *, same_task: bool = False) -> tuple[Ints, Ints]:
+    """(write, other) rows of plan.accesses that overlap; others are of `kind`.
+
+    Two writes belong to different tasks, unless those of the same task are asked for too.
+    """
+    a, rows = part.plan.accesses, part.rows
+    writes = np.flatnonzero(part.written)
+    if not len(writes) or (kind == READ and len(writes) == len(rows)):
+        return rows[:0], rows[:0]
+    low, high = part.boxes
+    crowd = part.count > 1
+    crowded = writes[:0]
+    if crowd.any():
+        crowded = writes[part.cells.sums(crowd, low[writes], high[writes]) > 0]
+    others = np.flatnonzero(a.kind[rows] == kind) if kind == READ else crowded
+    if not len(others):
+        return rows[:0], rows[:0]
+    (first_low, first_high), group = _different(low[others], high[others], part.count.shape)
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(len(first_low) + 1))
+    where, owners = _owners(part, writes, first_low, first_high)
+    if len(crowded):
+        also, who = _crowds(part, crowd, crowded, first_low, first_high)
+        where, owners = np.concatenate([where, also]), np.concatenate([owners, who])
+        by_box = np.argsort(where, kind="stable")
+        where, owners = where[by_box], owners[by_box]
+    source, at = expand(starts[where][:, None], starts[where + 1][:, None], (len(others),))
+    first, second = rows[owners[source]], rows[others[order[at]]]
+    if kind == READ:
+        return first, second
+    apart = (first != second) if same_task else (a.task[first] != a.task[second])
+    return first[apart], second[apart]
+
+
+def _different(low: Ints, high: Ints, shape: tuple[int, ...]) -> tuple[tuple[Ints, Ints], Ints]:
+    """The different ones of boxes, in order, and which of them each box is."""
+    key = np.zeros(len(low), np.int64)
+    for column, size in zip((*low.T, *high.T), (*shape, *(n + 1 for n in shape)), strict=True):
+        key = key * size + column
+    _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    return (low[first], high[first]), group.ravel()
+
+
+def _owners(part: Part, writes: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """(box, who), in this order, for each of the boxes [low, high) of cells and all who alone own one of its cells."""
+    own_low, own_high = part.boxes
+    owner = part.cells.paint(own_low[writes], own_high[writes], writes).reshape(-1)
+    alone = part.count.reshape(-1) == 1
+    found: list[Ints] = []
+    for some in _portions(np.prod(high - low, axis=1)):
+        source, cell = expand(low[some], high[some], part.count.shape)
+        mine = alone[cell]
+        found.append(np.unique(some[source[mine]] * len(part.rows) + owner[cell[mine]]))
+    keys = np.concatenate(found)
+    return keys // len(part.rows), keys % len(part.rows)
+
+
+def _crowds(part: Part, crowd: np.ndarray, crowded: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """(box, who), in this order, for each of the boxes and all who write, with others, a cell and have one of the box.
+
+    Found cell by cell, or where they share too many cells, by looking at all of a rank.
+    """
+    own_low, own_high = part.boxes[0][crowded], part.boxes[1][crowded]
+    touching = np.flatnonzero(part.cells.sums(crowd, low, high))
+    by_cell = part.cells.sums(np.where(crowd, part.count, 0), low[touching], high[touching])
+    begin, end = (np.searchsorted(own_low[:, 0], low[touching, 0], side=side) for side in ("left", "right"))
+    found: list[Ints] = []
+    if int(by_cell.sum()) > int((end - begin).sum()):
+        for some in _portions(end - begin):
+            source, who = expand(begin[some][:, None], end[some][:, None], (len(crowded),))
+            box = touching[some[source]]
+            meet = ((own_low[who] < high[box]) & (low[box] < own_high[who])).all(axis=1)
+            found.append(box[meet] * len(crowded) + who[meet])
+    else:
+        source, cell = expand(own_low, own_high, crowd.shape)
+        order = np.argsort(cell, kind="stable")
+        by, cell = source[order], cell[order]
+        for some in _portions(by_cell):
+            source, where = expand(low[touching[some]], high[touching[some]], crowd.shape)
+            busy = crowd.reshape(-1)[where]
+            box, where = touching[some[source[busy]]], where[busy]
+            first, last = (np.searchsorted(cell, where, side=side) for side in ("left", "right"))
+            source, at = expand(first[:, None], last[:, None], (len(by),))
+            found.append(np.unique(box[source] * len(crowded) + by[at]))
+    keys = np.concatenate(found) if found else crowded[:0]
+    return keys // len(crowded), crowded[keys % len(crowded)]
+
+
+def _portions(sizes: Ints) -> Iterator[Ints]:
+    """The numbers of some things, in portions that are not too large together."""
+    total = np.cumsum(sizes)
+    yield from np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(total // MOST_CELLS)) + 1)

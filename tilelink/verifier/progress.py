@@ -1,0 +1,267 @@
+"""Rule 4: no cyclic wait, given in-order dispatch of tiles and the programs that are resident together.
+
+Notifies only ever add, so running every lane as far as it goes reaches the same end whatever the interleaving; what
+is left then is a deadlock. When the kernels' programs do not all fit on the machine, which kernel gets its programs
+first is open. Programs that wait can fill a rank only if there are as many of them as it holds: else nothing is left
+to chance. If they all belong to one stream, it is worst that this stream comes first. Otherwise a priority of streams
+that ends in a deadlock is looked for, and the plan is refused even if there is none: programs may start in any mixture.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import islice, permutations
+
+import numpy as np
+
+from tilelink.errors import ProgressError, VerificationError
+from tilelink.ir.program import Notify
+from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import WAIT
+from tilelink.planning.plan import Plan
+from tilelink.verifier.refusal import refuse, where
+
+MOST_ORDERS = 24
+"""Priorities of streams whose programs wait that are tried, at most."""
+
+
+def progress(plan: Plan) -> Iterator[VerificationError]:
+    """A refusal for the first stream priority that ends in a deadlock, or where no priority is the worst."""
+    scripts = _scripts(plan)
+    streams = list(dict.fromkeys(k.stream for k in plan.bound.kernels if not k.on_copy_engine))
+    waiting = _waiting_programs(plan)
+    slots = plan.bound.target.slots
+    full = _programs(plan) > slots and max(map(sum, (w.values() for w in waiting)), default=0) >= slots
+    blocking = [s for s in streams if any(own.get(s) for own in waiting)]
+    rest = [s for s in streams if s not in blocking]
+    # Of several blocking streams all orders would only make the refusal below a more telling one.
+    first = islice(permutations(blocking), MOST_ORDERS) if full else [blocking]
+    for priority in ((*some, *rest) for some in first):
+        run = _Run(plan, scripts, priority, plan.bound.target.slots if full else len(plan.lanes))
+        run.go()
+        if run.blocked:
+            yield _refusal(plan, run, priority if full else None)
+            return
+    if full and len(blocking) > 1:
+        message = f"programs of {', '.join(sorted(blocking))} wait for one another, and {slots} fit a rank"
+        yield ProgressError(message, hint="give the kernels fewer programs, so that all are resident")
+
+
+def _programs(plan: Plan) -> int:
+    """Programs of a rank that are to run at the same time, those that share an SM as one."""
+    largest: dict[str, int] = {}
+    for kernel in plan.bound.kernels:
+        if not kernel.on_copy_engine:
+            largest[kernel.stream] = max(kernel.blocks, largest.get(kernel.stream, 0))
+    return sum(largest.values())
+
+
+def _waiting_programs(plan: Plan) -> list[dict[str, int]]:
+    """Per rank and stream the most programs of one kernel that wait for anything, those that share an SM as one."""
+    lanes = np.unique(plan.lane[plan.signals.task[plan.signals.kind == WAIT]]).tolist()
+    waiting = {_block(plan, plan.lanes[lane]) for lane in lanes}
+    count = Counter((number, rank) for number, rank, _ in waiting)
+    result: list[dict[str, int]] = [{} for _ in range(plan.bound.ranks)]
+    for (number, rank), programs in count.items():
+        kernel = plan.bound.kernels[number]
+        if not kernel.on_copy_engine:
+            result[rank][kernel.stream] = max(programs, result[rank].get(kernel.stream, 0))
+    return result
+
+
+def _block(plan: Plan, lane: tuple[int, int, int]) -> tuple[int, int, int]:
+    """(kernel, rank, block of threads) of a lane, (kernel, rank, program): some programs share one, and so a slot."""
+    number, rank, program = lane
+    return number, rank, program // plan.bound.kernels[number].lanes
+
+
+def _scripts(plan: Plan) -> list[Ints]:
+    """lane -> rows of plan.signals in the order the lane meets them."""
+    s = plan.signals
+    lane = plan.lane[s.task]
+    order = np.lexsort((plan.signal_places, lane))
+    bounds = np.searchsorted(lane[order], np.arange(len(plan.lanes) + 1))
+    return [order[bounds[i] : bounds[i + 1]] for i in range(len(plan.lanes))]
+
+
+class _Run:
+    """One greedy execution."""
+
+    def __init__(self, plan: Plan, scripts: list[Ints], priority: tuple[str, ...], slots: int) -> None:
+        self.plan = plan
+        s = plan.signals
+        self.is_wait: list[bool] = (s.kind == WAIT).tolist()
+        self.key: list[int] = plan.counters.tolist()
+        self.scripts = [script.tolist() for script in scripts]
+        self.cursor = [0] * len(scripts)
+        grids = [plan.thresholds[k].reshape(plan.bound.ranks, -1) for k in plan.bound.channels]
+        self.need: list[int] = np.concatenate(grids, axis=1).ravel().tolist() if grids else []
+        self.count = [0] * len(self.need)
+        self.sleepers: dict[int, list[int]] = {}
+        self.ready: deque[int] = deque()
+        self.free = [slots] * plan.bound.ranks
+        self.blocks = [_block(plan, lane) for lane in plan.lanes]
+        self.running: dict[tuple[int, int, int], int] = {}
+        """Blocks of threads that have a slot -> their programs that have not ended."""
+        self.pending: list[list[deque[int]]] = self._pending(priority)
+        self.unfinished = self._kernel_sizes()
+        self.turn: dict[tuple[str, int], int] = {}
+        """(stream, rank) -> how many of its kernels are known to have ended."""
+
+    def _pending(self, priority: tuple[str, ...]) -> list[list[deque[int]]]:
+        """Per rank and stream the lanes that still need a slot, in the order in which they would get one."""
+        kernels = self.plan.bound.kernels
+        level = {stream: n for n, stream in enumerate(("copy", *priority))}
+        waiting = [[deque[int]() for _ in level] for _ in range(self.plan.bound.ranks)]
+        for lane in sorted(range(len(self.plan.lanes)), key=lambda lane: kernels[self.plan.lanes[lane][0]].position):
+            number, rank, _ = self.plan.lanes[lane]
+            waiting[rank][level[kernels[number].stream]].append(lane)
+        return waiting
+
+    def _kernel_sizes(self) -> dict[tuple[int, int], int]:
+        return {(n, r): k.programs for n, k in enumerate(self.plan.bound.kernels) for r in range(self.plan.bound.ranks)}
+
+    def go(self) -> None:
+        for rank in range(self.plan.bound.ranks):
+            self._admit(rank)
+        while self.ready:
+            self._advance(self.ready.popleft())
+
+    @property
+    def blocked(self) -> list[int]:
+        """Lanes that never finished."""
+        asleep = [lane for lanes in self.sleepers.values() for lane in lanes]
+        return asleep or [lane for streams in self.pending for waiting in streams for lane in waiting]
+
+    @cached_property
+    def _by_stream(self) -> dict[str, list[int]]:
+        """The numbers of each stream's kernels, in order."""
+        kernels = self.plan.bound.kernels
+        numbers = sorted(range(len(kernels)), key=lambda number: kernels[number].position)
+        return {k.stream: [n for n in numbers if kernels[n].stream == k.stream] for k in kernels if not k.position}
+
+    def _started(self, lane: int) -> bool:
+        """Whether the kernels before this one on its stream are done."""
+        number, rank, _ = self.plan.lanes[lane]
+        kernel = self.plan.bound.kernels[number]
+        order, done = self._by_stream[kernel.stream], self.turn.get((kernel.stream, rank), 0)
+        while done < kernel.position and not self.unfinished[order[done], rank]:
+            done += 1
+        self.turn[kernel.stream, rank] = done
+        return done >= kernel.position
+
+    def _admit(self, rank: int) -> None:
+        for waiting in self.pending[rank]:
+            later: list[int] = []
+            while waiting and self._started(waiting[0]):
+                lane = waiting.popleft()
+                block = self.blocks[lane]
+                free = self.plan.bound.kernels[block[0]].on_copy_engine or block in self.running
+                if free or self.free[rank] > 0:
+                    self.free[rank] -= 0 if free else 1
+                    self.running.setdefault(block, self.plan.bound.kernels[block[0]].lanes)
+                    self.ready.append(lane)
+                else:
+                    later.append(lane)
+            waiting.extendleft(reversed(later))
+
+    def _advance(self, lane: int) -> None:
+        script, at = self.scripts[lane], self.cursor[lane]
+        keys, is_wait, count, need, sleepers = self.key, self.is_wait, self.count, self.need, self.sleepers
+        for row in islice(script, at, None):
+            key = keys[row]
+            if is_wait[row]:
+                if count[key] < need[key]:
+                    self.cursor[lane] = at
+                    sleepers.setdefault(key, []).append(lane)
+                    return
+            else:
+                count[key] += 1
+                if key in sleepers and count[key] >= need[key]:
+                    self.ready.extend(sleepers.pop(key))
+            at += 1
+        self.cursor[lane] = at
+        number, rank, _ = block = self.blocks[lane]
+        self.unfinished[number, rank] -= 1
+        self.running[block] -= 1
+        if not self.running[block] and not self.plan.bound.kernels[number].on_copy_engine:
+            self.free[rank] += 1
+        self._admit(rank)
+
+
+def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> VerificationError:
+    asleep = [lane for lanes in run.sleepers.values() for lane in lanes]
+    if not asleep:
+        return ProgressError("kernels wait for programs that never end", hint="give each stage fewer programs")
+    rows = [run.scripts[lane][run.cursor[lane]] for lane in sorted(asleep)]
+    s = plan.signals
+    first = rows[0]
+    tensor, kind, cell = plan.channel_name(int(s.channel[first]))
+    others = "; ".join(
+        f"{where(plan, int(s.task[r]))} waits for {plan.channel_name(int(s.channel[r]))[0]}" for r in rows[1:4]
+    )
+    who, hint = _missing(plan, run, int(first))
+    message = f"waits for ever for {tensor} channel {list(cell)} ({kind} signals){who}" + (
+        f"; {others}" if others else ""
+    )
+    if priority is not None:
+        hint = f"{plan.bound.target.slots} programs fit a rank; give the kernels fewer, so that all are resident"
+    return refuse(ProgressError, plan, message, task=int(s.task[first]), statement=int(s.statement[first]), hint=hint)
+
+
+def _refilled(plan: Plan, rows: list[int]) -> tuple[int, int] | None:
+    """Two notifies of a channel, rows of plan.signals, for two steps of an index that are in one region: `l % 2`, say.
+
+    So has a buffer that is used several times: a step would have to wait for its own notify alone.
+    """
+    seen: dict[tuple[int, ...], tuple[int, dict[str, int]]] = {}
+    for row in rows[:SEEN]:
+        task, statement = int(plan.signals.task[row]), int(plan.signals.statement[row])
+        stage, node = plan.statements[statement]
+        if not isinstance(node, Notify):
+            continue
+        rank, indices = plan.task_name(task)[1], plan.tile_indices(task)
+        env = Env(rank=rank, ranks=plan.bound.ranks, params={}, indices=indices)
+        try:
+            spans = plan.bound.tile_map(stage, node.region).spans
+            begin = tuple(int(evaluate(span.start, env)) for span in spans)
+        except (KeyError, TypeError):  # it depends on a loop or on a table
+            continue
+        first, others = seen.setdefault((statement, rank, *begin), (row, indices))
+        named = {e.name for c in node.region.coords if isinstance(c, Scalar) for e in walk(c) if isinstance(e, Index)}
+        if any(others[name] != indices[name] for name in named & indices.keys()):
+            return first, row
+    return None
+
+
+SEEN = 256
+"""Notifies of a channel that are looked at, at most."""
+ORDER = "change the order of tiles so that what is waited for comes earlier, or the channel so that it needs less"
+
+
+def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
+    """Who has not notified what a row of plan.signals waits for, and what to do."""
+    s = plan.signals
+    rows = [row for row in np.flatnonzero(s.kind != WAIT).tolist() if run.key[row] == run.key[wait]]
+    if (again := _refilled(plan, rows)) is not None:
+        first, second = (where(plan, int(s.task[row])) for row in again)
+        tensor = plan.channel_name(int(s.channel[wait]))[0]
+        who = f", which is notified again and again in a launch, by {first} and by {second}, and the wait is for all"
+        return (
+            who,
+            f"give {tensor} a dimension over these steps, and tiles of one step: then each has a channel of its own",
+        )
+    late = [row for row in rows if row in run.scripts[lane := int(plan.lane[s.task[row]])][run.cursor[lane] :]]
+    if not late:
+        return "", ORDER
+    own = next((row for row in late if s.task[row] == s.task[wait]), None)
+    if own is not None:
+        hint = "give it smaller tiles along what it waits for, or notify before the wait"
+        return ", which the same tile notifies later", hint
+    behind = next((row for row in late if plan.lane[s.task[row]] == plan.lane[s.task[wait]]), None)
+    if behind is not None:
+        return f", which {where(plan, int(s.task[behind]))} notifies, behind it in the same program", ORDER
+    return f", which {where(plan, int(s.task[late[0]]))} has not notified", ORDER

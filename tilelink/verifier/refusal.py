@@ -1,0 +1,42 @@
+"""Refusals that name the rank, the stage, the tile and both places in the source."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from tilelink.errors import Location, VerificationError
+from tilelink.ir.program import Notify, Statement, Wait
+from tilelink.planning.plan import Plan
+
+Refusal = TypeVar("Refusal", bound=VerificationError)
+
+
+def where(plan: Plan, task: int) -> str:
+    """`rank 1, gemm tile (s=0, i=2)`."""
+    stage, rank, _ = plan.task_name(task)
+    indices = ", ".join(f"{name}={value}" for name, value in plan.tile_indices(task).items())
+    return f"rank {rank}, {stage} tile ({indices})"
+
+
+def place(plan: Plan, statement: int) -> Location | None:
+    """Where a statement (by its number in the plan) stands."""
+    found: Statement = plan.statements[statement][1]
+    if isinstance(found, Wait | Notify):
+        return found.region.location or found.location
+    return found.location
+
+
+def refuse(
+    kind: type[Refusal],
+    plan: Plan,
+    message: str,
+    *,
+    task: int,
+    statement: int,
+    related: int | None = None,
+    hint: str,
+) -> Refusal:
+    """An error of a rule about a statement of a task."""
+    text = f"{where(plan, task)}: {message}"
+    other = place(plan, related) if related is not None else None
+    return kind(text, location=place(plan, statement), related=other, hint=hint)

@@ -1,0 +1,213 @@
+"""Rule 6: a later launch cannot overwrite what an earlier one still reads, or count its signals for it.
+
+Launch e + B uses the buffer of launch e again. Two waits keep a rank from starting it too early: of a kernel, until
+every peer has finished launch e + B - lag, and of a launch whose inputs peers may read, until they have finished the
+launch that used these inputs' buffer. Who has waited for its peers' entry knows that they have finished all launches
+before. Without a wait that reaches far enough the program's own signals must keep ranks together: if the end of every
+launch on r happens after the start of that launch on q, r is at most one launch ahead of q; and what happens after the
+start of a launch on q finds all earlier launches of q finished.
+
+What the runtime owes this rule:
+
+* The end of a launch comes after its kernels and after the notifies of its outputs that peers write, and nobody hears
+  of it before these outputs have been copied out of their buffers. A launch of a GPU that ends by itself, before that
+  copy, is one whose first kernel waits for all ranks' entry; a rank enters its next launch behind the copy.
+* Launch e uses buffer (e - 1) % B. A replay of a CUDA graph can only use the buffers of its capture. So it skips
+  launches until it is their turn, and as many behind it as leave the turn as it was: they count as finished, and their
+  signals as arrived. Waits for finished launches mean what they did. But signals that nobody sent keep nobody together:
+  where launches may be skipped and `reuse_wait off` left waits out, the kernels before and behind a captured launch
+  wait until peers have finished all launches before the next one (LAG 1 in `runtime/cuda/offline.py`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tilelink.errors import ReuseError, VerificationError
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
+from tilelink.planning.happens_before import HappensBefore
+from tilelink.planning.plan import Plan
+from tilelink.verifier.cells import of_tensors, parts
+from tilelink.verifier.overlaps import pairs
+from tilelink.verifier.refusal import refuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Meeting:
+    """The events of a rank's kernel that touch memory which `others` touch too, in the buffers of one tensor."""
+
+    kernel: int
+    rank: int
+    others: frozenset[int]
+    tensor: int
+    tasks: Ints
+    positions: Ints
+    statement: int
+
+
+def reuse(plan: Plan) -> Iterator[VerificationError]:
+    """Refusals of accesses to a peer that can run into an earlier launch of it."""
+    staged = [t.slots for t in plan.bound.tensors.values() if t.decl.space == "in" and t.decl.symmetric]
+    asked = np.zeros((len(plan.bound.kernels), len(plan.bound.tensors)), bool)
+    for tensor in plan.bound.tensors.values():
+        for number, kernel in enumerate(plan.bound.kernels):
+            waits = [*staged, kernel.reuse_lag] if kernel.reuse_lag else staged
+            asked[number, tensor.number] = not (kernel.needs_entry or (waits and min(waits) <= tensor.slots))
+    if not asked.any():
+        return
+    apart = _Apart(plan)
+    for meeting in _meetings(plan, asked):
+        tensor = plan.bound.tensor_numbered(meeting.tensor)
+        behind = [q for q in sorted(meeting.others) if not apart.finished(meeting, q, tensor.slots)]
+        if behind:
+            message = f"touches {tensor.name} with rank {behind[0]}, which may still be {tensor.slots} launches behind"
+            hint = f"drop `reuse_wait off`, or give {tensor.name} more buffers"
+            yield refuse(ReuseError, plan, message, task=int(meeting.tasks[0]), statement=meeting.statement, hint=hint)
+            return
+
+
+def _meetings(plan: Plan, asked: np.ndarray) -> Iterator[_Meeting]:
+    """Who touches a peer's memory, then who touches the own memory that a peer may be late for.
+
+    asked: [kernels, tensors], whether no wait of the kernel answers for the tensor.
+    """
+    a, s = plan.accesses, plan.signals
+    kernel = np.array([n for n, _, _ in plan.lanes])
+    rank = np.array([r for _, r, _ in plan.lanes])
+    notify = s.kind == NOTIFY
+    task = np.concatenate([a.task, s.task[notify]])
+    position = np.concatenate([a.position, s.position[notify]])
+    peer = np.concatenate([a.peer, s.peer[notify]])
+    tensor = np.concatenate([a.tensor, plan.channel_tensors[s.channel[notify]]])
+    statement = np.concatenate([a.statement, s.statement[notify]])
+    own = rank[plan.lane[task]]
+    rows = np.stack([kernel[plan.lane[task]], own, peer, tensor], axis=1)
+    far = np.flatnonzero((own != peer) & asked[rows[:, 0], tensor])
+    partners = _partners(plan, own[: len(a.task)]) if len(far) else {}
+    keys, first, group = np.unique(rows[far], axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(group.ravel(), kind="stable")
+    bounds = np.searchsorted(group.ravel()[order], np.arange(len(keys) + 1))
+    for n, (number, here, there, which) in enumerate(keys.tolist()):
+        mine = far[order[bounds[n] : bounds[n + 1]]]
+        yield _Meeting(
+            kernel=number,
+            rank=here,
+            others=(partners.get((which, there, here), frozenset()) | {there}) - {here},
+            tensor=which,
+            tasks=task[mine],
+            positions=position[mine],
+            statement=int(statement[far[first[n]]]),
+        )
+    yield from _own_memory(plan, asked, kernel[plan.lane[a.task]], own[: len(a.task)])
+
+
+def _partners(plan: Plan, own: Ints) -> Mapping[tuple[int, int, int], frozenset[int]]:
+    """(tensor, rank it lies on, rank that touches it) -> the ranks whose accesses do not go with its own."""
+    a = plan.accesses
+    shared = [t.number for t in plan.bound.tensors.values() if t.decl.symmetric]
+    rows = np.stack([a.tensor, a.peer, own, a.kind], axis=1)[np.isin(a.tensor, shared)]
+    kinds: dict[tuple[int, int], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for tensor, owner, who, kind in np.unique(rows, axis=0).tolist():
+        kinds[tensor, owner][who].add(kind)
+    return {
+        (*memory, who): frozenset(q for q, theirs in touch.items() if q != who and WRITE in mine | theirs)
+        for memory, touch in kinds.items()
+        for who, mine in touch.items()
+    }
+
+
+def _own_memory(plan: Plan, asked: np.ndarray, kernel: Ints, own: Ints) -> Iterator[_Meeting]:
+    """Writes of own memory that a peer reads, or writes without the launch's end waiting for it."""
+    a = plan.accesses
+    order = HappensBefore(plan=plan)
+    writes = (a.kind == WRITE) & (own == a.peer) & asked[kernel, a.tensor]
+    shared = np.intersect1d(a.tensor[writes], a.tensor[own != a.peer])  # nobody else is late for what is one's own
+    for part in parts(plan, np.isin(a.tensor, shared) & ~of_tensors(plan, "in")):
+        number = plan.bound.tensors[part.name].number
+        first, second = pairs(part, WRITE)
+        far = (own[first] != a.peer[first]) & writes[second]
+        first, second = first[far], second[far]
+        known = order.before(a.task[first], a.position[first], a.task[second], a.position[second])
+        first, second = first[~known], second[~known]
+        begins = np.searchsorted(a.peer[part.every], part.ranks)
+        for owner, rows in zip(part.ranks.tolist(), np.split(part.every, begins[1:]), strict=True):
+            mine = rows[writes[rows]]
+            late = {q: mine for q in np.unique(own[rows[a.kind[rows] == READ]]).tolist() if q != owner}
+            here = a.peer[first] == owner
+            for q, before in zip(own[first[here]].tolist(), second[here], strict=True):
+                late[q] = np.append(late.get(q, mine[:0]), before)
+            for q, events in late.items():
+                yield from _by_kernel(plan, kernel, owner, q, number, events)
+
+
+def _by_kernel(plan: Plan, kernel: Ints, owner: int, other: int, tensor: int, rows: Ints) -> Iterator[_Meeting]:
+    a = plan.accesses
+    for number in np.unique(kernel[rows]).tolist():
+        mine = rows[kernel[rows] == number]
+        yield _Meeting(
+            kernel=number,
+            rank=owner,
+            others=frozenset({other}),
+            tensor=tensor,
+            tasks=a.task[mine],
+            positions=a.position[mine],
+            statement=int(a.statement[mine[0]]),
+        )
+
+
+class _Apart:
+    """How far apart the program's own signals let ranks be."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.order = HappensBefore(plan=plan)
+
+    def finished(self, meeting: _Meeting, other: int, slots: int) -> bool:
+        """Whether `other` surely has finished the launch whose buffer these events use again."""
+        if np.linalg.matrix_power(self.together, slots - 1)[meeting.rank, other] > 0:
+            return True
+        key = self.order.key(meeting.tasks, meeting.positions)
+        after = [self.started[other].get(int(lane), None) for lane in self.plan.lane[meeting.tasks]]
+        return all(place is not None and place < at for place, at in zip(after, key.tolist(), strict=True))
+
+    @cached_property
+    def started(self) -> list[dict[int, int]]:
+        """rank -> lane -> the earliest place in it that comes after the rank's start of the launch."""
+        result: list[dict[int, int]] = [{} for _ in range(self.plan.bound.ranks)]
+        for lane, (_, rank, _) in enumerate(self.plan.lanes):
+            for other, place in self.order.reach(lane, -1).items():
+                result[rank][other] = min(place, result[rank].get(other, place))
+        return result
+
+    @cached_property
+    def together(self) -> np.ndarray:
+        """[r, q]: the start of a launch on q happens before its end on r."""
+        result = np.eye(self.plan.bound.ranks, dtype=np.int64)
+        for q, reached in enumerate(self.started):
+            for lane in reached:
+                result[self.plan.lanes[lane][1], q] = 1
+            for lane, place, r in self.last_notifies:
+                result[r, q] |= reached.get(lane, place) < place
+        return result
+
+    @cached_property
+    def last_notifies(self) -> list[tuple[int, int, int]]:
+        """(lane, its last place, rank): who notifies what the end of a launch on that rank waits for."""
+        s = self.plan.signals
+        awaited = np.zeros(max(self.plan.channels, 1), bool)
+        for (tensor, kind), grid in self.plan.bound.channels.items():
+            decl = self.plan.bound.tensors[tensor].decl
+            base = self.plan.channel_base[tensor, kind]
+            awaited[base : base + grid.count] = decl.space == "out" and decl.symmetric
+        rows = np.flatnonzero((s.kind == NOTIFY) & awaited[s.channel])
+        last: dict[tuple[int, int], int] = {}
+        lanes, places = self.plan.lane[s.task[rows]], self.order.key(s.task[rows], s.position[rows])
+        for lane, place, rank in zip(lanes.tolist(), places.tolist(), s.peer[rows].tolist(), strict=True):
+            last[lane, rank] = max(place, last.get((lane, rank), place))
+        return [(lane, place, rank) for (lane, rank), place in last.items()]

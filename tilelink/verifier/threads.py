@@ -1,0 +1,79 @@
+"""Whether the threads of a program meet between two of its accesses: its order of tiles and statements is not theirs.
+
+Threads meet at barriers and at waits. A statement that loads and stores one element does both in one thread, unless it
+mixes elements; what it stores twice it stores twice in one thread.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.ir.visitor import mixes, value_of
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import WAIT
+from tilelink.planning.happens_before import HappensBefore
+from tilelink.planning.plan import Plan
+
+Bools = NDArray[np.bool_]
+
+
+class Threads:
+    """The programs of a plan as threads."""
+
+    def __init__(self, plan: Plan, order: HappensBefore) -> None:
+        self._plan, self._order = plan, order
+
+    def apart(self, first: Ints, second: Ints) -> Bools:
+        """For each pair of rows of the plan's accesses, whether one program makes both and its threads do not meet."""
+        a, lane = self._plan.accesses, self._plan.lane
+        if not self._plan.bound.many_threads:
+            return np.zeros(len(first), bool)
+        found = (lane[a.task[first]] == lane[a.task[second]]) & self._many[lane[a.task[first]]]
+        rows = np.flatnonzero(found)
+        found[rows] = self._meetings[first[rows]] == self._meetings[second[rows]]
+        rows = np.flatnonzero(found)
+        return found & ~self._one_thread(first, second, rows)
+
+    def _one_thread(self, first: Ints, second: Ints, rows: Ints) -> Bools:
+        """Which of some pairs one execution of a statement makes in one thread."""
+        a = self._plan.accesses
+        result = np.zeros(len(first), bool)
+        same = (a.task[first[rows]] == a.task[second[rows]]) & (a.statement[first[rows]] == a.statement[second[rows]])
+        same &= np.abs(a.position[first[rows]] - a.position[second[rows]]) <= 1
+        stores = a.kind[first[rows]] == a.kind[second[rows]]
+        result[rows] = same & (stores | ~self._mixing[a.statement[first[rows]]])
+        return result
+
+    @cached_property
+    def _many(self) -> Bools:
+        """lane -> whether it is a program of several threads."""
+        kernels = self._plan.bound.kernels
+        return np.array([not kernels[number].on_copy_engine for number, _, _ in self._plan.lanes], bool)
+
+    @cached_property
+    def _mixing(self) -> Bools:
+        """statement -> whether elements of its value may come of elements at other places."""
+        found = [value_of(statement) for _, statement in self._plan.statements]
+        return np.array([value is not None and mixes(value) for value in found], bool)
+
+    @cached_property
+    def _meetings(self) -> Ints:
+        """access -> how many meetings of its program's threads come before it."""
+        plan, a, s = self._plan, self._plan.accesses, self._plan.signals
+        waits = np.flatnonzero(s.kind == WAIT)
+        task = np.concatenate([s.task[waits], plan.barriers.task])
+        position = np.concatenate([s.position[waits], plan.barriers.position])
+        lanes, keys = plan.lane[task], self._order.key(task, position)
+        order = np.lexsort((keys, lanes))
+        lanes, keys = lanes[order], keys[order]
+        own, key = plan.lane[a.task], self._order.key(a.task, a.position)
+        # both are sorted by lane, then by place: merge them, and count the meetings up to each access
+        merged = np.lexsort((np.r_[np.zeros(len(keys)), np.ones(len(key))], np.r_[keys, key], np.r_[lanes, own]))
+        meets = merged < len(keys)
+        before = np.cumsum(meets)
+        result = np.zeros(len(key), np.int64)
+        result[merged[~meets] - len(keys)] = before[~meets]
+        return result
