@@ -280,7 +280,7 @@ class EmitError(TileLinkError):
 class RankError(TileLinkError):
     """A rank failed while running; carries the rank's own traceback in the message.
 
-    rank, stream, program: the lane that failed; None where the runtime has one program a rank.
+    rank, stream, program: the process that failed; None where the runtime has one program a rank.
     details: the traceback's text, empty where a signal killed the process.
     """
 
@@ -305,7 +305,7 @@ class CallError(RankError):
     """A function that a program calls (`call module.function(...)`) failed on a rank.
 
     location: the function's line that failed, None for a call that did not fit the function. rank, stream, program:
-    the lane. details: the whole traceback, which is no part of the message; on CPU ranks it is the error's cause too.
+    the process. details: the whole traceback, no part of the message; on CPU ranks it is the error's cause too.
     """
 
     def __init__(

@@ -64,17 +64,17 @@ BODIES = {
          "if rank == 1:", "    v = v + dot(c[i, :], w[:, :].T)", "y[i, :] = v"],
         ["v = v + dot(c[i, :], w[:, :].T)"],
     ),
-    "a part of each round": (
+    "a part of each iteration": (
         ["for (s: ranks):", "    h[s, i, :] = x[i, :]", "acc = zeros(f32)", "for (s: ranks):",
          "    acc += dot(h[s, i, :], w[:, :].T)", "y[i, :] = acc"],
         ["for (s: ranks):"],
     ),
-    "a part of each round, from the own one on": (
+    "a part of each iteration, from the own one on": (
         ["for (s: ranks):", "    h[s + rank, i, :] = x[i, :]", "acc = zeros(f32)", "for (s: ranks):",
          "    acc += dot(h[s + rank, i, :], w[:, :].T)", "y[i, :] = acc"],
         ["for (s: ranks):"],
     ),
-    "the round before": (
+    "the iteration before": (
         ["acc = zeros(f32)", "for (s: ranks):", "    c[i, :] = x[i, :] * (s + 1)", "    acc += dot(c[i, :], w[:, :].T)",
          "y[i, :] = acc"],
         ["c[i, :] = x[i, :] * (s + 1)", "acc = acc + dot(c[i, :], w[:, :].T)"],
@@ -91,7 +91,7 @@ BODIES = {
          "v = dot(h[1, i, :], w[:, :].T)", "y[i, :] = v"],
         ["v = dot(h[1, i, :], w[:, :].T)"],
     ),
-    "a wait in a loop without rounds": (
+    "a wait in a loop without iterations": (
         ["c[i, :] = x[i, :]", "for (s: ranks - 2):", "    h[s, i, :] = x[i, :]", "    producer_tile_notify(h[s, i, :])",
          "    consumer_tile_wait(h[s, i, :])", PRODUCT],
         [PRODUCT],

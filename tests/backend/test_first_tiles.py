@@ -61,7 +61,7 @@ def planned(plan: Plan, kernel: Kernel) -> dict[int, Ran]:
     number = plan.bound.kernels.index(kernel)
     found: dict[int, list[tuple[int, str, int]]] = {}
     for task in range(plan.tasks):
-        of, rank, program = plan.lanes[int(plan.lane[task])]
+        of, rank, program = plan.workers[int(plan.worker[task])]
         if (of, rank) == (number, 0):
             stage, _, tile = plan.task_name(task)
             found.setdefault(program, []).append((int(plan.sequence[task]), stage, tile))

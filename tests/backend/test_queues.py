@@ -39,8 +39,8 @@ def test_plain_stores_are_no_transfers() -> None:
     result = kernel.run(inputs, trace=True, deadline_s=20)
     for given, outputs in zip(inputs, result.outputs, strict=True):
         assert torch.equal(outputs[0]["y"], given[0]["x"] + given[1]["x"])
-    lanes = {(lane.rank, lane.stream, lane.program): lane.events for lane in result.traces}
-    assert differences(kernel.plan, lanes, 2) == []
+    workers = {(one.rank, one.stream, one.program): one.events for one in result.traces}
+    assert differences(kernel.plan, workers, 2) == []
 
 
 LOOPED = """

@@ -30,7 +30,7 @@ BODIES = {
         IF, "    v = dot(x[s, i, :], w[j, :].T)", IF, "    " + STORE, "else:", "    y[s, i, j] = zeros(f32)",
     ],
     "behind a loop": ["for (p: ranks):", "    v = dot(x[p, i, :], w[j, :].T) * (s + 1)", STORE],
-    "the round before": [
+    "the iteration before": [
         "u = zeros(f32)", "for (p: ranks):", "    if p == 0:", "        v = dot(x[p, i, :], w[j, :].T)", "    u += v",
         "y[s, i, j] = u",
     ],
@@ -100,4 +100,4 @@ def declared(body: str) -> dict[int, tuple[str, ...]]:
 def test_only_hidden_names_are_declared() -> None:
     assert declared("both branches") == {}
     assert declared("a later if") == {0: ("v",)}
-    assert declared("the round before") == {1: ("v",)}
+    assert declared("the iteration before") == {1: ("v",)}

@@ -86,8 +86,8 @@ def test_every_wait_is_made(body: str) -> None:
     for given, outputs in zip(inputs, result.outputs, strict=True):
         expected = kernel.reference(given)
         assert relative_error([o["y"] for o in outputs], [e["y"] for e in expected]) < 1e-5
-    lanes = {(lane.rank, lane.stream, lane.program): lane.events for lane in result.traces}
-    assert differences(kernel.plan, lanes, 3) == []
+    workers = {(one.rank, one.stream, one.program): one.events for one in result.traces}
+    assert differences(kernel.plan, workers, 3) == []
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90"])

@@ -41,7 +41,7 @@ def test_its_loops_follow_those_of_whole_tiles() -> None:
 
 
 def test_no_loop_is_written_for_whole_tiles_that_there_are_not() -> None:
-    """36 + 12 tiles in one round of 132 programs, of which the last 36 are divided."""
+    """36 + 12 tiles in one wave of 132 programs, of which the last 36 are divided."""
     heads = [loop.split(":", 1)[0] for loop in loops(source({"Ms": 512, "N": 768, "K": 640}))]
     assert [re.findall(r", (\d+), num_programs", head)[0] for head in heads] == ["12", "72", "72"]
 

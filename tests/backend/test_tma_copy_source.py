@@ -75,7 +75,7 @@ def source(made: Bound, dialect: str = "triton") -> str:
 def test_a_tile_is_waited_for_copied_in_boxes_and_notified() -> None:
     lines = [line.strip() for line in source(bound()).split("def _carry(")[1].split("\n@")[0].splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
-    assert lines[1] == "pid = gl.program_id(0) * 4 + LANE + first_program"
+    assert lines[1] == "pid = gl.program_id(0) * 4 + WARP + first_program"
     loop = lines.index("for tile in range(pid, 32, num_programs):")
     kinds = [
         ("wait", "ready += dl.wait("), ("load", "bulk.load_box("), ("loaded", "bulk.loaded("),
@@ -98,7 +98,7 @@ def test_every_ranks_copy_has_a_descriptor_and_the_own_ones_one() -> None:
             [("boxes", near, None), *(("peer_boxes", far, rank) for rank in range(4))], key=str
         )
         assert not any(a.kind in ("tensor", "peers") for a in kernel.args)
-        assert (kernel.lanes, kernel.warps) == (4, 4)
+        assert (kernel.programs_per_cta, kernel.warps) == (4, 4)
         what = "load" if pull else "store"
         assert len(re.findall(rf"(?:if|elif) peer == \d:\n        bulk\.{what}_box\(", emitted.text)) == 4
 
@@ -174,7 +174,7 @@ def test_deadlines_and_traces_are_those_of_a_warp(dialect: str) -> None:
     assert len(re.findall(r"atom\.relaxed\.sys\.global\.cas\.b64", ptx)) >= 4
     assert not re.search(r"bar\.sync\s+0;", ptx)
     assert ("%tid.x" not in ptx.split("DONE:")[1].split("DONE:")[0]) and "%laneid" in ptx
-    begin = "dl.tile_begin(watch=watch, stage=1, tile=tile, trace=trace_lane, scope=dl.WARP)"
+    begin = "dl.tile_begin(watch=watch, stage=1, tile=tile, trace=trace_track, scope=dl.WARP)"
     assert begin in source(bound(), "traced") and "trace" not in source(bound())
 
 
@@ -273,7 +273,7 @@ def test_another_dialect_and_another_processor_load_and_store() -> None:
 def test_a_single_program_of_an_sm() -> None:
     made = bound(more="tma_copy 1")
     emitted = emit(made, make_plan(made).thresholds)
-    assert [k.lanes for k in emitted.kernels if k.name == "carry"] == [1]
+    assert [k.programs_per_cta for k in emitted.kernels if k.name == "carry"] == [1]
     assert "(_carry, (" in emitted.text and compiled(made).metadata.num_warps == 8
 
 
@@ -281,7 +281,7 @@ def test_a_launch_has_a_block_for_the_programs_of_an_sm() -> None:
     made = bound(more="num_warps 16, tma_copy 4")  # those of programs that load and store
     verified = compiler.plan(made.source, made.schedule, ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
     program = gpu_program(verified, layout(verified))
-    found = {one.name: (one.programs, one.lanes, one.grid, one.warps) for one in program.kernels}
+    found = {one.name: (one.programs, one.programs_per_cta, one.grid, one.warps) for one in program.kernels}
     assert found == {"make": (124, 0, 124, 4), "carry": (32, 4, 8, 4)}
     far = [one for one in program.kernels[1].args if one.owner is not None]
     assert [(one.kind, one.name, one.owner, one.block) for one in far] == [
@@ -327,15 +327,15 @@ class Copying:
 
     WARP = "warp"
 
-    def __init__(self, tensors: dict[str, np.ndarray], box: tuple[int, int], lane: int, epoch: int) -> None:
-        self.tensors, self.box, self.lane, self.epoch = tensors, box, lane, epoch
+    def __init__(self, tensors: dict[str, np.ndarray], box: tuple[int, int], warp: int, epoch: int) -> None:
+        self.tensors, self.box, self.warp, self.epoch = tensors, box, warp, epoch
         self.held: dict[int, tuple[int, np.ndarray]] = {}
         self.told: list[int] = []
         self.moved = self.ordered = self.counted = 0
 
     def load_box(self, boxes, row, column, room, full, first, number, buffers, ahead) -> None:
         slot = first + number % buffers
-        assert slot not in self.held and self.lane * buffers <= slot < (self.lane + 1) * buffers
+        assert slot not in self.held and self.warp * buffers <= slot < (self.warp + 1) * buffers
         assert len(self.held) <= ahead < buffers and number == self.ordered
         self.ordered += 1
         self.held[slot] = number, self.tensors[boxes][row : row + self.box[0], column : column + self.box[1]].copy()
@@ -390,8 +390,8 @@ def run(made: Bound, stage: str, copies: dict[str, list[np.ndarray]], rank: int,
     functions = re.findall(rf"@gluon\.jit\n(def _{stage}\w*\(.*?)\n\n\n", emitted.text, re.DOTALL)
     told = moved = 0
     for block in range(kernel.kernel.blocks):
-        for lane in range(boxes.programs):
-            bulk = Copying(tensors, boxes.box, lane, epoch)
+        for warp in range(boxes.programs):
+            bulk = Copying(tensors, boxes.box, warp, epoch)
             room = SimpleNamespace(index=lambda at: at)
             space = {
                 "bulk": bulk, "gl": SimpleNamespace(program_id=lambda _, at=block: at, constexpr=int),
@@ -403,7 +403,7 @@ def run(made: Bound, stage: str, copies: dict[str, list[np.ndarray]], rank: int,
                 exec(one, space)
             given = {a.parameter: a.parameter if a.block else 0 for a in kernel.args}
             given |= {"rank": rank, "num_programs": kernel.kernel.programs}
-            space[f"_{stage}"](**given, bulk_room=room, bulk_full=None, LANE=lane)
+            space[f"_{stage}"](**given, bulk_room=room, bulk_full=None, WARP=warp)
             assert bulk.counted == 1
             told, moved = told + len(bulk.told), moved + bulk.moved
     return told, moved

@@ -323,13 +323,13 @@ def own_rank(w: Writer) -> None:
     )
 
 
-def rounds(w: Writer) -> None:
-    """Loops that may have no rounds, and names that only they assign."""
+def iterations(w: Writer) -> None:
+    """Loops that may have no iterations, and names that only they assign."""
     source = w.source()
     domain, coords, shape = _plane(w, source)
     y, less = w.tensor("out", shape), w.pick(("ranks - 1", "ranks - 2", "ranks"))
     x = at(source.name, coords)
-    w.features.add("loop that may have no rounds")
+    w.features.add("loop that may have no iterations")
     first = [] if w.chance(0.35) else [f"acc = {x}"]
     step = w.pick(("acc = {x} * 2.0", "acc = {x} + u")) if not first else w.pick(("acc += {x}", "acc = {x} - u"))
     inner = [f"    {step.format(x=x)}"]
@@ -351,7 +351,7 @@ def deep(w: Writer) -> None:
 
 MAKERS: tuple[Callable[[Writer], None], ...] = (
     copy_out, copy_out, elementwise, elementwise, over_ranks, over_ranks, along, product, product, attention, positions,
-    casts, integers, numbers, folded, shifted, onto_itself, gathered, gathered, by_ranks, own_rank, rounds,
+    casts, integers, numbers, folded, shifted, onto_itself, gathered, gathered, by_ranks, own_rank, iterations,
     *TYPED, *TILED,
 )  # fmt: skip
 RARE: tuple[Callable[[Writer], None], ...] = (deep,)

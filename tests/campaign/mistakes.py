@@ -166,7 +166,7 @@ def _another_condition(rng: random.Random, lines: list[str], at: int) -> list[st
 
 
 def _under(rng: random.Random, lines: list[str], at: int) -> list[str] | None:
-    """The statement under a condition or a loop of one or two rounds."""
+    """The statement under a condition or a loop of one or two iterations."""
     indent, end = " " * _indent(lines[at]), block(lines, at)
     if lines[at].strip().startswith("else"):
         return None

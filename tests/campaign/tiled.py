@@ -1,4 +1,4 @@
-"""Stages with a loop over tiles whose rounds read and write one tensor, and may meet in it or not."""
+"""Stages with a loop over tiles whose iterations read and write one tensor, and may meet in it or not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tests.campaign.writer import INDEX, Source, Writer
 
 TILES = (1, 2, 4, 4, 8, 8, 16)
-"""Small, so that loops have rounds."""
+"""Small, so that loops have iterations."""
 MORE = 2
 """How far a tensor reaches beyond the loop, at most."""
 
@@ -45,15 +45,15 @@ def _indented(lines: list[str]) -> list[str]:
 
 
 def handed_on(w: Writer) -> None:
-    """Rounds that read what they, or others, write: at one offset, at two, or in another row."""
+    """Iterations that read what they, or others, write: at one offset, at two, or in another row."""
     rows, loop, longer = _rows_of(w)
     x, i, k = _input(w, rows, longer), INDEX[rows], INDEX[loop]
     a, b = _offsets(w)
-    w.features.add("rounds at one offset" if a == b else "rounds at two offsets")
+    w.features.add("iterations at one offset" if a == b else "iterations at two offsets")
     how = w.pick(("t", "t * 0.5", "t + 1.0"))
     y = w.tensor("out", (rows, longer), word="e" if how == "t" else "y")
     if w.chance(0.3):
-        w.features.add("rounds in two rows")
+        w.features.add("iterations in two rows")
         c = w.tensor("local", (w.dim("P", 2), rows, longer))
         source, target = w.pick((("0", "1"), ("0", "1"), ("1", "1"), ("0", "0")))
         first = [f"{c}[0, {i}, :] = {x.name}[{i}, :]", f"{c}[1, {i}, :] = {x.name}[{i}, :]"]
@@ -70,11 +70,11 @@ def handed_on(w: Writer) -> None:
 
 
 def one_by_one(w: Writer) -> None:
-    """Rounds of one element each, which read what the one before wrote: the index is a number."""
+    """Iterations of one element each, which read what the one before wrote: the index is a number."""
     rows, loop, _ = _rows_of(w)
     x, i, k = _input(w, rows, loop), INDEX[rows], INDEX[loop]
     c, y = w.tensor("local", (rows, loop)), w.tensor("out", (rows, loop))
-    w.features.add("rounds of one element")
+    w.features.add("iterations of one element")
     body = [f"if {k} > 0:", f"    t = {c}[{i}, {k} - 1]",
             f"    {c}[{i}, {k}] = t * 0.5 + {x.name}[{i}, {k}]"]  # fmt: skip
     lines = [f"{c}[{i}, :] = {x.name}[{i}, :]", f"for ({k}: {loop}):", *_indented(body)]
@@ -82,7 +82,7 @@ def one_by_one(w: Writer) -> None:
 
 
 def crossed(w: Writer) -> None:
-    """Rounds that read columns and write rows of one square, or of another one."""
+    """Iterations that read columns and write rows of one square, or of another one."""
     _, loop, longer = _rows_of(w)
     x, k = _input(w, longer, longer), INDEX[loop]
     c, y = w.tensor("local", (longer, longer)), w.tensor("out", (longer, longer), word="e")
@@ -91,14 +91,14 @@ def crossed(w: Writer) -> None:
     if w.chance(0.4):
         source = w.tensor("local", (longer, longer))
         first.append(f"{source}[:, :] = {x.name}[:, :]")
-    w.features.add("rounds that cross" if source == c else "rounds that cross two tensors")
+    w.features.add("iterations that cross" if source == c else "iterations that cross two tensors")
     body = [f"t = {source}[:, {a} + {k}]", f"{c}[{b} + {k}, :] = t.T"]
     lines = [*first, f"for ({k}: {loop}):", *_indented(body), f"{y}[:, :] = {c}[:, :]"]
     _cut(w, w.stage("compute", ["d: 1"], lines), loop)
 
 
 def written_twice(w: Writer) -> None:
-    """Rounds that write a tile after the whole, or two tiles at offsets, here or at a peer."""
+    """Iterations that write a tile after the whole, or two tiles at offsets, here or at a peer."""
     rows, loop, longer = _rows_of(w)
     x, z, i, k = _input(w, rows, longer), _input(w, rows, longer), INDEX[rows], INDEX[loop]
     a, b = _offsets(w)
@@ -115,16 +115,16 @@ def written_twice(w: Writer) -> None:
     body = [write(f"{a} + {k}", tile)]
     match w.pick(("whole first", "whole before", "two tiles", "steps inside", "steps outside")):
         case "whole first":
-            w.features.add("rounds that write all first")
+            w.features.add("iterations that write all first")
             lines = [f"for ({k}: {loop}):", *_indented([whole, *body])]
         case "whole before":
-            w.features.add("all written before rounds")
+            w.features.add("all written before iterations")
             lines = [whole, f"for ({k}: {loop}):", *_indented(body)]
         case "two tiles":
-            w.features.add("rounds at one offset" if a == b else "rounds at two offsets")
+            w.features.add("iterations at one offset" if a == b else "iterations at two offsets")
             lines = [whole, f"for ({k}: {loop}):", *_indented([*body, write(f"{b} + {k}", f"{other} * 2.0")])]
         case order:
-            w.features.add(f"rounds with {order}")
+            w.features.add(f"iterations with {order}")
             s = w.fresh("s")
             moved = f"{x.name}[{i}, {s} + {k}]"
             inner = [write(f"{s} + {k}", w.pick((f"{moved} * 2.0", f"{moved} + {s}")))]

@@ -1,4 +1,4 @@
-"""Programs that fill a round with tiles of what comes behind, on CPU ranks: numbers and events."""
+"""Programs that fill a wave with tiles of what comes behind, on CPU ranks: numbers and events."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_a_copy_engine_moves_the_data(tmp_path: Path) -> None:
     result = run_cpu(replace(job, kernels=(*job.kernels, send), seed=1, max_delay_s=0.002))
     for inputs, outputs in zip(job.inputs, result.outputs, strict=True):
         torch.testing.assert_close(outputs[2]["y"], inputs[2]["x"] + inputs[1]["x"])
-    copies = next(lane.events for lane in result.traces if lane.stream == "copy" and lane.rank == 0)
+    copies = next(process.events for process in result.traces if process.stream == "copy" and process.rank == 0)
     moved = [(e.kind, e.tile, e.a, e.b, e.c) for e in copies if e.stage == 1 and e.epoch == 2]
     assert moved[:3] == [("tile", 0, 0, 0, 0), ("transfer", 0, 1, 1, 0), ("notify", 0, 1, 2, 0)]
     assert moved[4] == ("transfer", 1, 1, 1, 4)

@@ -26,8 +26,8 @@ def run(program: Program, schedule: Schedule | None, ranks: int, launches: int, 
         for tensor in outputs[0]:
             error = relative_error([own[tensor] for own in outputs], [own[tensor] for own in expected])
             assert error <= ALLOWED[dtype], tensor
-    lanes = {(lane.rank, lane.stream, lane.program): lane.events for lane in result.traces}
-    return differences(kernel.plan, lanes, launches)
+    workers = {(one.rank, one.stream, one.program): one.events for one in result.traces}
+    return differences(kernel.plan, workers, launches)
 
 
 @pytest.mark.parametrize(("case", "ranks"), library.spread(library.unlike() + library.alike(), 3, 4), ids=library.name)

@@ -43,7 +43,7 @@ schedule one for own:
 
 @pytest.fixture
 def sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes with one tile more than two programs have in whole rounds, and many steps in each product."""
+    """Sizes with one tile more than two programs have in whole waves, and many steps in each product."""
     monkeypatch.setattr(
         "tests.compiler.library.dims", lambda program, ranks: {p.name: SIZES[p.name] for p in program.params}
     )

@@ -74,17 +74,17 @@ def test_every_tile_does_what_was_planned_once_in_each_launch(run: Run) -> None:
     assert tiles == dict.fromkeys(everything, 1)
     for epoch, task in everything:
         assert sorted(done[epoch, task]) == sorted(event._replace(value=0) for event in planned[task])
-    lanes = {(lane.rank, lane.stream, lane.program): lane.events for lane in run[1].traces}
-    assert differences(plan, lanes, LAUNCHES) == []
+    workers = {(worker.rank, worker.stream, worker.program): worker.events for worker in run[1].traces}
+    assert differences(plan, workers, LAUNCHES) == []
 
 
 def test_what_a_tile_does_lies_inside_of_it_in_order(run: Run) -> None:
-    lanes: dict[tuple[int, int], list[Any]] = defaultdict(list)
+    workers: dict[tuple[int, int], list[Any]] = defaultdict(list)
     for span in spans_of(run):
         assert 0 <= span.begin <= span.end
-        lanes[span.rank, span.lane].append(span)
-    assert len(lanes) == len(run[0].plan.lanes)
-    for own in lanes.values():
+        workers[span.rank, span.track].append(span)
+    assert len(workers) == len(run[0].plan.workers)
+    for own in workers.values():
         tiles = [span for span in own if span.kind == "tile"]
         parts = [span for span in own if span.kind != "tile"]
         assert all(a.end <= b.begin for a, b in pairwise(tiles))
@@ -98,7 +98,7 @@ def test_what_a_tile_does_lies_inside_of_it_in_order(run: Run) -> None:
 def test_there_is_room_for_every_span(run: Run) -> None:
     counts: dict[tuple[int, int, int], int] = defaultdict(int)
     for span in spans_of(run):
-        counts[span.rank, span.lane, span.epoch] += 1
+        counts[span.rank, span.track, span.epoch] += 1
     assert max(counts.values()) <= most_spans(run[0].plan)
 
 
@@ -171,11 +171,11 @@ def test_without_tracing_nothing_of_it_is_in_the_source(case: Any, monkeypatch: 
     plan = compiler.plan(program, schedule, ranks=RANKS, dims=dims, tables=tables)
     plain = emit(plan.bound, plan.thresholds).text
     traced = emit(plan.bound, plan.thresholds, dialect="traced").text
-    assert "tracing" not in plain and "trace_lane" not in plain and "queue.trace" not in plain
+    assert "tracing" not in plain and "trace_worker" not in plain and "queue.trace" not in plain
     assert untraced(traced) == own_lines(one_by_one(plan, monkeypatch))
     busy: dict[int, int] = defaultdict(int)
     for task, planned in planned_events(plan).items():
-        busy[int(plan.lane[task])] += 1 + len(planned)
+        busy[int(plan.worker[task])] += 1 + len(planned)
     assert most_spans(plan) == max(busy.values()) + 2 * RANKS
 
 
@@ -189,9 +189,9 @@ def one_by_one(plan: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def untraced(text: str) -> list[str]:
     """The source without what tracing adds, which is all that it may do."""
-    added = ("dl.tile_end(", "dl.transfer_begin(", "trace_lane = ", "queue.trace(", "queue.tile_end(")
+    added = ("dl.tile_end(", "dl.transfer_begin(", "trace_worker = ", "queue.trace(", "queue.tile_end(")
     kept = [line for line in own_lines(text) if not line.strip().startswith(added)]
-    return [line.replace(", trace=trace_lane", "") for line in kept]
+    return [line.replace(", trace=trace_worker", "") for line in kept]
 
 
 def own_lines(text: str) -> list[str]:

@@ -397,7 +397,7 @@ def test_several_errors_carry_each(tmp_path: Path) -> None:
 RIGHT = {
     "a later if": ["if rank == 0:", "    v = 1.0", "if not rank != 0:", "    c[i, j] = v", Y],
     "both branches": ["if rank == 0:", "    v = 1.0", "else:", "    v = 2.0", "c[i, j] = v", Y],
-    "an earlier round": ["for (s: ranks):", "    if s == 0:", "        v = 1.0", "    c[i, j] = v", Y],
+    "an earlier iteration": ["for (s: ranks):", "    if s == 0:", "        v = 1.0", "    c[i, j] = v", Y],
     "behind a loop": ["for (s: ranks):", "    v = x[i, :]", "c[i, j] = sum(v, axis=1)[:, None]", Y],
     "behind a loop over a dimension and more": [
         "for (k: K + ranks - 1):",
@@ -405,7 +405,7 @@ RIGHT = {
         "c[i, j] = v",
         Y,
     ],
-    "in a loop with as many rounds": [
+    "in a loop with as many iterations": [
         "for (s: ranks - 1):",
         "    v = 1.0 * s",
         "for (q: ranks - 1):",
@@ -426,7 +426,7 @@ def test_a_loop_that_may_have_no_round_gives_no_name_its_value(extent: str) -> N
     text = body(f"for (s: {extent}):", "    v = 1.0 * s", "c[i, j] = v", Y)
     with pytest.raises(UnknownNameError) as caught:
         check(compiler.parse(text).programs[0])
-    assert caught.value.message == f"v has a value only where the loop that assigns it has rounds: {extent} > 0"
+    assert caught.value.message == f"v has a value only where the loop that assigns it has iterations: {extent} > 0"
     assert caught.value.hint == "assign v before the loop"
 
 

@@ -7,9 +7,14 @@ import pytest
 
 from tests.house import sources
 
-LANES = "tilelink.runtime.cpu.processes"
+CPU = "tilelink.runtime.cpu"
 ALLOWED = {
-    "pickle": {"tilelink.runtime.cpu.client", "tilelink.runtime.cpu.worker", f"{LANES}.child", f"{LANES}.parent"},
+    "pickle": {
+        "tilelink.runtime.cpu.client",
+        "tilelink.runtime.cpu.worker",
+        f"{CPU}.processes.child",
+        f"{CPU}.processes.parent",
+    },
     "exec": {"tilelink.generated"},
 }
 """Of a kind of use, the modules that may: those that pickle do so through pipes without a name."""

@@ -71,7 +71,7 @@ def totals(bound: Bound) -> dict[str, int]:
 def programs_of(plan: Plan, stage: str) -> list[int]:
     """The program of each of its tiles on rank 0."""
     first = plan.first_task[stage]
-    return [plan.lanes[lane][2] for lane in plan.lane[first : first + plan.bound.stages[stage].total].tolist()]
+    return [plan.workers[worker][2] for worker in plan.worker[first : first + plan.bound.stages[stage].total].tolist()]
 
 
 # Which tiles, and whose --------------------------------------------------------------------------------------
@@ -80,9 +80,9 @@ def programs_of(plan: Plan, stage: str) -> list[int]:
 @pytest.mark.parametrize(
     ("tiles", "programs", "most", "found"),
     [
-        (13, 4, 2, {"make": 13, "after": 6, "after_rest": 7}),  # one tile in the last round: three programs are free
+        (13, 4, 2, {"make": 13, "after": 6, "after_rest": 7}),  # one tile in the last wave: three programs are free
         (14, 4, 2, {"make": 14, "after": 4, "after_rest": 10}),
-        (14, 4, 50, {"make": 14, "after": 12, "after_rest": 2}),  # the last two wait for the last round
+        (14, 4, 50, {"make": 14, "after": 12, "after_rest": 2}),  # the last two wait for the last wave
         (16, 4, 2, {"make": 16, "after": 16}),  # nobody is free
         (3, 3, 2, {"make": 3, "after": 3}),
         (5, 4, 1, {"make": 5, "after": 3, "after_rest": 2}),
@@ -117,7 +117,7 @@ def test_all_tiles_are_done_in_the_order_that_they_had() -> None:
 def test_the_rest_goes_on_behind_the_products() -> None:
     plan = make_plan(two(14, 4, ", backfill 1"))
     assert programs_of(plan, "after") == [2, 3]
-    assert programs_of(plan, "after_rest") == [tile % 4 for tile in range(12)]  # the round is full
+    assert programs_of(plan, "after_rest") == [tile % 4 for tile in range(12)]  # the wave is full
     ends = [int(plan.sequence[plan.first_task[name] :][:count].max()) for name, count in (("make", 14), ("after", 2))]
     for name, end in zip(("after", "after_rest"), ends, strict=True):
         assert plan.sequence[plan.first_task[name] :][: plan.bound.stages[name].total].min() > end
@@ -191,7 +191,7 @@ def three(mid: str, after: str, text: str = THREE) -> Bound:
         ("", "", [9, 9, 9, 8]),
         (", backfill 3", "", [8, 9, 9, 9]),  # nothing is left of the second stage
         (", backfill 2", "", [8, 9, 9, 9]),
-        (", backfill 3", ", backfill 2", [8, 9, 9, 9]),  # its own last round is full: nobody is free for the third
+        (", backfill 3", ", backfill 2", [8, 9, 9, 9]),  # its own last wave is full: nobody is free for the third
         (", backfill 2", ", backfill 2", [8, 9, 9, 9]),
     ],
 )
@@ -214,7 +214,7 @@ def test_lines_of_a_schedule_may_come_in_any_order() -> None:
 
 
 def test_what_filled_a_round_was_made_in_it() -> None:
-    """The third stage waits for tiles of the second one that stood behind that round, were they dealt out evenly."""
+    """The third stage waits for tiles of the second one that stood behind that wave, were they dealt out evenly."""
     text = THREE.replace("s : out [B, B]", "s : local [B, B]")
     text = text.replace("c[b, d]\n", "c[b, d]\n        producer_tile_notify(s[b, d])\n")
     text = text.replace("        y[b, j]", "        consumer_tile_wait(s[16, :])\n        y[b, j]")
@@ -368,7 +368,7 @@ TABLED = PROGRAM.replace("    y : out", "    t : table [1] < M\n    y : out").re
     ids=["first", "divided", "together", "tabled"],
 )
 def test_what_cannot_fill_says_why(stage: str, why: str, text: str, parts: str) -> None:
-    with pytest.raises(ScheduleError, match=f"{stage} cannot fill a round of other tiles: {why}") as refused:
+    with pytest.raises(ScheduleError, match=f"{stage} cannot fill a wave of other tiles: {why}") as refused:
         two(14, 4, **{stage: parts}, text=text)
     assert refused.value.location is not None
     assert refused.value.hint == "take `backfill` away"
@@ -378,7 +378,7 @@ def test_copies_by_the_engine_fill_nothing() -> None:
     module = tilelink.load("gemm_rs")
     program = module.program("gemm_rs_sums_last")
     schedule = module.schedule("copy_engine", program).backfill("scatter", 2)
-    with pytest.raises(ScheduleError, match="scatter cannot fill a round"):
+    with pytest.raises(ScheduleError, match="scatter cannot fill a wave"):
         bind(program, schedule, {"Ms": 64, "N": 64, "K": 64}, 2, CPU)
 
 

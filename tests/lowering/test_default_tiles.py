@@ -135,9 +135,9 @@ def test_asking_for_more_than_there_are_tiles_changes_nothing() -> None:
     text = SHIFT + "schedule own for shift:\n    send on sm({asked}), tile(i=32)\n    add on sm, tile(i=8, j=8)\n"
     two, many = (planned(text.format(asked=asked), schedule="own", sms=8, M=64, N=64) for asked in (2, 16))
     assert {k.name: k.programs for k in many.bound.kernels} == {"send": 2, "add": 6}
-    assert many.lanes == two.lanes and (many.lane == two.lane).all()
+    assert many.workers == two.workers and (many.worker == two.worker).all()
     assert refusals(many) == []
     simulated = [simulate(plan, H200S) for plan in (two, many)]
     assert len({one.seconds for one in simulated}) == 1
-    begins = zip((kernel for kernel, _, _ in many.lanes), simulated[1].timeline.lane_begin.tolist(), strict=True)
+    begins = zip((kernel for kernel, _, _ in many.workers), simulated[1].timeline.worker_begin.tolist(), strict=True)
     assert len(set(begins)) == len(many.bound.kernels), "all programs of a kernel begin at once, on both ranks"

@@ -219,7 +219,7 @@ def test_nothing_is_proved_by_how_late_a_notify_is_given(read: str, safe: bool, 
 
 def task_after(plan: Plan, task: int) -> int | None:
     """The next task of a task's program."""
-    after = np.flatnonzero((plan.lane == plan.lane[task]) & (plan.sequence == plan.sequence[task] + 1))
+    after = np.flatnonzero((plan.worker == plan.worker[task]) & (plan.sequence == plan.sequence[task] + 1))
     return int(after[0]) if len(after) else None
 
 

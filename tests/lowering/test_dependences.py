@@ -1,4 +1,4 @@
-"""Rounds of a loop over tiles that meet in memory would depend on how many there are: they are refused."""
+"""Iterations of a loop over tiles that meet in memory would depend on how many there are: they are refused."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def looped(body: str, size: int = 4, ranks: int = 2) -> Bound:
 
 
 MEETING = {
-    "for (k: K):\n    t = c[0, 0 + k]\n    c[0, 1 + k] = t": "c[0, 1 + k] in one round where it reads c[0, 0 + k]",
+    "for (k: K):\n    t = c[0, 0 + k]\n    c[0, 1 + k] = t": "c[0, 1 + k] in one iteration where it reads c[0, 0 + k]",
     "for (k: K):\n    if rank > 0:\n        t = c[:, 0 + k]\n        c[0 + k, :] = t.T": "writes c[0 + k, :]",
     "for (k: K):\n    c[0, 0 + k] = x[0, 0 + k]\n    c[0, 1 + k] = x[1, 0 + k]": "writes c[0, 1 + k]",
     "for (k: K):\n    c[0, :] = zeros(f32)\n    c[0, 0 + k] = x[0, 0 + k]": "where it writes c[0, :] in another",
-    "for (k: K, s: 2):\n    c[0, s + k] = x[s, 0 + k]": "writes c[0, s + k] in one round where it writes c[0, s + k]",
+    "for (k: K, s: 2):\n    c[0, s + k] = x[s, 0 + k]": "writes c[0, s + k] in one iteration where it",
     "for (k: K):\n    for (s: 2):\n        c[0, s + k] = x[s, 0 + k]": "writes c[0, s + k]",
     "for (s: 2):\n    for (k: K):\n        t = d[0, 0 + k]\n        tile_push_data(d[0, 1 + k] @ (rank + s), t)": (
-        "writes d[0, 1 + k] @ ((rank + s) % 2) in one round where it reads d[0, 0 + k] in another"
+        "writes d[0, 1 + k] @ ((rank + s) % 2) in one iteration where it reads d[0, 0 + k] in another"
     ),
 }
 

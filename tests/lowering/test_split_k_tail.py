@@ -1,4 +1,4 @@
-"""The last round of a kernel's tiles, divided among its programs: what is cut, what it becomes, and what cannot be."""
+"""The last wave of a kernel's tiles, divided among its programs: what is cut, what it becomes, and what cannot be."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def totals(bound: Bound) -> dict[str, int]:
         (15, 4, 32, {"make": 15}),  # three of four programs have work: none is left to help
         (16, 4, 32, {"make": 16}),
         (13, 4, 1, {"make": 13}),
-        (2, 8, 32, {"make": 0, "make_parts": 8, "make_sums": 4}),  # no round is whole
+        (2, 8, 32, {"make": 0, "make_parts": 8, "make_sums": 4}),  # no wave is whole
     ],
 )
 def test_the_last_round_is_divided(tiles: int, programs: int, most: int, parts: dict[str, int]) -> None:
@@ -101,7 +101,7 @@ def test_parts_are_steps_of_the_loop() -> None:
 
 @pytest.mark.parametrize(("k", "parts"), [(8 * 256, 3 * 3), (8 * 48, 0)])
 def test_parts_take_several_rounds_where_these_are_shorter(k: int, parts: int) -> None:
-    """Three tiles on five programs: two rounds of thirds, if those are long enough for what each part costs."""
+    """Three tiles on five programs: two waves of thirds, if those are long enough for what each part costs."""
     bound = product(13, 5, k=k)
     assert totals(bound).get("make_parts", 0) == parts
     verify(make_plan(bound))
@@ -122,7 +122,7 @@ def test_an_index_that_only_the_products_show_to_be_a_number_stays_one() -> None
 
 
 def test_programs_with_a_tile_of_another_loop_do_that_one() -> None:
-    """5 + 6 tiles on 8 programs: 3 are left, but of 5 + 1 on 16 all of both loops are in the first round."""
+    """5 + 6 tiles on 8 programs: 3 are left, but of 5 + 1 on 16 all of both loops are in the first wave."""
     text = PRODUCT.replace("w : in  [N, K]\n", "w : in  [N, K]\n    z : out [M, N]\n")
     text += "\n    compute first(i: M, j: N):\n        z[i, j] = 2.0 * x[i, j]\n"
     text = text.replace("x : in  [M, K]", "x : in  [M, N]").replace("w : in  [N, K]", "w : in  [N, N]")
@@ -185,8 +185,8 @@ def test_the_last_round_has_one_part_for_a_program() -> None:
         for name, stage in plan.bound.stages.items():
             if name.endswith("_parts"):
                 first = plan.first_task[name]
-                lanes = plan.lane[first : first + stage.total]
-                assert len(set(lanes.tolist())) == stage.total
+                workers = plan.worker[first : first + stage.total]
+                assert len(set(workers.tolist())) == stage.total
 
 
 def test_tiles_are_written_where_they_were() -> None:

@@ -58,7 +58,7 @@ def how_many(made: Bound, stage: str = "carry") -> int:
 
 
 def programs(made: Bound) -> list[tuple[int, int, int]]:
-    return [(k.programs, k.lanes, k.blocks) for k in made.kernels]
+    return [(k.programs, k.programs_per_cta, k.blocks) for k in made.kernels]
 
 
 def test_programs_share_the_sms_that_are_left_out_of_the_other_kernels() -> None:
@@ -128,7 +128,7 @@ def test_tiles_that_are_whole_boxes(case: str) -> None:
 def test_other_tiles_are_loaded_and_stored(case: str) -> None:
     made = bound(**IMPOSSIBLE[case])  # type: ignore[arg-type]
     assert how_many(made) == 0
-    assert made.kernels[0].lanes == 1
+    assert made.kernels[0].programs_per_cta == 1
 
 
 def test_a_rank_alone_has_nothing_to_copy() -> None:

@@ -1,4 +1,4 @@
-"""What the tests of lanes share: a log in shared memory, and what the machine has running."""
+"""What the tests of processes share: a log in shared memory, and what the machine has running."""
 
 import os
 import time
@@ -12,25 +12,25 @@ from tilelink.runtime.cpu.arena import Arena
 
 
 class Log:
-    """Timed entries of each lane, in shared memory: `note` in the lane's process, `entries` in the parent."""
+    """Timed entries of each process, in shared memory: `note` in the process's process, `entries` in the parent."""
 
-    def __init__(self, lanes: int, length: int = 64) -> None:
-        arena = Arena(lanes * length * 24 + lanes * 128)
-        self._entries = arena.allocate((lanes, length, 3), torch.int64)
-        self._next = [0] * lanes
+    def __init__(self, processes: int, length: int = 64) -> None:
+        arena = Arena(processes * length * 24 + processes * 128)
+        self._entries = arena.allocate((processes, length, 3), torch.int64)
+        self._next = [0] * processes
 
-    def note(self, lane: int, what: int, epoch: int) -> None:
-        self._entries[lane, self._next[lane]] = torch.tensor([time.monotonic_ns(), what, epoch])
-        self._next[lane] += 1
+    def note(self, process: int, what: int, epoch: int) -> None:
+        self._entries[process, self._next[process]] = torch.tensor([time.monotonic_ns(), what, epoch])
+        self._next[process] += 1
 
     def entries(self) -> list["Entry"]:
-        rows = [(lane, row) for lane, rows in enumerate(self._entries.tolist()) for row in rows if row[0]]
-        return [Entry(lane=lane, moment=row[0], what=row[1], epoch=row[2]) for lane, row in rows]
+        rows = [(process, row) for process, rows in enumerate(self._entries.tolist()) for row in rows if row[0]]
+        return [Entry(process=process, moment=row[0], what=row[1], epoch=row[2]) for process, row in rows]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    lane: int
+    process: int
     moment: int
     what: int
     epoch: int

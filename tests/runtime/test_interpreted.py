@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["device_interpreted", "lanes_interpreted"])
+@pytest.mark.parametrize("name", ["device_interpreted", "processes_interpreted"])
 def test_interpreted(name: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", FOLDER / f"{name}.py"]
     with settings.environment(TRITON_INTERPRET="1"):

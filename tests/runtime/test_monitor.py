@@ -31,7 +31,7 @@ def poll_until_it_raises(**where: int) -> DeadlineError:
 def test_a_wait_that_outlives_its_deadline_names_itself() -> None:
     monitor.install(
         Monitor(
-            rank=2, lane="main 0", deadline_s=0.05, describe=lambda stage, channel: ("gemm", f"xs channel {channel}")
+            rank=2, process="main 0", deadline_s=0.05, describe=lambda stage, channel: ("gemm", f"xs channel {channel}")
         )
     )
     start = time.monotonic()
@@ -54,7 +54,7 @@ def test_without_names_there_are_numbers() -> None:
 
 @pytest.mark.parametrize("change", [{"channel": 4}, {"expected": 3}, {"tile": 6}, {"stage": 2}])
 def test_the_clock_starts_at_the_first_look_of_each_wait(change: dict[str, int]) -> None:
-    monitor.install(Monitor(rank=0, lane="", deadline_s=0.2))
+    monitor.install(Monitor(rank=0, process="", deadline_s=0.2))
     monitor.poll(**WAIT)
     time.sleep(0.25)
     monitor.poll(**(WAIT | change))
@@ -64,7 +64,7 @@ def test_the_clock_starts_at_the_first_look_of_each_wait(change: dict[str, int])
 
 
 def test_the_same_wait_after_an_event_is_a_new_one() -> None:
-    monitor.install(Monitor(rank=0, lane="", deadline_s=0.1))
+    monitor.install(Monitor(rank=0, process="", deadline_s=0.1))
     monitor.poll(**WAIT)
     time.sleep(0.15)
     monitor.record("wait", 1, 5, 3, 2)
@@ -72,7 +72,7 @@ def test_the_same_wait_after_an_event_is_a_new_one() -> None:
 
 
 def test_a_count_that_grows_is_the_same_wait() -> None:
-    monitor.install(Monitor(rank=0, lane="", deadline_s=0.1))
+    monitor.install(Monitor(rank=0, process="", deadline_s=0.1))
     monitor.poll(**(WAIT | {"seen": 0}))
     time.sleep(0.15)
     with pytest.raises(DeadlineError, match="1 of 2"):
@@ -88,7 +88,7 @@ def test_polls_of_a_long_wait_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", passes)
-    monitor.install(Monitor(rank=0, lane="", deadline_s=60))
+    monitor.install(Monitor(rank=0, process="", deadline_s=60))
     while now[0] < 0.2:
         passes(1e-5)
         monitor.poll(**WAIT)
@@ -106,19 +106,19 @@ def test_a_process_without_a_monitor_has_the_deadline_of_the_settings() -> None:
 
 
 def test_events_are_kept_when_tracing() -> None:
-    watching = Monitor(rank=0, lane="", deadline_s=1, trace=True)
+    watching = Monitor(rank=0, process="", deadline_s=1, trace=True)
     monitor.install(watching)
     watching.epoch = 3
     monitor.record("tile", 1, 2, 0, 0)
     monitor.record("transfer", 1, 2, 4, 5, 6)
     assert watching.events == [Event("tile", 1, 2, 0, 0, 0, 3), Event("transfer", 1, 2, 4, 5, 6, 3)]
-    monitor.install(Monitor(rank=0, lane="", deadline_s=1))
+    monitor.install(Monitor(rank=0, process="", deadline_s=1))
     monitor.record("tile", 1, 2, 0, 0)
     assert monitor.installed().events == []
 
 
 def test_another_failure_ends_waits_and_events() -> None:
-    monitor.install(Monitor(rank=1, lane="", deadline_s=1, aborted=lambda: True))
+    monitor.install(Monitor(rank=1, process="", deadline_s=1, aborted=lambda: True))
     with pytest.raises(Aborted) as caught:
         monitor.poll(**WAIT)
     assert caught.value.waiting == "rank 1 stage 1 tile 5 waits for channel 3: 1 of 2"
@@ -130,23 +130,23 @@ def test_another_failure_ends_waits_and_events() -> None:
 
 def test_events_are_signs_of_life_and_polls_are_not() -> None:
     beats: list[int] = []
-    monitor.install(Monitor(rank=1, lane="", deadline_s=1, beat=lambda: beats.append(1)))
+    monitor.install(Monitor(rank=1, process="", deadline_s=1, beat=lambda: beats.append(1)))
     monitor.poll(**WAIT)
     assert beats == []
     monitor.record("tile", 0, 0, 0, 0)
     assert beats == [1]
 
 
-def delays(monkeypatch: pytest.MonkeyPatch, seed: int | None, rank: int, lane: str) -> list[float]:
+def delays(monkeypatch: pytest.MonkeyPatch, seed: int | None, rank: int, process: str) -> list[float]:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    watching = Monitor(rank=rank, lane=lane, deadline_s=1, seed=seed, max_delay_s=0.01)
+    watching = Monitor(rank=rank, process=process, deadline_s=1, seed=seed, max_delay_s=0.01)
     for kind in ("tile", "wait", "notify", "transfer", "wait"):
         watching.record(kind, 0, 0, 0, 0)
     return slept
 
 
-def test_delays_depend_on_seed_rank_and_lane_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delays_depend_on_seed_rank_and_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     first = delays(monkeypatch, 7, 1, "main 0")
     assert len(first) == 4 and all(0 <= one <= 0.01 for one in first) and len(set(first)) == 4
     assert delays(monkeypatch, 7, 1, "main 0") == first

@@ -1,4 +1,4 @@
-"""Lanes that fail: what the error says, how soon the others stop, and what stays (nothing)."""
+"""Processes that fail: what the error says, how soon the others stop, and what stays (nothing)."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tests.runtime.process_helpers import alive, children, open_files, wait_for
 from tilelink.device import monitor
 from tilelink.errors import DeadlineError, RankError
 from tilelink.runtime.cpu.arena import Arena
-from tilelink.runtime.cpu.processes import Lane, run_lanes
+from tilelink.runtime.cpu.processes import Process, run_processes
 from tilelink.runtime.cpu.processes import run as run_module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,9 +33,9 @@ def nothing_stays() -> Generator[None]:
     assert "/dev/shm" not in Path("/proc/self/maps").read_text()
 
 
-def lanes_of(*steps: Callable[[int], None]) -> list[Lane]:
+def processes_of(*steps: Callable[[int], None]) -> list[Process]:
     """One rank for each step."""
-    return [Lane(rank=rank, stream="main", program=0, steps=(step,)) for rank, step in enumerate(steps)]
+    return [Process(rank=rank, stream="main", program=0, steps=(step,)) for rank, step in enumerate(steps)]
 
 
 def describe(stage: int, channel: int) -> tuple[str, str]:
@@ -54,9 +54,9 @@ def boom(epoch: int) -> None:
 
 def test_an_exception_reaches_the_parent_with_its_traceback_and_ends_the_others() -> None:
     start = time.monotonic()
-    lanes = lanes_of(lambda epoch: None if epoch == 1 else waits_for_ever(0)(epoch), boom)
+    processes = processes_of(lambda epoch: None if epoch == 1 else waits_for_ever(0)(epoch), boom)
     with pytest.raises(RankError) as caught:
-        run_lanes(lanes, launches=3, deadline_s=30)
+        run_processes(processes, launches=3, deadline_s=30)
     assert time.monotonic() - start < SOON_S
     error = caught.value
     assert (error.rank, error.stream, error.program) == (1, "main", 0)
@@ -72,10 +72,10 @@ def test_an_exception_in_a_hook(hook: str) -> None:
         if (rank, epoch) == (1, 2):
             raise LookupError(hook)
 
-    lanes = lanes_of(*[lambda epoch: None] * 3)
+    processes = processes_of(*[lambda epoch: None] * 3)
     begin, finish = (fails, None) if hook == "begin" else (None, fails)
     with pytest.raises(RankError, match=rf"rank 1 \(main program 0\) failed in the {hook} of launch 2: LookupError"):
-        run_lanes(lanes, launches=3, deadline_s=30, begin=begin, finish=finish)
+        run_processes(processes, launches=3, deadline_s=30, begin=begin, finish=finish)
 
 
 def test_the_first_failure_wins() -> None:
@@ -88,14 +88,14 @@ def test_the_first_failure_wins() -> None:
         raise LookupError("early")
 
     with pytest.raises(RankError, match="early"):
-        run_lanes(lanes_of(late, early, late), launches=1, deadline_s=30)
+        run_processes(processes_of(late, early, late), launches=1, deadline_s=30)
 
 
-def test_a_lane_that_leaves_python_is_no_success() -> None:
+def test_a_process_that_leaves_python_is_no_success() -> None:
     with pytest.raises(RankError, match=r"rank 1 \(main program 0\) ended with status 5 in step 0 of launch 1"):
-        run_lanes(lanes_of(waits_for_ever(0), lambda epoch: os._exit(5)), launches=1, deadline_s=30)
+        run_processes(processes_of(waits_for_ever(0), lambda epoch: os._exit(5)), launches=1, deadline_s=30)
     with pytest.raises(RankError, match="SystemExit: 0"):
-        run_lanes(lanes_of(lambda epoch: sys.exit(0)), launches=1, deadline_s=30)
+        run_processes(processes_of(lambda epoch: sys.exit(0)), launches=1, deadline_s=30)
 
 
 def test_a_killed_process_is_named_and_nothing_stays() -> None:
@@ -105,7 +105,7 @@ def test_a_killed_process_is_named_and_nothing_stays() -> None:
 
     start = time.monotonic()
     with pytest.raises(RankError) as caught:
-        run_lanes(lanes_of(waits_for_ever(0), killed, waits_for_ever(0)), launches=1, deadline_s=30)
+        run_processes(processes_of(waits_for_ever(0), killed, waits_for_ever(0)), launches=1, deadline_s=30)
     assert time.monotonic() - start < SOON_S
     assert caught.value.message == "rank 1 (main program 0) was killed by SIGKILL in step 0 of launch 1"
     assert (caught.value.rank, caught.value.hint is not None) == (1, True)
@@ -120,18 +120,18 @@ def test_a_death_is_seen_although_another_process_holds_the_pipe() -> None:
 
     start = time.monotonic()
     with pytest.raises(RankError, match=r"rank 0 .* killed by SIGKILL"):
-        run_lanes(lanes_of(killed), launches=1, deadline_s=30)
+        run_processes(processes_of(killed), launches=1, deadline_s=30)
     assert time.monotonic() - start < SOON_S
 
 
-def test_a_lane_that_is_busy_when_another_fails_is_killed() -> None:
+def test_a_process_that_is_busy_when_another_fails_is_killed() -> None:
     def busy(epoch: int) -> None:
         while True:
             pass
 
     start = time.monotonic()
     with pytest.raises(RankError, match="rank 1"):
-        run_lanes(lanes_of(busy, lambda epoch: boom(2)), launches=1, deadline_s=30)
+        run_processes(processes_of(busy, lambda epoch: boom(2)), launches=1, deadline_s=30)
     assert time.monotonic() - start < SOON_S
 
 
@@ -141,15 +141,15 @@ def test_a_deadline_says_who_waits_for_what_and_what_the_others_do() -> None:
     def slow(epoch: int) -> None:
         time.sleep(20)
 
-    lanes = [
-        Lane(rank=0, stream="main", program=0, steps=(slow,)),
-        Lane(rank=1, stream="main", program=0, steps=(lambda epoch: (time.sleep(0.5), late(epoch))[1],)),
-        Lane(rank=2, stream="main", program=0, steps=(waits_for_ever(5), None)),
-        Lane(rank=2, stream="main", program=1, steps=(None, None)),
+    processes = [
+        Process(rank=0, stream="main", program=0, steps=(slow,)),
+        Process(rank=1, stream="main", program=0, steps=(lambda epoch: (time.sleep(0.5), late(epoch))[1],)),
+        Process(rank=2, stream="main", program=0, steps=(waits_for_ever(5), None)),
+        Process(rank=2, stream="main", program=1, steps=(None, None)),
     ]
     start = time.monotonic()
     with pytest.raises(DeadlineError) as caught:
-        run_lanes(lanes, launches=1, deadline_s=1.5, describe=describe)
+        run_processes(processes, launches=1, deadline_s=1.5, describe=describe)
     assert time.monotonic() - start < SOON_S
     error = caught.value
     assert (error.rank, error.stage, error.tile, error.channel, error.seen, error.expected) == (2, 1, 5, 3, 1, 2)
@@ -173,7 +173,7 @@ def test_a_deadline_inside_errors_of_others_is_found() -> None:
             raise RuntimeError("the interpreter says") from error
 
     with pytest.raises(DeadlineError) as caught:
-        run_lanes(lanes_of(wrapped), launches=1, deadline_s=0.1)
+        run_processes(processes_of(wrapped), launches=1, deadline_s=0.1)
     assert caught.value.tile == 0
 
 
@@ -183,21 +183,21 @@ def test_computing_longer_than_the_deadline_is_no_failure() -> None:
         while time.monotonic() < until:
             pass
 
-    lanes = [
-        Lane(rank=0, stream="main", program=0, steps=(busy, None)),
-        Lane(rank=0, stream="main", program=1, steps=(None, None)),
+    processes = [
+        Process(rank=0, stream="main", program=0, steps=(busy, None)),
+        Process(rank=0, stream="main", program=1, steps=(None, None)),
     ]
-    assert run_lanes(lanes, launches=1, deadline_s=0.1).seconds >= 0.6
+    assert run_processes(processes, launches=1, deadline_s=0.1).seconds >= 0.6
 
 
 def test_a_run_may_have_a_limit() -> None:
     start = time.monotonic()
-    lanes = [
-        Lane(rank=0, stream="main", program=0, steps=(lambda epoch: time.sleep(20), None)),
-        Lane(rank=0, stream="main", program=1, steps=(None, None)),
+    processes = [
+        Process(rank=0, stream="main", program=0, steps=(lambda epoch: time.sleep(20), None)),
+        Process(rank=0, stream="main", program=1, steps=(None, None)),
     ]
     with pytest.raises(DeadlineError, match=r"took more than 0.3 s") as caught:
-        run_lanes(lanes, launches=1, deadline_s=30, timeout_s=0.3)
+        run_processes(processes, launches=1, deadline_s=30, timeout_s=0.3)
     assert time.monotonic() - start < SOON_S
     assert caught.value.waiting == (
         "rank 0 (main program 0) was busy in step 0 of launch 1",
@@ -213,11 +213,11 @@ def test_a_run_in_which_nothing_happens_is_ended(monkeypatch: pytest.MonkeyPatch
             time.sleep(0.25)
             monitor.record("tile", 0, 0, 0, 0)
 
-    run_lanes(lanes_of(ticks), launches=1, deadline_s=0.01)
-    run_lanes(lanes_of(lambda epoch: time.sleep(0.25)), launches=10, deadline_s=0.01)
+    run_processes(processes_of(ticks), launches=1, deadline_s=0.01)
+    run_processes(processes_of(lambda epoch: time.sleep(0.25)), launches=10, deadline_s=0.01)
     monkeypatch.setattr(run_module, "QUIET_S", 0.3)
     with pytest.raises(DeadlineError, match=r"no program of any rank got any further for 0\.3 s"):
-        run_lanes(lanes_of(lambda epoch: time.sleep(20)), launches=1, deadline_s=0.01)
+        run_processes(processes_of(lambda epoch: time.sleep(20)), launches=1, deadline_s=0.01)
 
 
 def test_an_interrupt_of_the_parent_ends_everything() -> None:
@@ -227,7 +227,7 @@ def test_an_interrupt_of_the_parent_ends_everything() -> None:
         timer.start()
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            run_lanes(lanes_of(*[waits_for_ever(0)] * 3), launches=1, deadline_s=30)
+            run_processes(processes_of(*[waits_for_ever(0)] * 3), launches=1, deadline_s=30)
         timer.join()
         assert time.monotonic() - start < SOON_S
     finally:
@@ -245,21 +245,21 @@ def test_the_parent_alone_decides_on_ctrl_c_and_handlers_are_not_inherited() -> 
 
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        run_lanes(lanes_of(step), launches=1, deadline_s=5)
+        run_processes(processes_of(step), launches=1, deadline_s=5)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert found.tolist() == [1, 1, 1]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
-def test_lanes_die_with_their_parent() -> None:
+def test_processes_die_with_their_parent() -> None:
     program = """
 import os, time
-from tilelink.runtime.cpu.processes import Lane, run_lanes
+from tilelink.runtime.cpu.processes import Process, run_processes
 def step(epoch):
     os.write(1, b"%d\\n" % os.getpid())
     time.sleep(60)
-run_lanes([Lane(rank=r, stream="main", program=0, steps=(step,)) for r in range(3)], launches=1, deadline_s=60)
+run_processes([Process(rank=r, stream="main", program=0, steps=(step,)) for r in range(3)], launches=1, deadline_s=60)
 """
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -273,13 +273,13 @@ run_lanes([Lane(rank=r, stream="main", program=0, steps=(step,)) for r in range(
         assert not any(map(alive, pids))
 
 
-def test_a_thread_can_run_lanes_while_another_does() -> None:
+def test_a_thread_can_run_processes_while_another_does() -> None:
     failures: list[BaseException] = []
 
     def work() -> None:
         try:
             for _ in range(3):
-                run_lanes(lanes_of(*[lambda epoch: None] * 3), launches=3, deadline_s=10, timeout_s=20)
+                run_processes(processes_of(*[lambda epoch: None] * 3), launches=3, deadline_s=10, timeout_s=20)
         except BaseException as error:
             failures.append(error)
 

@@ -20,7 +20,7 @@ from tilelink.runtime.cuda.clock import Offset, moved, offset, resolution
 from tilelink.runtime.cuda.compile_offline import compile_source
 from tilelink.runtime.cuda.record_copies import Copy, Flag, Gate
 from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
-from tilelink.runtime.cuda.timeline import aligned, first_lanes, what
+from tilelink.runtime.cuda.timeline import aligned, first_tracks, what
 
 NOW = 1_790_000_000_000_000_000
 
@@ -129,7 +129,7 @@ def test_programs_are_counted_over_all_kernels() -> None:
     )  # fmt: skip
     layout, _ = recorded(TEXT, "rows", 0)
     program = GpuProgram(source=Path("x"), kernels=kernels, layout=layout, lag=0)
-    assert first_lanes(program) == {"a": 0, "b": 3, "c": 4}
+    assert first_tracks(program) == {"a": 0, "b": 3, "c": 4}
 
 
 @pytest.mark.parametrize("schedule", ["h200", "slices", "movers"])

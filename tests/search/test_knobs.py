@@ -219,15 +219,15 @@ def test_declared_schedules_that_do_not_fit_are_refused() -> None:
     assert CopyEngine() == space.schedule(space.seeds[0]).stage("gather")[RESOURCE]
 
 
-def test_sums_behind_products_may_fill_their_last_round() -> None:
+def test_sums_behind_products_may_backfill_their_last_wave() -> None:
     """In bands as the products are; not where they have a kernel of their own."""
     space = space_of("gemm_rs_sums_last", declared=True)
     number = next(n for n, s in enumerate(space.declared) if s.name == "h200")
     said = space.describe(space.seeds[number])
     assert said["sums on"] == "epilogue of gemm" and said["sums tile"] == "64x512" and said["sums bands"] == "of 16"
-    assert said["sums begins"] == "with those free a round earlier"
+    assert said["sums begins"] == "with those free a wave earlier"
     assert space.schedule(space.seeds[number]).stage("sums")[BACKFILL] == 2
-    earlier = {"sums_begins": "with those free a round earlier"}
+    earlier = {"sums_begins": "with those free a wave earlier"}
     for place, fill in (("epilogue of gemm", 2), ("kernel of its own", None)):
         assert chosen(space, sums_on=place, **earlier).stage("sums")[BACKFILL] == fill
 

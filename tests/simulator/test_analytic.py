@@ -186,7 +186,7 @@ def test_programs_that_do_not_fit_wait_for_a_place() -> None:
     result = simulate(plan, IDEAL, cost=Fixed(seconds=1.0, rate=1e9))
     sent = 256 * 64 * 4 / 1e9
     assert result.seconds == pytest.approx(1.0 + sent, rel=1e-3)
-    assert result.timeline.lane_begin.max() > 0
+    assert result.timeline.worker_begin.max() > 0
 
 
 def test_a_product_starts_with_its_first_slice() -> None:

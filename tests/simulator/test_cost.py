@@ -57,7 +57,7 @@ def test_operations_are_counted_where_they_run() -> None:
     assert (plain.elementwise, plain.special, plain.products) == (0, 0, ())
 
 
-BULK = Move(engine="bulk", reach="node", programs=32, lanes=4, size=131072, busy=4)
+BULK = Move(engine="bulk", reach="node", programs=32, workers=4, size=131072, busy=4)
 
 
 def bulk(**changes: object) -> MoveTime:
@@ -67,12 +67,12 @@ def bulk(**changes: object) -> MoveTime:
 def test_programs_that_copy_by_bulk_share_what_their_sm_has_under_way() -> None:
     latency, most = H200S.bulk_latency, H200S.sm_bulk_rate
     assert bulk(size=1e9).rate == most / 4
-    assert bulk(size=1e9, lanes=1, busy=1).rate == most
+    assert bulk(size=1e9, workers=1, busy=1).rate == most
     alone = 131072 / (1.5 * latency + 131072 * 4 * latency / 196608)  # its part of the SM's memory, all of the rate
     assert bulk(busy=1).rate == pytest.approx(alone) and most / 4 < alone < most
     small = 65536 / (1.5 * latency + 65536 * 4 * latency / 196608)
     assert bulk(size=65536).rate == pytest.approx(small) and small < most / 4
-    assert bulk(size=65536, lanes=8).rate < small
+    assert bulk(size=65536, workers=8).rate < small
     assert bulk().latency == 0 and bulk().efficiency == H200S.sm_push_efficiency
     assert bulk(reach="network").latency == H200S.network_latency
     local = bulk(reach="local", size=1e9, programs=10000)
@@ -96,7 +96,7 @@ def test_the_simulator_asks_for_the_way_in_which_a_stage_copies() -> None:
         )
         simulate(found, H200S, cost=Asking())
         asked, last = [], asked
-        kinds = {(one.engine, one.lanes, one.size) for one in last if one.size}
+        kinds = {(one.engine, one.workers, one.size) for one in last if one.size}
         expected = {"h200_bulk": "bulk", "h200_bulk_pull": "bulk", "pull": "pull", "h200": "copy"}[name]
         size = 512 * 8192 if name == "h200" else 64 * 8192
         assert kinds == {(expected, 4 if expected == "bulk" else 1, size)}
@@ -107,8 +107,8 @@ def test_programs_that_share_an_sm_run_together() -> None:
     program = module.program("all_gather")
     schedule = module.schedule("h200_bulk", program).on("gather", Sm(programs=132)).tma_copy("gather", 16)
     found = compiler.plan(program, schedule, ranks=2, dims={"Ms": 132 * 64 * 8, "K": 128}, dtype="bf16", target="sm_90")
-    assert len(found.lanes) == 2 * 132 * 16
-    begins = simulate(found, H200S).timeline.lane_begin
+    assert len(found.workers) == 2 * 132 * 16
+    begins = simulate(found, H200S).timeline.worker_begin
     assert len(set(begins.tolist())) == 1
 
 

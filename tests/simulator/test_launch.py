@@ -147,8 +147,8 @@ def test_a_copy_engine_that_waited_goes_on_later() -> None:
 
 
 def ended(script: Script) -> float:
-    """When the last lane ends."""
-    return float(simulate_script(script, [0.0] * script.plan.bound.ranks).lane_end.max())
+    """When the last worker ends."""
+    return float(simulate_script(script, [0.0] * script.plan.bound.ranks).worker_end.max())
 
 
 def test_waits_of_a_copy_engine_are_over_while_it_copies() -> None:
@@ -182,10 +182,10 @@ def test_a_copy_engine_begins_with_what_stays_on_its_rank() -> None:
     assert results["own_last"].seconds == pytest.approx(results["own_first"].seconds)
     timeline = results["own_last"].timeline
     script = timeline.script
-    lane = next(
-        n for n, (kernel, _, _) in enumerate(script.plan.lanes) if script.plan.bound.kernels[kernel].on_copy_engine
+    worker = next(
+        n for n, (kernel, _, _) in enumerate(script.plan.workers) if script.plan.bound.kernels[kernel].on_copy_engine
     )
-    rows = slice(script.first[lane], script.first[lane + 1])
+    rows = slice(script.first[worker], script.first[worker + 1])
     moves = script.what[rows][script.kind[rows] == MOVE]
     assert script.moves.reach[moves].tolist() == [0, 1, 1]
     assert script.kind[rows].tolist() == [MOVE, SIGNAL] * 3

@@ -31,7 +31,7 @@ def test_arrows_lead_from_the_last_notify_to_waits_that_began_before_it_was_over
         ("s", 0, 2, 6.0),
         ("f", 1, arrows[1]["tid"], 9.0),
     ]
-    number, rank, program = plan.lanes[arrows[1]["tid"] - 1]
+    number, rank, program = plan.workers[arrows[1]["tid"] - 1]
     assert (plan.bound.kernels[number].name, rank, program) == ("add", 1, 0)
 
 

@@ -51,7 +51,7 @@ def test_the_library_runs_to_its_end_and_the_parts_add_up(program: Program, sche
     t = result.timeline
     assert (t.end >= t.begin).all()
     assert (t.begin >= 0).all()
-    same = np.flatnonzero(t.script.lane[1:] == t.script.lane[:-1])
+    same = np.flatnonzero(t.script.worker[1:] == t.script.worker[:-1])
     assert (t.begin[same + 1] >= t.end[same] - 1e-12).all()
 
 

@@ -49,13 +49,13 @@ def fair_rates(active: list[int], links: dict[int, tuple[Link, ...]], bandwidth:
 
 
 def fair_seconds(script: Script, own: float) -> float:
-    """When the last transfer ends if each lane does its own one after the other, all at max-min fair rates."""
+    """When the last transfer ends if each worker does its own one after the other, all at max-min fair rates."""
     moves, bandwidth = script.moves, script.machine.link_bandwidth
     ends = enumerate(zip(moves.source.tolist(), moves.target.tolist(), strict=True))
     links: dict[int, tuple[Link, ...]] = {m: (("out", a), ("in", b)) if a != b else () for m, (a, b) in ends}
     queues: dict[int, list[int]] = {}
-    for lane, move in zip(script.lane[script.kind == MOVE], script.what[script.kind == MOVE], strict=True):
-        queues.setdefault(int(lane), []).append(int(move))
+    for worker, move in zip(script.worker[script.kind == MOVE], script.what[script.kind == MOVE], strict=True):
+        queues.setdefault(int(worker), []).append(int(move))
     left = {m: float(moves.size[m]) for m in links}
     now = 0.0
     while queues:
@@ -63,13 +63,13 @@ def fair_seconds(script: Script, own: float) -> float:
         rates = fair_rates(active, links, bandwidth, own)
         step = min(left[m] / rates[m] for m in active)
         now += step
-        for lane in list(queues):
-            head = queues[lane][0]
+        for worker in list(queues):
+            head = queues[worker][0]
             left[head] -= rates[head] * step
             if left[head] <= 1e-9 * float(moves.size[head]):
-                queues[lane].pop(0)
-                if not queues[lane]:
-                    del queues[lane]
+                queues[worker].pop(0)
+                if not queues[worker]:
+                    del queues[worker]
     return now
 
 

@@ -37,7 +37,7 @@ def test_ranks_are_processes_and_programs_are_tracks(result: Simulated, events: 
     processes = {e["pid"]: e["args"]["name"] for e in events["M"] if e["name"] == "process_name"}
     assert processes == {rank: f"rank {rank}" for rank in range(RANKS)}
     tracks = [(e["pid"], e["tid"]) for e in events["M"] if e["name"] == "thread_name"]
-    assert len(set(tracks)) == len(tracks) == len(result.plan.lanes)
+    assert len(set(tracks)) == len(tracks) == len(result.plan.workers)
     assert {(e["pid"], e["tid"]) for e in events["X"]} <= set(tracks)
 
 

@@ -89,7 +89,7 @@ def _mixes(node: Any) -> bool:
 
 
 class Script:
-    """A plan unrolled for execution: the steps of every lane, cells of tensors, thresholds of channels."""
+    """A plan unrolled for execution: the steps of every worker, cells of tensors, thresholds of channels."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -108,7 +108,7 @@ class Script:
         self.awaited = np.zeros((self.ranks, max(plan.channels, 1)), bool)
         self.exits: list[int] = []
         self._channels()
-        self.lanes = self._lanes()
+        self.workers = self._workers()
 
     def _edges(self) -> dict[int, list[Ints]]:
         a, edges = self.plan.accesses, {}
@@ -133,7 +133,7 @@ class Script:
         self.awaited[plan.signals.peer[waits], plan.signals.channel[waits]] = True
         self.awaited[:, self.exits] = True
 
-    def _lanes(self) -> list[list[_Op]]:
+    def _workers(self) -> list[list[_Op]]:
         plan = self.plan
         steps: dict[int, list[tuple[int, int, _Op]]] = defaultdict(list)
         numbers: dict[object, int] = {}
@@ -152,11 +152,11 @@ class Script:
         columns = (s.task, np.where(s.later > 0, s.at, s.position), s.kind, s.peer, s.channel, s.later)
         for task, position, kind, peer, number, later in zip(*(c.tolist() for c in columns), strict=True):
             steps[task].append((later, position, _Op(kind=kind, peer=peer, number=number, task=task)))
-        lanes: list[list[tuple[int, int, _Op]]] = [[] for _ in plan.lanes]
+        workers: list[list[tuple[int, int, _Op]]] = [[] for _ in plan.workers]
         for task, own in steps.items():  # what is done later is done in the program's next task
             turn = int(plan.sequence[task])
-            lanes[plan.lane[task]] += [(turn + later, position, op) for later, position, op in own]
-        return [[op for *_, op in sorted(own, key=lambda step: step[:2])] for own in lanes]
+            workers[plan.worker[task]] += [(turn + later, position, op) for later, position, op in own]
+        return [[op for *_, op in sorted(own, key=lambda step: step[:2])] for own in workers]
 
     def _locate(self, tensor: Ints, lo: Ints, hi: Ints) -> tuple[Ints, bool]:
         """(cells of a box, whether it leaves the tensor)."""
@@ -192,14 +192,14 @@ def check(plan: Plan, seeds: Iterable[int] = range(6), launches: int | None = No
 
 
 class Execution:
-    """One interleaving of some launches. Threads are the plan's lanes and a host for each rank."""
+    """One interleaving of some launches. Threads are the plan's workers and a host for each rank."""
 
     def __init__(self, script: Script, seed: int, launches: int) -> None:
         self.script, self.plan, self.bound = script, script.plan, script.bound
         self.launches, self.ranks = launches, script.ranks
         self.random = Random(seed)
-        self.lanes = len(self.plan.lanes)
-        threads = self.lanes + self.ranks
+        self.workers = len(self.plan.workers)
+        threads = self.workers + self.ranks
         self.clock = np.zeros((threads, threads), np.int64)
         np.fill_diagonal(self.clock, 1)
         slots = int(script.channel_slots.max())
@@ -207,8 +207,8 @@ class Execution:
         self.sent: dict[tuple[object, ...], Ints] = {}
         self.entered, self.finished = ([[0] * self.ranks for _ in range(self.ranks)] for _ in range(2))
         self.opened = [0] * self.ranks
-        self.done = [0] * self.lanes
-        self.admitted = [0] * self.lanes
+        self.done = [0] * self.workers
+        self.admitted = [0] * self.workers
         self.free = [self.bound.target.slots] * self.ranks
         self.writer = np.zeros(script.places, np.int64)
         self.written = np.zeros(script.places, np.int64)
@@ -216,17 +216,17 @@ class Execution:
         self.times = np.zeros(script.places, np.int64)
         self.reader = np.zeros((script.places, threads), np.int64)
         self.meeting = 0
-        """Counts the meetings of the threads of all lanes; `met` is each lane's last one."""
+        """Counts the meetings of the threads of all workers; `met` is each worker's last one."""
         self.met = np.zeros(threads, np.int64)
         self.stored = np.full((script.places, 2), -1)
         self.loaded = np.full((script.places, threads, 2), -1)
-        """Of a place, (meeting, together) of the last store, and of the last load of each lane."""
+        """Of a place, (meeting, together) of the last store, and of the last load of each worker."""
 
     # Scheduling ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Raises _Failed at the first failure."""
-        steps = [self._lane(n) for n in range(self.lanes)] + [self._host(r) for r in range(self.ranks)]
+        steps = [self._worker(n) for n in range(self.workers)] + [self._host(r) for r in range(self.ranks)]
         waiting: dict[int, Condition | None] = dict.fromkeys(range(len(steps)))
         order = self._priorities(len(steps))
         while waiting:
@@ -253,7 +253,7 @@ class Execution:
         """In which order threads are asked: at random, or by priorities that sometimes change, of threads or ranks."""
         order = list(range(threads))
         self.random.shuffle(order)
-        rank = [r for _, r, _ in self.plan.lanes] + list(range(self.ranks))
+        rank = [r for _, r, _ in self.plan.workers] + list(range(self.ranks))
         style = self.random.choice(("any", "thread", "rank"))
         if style == "rank":
             favour = self.random.sample(range(self.ranks), self.ranks)
@@ -269,8 +269,8 @@ class Execution:
         return ask
 
     def _deadlock(self) -> NoReturn:
-        stuck = [n for n in range(self.lanes) if self.done[n] < self.launches]
-        number, rank, program = self.plan.lanes[stuck[0]] if stuck else (0, 0, 0)
+        stuck = [n for n in range(self.workers) if self.done[n] < self.launches]
+        number, rank, program = self.plan.workers[stuck[0]] if stuck else (0, 0, 0)
         name = self.bound.kernels[number].name
         launch = self.done[stuck[0]] + 1 if stuck else self.launches
         what = f"program {program} of {name} and {len(stuck) - 1} more never end" if stuck else "a host never ends"
@@ -288,12 +288,12 @@ class Execution:
     # Threads -------------------------------------------------------------------------------------------------
 
     def _host(self, rank: int) -> Steps:
-        me = self.lanes + rank
+        me = self.workers + rank
         tensors = list(self.bound.tensors.values())
         inputs = [t for t in tensors if t.decl.space in ("in", "table")]
         outputs = [t for t in tensors if t.decl.space == "out"]
         lag = min((t.slots for t in inputs if t.decl.symmetric), default=0)
-        own = [n for n in range(self.lanes) if self.plan.lanes[n][1] == rank]
+        own = [n for n in range(self.workers) if self.plan.workers[n][1] == rank]
         for launch in range(1, self.launches + 1):
             if lag:
                 yield from self._peers(me, rank, self.finished, launch - lag)
@@ -302,24 +302,24 @@ class Execution:
             self._tell(me, rank, self.entered)
             self.opened[rank] = launch
             yield lambda launch=launch: all(self.done[n] >= launch for n in own)
-            for lane in own:
-                np.maximum(self.clock[me], self.clock[lane], out=self.clock[me])
+            for worker in own:
+                np.maximum(self.clock[me], self.clock[worker], out=self.clock[me])
             for channel in self.script.exits:
                 yield from self._await(me, rank, channel, launch)
             for tensor in outputs:
                 self._output(me, rank, tensor.number, launch)
             self._tell(me, rank, self.finished)
 
-    def _lane(self, lane: int) -> Steps:
-        number, rank, program = self.plan.lanes[lane]
+    def _worker(self, worker: int) -> Steps:
+        number, rank, program = self.plan.workers[worker]
         kernel = self.bound.kernels[number]
         before = [
             n
-            for n, (k, r, _) in enumerate(self.plan.lanes)
+            for n, (k, r, _) in enumerate(self.plan.workers)
             if r == rank and self.bound.kernels[k].stream == kernel.stream
             and self.bound.kernels[k].position < kernel.position
         ]  # fmt: skip
-        earlier = [n for n, (k, r, p) in enumerate(self.plan.lanes) if (k, r) == (number, rank) and p < program]
+        earlier = [n for n, (k, r, p) in enumerate(self.plan.workers) if (k, r) == (number, rank) and p < program]
         for launch in range(1, self.launches + 1):
             yield (
                 lambda launch=launch: (
@@ -329,19 +329,19 @@ class Execution:
                     and all(self.admitted[n] >= launch for n in earlier)
                 )
             )
-            self.admitted[lane] = launch
-            self._meet(lane)
+            self.admitted[worker] = launch
+            self._meet(worker)
             self.free[rank] -= 0 if kernel.on_copy_engine else 1
-            for other in (self.lanes + rank, *before):
-                np.maximum(self.clock[lane], self.clock[other], out=self.clock[lane])
+            for other in (self.workers + rank, *before):
+                np.maximum(self.clock[worker], self.clock[other], out=self.clock[worker])
             if kernel.reuse_lag:
-                yield from self._peers(lane, rank, self.finished, launch - kernel.reuse_lag)
+                yield from self._peers(worker, rank, self.finished, launch - kernel.reuse_lag)
             if kernel.needs_entry:
-                yield from self._peers(lane, rank, self.entered, launch)
-            for op in self.script.lanes[lane]:
-                yield from self._step(lane, rank, op, launch)
-            self.clock[lane, lane] += 1
-            self.done[lane] = launch
+                yield from self._peers(worker, rank, self.entered, launch)
+            for op in self.script.workers[worker]:
+                yield from self._step(worker, rank, op, launch)
+            self.clock[worker, worker] += 1
+            self.done[worker] = launch
             self.free[rank] += 0 if kernel.on_copy_engine else 1
 
     def _step(self, me: int, rank: int, op: _Op, launch: int) -> Steps:
@@ -358,7 +358,7 @@ class Execution:
         else:
             yield None  # whatever comes between the signals and the data
             act = {READ: self._read, WRITE: self._write}[op.kind]
-            if self.bound.many_threads and not self.bound.kernels[self.plan.lanes[me][0]].on_copy_engine:
+            if self.bound.many_threads and not self.bound.kernels[self.plan.workers[me][0]].on_copy_engine:
                 self._touch(me, op, launch)
             act(me, op.peer, op.number, op.cells, launch, self._who(op.task))
 
@@ -402,19 +402,19 @@ class Execution:
 
     # Memory --------------------------------------------------------------------------------------------------
 
-    def _meet(self, lane: int) -> None:
+    def _meet(self, worker: int) -> None:
         self.meeting += 1
-        self.met[lane] = self.meeting
+        self.met[worker] = self.meeting
 
-    def _touch(self, lane: int, op: _Op, launch: int) -> None:
+    def _touch(self, worker: int, op: _Op, launch: int) -> None:
         """An access by one of a program's threads, which others of them may overtake."""
         at = op.cells + self.script.place(op.number, op.peer, launch)
-        now = np.array([self.met[lane], op.together])
-        seen = [self.stored[at]] if op.kind == READ else [self.stored[at], self.loaded[at, lane]]
+        now = np.array([self.met[worker], op.together])
+        seen = [self.stored[at]] if op.kind == READ else [self.stored[at], self.loaded[at, worker]]
         if any(((own[:, 0] == now[0]) & (own[:, 1] != now[1])).any() for own in seen):
             self._fail("threads", launch, op.peer, op.number, self._who(op.task))
         if op.kind == READ:
-            self.loaded[at, lane] = now
+            self.loaded[at, worker] = now
         else:
             self.stored[at] = now
 

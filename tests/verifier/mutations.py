@@ -218,7 +218,7 @@ def plan_mutants(case: Case, chance: random.Random, rows: int = 4) -> Iterator[M
     for first, second in _neighbours(plan, rows, chance):
         yield mutant("swap tasks", f"{first} {second}", lambda f=first, s=second: _swapped(plan, f, s))
     for task in _some(np.arange(plan.tasks), rows, chance):
-        yield mutant("task in another program", f"{task}", lambda task=task: _other_lane(plan, task))
+        yield mutant("task in another program", f"{task}", lambda task=task: _other_worker(plan, task))
     for key, counts in plan.thresholds.items():
         for place in _some(np.flatnonzero(counts), rows, chance):
             for kind, more in (("threshold too low", -1), ("threshold too high", 1)):
@@ -268,10 +268,10 @@ def _with_accesses(plan: Plan, change: AccessChange, row: int) -> Plan:
 
 def _followed(plan: Plan) -> Rows:
     """The notifies of tasks after which their program has another one."""
-    last = np.zeros(len(plan.lanes), np.int64)
-    np.maximum.at(last, plan.lane, plan.sequence)
+    last = np.zeros(len(plan.workers), np.int64)
+    np.maximum.at(last, plan.worker, plan.sequence)
     s = plan.signals
-    return np.flatnonzero((s.kind == NOTIFY) & (plan.sequence[s.task] < last[plan.lane[s.task]]))
+    return np.flatnonzero((s.kind == NOTIFY) & (plan.sequence[s.task] < last[plan.worker[s.task]]))
 
 
 def _deferred(plan: Plan, row: int, at: int) -> Plan:
@@ -351,9 +351,9 @@ ACCESS_CHANGES: tuple[tuple[str, int, AccessChange], ...] = (
 
 
 def _neighbours(plan: Plan, count: int, chance: random.Random) -> list[tuple[int, int]]:
-    """Pairs of tasks that follow one another in a lane."""
-    order = np.lexsort((plan.sequence, plan.lane))
-    pairs = [(int(a), int(b)) for a, b in pairwise(order) if plan.lane[a] == plan.lane[b]]
+    """Pairs of tasks that follow one another in a worker."""
+    order = np.lexsort((plan.sequence, plan.worker))
+    pairs = [(int(a), int(b)) for a, b in pairwise(order) if plan.worker[a] == plan.worker[b]]
     return chance.sample(pairs, min(count, len(pairs)))
 
 
@@ -363,13 +363,13 @@ def _swapped(plan: Plan, first: int, second: int) -> Plan:
     return replace(plan, sequence=sequence)
 
 
-def _other_lane(plan: Plan, task: int) -> Plan:
+def _other_worker(plan: Plan, task: int) -> Plan:
     """The task at the end of its kernel's next program (the same one where it has only one)."""
-    number, rank, program = plan.lanes[int(plan.lane[task])]
-    lane, sequence = plan.lane.copy(), plan.sequence.copy()
-    lane[task] = plan.lanes.index((number, rank, (program + 1) % plan.bound.kernels[number].programs))
+    number, rank, program = plan.workers[int(plan.worker[task])]
+    worker, sequence = plan.worker.copy(), plan.sequence.copy()
+    worker[task] = plan.workers.index((number, rank, (program + 1) % plan.bound.kernels[number].programs))
     sequence[task] = sequence.max() + 1
-    return replace(plan, lane=lane, sequence=sequence)
+    return replace(plan, worker=worker, sequence=sequence)
 
 
 def _counted(plan: Plan, key: tuple[str, str], place: int, more: int) -> Plan:

@@ -306,9 +306,9 @@ def test_writes_that_fill_a_read_together_may_reach_beyond_it() -> None:
 
 
 def test_what_one_notify_orders_takes_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a large plan these are nearly all questions, and each search goes through all of its lanes."""
+    """Of a large plan these are nearly all questions, and each search goes through all of its workers."""
     searched: list[int] = []
-    monkeypatch.setattr(HappensBefore, "reach", lambda _, lane, key: searched.append(lane) or {})
+    monkeypatch.setattr(HappensBefore, "reach", lambda _, worker, key: searched.append(worker) or {})
     assert refusals(planned(HEAD + SEND + NOTICE + ADD)) == [] == searched
 
 

@@ -57,13 +57,13 @@ class BufferContext:
 class LaunchContext:
     """How a kernel begins and ends its part of a launch (tilelink/protocol.py).
 
-    lane: the number of its first program, counted over all kernels of a rank. counted: the programs of a launch if
+    track: the number of its first program, counted over all kernels of a rank. counted: the programs of a launch if
     they are counted as they end, else 0. waits: (counter of rank 0, lag) of what peers must have reached before the
     kernel begins: launch epoch - lag. entered_base, finished_base: the runtime's counters of rank 0. block: the ranks,
     rounded up to a power of two. stages: how many there are, which is the number of the runtime in messages.
     """
 
-    lane: int
+    track: int
     ranks: int
     stages: int
     waits: tuple[tuple[int, int], ...] = ()
@@ -114,14 +114,14 @@ class FarContext:
 
 @dataclass(frozen=True, kw_only=True)
 class BulkContext:
-    """What programs that copy by bulk share on an SM: `lanes` of them, with `buffers` boxes each.
+    """What programs that copy by bulk share on an SM: `programs_per_cta` of them, with `buffers` boxes each.
 
     like: the parameter whose descriptor has the boxes' type. box: rows and columns. far: see FarContext.
     """
 
     like: str
     box: tuple[int, int]
-    lanes: int
+    programs_per_cta: int
     buffers: int
     far: tuple[FarContext, ...]
 
@@ -180,17 +180,17 @@ FEWEST_WARPS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class EmittedKernel:
-    """lanes: programs of one warp each that share a block of threads, in a kernel written in Gluon; else 0."""
+    """programs_per_cta: programs of one warp each that share a CTA, in a kernel written in Gluon; else 0."""
 
     name: str
     kernel: Kernel
     args: tuple[Arg, ...]
-    lanes: int = 0
+    programs_per_cta: int = 0
 
     @property
     def warps(self) -> int:
         """Of a block of threads, as Triton is told; what programs of one warp have comes beside them."""
-        return FEWEST_WARPS if self.lanes else self.kernel.warps
+        return FEWEST_WARPS if self.programs_per_cta else self.kernel.warps
 
 
 _POINTERS = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "i32": "*i32", "bool": "*i1"}

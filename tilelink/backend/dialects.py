@@ -59,7 +59,7 @@ class Dialect:
 
     def call_arguments(self, *, of_warps: bool = False) -> CallArguments:
         """Arguments of all calls to the device library; of_warps: in a kernel whose programs are single warps."""
-        scope, trace = ", scope=dl.WARP" if of_warps else "", ", trace=trace_lane" if self.is_traced else ""
+        scope, trace = ", scope=dl.WARP" if of_warps else "", ", trace=trace_track" if self.is_traced else ""
         return CallArguments(scope=scope, trace=trace)
 
     @property

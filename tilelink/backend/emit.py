@@ -75,7 +75,12 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
     )
     text = environment().get_template("module.py.j2").render(module=module)
     kernels = tuple(
-        EmittedKernel(name=kernel.name, kernel=kernel, args=one.args, lanes=one.bulk.lanes if one.bulk else 0)
+        EmittedKernel(
+            name=kernel.name,
+            kernel=kernel,
+            args=one.args,
+            programs_per_cta=one.bulk.programs_per_cta if one.bulk else 0,
+        )
         for kernel, one in zip(bound.kernels, contexts, strict=True)
     )
     return Emitted(text=shown(text), kernels=kernels)
@@ -292,7 +297,7 @@ def _launch(bound: Bound, kernel: Kernel, dialect: Dialect, *, by_pointer: bool 
     begins_copies = protocol is LaunchProtocol.COUNTED_WITH_COPIES
     ends = ends_launch(bound, kernel, protocol)
     return LaunchContext(
-        lane=_first_lane(bound, kernel),
+        track=_first_track(bound, kernel),
         ranks=bound.ranks,
         stages=len(bound.stages),
         waits=tuple(_runtime_waits(bound, kernel)),
@@ -318,7 +323,7 @@ def _runtime_waits(bound: Bound, kernel: Kernel) -> Iterator[tuple[int, int]]:
             yield bound.entered_base, 0
 
 
-def _first_lane(bound: Bound, kernel: Kernel) -> int:
+def _first_track(bound: Bound, kernel: Kernel) -> int:
     """The number of a kernel's first program, counted over all kernels of a rank."""
     return sum(one.programs for one in bound.kernels[: bound.kernels.index(kernel)])
 
@@ -338,7 +343,7 @@ def _queue_kernel(bound: Bound, kernel: Kernel, uniform: Mapping[tuple[str, str]
             writer.add(QueueTileEnd(stage=stage.number))
         loops.append(LoopContext(total=bound.stages[loop.stages[0]].total, body=tuple(writer.nodes)))
     launch = LaunchContext(
-        lane=_first_lane(bound, kernel),
+        track=_first_track(bound, kernel),
         ranks=bound.ranks,
         stages=len(bound.stages),
         waits=tuple(_runtime_waits(bound, kernel)),

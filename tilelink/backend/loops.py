@@ -23,11 +23,11 @@ def turns(kernel: Kernel, loop: Loop, total: int) -> tuple[str, str]:
 
 
 def loop_head(loop: For, count: int, addresses: Addresses, *, inner: bool) -> str:
-    """What a loop of `count` rounds runs over. inner: it stands in another loop, which may be pipelined itself."""
+    """What a loop of `count` iterations runs over. inner: it stands in another loop, which may be pipelined itself."""
     if unrolled(loop, count, _shapes(loop, addresses)):
         return f"tl.static_range(0, {count})"
-    # Loads of the next round must not pass this round's stores and notifies, and Triton's pipeliner does not take
-    # waits that loads depend on: only loops inside such a loop, or without any of these, are software-pipelined.
+    # Loads of the next iteration must not pass this iteration's stores and notifies, and Triton's pipeliner does not
+    # take waits that loads depend on: only loops inside such a loop, or without any of these, are software-pipelined.
     if any(isinstance(s, Store | Transfer | Notify | Wait) for s in statements(loop.body)):
         return f"tl.range(0, {count}, num_stages=1)"
     # A product has stages of its own, whose buffers are free behind it, but not in a flat loop.

@@ -13,9 +13,9 @@ from tilelink.lowering.bound import Bound, BoundStage
 FRAME = frozenset(
     {"tile", "pid", "float", "launch", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "edge"}
     | {"first_program", "num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles"}
-    | {"triton_dist", "libshmem_device", "tilelink", "slice", "min", "max", "trace_lane"}
+    | {"triton_dist", "libshmem_device", "tilelink", "slice", "min", "max", "trace_track"}
     | {"gl", "gluon", "bulk", "bulk_room", "bulk_full", "bulk_box", "bulk_moved"}
-    | {"LANE"}
+    | {"WARP"}
 )
 """Names that every kernel uses for itself."""
 DERIVED = ("here", "slot", "slot_number", "round", "peers")

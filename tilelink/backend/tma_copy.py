@@ -91,7 +91,7 @@ class BulkStatements(Statements):
         return BulkContext(
             like=like,
             box=boxes.box,
-            lanes=boxes.programs,
+            programs_per_cta=boxes.programs,
             buffers=boxes.buffers,
             far=tuple(self.far),
         )

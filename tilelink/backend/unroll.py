@@ -1,5 +1,5 @@
-"""Loops over ranks as straight lines, or with several rounds under way: no peer should be waited for before the next
-one is asked, or told."""
+"""Loops over ranks as straight lines, or with several iterations under way: no peer should be waited for before the
+next one is asked, or told."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tilelink.ir.program import Assign, Attend, Dot, For, If, Local, Notify, Red
 from tilelink.ir.scalar import Compare, Scalar
 from tilelink.ir.visitor import reads, values
 
-ROUNDS = 8
+ITERATIONS = 8
 ELEMENTS = 16384
-"""Of all rounds together: they are in registers at the same time."""
+"""Of all iterations together: they are in registers at the same time."""
 ROUNDS_AHEAD = 3
 """Of a loop that loads. Seven peers' 128x256 tiles are added in 15 us with two to four, in 22 us one by one (H200)."""
 TOGETHER = 32
@@ -20,7 +20,7 @@ TOGETHER = 32
 
 
 def unrolled(loop: For, count: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether a loop of `count` rounds only loads and computes small tiles, so that all its loads may be under way.
+    """Whether a loop of `count` iterations only loads and computes small tiles, so that all its loads may be under way.
 
     The same for loops that only send such tiles, which saves the loop. shapes: of the tiles of the stage's names. Loops
     with products, reductions, other stores or signals stay loops.
@@ -35,14 +35,14 @@ def unrolled(loop: For, count: int, shapes: Mapping[str, tuple[int, ...]]) -> bo
         if any(isinstance(v, Dot | Attend | Reduce) for v in values(statement.value)):
             return False
         elements = max(elements, prod(shapes[statement.name]))
-    return len(loop.indices) == 1 and count <= ROUNDS and count * elements <= ELEMENTS
+    return len(loop.indices) == 1 and count <= ITERATIONS and count * elements <= ELEMENTS
 
 
 def rounds_ahead(loop: For, count: int, bytes_of: Callable[[Region], int], room: int) -> int:
-    """How many rounds of a loop may have their loads under way at the same time, 1 if that cannot be or is no use.
+    """How many iterations of a loop may have their loads under way at the same time, 1 if that cannot be or is no use.
 
     bytes_of: of what a region holds. room: bytes of shared memory, through which such loads go (Triton takes those of
-    one round less). It is for loops of assignments that load and compute elementwise: what else is in a loop has an
+    one iteration less). It is for loops of assignments that load and compute elementwise: what else is in a loop has an
     order of its own.
     """
     size = 0

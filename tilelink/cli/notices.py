@@ -75,8 +75,8 @@ def tiles_of(bound: Bound) -> int:
 def interpreted_seconds(bound: Bound, launches: int) -> float:
     """What launches take on CPU ranks, roughly."""
     steps = sum(stage.total * _steps(bound, stage, stage.stage.body) for stage in bound.stages.values())
-    lanes = bound.ranks * sum(kernel.programs for kernel in bound.kernels)
-    return STEP_S * launches * steps * bound.ranks / max(1, min(os.cpu_count() or 1, lanes))
+    programs = bound.ranks * sum(kernel.programs for kernel in bound.kernels)
+    return STEP_S * launches * steps * bound.ranks / max(1, min(os.cpu_count() or 1, programs))
 
 
 def _steps(bound: Bound, stage: BoundStage, body: tuple[Statement, ...]) -> int:

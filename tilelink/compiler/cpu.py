@@ -81,7 +81,7 @@ class Kernel:
         """Launches back to back, without resets between them: launches[k][rank][name] -> outputs[k][rank][name].
 
         seed, max_delay_s: random delays before waits, notifies and transfers, to provoke other interleavings.
-        trace: keep the events of every lane. deadline_s: seconds that one wait may take.
+        trace: keep the events of every process. deadline_s: seconds that one wait may take.
         Raises BindingError, ShapeError or DtypeError for what does not fit, also into memory, RankError for a rank that
         failed, DeadlineError for a wait that outlived its deadline.
         """

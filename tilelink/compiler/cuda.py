@@ -60,7 +60,7 @@ def gpu_program(
             warps=one.warps,
             stages=one.kernel.stages,
             needs_entry=one.kernel.needs_entry,
-            lanes=one.lanes,
+            programs_per_cta=one.programs_per_cta,
             args=tuple(Argument(kind=a.kind, name=a.name, block=a.block, owner=a.owner) for a in one.args),
             awaits=_signals(verified.bound, one.kernel, Wait),
             notifies=_signals(verified.bound, one.kernel, Notify),

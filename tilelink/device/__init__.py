@@ -12,7 +12,7 @@ pointers    symm_at, remote_ptr
 launches    enter, leave, launch_number, tell_finished, begin_copies, count_program
 signals     wait, wait_all, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read, fence, quiet
 copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
-tracing     trace_lane, tile_begin, tile_end, transfer_begin, transfer
+tracing     trace_track, tile_begin, tile_end, transfer_begin, transfer
 scopes      BLOCK, WARP
 integers    mod, floordiv
 tile math   cast, dot, sigmoid, silu, tanh, gelu, gelu_tanh, relu, rsqrt, maximum, minimum, reduce_max, reduce_min,
@@ -99,7 +99,7 @@ from tilelink.device.numeric import (
     silu,
     tanh,
 )
-from tilelink.device.tracing import trace_lane
+from tilelink.device.tracing import trace_track
 
 __all__ = [
     "INTERPRETED",
@@ -133,7 +133,7 @@ __all__ = [
     "SIGNAL_ADD",
     "BLOCK",
     "WARP",
-    "trace_lane",
+    "trace_track",
     "tile_begin",
     "tile_end",
     "transfer_begin",

@@ -10,7 +10,7 @@ They are constexpr globals: Triton hashes those into a kernel's cache key, so a 
   The difference of counter and target is compared with zero: counters only grow, and this survives their wrapping.
 * the result of each text is a zero that the compiler cannot know. Added to the coordinates of a load it is a data
   dependence, the only thing that keeps a software-pipelined loop from loading before it waits.
-* traces: thread 0 writes them, so that a lane needs no atomics and the others do not wait for its loads.
+* traces: thread 0 writes them, so that a track needs no atomics and the others do not wait for its loads.
 * publish: the same barrier and fence between a program's own stores and its loads.
 * `bar.sync` is inside the text: Triton's own barrier operation in a loop switches off the loop's pipelining.
 
@@ -143,7 +143,7 @@ setp.eq.u32 %p, %v, 0;
 mov.u32 $0, 0;
 }}"""
 
-# $1 lane, $2 kind; how a lane lies in memory is in runtime/spans.py
+# $1 track, $2 kind; how a track lies in memory is in spans.py
 _TRACE_BEGIN = f"""{{{{
 .reg .pred %p; .reg .b32 %v; .reg .b64 %now, %at;
 mov.u32 %v, {{thread}};
@@ -157,7 +157,7 @@ DONE:
 mov.u32 $0, 0;
 }}}}"""
 
-# $1 lane, $2 kind, $3 stage, $4 tile, $5 and $6 what the kind says more; what finds no room is only counted
+# $1 track, $2 kind, $3 stage, $4 tile, $5 and $6 what the kind says more; what finds no room is only counted
 _TRACE_END = f"""{{{{
 .reg .pred %p; .reg .b32 %v; .reg .b64 %now, %begin, %count, %room, %at, %next, %what, %more;
 {{before}}

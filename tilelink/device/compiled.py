@@ -65,7 +65,7 @@ def wait(signals, channel, target, watch, stage: tl.constexpr, tile, trace=None,
     signals: pointer to int32, the own pad. target: integer, taken modulo 2**32 as the counters are.
     watch: None, or a pointer to the rank's debug block (see debug.py): then a wait that outlives the block's budget
     writes itself there and returns, and so does every later wait at once. It names the block of threads as its program.
-    stage, tile: for that report. trace: None, or the lane to which its span is written (see tracing.py).
+    stage, tile: for that report. trace: None, or the track to which its span is written (see tracing.py).
     scope: BLOCK, or WARP of a program that is one warp (sm_90).
     Returns an int32 zero that the compiler takes for unknown: pass it to `consume_token`.
     """

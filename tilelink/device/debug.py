@@ -4,7 +4,7 @@ The host writes the budget (nanoseconds that one wait may take) and a zero into 
 the block after it. Once it is tripped every wait of the rank returns at once, so that the kernels end; what they
 computed after that is worthless.
 
-Of a program that is traced the block also says where the lanes of its spans are (see runtime/spans.py): the address of
+Of a program that is traced the block also says where the tracks of its spans are (see device/spans.py): the address of
 the first one, and how many bytes each takes.
 """
 

@@ -26,7 +26,7 @@ Describe = Callable[[int, int], tuple[str, str]]
 
 
 class Event(NamedTuple):
-    """One event of a lane: kind "tile" (0, 0), "wait" (channel, expected), "notify" (rank, channel) or "transfer"
+    """One event of a process: kind "tile" (0, 0), "wait" (channel, expected), "notify" (rank, channel) or "transfer"
     (tensor, rank, offset), in the launch `epoch`."""
 
     kind: str
@@ -95,9 +95,9 @@ class Aborted(BaseException):
 
 
 class Monitor:
-    """Watches one lane: the sequential work of one process.
+    """Watches one process: the sequential work of one process.
 
-    rank, lane: whose it is; together with `seed` they decide the delays.
+    rank, process: whose it is; together with `seed` they decide the delays.
     deadline_s: seconds that a wait may take, from its first unsuccessful look.
     seed, max_delay_s: with a seed, each wait, notify and transfer comes 0..max_delay_s seconds late.
     trace: keep the events, in `events`. Spans, which only traced kernels report, are always kept, in `spans`.
@@ -109,7 +109,7 @@ class Monitor:
         self,
         *,
         rank: int,
-        lane: str,
+        process: str,
         deadline_s: float,
         seed: int | None = None,
         max_delay_s: float = 0.0,
@@ -119,14 +119,14 @@ class Monitor:
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.rank = rank
-        self.lane = lane
+        self.process = process
         self.deadline_s = deadline_s
         self.epoch = 0
         self.events: list[Event] = []
         self.spans: list[Span] = []
         self._begun: dict[str, int] = {}
         self._trace = trace
-        self._random = None if seed is None else random.Random(f"{seed} {rank} {lane}")
+        self._random = None if seed is None else random.Random(f"{seed} {rank} {process}")
         self._max_delay_s = max_delay_s
         self._describe = describe
         self._aborted = aborted
@@ -166,10 +166,10 @@ class Monitor:
         """Notes when something of a kind of spans begins, in ns of the clock that all processes share."""
         self._begun[kind] = time.perf_counter_ns()
 
-    def end(self, lane: int, kind: str, stage: int, tile: int, a: int, b: int) -> None:
+    def end(self, track: int, kind: str, stage: int, tile: int, a: int, b: int) -> None:
         """Keeps the span of what was begun last of this kind."""
         end = time.perf_counter_ns()
-        self.spans.append(Span(self.rank, lane, kind, stage, tile, a, b, self.epoch, self._begun[kind], end))
+        self.spans.append(Span(self.rank, track, kind, stage, tile, a, b, self.epoch, self._begun[kind], end))
 
     def _wait(self, seen: int, seconds: float, channel: int, expected: int, stage: int, tile: int) -> Wait:
         stage_name, channel_name = self._describe(stage, channel) if self._describe else ("", "")
@@ -222,7 +222,7 @@ def installed() -> Monitor:
     """This process's monitor."""
     global _installed
     if _installed is None:
-        _installed = Monitor(rank=0, lane="", deadline_s=settings().deadline or DEFAULT_DEADLINE_S)
+        _installed = Monitor(rank=0, process="", deadline_s=settings().deadline or DEFAULT_DEADLINE_S)
     return _installed
 
 
@@ -242,6 +242,6 @@ def begin(kind: str) -> None:
     installed().begin(kind)
 
 
-def end(lane: int, kind: str, stage: int, tile: int, a: int, b: int) -> None:
+def end(track: int, kind: str, stage: int, tile: int, a: int, b: int) -> None:
     """Monitor.end of the installed monitor; a and b as Span has them."""
-    installed().end(lane, kind, stage, tile, a, b)
+    installed().end(track, kind, stage, tile, a, b)

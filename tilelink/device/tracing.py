@@ -1,11 +1,11 @@
 # pyright: basic, reportArgumentType=false, reportRedeclaration=false
 """Spans of time that a program writes down: when it began and ended a tile, a wait, a notify or a transfer.
 
-A program's spans go to its lane (see runtime/spans.py). On a GPU a lane is an address that the debug block leads to
+A program's spans go to its track (see device/spans.py). On a GPU a track is an address that the debug block leads to
 (see debug.py). Thread 0 reads %globaltimer, the one clock that all SMs of a GPU share; %clock64 counts the cycles of
-one SM, whose length changes with power. Interpreted, the process's monitor keeps the spans; a lane is its number.
+one SM, whose length changes with power. Interpreted, the process's monitor keeps the spans; a track is its number.
 
-Where `trace`, the lane, is None, nothing is written, and nothing is compiled.
+Where `trace`, the track, is None, nothing is written, and nothing is compiled.
 """
 
 import triton
@@ -29,7 +29,7 @@ _STRIDE = tl.constexpr(STRIDE)
 
 if INTERPRETED:
 
-    def trace_lane(watch, program):
+    def trace_track(watch, program):
         return program
 
     def begin(trace, KIND, scope):
@@ -43,8 +43,8 @@ if INTERPRETED:
 else:
 
     @triton.jit
-    def trace_lane(watch, program):
-        """The address (int64) of the lane of a rank's program `program`. watch: the rank's debug block, not None."""
+    def trace_track(watch, program):
+        """The address (int64) of the track of a rank's program `program`. watch: the rank's debug block, not None."""
         return tl.load(watch + _TRACE) + tl.load(watch + _STRIDE) * program
 
     @triton.jit

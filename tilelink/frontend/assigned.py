@@ -1,8 +1,8 @@
 """Names that are read where they may have no value: assigned in one branch only, or of a loop that has ended.
 
-In a loop and after it a name may have its value from an earlier round, which only a run can tell: that is accepted. A
-loop that may have no round at all, as one over `ranks - 1`, gives no name its value. A condition that was seen before,
-or its opposite, brings the names of its branch back; that a loop has rounds is such a condition.
+In a loop and after it a name may have its value from an earlier iteration, which only a run can tell: that is accepted.
+A loop that may have no iteration at all, as one over `ranks - 1`, gives no name its value. A condition that was seen
+before, or its opposite, brings the names of its branch back; that a loop has iterations is such a condition.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Walk:
     mistakes: Mistakes
 
     def body(self, body: tuple[Statement, ...], known: _Known, earlier: frozenset[str]) -> _Known:
-        """What is known behind a body; `earlier` are names that an earlier round of a loop may have assigned."""
+        """What is known behind a body; `earlier` are names that an earlier iteration of a loop may have assigned."""
         for statement in body:
             self._reads(statement, known, earlier)
             match statement:
@@ -73,8 +73,10 @@ class _Walk:
 
     def _loop(self, loop: For, known: _Known, earlier: frozenset[str]) -> _Known:
         inside = frozenset(s.name for s in statements(loop.body) if isinstance(s, Assign))
-        rounds = _rounds(loop, self.typing.program)
-        before = known.names | known.branches.get((rounds, True), frozenset()) if rounds is not None else known.names
+        iterations = _iterations(loop, self.typing.program)
+        before = (
+            known.names | known.branches.get((iterations, True), frozenset()) if iterations is not None else known.names
+        )
         within = _Known(names=before, branches=known.branches, ended=known.ended)
         after = self.body(loop.body, within, earlier | inside)
         indices = {d.name: d for d in loop.indices}
@@ -85,9 +87,9 @@ class _Walk:
                 if axis.index in indices:
                     ended[name] = indices[axis.index]
         names = (after.names | inside) - ended.keys()
-        if rounds is None:
+        if iterations is None:
             return _Known(names=names, branches=known.branches, ended=ended)
-        branches = {**known.branches, (rounds, True): names}
+        branches = {**known.branches, (iterations, True): names}
         return _Known(names=known.names - ended.keys(), branches=branches, ended=ended)
 
     def _reads(self, statement: Statement, known: _Known, earlier: frozenset[str]) -> None:
@@ -112,8 +114,9 @@ class _Walk:
         hint = f"assign {value.name} before the if, or in both of its branches"
         message = f"{value.name} has no value yet"
         loops = [s for s in statements(self.stage.body) if isinstance(s, For) and _assigns(s, value.name)]
-        if (rounds := _rounds(loops[-1], self.typing.program) if loops else None) is not None:
-            message = f"{value.name} has a value only where the loop that assigns it has rounds: {print_scalar(rounds)}"
+        if (iterations := _iterations(loops[-1], self.typing.program) if loops else None) is not None:
+            message = f"{value.name} has a value only where the loop that assigns it has iterations: "
+            message += print_scalar(iterations)
             hint = f"assign {value.name} before the loop"
         if within:
             message = f"{value.name} has a value in one branch of 'if {print_scalar(within[-1].condition)}' only"
@@ -125,8 +128,8 @@ def _assigns(statement: Statement, name: str) -> bool:
     return any(isinstance(s, Assign) and s.name == name for s in statements((statement,)))
 
 
-def _rounds(loop: For, program: Program) -> Scalar | None:
-    """When a loop has rounds, which is always where its extents are positive whatever the numbers: None."""
+def _iterations(loop: For, program: Program) -> Scalar | None:
+    """When a loop has iterations, which is always where its extents are positive whatever the numbers: None."""
     kinds = {p.name: p.kind for p in program.params}
     open_ones = [d.extent for d in loop.indices if (least(d.extent, kinds) or 0) < 1]
     conditions = tuple(Compare(op=">", left=extent, right=Int(value=0)) for extent in open_ones)

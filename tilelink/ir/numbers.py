@@ -96,15 +96,15 @@ def batch_indices(stage: Stage, axes_of: Callable[[Value], Sequence[Axis]]) -> f
 
 
 def carried_along(stage: Stage, axes: Mapping[str, Iterable[Axis]]) -> frozenset[str]:
-    """Indices of loops along which a value has an axis that one round hands to the next. axes: of the names.
+    """Indices of loops along which a value has an axis that one iteration hands to the next. axes: of the names.
 
-    The elements of a tile do not meet those of the next one: a round has one element.
+    The elements of a tile do not meet those of the next one: an iteration has one element.
     """
     found: set[str] = set()
     for statement in statements(stage.body):
         if isinstance(statement, For):
             handed = {s.name for s in statements(statement.body) if isinstance(s, Assign)}
-            handed &= read_unassigned(statement.body, rounds=True)
+            handed &= read_unassigned(statement.body, iterations=True)
             along = {a.index for name in handed for a in axes.get(name, ()) if a.index is not None}
             found |= along & {decl.name for decl in statement.indices}
     return frozenset(found)

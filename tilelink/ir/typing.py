@@ -340,7 +340,7 @@ def _supposed_numbers(typing: StageTyping) -> frozenset[str]:
     """Indices without whose tiles a typing with mistakes might be right: to be tried, not to be believed.
 
     Where axes do not fit, the first ones are supposed to be too many, and to be there only as nobody knows yet that
-    their index is a number: a product that is given such a value tells so. And what a loop adds up over its rounds
+    their index is a number: a product that is given such a value tells so. And what a loop adds up over its iterations
     has no axis along the loop's index.
     """
     loose = replace(typing, loose=True, locals=dict[str, Type](), mistyped=set[str]())
@@ -352,7 +352,7 @@ def _supposed_numbers(typing: StageTyping) -> frozenset[str]:
 def _settle_locals(typing: StageTyping) -> Mistakes:
     """Grow the types of names until nothing changes: a constant takes the shape of what is added to it.
 
-    Returns the mistakes in the values that names get, of the last round.
+    Returns the mistakes in the values that names get, of the last iteration.
     """
     found = Mistakes()
     for _ in range(len(typing.stage.body) + 8):

@@ -75,8 +75,8 @@ def local_names(value: Value) -> set[str]:
     return {part.name for part in values(value) if isinstance(part, Local)}
 
 
-def read_unassigned(body: tuple[Statement, ...], *, rounds: bool) -> set[str]:
-    """The names that a body may read before it has assigned them. rounds: whether each loop has a round."""
+def read_unassigned(body: tuple[Statement, ...], *, iterations: bool) -> set[str]:
+    """The names that a body may read before it has assigned them. iterations: whether each loop has an iteration."""
     found: set[str] = set()
 
     def go_through(body: tuple[Statement, ...], assigned: set[str]) -> set[str]:
@@ -90,7 +90,7 @@ def read_unassigned(body: tuple[Statement, ...], *, rounds: bool) -> set[str]:
                     assigned = go_through(then, assigned) & go_through(orelse, assigned)
                 case For(body=inner):
                     after = go_through(inner, assigned)
-                    assigned = after if rounds else assigned
+                    assigned = after if iterations else assigned
                 case _:
                     pass
         return assigned

@@ -166,7 +166,7 @@ class Kernel:
     """Waits that every peer has finished launch e - reuse_lag; 0 waits for nothing."""
     needs_entry: bool
     """Waits that every peer has entered launch e (it reads their inputs)."""
-    lanes: int = 1
+    programs_per_cta: int = 1
     """Programs that share an SM."""
 
     @property
@@ -176,7 +176,7 @@ class Kernel:
     @property
     def blocks(self) -> int:
         """Places on SMs that its programs take."""
-        return self.programs // self.lanes
+        return self.programs // self.programs_per_cta
 
     @property
     def beside(self) -> bool:

@@ -43,7 +43,7 @@ def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
                 stages=host.stages,
                 reuse_lag=lag if bound.schedule.reuse_wait else 0,
                 needs_entry=entry,
-                lanes=_lanes(host),
+                programs_per_cta=_programs_per_cta(host),
             )
         )
     return tuple(kernels)
@@ -54,7 +54,7 @@ def _own(stage: BoundStage) -> int | None:
     return stage.resource.programs if isinstance(stage.resource, Sm) else None
 
 
-def _lanes(stage: BoundStage) -> int:
+def _programs_per_cta(stage: BoundStage) -> int:
     """The programs that share an SM."""
     return stage.bulk.programs if stage.bulk else 1
 
@@ -103,7 +103,7 @@ def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -
     cap = bound.target.max_programs
     most = {host.name: min(tiles[host.name], cap or tiles[host.name]) for host in hosts}
     own = {
-        host.name: max(1, min(asked, -(-most[host.name] // _lanes(host))))
+        host.name: max(1, min(asked, -(-most[host.name] // _programs_per_cta(host))))
         for host in hosts if (asked := _own(host)) is not None
     }  # fmt: skip
     slots, taken = bound.target.slots, sum(own.values())
@@ -115,7 +115,7 @@ def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -
             hint = f"give them fewer, so that some are left for {host.stage.name}"
             raise ScheduleError(message, location=bound.schedule.location, hint=hint)
         left = max(1, min(slots - taken, most[host.name]))
-        on_sms = own[host.name] * _lanes(host) if host.name in own else left
+        on_sms = own[host.name] * _programs_per_cta(host) if host.name in own else left
         result[host.name] = 1 if on_copy_engine else on_sms
     return result
 

@@ -1,12 +1,13 @@
-"""What the rounds of a loop over tiles do to each other through memory: nothing, else tiles of another size do it anew.
+"""What the iterations of a loop over tiles do to each other through memory: nothing, else tiles of another size do it
+anew.
 
-A round that writes what another one reads or writes too comes before it or after it, element by element where tiles
-have one element and all at once where one tile is all there is:
+An iteration that writes what another one reads or writes too comes before it or after it, element by element where
+tiles have one element and all at once where one tile is all there is:
 
     t = h[0 + k]            c[:] = zeros(f32)
     h[1 + k] = t            c[k] = x[k]
 
-So of two accesses of a tensor, one of them a write, both follow the tile of the round, moved by the same offset, or
+So of two accesses of a tensor, one of them a write, both follow the tile of the iteration, moved by the same offset, or
 they have no element in common, or both are the same for all tiles: then what is written is, too
 (lowering/recurrences.py).
 """
@@ -27,12 +28,13 @@ from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.recurrences import holds_all
 
 
-def check_rounds_apart(stage: BoundStage, ranks: int, loop: For, index: str) -> None:
-    """Raises TileSizeError where rounds for two tiles of an index of a loop may access one element, and one writes."""
-    _Rounds(stage, ranks, loop, index).check()
+def check_dependences(stage: BoundStage, ranks: int, loop: For, index: str) -> None:
+    """Raises TileSizeError where iterations for two tiles of an index of a loop may access one element, and one
+    writes."""
+    _Iterations(stage, ranks, loop, index).check()
 
 
-class _Rounds:
+class _Iterations:
     def __init__(self, stage: BoundStage, ranks: int, loop: For, index: str) -> None:
         self.stage, self.ranks, self.body, self.index = stage, ranks, loop.body, index
         names = [decl.name for decl in loop.indices]
@@ -47,13 +49,13 @@ class _Rounds:
                 continue
             doing, done = ("writes" if kind else "reads" for kind in (also, writes))
             message = f"stage {self.stage.name} loops over tiles of {self.index}, of {self.stage.tiles[self.index]} "
-            message += f"elements each, and {doing} {print_region(other)} in one round where it {done} "
+            message += f"elements each, and {doing} {print_region(other)} in one iteration where it {done} "
             message += f"{print_region(one)} in another"
-            hint = f"{holds_all(self.stage, self.index)}; or use {self.index} as a number: a round has one element then"
+            hint = f"{holds_all(self.stage, self.index)}; or use {self.index} as a number, one element an iteration"
             raise TileSizeError(message, location=statement.location, related=one.location, hint=hint)
 
     def _apart(self, one: Region, other: Region) -> bool:
-        """Whether two regions surely have no element in common in rounds for different tiles of the index."""
+        """Whether two regions surely have no element in common in iterations for different tiles of the index."""
         for here, there in ((one, other), (other, one)):
             if here.rank is None and there.rank is not None and elsewhere(there.rank, self.ranks):
                 return True

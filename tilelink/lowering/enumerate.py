@@ -173,7 +173,7 @@ class Enumerator:
         indices = {d.name: self._column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
         task = self.first_task[stage.name] + rank * total + t
         rows = _Rows(task=task, position=np.zeros_like(task), rank=rank, indices=indices)
-        self._unsure = {name: _Uses() for name in sorted(read_unassigned(stage.stage.body, rounds=False))}
+        self._unsure = {name: _Uses() for name in sorted(read_unassigned(stage.stage.body, iterations=False))}
         self._block(stage, stage.stage.body, rows)
         for name, uses in self._unsure.items():
             for fault in uses.faults(name):

@@ -127,7 +127,7 @@ class Pending:
     def barrier(self, statement: Statement) -> bool:
         """Whether there must be one before a statement, which is noted; branches are asked for their statements.
 
-        Behind the answer for a loop, what is pending is what any of its rounds may begin with.
+        Behind the answer for a loop, what is pending is what any of its iterations may begin with.
         """
         match statement:
             case If():
@@ -165,7 +165,7 @@ class Pending:
         return passed.needed
 
     def _passed(self, loop: For) -> _Passed:
-        """One before the loop saves one in each round, where it is what came before that asks for it."""
+        """One before the loop saves one in each iteration, where it is what came before that asks for it."""
         before, alone = replace(self), replace(self)
         alone._clear()
         needed = before.barriers(loop.body) > alone.barriers(loop.body)

@@ -43,7 +43,7 @@ def passes() -> tuple[Pass, ...]:
         ),  # judges the stages that were written, not what splitting makes of them
         Pass(
             name="split_k_tail", apply=SPLIT_K_TAIL.apply
-        ),  # before filling: it changes how many tiles the last round has
+        ),  # before filling: it changes how many tiles the last wave has
         Pass(name="backfill", apply=BACKFILL.apply),
         *(Pass(name=one.name, apply=one.apply) for one in own),
         Pass(name="loops", apply=_finish_loops),  # from here on nothing changes how many tiles a stage has

@@ -42,7 +42,7 @@ def box(lo: Ints, hi: Ints, dims: int) -> str:
 def partial(statement: Statement) -> Iterator[Lookup | Binary]:
     """Expressions of a statement that may have no value, look-ups and divisions, inner ones first.
 
-    Without those of its branches or rounds.
+    Without those of its branches or iterations.
     """
     found: list[Scalar] = []
 

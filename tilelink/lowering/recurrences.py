@@ -1,14 +1,16 @@
-"""What the rounds of a loop over tiles make of them: it must not depend on how large a tile is.
+"""What the iterations of a loop over tiles make of them: it must not depend on how large a tile is.
 
-Each round reduces one tile, so it has a part of what all of the index gives, and parts have to be put together as the
-reduction does:
+Each iteration reduces one tile, so it has a part of what all of the index gives, and parts have to be put together as
+the reduction does:
 
     acc = acc + dot(x[i, k], w[k, j])        m = maximum(m, max(x[i, k], axis=1))
 
-The values of a round are classified from the first statement to the last, as dependent on its tile or not. A name that
-a round reads before it assigns it has its value from the rounds before: that name is carried. It must end the round as
-that value with parts put to it. A name whose rounds also depend on other carried names, as in a softmax with a running
-maximum, is a recurrence of the program's own: whether it gives the same for all tiles is not known here.
+The values of an iteration are classified from the first statement to the last, as dependent on its tile or not. A name
+that
+an iteration reads before it assigns it has its value from the iterations before: that name is carried. It must end the
+iteration as that value with parts put to it. A name whose iterations also depend on other carried names, as in a
+softmax with a running maximum, is a recurrence of the program's own: whether it gives the same for all tiles is not
+known here.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from tilelink.lowering.default_tiles import padded
 
 
 class Part(Enum):
-    """How a value depends on the tile of its round."""
+    """How a value depends on the tile of its iteration."""
 
     WHOLE = auto()
     """Not at all."""
@@ -79,8 +81,9 @@ PUT_TOGETHER = {
 class Made:
     """What is known of a value.
 
-    carried: the names whose values from the rounds before it comes of. total: it is the value of the one such name with
-    parts put to it, those of `part`, or none for WHOLE. A value that comes of carried names in another way is MIXED.
+    carried: the names whose values from the iterations before it comes of. total: it is the value of the one such name
+    with parts put to it, those of `part`, or none for WHOLE. A value that comes of carried names in another way is
+    MIXED.
     """
 
     part: Part
@@ -97,9 +100,9 @@ State = dict[str, Made]
 _WHOLE = Made(part=Part.WHOLE)
 
 
-def check_rounds(stage: BoundStage, typing: StageTyping, loop: For, index: str) -> None:
+def check_iterations(stage: BoundStage, typing: StageTyping, loop: For, index: str) -> None:
     """Raises TileSizeError where what a loop gives may depend on how large the tiles of one of its indices are."""
-    _Rounds(stage, typing, loop, index).check()
+    _Recurrence(stage, typing, loop, index).check()
 
 
 def holds_all(stage: BoundStage, index: str) -> str:
@@ -107,19 +110,19 @@ def holds_all(stage: BoundStage, index: str) -> str:
     return f"tile({index}={padded(stage.extents[index])}) holds all of it"
 
 
-class _Rounds:
+class _Recurrence:
     def __init__(self, stage: BoundStage, typing: StageTyping, loop: For, index: str) -> None:
         self.stage, self.typing, self.loop, self.index = stage, typing, loop, index
-        self.old = frozenset(read_unassigned(loop.body, rounds=True) & self.assigned.keys())
+        self.old = frozenset(read_unassigned(loop.body, iterations=True) & self.assigned.keys())
         self.carried = self.old
         self._entered: dict[int, State] = {}
-        """What is known where the rounds of a loop in the body begin, by the loop's identity."""
+        """What is known where the iterations of a loop in the body begin, by the loop's identity."""
         self._end: State = {}
         self._checks = False
 
     @cached_property
     def assigned(self) -> dict[str, list[Assign]]:
-        """What a round assigns to every name."""
+        """What an iteration assigns to every name."""
         found: dict[str, list[Assign]] = {}
         for statement in statements(self.loop.body):
             if isinstance(statement, Assign):
@@ -128,7 +131,7 @@ class _Rounds:
 
     @cached_property
     def written(self) -> frozenset[str]:
-        """The tensors that a round writes."""
+        """The tensors that an iteration writes."""
         inside = statements(self.loop.body)
         return frozenset(
             (s.region if isinstance(s, Store) else s.target).tensor for s in inside if isinstance(s, Store | Transfer)
@@ -138,7 +141,7 @@ class _Rounds:
         """Raises TileSizeError for what depends on the size of tiles."""
         end = self._settled()
         while stale := {name for name in self.carried if name not in _sources(name, end)}:
-            self.carried -= stale  # what the round before made of its own tile
+            self.carried -= stale  # what the iteration before made of its own tile
             end = self._settled()
         self._end, self._checks = end, True
         self._round()
@@ -158,7 +161,7 @@ class _Rounds:
     # Statements ----------------------------------------------------------------------------------------------
 
     def _settled(self) -> State:
-        """What is known at the end of a round, once the rounds of the loops in it add nothing to that."""
+        """What is known at the end of an iteration, once the iterations of the loops in it add nothing to that."""
         self._entered = {}
         while True:
             before, end = dict(self._entered), self._round()
@@ -221,8 +224,8 @@ class _Rounds:
                 return _mixed() if region.tensor in self.written and not self._along(region) else _WHOLE
             case Cast(value=inner, dtype=dtype):
                 found = self._made(inner, state)
-                rounds = dtype in ("i32", "bool") and self.typing.type_of(inner).dtype != dtype
-                return _used([found]) if rounds else found
+                iterations = dtype in ("i32", "bool") and self.typing.type_of(inner).dtype != dtype
+                return _used([found]) if iterations else found
             case Expand(value=inner) | Transpose(value=inner):
                 return self._made(inner, state)
             case Apply(op=op, args=args):
@@ -258,7 +261,7 @@ class _Rounds:
         return self.typing.type_of(value).axes[axis].index == self.index
 
     def _along(self, region: Region) -> bool:
-        """Whether a region is that of the round's tile."""
+        """Whether a region is that of the iteration's tile."""
         tiles = (tile_index(c, self.stage.scalar_indices) for c in region.coords if isinstance(c, Scalar))
         return any(tile is not None and tile[1] == self.index for tile in tiles)
 
@@ -271,7 +274,7 @@ class _Rounds:
         at = next(n for n, s in enumerate(every) if s is self.loop)
         around = next((n for n, s in enumerate(every[:at]) if isinstance(s, For) and self._is_in(s)), at)
         gone: set[str] = set()
-        # What stands before the loop within another one comes again in the next round of that.
+        # What stands before the loop within another one comes again in the next iteration of that.
         for statement in [*every[at:], *every[around:at]]:
             if id(statement) in inside:
                 continue
@@ -284,7 +287,7 @@ class _Rounds:
         return any(s is self.loop for s in statements(loop.body))
 
     def _is_carried_on(self, name: str) -> bool:
-        """Whether a name ends each round as the value of a carried one, which got it as the last of both."""
+        """Whether a name ends each iteration as the value of a carried one, which got it as the last of both."""
         order = {id(s): place for place, s in enumerate(statements(self.loop.body))}
         last = order[id(self.assigned[name][-1])]
         return any(
@@ -298,7 +301,8 @@ class _Rounds:
 
 
 def _sources(name: str, end: State) -> set[str]:
-    """The carried names whose values at the beginning of a round, or of those before, a name ends a round with."""
+    """The carried names whose values at the beginning of an iteration, or of those before, a name ends an iteration
+    with."""
     found, fresh = set[str](), {name}
     while fresh:
         fresh = set[str]().union(*(end[one].carried for one in fresh)) - found

@@ -1,7 +1,7 @@
 """Reductions need all of what they reduce: a tile of it would make the result depend on the schedule.
 
 Over an index of the stage's domain a sum, a product or attention takes one tile alone, so the index must have one.
-Over an index of a loop each round gives a part (lowering/recurrences.py), and is no other one's business in memory
+Over an index of a loop each iteration gives a part (lowering/recurrences.py), and is no other one's business in memory
 (lowering/dependences.py).
 """
 
@@ -14,8 +14,8 @@ from tilelink.ir.program import Attend, Dot, For, Reduce, Value
 from tilelink.ir.typing import StageTyping, Typing
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.dependences import check_rounds_apart
-from tilelink.lowering.recurrences import check_rounds, holds_all
+from tilelink.lowering.dependences import check_dependences
+from tilelink.lowering.recurrences import check_iterations, holds_all
 
 
 def check_reductions(stages: Mapping[str, BoundStage], typing: Typing, ranks: int) -> None:
@@ -27,8 +27,8 @@ def check_reductions(stages: Mapping[str, BoundStage], typing: Typing, ranks: in
             if isinstance(loop, For):
                 for decl in loop.indices:
                     if stage.count(decl.name) > 1 and decl.name not in known.scalar_indices:
-                        check_rounds(stage, known, loop, decl.name)
-                        check_rounds_apart(stage, ranks, loop, decl.name)
+                        check_iterations(stage, known, loop, decl.name)
+                        check_dependences(stage, ranks, loop, decl.name)
 
 
 def reduced_indices(value: Value, typing: StageTyping) -> Iterator[tuple[str, str]]:

@@ -15,8 +15,8 @@ def waits_are_free(plan: Plan) -> bool:
     Then no wait of a queue can hold up, for ever, what stands behind it: also if that was issued before it.
     """
     signals, channel = plan.signals, plan.counters
-    queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.lanes], dtype=bool)
-    by_queue = queued[plan.lane[signals.task]]
+    queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.workers], dtype=bool)
+    by_queue = queued[plan.worker[signals.task]]
     awaited = np.unique(channel[by_queue & (signals.kind == WAIT)])
     if not len(awaited):
         return True
@@ -24,14 +24,14 @@ def waits_are_free(plan: Plan) -> bool:
     if by_queue[rows].any():
         return False
     order = HappensBefore(plan=plan)
-    key, lane = plan.signal_places, plan.lane[signals.task]
+    key, worker = plan.signal_places, plan.worker[signals.task]
     for queue in np.flatnonzero(queued):
-        flags = np.flatnonzero((lane == queue) & (signals.kind == NOTIFY))
+        flags = np.flatnonzero((worker == queue) & (signals.kind == NOTIFY))
         if not len(flags):
             continue
-        earliest = np.full(len(plan.lanes), np.iinfo(np.int64).max)
+        earliest = np.full(len(plan.workers), np.iinfo(np.int64).max)
         for other, place in order.reach(int(queue), int(key[flags].min())).items():
             earliest[other] = place
-        if (key[rows] > earliest[lane[rows]]).any():
+        if (key[rows] > earliest[worker[rows]]).any():
             return False
     return True

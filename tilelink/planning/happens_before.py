@@ -1,8 +1,8 @@
-"""Happens-before between events of a plan: lane order, stream order, and notify -> channel -> wait.
+"""Happens-before between events of a plan: worker order, stream order, and notify -> channel -> wait.
 
 A passed wait means that all notifies of its channel happened, so a channel is one node of the graph. A notify that a
 program gives late counts as at the end of its tile: how late it comes is not promised, so nothing is proved by it.
-Most questions are answered at once for all pairs together (same lane, earlier kernel, one notify away); the rest by a
+Most questions are answered at once for all pairs together (same worker, earlier kernel, one notify away); the rest by a
 search of the graph, which is exact.
 """
 
@@ -26,12 +26,12 @@ class HappensBefore:
     plan: Plan
 
     def key(self, task: Ints, position: Ints) -> Ints:
-        """Where events stand in their lanes."""
+        """Where events stand in their workers."""
         return self.plan.place(task, position)
 
     def before(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         """For each pair of events (task, position), whether a surely happens before b."""
-        known = self._same_lane(task_a, at_a, task_b, at_b) | self._earlier_kernel(task_a, task_b)
+        known = self._same_worker(task_a, at_a, task_b, at_b) | self._earlier_kernel(task_a, task_b)
         rest = np.flatnonzero(~known)
         known[rest] = self._one_hop(task_a[rest], at_a[rest], task_b[rest], at_b[rest])
         rest = np.flatnonzero(~known)
@@ -39,20 +39,20 @@ class HappensBefore:
             known[rest] = self._search(task_a[rest], at_a[rest], task_b[rest], at_b[rest])
         return known
 
-    def _same_lane(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
-        same = self.plan.lane[task_a] == self.plan.lane[task_b]
+    def _same_worker(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
+        same = self.plan.worker[task_a] == self.plan.worker[task_b]
         return same & (self.key(task_a, at_a) < self.key(task_b, at_b))
 
     def _earlier_kernel(self, task_a: Ints, task_b: Ints) -> np.ndarray:
-        a, b = self.plan.lane[task_a], self.plan.lane[task_b]
-        stream, position, rank = self._lane_columns
+        a, b = self.plan.worker[task_a], self.plan.worker[task_b]
+        stream, position, rank = self._worker_columns
         return (stream[a] == stream[b]) & (rank[a] == rank[b]) & (position[a] < position[b])
 
     @cached_property
-    def _lane_columns(self) -> tuple[Ints, Ints, Ints]:
+    def _worker_columns(self) -> tuple[Ints, Ints, Ints]:
         kernels = self.plan.bound.kernels
         streams = list(dict.fromkeys(k.stream for k in kernels))
-        columns = [(streams.index(kernels[n].stream), kernels[n].position, r) for n, r, _ in self.plan.lanes]
+        columns = [(streams.index(kernels[n].stream), kernels[n].position, r) for n, r, _ in self.plan.workers]
         stream, position, rank = np.array(columns, dtype=np.int64).reshape(-1, 3).T
         return stream, position, rank
 
@@ -99,24 +99,24 @@ class HappensBefore:
     def _search(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         """By search from every distinct event a."""
         result = np.zeros(len(task_a), bool)
-        source = np.stack([self.plan.lane[task_a], self.key(task_a, at_a)], axis=1)
+        source = np.stack([self.plan.worker[task_a], self.key(task_a, at_a)], axis=1)
         _, group = np.unique(source, axis=0, return_inverse=True)
         order = np.argsort(group.ravel(), kind="stable")
         bounds = np.flatnonzero(np.diff(group.ravel()[order], prepend=-1))
-        target_lane, target_key = self.plan.lane[task_b], self.key(task_b, at_b)
+        target_worker, target_key = self.plan.worker[task_b], self.key(task_b, at_b)
         for rows in np.split(order, bounds[1:]):
             reached = self.reach(int(source[rows[0], 0]), int(source[rows[0], 1]))
             for row in rows:
-                earliest = reached.get(int(target_lane[row]))
+                earliest = reached.get(int(target_worker[row]))
                 result[row] = earliest is not None and earliest < int(target_key[row])
         return result
 
-    def reach(self, lane: int, key: int) -> dict[int, int]:
-        """lane -> the earliest place in it after which everything happens after the given event."""
-        earliest = {lane: key}
+    def reach(self, worker: int, key: int) -> dict[int, int]:
+        """worker -> the earliest place in it after which everything happens after the given event."""
+        earliest = {worker: key}
         done: dict[int, int] = {}
         seen: set[int] = set()
-        todo = [lane]
+        todo = [worker]
         notifies, waits = self._graph
         while todo:
             here = todo.pop()
@@ -137,50 +137,53 @@ class HappensBefore:
 
     @cached_property
     def _graph(self) -> tuple[list[tuple[list[int], list[int]]], dict[int, list[tuple[int, int]]]]:
-        """Per lane its notifies (places, channels); per channel its waits (lane, place)."""
+        """Per worker its notifies (places, channels); per channel its waits (worker, place)."""
         s = self.plan.signals
-        lane, key = self.plan.lane[s.task], self.key(s.task, s.position)
+        worker, key = self.plan.worker[s.task], self.key(s.task, s.position)
         channel = self.plan.counters
-        notifies: list[tuple[list[int], list[int]]] = [([], []) for _ in self.plan.lanes]
+        notifies: list[tuple[list[int], list[int]]] = [([], []) for _ in self.plan.workers]
         waits: dict[int, list[tuple[int, int]]] = {}
-        for row in np.lexsort((key, lane)):
+        for row in np.lexsort((key, worker)):
             if s.kind[row] == NOTIFY:
-                notifies[lane[row]][0].append(int(key[row]))
-                notifies[lane[row]][1].append(int(channel[row]))
+                notifies[worker[row]][0].append(int(key[row]))
+                notifies[worker[row]][1].append(int(channel[row]))
             else:
-                waits.setdefault(int(channel[row]), []).append((int(lane[row]), int(key[row])))
+                waits.setdefault(int(channel[row]), []).append((int(worker[row]), int(key[row])))
         return notifies, waits
 
     @cached_property
     def _successors(self) -> list[list[int]]:
-        """Per lane the lanes of the next kernel on its stream and rank."""
+        """Per worker the workers of the next kernel on its stream and rank."""
         kernels = self.plan.bound.kernels
         by_place: dict[tuple[str, int, int], list[int]] = {}
-        for lane, (number, rank, _) in enumerate(self.plan.lanes):
-            by_place.setdefault((kernels[number].stream, rank, kernels[number].position), []).append(lane)
-        return [by_place.get((kernels[n].stream, r, kernels[n].position + 1), []) for n, r, _ in self.plan.lanes]
+        for worker, (number, rank, _) in enumerate(self.plan.workers):
+            by_place.setdefault((kernels[number].stream, rank, kernels[number].position), []).append(worker)
+        return [by_place.get((kernels[n].stream, r, kernels[n].position + 1), []) for n, r, _ in self.plan.workers]
 
 
 class BySignals(HappensBefore):
     """What happens before what by signals and inside tasks alone, whatever the order of tiles, stages and kernels.
 
-    A lane is one task.
+    A worker is one task.
     """
 
     def __init__(self, plan: Plan) -> None:
-        tasks, lanes = len(plan.lane), tuple(plan.lanes[lane] for lane in plan.lane.tolist())
-        super().__init__(plan=replace(plan, lane=np.arange(tasks), sequence=np.zeros(tasks, np.int64), lanes=lanes))
+        workers = tuple(plan.workers[worker] for worker in plan.worker.tolist())
+        tasks = len(workers)
+        super().__init__(
+            plan=replace(plan, worker=np.arange(tasks), sequence=np.zeros(tasks, np.int64), workers=workers)
+        )
 
     def _earlier_kernel(self, task_a: Ints, task_b: Ints) -> np.ndarray:
         return np.zeros(len(task_a), bool)
 
     @cached_property
     def _successors(self) -> list[list[int]]:
-        return [[] for _ in self.plan.lanes]
+        return [[] for _ in self.plan.workers]
 
 
-def _visit(earliest: dict[int, int], todo: list[int], lane: int, place: int) -> None:
-    known = earliest.get(lane)
+def _visit(earliest: dict[int, int], todo: list[int], worker: int, place: int) -> None:
+    known = earliest.get(worker)
     if known is None or place < known:
-        earliest[lane] = place
-        todo.append(lane)
+        earliest[worker] = place
+        todo.append(worker)

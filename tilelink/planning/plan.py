@@ -29,7 +29,7 @@ from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import Fault
 
 SHIFT = 32
-"""An event's place in its lane is (sequence of its task) << SHIFT | position in the task."""
+"""An event's place in its worker is (sequence of its task) << SHIFT | position in the task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +49,12 @@ class Plan:
     channels: int
     thresholds: Mapping[tuple[str, str], Ints] = field(repr=False)
     """(tensor, kind) -> notifies that reach each channel in one launch, [ranks, *grid counts]."""
-    lane: Ints
+    worker: Ints
     """task -> the sequential executor (kernel, rank, program) that runs it."""
     sequence: Ints
-    """task -> its place in its lane."""
-    lanes: tuple[tuple[int, int, int], ...]
-    """lane -> (kernel number, rank, program)."""
+    """task -> its place in its worker."""
+    workers: tuple[tuple[int, int, int], ...]
+    """worker -> (kernel number, rank, program)."""
     faults: tuple[Fault, ...] = ()
     """Statements that reach what is not there; such a plan is refused."""
 
@@ -79,12 +79,12 @@ class Plan:
         raise KeyError(channel)
 
     def place(self, task: Ints, position: Ints) -> Ints:
-        """Where events stand in their lanes."""
+        """Where events stand in their workers."""
         return (self.sequence[task] << SHIFT) | position
 
     @cached_property
     def signal_places(self) -> Ints:
-        """Where signals stand in their lanes, deferred notifies where they are given at the latest."""
+        """Where signals stand in their workers, deferred notifies where they are given at the latest."""
         s = self.signals
         return ((self.sequence[s.task] + s.later) << SHIFT) | np.where(s.later > 0, s.at, s.position)
 
@@ -120,7 +120,7 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
     for stage in bound.stages.values():
         enumerator.stage(stage)
     signals = enumerator.signals()
-    lane, sequence, lanes = _lanes(bound, first_task, tasks)
+    worker, sequence, workers = _workers(bound, first_task, tasks)
     return Plan(
         bound=bound,
         statements=tuple(enumerator.statements),
@@ -133,9 +133,9 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
         channel_base=channel_base,
         channels=channels,
         thresholds=count_thresholds(bound, signals, channel_base, channels),
-        lane=lane,
+        worker=worker,
         sequence=sequence,
-        lanes=lanes,
+        workers=workers,
         faults=tuple(enumerator.faults),
     )
 
@@ -154,20 +154,22 @@ def count_thresholds(
     return result
 
 
-def _lanes(
+def _workers(
     bound: Bound, first_task: Mapping[str, int], tasks: int
 ) -> tuple[Ints, Ints, tuple[tuple[int, int, int], ...]]:
-    lane = np.zeros(tasks, np.int64)
+    worker = np.zeros(tasks, np.int64)
     sequence = np.zeros(tasks, np.int64)
-    lanes: list[tuple[int, int, int]] = []
+    workers: list[tuple[int, int, int]] = []
     for number, kernel in enumerate(bound.kernels):
-        base = len(lanes)
-        lanes += [(number, rank, p) for rank in range(bound.ranks) for p in range(kernel.programs)]
-        _place(bound, kernel, base, first_task, lane, sequence)
-    return lane, sequence, tuple(lanes)
+        base = len(workers)
+        workers += [(number, rank, p) for rank in range(bound.ranks) for p in range(kernel.programs)]
+        _place(bound, kernel, base, first_task, worker, sequence)
+    return worker, sequence, tuple(workers)
 
 
-def _place(bound: Bound, kernel: Kernel, base: int, first_task: Mapping[str, int], lane: Ints, sequence: Ints) -> None:
+def _place(
+    bound: Bound, kernel: Kernel, base: int, first_task: Mapping[str, int], worker: Ints, sequence: Ints
+) -> None:
     ranks = np.arange(bound.ranks)[:, None]
     before = 0
     for loop in kernel.loops:
@@ -175,6 +177,6 @@ def _place(bound: Bound, kernel: Kernel, base: int, first_task: Mapping[str, int
         t = np.arange(total)[None, :]
         for place, name in enumerate(loop.stages):
             where = first_task[name] + ranks * total + t
-            lane[where] = base + ranks * kernel.programs + loop.program(t, kernel.programs)
+            worker[where] = base + ranks * kernel.programs + loop.program(t, kernel.programs)
             sequence[where] = before + (t // taking) * len(loop.stages) + place
         before += -(-total // taking) * len(loop.stages)

@@ -15,7 +15,7 @@ from tilelink.planning.plan import Plan
 TracedEvent = tuple[str, int, int, int, int, int, int]
 """(kind, stage number, tile, a, b, c, epoch), as the runtime's monitor keeps them."""
 
-LaneKey = tuple[int, str, int]
+WorkerKey = tuple[int, str, int]
 """(rank, stream, program)."""
 
 
@@ -56,7 +56,7 @@ def planned_events(plan: Plan) -> dict[int, list[PlanEvent]]:
 
 
 def traced_events(plan: Plan, rank: int, events: Iterable[TracedEvent]) -> dict[tuple[int, int], list[PlanEvent]]:
-    """(epoch, task) -> what a lane of `rank` did there, in order; counts are brought back to one launch's."""
+    """(epoch, task) -> what a worker of `rank` did there, in order; counts are brought back to one launch's."""
     result: dict[tuple[int, int], list[PlanEvent]] = {}
     pad = Pad(plan)
     for kind, stage, tile, a, b, c, epoch in events:
@@ -75,23 +75,23 @@ def traced_events(plan: Plan, rank: int, events: Iterable[TracedEvent]) -> dict[
     return result
 
 
-def differences(plan: Plan, lanes: Mapping[LaneKey, Iterable[TracedEvent]], launches: int) -> list[str]:
+def differences(plan: Plan, workers: Mapping[WorkerKey, Iterable[TracedEvent]], launches: int) -> list[str]:
     """Where a traced run of `launches` launches is not what was planned, a line each; empty if it is.
 
-    Tasks must run in the lanes and in the order planned, once in each launch, and each must do its planned events in
+    Tasks must run in the workers and in the order planned, once in each launch, and each must do its planned events in
     their order; waits that the plan has at one place may come in any order.
     """
     wanted = planned_events(plan)
     order = _planned_order(plan)
     found: list[str] = []
-    for key, events in lanes.items():
+    for key, events in workers.items():
         done = traced_events(plan, key[0], events)
         for epoch in range(1, launches + 1):
             tasks = [task for at, task in done if at == epoch]
             if tasks != order[key]:
                 found.append(f"launch {epoch}, {key}: ran tasks {tasks}, planned {order[key]}")
             found += [_difference(plan, epoch, t, done[epoch, t], wanted[t]) for t in tasks]
-    missing = order.keys() - lanes.keys()
+    missing = order.keys() - workers.keys()
     return [line for line in found if line] + [f"{key} ran nothing" for key in sorted(missing)]
 
 
@@ -105,7 +105,7 @@ def _difference(plan: Plan, epoch: int, task: int, done: list[PlanEvent], wanted
 def most_spans(plan: Plan) -> int:
     """Tiles, waits, notifies and transfers of one program in one launch at most, with the waits before its tiles."""
     tasks = np.concatenate([np.arange(plan.tasks), plan.signals.task, plan.transfers.task]).astype(np.int64)
-    return int(np.bincount(plan.lane[tasks], minlength=1).max(initial=0)) + 2 * plan.bound.ranks
+    return int(np.bincount(plan.worker[tasks], minlength=1).max(initial=0)) + 2 * plan.bound.ranks
 
 
 def _canonical(events: list[PlanEvent]) -> list[PlanEvent]:
@@ -120,11 +120,11 @@ def _canonical(events: list[PlanEvent]) -> list[PlanEvent]:
     return result + sorted(run)
 
 
-def _planned_order(plan: Plan) -> dict[LaneKey, list[int]]:
+def _planned_order(plan: Plan) -> dict[WorkerKey, list[int]]:
     kernels = plan.bound.kernels
-    rows: dict[LaneKey, list[tuple[int, int, int]]] = defaultdict(list)
+    rows: dict[WorkerKey, list[tuple[int, int, int]]] = defaultdict(list)
     for task in range(plan.tasks):
-        number, rank, program = plan.lanes[int(plan.lane[task])]
+        number, rank, program = plan.workers[int(plan.worker[task])]
         kernel = kernels[number]
         rows[rank, kernel.stream, program].append((kernel.position, int(plan.sequence[task]), task))
     return {key: [task for _, _, task in sorted(own)] for key, own in rows.items()}

@@ -121,7 +121,9 @@ class Evaluator:
             case Local(name=name):
                 if name not in self.locals:
                     hint = "assign it before the loop: a name has its value from what was run before"
-                    raise UnknownNameError(f"{name} has no value yet in this round", location=value.location, hint=hint)
+                    raise UnknownNameError(
+                        f"{name} has no value yet in this iteration", location=value.location, hint=hint
+                    )
                 return self.locals[name]
             case Literal(value=number):
                 return _number(number)

@@ -151,7 +151,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaneTrace:
+class WorkerTrace:
     """The events of one program of one stream of a rank, in the order in which they happened."""
 
     rank: int
@@ -168,7 +168,7 @@ class RunResult:
     """
 
     outputs: tuple[tuple[dict[str, torch.Tensor], ...], ...]
-    traces: tuple[LaneTrace, ...] = ()
+    traces: tuple[WorkerTrace, ...] = ()
     spans: tuple[Span, ...] = ()
     seconds: float = 0.0
 

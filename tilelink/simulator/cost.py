@@ -52,7 +52,7 @@ class Move:
     reach: Literal["local", "node", "network"]
     programs: int = 1
     warps: int = FULL_WARPS
-    lanes: int = 1
+    workers: int = 1
     """Programs that share an SM."""
     busy: int = 1
     """How many of these have a transfer."""
@@ -143,7 +143,7 @@ class Roofline:
         That is in the rate, since others have the link meanwhile: programs of an SM do not keep in step.
         """
         far = machine.network_latency if move.reach == "network" else 0.0
-        own = move.size / (FILLING * machine.bulk_latency + move.size * move.lanes * machine.bulk_latency / SHARED)
+        own = move.size / (FILLING * machine.bulk_latency + move.size * move.workers * machine.bulk_latency / SHARED)
         memory = machine.memory_bandwidth / 2 / move.programs if move.reach == "local" else inf
         rate = min(own, machine.sm_bulk_rate / move.busy, memory)
         return MoveTime(latency=far, rate=rate, efficiency=1.0 if move.reach == "local" else machine.sm_push_efficiency)

@@ -1,4 +1,4 @@
-"""The discrete events: lanes run their operations in order, wait for counters, and share links."""
+"""The discrete events: workers run their operations in order, wait for counters, and share links."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tilelink.simulator.links import Port
 from tilelink.simulator.script import AWAIT, COMPUTE, SIGNAL, Floats, Script
 
 RESUME, ARRIVE, LEAVE, BEGIN, PART = range(5)
-"""Events: a lane goes on; a notify reaches its counter; a port is done with a transfer; one begins; its own rate would
-be done with it."""
+"""Events: a worker goes on; a notify reaches its counter; a port is done with a transfer; one begins; its own rate
+would be done with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class Timeline:
     """Move -> when its last byte left the link."""
     started: Floats
     """Move -> when its first byte entered the link."""
-    lane_begin: Floats
-    lane_end: Floats
+    worker_begin: Floats
+    worker_end: Floats
     kernel_ready: dict[tuple[int, int], float]
     """(kernel, rank) -> when its programs could start."""
     full: Floats
@@ -62,10 +62,10 @@ class _Engine:
         self.overhead: list[float] = script.overhead.tolist()
         self.cursor: list[int] = script.first[:-1].tolist()
         self.stop: list[int] = script.first[1:].tolist()
-        self.lane_rank: list[int] = script.lane_rank.tolist()
-        self.on_copy = [plan.bound.kernels[n].on_copy_engine for n, _, _ in plan.lanes]
-        self.fresh = [True] * len(plan.lanes)
-        self.waited = [0.0] * len(plan.lanes)
+        self.worker_rank: list[int] = script.worker_rank.tolist()
+        self.on_copy = [plan.bound.kernels[n].on_copy_engine for n, _, _ in plan.workers]
+        self.fresh = [True] * len(plan.workers)
+        self.waited = [0.0] * len(plan.workers)
         self.sent, self.delay = _signal_costs(script)
         self.need: list[int] = script.need.tolist()
         self.count = [0] * len(self.need)
@@ -122,32 +122,32 @@ class _Engine:
         if self.sleepers or self.programs.unfinished:
             raise ProgressError("the simulated launch never ends", hint="tilelink check says which tile waits for what")
 
-    def _start(self, lanes: list[tuple[int, float]]) -> None:
-        for lane, time in lanes:
-            self.at(max(time, self.now), RESUME, lane)
+    def _start(self, workers: list[tuple[int, float]]) -> None:
+        for worker, time in workers:
+            self.at(max(time, self.now), RESUME, worker)
 
-    # Lanes -------------------------------------------------------------------------------------------------------
+    # Workers -------------------------------------------------------------------------------------------------------
 
-    def _advance(self, lane: int) -> None:
-        """Runs a lane from now on; it may run ahead of the events where nothing could change what it does."""
-        i, stop, now = self.cursor[lane], self.stop[lane], self.now
+    def _advance(self, worker: int) -> None:
+        """Runs a worker from now on; it may run ahead of the events where nothing could change what it does."""
+        i, stop, now = self.cursor[worker], self.stop[worker], self.now
         kinds = self.kind
         while i < stop:
             kind = kinds[i]
             if kind == COMPUTE:
                 if self.watches and now > self.now:
-                    return self._later(lane, i, now)
+                    return self._later(worker, i, now)
                 self.begin[i] = now
-                busy = self.watches and self.copying[self.lane_rank[lane]] > 0
+                busy = self.watches and self.copying[self.worker_rank[worker]] > 0
                 now += self.main[i] * (self.machine.copies_slow_compute if busy else 1.0) + self.overhead[i]
                 self.end[i] = now
             elif kind == AWAIT:
                 if self.count[self.what[i]] < self.need[self.what[i]]:
-                    return self._later(lane, i, now) if now > self.now else self._sleep(lane, i)
+                    return self._later(worker, i, now) if now > self.now else self._sleep(worker, i)
                 slept = self.begin[i] >= 0
                 if not slept:
                     self.begin[i] = now
-                now += self._resumed(lane, slept, now, self.full[self.what[i]])
+                now += self._resumed(worker, slept, now, self.full[self.what[i]])
                 self.end[i] = now
             elif kind == SIGNAL:
                 self.begin[i] = now
@@ -155,56 +155,56 @@ class _Engine:
                 self.end[i] = now
                 self.at(now + self.delay[i], ARRIVE, self.what[i], i)
             else:
-                now = self._move(lane, i, now)
+                now = self._move(worker, i, now)
                 if now < 0:
                     return
             i += 1
         if now > self.now:
-            return self._later(lane, i, now)
-        self.cursor[lane] = i
-        self._start(self.programs.ended(lane, now))
+            return self._later(worker, i, now)
+        self.cursor[worker] = i
+        self._start(self.programs.ended(worker, now))
 
-    def _resumed(self, lane: int, slept: bool, now: float, full: float) -> float:
-        """Seconds until a lane goes on that asks now for a counter, which is full since then."""
+    def _resumed(self, worker: int, slept: bool, now: float, full: float) -> float:
+        """Seconds until a worker goes on that asks now for a counter, which is full since then."""
         machine = self.machine
-        if not self.on_copy[lane]:
+        if not self.on_copy[worker]:
             return 0.0 if slept else machine.wait
         if self.script.waits_aside:  # one after the other, but not behind the copies
-            begun = max(self.waited[lane], self.programs.begin[lane], full + machine.copy_wait)
-            self.waited[lane] = begun + machine.copy_signal
-            return max(0.0, self.waited[lane] - now)
+            begun = max(self.waited[worker], self.programs.begin[worker], full + machine.copy_wait)
+            self.waited[worker] = begun + machine.copy_signal
+            return max(0.0, self.waited[worker] - now)
         return machine.copy_signal + (machine.copy_wait if slept else 0.0)
 
-    def _later(self, lane: int, i: int, now: float) -> None:
-        self.cursor[lane] = i
-        self.at(now, RESUME, lane)
+    def _later(self, worker: int, i: int, now: float) -> None:
+        self.cursor[worker] = i
+        self.at(now, RESUME, worker)
 
-    def _sleep(self, lane: int, i: int) -> None:
+    def _sleep(self, worker: int, i: int) -> None:
         self.begin[i] = self.now
-        self.cursor[lane] = i
-        self.fresh[lane] = True
-        self.sleepers.setdefault(self.what[i], []).append(lane)
+        self.cursor[worker] = i
+        self.fresh[worker] = True
+        self.sleepers.setdefault(self.what[i], []).append(worker)
 
     def _arrive(self, counter: int, notify: int) -> None:
         self.count[counter] += 1
         if self.count[counter] == self.need[counter]:
             self.full[counter] = self.now
             self.filler[counter] = notify
-            for lane in self.sleepers.pop(counter, ()):
-                self._advance(lane)
+            for worker in self.sleepers.pop(counter, ()):
+                self._advance(worker)
 
     # Transfers ---------------------------------------------------------------------------------------------------
 
-    def _move(self, lane: int, i: int, now: float) -> float:
+    def _move(self, worker: int, i: int, now: float) -> float:
         """Begins a transfer: when it ends if nothing can delay it, else -1."""
         move = self.what[i]
         self.begin[i] = now
         now += self.setup[move]
-        if self.on_copy[lane]:
-            now += self.machine.copy_start if self.fresh[lane] else self.machine.copy_call
-            self.fresh[lane] = False
-        self.mover[move] = lane
-        self.cursor[lane] = i
+        if self.on_copy[worker]:
+            now += self.machine.copy_start if self.fresh[worker] else self.machine.copy_call
+            self.fresh[worker] = False
+        self.mover[move] = worker
+        self.cursor[worker] = i
         if self.reach[move] == 0:
             self.started[move] = now
             now += self.alone[move] + self.latency[move]
@@ -245,11 +245,11 @@ class _Engine:
         if not self.by_copy[move]:
             self.copying[self.out[move] % self.ranks] -= 1
             self.copying[self.into[move] % self.ranks] -= 1
-        lane = self.mover[move]
+        worker = self.mover[move]
         self.moved[move] = self.now
-        i = self.cursor[lane]
+        i = self.cursor[worker]
         self.end[i] = self.now + self.latency[move]
-        self._later(lane, i + 1, self.end[i])
+        self._later(worker, i + 1, self.end[i])
 
     def timeline(self) -> Timeline:
         return Timeline(
@@ -258,8 +258,8 @@ class _Engine:
             end=np.array(self.end),
             moved=np.array(self.moved),
             started=np.array(self.started),
-            lane_begin=np.array(self.programs.begin),
-            lane_end=np.array(self.programs.end),
+            worker_begin=np.array(self.programs.begin),
+            worker_end=np.array(self.programs.end),
             kernel_ready=self.programs.ready,
             full=np.array(self.full),
             filler=np.array(self.filler, dtype=np.int64),
@@ -276,7 +276,7 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
     away = peer != rank
     far = peer // machine.node_ranks != rank // machine.node_ranks
     sent = np.where(again | _deferred(script), 0.0, machine.fence)
-    by_copy = np.array([script.plan.bound.kernels[n].on_copy_engine for n, _, _ in script.plan.lanes])[script.lane]
+    by_copy = np.array([script.plan.bound.kernels[n].on_copy_engine for n, _, _ in script.plan.workers])[script.worker]
     sent = np.where(by_copy, np.where(script.early, 0.0, machine.copy_signal), sent)
     delay = np.where(away, machine.signal_latency, machine.local_signal_latency) + far * machine.network_latency
     return sent.tolist(), delay.tolist()
@@ -289,23 +289,23 @@ def _deferred(script: Script) -> np.ndarray:
 
 
 class _Programs:
-    """Which lanes run: kernels of a stream one after the other, programs as far as they fit on the rank."""
+    """Which workers run: kernels of a stream one after the other, programs as far as they fit on the rank."""
 
     def __init__(self, script: Script, offsets: Sequence[float]) -> None:
         plan, machine = script.plan, script.machine
         self.kernels = plan.bound.kernels
-        self.lanes = plan.lanes
+        self.workers = plan.workers
         self.gap = machine.kernel_gap
         ranks = range(plan.bound.ranks)
         self.free = [plan.bound.target.slots for _ in ranks]
         self.together: dict[tuple[int, int, int], int] = {}
         """Block of threads, which has an SM until the last of its programs ends -> those that have not."""
-        self.begin = [0.0] * len(self.lanes)
-        self.end = [0.0] * len(self.lanes)
+        self.begin = [0.0] * len(self.workers)
+        self.end = [0.0] * len(self.workers)
         self.waiting: dict[tuple[int, int], list[int]] = {}
-        for lane, (kernel, rank, _) in enumerate(self.lanes):
-            self.waiting.setdefault((kernel, rank), []).append(lane)
-        self.running = {key: len(lanes) for key, lanes in self.waiting.items()}
+        for worker, (kernel, rank, _) in enumerate(self.workers):
+            self.waiting.setdefault((kernel, rank), []).append(worker)
+        self.running = {key: len(workers) for key, workers in self.waiting.items()}
         self.ready: dict[tuple[int, int], float] = {}
         announced = plan.bound.protocol is LaunchProtocol.HELPER_KERNELS and any(k.needs_entry for k in self.kernels)
         opens = self.gap if announced else 0.0
@@ -324,13 +324,13 @@ class _Programs:
         """The first programs of every rank, and when they start."""
         return [one for rank in range(len(self.free)) for one in self._admit(rank, 0.0)]
 
-    def ended(self, lane: int, now: float) -> list[tuple[int, float]]:
+    def ended(self, worker: int, now: float) -> list[tuple[int, float]]:
         """A program ends: those that start behind it."""
-        number, rank, _ = self.lanes[lane]
-        self.end[lane] = now
+        number, rank, _ = self.workers[worker]
+        self.end[worker] = now
         kernel = self.kernels[number]
-        block = number, rank, self.lanes[lane][2] // kernel.lanes
-        self.together[block] = self.together.get(block, kernel.lanes) - 1
+        block = number, rank, self.workers[worker][2] // kernel.programs_per_cta
+        self.together[block] = self.together.get(block, kernel.programs_per_cta) - 1
         self.free[rank] += not self.together[block] and not kernel.on_copy_engine
         self.running[number, rank] -= 1
         if self.running[number, rank] == 0:
@@ -350,10 +350,10 @@ class _Programs:
             if (number, rank) not in self.ready or not waiting:
                 continue
             kernel = self.kernels[number]
-            free = len(waiting) if kernel.on_copy_engine else min(len(waiting), self.free[rank] * kernel.lanes)
-            for lane in waiting[:free]:
-                self.begin[lane] = max(now, self.ready[number, rank])
-                started.append((lane, self.begin[lane]))
+            free = len(waiting) if kernel.on_copy_engine else self.free[rank] * kernel.programs_per_cta
+            for worker in waiting[:free]:
+                self.begin[worker] = max(now, self.ready[number, rank])
+                started.append((worker, self.begin[worker]))
             self.waiting[number, rank] = waiting[free:] if free else waiting
-            self.free[rank] -= 0 if kernel.on_copy_engine else free // kernel.lanes
+            self.free[rank] -= 0 if kernel.on_copy_engine else min(free, len(waiting)) // kernel.programs_per_cta
         return started

@@ -26,10 +26,10 @@ NS_IN_US = 1e3
 
 
 class Span(NamedTuple):
-    """Something that a lane did: the fields of runtime/spans.py, ns of one clock."""
+    """Something that a worker did: the fields of device/spans.py, ns of one clock."""
 
     rank: int
-    lane: int
+    track: int
     kind: str
     stage: int
     tile: int
@@ -59,12 +59,12 @@ class Measured:
         return sorted(moved, key=lambda span: (span.begin, -span.end))
 
     @cached_property
-    def lanes(self) -> dict[tuple[int, int], int]:
-        """(rank, program counted over all kernels of the rank) -> lane of the plan."""
+    def workers(self) -> dict[tuple[int, int], int]:
+        """(rank, program counted over all kernels of the rank) -> worker of the plan."""
         found: dict[tuple[int, int], int] = {}
         counts: dict[int, int] = defaultdict(int)
-        for lane, (_, rank, _) in enumerate(self.plan.lanes):
-            found[rank, counts[rank]] = lane
+        for worker, (_, rank, _) in enumerate(self.plan.workers):
+            found[rank, counts[rank]] = worker
             counts[rank] += 1
         return found
 
@@ -119,7 +119,7 @@ def _slices(measured: Measured) -> Iterator[Event]:
 
 
 def _place(measured: Measured, span: Span) -> Event:
-    return {"pid": span.rank, "tid": track(measured.lanes[span.rank, span.lane])}
+    return {"pid": span.rank, "tid": track(measured.workers[span.rank, span.track])}
 
 
 def _counter(plan: Plan, pad: Pad, rank: int, place: int, epoch: int) -> Event:
@@ -200,11 +200,11 @@ def _counters(measured: Measured) -> Iterator[Event]:
     for span in measured.spans:
         if span.kind not in ("tile", "wait"):
             continue
-        lane = measured.lanes[span.rank, span.lane]
-        own = changes.setdefault((plan.lanes[lane][0], span.rank), defaultdict(lambda: [0, 0]))
+        worker = measured.workers[span.rank, span.track]
+        own = changes.setdefault((plan.workers[worker][0], span.rank), defaultdict(lambda: [0, 0]))
         if span.kind == "tile":
-            opened[span.rank, span.lane] = span.end
-        inside = span.kind == "wait" and span.begin < opened.get((span.rank, span.lane), 0)
+            opened[span.rank, span.track] = span.end
+        inside = span.kind == "wait" and span.begin < opened.get((span.rank, span.track), 0)
         for time, sign in ((span.begin, 1), (span.end, -1)):
             own[time][0] += sign if span.kind == "tile" else -sign * inside
             own[time][1] += sign * (span.kind == "wait")

@@ -51,10 +51,10 @@ def save_plot(result: Simulated, path: str | Path) -> None:
 def _draw(result: Simulated, rank: int, axes: Any) -> None:
     script = result.timeline.script
     kernels = result.plan.bound.kernels
-    on_sm = np.array([not kernels[n].on_copy_engine for n, _, _ in result.plan.lanes], dtype=bool)
-    rows = np.flatnonzero(on_sm[script.lane] & (script.rank == rank))
+    on_sm = np.array([not kernels[n].on_copy_engine for n, _, _ in result.plan.workers], dtype=bool)
+    rows = np.flatnonzero(on_sm[script.worker] & (script.rank == rank))
     times, counts = levels(result, rows)
-    programs = max(1, int((on_sm & (script.lane_rank == rank)).sum()))
+    programs = max(1, int((on_sm & (script.worker_rank == rank)).sum()))
     if len(times):
         shares = counts.T * 100 / programs
         axes.stackplot(times * US, *shares, step="post", labels=("computing", "waiting"), colors=("#4c78a8", "#e6e6e6"))

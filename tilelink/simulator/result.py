@@ -85,7 +85,7 @@ def _rank_ends(timeline: Timeline) -> Floats:
     """
     plan = timeline.script.plan
     ends = np.zeros(plan.bound.ranks)
-    np.maximum.at(ends, timeline.script.lane_rank, timeline.lane_end)
+    np.maximum.at(ends, timeline.script.worker_rank, timeline.worker_end)
     full = np.nan_to_num(timeline.full.reshape(plan.bound.ranks, -1))
     for (tensor, _), grid in plan.bound.channels.items():
         decl = plan.bound.tensors[tensor].decl
@@ -100,15 +100,15 @@ def _rank_ends(timeline: Timeline) -> Floats:
 
 
 def _breakdowns(timeline: Timeline, ends: Floats) -> tuple[Breakdown, ...]:
-    parts = _lane_parts(timeline)
+    parts = _worker_parts(timeline)
     kernels = _busiest_stream(timeline)
     plan = timeline.script.plan
-    lanes = {
-        key: np.flatnonzero([n == key[0] and r == key[1] for n, r, _ in plan.lanes])
+    workers = {
+        key: np.flatnonzero([n == key[0] and r == key[1] for n, r, _ in plan.workers])
         for key in ((n, r) for n in kernels for r in range(plan.bound.ranks))
     }
     return tuple(
-        _rank_breakdown(timeline, parts, [lanes[n, rank] for n in kernels], float(ends[rank]))
+        _rank_breakdown(timeline, parts, [workers[n, rank] for n in kernels], float(ends[rank]))
         for rank in range(plan.bound.ranks)
     )
 
@@ -116,23 +116,23 @@ def _breakdowns(timeline: Timeline, ends: Floats) -> tuple[Breakdown, ...]:
 def _rank_breakdown(timeline: Timeline, parts: dict[str, Floats], kernels: list[Ints], end: float) -> Breakdown:
     total: dict[str, float] = {f.name: 0.0 for f in fields(Breakdown)}
     before = 0.0
-    for lanes in kernels:
-        done = float(timeline.lane_end[lanes].max())
-        total["start_up"] += float(timeline.lane_begin[lanes].mean()) - before
-        total["tail"] += done - float(timeline.lane_end[lanes].mean())
+    for workers in kernels:
+        done = float(timeline.worker_end[workers].max())
+        total["start_up"] += float(timeline.worker_begin[workers].mean()) - before
+        total["tail"] += done - float(timeline.worker_end[workers].mean())
         for name, column in parts.items():
-            total[name] += float(column[lanes].mean())
+            total[name] += float(column[workers].mean())
         before = done
     total["tail"] += end - before
     return Breakdown(**total)
 
 
-def _lane_parts(timeline: Timeline) -> dict[str, Floats]:
-    """part -> seconds of each lane; they add up to the lane's time."""
+def _worker_parts(timeline: Timeline) -> dict[str, Floats]:
+    """part -> seconds of each worker; they add up to the worker's time."""
     script = timeline.script
     took = timeline.end - timeline.begin
     compute = script.kind == COMPUTE
-    early = (script.kind == AWAIT) & (np.arange(len(took)) < _first_work(script.kind, script.first)[script.lane])
+    early = (script.kind == AWAIT) & (np.arange(len(took)) < _first_work(script.kind, script.first)[script.worker])
     columns = {
         "start_up": np.where(early, took, 0.0),
         "work": np.where(compute, script.main, 0.0),
@@ -140,8 +140,8 @@ def _lane_parts(timeline: Timeline) -> dict[str, Floats]:
         "waiting": np.where((script.kind == AWAIT) & ~early, took, 0.0),
     }
     columns["copy"] = took - sum(columns.values(), np.zeros(len(took)))
-    lanes = len(script.first) - 1
-    return {name: _sums(script.lane, c, lanes) for name, c in columns.items()}
+    workers = len(script.first) - 1
+    return {name: _sums(script.worker, c, workers) for name, c in columns.items()}
 
 
 def _sums(group: Ints, weights: Floats, groups: int) -> Floats:
@@ -149,7 +149,7 @@ def _sums(group: Ints, weights: Floats, groups: int) -> Floats:
 
 
 def _first_work(kind: Ints, first: Ints) -> Ints:
-    """lane -> its first computation or transfer; where it ends, if it has none."""
+    """worker -> its first computation or transfer; where it ends, if it has none."""
     works = np.flatnonzero((kind == COMPUTE) | (kind == MOVE))
     found = np.searchsorted(works, first[:-1])
     return np.minimum(np.append(works, len(kind))[found], first[1:])
@@ -159,11 +159,11 @@ def _busiest_stream(timeline: Timeline) -> list[int]:
     """The kernels of the stream that computes most; of the one that moves most, where none computes."""
     script = timeline.script
     kernels = script.plan.bound.kernels
-    kernel_of_lane = np.array([n for n, _, _ in script.plan.lanes], dtype=np.int64)
+    kernel_of_worker = np.array([n for n, _, _ in script.plan.workers], dtype=np.int64)
     took = timeline.end - timeline.begin
     for wanted in (COMPUTE, MOVE):
         weights = np.where(script.kind == wanted, took, 0.0)
-        per_kernel = np.bincount(kernel_of_lane[script.lane], weights=weights, minlength=len(kernels))
+        per_kernel = np.bincount(kernel_of_worker[script.worker], weights=weights, minlength=len(kernels))
         streams = {k.stream: 0.0 for k in kernels}
         for number, kernel in enumerate(kernels):
             streams[kernel.stream] += float(per_kernel[number])

@@ -1,4 +1,4 @@
-"""A plan as the operations of its lanes, in order: compute, wait, notify, move."""
+"""A plan as the operations of its workers, in order: compute, wait, notify, move."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Moves:
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """Operations sorted by lane and, inside a lane, in the order it does them; lane n has rows first[n]:first[n+1].
+    """Operations sorted by worker and then in the order in which it does them: worker n has rows first[n]:first[n+1].
 
     `what`: a wait's or notify's counter (rank * channels + channel), a move's row of `moves`, else -1.
     main, overhead: seconds of a computation, as the cost model has them.
@@ -51,7 +51,7 @@ class Script:
 
     plan: Plan = field(repr=False)
     machine: Machine
-    lane: Ints
+    worker: Ints
     task: Ints
     kind: Ints
     what: Ints
@@ -74,14 +74,14 @@ class Script:
     """Seconds in which a rank copies its symmetric outputs out of their buffers after its kernels."""
 
     @cached_property
-    def lane_rank(self) -> Ints:
-        """lane -> its rank."""
-        return np.array([rank for _, rank, _ in self.plan.lanes], dtype=np.int64)
+    def worker_rank(self) -> Ints:
+        """worker -> its rank."""
+        return np.array([rank for _, rank, _ in self.plan.workers], dtype=np.int64)
 
     @cached_property
     def rank(self) -> Ints:
         """operation -> its rank."""
-        return self.lane_rank[self.lane]
+        return self.worker_rank[self.worker]
 
 
 class _Columns:
@@ -115,29 +115,29 @@ class _Columns:
 def make_script(
     plan: Plan, machine: Machine, cost: CostModel, tables: Mapping[str, NDArray[Any]] | None = None
 ) -> Script:
-    """What every lane does, priced. tables: those that the plan was made with."""
+    """What every worker does, priced. tables: those that the plan was made with."""
     builder = _Builder(plan, machine, cost)
     for one in executions(plan, tables):
         builder.statement(one)
     builder.signals()
     task, position, sub, kind, what, main, overhead = builder.columns.joined()
-    lane = plan.lane[task]
-    order = np.lexsort((sub, position, plan.sequence[task], lane))
+    worker = plan.worker[task]
+    order = np.lexsort((sub, position, plan.sequence[task], worker))
     task, kind, what, main, overhead = (c[order] for c in (task, kind, what, main, overhead))
     keep, main, overhead = _merged(task, kind, main, overhead)
-    lane, task, kind, what = (c[keep] for c in (lane[order], task, kind, what))
+    worker, task, kind, what = (c[keep] for c in (worker[order], task, kind, what))
     moves = builder.moves()
-    order, early = _own_first(plan, moves, lane, kind, what)
+    order, early = _own_first(plan, moves, worker, kind, what)
     return Script(
         plan=plan,
         machine=machine,
-        lane=lane,
+        worker=worker,
         task=task[order],
         kind=kind[order],
         what=what[order],
         main=main[order],
         overhead=overhead[order],
-        first=np.searchsorted(lane, np.arange(len(plan.lanes) + 1)),
+        first=np.searchsorted(worker, np.arange(len(plan.workers) + 1)),
         moves=moves,
         need=_needs(plan),
         least=builder.least,
@@ -157,15 +157,15 @@ def _merged(task: Ints, kind: Ints, main: Floats, overhead: Floats) -> tuple[Int
     return keep, np.add.reduceat(main, keep), np.add.reduceat(overhead, keep)
 
 
-def _own_first(plan: Plan, moves: Moves, lane: Ints, kind: Ints, what: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+def _own_first(plan: Plan, moves: Moves, worker: Ints, kind: Ints, what: Ints) -> tuple[Ints, NDArray[np.bool_]]:
     """The order in which operations are issued, and the notifies (in that order) that cost nothing.
 
     What a copy engine moves within its rank before it waits for anything comes first, whatever the schedule says:
     kernels may wait for it on all SMs, which do such copies.
     """
-    order, early = np.arange(len(lane)), np.zeros(len(lane), bool)
-    first = np.searchsorted(lane, np.arange(len(plan.lanes) + 1))
-    for number, (kernel, rank, _) in enumerate(plan.lanes):
+    order, early = np.arange(len(worker)), np.zeros(len(worker), bool)
+    first = np.searchsorted(worker, np.arange(len(plan.workers) + 1))
+    for number, (kernel, rank, _) in enumerate(plan.workers):
         rows = np.arange(first[number], first[number + 1])
         if not plan.bound.kernels[kernel].on_copy_engine or not len(rows):
             continue
@@ -282,10 +282,10 @@ class _Builder:
         reach = np.where(source == target, 0, np.where(source // node == target // node, 1, 2))
         by_copy = kernel.on_copy_engine
         engine = "copy" if by_copy else "bulk" if one.stage.bulk else engine
-        busy = min(kernel.lanes, -(-one.stage.total // kernel.blocks))
+        busy = min(kernel.programs_per_cta, -(-one.stage.total // kernel.blocks))
         moves = [
             Move(engine=engine, reach=far, programs=self.work_of.programs[one.stage.name], warps=kernel.warps,
-                 lanes=kernel.lanes, busy=busy, size=float(size.mean()))
+                 workers=kernel.programs_per_cta, busy=busy, size=float(size.mean()))
             for far in REACHES
         ]  # fmt: skip
         times = [_asked(self.cost, "move", (move, self.machine), MoveTime) for move in moves]

@@ -50,24 +50,24 @@ def trace_events(result: Simulated) -> Iterator[Event]:
 
 
 def names(plan: Plan) -> Iterator[Event]:
-    """The processes and tracks of a plan: a track for every lane."""
+    """The processes and tracks of a plan: a track for every worker."""
     for rank in range(plan.bound.ranks):
         yield _meta("process_name", rank, 0, name=f"rank {rank}")
         yield _meta("process_sort_index", rank, 0, sort_index=rank)
-    for lane, (number, rank, program) in enumerate(plan.lanes):
+    for worker, (number, rank, program) in enumerate(plan.workers):
         kernel = plan.bound.kernels[number]
         where = "copy engine" if kernel.on_copy_engine else f"program {program}"
-        yield _meta("thread_name", rank, track(lane), name=f"{kernel.name} {where}")
-        yield _meta("thread_sort_index", rank, track(lane), sort_index=track(lane))
+        yield _meta("thread_name", rank, track(worker), name=f"{kernel.name} {where}")
+        yield _meta("thread_sort_index", rank, track(worker), sort_index=track(worker))
 
 
 def _meta(what: str, rank: int, track: int, **args: Any) -> Event:
     return {"ph": "M", "name": what, "pid": rank, "tid": track, "args": args}
 
 
-def track(lane: int) -> int:
-    """The number of a lane's track."""
-    return lane + 1
+def track(worker: int) -> int:
+    """The number of a worker's track."""
+    return worker + 1
 
 
 def _shown(result: Simulated) -> Ints:
@@ -98,7 +98,7 @@ def _slices(result: Simulated) -> Iterator[Event]:
             tensor, signal, place = plan.channel_name(channel)
             args |= {"rank": peer, "tensor": tensor, "signal": signal, "channel": list(place)}
         begin, end = float(t.begin[row]) * US, float(t.end[row]) * US
-        where = track(int(script.lane[row]))
+        where = track(int(script.worker[row]))
         yield {"ph": "X", "name": name, "cat": CATEGORIES[kind], "pid": rank, "tid": where, "ts": begin,
                "dur": end - begin, "args": args}  # fmt: skip
 
@@ -123,7 +123,7 @@ def _arrows(result: Simulated) -> Iterator[Event]:
             continue
         for phase, row, time in (("s", notify, t.begin[notify]), ("f", wait, t.end[wait])):
             event = {"ph": phase, "id": number, "name": "signal", "cat": "signal", "pid": int(script.rank[row]),
-                     "tid": track(int(script.lane[row])), "ts": float(time) * US}  # fmt: skip
+                     "tid": track(int(script.worker[row])), "ts": float(time) * US}  # fmt: skip
             yield event | ({"bp": "e"} if phase == "f" else {})
 
 
@@ -142,10 +142,10 @@ def _counters(result: Simulated) -> Iterator[Event]:
     """How many programs of a kernel compute and wait at every time at which that changes."""
     t = result.timeline
     script, plan = t.script, result.plan
-    kernel_of_lane = np.array([n for n, _, _ in plan.lanes], dtype=np.int64)
+    kernel_of_worker = np.array([n for n, _, _ in plan.workers], dtype=np.int64)
     for number, kernel in enumerate(plan.bound.kernels):
         for rank in range(plan.bound.ranks):
-            rows = np.flatnonzero((kernel_of_lane[script.lane] == number) & (script.rank == rank))
+            rows = np.flatnonzero((kernel_of_worker[script.worker] == number) & (script.rank == rank))
             times, busy = levels(result, rows)
             for time, (computing, waiting) in zip(times.tolist(), busy.tolist(), strict=True):
                 yield {"ph": "C", "name": f"{kernel.name} programs", "pid": rank, "ts": time * US,

@@ -70,8 +70,8 @@ class Orders:
 
 
 def _rank_of(plan: Plan, tasks: Ints) -> Ints:
-    ranks = np.array([rank for _, rank, _ in plan.lanes])
-    return ranks[plan.lane[tasks]]
+    ranks = np.array([rank for _, rank, _ in plan.workers])
+    return ranks[plan.worker[tasks]]
 
 
 def _inputs_of_peers(plan: Plan) -> Iterator[VerificationError]:
@@ -79,7 +79,7 @@ def _inputs_of_peers(plan: Plan) -> Iterator[VerificationError]:
     a = plan.accesses
     numbers = [t.number for t in plan.bound.tensors.values() if t.decl.space == "in"]
     entry = np.array([k.needs_entry for k in plan.bound.kernels])
-    kernel = np.array([n for n, _, _ in plan.lanes])[plan.lane[a.task]]
+    kernel = np.array([n for n, _, _ in plan.workers])[plan.worker[a.task]]
     far = np.isin(a.tensor, numbers) & (a.peer != _rank_of(plan, a.task)) & ~entry[kernel]
     for row in np.flatnonzero(far)[:1]:
         hint = "the kernel must wait for its peers' entry"

@@ -1,6 +1,6 @@
 """Rule 4: no cyclic wait, given in-order dispatch of tiles and the programs that are resident together.
 
-Notifies only ever add, so running every lane as far as it goes reaches the same end whatever the interleaving; what
+Notifies only ever add, so running every worker as far as it goes reaches the same end whatever the interleaving; what
 is left then is a deadlock. When the kernels' programs do not all fit on the machine, which kernel gets its programs
 first is open. Programs that wait can fill a rank only if there are as many of them as it holds: else nothing is left
 to chance. If they all belong to one stream, it is worst that this stream comes first. Otherwise a priority of streams
@@ -40,7 +40,7 @@ def progress(plan: Plan) -> Iterator[VerificationError]:
     # Of several blocking streams all orders would only make the refusal below a more telling one.
     first = islice(permutations(blocking), MOST_ORDERS) if full else [blocking]
     for priority in ((*some, *rest) for some in first):
-        run = _Run(plan, scripts, priority, plan.bound.target.slots if full else len(plan.lanes))
+        run = _Run(plan, scripts, priority, plan.bound.target.slots if full else len(plan.workers))
         run.go()
         if run.blocked:
             yield _refusal(plan, run, priority if full else None)
@@ -61,8 +61,8 @@ def _programs(plan: Plan) -> int:
 
 def _waiting_programs(plan: Plan) -> list[dict[str, int]]:
     """Per rank and stream the most programs of one kernel that wait for anything, those that share an SM as one."""
-    lanes = np.unique(plan.lane[plan.signals.task[plan.signals.kind == WAIT]]).tolist()
-    waiting = {_block(plan, plan.lanes[lane]) for lane in lanes}
+    workers = np.unique(plan.worker[plan.signals.task[plan.signals.kind == WAIT]]).tolist()
+    waiting = {_block(plan, plan.workers[worker]) for worker in workers}
     count = Counter((number, rank) for number, rank, _ in waiting)
     result: list[dict[str, int]] = [{} for _ in range(plan.bound.ranks)]
     for (number, rank), programs in count.items():
@@ -72,19 +72,19 @@ def _waiting_programs(plan: Plan) -> list[dict[str, int]]:
     return result
 
 
-def _block(plan: Plan, lane: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(kernel, rank, block of threads) of a lane, (kernel, rank, program): some programs share one, and so a slot."""
-    number, rank, program = lane
-    return number, rank, program // plan.bound.kernels[number].lanes
+def _block(plan: Plan, worker: tuple[int, int, int]) -> tuple[int, int, int]:
+    """(kernel, rank, block of threads) of a worker, (kernel, rank, program): some programs share one, and so a slot."""
+    number, rank, program = worker
+    return number, rank, program // plan.bound.kernels[number].programs_per_cta
 
 
 def _scripts(plan: Plan) -> list[Ints]:
-    """lane -> rows of plan.signals in the order the lane meets them."""
+    """worker -> rows of plan.signals in the order the worker meets them."""
     s = plan.signals
-    lane = plan.lane[s.task]
-    order = np.lexsort((plan.signal_places, lane))
-    bounds = np.searchsorted(lane[order], np.arange(len(plan.lanes) + 1))
-    return [order[bounds[i] : bounds[i + 1]] for i in range(len(plan.lanes))]
+    worker = plan.worker[s.task]
+    order = np.lexsort((plan.signal_places, worker))
+    bounds = np.searchsorted(worker[order], np.arange(len(plan.workers) + 1))
+    return [order[bounds[i] : bounds[i + 1]] for i in range(len(plan.workers))]
 
 
 class _Run:
@@ -103,7 +103,7 @@ class _Run:
         self.sleepers: dict[int, list[int]] = {}
         self.ready: deque[int] = deque()
         self.free = [slots] * plan.bound.ranks
-        self.blocks = [_block(plan, lane) for lane in plan.lanes]
+        self.blocks = [_block(plan, worker) for worker in plan.workers]
         self.running: dict[tuple[int, int, int], int] = {}
         """Blocks of threads that have a slot -> their programs that have not ended."""
         self.pending: list[list[deque[int]]] = self._pending(priority)
@@ -112,13 +112,15 @@ class _Run:
         """(stream, rank) -> how many of its kernels are known to have ended."""
 
     def _pending(self, priority: tuple[str, ...]) -> list[list[deque[int]]]:
-        """Per rank and stream the lanes that still need a slot, in the order in which they would get one."""
+        """Per rank and stream the workers that still need a slot, in the order in which they would get one."""
         kernels = self.plan.bound.kernels
         level = {stream: n for n, stream in enumerate(("copy", *priority))}
         waiting = [[deque[int]() for _ in level] for _ in range(self.plan.bound.ranks)]
-        for lane in sorted(range(len(self.plan.lanes)), key=lambda lane: kernels[self.plan.lanes[lane][0]].position):
-            number, rank, _ = self.plan.lanes[lane]
-            waiting[rank][level[kernels[number].stream]].append(lane)
+        for worker in sorted(
+            range(len(self.plan.workers)), key=lambda worker: kernels[self.plan.workers[worker][0]].position
+        ):
+            number, rank, _ = self.plan.workers[worker]
+            waiting[rank][level[kernels[number].stream]].append(worker)
         return waiting
 
     def _kernel_sizes(self) -> dict[tuple[int, int], int]:
@@ -132,9 +134,9 @@ class _Run:
 
     @property
     def blocked(self) -> list[int]:
-        """Lanes that never finished."""
-        asleep = [lane for lanes in self.sleepers.values() for lane in lanes]
-        return asleep or [lane for streams in self.pending for waiting in streams for lane in waiting]
+        """Workers that never finished."""
+        asleep = [worker for workers in self.sleepers.values() for worker in workers]
+        return asleep or [worker for streams in self.pending for waiting in streams for worker in waiting]
 
     @cached_property
     def _by_stream(self) -> dict[str, list[int]]:
@@ -143,9 +145,9 @@ class _Run:
         numbers = sorted(range(len(kernels)), key=lambda number: kernels[number].position)
         return {k.stream: [n for n in numbers if kernels[n].stream == k.stream] for k in kernels if not k.position}
 
-    def _started(self, lane: int) -> bool:
+    def _started(self, worker: int) -> bool:
         """Whether the kernels before this one on its stream are done."""
-        number, rank, _ = self.plan.lanes[lane]
+        number, rank, _ = self.plan.workers[worker]
         kernel = self.plan.bound.kernels[number]
         order, done = self._by_stream[kernel.stream], self.turn.get((kernel.stream, rank), 0)
         while done < kernel.position and not self.unfinished[order[done], rank]:
@@ -157,34 +159,34 @@ class _Run:
         for waiting in self.pending[rank]:
             later: list[int] = []
             while waiting and self._started(waiting[0]):
-                lane = waiting.popleft()
-                block = self.blocks[lane]
+                worker = waiting.popleft()
+                block = self.blocks[worker]
                 free = self.plan.bound.kernels[block[0]].on_copy_engine or block in self.running
                 if free or self.free[rank] > 0:
                     self.free[rank] -= 0 if free else 1
-                    self.running.setdefault(block, self.plan.bound.kernels[block[0]].lanes)
-                    self.ready.append(lane)
+                    self.running.setdefault(block, self.plan.bound.kernels[block[0]].programs_per_cta)
+                    self.ready.append(worker)
                 else:
-                    later.append(lane)
+                    later.append(worker)
             waiting.extendleft(reversed(later))
 
-    def _advance(self, lane: int) -> None:
-        script, at = self.scripts[lane], self.cursor[lane]
+    def _advance(self, worker: int) -> None:
+        script, at = self.scripts[worker], self.cursor[worker]
         keys, is_wait, count, need, sleepers = self.key, self.is_wait, self.count, self.need, self.sleepers
         for row in islice(script, at, None):
             key = keys[row]
             if is_wait[row]:
                 if count[key] < need[key]:
-                    self.cursor[lane] = at
-                    sleepers.setdefault(key, []).append(lane)
+                    self.cursor[worker] = at
+                    sleepers.setdefault(key, []).append(worker)
                     return
             else:
                 count[key] += 1
                 if key in sleepers and count[key] >= need[key]:
                     self.ready.extend(sleepers.pop(key))
             at += 1
-        self.cursor[lane] = at
-        number, rank, _ = block = self.blocks[lane]
+        self.cursor[worker] = at
+        number, rank, _ = block = self.blocks[worker]
         self.unfinished[number, rank] -= 1
         self.running[block] -= 1
         if not self.running[block] and not self.plan.bound.kernels[number].on_copy_engine:
@@ -193,10 +195,10 @@ class _Run:
 
 
 def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> VerificationError:
-    asleep = [lane for lanes in run.sleepers.values() for lane in lanes]
+    asleep = [worker for workers in run.sleepers.values() for worker in workers]
     if not asleep:
         return ProgressError("kernels wait for programs that never end", hint="give each stage fewer programs")
-    rows = [run.scripts[lane][run.cursor[lane]] for lane in sorted(asleep)]
+    rows = [run.scripts[worker][run.cursor[worker]] for worker in sorted(asleep)]
     s = plan.signals
     first = rows[0]
     tensor, kind, cell = plan.channel_name(int(s.channel[first]))
@@ -254,14 +256,14 @@ def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
             who,
             f"give {tensor} a dimension over these steps, and tiles of one step: then each has a channel of its own",
         )
-    late = [row for row in rows if row in run.scripts[lane := int(plan.lane[s.task[row]])][run.cursor[lane] :]]
+    late = [row for row in rows if row in run.scripts[worker := int(plan.worker[s.task[row]])][run.cursor[worker] :]]
     if not late:
         return "", ORDER
     own = next((row for row in late if s.task[row] == s.task[wait]), None)
     if own is not None:
         hint = "give it smaller tiles along what it waits for, or notify before the wait"
         return ", which the same tile notifies later", hint
-    behind = next((row for row in late if plan.lane[s.task[row]] == plan.lane[s.task[wait]]), None)
+    behind = next((row for row in late if plan.worker[s.task[row]] == plan.worker[s.task[wait]]), None)
     if behind is not None:
         return f", which {where(plan, int(s.task[behind]))} notifies, behind it in the same program", ORDER
     return f", which {where(plan, int(s.task[late[0]]))} has not notified", ORDER

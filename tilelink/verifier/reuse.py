@@ -78,16 +78,16 @@ def _meetings(plan: Plan, asked: np.ndarray) -> Iterator[_Meeting]:
     asked: [kernels, tensors], whether no wait of the kernel answers for the tensor.
     """
     a, s = plan.accesses, plan.signals
-    kernel = np.array([n for n, _, _ in plan.lanes])
-    rank = np.array([r for _, r, _ in plan.lanes])
+    kernel = np.array([n for n, _, _ in plan.workers])
+    rank = np.array([r for _, r, _ in plan.workers])
     notify = s.kind == NOTIFY
     task = np.concatenate([a.task, s.task[notify]])
     position = np.concatenate([a.position, s.position[notify]])
     peer = np.concatenate([a.peer, s.peer[notify]])
     tensor = np.concatenate([a.tensor, plan.channel_tensors[s.channel[notify]]])
     statement = np.concatenate([a.statement, s.statement[notify]])
-    own = rank[plan.lane[task]]
-    rows = np.stack([kernel[plan.lane[task]], own, peer, tensor], axis=1)
+    own = rank[plan.worker[task]]
+    rows = np.stack([kernel[plan.worker[task]], own, peer, tensor], axis=1)
     far = np.flatnonzero((own != peer) & asked[rows[:, 0], tensor])
     partners = _partners(plan, own[: len(a.task)]) if len(far) else {}
     keys, first, group = np.unique(rows[far], axis=0, return_index=True, return_inverse=True)
@@ -104,7 +104,7 @@ def _meetings(plan: Plan, asked: np.ndarray) -> Iterator[_Meeting]:
             positions=position[mine],
             statement=int(statement[far[first[n]]]),
         )
-    yield from _own_memory(plan, asked, kernel[plan.lane[a.task]], own[: len(a.task)])
+    yield from _own_memory(plan, asked, kernel[plan.worker[a.task]], own[: len(a.task)])
 
 
 def _partners(plan: Plan, own: Ints) -> Mapping[tuple[int, int, int], frozenset[int]]:
@@ -173,15 +173,15 @@ class _Apart:
         if np.linalg.matrix_power(self.together, slots - 1)[meeting.rank, other] > 0:
             return True
         key = self.order.key(meeting.tasks, meeting.positions)
-        after = [self.started[other].get(int(lane), None) for lane in self.plan.lane[meeting.tasks]]
+        after = [self.started[other].get(int(worker), None) for worker in self.plan.worker[meeting.tasks]]
         return all(place is not None and place < at for place, at in zip(after, key.tolist(), strict=True))
 
     @cached_property
     def started(self) -> list[dict[int, int]]:
-        """rank -> lane -> the earliest place in it that comes after the rank's start of the launch."""
+        """rank -> worker -> the earliest place in it that comes after the rank's start of the launch."""
         result: list[dict[int, int]] = [{} for _ in range(self.plan.bound.ranks)]
-        for lane, (_, rank, _) in enumerate(self.plan.lanes):
-            for other, place in self.order.reach(lane, -1).items():
+        for worker, (_, rank, _) in enumerate(self.plan.workers):
+            for other, place in self.order.reach(worker, -1).items():
                 result[rank][other] = min(place, result[rank].get(other, place))
         return result
 
@@ -190,15 +190,15 @@ class _Apart:
         """[r, q]: the start of a launch on q happens before its end on r."""
         result = np.eye(self.plan.bound.ranks, dtype=np.int64)
         for q, reached in enumerate(self.started):
-            for lane in reached:
-                result[self.plan.lanes[lane][1], q] = 1
-            for lane, place, r in self.last_notifies:
-                result[r, q] |= reached.get(lane, place) < place
+            for worker in reached:
+                result[self.plan.workers[worker][1], q] = 1
+            for worker, place, r in self.last_notifies:
+                result[r, q] |= reached.get(worker, place) < place
         return result
 
     @cached_property
     def last_notifies(self) -> list[tuple[int, int, int]]:
-        """(lane, its last place, rank): who notifies what the end of a launch on that rank waits for."""
+        """(worker, its last place, rank): who notifies what the end of a launch on that rank waits for."""
         s = self.plan.signals
         awaited = np.zeros(max(self.plan.channels, 1), bool)
         for (tensor, kind), grid in self.plan.bound.channels.items():
@@ -207,7 +207,7 @@ class _Apart:
             awaited[base : base + grid.count] = decl.space == "out" and decl.symmetric
         rows = np.flatnonzero((s.kind == NOTIFY) & awaited[s.channel])
         last: dict[tuple[int, int], int] = {}
-        lanes, places = self.plan.lane[s.task[rows]], self.order.key(s.task[rows], s.position[rows])
-        for lane, place, rank in zip(lanes.tolist(), places.tolist(), s.peer[rows].tolist(), strict=True):
-            last[lane, rank] = max(place, last.get((lane, rank), place))
-        return [(lane, place, rank) for (lane, rank), place in last.items()]
+        workers, places = self.plan.worker[s.task[rows]], self.order.key(s.task[rows], s.position[rows])
+        for worker, place, rank in zip(workers.tolist(), places.tolist(), s.peer[rows].tolist(), strict=True):
+            last[worker, rank] = max(place, last.get((worker, rank), place))
+        return [(worker, place, rank) for (worker, rank), place in last.items()]

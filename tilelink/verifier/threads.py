@@ -28,10 +28,10 @@ class Threads:
 
     def apart(self, first: Ints, second: Ints) -> Bools:
         """For each pair of rows of the plan's accesses, whether one program makes both and its threads do not meet."""
-        a, lane = self._plan.accesses, self._plan.lane
+        a, worker = self._plan.accesses, self._plan.worker
         if not self._plan.bound.many_threads:
             return np.zeros(len(first), bool)
-        found = (lane[a.task[first]] == lane[a.task[second]]) & self._many[lane[a.task[first]]]
+        found = (worker[a.task[first]] == worker[a.task[second]]) & self._many[worker[a.task[first]]]
         rows = np.flatnonzero(found)
         found[rows] = self._meetings[first[rows]] == self._meetings[second[rows]]
         rows = np.flatnonzero(found)
@@ -49,9 +49,9 @@ class Threads:
 
     @cached_property
     def _many(self) -> Bools:
-        """lane -> whether it is a program of several threads."""
+        """worker -> whether it is a program of several threads."""
         kernels = self._plan.bound.kernels
-        return np.array([not kernels[number].on_copy_engine for number, _, _ in self._plan.lanes], bool)
+        return np.array([not kernels[number].on_copy_engine for number, _, _ in self._plan.workers], bool)
 
     @cached_property
     def _mixing(self) -> Bools:
@@ -66,12 +66,12 @@ class Threads:
         waits = np.flatnonzero(s.kind == WAIT)
         task = np.concatenate([s.task[waits], plan.barriers.task])
         position = np.concatenate([s.position[waits], plan.barriers.position])
-        lanes, keys = plan.lane[task], self._order.key(task, position)
-        order = np.lexsort((keys, lanes))
-        lanes, keys = lanes[order], keys[order]
-        own, key = plan.lane[a.task], self._order.key(a.task, a.position)
-        # both are sorted by lane, then by place: merge them, and count the meetings up to each access
-        merged = np.lexsort((np.r_[np.zeros(len(keys)), np.ones(len(key))], np.r_[keys, key], np.r_[lanes, own]))
+        workers, keys = plan.worker[task], self._order.key(task, position)
+        order = np.lexsort((keys, workers))
+        workers, keys = workers[order], keys[order]
+        own, key = plan.worker[a.task], self._order.key(a.task, a.position)
+        # both are sorted by worker, then by place: merge them, and count the meetings up to each access
+        merged = np.lexsort((np.r_[np.zeros(len(keys)), np.ones(len(key))], np.r_[keys, key], np.r_[workers, own]))
         meets = merged < len(keys)
         before = np.cumsum(meets)
         result = np.zeros(len(key), np.int64)

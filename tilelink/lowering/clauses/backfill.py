@@ -1,14 +1,14 @@
-"""Programs without a tile in the last round of a kernel's products do tiles of what comes behind them meanwhile.
+"""Programs without a tile in the last wave of a kernel's products do tiles of what comes behind them meanwhile.
 
-P programs do the T tiles of a kernel's loops in ceil(T / P) rounds, and in the last one only busy = T % P of them have
-work. The next stage is dealt out evenly all the same: programs that are free a round earlier are done with it a round
+P programs do the T tiles of a kernel's loops in ceil(T / P) waves, and in the last one only busy = T % P of them have
+work. The next stage is dealt out evenly all the same: programs that are free a wave earlier are done with it a wave
 earlier, and wait. With `backfill n` they do up to n tiles of that stage each before all programs share the rest of it:
 
 before: sums(t: S)          tile t: program (T + t) % P
 after:  sums(t: F)          tile t: program busy + t % (P - busy),                 F <= n * (P - busy)
-        sums_rest(t: S - F) tile F + t of the order: program t % P, for the round is full
+        sums_rest(t: S - F) tile F + t of the order: program t % P, for the wave is full
 
-Tiles that wait for what the kernel itself makes in its last round or later, or for what others make of that, would hold
+Tiles that wait for what the kernel itself makes in its last wave or later, or for what others make of that, would hold
 them up, so F ends before the first of these. They are done tile by tile, without what `flatten` and `defer_notify` do
 for the rest. What comes out are stages with tiles like all others: nobody else knows that they were one.
 """
@@ -40,10 +40,10 @@ SEARCHED_TILES = 2
 
 
 def _apply(bound: Bound) -> Bound:
-    """The bound program with all stages cut in two that its schedule lets fill a round. Raises ScheduleError where one
+    """The bound program with all stages cut in two that its schedule lets fill a wave. Raises ScheduleError where one
     cannot."""
     stages = [name for kernel in bound.kernels for loop in kernel.loops for name in loop.stages]
-    for name in stages:  # in the order of a kernel's loops: what fills a round moves all that comes after it
+    for name in stages:  # in the order of a kernel's loops: what fills a wave moves all that comes after it
         part = bound.schedule.stage(name)
         most = part[BACKFILL]
         if most is None:
@@ -51,7 +51,7 @@ def _apply(bound: Bound) -> Bound:
         kernel = bound.kernel_of[name]
         at = next(n for n, loop in enumerate(kernel.loops) if name in loop.stages)
         if reason := _reason(bound, kernel, at):
-            message = f"{name} cannot fill a round of other tiles: {reason}"
+            message = f"{name} cannot fill a wave of other tiles: {reason}"
             raise ScheduleError(message, location=part.at("backfill"), hint="take `backfill` away")
         free = -kernel.loops[at].first % kernel.programs
         if head := min(most * free, _ready(bound, kernel, at)):
@@ -73,14 +73,14 @@ def _reason(bound: Bound, kernel: Kernel, at: int) -> str | None:
 
 
 def _ready(bound: Bound, kernel: Kernel, at: int) -> int:
-    """How many of its first tiles wait, on every rank, for nothing that comes of its kernel's last round or later."""
+    """How many of its first tiles wait, on every rank, for nothing that comes of its kernel's last wave or later."""
     stage = bound.stages[kernel.loops[at].stages[0]]
     signals, first_task = signals_of(bound)
     late = np.zeros(sum(one.total for one in bound.stages.values()) * bound.ranks, bool)
     last = (kernel.loops[at].first - 1) // kernel.programs * kernel.programs
     for loop in kernel.loops:
         if loop.width:
-            continue  # what fills a round was done before the last one, or that one is full
+            continue  # what fills a wave was done before the last one, or that one is full
         for name in loop.stages:
             place = loop.first + np.tile(np.arange(bound.stages[name].total), bound.ranks)
             late[first_task[name] + np.arange(len(place))] = place >= last
@@ -162,14 +162,14 @@ BACKFILL: Clause[int | None] = count(
     apply=_apply,
     choices=Choices(
         name="begins",
-        labels={"with all programs": None, "with those free a round earlier": SEARCHED_TILES},
+        labels={"with all programs": None, "with those free a wave earlier": SEARCHED_TILES},
         reason=_stage_reason,
         fits=_after_other_tiles,
     ),
     manual=(
-        "programs that have no tile in the last round of what comes before in their kernel do up to n tiles of this "
+        "programs that have no tile in the last wave of what comes before in their kernel do up to n tiles of this "
         "stage each meanwhile, then all programs share the rest; only tiles that wait for nothing which comes of that "
-        "round; they are done tile by tile, without `flatten` and `defer_notify`; for a stage after others in a kernel "
+        "wave; they are done tile by tile, without `flatten` and `defer_notify`; for a stage after others in a kernel "
         "that shares its tiles with none, in programs without tables; no effect where every program has a tile, or "
         "where the first tiles have to wait"
     ),

@@ -1,9 +1,9 @@
-"""The tiles that are left over from whole rounds of a kernel's programs, divided among all of them.
+"""The tiles that are left over from whole waves of a kernel's programs, divided among all of them.
 
-P programs do T tiles in ceil(T / P) rounds, and in the last one only R = T % P of them have work. With `split_k_tail n`
+P programs do T tiles in ceil(T / P) waves, and in the last one only R = T % P of them have work. With `split_k_tail n`
 each of these R tiles becomes S <= n products over parts of the contracted dimension, whose results are added up in the
-order of the parts (the hybrid of whole tiles and split-K in Osama et al., "Stream-K", PPoPP 2023). They take one round
-where R * S <= P, or two short ones: 80 tiles on 132 programs are 240 parts, two rounds of a third of a tile each.
+order of the parts (the hybrid of whole tiles and split-K in Osama et al., "Stream-K", PPoPP 2023). They take one wave
+where R * S <= P, or two short ones: 80 tiles on 132 programs are 240 parts, two waves of a third of a tile each.
 
 before: gemm(i: M, j: N):                    y[i, j] = f(dot(a[i, :], b[j, :].T))
 after:  gemm, its first T - R tiles;         and then, in the same kernel
@@ -52,7 +52,7 @@ from tilelink.scheduling.schedule import Fused, Schedule
 
 FEWEST_STEPS = 4
 """Steps of its loop that a part has at least: what it adds to the work should not be more than what it takes."""
-ROUNDS = 2
+WAVES = 2
 """Of parts at most: they are all in memory at a time, and each is stored and loaded once more."""
 PART_STEPS = 8
 """Steps of the loop that a part takes beside its own, to fill the pipeline and to store its result."""
@@ -142,16 +142,16 @@ class _Running:
 
 def _inner(most: int, steps: int, left: int, free: int, programs: int) -> int:
     """The steps of a part, of at most so many of a tile, with which the `left` tiles take the least time; all of
-    them where no parts are worth it. free: programs that have no other tile in the first round."""
+    them where no parts are worth it. free: programs that have no other tile in the first wave."""
 
-    def rounds(inner: int) -> int:
+    def waves(inner: int) -> int:
         return 1 + -(-max(0, left * -(-steps // inner) - free) // programs)
 
     def cost(inner: int) -> tuple[int, int]:
-        return rounds(inner) * (inner + PART_STEPS), inner
+        return waves(inner) * (inner + PART_STEPS), inner
 
     lengths = {-(-steps // parts) for parts in range(2, most + 1)} if left else set[int]()
-    worth = [n for n in lengths if rounds(n) == 1 or (rounds(n) <= ROUNDS and cost(n)[0] < steps)]
+    worth = [n for n in lengths if waves(n) == 1 or (waves(n) <= WAVES and cost(n)[0] < steps)]
     return min(worth, key=cost, default=steps)
 
 
@@ -178,14 +178,14 @@ class _Split:
         return name
 
     def cut(self, kernel: Kernel, most: int) -> _Cut | None:
-        """How the last round is divided; None where that gains nothing, and where tiles end with their index alone."""
+        """How the last wave is divided; None where that gains nothing, and where tiles end with their index alone."""
         if not all(map(self._ends_with_its_index, stage_regions(self.stage.stage))):
             return None
         total = self.stage.total
         busy = (kernel.loops[-1].first + total) % kernel.programs
         left = min(busy, total)
         steps = -(-self.length // self.stage.block)
-        # programs that have a tile of another loop in the last round do that one
+        # programs that have a tile of another loop in the last wave do that one
         free = kernel.programs - (busy - left)
         inner = _inner(min(most, steps // FEWEST_STEPS), steps, left, free, kernel.programs)
         if inner == steps:
@@ -414,8 +414,8 @@ SPLIT_K_TAIL: Clause[int | None] = count(
         fits=_ends_kernel,
     ),
     manual=(
-        "tiles beyond whole rounds of the kernel's programs are computed in up to n parts of their contracted "
-        "dimension, by programs that would have no tile, and added up in a fixed order; in one round, or in two that "
+        "tiles beyond whole waves of the kernel's programs are computed in up to n parts of their contracted "
+        "dimension, by programs that would have no tile, and added up in a fixed order; in one wave, or in two that "
         "together are shorter than it; for the stage whose tiles come last in a kernel; no effect where nothing is "
         "left over, or too much, or where tiles end with their index and not with the tensor"
     ),

@@ -1,4 +1,4 @@
-"""The launches of a job: which lane runs which kernel, and what a rank does before and after its kernels."""
+"""The launches of a job: which process runs which kernel, and what a rank does before and after its kernels."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tilelink.generated import load_module
 from tilelink.runtime.cpu import host_signals
 from tilelink.runtime.cpu.copy_queue import CopyQueue
 from tilelink.runtime.cpu.memory import Memory
-from tilelink.runtime.cpu.processes import Lane, run_lanes
+from tilelink.runtime.cpu.processes import Process, run_processes
 from tilelink.runtime.cpu.processes.values import Step
-from tilelink.runtime.job import CpuKernel, GridLayout, Job, LaneTrace, RunResult, poison
+from tilelink.runtime.job import CpuKernel, GridLayout, Job, RunResult, WorkerTrace, poison
 
 
 def run_job(job: Job) -> RunResult:
-    """Runs a job in this process, in which Triton interprets. Raises as run_lanes does."""
+    """Runs a job in this process, in which Triton interprets. Raises as run_processes does."""
     module = load_module(job.source)
     _prepare(module)
     memory = Memory(job.layout, len(job.inputs))
-    lanes = [lane for rank in range(job.layout.ranks) for lane in _lanes(job, module, memory, rank)]
+    processes = [process for rank in range(job.layout.ranks) for process in _processes(job, module, memory, rank)]
     launch = _Launch(job, memory)
-    report = run_lanes(
-        lanes,
+    report = run_processes(
+        processes,
         launches=len(job.inputs),
         begin=launch.begin,
         finish=launch.finish,
@@ -44,14 +44,14 @@ def run_job(job: Job) -> RunResult:
         tuple({name: value[k].clone() for name, value in own.items()} for own in memory.results)
         for k in range(len(job.inputs))
     )
-    named = zip(lanes, report.traces, strict=True)
-    traces = tuple(LaneTrace(rank=n.rank, stream=n.stream, program=n.program, events=e) for n, e in named)
+    named = zip(processes, report.traces, strict=True)
+    traces = tuple(WorkerTrace(rank=n.rank, stream=n.stream, program=n.program, events=e) for n, e in named)
     spans = tuple(span for own in report.spans for span in own)
     return RunResult(outputs=outputs, traces=traces if job.trace else (), spans=spans, seconds=report.seconds)
 
 
 def _prepare(module: ModuleType) -> None:
-    """Lets Triton prepare its interpreter and the functions for it, which else every lane does for itself."""
+    """Lets Triton prepare its interpreter and the functions for it, which else every process does for itself."""
     options = interpreter_builder.options
     if getattr(options, "sanitize_overflow", False):
         # With it each sum of integers is made in 64 bits too, for an assertion that the interpreter never makes.
@@ -61,13 +61,13 @@ def _prepare(module: ModuleType) -> None:
             value.rewrite()
 
 
-def _lanes(job: Job, module: ModuleType, memory: Memory, rank: int) -> Iterator[Lane]:
-    """One lane for each program of each stream; a program beyond those of a kernel sits it out."""
+def _processes(job: Job, module: ModuleType, memory: Memory, rank: int) -> Iterator[Process]:
+    """One process for each program of each stream; a program beyond those of a kernel sits it out."""
     for stream in dict.fromkeys(kernel.stream for kernel in job.kernels):
         kernels = sorted((k for k in job.kernels if k.stream == stream), key=lambda k: k.position)
         for program in range(max(k.programs for k in kernels)):
             steps = (_step(k, module, memory, rank, program) if program < k.programs else None for k in kernels)
-            yield Lane(rank=rank, stream=stream, program=program, steps=tuple(steps))
+            yield Process(rank=rank, stream=stream, program=program, steps=tuple(steps))
 
 
 def _step(kernel: CpuKernel, module: ModuleType, memory: Memory, rank: int, program: int) -> Step:

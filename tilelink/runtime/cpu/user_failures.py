@@ -18,7 +18,7 @@ _PLACED = re.compile(r"# (?P<place>.+?:\d+): (?P<text>.*)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Called:
+class UserCallFailure:
     """The failure of a user's function. summary: the exception in a line. function: as the program calls it.
 
     statement, place: the program's statement with the call, and its file and line; "" where nobody knows them.
@@ -43,7 +43,7 @@ class Called:
         return "mend the function: it may do what a @triton.jit function may, with tiles of these shapes"
 
 
-def called(error: BaseException) -> Called | None:
+def called(error: BaseException) -> UserCallFailure | None:
     """What failed in a user's function; None for an error that has nothing to do with one."""
     chain = list(_chain(error))
     frames = [found for one in chain for found in _frames(one)]
@@ -57,7 +57,7 @@ def called(error: BaseException) -> Called | None:
     theirs = [(frame, where) for frame, where in frames[at + 1 :] if _package(frame) not in _OWN]
     first = theirs[0][0].f_code.co_name if theirs else ""
     inner = [where for frame, where in theirs if _package(frame) == _package(theirs[0][0])]
-    return Called(
+    return UserCallFailure(
         summary="".join(traceback.format_exception_only(chain[-1])).strip(),
         function=next((f for f in functions if f.rpartition(".")[2] == first), functions[0]),
         statement=statement,

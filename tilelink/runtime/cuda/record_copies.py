@@ -90,7 +90,7 @@ class Recorder:
         self._notified: dict[tuple[int, int], int] = {}
         self._gates: set[int] = set()
 
-    def trace(self, lane: int) -> None:
+    def trace(self, track: int) -> None:
         """Says nothing: the operations themselves are timed."""
 
     def tile_begin(self, stage: int, t: int) -> None:

@@ -36,8 +36,8 @@ class Argument:
 class GpuKernel:
     """A generated function. Kernels of one stream run one after the other, by `position`.
 
-    awaits, notifies: signals of the program, (tensor, kind), that its stages wait for and send. lanes: programs of one
-    warp each that share a block of threads, in a kernel written in Gluon; else 0.
+    awaits, notifies: signals of the program, (tensor, kind), that its stages wait for and send.
+    programs_per_cta: programs of one warp each that share a CTA, in a kernel written in Gluon; else 0.
     """
 
     name: str
@@ -51,12 +51,12 @@ class GpuKernel:
     args: tuple[Argument, ...] = ()
     awaits: frozenset[Signal] = frozenset()
     notifies: frozenset[Signal] = frozenset()
-    lanes: int = 0
+    programs_per_cta: int = 0
 
     @property
     def grid(self) -> int:
         """Blocks of threads of a launch."""
-        return self.programs // max(1, self.lanes)
+        return self.programs // max(1, self.programs_per_cta)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,8 +52,8 @@ class Tracer:
         self._program = program
         self._group = group
         self._rank = dist.get_rank(group)
-        lanes = sum(kernel.programs for kernel in program.kernels)
-        self._words = torch.from_numpy(empty(lanes, program.records)).to(device)
+        tracks = sum(kernel.programs for kernel in program.kernels)
+        self._words = torch.from_numpy(empty(tracks, program.records)).to(device)
         watch.words[TRACE] = self._words.data_ptr()
         watch.words[STRIDE] = self._words.stride(0) * self._words.element_size()
         self._clocks = Clocks(group, device)
@@ -85,15 +85,15 @@ class Tracer:
             self._spans += self._copied(queue)
 
     def _copied(self, queue: Queue) -> Iterator[Span]:
-        lanes = first_lanes(self._program)
+        tracks = first_tracks(self._program)
         anchor = self._anchor() if queue.timed else None
         for operation, before, after in queue.timed:
             assert anchor is not None
             event, time = anchor
             begin, end = (time + round(queue.elapsed_ns(event, mark)) for mark in (before, after))
             kind, a, b = what(operation, self._rank, self._program.layout)
-            lane = lanes[operation.kernel]
-            yield Span(self._rank, lane, kind, operation.stage, operation.tile, a, b, self._epoch, begin, end)
+            track = tracks[operation.kernel]
+            yield Span(self._rank, track, kind, operation.stage, operation.tile, a, b, self._epoch, begin, end)
 
     def _anchor(self) -> tuple[int, int]:
         """An event's handle, and the time at which it happened: that of the stamp that followed it fastest."""
@@ -122,8 +122,8 @@ class Tracer:
         )
 
 
-def first_lanes(program: GpuProgram) -> dict[str, int]:
-    """kernel -> its first lane: programs are counted over all kernels."""
+def first_tracks(program: GpuProgram) -> dict[str, int]:
+    """kernel -> its first track: programs are counted over all kernels."""
     kernels = program.kernels
     return {kernel.name: sum(one.programs for one in kernels[:number]) for number, kernel in enumerate(kernels)}
 

@@ -1,4 +1,4 @@
-"""The process of one lane: from the fork to its exit."""
+"""The process of one process: from the fork to its exit."""
 
 import contextlib
 import ctypes
@@ -25,25 +25,25 @@ from tilelink.runtime.cpu.processes.progress import (
     EPOCH,
     JOINED,
     PLACE,
-    Board,
+    SharedProgress,
 )
-from tilelink.runtime.cpu.processes.values import Lane, Outcome, Run
+from tilelink.runtime.cpu.processes.values import Outcome, Process, Run
 from tilelink.runtime.cpu.user_failures import called
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
-def main(run: Run, board: Board, index: int, *, pipe: int, parent: int, mask: Iterable[int]) -> NoReturn:
-    """Runs lane `index` and writes its Outcome to `pipe`. It never returns.
+def main(run: Run, progress: SharedProgress, index: int, *, pipe: int, parent: int, mask: Iterable[int]) -> NoReturn:
+    """Runs process `index` and writes its Outcome to `pipe`. It never returns.
 
     parent: who forked it. mask: the signals to be blocked.
     """
     code = 1
     try:
         _detach(parent, mask)
-        with np.errstate(all="ignore"):  # as on a GPU; lanes outside of a tile compute with whatever is there
-            outcome = _Execution(run, board, index).outcome()
+        with np.errstate(all="ignore"):  # as on a GPU; processes outside of a tile compute with whatever is there
+            outcome = _Execution(run, progress, index).outcome()
         _write(pipe, pickle.dumps(outcome))
         code = 0
     except BrokenPipeError:
@@ -77,18 +77,18 @@ def flush_output() -> None:
 
 
 class _Execution:
-    """The launches of one lane."""
+    """The launches of one process."""
 
-    def __init__(self, run: Run, board: Board, index: int) -> None:
+    def __init__(self, run: Run, progress: SharedProgress, index: int) -> None:
         self._run = run
-        self._board = board
+        self._progress = progress
         self._index = index
-        self._lane = lane = run.lanes[index]
-        self._rank = [i for i, other in enumerate(run.lanes) if other.rank == lane.rank]
-        self._stream = [i for i in self._rank if run.lanes[i].stream == lane.stream]
+        self._process = process = run.processes[index]
+        self._rank = [i for i, other in enumerate(run.processes) if other.rank == process.rank]
+        self._stream = [i for i in self._rank if run.processes[i].stream == process.stream]
         self._first = self._rank[0]
         self._barriers = 0
-        self._monitor = _monitor(run, board, index, lane)
+        self._monitor = _monitor(run, progress, index, process)
 
     def outcome(self) -> Outcome:
         """Runs all launches. If that fails, the parent hears of it and stops the others."""
@@ -103,9 +103,9 @@ class _Execution:
 
     def _launch(self, epoch: int) -> None:
         self._monitor.epoch = epoch
-        self._board.put(self._index, EPOCH, epoch)
+        self._progress.put(self._index, EPOCH, epoch)
         self._begin(epoch)
-        for number, step in enumerate(self._lane.steps):
+        for number, step in enumerate(self._process.steps):
             if number:
                 self._barrier(number - 1)
             self._at(number)
@@ -119,41 +119,41 @@ class _Execution:
             self._until([self._first], BEGUN, epoch, f"the begin of launch {epoch}")
             return
         if self._run.begin is not None:
-            self._run.begin(self._lane.rank, epoch)
-        self._board.put(self._index, BEGUN, epoch)
+            self._run.begin(self._process.rank, epoch)
+        self._progress.put(self._index, BEGUN, epoch)
 
     def _join(self, epoch: int) -> None:
         self._at(AT_JOIN)
-        self._board.put(self._index, JOINED, epoch)
+        self._progress.put(self._index, JOINED, epoch)
         if self._index != self._first:
             return  # the next begin, which it waits for, comes after the finish
         self._until(self._rank, JOINED, epoch, f"its rank at the end of launch {epoch}")
         self._at(AT_FINISH)
         if self._run.finish is not None:
-            self._run.finish(self._lane.rank, epoch)
+            self._run.finish(self._process.rank, epoch)
 
     def _barrier(self, step: int) -> None:
-        """All lanes of the stream have done `step`."""
+        """All processes of the stream have done `step`."""
         self._barriers += 1
-        self._board.put(self._index, ARRIVED, self._barriers)
+        self._progress.put(self._index, ARRIVED, self._barriers)
         self._until(self._stream, ARRIVED, self._barriers, f"its stream after step {step}")
 
-    def _until(self, lanes: list[int], word: int, value: int, what: str) -> None:
+    def _until(self, processes: list[int], word: int, value: int, what: str) -> None:
         """Waits for as long as it takes: who computes is not late, and who waits in vain has a deadline of its own."""
         pause = monitor.Pause()
-        while any(self._board.get(lane, word) < value for lane in lanes):
-            if self._board.aborted():
-                raise monitor.Aborted(f"{self._lane} waits for {what}")
+        while any(self._progress.get(process, word) < value for process in processes):
+            if self._progress.aborted():
+                raise monitor.Aborted(f"{self._process} waits for {what}")
             pause()
 
     def _at(self, place: int) -> None:
-        if self._board.aborted():
+        if self._progress.aborted():
             raise monitor.Aborted
-        self._board.put(self._index, PLACE, place)
-        self._board.beat(self._index)
+        self._progress.put(self._index, PLACE, place)
+        self._progress.beat(self._index)
 
     def _explained(self, error: BaseException) -> Outcome:
-        moment, where = time.monotonic(), self._board.place(self._index)
+        moment, where = time.monotonic(), self._progress.place(self._index)
         for cause in _causes(error):
             if isinstance(cause, monitor.Aborted):
                 return Outcome(kind="aborted", moment=moment, where=where, waiting=cause.waiting)
@@ -165,17 +165,17 @@ class _Execution:
         return Outcome(kind="failed", moment=moment, where=where, summary=summary, details=details, called=theirs)
 
 
-def _monitor(run: Run, board: Board, index: int, lane: Lane) -> monitor.Monitor:
+def _monitor(run: Run, progress: SharedProgress, index: int, process: Process) -> monitor.Monitor:
     return monitor.Monitor(
-        rank=lane.rank,
-        lane=f"{lane.stream} {lane.program}",
+        rank=process.rank,
+        process=f"{process.stream} {process.program}",
         deadline_s=run.deadline_s,
         seed=run.seed,
         max_delay_s=run.max_delay_s,
         trace=run.trace,
         describe=run.describe,
-        aborted=board.aborted,
-        beat=lambda: board.beat(index),
+        aborted=progress.aborted,
+        beat=lambda: progress.beat(index),
     )
 
 

@@ -1,4 +1,4 @@
-"""The parent's side: forks the lanes, listens to them, ends them when one fails, and leaves no process behind."""
+"""The parent's side: forks the processes, listens to them, ends them when one fails, and leaves no process behind."""
 
 import contextlib
 import os
@@ -11,18 +11,18 @@ from types import TracebackType
 from typing import Self
 
 from tilelink.runtime.cpu.processes import child
-from tilelink.runtime.cpu.processes.progress import Board
+from tilelink.runtime.cpu.processes.progress import SharedProgress
 from tilelink.runtime.cpu.processes.threads import fork, single_thread
 from tilelink.runtime.cpu.processes.values import Outcome, Run
 
-GRACE_S = 1.0  # for lanes to stop by themselves once one has failed
+GRACE_S = 1.0  # for processes to stop by themselves once one has failed
 TICK_S = 0.1
 _HELD_BACK = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
 
 
 @dataclass(kw_only=True)
 class Child:
-    """The process of lane `index` and what is known of it.
+    """The process of process `index` and what is known of it.
 
     ended: when its end was seen; None while it runs. status: as waitpid gives it.
     stopped: the parent did not wait for its end. outcome: what it said in the end; None if it said nothing.
@@ -46,12 +46,12 @@ class Child:
         return self.outcome.kind in {"failed", "deadline"}
 
 
-class Crew:
+class Supervisor:
     """The processes of a run. On leaving the context all have ended and are reaped, whatever happened inside."""
 
-    def __init__(self, run: Run, board: Board) -> None:
+    def __init__(self, run: Run, progress: SharedProgress) -> None:
         self._run = run
-        self._board = board
+        self._progress = progress
         self.children: list[Child] = []
 
     def __enter__(self) -> Self:
@@ -69,11 +69,11 @@ class Crew:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def start(self) -> None:
-        """Forks a process for each lane."""
+        """Forks a process for each process."""
         parent = os.getpid()
         child.flush_output()  # or each child would print what is still in the buffers
         with single_thread():
-            for index in range(len(self._run.lanes)):
+            for index in range(len(self._run.processes)):
                 self._start(index, parent)
 
     def _start(self, index: int, parent: int) -> None:
@@ -84,7 +84,7 @@ class Crew:
         try:
             pid = fork()
             if pid == 0:
-                child.main(self._run, self._board, index, pipe=write, parent=parent, mask=mask)
+                child.main(self._run, self._progress, index, pipe=write, parent=parent, mask=mask)
             self.children.append(Child(index=index, pid=pid, pipe=read))
         except OSError:
             os.close(read)
@@ -97,9 +97,9 @@ class Crew:
         """Listens until every process has ended.
 
         Once one has failed, the others have GRACE_S to stop. Returns why the parent itself ended the run: it took more
-        than limit_s, or for quiet_s no lane gave a sign of life; None if it did not.
+        than limit_s, or for quiet_s no process gave a sign of life; None if it did not.
         """
-        guard = _Guard(self._board, limit_s, quiet_s)
+        guard = _Guard(self._progress, limit_s, quiet_s)
         failed_at: float | None = None
         with selectors.DefaultSelector() as selector:
             for one in self.children:
@@ -112,7 +112,7 @@ class Crew:
                     self._sweep(selector)
                 if failed_at is None and (guard.trips() or any(one.failed for one in self.children)):
                     failed_at = time.monotonic()
-                    self._board.abort()
+                    self._progress.abort()
                 if failed_at is not None and time.monotonic() - failed_at > GRACE_S:
                     break
         return guard.reason
@@ -123,7 +123,7 @@ class Crew:
             self._end(one, patience_s=GRACE_S)
 
     def _sweep(self, selector: selectors.BaseSelector) -> None:
-        """Ends lanes that died while a process forked by somebody else keeps their pipe open."""
+        """Ends processes that died while a process forked by somebody else keeps their pipe open."""
         for key in list(selector.get_map().values()):
             if _reaped(key.data):
                 while _read(key.data):
@@ -149,8 +149,8 @@ class Crew:
 class _Guard:
     """Ends a run that takes too long, or in which nothing happens any more."""
 
-    def __init__(self, board: Board, limit_s: float | None, quiet_s: float) -> None:
-        self._board = board
+    def __init__(self, progress: SharedProgress, limit_s: float | None, quiet_s: float) -> None:
+        self._progress = progress
         self._limit_s = limit_s
         self._quiet_s = quiet_s
         self._start = self._moved = time.monotonic()
@@ -158,7 +158,7 @@ class _Guard:
         self.reason: str | None = None
 
     def trips(self) -> bool:
-        now, beats = time.monotonic(), self._board.beats()
+        now, beats = time.monotonic(), self._progress.beats()
         if beats != self._beats:
             self._beats, self._moved = beats, now
         if self._limit_s is not None and now - self._start > self._limit_s:

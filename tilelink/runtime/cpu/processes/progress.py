@@ -3,55 +3,55 @@
 import mmap
 import threading
 
-LINE = 16  # int64 words: 128 bytes, so that no two lanes write to one cache line
-HEAD = 1  # lines before those of the lanes
+LINE = 16  # int64 words: 128 bytes, so that no two processes write to one cache line
+HEAD = 1  # lines before those of the processes
 
 ARRIVED, JOINED, BEGUN, BEATS, EPOCH, PLACE = range(6)
 AT_BEGIN, AT_FINISH, AT_JOIN = -1, -2, -3
 
 
-class Board:
-    """A line of counters for each lane, written by that lane alone, and a word that the parent sets to end the run.
+class SharedProgress:
+    """A line of counters for each process, which alone writes it, and a word that the parent sets to end the run.
 
     ARRIVED: barriers reached in the stream. JOINED: epoch whose steps are done. BEGUN: epoch begun for the rank.
-    BEATS: signs of life. EPOCH, PLACE: where the lane is: a step's number or one of AT_BEGIN, AT_FINISH, AT_JOIN.
+    BEATS: signs of life. EPOCH, PLACE: where the process is: a step's number or one of AT_BEGIN, AT_FINISH, AT_JOIN.
     """
 
-    def __init__(self, lanes: int) -> None:
-        self._lanes = lanes
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
         self._lock = threading.Lock()
-        self._memory = mmap.mmap(-1, (HEAD + lanes) * LINE * 8, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+        self._memory = mmap.mmap(-1, (HEAD + processes) * LINE * 8, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
         self._words = memoryview(self._memory).cast("q")
 
-    def get(self, lane: int, word: int) -> int:
+    def get(self, process: int, word: int) -> int:
         """Loads made afterwards see at least what was stored before the word was put."""
-        value = self._words[(HEAD + lane) * LINE + word]
+        value = self._words[(HEAD + process) * LINE + word]
         self._fence()
         return value
 
-    def put(self, lane: int, word: int, value: int) -> None:
-        """To be called by the lane's own process; who sees the value sees all that was stored before it."""
+    def put(self, process: int, word: int, value: int) -> None:
+        """Called by the process itself; a reader of the value sees all that was stored before it."""
         self._fence()
-        self._words[(HEAD + lane) * LINE + word] = value
+        self._words[(HEAD + process) * LINE + word] = value
 
-    def beat(self, lane: int) -> None:
-        """Notes that the lane is alive."""
-        self._words[(HEAD + lane) * LINE + BEATS] += 1
+    def beat(self, process: int) -> None:
+        """Notes that the process is alive."""
+        self._words[(HEAD + process) * LINE + BEATS] += 1
 
     def beats(self) -> int:
-        """Signs of life of all lanes together."""
-        return sum(self._words[(HEAD + lane) * LINE + BEATS] for lane in range(self._lanes))
+        """Signs of life of all processes together."""
+        return sum(self._words[(HEAD + process) * LINE + BEATS] for process in range(self._processes))
 
     def abort(self) -> None:
-        """Ends the run: every lane stops at its next event or look at a counter."""
+        """Ends the run: every process stops at its next event or look at a counter."""
         self._words[0] = 1
 
     def aborted(self) -> bool:
         return self._words[0] != 0
 
-    def place(self, lane: int) -> str:
-        """Where the lane is, in words: "step 2 of launch 3"."""
-        epoch, place = self.get(lane, EPOCH), self.get(lane, PLACE)
+    def place(self, process: int) -> str:
+        """Where the process is, in words: "step 2 of launch 3"."""
+        epoch, place = self.get(process, EPOCH), self.get(process, PLACE)
         if not epoch:
             return "its start"
         names = {AT_BEGIN: "the begin", AT_FINISH: "the finish", AT_JOIN: "the end"}

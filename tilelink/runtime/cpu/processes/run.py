@@ -1,4 +1,4 @@
-"""run_lanes: checks what it is given, runs it, and says who failed first and why."""
+"""run_processes: checks what it is given, runs it, and says who failed first and why."""
 
 import os
 import signal
@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from tilelink.device.monitor import Describe
 from tilelink.errors import CallError, DeadlineError, RankError, TileLinkError
-from tilelink.runtime.cpu.processes.parent import Child, Crew
-from tilelink.runtime.cpu.processes.progress import Board
-from tilelink.runtime.cpu.processes.values import Hook, Lane, Run, RunReport
+from tilelink.runtime.cpu.processes.parent import Child, Supervisor
+from tilelink.runtime.cpu.processes.progress import SharedProgress
+from tilelink.runtime.cpu.processes.values import Hook, Process, Run, RunReport
 
 QUIET_S = 600.0  # one tile in the interpreter takes seconds, never minutes
 
 
-def run_lanes(
-    lanes: Sequence[Lane],
+def run_processes(
+    processes: Sequence[Process],
     *,
     launches: int,
     begin: Hook | None = None,
@@ -28,22 +28,21 @@ def run_lanes(
     describe: Describe | None = None,
     timeout_s: float | None = None,
 ) -> RunReport:
-    """Runs all lanes, each in a forked process, for the epochs first_epoch .. first_epoch + launches - 1.
+    """Runs all processes, each in a forked process, for the epochs first_epoch .. first_epoch + launches - 1.
 
-    begin(rank, epoch) runs in the rank's first lane before any lane of the rank starts that launch; finish(rank, epoch)
-    runs there when all lanes of the rank are done with it, before the next begin. Either may be None.
+    begin(rank, epoch) runs in the rank's first process before any process of the rank starts that launch. finish(rank,
+    epoch) runs there after all processes of the rank are done with it, before the next begin. Either may be None.
     deadline_s is for each wait of a step; seed, max_delay_s, trace and describe are the Monitor's.
     timeout_s: seconds that the whole run may take. None: no limit, but a run in which for ten minutes (or ten
-    deadlines, if those are longer) no lane finishes a step or reports an event is ended.
+    deadlines, if those are longer) no process finishes a step or reports an event is ended.
 
     Processes share what was shared before: an Arena's tensors. Everything else a step changes stays in its process.
-    When it returns or raises, all processes have ended. Raises RankError for the first lane that raised or was killed
-    (CallError, if what raised was a function that the program calls),
-    DeadlineError for the first wait that outlived its deadline or for a run that takes too long, ValueError for lanes
-    that do not fit together.
+    When it returns or raises, all processes have ended. Raises RankError for the first process that raised or was
+    killed (CallError, if what raised was a function that the program calls), DeadlineError for the first wait that
+    outlived its deadline or for a run that takes too long, ValueError for processes that do not fit together.
     """
     run = Run(
-        lanes=tuple(lanes),
+        processes=tuple(processes),
         epochs=range(first_epoch, first_epoch + launches),
         begin=begin,
         finish=finish,
@@ -55,83 +54,87 @@ def run_lanes(
     )
     _check(run)
     start = time.monotonic()
-    board = Board(len(run.lanes))
+    progress = SharedProgress(len(run.processes))
     try:
-        with Crew(run, board) as crew:
-            crew.start()
-            reason = crew.watch(timeout_s, max(QUIET_S, 10 * deadline_s))
-        if error := _first_error(run, board, crew.children, reason):
+        with Supervisor(run, progress) as supervisor:
+            supervisor.start()
+            reason = supervisor.watch(timeout_s, max(QUIET_S, 10 * deadline_s))
+        if error := _first_error(run, progress, supervisor.children, reason):
             raise error
     finally:
-        board.close()
-    traces = tuple(one.outcome.events if one.outcome else () for one in crew.children)
-    spans = tuple(one.outcome.spans if one.outcome else () for one in crew.children)
+        progress.close()
+    traces = tuple(one.outcome.events if one.outcome else () for one in supervisor.children)
+    spans = tuple(one.outcome.spans if one.outcome else () for one in supervisor.children)
     return RunReport(traces=traces, spans=spans, seconds=time.monotonic() - start)
 
 
 def _check(run: Run) -> None:
     if run.epochs.start < 1:
         raise ValueError(f"the first epoch is {run.epochs.start}; epochs count from 1")
-    programs = [(lane.rank, lane.stream, lane.program) for lane in run.lanes]
+    programs = [(process.rank, process.stream, process.program) for process in run.processes]
     if len(set(programs)) < len(programs):
-        raise ValueError("two lanes have the same rank, stream and program")
+        raise ValueError("two processes have the same rank, stream and program")
     steps: dict[tuple[int, str], int] = {}
-    for lane in run.lanes:
-        if steps.setdefault((lane.rank, lane.stream), len(lane.steps)) != len(lane.steps):
-            raise ValueError(f"programs of stream {lane.stream} of rank {lane.rank} differ in their number of steps")
+    for process in run.processes:
+        if steps.setdefault((process.rank, process.stream), len(process.steps)) != len(process.steps):
+            raise ValueError(
+                f"programs of stream {process.stream} of rank {process.rank} differ in their number of steps"
+            )
 
 
-def _first_error(run: Run, board: Board, children: list[Child], reason: str | None) -> TileLinkError | None:
-    """The error of the lane that failed first: those that failed because of it are not reported."""
+def _first_error(run: Run, progress: SharedProgress, children: list[Child], reason: str | None) -> TileLinkError | None:
+    """The error of the process that failed first: those that failed because of it are not reported."""
     failed = sorted((one for one in children if one.failed), key=_moment)
     # A reason is the cause only if nobody failed: the guard is not asked after a failure, but it may notice one late.
     if not failed:
-        return DeadlineError(reason, waiting=tuple(_waits(run, board, children, None))) if reason else None
+        return DeadlineError(reason, waiting=tuple(_waits(run, progress, children, None))) if reason else None
     first = failed[0]
-    lane, outcome = run.lanes[first.index], first.outcome
+    process, outcome = run.processes[first.index], first.outcome
     if outcome is None:
-        return _death(lane, board.place(first.index), first.status)
+        return _death(process, progress.place(first.index), first.status)
     if outcome.error is not None:
-        outcome.error.waiting = tuple(_waits(run, board, children, first))
+        outcome.error.waiting = tuple(_waits(run, progress, children, first))
         return outcome.error
     if theirs := outcome.called:
         return CallError(
-            f"{lane} failed in {theirs.message}",
+            f"{process} failed in {theirs.message}",
             location=theirs.location,
             hint=theirs.hint,
-            rank=lane.rank,
-            stream=lane.stream,
-            program=lane.program,
+            rank=process.rank,
+            stream=process.stream,
+            program=process.program,
             details=outcome.details,
         )
-    message = f"{lane} failed in {outcome.where}: {outcome.summary}"
-    return RankError(message, rank=lane.rank, stream=lane.stream, program=lane.program, details=outcome.details)
+    message = f"{process} failed in {outcome.where}: {outcome.summary}"
+    return RankError(
+        message, rank=process.rank, stream=process.stream, program=process.program, details=outcome.details
+    )
 
 
 def _moment(one: Child) -> float:
     return one.outcome.moment if one.outcome else one.ended or 0.0
 
 
-def _waits(run: Run, board: Board, children: list[Child], blamed: Child | None) -> Iterator[str]:
-    """What the other lanes waited for, and which were too busy to stop when asked."""
+def _waits(run: Run, progress: SharedProgress, children: list[Child], blamed: Child | None) -> Iterator[str]:
+    """What the other processes waited for, and which were too busy to stop when asked."""
     for one in children:
         if one is blamed:
             continue
         if one.outcome is None:
-            yield f"{run.lanes[one.index]} was busy in {board.place(one.index)}"
+            yield f"{run.processes[one.index]} was busy in {progress.place(one.index)}"
         elif one.outcome.error is not None:
             yield one.outcome.error.message
         elif one.outcome.waiting:
             yield one.outcome.waiting
 
 
-def _death(lane: Lane, where: str, status: int) -> RankError:
+def _death(process: Process, where: str, status: int) -> RankError:
     hint = None
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        message = f"{lane} was killed by {name} in {where}"
+        message = f"{process} was killed by {name} in {where}"
         if name == "SIGKILL":
             hint = "if nobody killed it, the machine ran out of memory: use smaller shapes or fewer programs"
     else:
-        message = f"{lane} ended with status {os.waitstatus_to_exitcode(status)} in {where}"
-    return RankError(message, rank=lane.rank, stream=lane.stream, program=lane.program, hint=hint)
+        message = f"{process} ended with status {os.waitstatus_to_exitcode(status)} in {where}"
+    return RankError(message, rank=process.rank, stream=process.stream, program=process.program, hint=hint)

@@ -1,4 +1,4 @@
-"""One thread per process: lanes are the parallelism, and more threads than cores cost far more than they give."""
+"""One thread per process: processes are the parallelism, and more threads than cores cost far more than they give."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""What a run of lanes is given, and what it gives back."""
+"""What a run of processes is given, and what it gives back."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Literal
 from tilelink.device.monitor import Describe, Event
 from tilelink.device.spans import Span
 from tilelink.errors import DeadlineError
-from tilelink.runtime.cpu.user_failures import Called
+from tilelink.runtime.cpu.user_failures import UserCallFailure
 
 Step = Callable[[int], None]
 """Called with the epoch of the launch."""
@@ -17,8 +17,8 @@ Hook = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lane:
-    """One sequential executor of one rank: program `program` of the stream `stream`.
+class Process:
+    """A process of one rank: program `program` of the stream `stream`.
 
     steps: what it runs in each launch, step k being its part of the stream's kernel k; None: it has no part in it.
     """
@@ -34,9 +34,9 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run of lanes, as run_lanes describes it."""
+    """A run of processes, as run_processes describes it."""
 
-    lanes: tuple[Lane, ...]
+    processes: tuple[Process, ...]
     epochs: range
     begin: Hook | None
     finish: Hook | None
@@ -49,7 +49,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """A run that went well: events and spans of each lane, in the order of the lanes given, and how long it took."""
+    """Events and spans of each process of a run that went well, in the order of the processes given; its seconds."""
 
     traces: tuple[tuple[Event, ...], ...]
     spans: tuple[tuple[Span, ...], ...]
@@ -58,7 +58,7 @@ class RunReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a lane ended, as its process tells it.
+    """How a process ended, as its process tells it.
 
     moment: when, in seconds of the clock that all processes share (time.monotonic).
     where: "step 2 of launch 3". summary, details: the exception in a line, and its traceback.
@@ -71,7 +71,7 @@ class Outcome:
     where: str = ""
     summary: str = ""
     details: str = ""
-    called: Called | None = None
+    called: UserCallFailure | None = None
     error: DeadlineError | None = None
     waiting: str = ""
     events: tuple[Event, ...] = ()
