@@ -171,7 +171,7 @@ def test_without_tracing_nothing_of_it_is_in_the_source(case: Any, monkeypatch: 
     plan = compiler.plan(program, schedule, ranks=RANKS, dims=dims, tables=tables)
     plain = emit(plan.bound, plan.thresholds).text
     traced = emit(plan.bound, plan.thresholds, dialect="traced").text
-    assert "tracing" not in plain and "trace_worker" not in plain and "queue.trace" not in plain
+    assert "tracing" not in plain and "trace_track" not in plain and "queue.trace" not in plain
     assert untraced(traced) == own_lines(one_by_one(plan, monkeypatch))
     busy: dict[int, int] = defaultdict(int)
     for task, planned in planned_events(plan).items():
@@ -189,9 +189,9 @@ def one_by_one(plan: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def untraced(text: str) -> list[str]:
     """The source without what tracing adds, which is all that it may do."""
-    added = ("dl.tile_end(", "dl.transfer_begin(", "trace_worker = ", "queue.trace(", "queue.tile_end(")
+    added = ("dl.tile_end(", "dl.transfer_begin(", "trace_track = ", "queue.trace(", "queue.tile_end(")
     kept = [line for line in own_lines(text) if not line.strip().startswith(added)]
-    return [line.replace(", trace=trace_worker", "") for line in kept]
+    return [line.replace(", trace=trace_track", "") for line in kept]
 
 
 def own_lines(text: str) -> list[str]:
