@@ -78,7 +78,7 @@ def test_a_tile_is_waited_for_copied_in_boxes_and_notified() -> None:
     assert lines[1] == "pid = gl.program_id(0) * 4 + WARP + first_program"
     loop = lines.index("for tile in range(pid, 32, num_programs):")
     kinds = [
-        ("wait", "ready += dl.wait("), ("load", "bulk.load_box("), ("loaded", "bulk.loaded("),
+        ("wait", "ready += dl.wait("), ("load", "tma_copy.load_box("), ("loaded", "tma_copy.loaded("),
         ("store", "_carry_store_s("), ("notify", "dl.notify("),
     ]  # fmt: skip
     found = [kind for line in lines[loop:] for kind, mark in kinds if mark in line]
@@ -100,7 +100,7 @@ def test_every_ranks_copy_has_a_descriptor_and_the_own_ones_one() -> None:
         assert not any(a.kind in ("tensor", "peers") for a in kernel.args)
         assert (kernel.programs_per_cta, kernel.warps) == (4, 4)
         what = "load" if pull else "store"
-        assert len(re.findall(rf"(?:if|elif) peer == \d:\n        bulk\.{what}_box\(", emitted.text)) == 4
+        assert len(re.findall(rf"(?:if|elif) peer == \d:\n        tma_copy\.{what}_box\(", emitted.text)) == 4
 
 
 def compiled(made: Bound, dialect: str = "triton", watch: bool = False, stage: str = "carry"):
@@ -394,7 +394,7 @@ def run(made: Bound, stage: str, copies: dict[str, list[np.ndarray]], rank: int,
             bulk = Copying(tensors, boxes.box, warp, epoch)
             room = SimpleNamespace(index=lambda at: at)
             space = {
-                "bulk": bulk, "gl": SimpleNamespace(program_id=lambda _, at=block: at, constexpr=int),
+                "tma_copy": bulk, "gl": SimpleNamespace(program_id=lambda _, at=block: at, constexpr=int),
                 "tl": SimpleNamespace(load=lambda _: Number(epoch), int32=0, int64=0, minimum=min),
                 "dl": bulk,
                 "tiles": SimpleNamespace(mod=lambda a, b: a % b, floordiv=lambda a, b: a // b),
