@@ -213,8 +213,8 @@ def test_the_part_that_is_wrong_is_underlined(line: str, message: str, underline
 
 
 def test_the_words_that_stand_for_themselves_are_among_those_offered() -> None:
-    with pytest.raises(ParseError, match="did not expect 'on' here") as caught:
-        parse_text(f"{COPY}schedule s for copy:\n    reuse_wait on\n")
+    with pytest.raises(ParseError, match="did not expect 'maybe' here") as caught:
+        parse_text(f"{COPY}schedule s for copy:\n    reuse_wait maybe\n")
     assert str(caught.value.hint).endswith("; or `reuse_wait off`")
 
 

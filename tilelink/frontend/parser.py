@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,10 +17,12 @@ from lark.tree import Meta
 from lark.visitors import Transformer_NonRecursive
 
 from tilelink.errors import (
+    ConsequenceError,
     DuplicateNameError,
     Location,
     Mistakes,
     ParseError,
+    ScheduleError,
     TileLinkError,
     UnknownNameError,
     did_you_mean,
@@ -27,11 +30,12 @@ from tilelink.errors import (
 from tilelink.files import lines_of
 from tilelink.frontend.build import build_program
 from tilelink.frontend.recovery import parse_all
-from tilelink.frontend.schedule_parser import parse_schedule
+from tilelink.frontend.schedule_parser import Head, parse_head, parse_schedule
 from tilelink.frontend.syntax import IndexSyntax, ParamSyntax, ProgramSyntax, Source, StageSyntax, TensorSyntax
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
+from tilelink.scheduling.words import check_names
 
 DIGITS = 39
 """Of the largest f32."""
@@ -68,11 +72,13 @@ def parse_text(text: str, file: str = "<text>") -> Module:
     require_text(text)
     lines = lines_of(text)
     mistakes = Mistakes()
-    schedules: list[Schedule] = []
-    for a, b in _schedule_blocks(lines):
+    blocks = _schedule_blocks(lines)
+    extended = _Schedules(lines=lines, file=file, heads=[_head(lines[a], file, a + 1) for a, _ in blocks])
+    for a, b in blocks:
         with mistakes.noted():
-            schedules.append(parse_schedule("\n".join(lines[a:b]), file, a + 1))
-    hidden = {n for a, b in _schedule_blocks(lines) for n in range(a, b)}
+            extended.parse(a, b)
+    schedules = extended.parsed
+    hidden = {n for a, b in blocks for n in range(a, b)}
     kept = "\n".join("" if n in hidden else line for n, line in enumerate(lines)) + "\n"
     source = Source(file=file, lines=tuple(lines))
     programs: list[Program] = []
@@ -83,7 +89,89 @@ def parse_text(text: str, file: str = "<text>") -> Module:
     mistakes.raise_any()
     _check_programs_named(programs, schedules, mistakes)
     mistakes.raise_any()
+    extended.check_names({p.name: p for p in programs}, mistakes)
+    mistakes.raise_any()
     return Module(programs=tuple(programs), schedules=tuple(schedules))
+
+
+@dataclass(kw_only=True)
+class _Schedules:
+    """The schedules of a text as they are parsed, one after the other: one may extend those before it.
+
+    heads: of all of them, None for one that is none. extended: those that extend others, with their heads.
+    """
+
+    lines: list[str]
+    file: str
+    heads: list[Head | None]
+    parsed: list[Schedule] = field(default_factory=list[Schedule])
+    extended: list[tuple[Schedule, Head]] = field(default_factory=list[tuple[Schedule, Head]])
+
+    def parse(self, first: int, stop: int) -> None:
+        """Raises what is wrong with the block of these lines."""
+        head = parse_head(self.lines[first], self.file, first + 1)
+        base = self._base(head) if head.like else None
+        schedule = parse_schedule("\n".join(self.lines[first:stop]), self.file, first + 1, base)
+        self.parsed.append(schedule)
+        if base is not None:
+            self.extended.append((schedule, head))
+
+    def _base(self, head: Head) -> Schedule:
+        """The schedule that a head extends. Raises ParseError or UnknownNameError."""
+        program, name = head.like or ("", "")
+        called = name if program == head.program else f"{program}:{name}"
+        before = [one for one in self.parsed if (one.program, one.name) == head.like]
+        if before:
+            return before[0]
+        found = [one for one in self.heads if one is not None and (one.program, one.name) == head.like]
+        if any(one.location == head.location for one in found):
+            message, hint = f"schedule {head.name} extends itself", "name another one, or leave `like` out"
+            raise ParseError(message, location=head.like_at, hint=hint)
+        for other in found:
+            if other.location.line > head.location.line:
+                message = f"schedule {head.name} extends {called}, which comes later in the file"
+                hint = f"put {called} before {head.name}"
+                if self._leads_to(other, head):
+                    message = f"schedule {head.name} extends {called}, which extends {head.name}"
+                    hint = "take `like` out of one of them"
+                raise ParseError(message, location=head.like_at, related=other.location, hint=hint)
+        if found:
+            raise ConsequenceError(f"{called} is not in the language", location=head.like_at)
+        known = [one.name for one in self.parsed if one.program == program]
+        others = [f"{one.program}:{one.name}" for one in self.parsed if one.name == name]
+        there = f"{program} has {', '.join(known)} before it" if known else f"{program} has none before it"
+        hint = f"did you mean {others[0]}?" if others else did_you_mean(name, known, there)
+        raise UnknownNameError(f"no schedule {name!r} for {program}", location=head.like_at, hint=hint)
+
+    def _leads_to(self, head: Head, end: Head) -> bool:
+        """Whether a schedule extends another one, be it through others."""
+        by_name = {(one.program, one.name): one for one in self.heads if one is not None}
+        seen: set[tuple[str, str]] = set()
+        while head.like is not None and head.like not in seen and head.like in by_name:
+            seen.add(head.like)
+            head = by_name[head.like]
+        return (end.program, end.name) in seen
+
+    def check_names(self, programs: dict[str, Program], mistakes: Mistakes) -> None:
+        """Notes ScheduleError for what comes of another program's schedule and has no place in the own program."""
+        for schedule, head in self.extended:
+            if head.program not in programs:
+                continue
+            for part in (*schedule.stages, *schedule.tensors):
+                try:
+                    check_names(programs[head.program], part)
+                except ScheduleError as error:
+                    if error.location is not None and error.location.line < head.location.line:
+                        message = f"schedule {head.name} extends {':'.join(head.like or ())}: {error.message}"
+                        hint = f"it is for {head.program}: {error.hint}"
+                        related = error.location
+                        mistakes.add(ScheduleError(message, location=head.like_at, related=related, hint=hint))
+
+
+def _head(line: str, file: str, number: int) -> Head | None:
+    with suppress(ParseError):
+        return parse_head(line, file, number)
+    return None
 
 
 def _check_named_once(programs: list[Program], schedules: list[Schedule], mistakes: Mistakes) -> None:

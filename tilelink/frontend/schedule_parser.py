@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lark import Lark, Token, Transformer, Tree
 from lark.exceptions import UnexpectedInput, UnexpectedToken, VisitError
@@ -20,25 +20,69 @@ from tilelink.scheduling.schedule import IndexOrder, Schedule
 from tilelink.scheduling.words import Part, StageSchedule, TensorSchedule, Word, number, positive, words
 
 AnyPart = TypeVar("AnyPart", bound=Part)
-_HEADER = re.compile(r"^\s*schedule\s+(?P<name>\w+)\s+for\s+(?P<program>\w+)\s*:\s*(#.*)?$")
+OFF = "off_"
+"""What the rule of a word that is taken back begins with."""
+_HEADER = re.compile(
+    r"^\s*schedule\s+(?P<name>\w+)\s+for\s+(?P<program>\w+)"
+    r"(?:\s+like\s+(?P<like>(?:(?P<of>\w+)\s*:\s*)?(?P<base>\w+)))?\s*:\s*(#.*)?$"
+)
 
 
-def parse_schedule(text: str, file: str = "<text>", first_line: int = 1) -> Schedule:
-    """Parse one block; `first_line` is the line of its header in the file, for locations."""
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The head of a schedule: `schedule NAME for PROGRAM like OTHER:`.
+
+    like: program and name of the schedule that it extends, with the place where that is said.
+    """
+
+    name: str
+    program: str
+    location: Location
+    like: tuple[str, str] | None = None
+    like_at: Location | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line(Generic[AnyPart]):
+    """What a line says: a part with the values, the words that it gives or takes back, and those that it takes back."""
+
+    part: AnyPart
+    words: tuple[Word[Any], ...]
+    off: frozenset[str]
+
+
+def parse_head(line: str, file: str = "<text>", number: int = 1) -> Head:
+    """The head of a schedule from its line. Raises ParseError."""
+    place = Location(file=file, line=number, text=line)
+    found = _HEADER.match(line)
+    if found is None:
+        hint = "schedule NAME for PROGRAM:, or schedule NAME for PROGRAM like OTHER:"
+        raise ParseError("not the head of a schedule", location=place, hint=hint)
+    like = (found["of"] or found["program"], found["base"]) if found["like"] else None
+    begin, end = found.span("like")
+    like_at = replace(place, column=begin + 1, length=end - begin) if like else None
+    return Head(name=found["name"], program=found["program"], location=place, like=like, like_at=like_at)
+
+
+def parse_schedule(text: str, file: str = "<text>", first_line: int = 1, base: Schedule | None = None) -> Schedule:
+    """Parse one block; `first_line` is the line of its header in the file, for locations. base: what it extends."""
     lines = lines_of(text)
-    header = _HEADER.match(lines[0]) if lines else None
-    if header is None:
-        where = Location(file=file, line=first_line, text=lines[0] if lines else "")
-        raise ParseError("not the head of a schedule", location=where, hint="schedule NAME for PROGRAM:")
-    place = Location(file=file, line=first_line, text=lines[0])
-    schedule = Schedule(name=header["name"], program=header["program"], location=place)
+    head = parse_head(lines[0] if lines else "", file, first_line)
+    if head.like is not None and base is None:
+        what = f"schedule {head.name} extends {':'.join(head.like)}, which is not here"
+        raise ParseError(what, location=head.like_at, hint="parse the text that has both")
+    schedule = base or Schedule(name=head.name, program=head.program)
+    schedule = replace(schedule, name=head.name, program=head.program, location=head.location, source=None)
+    first: dict[str, Part] = {}
     for offset, line in enumerate(lines[1:], start=1):
         if line.split("#")[0].strip():
-            schedule = _add(schedule, line, Location(file=file, line=first_line + offset, text=line))
+            place = Location(file=file, line=first_line + offset, text=line)
+            schedule = _add(schedule, line, place, first, base)
     return schedule
 
 
-def _add(schedule: Schedule, line: str, place: Location) -> Schedule:
+def _add(schedule: Schedule, line: str, place: Location, first: dict[str, Part], base: Schedule | None) -> Schedule:
+    """first: what lines before said. base: the schedule that this one extends."""
     indent = len(line) - len(line.lstrip())
     place = replace(place, column=indent + 1, length=max(1, len(line.split("#")[0].strip())))
     try:
@@ -54,42 +98,85 @@ def _add(schedule: Schedule, line: str, place: Location) -> Schedule:
         raise
     if entry == "reuse_wait off":
         return replace(schedule, reuse_wait=False)
+    if entry == "reuse_wait on":
+        if base is None or base.reuse_wait:
+            raise _not_said("reuse_wait on", "reuse_wait off", base, place)
+        return replace(schedule, reuse_wait=True)
     if entry == "default":
         return schedule
-    return _entry(schedule, entry, place, places)
+    return _entry(schedule, entry, place, places, first, base)
 
 
-def _entry(schedule: Schedule, entry: Tree[Any], place: Location, places: dict[str, Location]) -> Schedule:
+def _entry(
+    schedule: Schedule, entry: Tree[Any], place: Location, places: dict[str, Location], first: dict[str, Part],
+    base: Schedule | None,
+) -> Schedule:  # fmt: skip
     name, parts = str(entry.children[0]), entry.children[1:]
-    first = next((part for part in (*schedule.stages, *schedule.tensors) if part.name == name), None)
-    if first is not None:
-        hint = "put everything on one line"
-        raise ParseError(f"{name} is scheduled twice", location=places["name"], related=first.at("name"), hint=hint)
+    if name in first:
+        hint, related = "put everything on one line", first[name].at("name")
+        raise ParseError(f"{name} is scheduled twice", location=places["name"], related=related, hint=hint)
     owners = {_word_of(part.data).of for part in parts}
     if len(owners) > 1:
         tensors = [word.name for word in words() if word.of == "tensor"]
         hint = f"{' and '.join(tensors)} belong to a tensor, everything else to a stage"
         raise ParseError(f"{name} is scheduled as a stage and as a tensor", location=place, hint=hint)
     if owners == {"tensor"}:
-        tensor = TensorSchedule(name=name, location=place, places=places)
-        return replace(schedule, tensors=(*schedule.tensors, _said(tensor, parts, places)))
-    stage = StageSchedule(name=name, location=place, places=places)
-    return replace(schedule, stages=(*schedule.stages, _said(stage, parts, places)))
+        tensor = _said(TensorSchedule(name=name, location=place, places=places), parts, places)
+        _check_taken_back(tensor, base and base.tensor(name), base)
+        first[name] = tensor.part
+        return replace(schedule, tensors=_with(schedule.tensors, tensor))
+    stage = _said(StageSchedule(name=name, location=place, places=places), parts, places)
+    _check_taken_back(stage, base and base.stage(name), base)
+    first[name] = stage.part
+    return replace(schedule, stages=_with(schedule.stages, stage))
 
 
-def _said(owner: AnyPart, parts: Sequence[Tree[Any]], places: Mapping[str, Location]) -> AnyPart:
+def _said(owner: AnyPart, parts: Sequence[Tree[Any]], places: Mapping[str, Location]) -> _Line[AnyPart]:
+    off: set[str] = set()
     for part in parts:
         word = _word_of(part.data)
+        if part.data.startswith(OFF):
+            off.add(word.name)
+            continue
         try:
             owner = owner.saying(word, word.read(part.data, part.children))
         except TileLinkError as error:
             error.location = places[word.name]
             raise
-    return owner
+    return _Line(part=owner, words=tuple(_word_of(part.data) for part in parts), off=frozenset(off))
+
+
+def _with(parts: tuple[AnyPart, ...], line: _Line[AnyPart]) -> tuple[AnyPart, ...]:
+    """The parts with what a line says: the words that it names have its values, others keep theirs."""
+    old = next((part for part in parts if part.name == line.part.name), None)
+    if old is None:
+        return (*parts, line.part) if line.part.said else parts
+    new = old
+    for word in line.words:
+        new = new.saying(word, line.part[word])
+    given = {word.name for word in line.words}
+    kept = {key: at for key, at in old.places.items() if key.partition(".")[0] not in given}
+    new = replace(new, location=line.part.location, places={**kept, **line.part.places})
+    return tuple(new if part is old else part for part in parts if part is not old or new.said)
+
+
+def _check_taken_back(line: _Line[AnyPart], old: Part | None, base: Schedule | None) -> None:
+    """Raises ParseError for a word that is taken back and was not said."""
+    for name in line.off:
+        if old is None or all(one.name != name for one in old.said):
+            raise _not_said(f"{name} off", f"{name} of {line.part.name}", base, line.part.at(name))
+
+
+def _not_said(taken: str, what: str, base: Schedule | None, place: Location | None) -> ParseError:
+    if base is None:
+        hint = "leave it out; in a schedule like another one it takes back what that one says"
+        return ParseError(f"{taken} takes nothing back", location=place, hint=hint)
+    message = f"{taken} takes nothing back: {base.name} does not say {what}"
+    return ParseError(message, location=place, related=base.location, hint="leave it out")
 
 
 def _word_of(rule: str) -> Word[Any]:
-    return next(word for word in words() if rule in word.rules)
+    return next(word for word in words() if rule in word.rules or rule == OFF + word.name)
 
 
 def _places(tree: Tree[Token], line: Location) -> dict[str, Location]:
@@ -175,6 +262,7 @@ def _grammar() -> Lark:
 def _grammar_of(clauses: tuple[Word[Any], ...]) -> Lark:
     text = Path(__file__).with_name("schedule.lark").read_text(encoding="utf-8")
     rules = {rule: matched for word in clauses for rule, matched in word.rules.items()}
+    rules |= {OFF + word.name: f'"{word.name}" "off"' for word in clauses if word.name in word.first_words}
     text += "\n?part: " + " | ".join(rules) + "\n"
     text += "".join(f"{rule}: {matched}\n" for rule, matched in rules.items())
     return Lark(text, parser="lalr", propagate_positions=True)
@@ -187,8 +275,11 @@ class _Build(Transformer[Token, Any]):
         number(token)
         return token
 
-    def switch(self, _: list[Any]) -> str:
+    def without_reuse_wait(self, _: list[Any]) -> str:
         return "reuse_wait off"
+
+    def with_reuse_wait(self, _: list[Any]) -> str:
+        return "reuse_wait on"
 
     def default(self, _: list[Any]) -> str:
         return "default"

@@ -224,11 +224,18 @@ class Schedule:
         return "\n".join(lines) + "\n"
 
 
-def schedule(program: Program | str, name: str = "custom") -> Schedule:
-    """An empty schedule for a program, built on by a chain: `schedule(p).tile("gemm", i=128).buffers("xs", 2)`.
+def schedule(program: Program | str, name: str = "custom", like: Schedule | None = None) -> Schedule:
+    """A schedule for a program, built on by a chain: `schedule(p).tile("gemm", i=128).buffers("xs", 2)`.
 
-    Its methods refuse names that the program lacks; of a program given by its name, that is left to compiling.
+    like: a schedule, of any program, that it begins with; None: it says nothing. Its methods refuse names that the
+    program lacks; of a program given by its name, that is left to compiling. Raises ScheduleError for what `like` names
+    and the program lacks.
     """
     if isinstance(program, str):
-        return Schedule(name=name, program=program)
-    return Schedule(name=name, program=program.name, source=program)
+        return replace(like or Schedule(name=name, program=program), name=name, program=program, source=None)
+    empty = Schedule(name=name, program=program.name, source=program)
+    if like is None:
+        return empty
+    for part in (*like.stages, *like.tensors):
+        check_names(program, part)
+    return replace(empty, stages=like.stages, tensors=like.tensors, reuse_wait=like.reuse_wait)
