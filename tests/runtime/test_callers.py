@@ -17,7 +17,7 @@ from tilelink.device.debug import CHANNEL, EXPECTED, SEEN, STAGE, TILE, TRIPPED,
 from tilelink.errors import BindingError, DeadlineError, RankError
 from tilelink.ops import calls
 from tilelink.runtime.cuda import deadline, device
-from tilelink.runtime.cuda.deadline import Watch
+from tilelink.runtime.cuda.deadline import DebugBlock
 from tilelink.runtime.cuda.kernel import GpuKernel
 
 OWN = torch.device("cuda", 1)
@@ -184,8 +184,8 @@ class Blocks:
         for word, value in words.items():
             self.memory[rank, word] = value
 
-    def watch(self, rank: int) -> Watch:
-        found = object.__new__(Watch)
+    def watch(self, rank: int) -> DebugBlock:
+        found = object.__new__(DebugBlock)
         layout = SimpleNamespace(describe=lambda stage, channel: (f"stage{stage}", f"channel {channel}"))
         places = [row.data_ptr() for row in self.memory]
         found._layout, found._rank, found._seconds = layout, rank, SECONDS  # type: ignore[assignment]

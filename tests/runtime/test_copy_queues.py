@@ -12,7 +12,7 @@ from tilelink.compiler.cpu import layout
 from tilelink.errors import BindingError
 from tilelink.generated import load_module
 from tilelink.runtime.cuda.queue import Move, _moves
-from tilelink.runtime.cuda.record_copies import Copy, Flag, Gate, Recorder, own_first, record
+from tilelink.runtime.cuda.record_copies import Copy, Recorder, StreamWait, StreamWrite, own_first, record
 from tilelink.runtime.job import Layout, TensorLayout
 
 RANKS = 3
@@ -73,17 +73,17 @@ def recorded(text: str, schedule: str, rank: int, epoch: int = 1) -> tuple[Any, 
 
 def test_waits_of_one_counter_become_one_gate_with_its_threshold() -> None:
     _, operations = recorded(TEXT, "rows", 1)
-    gates = [o for o in operations if isinstance(o, Gate)]
+    gates = [o for o in operations if isinstance(o, StreamWait)]
     assert len(gates) == len({g.channel for g in gates}) == RANKS * 3 * 3
     assert {g.threshold for g in gates} == {1}
     _, operations = recorded(TEXT, "shared", 1)
-    gates = [o for o in operations if isinstance(o, Gate)]
+    gates = [o for o in operations if isinstance(o, StreamWait)]
     assert len(gates) == RANKS and {g.threshold for g in gates} == {9}
 
 
 def test_notifies_count_up_to_the_threshold() -> None:
     _, operations = recorded(TEXT, "shared", 1)
-    flags = [o for o in operations if isinstance(o, Flag)]
+    flags = [o for o in operations if isinstance(o, StreamWrite)]
     assert [f.number for f in flags] == list(range(RANKS * 9))
     to_first = [f.count for f in flags if f.rank == 0]
     assert to_first == list(range(1, 10)) and {f.step for f in flags} == {9}
@@ -96,7 +96,7 @@ def test_the_second_launch_uses_the_second_buffer() -> None:
     offsets = [[o.target.offsets[0] for o in one if isinstance(o, Copy)] for one in (first, second)]
     assert [b - a for a, b in zip(*offsets, strict=True)] == [size] * len(offsets[0])
     grid = next(g for g in memory.grids if g.tensor == "y")
-    channels = [[o.channel for o in one if isinstance(o, Flag)] for one in (first, second)]
+    channels = [[o.channel for o in one if isinstance(o, StreamWrite)] for one in (first, second)]
     assert [b - a for a, b in zip(*channels, strict=True)] == [grid.count] * len(channels[0])
 
 
@@ -143,8 +143,8 @@ def test_rows_become_one_copy_and_whole_rows_one_run() -> None:
 def test_own_copies_for_which_nothing_is_waited_come_first() -> None:
     _, operations = recorded(GATHER, "engine", 1)
     early, late = own_first(operations, 1)
-    assert early and all(o.rank == 1 if isinstance(o, Flag) else o.target.rank == 1 for o in early)  # type: ignore[union-attr]
-    assert all(o.rank != 1 if isinstance(o, Flag) else o.target.rank != 1 for o in late)  # type: ignore[union-attr]
+    assert early and all(o.rank == 1 if isinstance(o, StreamWrite) else o.target.rank == 1 for o in early)  # type: ignore[union-attr]
+    assert all(o.rank != 1 if isinstance(o, StreamWrite) else o.target.rank != 1 for o in late)  # type: ignore[union-attr]
     early, late = own_first(recorded(TEXT, "rows", 1)[1], 1)
     assert not early and late
 

@@ -16,13 +16,13 @@ from tilelink.protocol import LaunchProtocol
 from tilelink.runtime.cuda import copy_stream, driver, kernel, queue
 from tilelink.runtime.cuda.copy_stream import CopyEngine, behind, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.runtime.cuda.offline import EMPTY, Recorded, boundary_options, recorded
-from tilelink.runtime.cuda.record_copies import Box, Copy, Flag, Gate, Operation
+from tilelink.runtime.cuda.offline import EMPTY, Recorded, helper_options, recorded
+from tilelink.runtime.cuda.record_copies import Box, Copy, Operation, StreamWait, StreamWrite
 
 STREAM = 5
 BOX = Box(tensor="x", rank=0, offsets=(0,), width=64)
-COPY, FLAG = Copy(target=BOX, source=BOX), Flag(number=0, rank=1, channel=3, step=1, count=1, slots=1)
-GATE = Gate(channel=0, threshold=7)
+COPY, FLAG = Copy(target=BOX, source=BOX), StreamWrite(number=0, rank=1, channel=3, step=1, count=1, slots=1)
+GATE = StreamWait(channel=0, threshold=7)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:
 )  # fmt: skip
 def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, turns: int) -> None:
     program = case_of(case)
-    options = boundary_options(program, recorded(program, 0), begins)
+    options = helper_options(program, recorded(program, 0), begins)
     assert (program.protocol is LaunchProtocol.COUNTED_WITH_COPIES) is begins and len(options.turns) == turns
 
 
@@ -127,7 +127,7 @@ def test_captured_launches_whose_kernels_wait_for_what_peers_tell_late_have_a_tu
     program = case_of(case)
     expected = LaunchProtocol.COUNTED_ANNOUNCED if turns == 1 else LaunchProtocol.COUNTED
     assert program.protocol is expected and program.counted
-    assert len(boundary_options(program, recorded(program, 0), False).turns) == turns == program.cycle
+    assert len(helper_options(program, recorded(program, 0), False).turns) == turns == program.cycle
 
 
 def test_a_captured_launch_is_prepared_before_it_begins() -> None:
@@ -137,15 +137,15 @@ def test_a_captured_launch_is_prepared_before_it_begins() -> None:
         layout=sizes, cycle=1, kernels=(), lag=1, needs_entry=False, reuse_wait=True, keeps=False, counted=6,
         protocol=LaunchProtocol.COUNTED_ANNOUNCED,
     )  # fmt: skip
-    options = boundary_options(program, EMPTY, False)
+    options = helper_options(program, EMPTY, False)
     assert [turn["TURN"] for turn in options.turns] == [0] and options.captured is not None
     assert options.captured["LAG"] == options.turns[0]["LAG"] == 1
-    begun = boundary_options(program, EMPTY, True)
+    begun = helper_options(program, EMPTY, True)
     assert begun.captured is not None and (begun.captured["LAG"], begun.turns[0]["LAG"]) == (0, 1), (
         "peers may tell of this launch in their next one"
     )
     program.protocol = LaunchProtocol.COUNTED
-    assert boundary_options(program, EMPTY, False).turns == ()
+    assert helper_options(program, EMPTY, False).turns == ()
 
 
 def test_the_block_says_where_flags_and_the_word_are(library: Library) -> None:

@@ -19,8 +19,8 @@ from triton.runtime.errors import OutOfResources
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda import driver, functions
 from tilelink.runtime.cuda.compile_offline import compile_source
-from tilelink.runtime.cuda.functions import Boundary, Function, described
-from tilelink.runtime.cuda.launch import MAP_BYTES, InPlace, TensorMap, Unknown
+from tilelink.runtime.cuda.functions import Function, HelperKernel, described
+from tilelink.runtime.cuda.launch import MAP_BYTES, PreparedLaunch, TensorMap, UnsupportedLaunch
 from tilelink.runtime.cuda.spec import Argument, GpuKernel
 
 HANDLE, STREAM, WARPS, SHARED, PROGRAMS = 4711, 7, 8, 12345, 132
@@ -114,7 +114,7 @@ def bytes_of(*values: tuple[str, int]) -> list[bytes]:
 
 def test_parameters_are_where_the_driver_reads_them() -> None:
     library, (arguments, a, d, b) = Library(SIZES), given()
-    kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
+    kernel = PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     assert kernel(STREAM) == 0
     (one,) = library.launches
     assert one.before == [HANDLE, PROGRAMS, 1, 1, 32 * WARPS, 1, 1, SHARED]
@@ -137,7 +137,7 @@ def test_a_descriptor_is_encoded_innermost_dimension_first(said: int, asked: int
 
 def test_pointing_changes_one_parameter() -> None:
     library, (arguments, _, d, _) = Library(SIZES), given()
-    kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
+    kernel = PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     kernel(STREAM)
     kernel.point(0, 4096)
     kernel(STREAM)
@@ -151,7 +151,7 @@ def test_pointing_changes_one_parameter() -> None:
 
 def test_a_descriptor_is_encoded_again_only_for_another_address() -> None:
     library, (arguments, _, d, _) = Library(SIZES), given()
-    kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
+    kernel = PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     kernel(STREAM)
     for address in (d.data_ptr(), 1024, 1024, d.data_ptr()):
         kernel.point(1, address)
@@ -178,7 +178,7 @@ def test_triton_compiles_kernels_with_these_parameters() -> None:
     assert sizes == SIZES
     described = SimpleNamespace(src=kernel.src, metadata=kernel.metadata, function=HANDLE)
     library, (arguments, *_) = Library(sizes), given()
-    InPlace(library, described, PROGRAMS, arguments)(STREAM)
+    PreparedLaunch(library, described, PROGRAMS, arguments)(STREAM)
     assert library.launches[0].before[4:] == [32 * 4, 1, 1, kernel.metadata.shared]
     assert library.encoded[0][1] == 9, "bfloat16"
 
@@ -201,34 +201,34 @@ OTHER_SIZES = {"one more": [*SIZES, 8], "one less": SIZES[:-1], "others": [4, *S
 
 @pytest.mark.parametrize("case", ELSE)
 def test_other_kernels_are_unknown(case: str, library: Library) -> None:
-    with pytest.raises(Unknown):
-        InPlace(library, compiled_as(**ELSE[case]), PROGRAMS, given()[0])
-    assert functions._in_place(compiled_as(**ELSE[case]), PROGRAMS, given()[0]) is None
+    with pytest.raises(UnsupportedLaunch):
+        PreparedLaunch(library, compiled_as(**ELSE[case]), PROGRAMS, given()[0])
+    assert functions._prepared(compiled_as(**ELSE[case]), PROGRAMS, given()[0]) is None
 
 
 @pytest.mark.parametrize("case", OTHER_SIZES)
 def test_parameters_that_the_driver_does_not_confirm_are_unknown(case: str) -> None:
-    with pytest.raises(Unknown):
-        InPlace(Library(OTHER_SIZES[case]), compiled_as(), PROGRAMS, given()[0])
+    with pytest.raises(UnsupportedLaunch):
+        PreparedLaunch(Library(OTHER_SIZES[case]), compiled_as(), PROGRAMS, given()[0])
 
 
 @pytest.mark.parametrize("said", [{"padding": "nan"}, {"round_f32_to_tf32": True}], ids=str)
 def test_descriptors_that_change_what_they_load_are_unknown(said: dict[str, Any]) -> None:
     like = {"base": torch.zeros(4), "shape": [64, 96], "strides": [96, 1], "padding": "zero", **said}
-    with pytest.raises(Unknown):
+    with pytest.raises(UnsupportedLaunch):
         TensorMap(Library(SIZES), SimpleNamespace(**like), BOX)
 
 
 def test_a_tensor_that_the_driver_cannot_describe_is_unknown() -> None:
     library, (arguments, *_) = Library(SIZES), given()
     library.refuses = 1
-    with pytest.raises(Unknown, match="error 1"):
-        InPlace(library, compiled_as(), PROGRAMS, arguments)
+    with pytest.raises(UnsupportedLaunch, match="error 1"):
+        PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     library.refuses = 0
-    kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
+    kernel = PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     library.refuses = 1
     kernel.point(1, arguments[1].base.data_ptr())
-    with pytest.raises(Unknown, match="error 1"):
+    with pytest.raises(UnsupportedLaunch, match="error 1"):
         kernel.point(1, 1025)
 
 
@@ -312,7 +312,7 @@ def test_no_launcher_of_tritons_is_made_where_none_is_used(library: Library) -> 
     function, tensors, _ = function_with(Compiled(compiled_as()))
     function(STREAM, tensors)
     function(STREAM, tensors, {"edge": torch.zeros(4)})
-    Boundary(Source(Compiled(compiled_as())), tuple(given()[0]), {})(STREAM)
+    HelperKernel(Source(Compiled(compiled_as())), tuple(given()[0]), {})(STREAM)
     assert len(library.launches) == 3 and library.made == []
     assert functions.driver.active.launcher_cls == library.launcher
 
@@ -370,7 +370,7 @@ def test_triton_launches_what_the_driver_cannot_describe_and_all_after_it(
 
 def test_profilers_see_every_launch(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functions, "_hooked", lambda: True)
-    assert functions._in_place(compiled_as(), PROGRAMS, given()[0]) is None
+    assert functions._prepared(compiled_as(), PROGRAMS, given()[0]) is None
 
 
 def test_a_launch_that_fails_is_reported(library: Library) -> None:
@@ -394,7 +394,7 @@ def test_a_thread_without_a_context_gets_one(library: Library) -> None:
 
 def test_a_kernel_that_does_not_fit_is_refused(library: Library) -> None:
     too_much = Compiled(compiled_as(), fails=OutOfResources(240000, 232448, "shared memory"))
-    for make in (lambda: function_with(too_much), lambda: Boundary(Source(too_much), tuple(given()[0]), {})):
+    for make in (lambda: function_with(too_much), lambda: HelperKernel(Source(too_much), tuple(given()[0]), {})):
         with pytest.raises(BindingError, match=r"kernel k does not fit the GPU.*240000") as caught:
             make()
         assert "smaller tiles" in str(caught.value.hint)
@@ -403,7 +403,7 @@ def test_a_kernel_that_does_not_fit_is_refused(library: Library) -> None:
 
 def test_a_boundary_kernel_has_its_arguments_for_ever(library: Library) -> None:
     compiled, (arguments, a, _, b) = Compiled(compiled_as()), given()
-    boundary = Boundary(Source(compiled), tuple(arguments[:4]), {"m": 9, "b": b})
+    boundary = HelperKernel(Source(compiled), tuple(arguments[:4]), {"m": 9, "b": b})
     for _ in range(2):
         boundary(STREAM)
     assert [one.before[1] for one in library.launches] == [1, 1] and compiled.runs == []

@@ -23,7 +23,7 @@ from tilelink.runtime.cuda.copy_stream import CopyEngine, behind, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.offline import recorded
 from tilelink.runtime.cuda.order import between_kernels, kernels_in_order
-from tilelink.runtime.cuda.record_copies import Flag, Gate
+from tilelink.runtime.cuda.record_copies import StreamWait, StreamWrite
 from tilelink.runtime.cuda.spec import GpuKernel as Spec
 from tilelink.runtime.cuda.spec import GpuProgram
 
@@ -59,10 +59,10 @@ class Rank:
                 if not all(self.ended(k, everybody) for k in before):
                     return False
                 self.begun.append(kernel)
-            case Gate(channel=channel):
+            case StreamWait(channel=channel):
                 if not self.notified(channel, everybody):
                     return False
-            case Flag(rank=peer, channel=channel):
+            case StreamWrite(rank=peer, channel=channel):
                 everybody[peer].flags[channel] += 1
             case _:
                 pass
@@ -125,7 +125,7 @@ def test_waits_of_a_copy_engine_before_the_kernels_hold_them_up(wanted: str) -> 
     program = case_of(wanted)
     issued = [order_of(program, rank) for rank in range(RANKS)]
     first = [sorted(queue, key=lambda one: isinstance(one, Spec)) for queue in issued]
-    assert all(isinstance(head, Gate) for head in stuck(program, first))
+    assert all(isinstance(head, StreamWait) for head in stuck(program, first))
 
 
 def test_copies_that_wait_for_nothing_come_before_the_kernels() -> None:
@@ -162,7 +162,7 @@ def test_one_wait_holds_back_what_comes_after_it() -> None:
     kernels = kernels_in_order(program.kernels)
     operations = [o for part in recorded(program, 0).late[0] for o in part]
     before, behind = between_kernels(operations[1:] + operations[:1], kernels, program.layout)
-    assert before == operations[1 : len(before) + 1] and isinstance(behind[0], Gate)
+    assert before == operations[1 : len(before) + 1] and isinstance(behind[0], StreamWait)
     assert [*before, *behind] == operations[1:] + operations[:1]
 
 
@@ -214,7 +214,7 @@ def test_a_launch_issues_what_the_order_says() -> None:
 def test_waits_that_peers_end_stay_behind_those_that_kernels_end() -> None:
     layout: Any = SimpleNamespace(grid=lambda channel: SimpleNamespace(tensor="abc"[channel], kind="tile"))
     kernels: Any = [SimpleNamespace(notifies={(tensor, "tile")}) for tensor in "ab"]
-    a, b, c = (Gate(channel=channel, threshold=1) for channel in range(3))
+    a, b, c = (StreamWait(channel=channel, threshold=1) for channel in range(3))
     assert between_kernels([c, a, c, b, a, c], kernels, layout) == [[c], [a, c], [b, a, c]]
     assert between_kernels([b, a], [], layout) == [[b, a]]
 
@@ -267,7 +267,13 @@ def test_waits_for_a_peers_copy_engine_come_behind_the_kernels_that_it_waits_for
     assert not program.branches, "rank 1's copy engine waits for what rank 0's tells"
     issued = [order_of(program, rank) for rank in range(2)]
     assert stuck(program, issued) == []
-    assert [getattr(one, "name", type(one).__name__) for one in issued[1]] == ["work", "Gate", "Copy", "Flag", "take"]
+    assert [getattr(one, "name", type(one).__name__) for one in issued[1]] == [
+        "work",
+        "StreamWait",
+        "Copy",
+        "StreamWrite",
+        "take",
+    ]
 
 
 def waits_first(program: GpuProgram, rank: int) -> list[Any]:
@@ -276,7 +282,7 @@ def waits_first(program: GpuProgram, rank: int) -> list[Any]:
     part: list[Any] = []
     for one in [*order_of(program, rank), None]:
         if one is None or isinstance(one, Spec):
-            found += sorted(part, key=lambda operation: not isinstance(operation, Gate))
+            found += sorted(part, key=lambda operation: not isinstance(operation, StreamWait))
             found, part = [*found, *([one] if one else [])], []
         else:
             part.append(one)

@@ -23,7 +23,7 @@ from tilelink.compiler.cuda import gpu_program
 from tilelink.frontend.parser import parse_text
 from tilelink.protocol import LaunchProtocol
 from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.runtime.cuda.offline import EMPTY, boundary_options, recorded
+from tilelink.runtime.cuda.offline import EMPTY, helper_options, recorded
 from tilelink.runtime.cuda.spec import GpuProgram
 
 LAUNCHES = 8
@@ -101,7 +101,7 @@ class Pushing(Node):
                 self.wrong.append(f"rank {rank} read launch {seen} of rank {peer} in launch {epoch}")
 
     def skip(self, rank: int, first: int, skipped: int, done: int) -> Thread:
-        """`done` launches and the skipped ones from `first` on end, as `boundary._advance` says it."""
+        """`done` launches and the skipped ones from `first` on end, as `helper_kernels._advance` says it."""
         for epoch in range(first, first + skipped):
             self.arrived[rank][(epoch - 1) % self.buffers] += self.ranks
         yield None
@@ -120,7 +120,7 @@ def lag_of_replays(buffers: int, reuse: bool) -> int:
         layout=sizes, cycle=buffers, kernels=(), lag=0, needs_entry=False, reuse_wait=reuse, keeps=False, counted=0,
         protocol=LaunchProtocol.HELPER_KERNELS,
     )  # fmt: skip
-    found = boundary_options(program, EMPTY, False)
+    found = helper_options(program, EMPTY, False)
     assert found.captured is not None and found.closing["LAG"] == 0, "others do not wait"
     (lag,) = {one["LAG"] for one in (found.captured, *found.turns)}
     return lag
@@ -221,10 +221,10 @@ def test_kernels_that_peers_write_outputs_of_end_a_launch_only_if_entry_is_waite
     program = gpu_of(PUSHED.format(kind=kind, peer=peer))
     expected = LaunchProtocol.IN_KERNEL if meets else LaunchProtocol.HELPER_KERNELS
     assert program.keeps and program.protocol is expected
-    awaiting = boundary_options(program, recorded(program, 0), False).awaiting
+    awaiting = helper_options(program, recorded(program, 0), False).awaiting
     assert awaiting is not None and awaiting["EXITS"] == 2
     other = gpu_of(SHARED)
-    assert other.protocol.in_kernels and not other.keeps and boundary_options(other, EMPTY, False).awaiting is None
+    assert other.protocol.in_kernels and not other.keeps and helper_options(other, EMPTY, False).awaiting is None
 
 
 def gpu_of(text: str) -> GpuProgram:
@@ -259,4 +259,4 @@ schedule s for p:
 
 @pytest.mark.parametrize(("more", "lag"), [("", 0), ("    reuse_wait off\n", 1)], ids=["reuse wait", "none"])
 def test_a_schedule_says_what_replays_wait_for(more: str, lag: int) -> None:
-    assert boundary_options(gpu_of(SHARED + more), EMPTY, False).turns[0]["LAG"] == lag
+    assert helper_options(gpu_of(SHARED + more), EMPTY, False).turns[0]["LAG"] == lag

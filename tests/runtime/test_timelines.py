@@ -18,7 +18,7 @@ from tilelink.errors import RankError
 from tilelink.runtime.cuda import clock, queue
 from tilelink.runtime.cuda.clock import Offset, moved, offset, resolution
 from tilelink.runtime.cuda.compile_offline import compile_source
-from tilelink.runtime.cuda.record_copies import Copy, Flag, Gate
+from tilelink.runtime.cuda.record_copies import Copy, StreamWait, StreamWrite
 from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
 from tilelink.runtime.cuda.timeline import aligned, first_tracks, what
 
@@ -99,7 +99,7 @@ def test_every_operation_of_a_queue_is_between_two_events(monkeypatch: pytest.Mo
     assert marks == [(n, n + 1) for n in range(1, len(operations) + 1)]
     at = {arguments[1]: place for place, (call, arguments) in enumerate(between_marks) if call == "record"}
     between = [[c for c, _ in between_marks[at[a] + 1 : at[b]]] for a, b in marks]
-    kinds = {Copy: {"copy", "copy_rows"}, Flag: {"copy"}, Gate: {"wait_and_zero"}}
+    kinds = {Copy: {"copy", "copy_rows"}, StreamWrite: {"copy"}, StreamWait: {"wait_and_zero"}}
     for operation, calls in zip(operations, between, strict=True):
         assert calls and set(calls) <= kinds[type(operation)]
     assert timed.elapsed_ns(7, ctypes.c_void_p(3)) == 2993
@@ -115,8 +115,8 @@ def test_operations_know_whose_they_are() -> None:
     assert {peer for _, peer, _ in copies} == set(range(RANKS))
     pulled = next(o for o in operations if isinstance(o, Copy) and o.target.rank == 2)
     assert what(replace(pulled, source=pulled.target, target=pulled.source), 1, layout) == ("transfer", 2, number)
-    flag = next(o for o in operations if isinstance(o, Flag))
-    gate = next(o for o in operations if isinstance(o, Gate))
+    flag = next(o for o in operations if isinstance(o, StreamWrite))
+    gate = next(o for o in operations if isinstance(o, StreamWait))
     assert what(flag, 1, layout) == ("notify", flag.rank, flag.channel)
     assert what(gate, 1, layout) == ("wait", gate.channel, 0)
 

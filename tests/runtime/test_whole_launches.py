@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.runtime.test_graphs import Library
-from tilelink.runtime.cuda.graphs import Graphs, Seen
+from tilelink.runtime.cuda.graphs import GraphCache, Graphs
 from tilelink.runtime.cuda.kernel import GpuKernel
 
 CALLER, OWN = 1, 9
@@ -27,7 +27,7 @@ class Rank:
             _meets=meets, _turns=[], _staged=[], _kept=kept, _slot=0, _keyed=["x", "y"],
             _close=lambda stream: note(f"close on {stream}"),
             _close_captured=lambda stream: note(f"close of a graph on {stream}"),
-            _seen=Seen(lambda: Graphs(library), worth), _capturing=SimpleNamespace(cuda_stream=OWN),
+            _seen=GraphCache(lambda: Graphs(library), worth), _capturing=SimpleNamespace(cuda_stream=OWN),
             _own={"y": torch.zeros(1, 4)},
             _keep=lambda tensor, results: note(f"keep {tensor.name}"), _stage=lambda tensors: None,
         )  # fmt: skip

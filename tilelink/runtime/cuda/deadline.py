@@ -21,7 +21,7 @@ _WRITTEN_S = 0.01
 """A rank says first that it was late, and then where."""
 
 
-class Watch:
+class DebugBlock:
     """The debug block of a rank, which its peers read too; `words` (int64) is what kernels take as `watch`."""
 
     def __init__(self, layout: Layout, rank: int, device: torch.device, deadline_s: float, heap: Heap) -> None:

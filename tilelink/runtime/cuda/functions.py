@@ -19,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda.driver import library, with_context
 from tilelink.runtime.cuda.keys import settled
-from tilelink.runtime.cuda.launch import InPlace, Unknown
+from tilelink.runtime.cuda.launch import PreparedLaunch, UnsupportedLaunch
 from tilelink.runtime.cuda.spec import Argument, GpuKernel
 from tilelink.runtime.job import Layout
 
@@ -78,18 +78,18 @@ def _load(compiled: Any, name: str) -> None:
         raise BindingError(f"kernel {name} does not fit the GPU: {error}", hint=hint) from None
 
 
-def _in_place(compiled: Any, programs: int, arguments: Sequence[Any]) -> InPlace | None:
+def _prepared(compiled: Any, programs: int, arguments: Sequence[Any]) -> PreparedLaunch | None:
     """The kernel with its parameters, if its launch is understood."""
     if _hooked():
         return None
     try:
-        return InPlace(library(), compiled, programs, arguments)
-    except Unknown as reason:
+        return PreparedLaunch(library(), compiled, programs, arguments)
+    except UnsupportedLaunch as reason:
         _log.debug("%s is launched by Triton: %s", compiled.metadata.name, reason)
         return None
 
 
-def _launch(kernel: InPlace, stream: int, name: str) -> None:
+def _launch(kernel: PreparedLaunch, stream: int, name: str) -> None:
     """Raises RankError if the driver does not launch a kernel."""
     if status := kernel(stream):
         status = with_context(library(), status, kernel, stream)
@@ -97,8 +97,8 @@ def _launch(kernel: InPlace, stream: int, name: str) -> None:
         raise RankError(f"the CUDA driver did not launch {name}: error {status}", hint="see what failed before it")
 
 
-class Boundary:
-    """A boundary kernel of one program, all of whose arguments are fixed."""
+class HelperKernel:
+    """A helper kernel of one program, all of whose arguments are fixed."""
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         compiled = settled(function).warmup(*arguments, **options, grid=(1,), num_warps=4)
@@ -106,11 +106,11 @@ class Boundary:
         _load(compiled, self._name)
         self._run = launcher(compiled, 1)
         self._arguments = (*arguments, *(options[n] for n in function.arg_names[len(arguments) :]))
-        self._in_place = _in_place(compiled, 1, self._arguments)
+        self._prepared = _prepared(compiled, 1, self._arguments)
 
     def __call__(self, stream: int) -> None:
-        if self._in_place is not None:
-            _launch(self._in_place, stream, self._name)
+        if self._prepared is not None:
+            _launch(self._prepared, stream, self._name)
         else:
             self._run(stream, *self._arguments)
 
@@ -142,16 +142,16 @@ class Function:
         compiled = settled(function).warmup(*self._arguments, grid=grid, **options)
         _load(compiled, kernel.name)
         self._run = launcher(compiled, kernel.grid)
-        self._in_place = _in_place(compiled, kernel.grid, self._arguments)
-        self._grid, self._others = kernel.grid, dict[tuple[Any, ...], InPlace | None]()
+        self._prepared = _prepared(compiled, kernel.grid, self._arguments)
+        self._grid, self._others = kernel.grid, dict[tuple[Any, ...], PreparedLaunch | None]()
         self.compiled = compiled
         for position, _ in self._changing:
             self._arguments[position] = None
 
     @property
-    def in_place(self) -> bool:
+    def is_prepared(self) -> bool:
         """Whether a launch is one call of the driver, which nobody else listens to."""
-        return self._in_place is not None
+        return self._prepared is not None
 
     def __call__(
         self, stream: int, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, torch.Tensor] | None = None
@@ -160,14 +160,14 @@ class Function:
 
         Where the driver cannot describe a tensor that a caller passes, Triton launches it, then and from then on.
         """
-        kernel = self._in_place if instead is None else self._other(tensors, instead)
+        kernel = self._prepared if instead is None else self._other(tensors, instead)
         if kernel is not None:
             try:
                 for position, argument in self._changing:
                     kernel.point(position, tensors[argument.name].data_ptr())
-            except Unknown as reason:
+            except UnsupportedLaunch as reason:
                 _log.warning("%s is launched by Triton from now on, which takes longer: %s", self._name, reason)
-                self._in_place = None
+                self._prepared = None
             else:
                 _launch(kernel, stream, self._name)
                 return
@@ -181,13 +181,13 @@ class Function:
             arguments = [instead.get(kind, a) for kind, a in zip(self._kinds, arguments, strict=True)]
         return arguments
 
-    def _other(self, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, torch.Tensor]) -> InPlace | None:
+    def _other(self, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, torch.Tensor]) -> PreparedLaunch | None:
         """The kernel with other tensors for kinds of parameters, if its launch is understood."""
-        if self._in_place is None:
+        if self._prepared is None:
             return None
         key = tuple((kind, value.data_ptr()) for kind, value in instead.items())
         if key not in self._others:
-            self._others[key] = _in_place(self.compiled, self._grid, self._all(tensors, instead))
+            self._others[key] = _prepared(self.compiled, self._grid, self._all(tensors, instead))
         return self._others[key]
 
 

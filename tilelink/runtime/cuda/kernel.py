@@ -13,14 +13,14 @@ from tilelink.generated import load_module
 from tilelink.protocol import LaunchProtocol
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.copy_stream import CopyEngine, may_be_begun
-from tilelink.runtime.cuda.deadline import Watch
+from tilelink.runtime.cuda.deadline import DebugBlock
 from tilelink.runtime.cuda.device import agree, gpu_of, of_all
 from tilelink.runtime.cuda.driver import library
-from tilelink.runtime.cuda.functions import Address, Boundary, Function
-from tilelink.runtime.cuda.graphs import Seen, graphs
+from tilelink.runtime.cuda.functions import Address, Function, HelperKernel
+from tilelink.runtime.cuda.graphs import GraphCache, graphs
 from tilelink.runtime.cuda.heap import Heap
 from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, turn_launch
-from tilelink.runtime.cuda.offline import boundary_options, recorded
+from tilelink.runtime.cuda.offline import helper_options, recorded
 from tilelink.runtime.cuda.operands import Operands, Tensors, check_apart
 from tilelink.runtime.cuda.order import kernels_in_order
 from tilelink.runtime.cuda.side_streams import SIDE_PRIORITY, Sides, new_stream
@@ -56,7 +56,7 @@ class GpuKernel:
         agree(program.fingerprint, group, self.device)
         layout = program.layout
         self._heap = Heap(layout, group, self.device)
-        self._watch = Watch(layout, self._rank, self.device, deadline_s, self._heap) if deadline_s else None
+        self._watch = DebugBlock(layout, self._rank, self.device, deadline_s, self._heap) if deadline_s else None
         self._tracer: Tracer | None = None
         if program.records and self._watch:
             self._tracer = Tracer(program, self._watch, group, self.device)
@@ -89,13 +89,13 @@ class GpuKernel:
     # Copy engine ---------------------------------------------------------------------------------------------
 
     def _record(self) -> None:
-        """The queue of every buffer in the cycle, and the tables of the boundary kernels."""
+        """The queue of every buffer in the cycle, and the tables of the helper kernels."""
         found = recorded(self._program, self._rank)
         # All ranks or none: one that is told of a launch in the next one must not be waited for at this one's end.
         releases = self._program.protocol is LaunchProtocol.COUNTED_WITH_COPIES
         begun = releases and all(of_all(int(may_be_begun(found)), self._group, self.device))
         self._meets = self._program.protocol.in_kernels and begun == releases
-        self._boundary = boundary_options(self._program, found, begun)
+        self._boundary = helper_options(self._program, found, begun)
         self._check_gates(found.gated)
         layout, device = self._program.layout, self.device
         rows = found.exits, found.counters, found.flags
@@ -152,8 +152,10 @@ class GpuKernel:
             for one in order
         ]
         # Of kernels beside each other most were 6 to 24 us slower in a graph, where they seem to get other SMs.
-        worth = bool(self._engine.stream) and not streams and all(function.in_place for _, function in self._functions)
-        self._seen = Seen(graphs, worth and not self._watch, SETS)
+        worth = (
+            bool(self._engine.stream) and not streams and all(function.is_prepared for _, function in self._functions)
+        )
+        self._seen = GraphCache(graphs, worth and not self._watch, SETS)
         self._capturing = new_stream(library(), self.device)
         sides = [*streams.values(), *([self._engine.stream] if self._engine.stream else [])]
         self._sides = Sides(library(), [side.cuda_stream for side in sides])
@@ -161,15 +163,17 @@ class GpuKernel:
         prepared = (self._counters, self._flags, self._flag_values, rank)
         closing, turning = (*arguments, self._exits, *prepared), (*arguments, *prepared)
         options = self._boundary
-        self._open = Boundary(open_launch, (*arguments, rank), options.opening)
+        self._open = HelperKernel(open_launch, (*arguments, rank), options.opening)
         awaited = (self._heap.pad, self._epoch, watch, self._exits)
-        self._await_outputs = Boundary(await_outputs, awaited, options.awaiting) if options.awaiting else None
-        self._close = Boundary(close_launch, closing, options.closing)
-        self._close_captured = Boundary(close_launch, closing, options.captured) if options.captured else self._close
-        self._turns = [Boundary(turn_launch, turning, one) for one in options.turns]
+        self._await_outputs = HelperKernel(await_outputs, awaited, options.awaiting) if options.awaiting else None
+        self._close = HelperKernel(close_launch, closing, options.closing)
+        self._close_captured = (
+            HelperKernel(close_launch, closing, options.captured) if options.captured else self._close
+        )
+        self._turns = [HelperKernel(turn_launch, turning, one) for one in options.turns]
 
     def _edges(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """What kernels that end a launch by themselves are passed (device/meeting.py), and what tells them not to."""
+        """What kernels that end a launch by themselves are passed (device/handshake.py), and what tells them not to."""
         rows = len(self._exits) if self._exits.dim() == 2 else 0
         # Whoever has waited for all peers to enter a launch knows that they have finished the one before it.
         lag = 0 if self._program.needs_entry and self._program.lag > 1 else self._program.lag

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilelink.runtime.cuda.record_copies import Gate, Operation
+from tilelink.runtime.cuda.record_copies import Operation, StreamWait
 from tilelink.runtime.cuda.spec import GpuKernel, Signal
 from tilelink.runtime.job import Layout
 
@@ -42,7 +42,7 @@ def between_kernels(
     parts: list[list[Operation]] = [[] for _ in range(len(kernels) + 1)]
     place = 0
     for operation in operations:
-        if isinstance(operation, Gate):
+        if isinstance(operation, StreamWait):
             grid = layout.grid(operation.channel)
             signals = _behind((grid.tensor, grid.kind), queued)
             place = max([place, *(at for at, k in enumerate(kernels, start=1) if signals & k.notifies)])

@@ -16,7 +16,7 @@ from tilelink.runtime.cuda.copy_stream import may_be_begun
 from tilelink.runtime.cuda.functions import described
 from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, turn_launch
 from tilelink.runtime.cuda.keys import settled
-from tilelink.runtime.cuda.offline import BoundaryOptions, boundary_options, recorded
+from tilelink.runtime.cuda.offline import HelperOptions, helper_options, recorded
 from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
 from tilelink.target import Target
 
@@ -41,24 +41,24 @@ class _Absent:
 
 
 def compile_ahead(program: GpuProgram, machine: Target, deadlines: Collection[bool] = (False, True)) -> list[int]:
-    """Compiles all that ranks launch of a program, its boundary kernels included, as it is without and with a deadline.
+    """Compiles all that ranks launch of a program, its helper kernels included, as it is without and with a deadline.
 
     Returns the bytes of shared memory of its own kernels. Only for processes that use no GPU afterwards: Triton's
     driver is replaced for good. Raises what Triton raises, BindingError for what a copy engine cannot do.
     """
     driver.set_active(_Absent(machine))  # type: ignore[arg-type]
-    different: list[BoundaryOptions] = []
+    different: list[HelperOptions] = []
     for rank in range(program.layout.ranks):
         found = recorded(program, rank)
         releases = program.protocol is LaunchProtocol.COUNTED_WITH_COPIES
-        options = boundary_options(program, found, releases and may_be_begun(found))
+        options = helper_options(program, found, releases and may_be_begun(found))
         different += [options] if options not in different else []
     shared: list[int] = []
     for deadline in deadlines:
         watch = _some(torch.int64) if deadline else None
         shared += [_compiled(program, one, watch) for one in program.kernels if not one.copy_engine]
         for options in different:
-            _compile_boundary(options, watch)
+            _compile_helpers(options, watch)
     return shared
 
 
@@ -89,7 +89,7 @@ def _compiled(program: GpuProgram, kernel: GpuKernel, watch: torch.Tensor | None
     return int(compiled.metadata.shared)
 
 
-def _compile_boundary(options: BoundaryOptions, watch: torch.Tensor | None) -> None:
+def _compile_helpers(options: HelperOptions, watch: torch.Tensor | None) -> None:
     """Compiles what runs before and after the kernels, with arguments as `runtime.cuda.kernel` passes them."""
     common = (_some(torch.int32), _some(torch.int64), _some(torch.int64), watch)
     rows = [_some(torch.int32) for _ in range(4)]

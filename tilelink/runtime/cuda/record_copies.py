@@ -1,9 +1,9 @@
 """Copy-engine stages of a GPU rank: a generated queue function, recorded once for each buffer and then replayed.
 
 Nothing that is recorded depends on the number of the launch, so that a CUDA graph may hold it:
-* a notify is a copy of a four-byte value that the rank's own GPU computed when it prepared the launch (boundary.py,
-  or a kernel of the launch, device/meeting.py). It sets the counter of a peer, where programs would add; so nobody else
-  may notify that counter.
+* a notify is a copy of a four-byte value that the rank's own GPU computed when it prepared the launch, in a helper
+  kernel or in a kernel of the launch (device/handshake.py). It sets the counter of a peer, where programs would add; so
+  nobody else may notify that counter.
 * a wait is for the threshold of one launch, and the stream puts the counter back to zero; so nobody else may wait for
   that counter.
 """
@@ -51,7 +51,7 @@ class Copy(_Owned):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flag(_Owned):
+class StreamWrite(_Owned):
     """The number-th notify of the rank's copy engine in a launch, in the order of issue: counter `channel` of `rank`.
 
     step: notifies of that counter in a launch; count: how many there were with this one. slots: of the counter.
@@ -66,14 +66,14 @@ class Flag(_Owned):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate(_Owned):
+class StreamWait(_Owned):
     """A wait until the own counter `channel` reached `threshold`; then it is zero again."""
 
     channel: int
     threshold: int
 
 
-Operation = Copy | Flag | Gate
+Operation = Copy | StreamWrite | StreamWait
 
 
 class Recorder:
@@ -106,14 +106,16 @@ class Recorder:
         grid, linear = _place(self._layout, channel)
         self._gates.add(channel)
         threshold = int(grid.thresholds[self._rank][linear])
-        self.operations.append(Gate(channel=channel, threshold=threshold, kernel=self._kernel, stage=stage, tile=t))
+        self.operations.append(
+            StreamWait(channel=channel, threshold=threshold, kernel=self._kernel, stage=stage, tile=t)
+        )
 
     def notify(self, rank: int, channel: int, stage: int, t: int) -> None:
         """Keeps a notify, which must be one of those that this queue alone sends to the counter."""
         grid, linear = _place(self._layout, channel)
         count = self._notified[rank, channel] = self._notified.get((rank, channel), 0) + 1
         step = int(grid.thresholds[rank][linear])
-        flag = Flag(
+        flag = StreamWrite(
             number=self._flags, rank=rank, channel=channel, step=step, count=count, slots=grid.slots,
             kernel=self._kernel, stage=stage, tile=t,
         )  # fmt: skip
@@ -212,11 +214,11 @@ def own_first(operations: Sequence[Operation], rank: int) -> tuple[list[Operatio
     own = True
     for at, operation in enumerate(operations):
         match operation:
-            case Gate():
+            case StreamWait():
                 return early, [*late, *operations[at:]]
             case Copy(target=target, source=source):
                 own = target.rank == source.rank == rank
-            case Flag():
+            case StreamWrite():
                 pass
         (early if own else late).append(operation)
     return early, late

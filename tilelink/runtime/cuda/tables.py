@@ -1,4 +1,4 @@
-"""Integer tables in device memory that kernels and boundary kernels read."""
+"""Integer tables in device memory that kernels and helper kernels read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from tilelink.runtime.cuda.record_copies import Flag
+from tilelink.runtime.cuda.record_copies import StreamWrite
 from tilelink.runtime.cuda.spec import GpuProgram
 from tilelink.runtime.job import GridLayout, Layout
 
@@ -42,7 +42,9 @@ def counters(program: GpuProgram, rank: int, gated: set[int]) -> list[tuple[int,
     return rows
 
 
-def flag_rows(flags: Sequence[Flag], own: Collection[int], layout: Layout) -> list[tuple[int, int, int, int, int]]:
+def flag_rows(
+    flags: Sequence[StreamWrite], own: Collection[int], layout: Layout
+) -> list[tuple[int, int, int, int, int]]:
     """(step, count, buffers, counter, counters of a buffer) of the copy engine's notifies, by their numbers.
 
     own: the numbers of those that the rank sends itself before its kernels start; of others the counter is -1. The

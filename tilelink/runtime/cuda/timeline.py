@@ -12,10 +12,10 @@ import torch.distributed as dist
 from tilelink.device.debug import STRIDE, TRACE
 from tilelink.device.spans import COUNT, Span, decoded, empty
 from tilelink.runtime.cuda.clock import Clocks, Offset, moved, stamp
-from tilelink.runtime.cuda.deadline import Watch
-from tilelink.runtime.cuda.functions import Boundary
+from tilelink.runtime.cuda.deadline import DebugBlock
+from tilelink.runtime.cuda.functions import HelperKernel
 from tilelink.runtime.cuda.queue import Queue
-from tilelink.runtime.cuda.record_copies import Copy, Flag, Gate, Operation
+from tilelink.runtime.cuda.record_copies import Copy, Operation, StreamWait, StreamWrite
 from tilelink.runtime.cuda.spec import GpuProgram
 from tilelink.runtime.job import Layout
 
@@ -48,7 +48,7 @@ class Timeline:
 class Tracer:
     """Keeps the spans of a rank, launch after launch. Building and `timeline` are collective."""
 
-    def __init__(self, program: GpuProgram, watch: Watch, group: dist.ProcessGroup, device: torch.device) -> None:
+    def __init__(self, program: GpuProgram, watch: DebugBlock, group: dist.ProcessGroup, device: torch.device) -> None:
         self._program = program
         self._group = group
         self._rank = dist.get_rank(group)
@@ -59,7 +59,7 @@ class Tracer:
         self._clocks = Clocks(group, device)
         self._first = self._clocks.offsets()
         self._times = torch.zeros(ANCHORS, 2, dtype=torch.int64, device=device)
-        self._stamps = [Boundary(stamp, (row,), {"COUNT": 1}) for row in self._times]
+        self._stamps = [HelperKernel(stamp, (row,), {"COUNT": 1}) for row in self._times]
         self._events = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(ANCHORS)
         ]
@@ -131,9 +131,9 @@ def first_tracks(program: GpuProgram) -> dict[str, int]:
 def what(operation: Operation, rank: int, layout: Layout) -> tuple[str, int, int]:
     """The kind, a and b of an operation's span on the copy engine of `rank`."""
     match operation:
-        case Gate(channel=channel):
+        case StreamWait(channel=channel):
             return "wait", channel, 0
-        case Flag(rank=peer, channel=channel):
+        case StreamWrite(rank=peer, channel=channel):
             return "notify", peer, channel
         case Copy(target=target, source=source):
             far = source if source.rank != rank else target
