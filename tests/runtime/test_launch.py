@@ -7,6 +7,7 @@ import ctypes
 import re
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +17,14 @@ import triton
 import triton.language as tl
 from triton.runtime.errors import OutOfResources
 
+from tests import artifacts
+from tilelink.artifact import Descriptor, FirstProgram, HandshakePointer, NumPrograms, Rank, TensorPointer
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda import driver, functions
 from tilelink.runtime.cuda.compile_offline import compile_source
 from tilelink.runtime.cuda.functions import Function, HelperKernel, described
 from tilelink.runtime.cuda.launch import MAP_BYTES, PreparedLaunch, TensorMap, UnsupportedLaunch
-from tilelink.runtime.cuda.spec import Argument, GpuKernel
+from tilelink.runtime.dtypes import TORCH_DTYPES
 
 HANDLE, STREAM, WARPS, SHARED, PROGRAMS = 4711, 7, 8, 12345, 132
 BOX = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [64, 32], "fp4_padded": False}
@@ -102,7 +105,7 @@ def compiled_as(signature: Mapping[str, Any] = SIGNATURE, box: Mapping[str, Any]
 def given() -> tuple[list[Any], torch.Tensor, torch.Tensor, torch.Tensor]:
     """The arguments of a kernel with SIGNATURE, and the tensors of a, d and b."""
     a, d, b = torch.zeros(4), torch.zeros(3, 64, 96, dtype=torch.bfloat16), torch.zeros(4)
-    return [a, described(d, Argument(kind="descriptor", name="d", block=(64, 32))), -5, 3, 2**40 + 1, b], a, d, b
+    return [a, described(d, Descriptor(tensor="d", box=(64, 32))), -5, 3, 2**40 + 1, b], a, d, b
 
 
 def bytes_of(*values: tuple[str, int]) -> list[bytes]:
@@ -263,7 +266,10 @@ class Source:
         return self.compiled
 
 
-KINDS = {"a": "tensor", "d": "descriptor", "n": "rank", "N": "first_program", "m": "num_programs", "b": "edge"}
+PARAMETERS = (
+    TensorPointer(tensor="a"), Descriptor(tensor="d", box=(64, 32)), Rank(), FirstProgram(), NumPrograms(),
+    HandshakePointer(),
+)  # fmt: skip
 EDGE = torch.zeros(4)
 
 
@@ -284,18 +290,12 @@ def function_with(compiled: Compiled) -> tuple[Function, dict[str, torch.Tensor]
     """A function, the tensors that callers pass it (a and d) and the one that is always the same (b)."""
     _, a, d, _ = given()
     tensors = {"a": a, "d": d}
-    layout: Any = SimpleNamespace(
-        tensor=lambda name: SimpleNamespace(shape=tensors[name].shape, torch_dtype=tensors[name].dtype)
-    )
-    args = tuple(
-        Argument(kind=kind, name=name, block=(64, 32) if kind == "descriptor" else ()) for name, kind in KINDS.items()
-    )
-    kernel = GpuKernel(
-        name="k", stream="main", position=0, programs=PROGRAMS, copy_engine=False, warps=WARPS, stages=3,
-        needs_entry=False, args=args,
-    )  # fmt: skip
-    fixed = {"rank": -5, "edge": EDGE}
-    return Function(kernel, Source(compiled), fixed, lambda one: None, layout), tensors, EDGE
+    names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+    specs = [artifacts.tensor(name, shape=tuple(t.shape), dtype=names[t.dtype]) for name, t in tensors.items()]
+    kernel = artifacts.kernel("k", programs=PROGRAMS, num_warps=WARPS, num_stages=3, parameters=PARAMETERS)
+    fixed = {Rank(): -5, FirstProgram(): 0, NumPrograms(): PROGRAMS, HandshakePointer(): EDGE}
+    artifact = replace(artifacts.EMPTY, tensors=tuple(specs))
+    return Function(kernel, Source(compiled), lambda _, one: fixed.get(one), artifact), tensors, EDGE
 
 
 def test_a_function_points_at_what_its_caller_passes(library: Library) -> None:
@@ -311,7 +311,7 @@ def test_a_function_points_at_what_its_caller_passes(library: Library) -> None:
 def test_no_launcher_of_tritons_is_made_where_none_is_used(library: Library) -> None:
     function, tensors, _ = function_with(Compiled(compiled_as()))
     function(STREAM, tensors)
-    function(STREAM, tensors, {"edge": torch.zeros(4)})
+    function(STREAM, tensors, {HandshakePointer: torch.zeros(4)})
     HelperKernel(Source(Compiled(compiled_as())), tuple(given()[0]), {})(STREAM)
     assert len(library.launches) == 3 and library.made == []
     assert functions.driver.active.launcher_cls == library.launcher
@@ -322,7 +322,7 @@ def test_triton_launches_the_rest(library: Library) -> None:
     function, tensors, edge = function_with(compiled)
     assert library.made == []
     other = torch.zeros(4)
-    for instead in (None, {"edge": other}, None):
+    for instead in (None, {HandshakePointer: other}, None):
         function(STREAM, tensors, instead)
     assert library.launches == [] and len(library.made) == 1
     for last, (*before, a, d, n, first, m, b) in zip((edge, other, edge), compiled.runs, strict=True):
@@ -337,13 +337,13 @@ def test_other_tensors_for_a_kind_change_that_parameter_of_one_launch(library: L
     more = {"a": torch.zeros(4), "d": torch.zeros(3, 64, 96, dtype=torch.bfloat16)}
     launches = [(tensors, edge), (tensors, other), (more, other), (more, third), (more, edge)]
     for passed, last in launches:
-        function(STREAM, passed, None if last is edge else {"edge": last})
+        function(STREAM, passed, None if last is edge else {HandshakePointer: last})
     for one, (passed, last) in zip(library.launches, launches, strict=True):
         assert [one.values[0], one.values[8]] == bytes_of(("Q", passed["a"].data_ptr()), ("Q", last.data_ptr()))
         assert one.values[1] == struct.pack("<Q", passed["d"].data_ptr()) * (MAP_BYTES // 8)
     encoded = len(library.encoded)
     for passed, last in ((more, other), (more, third), (more, other)):
-        function(STREAM, passed, {"edge": last})
+        function(STREAM, passed, {HandshakePointer: last})
     assert len(library.encoded) == encoded, "parameters are kept"
 
 
@@ -358,7 +358,7 @@ def test_triton_launches_what_the_driver_cannot_describe_and_all_after_it(
     function(STREAM, other)
     library.refuses = 0
     function(STREAM, tensors)
-    function(STREAM, tensors, {"edge": b})
+    function(STREAM, tensors, {HandshakePointer: b})
     assert len(library.launches) == 1
     for passed, (*before, a, d, n, first, m, last) in zip((other, tensors, tensors), compiled.runs, strict=True):
         assert before == [PROGRAMS, 1, 1, STREAM, HANDLE, "packed", None, None, None]

@@ -66,9 +66,9 @@ class CopyQueue:
         target. traced: it is a transfer of the plan, not a plain store.
         """
         own = rank == self._rank
-        pulled = source_rank != self._rank or (own and stage in self._memory.layout.pulls)
+        pulled = source_rank != self._rank or (own and stage in self._memory.artifact.pulls)
         name, peer, place = (source, source_rank, source_low) if pulled else (target, rank, low)
-        tensor = self._memory.layout.tensor(name)
+        tensor = self._memory.artifact.tensor(name)
         offset = 0
         for extent, start in zip(tensor.shape, place, strict=True):
             offset = offset * extent + start
@@ -81,6 +81,6 @@ class CopyQueue:
             self._end("transfer", stage, t, peer, tensor.number)
 
     def _box(self, name: str, rank: int, low: Ints, sizes: Ints) -> torch.Tensor:
-        slot = self._memory.layout.tensor(name).slot(self._epoch)
+        slot = self._memory.artifact.tensor(name).buffer(self._epoch)
         box = self._memory.tensors[rank][name][slot]
         return box[tuple(slice(start, start + size) for start, size in zip(low, sizes, strict=True))]
