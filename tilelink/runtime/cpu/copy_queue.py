@@ -20,11 +20,11 @@ class CopyQueue:
         self._memory = memory
         self._rank = rank
         self._epoch = epoch
-        self._process: int | None = None
+        self._track: int | None = None
 
-    def trace(self, process: int) -> None:
-        """From here on it keeps the spans of what it does, as that process of the rank."""
-        self._process = process
+    def trace(self, track: int) -> None:
+        """From here on it keeps the spans of what it does, as that track of the rank."""
+        self._track = track
 
     def tile_begin(self, stage: int, t: int) -> None:
         """Notes that tile t of a stage begins."""
@@ -36,8 +36,8 @@ class CopyQueue:
         self._end("tile", stage, t, 0, 0)
 
     def _end(self, kind: str, stage: int, t: int, a: int, b: int) -> None:
-        if self._process is not None:
-            monitor.end(self._process, kind, stage, t, a, b)
+        if self._track is not None:
+            monitor.end(self._track, kind, stage, t, a, b)
 
     def wait(self, channel: int, target: int, stage: int, t: int) -> None:
         """Waits until the own counter `channel` reached `target`. Raises DeadlineError if that takes too long."""
