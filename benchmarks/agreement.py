@@ -134,13 +134,13 @@ def problem_of(point: Point) -> Problem:
 
 def variant_of(point: Point, case: Case, machine: Target) -> Variant:
     """A point's kernel as something to time. Collective."""
-    program = prepared.program_of(point, machine)
-    kernel = GpuKernel(program, case.session.group)
+    artifact = prepared.program_of(point, machine)
+    kernel = GpuKernel(artifact, case.session.group)
     moves_only = point["op"] in ("all_gather", "reduce_scatter")
     given = {"x": case.sent} if moves_only else {"x": case.x, "w": case.w}
     output = case.scratch("received", *case.received.shape) if moves_only else case.output
     inputs, out = (
-        {name: tensor.view(program.layout.tensor(name).shape) for name, tensor in one.items()}
+        {name: tensor.view(artifact.tensor(name).shape) for name, tensor in one.items()}
         for one in (given, {"y": output})
     )
     return Variant(

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tilelink import compiler
+from tilelink.artifact import Artifact
 from tilelink.ir.program import Program
 from tilelink.planning.plan import Plan
-from tilelink.runtime.cuda.spec import GpuProgram
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import Target
 from tilelink.tuning import prepare
@@ -48,7 +48,7 @@ def _known(point: Point, machine: Target) -> prepare.Point:
     )  # fmt: skip
 
 
-def program_of(point: Point, machine: Target) -> GpuProgram:
+def program_of(point: Point, machine: Target) -> Artifact:
     """What GPU ranks run of a point: from its file if it was prepared, else made now."""
     return prepare.program_of(_known(point, machine))
 

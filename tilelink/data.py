@@ -18,10 +18,16 @@ from tilelink import files
 from tilelink.errors import DataError, OutputError
 
 MADE = "it is not as TileLink writes it; remove it to have it made again"
+WHICH = "is"
+"""The field in which a `Variant` has the name of its class."""
 DEEPEST = 64
 """Levels of lists and objects inside one another that are read."""
 
 T = TypeVar("T")
+
+
+class Variant:
+    """A data class that a field may have instead of others. In JSON it says by the name of its class which it is."""
 
 
 # JSON --------------------------------------------------------------------------------------------------------
@@ -91,7 +97,8 @@ def plain(value: Any) -> Any:
     It is made of data classes, members of enumerations, collections and int arrays.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {WHICH: type(value).__name__, **fields} if isinstance(value, Variant) else fields
     if isinstance(value, np.ndarray):
         return {"shape": list(value.shape), "values": value.ravel().tolist()}
     if isinstance(value, Mapping):
@@ -133,8 +140,18 @@ def _checked(kind: Any, raw: Any, where: str) -> Any:
 def _one_of(kinds: tuple[Any, ...], raw: Any, where: str) -> Any:
     if raw is None and type(None) in kinds:
         return None
+    if all(isinstance(one, type) and issubclass(one, Variant) for one in kinds):
+        return _variant({one.__name__: one for one in kinds}, raw, where)
     (kind,) = (one for one in kinds if one is not type(None))
     return _checked(kind, raw, where)
+
+
+def _variant(kinds: Mapping[str, type[Any]], raw: Any, where: str) -> Any:
+    found = dict(_object(raw, where))
+    which = found.pop(WHICH, None)
+    if not isinstance(which, str) or which not in kinds:
+        raise _unfit(which, f"one of {', '.join(kinds)}", f"{WHICH!r} of {where}")
+    return _data_class(kinds[which], found, where)
 
 
 def _data_class(kind: type[Any], raw: Any, where: str) -> Any:

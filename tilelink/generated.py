@@ -16,6 +16,7 @@ from types import CodeType, ModuleType
 
 from tilelink import files
 from tilelink.errors import EmitError
+from tilelink.settings import settings
 
 GENERATED = "tilelink_generated_"
 """How the names of loaded modules begin."""
@@ -29,6 +30,11 @@ def stem(text: str) -> str:
 
 def _stem(text: bytes) -> str:
     return f"tilelink_{hashlib.sha256(text).hexdigest()[:_DIGITS]}"
+
+
+def file_of(stem: str) -> Path:
+    """The file of the cache folder that keeps the module of that name."""
+    return settings().cache / "sources" / f"{stem}.py"
 
 
 def read_module(path: Path) -> str:

@@ -17,7 +17,7 @@ def compile_all(bound: Bound, result: Emitted) -> list[Any]:
     return [
         compile_source(
             getattr(module, kernel.name), signature(kernel, bound), {"watch": None}, bound.target,
-            num_warps=kernel.warps, num_stages=kernel.kernel.stages,
+            num_warps=kernel.num_warps, num_stages=kernel.num_stages,
         )
-        for kernel in result.kernels if not kernel.kernel.on_copy_engine
+        for kernel in result.kernels
     ]  # fmt: skip

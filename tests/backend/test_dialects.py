@@ -12,6 +12,7 @@ import pytest
 from tests.compiler import library
 from tests.conftest import Golden
 from tilelink import compiler
+from tilelink.artifact import Descriptor
 from tilelink.backend import store
 from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
@@ -93,11 +94,10 @@ def compiled(text: str, kernels: Any, bound: Any) -> list[str]:
     module: ModuleType = store.load(store.save(text))
     result: list[str] = []
     for one in kernels:
-        if not one.kernel.on_copy_engine:
-            types = {**signature(one, bound), "signals": "*i64"}
-            types = {a.parameter: types[a.parameter] for a in one.args}
-            knobs = {"num_warps": one.kernel.warps, "num_stages": one.kernel.stages}
-            result.append(compile_source(getattr(module, one.name), types, {}, bound.target, **knobs).asm["ptx"])
+        types = {**signature(one, bound), "signals": "*i64"}
+        types = {a.name: types[a.name] for a in one.parameters}
+        knobs = {"num_warps": one.num_warps, "num_stages": one.num_stages}
+        result.append(compile_source(getattr(module, one.name), types, {}, bound.target, **knobs).asm["ptx"])
     return result
 
 
@@ -107,7 +107,7 @@ def test_it_compiles(case: library.Case) -> None:
     sizes = {p.name: {"K": 200}.get(p.name, 136) for p in case[0].params} | library.groups(case[0], 4)
     plan = compiler.plan(case[0], case[1], ranks=4, dims=sizes, dtype="bf16", target="sm_90")
     emitted = emit(plan.bound, plan.thresholds, dialect="triton_dist")
-    assert not any(arg.kind == "descriptor" for one in emitted.kernels for arg in one.args)
+    assert not any(isinstance(arg, Descriptor) for one in emitted.kernels for arg in one.parameters)
     sources = re.split(r"(?m)^def ", emitted.text)[1:]
     tiles = [source for source in sources if "tl.program_id" in source]
     for source, ptx in zip(tiles, compiled(emitted.text, emitted.kernels, plan.bound), strict=True):

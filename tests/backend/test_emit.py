@@ -10,6 +10,7 @@ import pytest
 from tests.backend import samples
 from tests.backend.samples import Sample, emitted
 from tests.conftest import Golden
+from tilelink.artifact import ThresholdsPointer
 from tilelink.backend.emit import emit
 from tilelink.errors import EmitError
 from tilelink.planning.plan import make_plan
@@ -305,7 +306,9 @@ def test_uneven_thresholds_become_a_table() -> None:
     counts[key].flat[0] = 7
     result = emit(bound, counts)
     attn = next(k for k in result.kernels if k.name == "attn")
-    assert [(a.kind, a.name) for a in attn.args if a.kind == "thresholds"] == [("thresholds", "ks_tile")]
+    assert [a for a in attn.parameters if isinstance(a, ThresholdsPointer)] == [
+        ThresholdsPointer(tensor="ks", kind="tile")
+    ]
     assert re.search(
         r"dl\.wait\(signals, .*, target=tl\.load\(ks_tile_thresholds \+ .*\) \* ks_round, watch", result.text
     )

@@ -93,7 +93,7 @@ def kernel(target: str, change: Change) -> Any:
     one = next(k for k in result.kernels if k.name == "gemm")
     return compile_source(
         store.load(store.save(result.text)).gemm, signature(one, plan.bound), {"watch": None}, plan.bound.target,
-        num_warps=one.kernel.warps, num_stages=one.kernel.stages,
+        num_warps=one.num_warps, num_stages=one.num_stages,
     )  # fmt: skip
 
 

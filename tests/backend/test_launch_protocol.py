@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tilelink import compiler
+from tilelink.artifact import HandshakePointer, LaunchProtocol
 from tilelink.backend.context import Emitted
 from tilelink.backend.emit import emit
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import make_plan
-from tilelink.protocol import LaunchProtocol
 
 TEXT = """
 program chain(M):
@@ -62,7 +62,7 @@ def edges(result: Emitted) -> Edges:
     """kernel -> whether it begins the launch and whether it ends it; those that do neither are not there."""
     found = {name: ("dl.enter(" in body, bool(re.search(r"dl\.(leave|count_program)\(", body)))
              for name, body in bodies(result).items()}  # fmt: skip
-    given = {kernel.name for kernel in result.kernels if any(arg.kind == "edge" for arg in kernel.args)}
+    given = {kernel.name for kernel in result.kernels if HandshakePointer() in kernel.parameters}
     assert given == {name for name, both in found.items() if any(both)}, "the block is passed to those that need it"
     return {name: both for name, both in found.items() if any(both)}
 
@@ -145,7 +145,7 @@ def test_programs_are_counted_where_nobody_waits_for_the_end_of_a_launch(name: s
 
 def test_kernels_beside_each_other_are_counted_together_and_one_tells() -> None:
     result = emitted(one := bound("on sm(2)"))
-    programs = sum(kernel.kernel.programs for kernel in result.kernels)
+    programs = sum(kernel.programs for kernel in result.kernels)
     assert len(result.kernels) == 3 and one.protocol is LaunchProtocol.COUNTED_ANNOUNCED
     for name, body in bodies(result).items():
         lines = [line.strip() for line in body.splitlines() if line.strip()]
@@ -171,7 +171,7 @@ def of_library(file: str, name: str, schedule: str) -> Emitted:
 def test_programs_of_a_warp_are_counted_too() -> None:
     result = of_library("gemm_rs", "gemm_rs_own_last", "h200_movers")
     assert "gl.warp_specialize" in result.text
-    programs = sum(kernel.kernel.programs for kernel in result.kernels)
+    programs = sum(kernel.programs for kernel in result.kernels)
     assert result.text.count(f"launch = dl.launch_number(epoch_at, edge, {programs})") == 2
     assert "    dl.publish(scope=dl.WARP)\n    dl.count_program(edge, epoch_at, scope=dl.WARP)\n" in result.text
 

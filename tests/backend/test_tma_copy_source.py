@@ -13,18 +13,17 @@ import torch
 
 from tests.runtime.ptx import text
 from tilelink import compiler
+from tilelink.artifact import Boxes, PeersPointer, TensorPointer
 from tilelink.backend import store
 from tilelink.backend.context import plain_layout, signature
 from tilelink.backend.emit import emit
-from tilelink.compiler.cpu import layout
-from tilelink.compiler.cuda import gpu_program
+from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import EmitError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import make_plan
 from tilelink.runtime.cuda.compile_offline import compile_source
 from tilelink.runtime.cuda.functions import Address, described
-from tilelink.runtime.cuda.spec import Argument
 
 ROW = 4096
 SIZES = {"Ms": 512, "K": ROW}
@@ -93,12 +92,10 @@ def test_every_ranks_copy_has_a_descriptor_and_the_own_ones_one() -> None:
     for pull, near, far in ((False, "c", "s"), (True, "s", "c")):
         emitted = emit(bound(pull=pull), make_plan(bound(pull=pull)).thresholds)
         kernel = next(k for k in emitted.kernels if k.name == "carry")
-        boxes = [(a.kind, a.name, a.owner) for a in kernel.args if a.block]
-        assert sorted(boxes, key=str) == sorted(
-            [("boxes", near, None), *(("peer_boxes", far, rank) for rank in range(4))], key=str
-        )
-        assert not any(a.kind in ("tensor", "peers") for a in kernel.args)
-        assert (kernel.programs_per_cta, kernel.warps) == (4, 4)
+        boxes = {(a.tensor, a.owner) for a in kernel.parameters if isinstance(a, Boxes)}
+        assert boxes == {(near, None), *((far, rank) for rank in range(4))}
+        assert not any(isinstance(a, TensorPointer | PeersPointer) for a in kernel.parameters)
+        assert (kernel.programs_per_cta, kernel.num_warps) == (4, 4)
         what = "load" if pull else "store"
         assert len(re.findall(rf"(?:if|elif) peer == \d:\n        tma_copy\.{what}_box\(", emitted.text)) == 4
 
@@ -109,7 +106,7 @@ def compiled(made: Bound, dialect: str = "triton", watch: bool = False, stage: s
     types = signature(kernel, made) | ({"watch": "*i64"} if watch else {})
     function = getattr(store.load(store.save(emitted.text)), stage)
     rest = {} if watch else {"watch": None}
-    return compile_source(function, types, rest, "sm_90", num_warps=kernel.warps, num_stages=3)
+    return compile_source(function, types, rest, "sm_90", num_warps=kernel.num_warps, num_stages=3)
 
 
 EVENTS = {
@@ -280,18 +277,17 @@ def test_a_single_program_of_an_sm() -> None:
 def test_a_launch_has_a_block_for_the_programs_of_an_sm() -> None:
     made = bound(more="num_warps 16, tma_copy 4")  # those of programs that load and store
     verified = compiler.plan(made.source, made.schedule, ranks=4, dims=SIZES, dtype="bf16", target="sm_90")
-    program = gpu_program(verified, layout(verified))
-    found = {one.name: (one.programs, one.programs_per_cta, one.grid, one.warps) for one in program.kernels}
-    assert found == {"make": (124, 0, 124, 4), "carry": (32, 4, 8, 4)}
-    far = [one for one in program.kernels[1].args if one.owner is not None]
-    assert [(one.kind, one.name, one.owner, one.block) for one in far] == [
-        ("peer_boxes", "s", rank, (32, 128)) for rank in range(4)
-    ]
+    artifact = gpu_artifact(verified)
+    found = {one.name: (one.programs, one.programs_per_cta, one.grid, one.num_warps) for one in artifact.kernels}
+    assert found == {"make": (124, 1, 124, 4), "carry": (32, 4, 8, 4)}
+    boxes = [one for one in artifact.kernels[1].parameters if isinstance(one, Boxes)]
+    far = [(one.tensor, one.owner, one.box) for one in boxes if one.owner is not None]
+    assert far == [("s", rank, (32, 128)) for rank in range(4)]
 
 
 def test_a_descriptor_of_a_peers_copy_says_what_was_compiled() -> None:
     tensor = torch.empty(2, 4, 512, ROW, dtype=torch.bfloat16, device="meta")
-    made = described(Address(tensor, 1 << 20), Argument(kind="peer_boxes", name="s", block=(32, 128), owner=3))
+    made = described(Address(tensor, 1 << 20), Boxes(tensor="s", box=(32, 128), owner=3))
     assert (made.base.data_ptr(), made.base.dtype) == (1 << 20, torch.bfloat16)
     assert (list(made.shape), list(made.strides), list(made.block_shape)) == ([4096, ROW], [ROW, 1], [32, 128])
     assert repr(made.layout) == plain_layout(16)
@@ -386,10 +382,11 @@ def run(made: Bound, stage: str, copies: dict[str, list[np.ndarray]], rank: int,
     kernel = next(k for k in emitted.kernels if k.name == stage)
     boxes = made.stages[stage].bulk
     assert boxes
-    tensors = {a.parameter: copies[a.name][rank if a.owner is None else a.owner] for a in kernel.args if a.block}
+    described = [a for a in kernel.parameters if isinstance(a, Boxes)]
+    tensors = {a.name: copies[a.tensor][rank if a.owner is None else a.owner] for a in described}
     functions = re.findall(rf"@gluon\.jit\n(def _{stage}\w*\(.*?)\n\n\n", emitted.text, re.DOTALL)
     told = moved = 0
-    for block in range(kernel.kernel.blocks):
+    for block in range(kernel.grid):
         for warp in range(boxes.programs):
             bulk = Copying(tensors, boxes.box, warp, epoch)
             room = SimpleNamespace(index=lambda at: at)
@@ -401,8 +398,8 @@ def run(made: Bound, stage: str, copies: dict[str, list[np.ndarray]], rank: int,
             }  # fmt: skip
             for one in functions:
                 exec(one, space)
-            given = {a.parameter: a.parameter if a.block else 0 for a in kernel.args}
-            given |= {"rank": rank, "num_programs": kernel.kernel.programs}
+            given = {a.name: a.name if a in described else 0 for a in kernel.parameters}
+            given |= {"rank": rank, "num_programs": kernel.programs}
             space[f"_{stage}"](**given, bulk_room=room, bulk_full=None, WARP=warp)
             assert bulk.counted == 1
             told, moved = told + len(bulk.told), moved + bulk.moved

@@ -8,10 +8,25 @@ import numpy as np
 import pytest
 import torch
 
+from tests import artifacts
+from tilelink.artifact import (
+    CopyProgram,
+    DebugBlockPointer,
+    EpochPointer,
+    FirstProgram,
+    NumPrograms,
+    PeersPointer,
+    Rank,
+    SignalGrid,
+    SignalsPointer,
+    SignalTablePointer,
+    TensorPointer,
+    TensorSpec,
+)
 from tilelink.backend import store
 from tilelink.errors import DeadlineError, EmitError, RankError
 from tilelink.runtime.cpu.client import run_cpu
-from tilelink.runtime.job import CpuKernel, GridLayout, Job, Layout, TensorLayout
+from tilelink.runtime.job import Job
 from tilelink.settings import environment
 
 RANKS, M, LAUNCHES = 3, 8, 5
@@ -39,33 +54,24 @@ def add(x, y, xs, xs_peers, signals, signal_table, epoch, watch, rank, first_pro
     token = dl.wait(signals, slot * 2 + p, (e - 1) // 2 + 1, watch, 0, p)
     tl.store(y + cols, tl.load(x + cols) + tl.load(xs + slot * 8 + cols + token))
 """
-ARGS = (
-    ("tensor", "x"),
-    ("tensor", "y"),
-    ("tensor", "xs"),
-    ("peers", "xs"),
-    ("signals", ""),
-    ("signal_table", ""),
-    ("epoch", ""),
-    ("watch", ""),
-    ("rank", ""),
-    ("first_program", ""),
-    ("num_programs", ""),
-)
+PARAMETERS = (
+    *(TensorPointer(tensor=name) for name in ("x", "y", "xs")), PeersPointer(tensor="xs"), SignalsPointer(),
+    SignalTablePointer(), EpochPointer(), DebugBlockPointer(), Rank(), FirstProgram(), NumPrograms(),
+)  # fmt: skip
 
 
-def tensor(name: str, number: int, space: str, slots: int = 1) -> TensorLayout:
+def tensor(name: str, number: int, space: str, buffers: int = 1) -> TensorSpec:
     symmetric = space == "symmetric"
-    return TensorLayout(
-        name=name, number=number, space=space, symmetric=symmetric, shape=(M,), dtype="f32", slots=slots
-    )
+    return artifacts.tensor(name, number=number, space=space, symmetric=symmetric, shape=(M,), buffers=buffers)
 
 
 def make_job(folder: Path, source: str = SOURCE, deadline_s: float = 20.0) -> Job:
     with environment(TILELINK_CACHE=str(folder)):
         path = store.save(source)
-    grid = GridLayout(tensor="xs", kind="tile", base=0, counts=(2,), slots=2, thresholds=np.ones((RANKS, 2), np.int64))
-    layout = Layout(
+    ones = np.ones((RANKS, 2), np.int64)
+    grid = SignalGrid(tensor="xs", kind="tile", base=0, counts=(2,), buffers=2, thresholds=ones)
+    artifact = replace(
+        artifacts.EMPTY,
         ranks=RANKS,
         tensors=(tensor("x", 0, "in"), tensor("xs", 1, "symmetric", 2), tensor("y", 2, "out")),
         grids=(grid,),
@@ -73,10 +79,10 @@ def make_job(folder: Path, source: str = SOURCE, deadline_s: float = 20.0) -> Jo
         entered_base=5,
         finished_base=8,
         stages=("add",),
+        kernels=(artifacts.kernel("add", programs=2, parameters=PARAMETERS),),
     )
     inputs = tuple(tuple({"x": torch.randn(M)} for _ in range(RANKS)) for _ in range(LAUNCHES))
-    kernel = CpuKernel(name="add", stream="main", position=0, programs=2, copy_engine=False, args=ARGS)
-    return Job(source=path, kernels=(kernel,), layout=layout, inputs=inputs, deadline_s=deadline_s, trace=True)
+    return Job(artifact=artifact, source=path, inputs=inputs, deadline_s=deadline_s, trace=True)
 
 
 def test_launches_back_to_back(tmp_path: Path) -> None:
@@ -140,8 +146,8 @@ def test_a_changed_module_is_not_run(tmp_path: Path) -> None:
 
 def test_a_copy_engine_moves_the_data(tmp_path: Path) -> None:
     job = make_job(tmp_path, QUEUED)
-    send = CpuKernel(name="send", stream="copy", position=0, programs=1, copy_engine=True)
-    result = run_cpu(replace(job, kernels=(*job.kernels, send), seed=1, max_delay_s=0.002))
+    send = CopyProgram(name="send", stream="copy", position=0, track=2, needs_entry=False)
+    result = run_cpu(replace(job, artifact=replace(job.artifact, copy_programs=(send,)), seed=1, max_delay_s=0.002))
     for inputs, outputs in zip(job.inputs, result.outputs, strict=True):
         torch.testing.assert_close(outputs[2]["y"], inputs[2]["x"] + inputs[1]["x"])
     copies = next(process.events for process in result.traces if process.stream == "copy" and process.rank == 0)
@@ -165,9 +171,9 @@ def test_a_kernel_that_raises_ends_the_run(tmp_path: Path) -> None:
 
 def test_memory_that_the_machine_does_not_give_is_an_error_without_a_traceback(tmp_path: Path) -> None:
     job = make_job(tmp_path)
-    large = tuple(replace(one, slots=2**45) for one in job.layout.tensors)
+    large = tuple(replace(one, buffers=2**45) for one in job.artifact.tensors)
     with pytest.raises(RankError, match=r"could not start: cannot map \d+ bytes of shared memory") as caught:
-        run_cpu(replace(job, layout=replace(job.layout, tensors=large)))
+        run_cpu(replace(job, artifact=replace(job.artifact, tensors=large)))
     assert "Traceback" not in str(caught.value)
     assert caught.value.hint == "take smaller sizes, or fewer ranks or buffers"
 

@@ -48,7 +48,7 @@ def family(process: int) -> list[int]:
 
 
 def ranks_run(parent: int | None = None) -> list[int]:
-    """The workers and ranks of a starter, if there are some of both."""
+    """The workers and ranks of a fork server, if there are some of both."""
     workers = [pid for one in starters(parent) for pid in children(one)]
     return [*workers, *(pid for one in workers for pid in children(one))] if any(map(children, workers)) else []
 
@@ -197,7 +197,7 @@ def test_an_interrupt_ends_the_worker(stubborn: bool, tmp_path: Path, monkeypatc
 
 
 def test_a_starter_that_cannot_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(client, "STARTER", client.Starter())
+    monkeypatch.setattr(client, "FORK_SERVER", client.ForkServer())
     monkeypatch.setattr(client, "MODULE", "nothing.of_the_kind")
     with pytest.raises(RankError, match="starts CPU ranks does not run"):
         run_cpu(make_job(tmp_path))
@@ -237,13 +237,13 @@ def test_nothing_outlives_the_caller(how: str, tmp_path: Path) -> None:
 def test_a_forked_process_has_a_starter_of_its_own(tmp_path: Path) -> None:
     run_cpu(make_job(tmp_path))
     before = starters()
-    with client.STARTER._lock:  # as by a thread that asks for a worker, and that the new process lacks
+    with client.FORK_SERVER._lock:  # as by a thread that asks for a worker, and that the new process lacks
         process = os.fork()
     if not process:
         signal.alarm(60)
         try:
             good = starters() == [] and len(run_cpu(make_job(tmp_path)).outputs) == 5 and len(starters()) == 1
-            client.STARTER.end()
+            client.FORK_SERVER.end()
             os._exit(0 if good and not starters() else 3)
         except BaseException:
             os._exit(4)

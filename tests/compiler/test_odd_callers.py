@@ -15,29 +15,29 @@ from tests.runtime.process_helpers import children, open_files
 from tilelink.errors import RankError
 from tilelink.runtime.cpu import client
 from tilelink.runtime.cpu.client import run_cpu
-from tilelink.runtime.cpu.request import LENGTH, Pipes, Surroundings
+from tilelink.runtime.cpu.request import LENGTH, Pipes, ProcessEnvironment
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> Generator[client.Starter]:
-    """A starter that no other test has used."""
-    starter = client.Starter()
-    monkeypatch.setattr(client, "STARTER", starter)
-    yield starter
-    starter.end()
+def own(monkeypatch: pytest.MonkeyPatch) -> Generator[client.ForkServer]:
+    """A fork server that no other test has used."""
+    fork_server = client.ForkServer()
+    monkeypatch.setattr(client, "FORK_SERVER", fork_server)
+    yield fork_server
+    fork_server.end()
 
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Generator[list[int]]:
     """Copies of the pipes in which workers answer: what a process keeps that is forked while a run begins."""
     copies = list[int]()
-    worker = client.Starter.worker
+    worker = client.ForkServer.worker
 
-    def noted(self: client.Starter, pipes: Pipes) -> int:
+    def noted(self: client.ForkServer, pipes: Pipes) -> int:
         copies.append(os.dup(pipes.answer))
         return worker(self, pipes)
 
-    monkeypatch.setattr(client.Starter, "worker", noted)
+    monkeypatch.setattr(client.ForkServer, "worker", noted)
     yield copies
     for one in copies:
         os.close(one)
@@ -81,7 +81,7 @@ def test_a_long_answer_comes_whole(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_while_the_starter_starts(
-    own: client.Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: client.ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start: Any = vars(client)["_start"]
     left = list[subprocess.Popen[bytes]]()
@@ -100,7 +100,7 @@ def test_an_interrupt_while_the_starter_starts(
 
 
 def test_an_interrupt_while_the_starter_ends(
-    own: client.Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: client.ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_cpu(make_job(tmp_path))
     wait, times = subprocess.Popen[bytes].wait, list[object]()
@@ -118,7 +118,7 @@ def test_an_interrupt_while_the_starter_ends(
     assert len(times) == 2 and len(run_cpu(make_job(tmp_path)).outputs) == 5
 
 
-# Surroundings ------------------------------------------------------------------------------------------------
+# Process environments ----------------------------------------------------------------------------------------
 
 SCRIPT = """
 import os, signal, sys
@@ -150,7 +150,7 @@ def test_a_caller_without_streams_that_ignores_its_children(closed: str, tmp_pat
 
 
 def test_the_first_run_in_a_folder_that_is_gone(
-    own: client.Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: client.ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, gone = make_job(tmp_path), tmp_path / "gone"
     monkeypatch.setattr(sys, "path", ["", os.getcwd(), *sys.path])
@@ -164,13 +164,13 @@ def test_a_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path: list[Any] = ["", "beside", "/else/where", tmp_path, b"bytes"]
     monkeypatch.setattr(sys, "path", path)
     monkeypatch.chdir(tmp_path)
-    assert Surroundings.here().path == [str(tmp_path), str(tmp_path / "beside"), "/else/where"]
+    assert ProcessEnvironment.here().path == [str(tmp_path), str(tmp_path / "beside"), "/else/where"]
 
 
 def test_the_callers_variables_are_left_alone(
-    own: client.Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: client.ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread may import Triton, or start a process, while the starter is started."""
+    """Another thread may import Triton, or start a process, while the fork server is started."""
     seen, popen = list[dict[str, str]](), subprocess.Popen
 
     def noted(*args: Any, **named: Any) -> Any:

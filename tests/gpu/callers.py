@@ -224,7 +224,7 @@ def views() -> None:
                 found = kernel({key: view(value) for key, value in ready.items()})
                 known.verify(0, found, checks, label)
                 checks.expect(not any(t.requires_grad for t in found.values()), f"{label}: a result has a gradient")
-        graphs = [key for key, buffer in kernel._own.items() if buffer.requires_grad]
+        graphs = [key for key, buffer in kernel._memory.own.items() if buffer.requires_grad]
         checks.expect(not graphs, f"the buffers of {graphs} keep the graphs of what was copied there")
         out = {key: shifted(value, 8) for key, value in kernel.empty_outputs().items()}
         found = kernel(ready, out=out)

@@ -131,7 +131,7 @@ def run(one: Chosen, peers: list[tuple[int, int]]) -> str:
 
 def seen(kernel: GpuKernel) -> list[tuple[int, int]]:
     """The addresses of what peers have mapped here for a kernel, from and up to."""
-    heap: Any = kernel._heap
+    heap: Any = kernel._memory.heap
     mapped = [(heap._bases, heap.memory.numel())]
     if kernel._tracer is not None:
         clocks: Any = kernel._tracer._clocks

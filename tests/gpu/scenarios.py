@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.compiler.library import cases, name
+from tests.compiler.library import cases, in_turn, name
 from tests.gpu.cases import (
     EVEN,
     Case,
@@ -31,6 +31,7 @@ from tests.gpu.cases import (
 )
 from tests.gpu.cases import tails as tails_of_library
 from tests.gpu.lockstep import CasesFailed, Checks, on_all, together
+from tests.runtime.contract import check_arguments, check_launches, check_memory
 from tilelink import compiler
 from tilelink.errors import DeadlineError, RankError
 from tilelink.runtime.cuda.device import current_target
@@ -234,6 +235,31 @@ def different_programs() -> None:
 
 
 # Timelines ---------------------------------------------------------------------------------------------------
+
+
+def contract() -> None:
+    """Memory, arguments and measured launches of GPU ranks are what every runtime is held to."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    chosen = in_turn(cases())
+    prepare([point(case, dims_of(case[0], EVEN), trace=True) for case in chosen])
+
+    def body(case: Case, checks: Checks) -> None:
+        known, kernel = trial_of(case), built(point(case, dims_of(case[0], EVEN), trace=True), 20.0)
+        for launch in range(3):
+            known.verify(launch, kernel(known.given(launch)), checks, "measured")
+        found = kernel.timeline()
+        memory, doubt = kernel._memory, 2 * found.resolution_ns + EVENTS_NS
+        for held in (
+            lambda: check_memory(kernel.artifact, rank, memory),
+            lambda: check_arguments(kernel.artifact, rank, memory, kernel._arguments),
+            lambda: check_launches(kernel.artifact, found.spans, 3, range(ranks), doubt),
+        ):
+            try:
+                held()
+            except AssertionError as error:
+                checks.expect(False, f"{error}")
+
+    together(chosen, body, lambda case: str(name(case)))
 
 
 def timelines() -> None:

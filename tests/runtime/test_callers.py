@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests import artifacts
 from tilelink.device.debug import CHANNEL, EXPECTED, SEEN, STAGE, TILE, TRIPPED, WORDS, armed
 from tilelink.errors import BindingError, DeadlineError, RankError
 from tilelink.ops import calls
 from tilelink.runtime.cuda import deadline, device
-from tilelink.runtime.cuda.deadline import Watch
+from tilelink.runtime.cuda.deadline import DebugBlock
 from tilelink.runtime.cuda.kernel import GpuKernel
 
 OWN = torch.device("cuda", 1)
@@ -47,11 +49,16 @@ class Kernel(GpuKernel):
     """One that says with which current device it was launched."""
 
     def __init__(self, **more: Any) -> None:
+        arguments = SimpleNamespace(
+            given=SimpleNamespace(checked=lambda tensors: dict(tensors)), allocate=lambda results: {}, outputs=[]
+        )
+        driver = SimpleNamespace(
+            last="stream", slot=0, current=lambda: SimpleNamespace(cuda_stream=7), follow=lambda stream: None
+        )
         said: dict[str, Any] = {
-            "device": OWN, "_watch": None, "_tracer": None, "_last": "stream", "_outputs": [], "_slot": 0,
-            "_given": SimpleNamespace(checked=lambda tensors: dict(tensors)), "_allocate": lambda results: {},
-            "_current": lambda: SimpleNamespace(cuda_stream=7), "_end_eager": lambda stream: None,
-            "_follow": lambda stream: None, "_launch": lambda *_: self.launched.append(torch._C._cuda_getDevice()),
+            "device": OWN, "_debug_block": None, "_tracer": None, "_arguments": arguments, "_driver": driver,
+            "_end_eager": lambda stream: None,
+            "_launch": lambda *_: self.launched.append(torch._C._cuda_getDevice()),
         }  # fmt: skip
         vars(self).update({**said, **more})
         self.launched: list[int] = []
@@ -69,11 +76,11 @@ def test_a_launch_is_made_with_the_ranks_gpu_as_the_current_one(current: list[in
 def test_a_buffer_is_asked_for_with_the_ranks_gpu_and_takes_no_graph(current: list[int]) -> None:
     """A copy with gradients into a buffer would keep its graph there, and those of all launches before."""
     asked, memory = list[int](), torch.zeros(2, 4)
-    layout = SimpleNamespace(tensor=lambda name: SimpleNamespace(symmetric=True, slots=2, shape=(4,)))
-    kernel = Kernel(
-        _program=SimpleNamespace(layout=layout), _turns=[], _own={"x": memory}, _slot=3,
-        _current=lambda: asked.append(current[-1]),
-    )  # fmt: skip
+    artifact = replace(artifacts.EMPTY, tensors=(artifacts.tensor("x", symmetric=True, buffers=2),))
+    driver = SimpleNamespace(
+        turns=[], slot=3, last="stream", current=lambda: asked.append(current[-1]), follow=lambda stream: None
+    )
+    kernel = Kernel(artifact=artifact, _driver=driver, _memory=SimpleNamespace(own={"x": memory}))
     found = kernel.buffer("x")
     found.copy_(torch.ones(4, requires_grad=True))
     assert asked == [1] and memory.tolist() == [[0] * 4, [1] * 4] and not memory.requires_grad
@@ -147,7 +154,7 @@ def test_a_launch_that_is_waited_for_is_not_captured(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     asked: list[str] = []
-    kernel = Kernel(_watch=SimpleNamespace(check=lambda: asked.append("the GPU")), _tracer=tracer)
+    kernel = Kernel(_debug_block=SimpleNamespace(check=lambda: asked.append("the GPU")), _tracer=tracer)
     with pytest.raises(BindingError, match=f"a launch {text} cannot be captured"):
         kernel({})
     assert asked == kernel.launched == [], "reading the block would end the capture"
@@ -184,11 +191,11 @@ class Blocks:
         for word, value in words.items():
             self.memory[rank, word] = value
 
-    def watch(self, rank: int) -> Watch:
-        found = object.__new__(Watch)
+    def watch(self, rank: int) -> DebugBlock:
+        found = object.__new__(DebugBlock)
         layout = SimpleNamespace(describe=lambda stage, channel: (f"stage{stage}", f"channel {channel}"))
         places = [row.data_ptr() for row in self.memory]
-        found._layout, found._rank, found._seconds = layout, rank, SECONDS  # type: ignore[assignment]
+        found._artifact, found._rank, found._seconds = layout, rank, SECONDS  # type: ignore[assignment]
         found._heap = SimpleNamespace(debugs=places)  # type: ignore[assignment]
         found._every = torch.zeros(RANKS, WORDS, dtype=torch.int64)
         return found

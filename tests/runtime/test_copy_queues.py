@@ -1,5 +1,6 @@
 """Copy-engine stages of GPU ranks, without GPUs: what is recorded, and that its moves are the copies that are meant."""
 
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import artifacts
 from tilelink import compiler
-from tilelink.compiler.cpu import layout
 from tilelink.errors import BindingError
 from tilelink.generated import load_module
 from tilelink.runtime.cuda.queue import Move, _moves
-from tilelink.runtime.cuda.record_copies import Copy, Flag, Gate, Recorder, own_first, record
-from tilelink.runtime.job import Layout, TensorLayout
+from tilelink.runtime.cuda.record_copies import Copy, Recorder, StreamWait, StreamWrite, own_first, record
 
 RANKS = 3
 TEXT = """
@@ -66,24 +66,24 @@ def recorded(text: str, schedule: str, rank: int, epoch: int = 1) -> tuple[Any, 
     module = compiler.parse(text)
     program = module.program()
     kernel = compiler.compile(program, module.schedule(schedule, program), ranks=RANKS, dims=DIMS)
-    memory = layout(kernel.plan)
+    memory = kernel.artifact
     function = load_module(Path(kernel.path)).send
-    return memory, record(function, memory, rank, epoch, {})
+    return memory, record(function, memory, rank, epoch)
 
 
 def test_waits_of_one_counter_become_one_gate_with_its_threshold() -> None:
     _, operations = recorded(TEXT, "rows", 1)
-    gates = [o for o in operations if isinstance(o, Gate)]
+    gates = [o for o in operations if isinstance(o, StreamWait)]
     assert len(gates) == len({g.channel for g in gates}) == RANKS * 3 * 3
     assert {g.threshold for g in gates} == {1}
     _, operations = recorded(TEXT, "shared", 1)
-    gates = [o for o in operations if isinstance(o, Gate)]
+    gates = [o for o in operations if isinstance(o, StreamWait)]
     assert len(gates) == RANKS and {g.threshold for g in gates} == {9}
 
 
 def test_notifies_count_up_to_the_threshold() -> None:
     _, operations = recorded(TEXT, "shared", 1)
-    flags = [o for o in operations if isinstance(o, Flag)]
+    flags = [o for o in operations if isinstance(o, StreamWrite)]
     assert [f.number for f in flags] == list(range(RANKS * 9))
     to_first = [f.count for f in flags if f.rank == 0]
     assert to_first == list(range(1, 10)) and {f.step for f in flags} == {9}
@@ -96,14 +96,14 @@ def test_the_second_launch_uses_the_second_buffer() -> None:
     offsets = [[o.target.offsets[0] for o in one if isinstance(o, Copy)] for one in (first, second)]
     assert [b - a for a, b in zip(*offsets, strict=True)] == [size] * len(offsets[0])
     grid = next(g for g in memory.grids if g.tensor == "y")
-    channels = [[o.channel for o in one if isinstance(o, Flag)] for one in (first, second)]
+    channels = [[o.channel for o in one if isinstance(o, StreamWrite)] for one in (first, second)]
     assert [b - a for a, b in zip(*channels, strict=True)] == [grid.count] * len(channels[0])
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_moves_are_the_copies_that_are_meant(rank: int) -> None:
     memory, operations = recorded(TEXT, "rows", rank)
-    sizes = {t.name: 4 * int(np.prod(t.shape)) * t.slots for t in memory.tensors}
+    sizes = {t.name: 4 * int(np.prod(t.shape)) * t.buffers for t in memory.tensors}
     bytes_of = {(name, r): np.zeros(size, np.uint8) for name, size in sizes.items() for r in range(RANKS)}
     source = np.random.default_rng(0).random((RANKS, DIMS["M"], DIMS["N"]), np.float32)
     bytes_of["c", rank][:] = source.view(np.uint8).reshape(-1)
@@ -143,8 +143,8 @@ def test_rows_become_one_copy_and_whole_rows_one_run() -> None:
 def test_own_copies_for_which_nothing_is_waited_come_first() -> None:
     _, operations = recorded(GATHER, "engine", 1)
     early, late = own_first(operations, 1)
-    assert early and all(o.rank == 1 if isinstance(o, Flag) else o.target.rank == 1 for o in early)  # type: ignore[union-attr]
-    assert all(o.rank != 1 if isinstance(o, Flag) else o.target.rank != 1 for o in late)  # type: ignore[union-attr]
+    assert early and all(o.rank == 1 if isinstance(o, StreamWrite) else o.target.rank == 1 for o in early)  # type: ignore[union-attr]
+    assert all(o.rank != 1 if isinstance(o, StreamWrite) else o.target.rank != 1 for o in late)  # type: ignore[union-attr]
     early, late = own_first(recorded(TEXT, "rows", 1)[1], 1)
     assert not early and late
 
@@ -170,9 +170,8 @@ def test_runs_of_a_box_begin_where_its_elements_lie() -> None:
 
 def box_recorder(shape: tuple[int, ...]) -> Recorder:
     """In the second of two launches, whose buffers differ."""
-    tensor = TensorLayout(name="c", number=0, space="local", symmetric=False, shape=shape, dtype="f32", slots=2)
-    layout = Layout(ranks=1, tensors=(tensor,), grids=(), pad_size=0, entered_base=0, finished_base=0, stages=())
-    return Recorder(layout, 0, 2, {}, 0, "none")
+    artifact = replace(artifacts.EMPTY, tensors=(artifacts.tensor("c", shape=shape, buffers=2),))
+    return Recorder(artifact, 0, 2, 0, "none")
 
 
 def test_a_long_run_is_not_looked_at_element_by_element() -> None:

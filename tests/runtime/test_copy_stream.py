@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 import torch
 
+from tests import artifacts
 from tests.runtime.test_order import case_of
 from tests.runtime.test_side_streams import Library
-from tilelink.protocol import LaunchProtocol
-from tilelink.runtime.cuda import copy_stream, driver, kernel, queue
+from tilelink.artifact import LaunchProtocol
+from tilelink.runtime.cuda import copies, copy_stream, driver, queue
 from tilelink.runtime.cuda.copy_stream import CopyEngine, behind, may_be_begun
-from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.runtime.cuda.offline import EMPTY, Recorded, boundary_options, recorded
-from tilelink.runtime.cuda.record_copies import Box, Copy, Flag, Gate, Operation
+from tilelink.runtime.cuda.handshake import Handshake
+from tilelink.runtime.cuda.offline import EMPTY, Recorded, helper_options, recorded
+from tilelink.runtime.cuda.record_copies import Box, Copy, Operation, StreamWait, StreamWrite
 
 STREAM = 5
 BOX = Box(tensor="x", rank=0, offsets=(0,), width=64)
-COPY, FLAG = Copy(target=BOX, source=BOX), Flag(number=0, rank=1, channel=3, step=1, count=1, slots=1)
-GATE = Gate(channel=0, threshold=7)
+COPY, FLAG = Copy(target=BOX, source=BOX), StreamWrite(number=0, rank=1, channel=3, step=1, count=1, buffers=1)
+GATE = StreamWait(channel=0, threshold=7)
 
 
 @pytest.fixture
@@ -95,14 +96,16 @@ def test_all_ranks_let_their_copy_engines_begin_or_none(
 ) -> None:
     """One that tells of a launch in its next one must not be waited for at the end of this one."""
     program, made = case_of("ag_gemm_in_place-h200"), list[dict[str, Any]]()
-    monkeypatch.setattr(kernel, "of_all", lambda own, group, device: [own, others])
-    monkeypatch.setattr(kernel, "CopyEngine", lambda *_, **named: made.append(named))
-    rank: Any = SimpleNamespace(
-        _program=program, _rank=0, _group=None, device=torch.device("cpu"), _place=None, _tracer=None, _watch=None,
-        _heap=SimpleNamespace(pads=[0] * 3, pad=torch.zeros(4)), _check_gates=lambda gated: None,
-    )  # fmt: skip
-    GpuKernel._record(rank)
-    assert made[0]["begun"] is begun is rank._meets and rank._boundary.captured["LAG"] == (0 if begun else 2)
+    monkeypatch.setattr(copies, "of_all", lambda own, group, device: [own, others])
+    engine = SimpleNamespace(begin=torch.zeros(1))
+    monkeypatch.setattr(copies, "CopyEngine", lambda *_, **named: made.append(named) or engine)
+    memory: Any = SimpleNamespace(rank=0, device=torch.device("cpu"), place=None, pads=[0] * 3, pad=torch.zeros(99))
+    rank = copies.Copies(program, memory, None, timed=False, replayed=True)  # type: ignore[arg-type]
+    handshake = Handshake(program, rank, memory.device)
+    assert made[0]["begun"] is begun is handshake.in_kernels
+    assert handshake.usual is (handshake.block if begun else handshake.none)
+    captured = rank.options.captured
+    assert captured is not None and captured["LAG"] == (0 if begun else 2)
 
 
 def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:
@@ -116,7 +119,7 @@ def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:
 )  # fmt: skip
 def test_where_a_kernel_lets_copies_begin(case: str, begins: bool, turns: int) -> None:
     program = case_of(case)
-    options = boundary_options(program, recorded(program, 0), begins)
+    options = helper_options(program, recorded(program, 0), begins)
     assert (program.protocol is LaunchProtocol.COUNTED_WITH_COPIES) is begins and len(options.turns) == turns
 
 
@@ -127,34 +130,28 @@ def test_captured_launches_whose_kernels_wait_for_what_peers_tell_late_have_a_tu
     program = case_of(case)
     expected = LaunchProtocol.COUNTED_ANNOUNCED if turns == 1 else LaunchProtocol.COUNTED
     assert program.protocol is expected and program.counted
-    assert len(boundary_options(program, recorded(program, 0), False).turns) == turns == program.cycle
+    assert len(helper_options(program, recorded(program, 0), False).turns) == turns == program.cycle
 
 
 def test_a_captured_launch_is_prepared_before_it_begins() -> None:
     """With one buffer none are skipped; but what the kernel of another launch does must be done before this one."""
-    sizes = SimpleNamespace(ranks=2, entered_base=0, finished_base=2, stages=())
-    program: Any = SimpleNamespace(
-        layout=sizes, cycle=1, kernels=(), lag=1, needs_entry=False, reuse_wait=True, keeps=False, counted=6,
-        protocol=LaunchProtocol.COUNTED_ANNOUNCED,
-    )  # fmt: skip
-    options = boundary_options(program, EMPTY, False)
+    kernel = artifacts.kernel("k", programs=6)
+    program = replace(artifacts.EMPTY, lag=1, kernels=(kernel,), protocol=LaunchProtocol.COUNTED_ANNOUNCED)
+    options = helper_options(program, EMPTY, False)
     assert [turn["TURN"] for turn in options.turns] == [0] and options.captured is not None
     assert options.captured["LAG"] == options.turns[0]["LAG"] == 1
-    begun = boundary_options(program, EMPTY, True)
+    begun = helper_options(program, EMPTY, True)
     assert begun.captured is not None and (begun.captured["LAG"], begun.turns[0]["LAG"]) == (0, 1), (
         "peers may tell of this launch in their next one"
     )
-    program.protocol = LaunchProtocol.COUNTED
-    assert boundary_options(program, EMPTY, False).turns == ()
+    assert helper_options(replace(program, protocol=LaunchProtocol.COUNTED), EMPTY, False).turns == ()
 
 
 def test_the_block_says_where_flags_and_the_word_are(library: Library) -> None:
     one = made([COPY], [])
     exits, flags, values = (torch.zeros(n, dtype=torch.int32) for n in (0, 5, 1))
-    program = SimpleNamespace(needs_entry=False, lag=2)
-    rank: Any = SimpleNamespace(
-        _exits=exits, _flags=flags, _flag_values=values, _program=program, device="cpu", _engine=one
-    )
-    on, off = GpuKernel._edges(rank)
+    rank: Any = SimpleNamespace(exits=exits, flags=flags, flag_values=values, engine=one, releases_as_meant=True)
+    handshake = Handshake(replace(artifacts.EMPTY, lag=2), rank, torch.device("cpu"))
+    on, off = handshake.block, handshake.none
     words = [1, flags.data_ptr(), values.data_ptr(), one.begin.data_ptr()]
     assert on.tolist()[:4] == [1, 0, 2, 0] and on.tolist()[5:] == words and not off.any()

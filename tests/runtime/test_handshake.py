@@ -9,7 +9,7 @@ the launch; in every launch each program of some kernel reads the inputs of all 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from random import Random
 from types import SimpleNamespace
@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests import artifacts
 from tests.compiler.library import cases, name
 from tests.runtime.test_order import gpu_of
+from tilelink.artifact import Artifact
 from tilelink.device import handshake
-from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.runtime.cuda.handshake import Handshake
 from tilelink.runtime.cuda.offline import recorded
 
 LAUNCHES = 7
@@ -178,19 +180,20 @@ class Replaying(Node):
         self.number[rank], self.left[rank] = following, 0
 
 
-def rank_of(program: Any, exits: torch.Tensor | None = None) -> Any:
-    """A rank, as far as what its kernels are passed to end a launch goes."""
+def told(artifact: Artifact, exits: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the kernels of a rank without copies are told, and what has them not meet their peers."""
     none = torch.zeros(0, dtype=torch.int32)
-    return SimpleNamespace(
-        _exits=none if exits is None else exits, _flags=none, _flag_values=none, _program=program, device="cpu",
-        _engine=SimpleNamespace(begin=torch.zeros(1, dtype=torch.int32)),
+    copies: Any = SimpleNamespace(
+        exits=none if exits is None else exits, flags=none, flag_values=none, releases_as_meant=True,
+        engine=SimpleNamespace(begin=torch.zeros(1, dtype=torch.int32)),
     )  # fmt: skip
+    handshake = Handshake(artifact, copies, torch.device("cpu"))
+    return handshake.block, handshake.none
 
 
 def lag_of(slots: int, *, entry: bool = True) -> int:
     """The launches that the end of a launch waits for, as a rank's kernels are told."""
-    program = SimpleNamespace(needs_entry=entry, lag=slots)
-    on, off = GpuKernel._edges(rank_of(program))  # type: ignore[arg-type]
+    on, off = told(replace(artifacts.EMPTY, lag=slots, kernels=(artifacts.kernel("k", needs_entry=entry),)))
     assert on[0] == 1 and off.tolist() == [0] * len(on)
     return int(on[2])
 
@@ -273,10 +276,10 @@ def test_what_is_counted_has_nothing_to_wait_for_at_its_end(case: Any) -> None:
     """Kernels are generated so where the runtime, which reckons by itself, would not wait either."""
     program = gpu_of(case)
     if program.counted:
-        on, _ = GpuKernel._edges(rank_of(program, torch.tensor(recorded(program, 0).exits)))  # type: ignore[arg-type]
+        on, _ = told(program, torch.tensor(recorded(program, 0).exits))
         assert program.protocol.in_kernels and on[LAG] == on[EXITS] == 0
     else:
-        assert len(program.kernels) > 1 or program.keeps
+        assert len(program.kernels) > 1 or program.copies_outputs
 
 
 def test_the_library_has_launches_that_are_counted() -> None:

@@ -7,6 +7,7 @@ import ctypes
 import re
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +17,14 @@ import triton
 import triton.language as tl
 from triton.runtime.errors import OutOfResources
 
+from tests import artifacts
+from tilelink.artifact import Descriptor, FirstProgram, HandshakePointer, NumPrograms, Rank, TensorPointer
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda import driver, functions
 from tilelink.runtime.cuda.compile_offline import compile_source
-from tilelink.runtime.cuda.functions import Boundary, Function, described
-from tilelink.runtime.cuda.launch import MAP_BYTES, InPlace, TensorMap, Unknown
-from tilelink.runtime.cuda.spec import Argument, GpuKernel
+from tilelink.runtime.cuda.functions import Function, HelperKernel, described
+from tilelink.runtime.cuda.launch import MAP_BYTES, PreparedLaunch, TensorMap, UnsupportedLaunch
+from tilelink.runtime.dtypes import TORCH_DTYPES
 
 HANDLE, STREAM, WARPS, SHARED, PROGRAMS = 4711, 7, 8, 12345, 132
 BOX = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [64, 32], "fp4_padded": False}
@@ -102,7 +105,7 @@ def compiled_as(signature: Mapping[str, Any] = SIGNATURE, box: Mapping[str, Any]
 def given() -> tuple[list[Any], torch.Tensor, torch.Tensor, torch.Tensor]:
     """The arguments of a kernel with SIGNATURE, and the tensors of a, d and b."""
     a, d, b = torch.zeros(4), torch.zeros(3, 64, 96, dtype=torch.bfloat16), torch.zeros(4)
-    return [a, described(d, Argument(kind="descriptor", name="d", block=(64, 32))), -5, 3, 2**40 + 1, b], a, d, b
+    return [a, described(d, Descriptor(tensor="d", box=(64, 32))), -5, 3, 2**40 + 1, b], a, d, b
 
 
 def bytes_of(*values: tuple[str, int]) -> list[bytes]:
@@ -114,7 +117,7 @@ def bytes_of(*values: tuple[str, int]) -> list[bytes]:
 
 def test_parameters_are_where_the_driver_reads_them() -> None:
     library, (arguments, a, d, b) = Library(SIZES), given()
-    kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
+    kernel = PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     assert kernel(STREAM) == 0
     (one,) = library.launches
     assert one.before == [HANDLE, PROGRAMS, 1, 1, 32 * WARPS, 1, 1, SHARED]
@@ -137,7 +140,7 @@ def test_a_descriptor_is_encoded_innermost_dimension_first(said: int, asked: int
 
 def test_pointing_changes_one_parameter() -> None:
     library, (arguments, _, d, _) = Library(SIZES), given()
-    kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
+    kernel = PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     kernel(STREAM)
     kernel.point(0, 4096)
     kernel(STREAM)
@@ -151,7 +154,7 @@ def test_pointing_changes_one_parameter() -> None:
 
 def test_a_descriptor_is_encoded_again_only_for_another_address() -> None:
     library, (arguments, _, d, _) = Library(SIZES), given()
-    kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
+    kernel = PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     kernel(STREAM)
     for address in (d.data_ptr(), 1024, 1024, d.data_ptr()):
         kernel.point(1, address)
@@ -178,7 +181,7 @@ def test_triton_compiles_kernels_with_these_parameters() -> None:
     assert sizes == SIZES
     described = SimpleNamespace(src=kernel.src, metadata=kernel.metadata, function=HANDLE)
     library, (arguments, *_) = Library(sizes), given()
-    InPlace(library, described, PROGRAMS, arguments)(STREAM)
+    PreparedLaunch(library, described, PROGRAMS, arguments)(STREAM)
     assert library.launches[0].before[4:] == [32 * 4, 1, 1, kernel.metadata.shared]
     assert library.encoded[0][1] == 9, "bfloat16"
 
@@ -201,34 +204,34 @@ OTHER_SIZES = {"one more": [*SIZES, 8], "one less": SIZES[:-1], "others": [4, *S
 
 @pytest.mark.parametrize("case", ELSE)
 def test_other_kernels_are_unknown(case: str, library: Library) -> None:
-    with pytest.raises(Unknown):
-        InPlace(library, compiled_as(**ELSE[case]), PROGRAMS, given()[0])
-    assert functions._in_place(compiled_as(**ELSE[case]), PROGRAMS, given()[0]) is None
+    with pytest.raises(UnsupportedLaunch):
+        PreparedLaunch(library, compiled_as(**ELSE[case]), PROGRAMS, given()[0])
+    assert functions._prepared(compiled_as(**ELSE[case]), PROGRAMS, given()[0]) is None
 
 
 @pytest.mark.parametrize("case", OTHER_SIZES)
 def test_parameters_that_the_driver_does_not_confirm_are_unknown(case: str) -> None:
-    with pytest.raises(Unknown):
-        InPlace(Library(OTHER_SIZES[case]), compiled_as(), PROGRAMS, given()[0])
+    with pytest.raises(UnsupportedLaunch):
+        PreparedLaunch(Library(OTHER_SIZES[case]), compiled_as(), PROGRAMS, given()[0])
 
 
 @pytest.mark.parametrize("said", [{"padding": "nan"}, {"round_f32_to_tf32": True}], ids=str)
 def test_descriptors_that_change_what_they_load_are_unknown(said: dict[str, Any]) -> None:
     like = {"base": torch.zeros(4), "shape": [64, 96], "strides": [96, 1], "padding": "zero", **said}
-    with pytest.raises(Unknown):
+    with pytest.raises(UnsupportedLaunch):
         TensorMap(Library(SIZES), SimpleNamespace(**like), BOX)
 
 
 def test_a_tensor_that_the_driver_cannot_describe_is_unknown() -> None:
     library, (arguments, *_) = Library(SIZES), given()
     library.refuses = 1
-    with pytest.raises(Unknown, match="error 1"):
-        InPlace(library, compiled_as(), PROGRAMS, arguments)
+    with pytest.raises(UnsupportedLaunch, match="error 1"):
+        PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     library.refuses = 0
-    kernel = InPlace(library, compiled_as(), PROGRAMS, arguments)
+    kernel = PreparedLaunch(library, compiled_as(), PROGRAMS, arguments)
     library.refuses = 1
     kernel.point(1, arguments[1].base.data_ptr())
-    with pytest.raises(Unknown, match="error 1"):
+    with pytest.raises(UnsupportedLaunch, match="error 1"):
         kernel.point(1, 1025)
 
 
@@ -263,7 +266,10 @@ class Source:
         return self.compiled
 
 
-KINDS = {"a": "tensor", "d": "descriptor", "n": "rank", "N": "first_program", "m": "num_programs", "b": "edge"}
+PARAMETERS = (
+    TensorPointer(tensor="a"), Descriptor(tensor="d", box=(64, 32)), Rank(), FirstProgram(), NumPrograms(),
+    HandshakePointer(),
+)  # fmt: skip
 EDGE = torch.zeros(4)
 
 
@@ -284,18 +290,12 @@ def function_with(compiled: Compiled) -> tuple[Function, dict[str, torch.Tensor]
     """A function, the tensors that callers pass it (a and d) and the one that is always the same (b)."""
     _, a, d, _ = given()
     tensors = {"a": a, "d": d}
-    layout: Any = SimpleNamespace(
-        tensor=lambda name: SimpleNamespace(shape=tensors[name].shape, torch_dtype=tensors[name].dtype)
-    )
-    args = tuple(
-        Argument(kind=kind, name=name, block=(64, 32) if kind == "descriptor" else ()) for name, kind in KINDS.items()
-    )
-    kernel = GpuKernel(
-        name="k", stream="main", position=0, programs=PROGRAMS, copy_engine=False, warps=WARPS, stages=3,
-        needs_entry=False, args=args,
-    )  # fmt: skip
-    fixed = {"rank": -5, "edge": EDGE}
-    return Function(kernel, Source(compiled), fixed, lambda one: None, layout), tensors, EDGE
+    names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+    specs = [artifacts.tensor(name, shape=tuple(t.shape), dtype=names[t.dtype]) for name, t in tensors.items()]
+    kernel = artifacts.kernel("k", programs=PROGRAMS, num_warps=WARPS, num_stages=3, parameters=PARAMETERS)
+    fixed = {Rank(): -5, FirstProgram(): 0, NumPrograms(): PROGRAMS, HandshakePointer(): EDGE}
+    artifact = replace(artifacts.EMPTY, tensors=tuple(specs))
+    return Function(kernel, Source(compiled), lambda _, one: fixed.get(one), artifact), tensors, EDGE
 
 
 def test_a_function_points_at_what_its_caller_passes(library: Library) -> None:
@@ -311,8 +311,8 @@ def test_a_function_points_at_what_its_caller_passes(library: Library) -> None:
 def test_no_launcher_of_tritons_is_made_where_none_is_used(library: Library) -> None:
     function, tensors, _ = function_with(Compiled(compiled_as()))
     function(STREAM, tensors)
-    function(STREAM, tensors, {"edge": torch.zeros(4)})
-    Boundary(Source(Compiled(compiled_as())), tuple(given()[0]), {})(STREAM)
+    function(STREAM, tensors, {HandshakePointer: torch.zeros(4)})
+    HelperKernel(Source(Compiled(compiled_as())), tuple(given()[0]), {})(STREAM)
     assert len(library.launches) == 3 and library.made == []
     assert functions.driver.active.launcher_cls == library.launcher
 
@@ -322,7 +322,7 @@ def test_triton_launches_the_rest(library: Library) -> None:
     function, tensors, edge = function_with(compiled)
     assert library.made == []
     other = torch.zeros(4)
-    for instead in (None, {"edge": other}, None):
+    for instead in (None, {HandshakePointer: other}, None):
         function(STREAM, tensors, instead)
     assert library.launches == [] and len(library.made) == 1
     for last, (*before, a, d, n, first, m, b) in zip((edge, other, edge), compiled.runs, strict=True):
@@ -337,13 +337,13 @@ def test_other_tensors_for_a_kind_change_that_parameter_of_one_launch(library: L
     more = {"a": torch.zeros(4), "d": torch.zeros(3, 64, 96, dtype=torch.bfloat16)}
     launches = [(tensors, edge), (tensors, other), (more, other), (more, third), (more, edge)]
     for passed, last in launches:
-        function(STREAM, passed, None if last is edge else {"edge": last})
+        function(STREAM, passed, None if last is edge else {HandshakePointer: last})
     for one, (passed, last) in zip(library.launches, launches, strict=True):
         assert [one.values[0], one.values[8]] == bytes_of(("Q", passed["a"].data_ptr()), ("Q", last.data_ptr()))
         assert one.values[1] == struct.pack("<Q", passed["d"].data_ptr()) * (MAP_BYTES // 8)
     encoded = len(library.encoded)
     for passed, last in ((more, other), (more, third), (more, other)):
-        function(STREAM, passed, {"edge": last})
+        function(STREAM, passed, {HandshakePointer: last})
     assert len(library.encoded) == encoded, "parameters are kept"
 
 
@@ -358,7 +358,7 @@ def test_triton_launches_what_the_driver_cannot_describe_and_all_after_it(
     function(STREAM, other)
     library.refuses = 0
     function(STREAM, tensors)
-    function(STREAM, tensors, {"edge": b})
+    function(STREAM, tensors, {HandshakePointer: b})
     assert len(library.launches) == 1
     for passed, (*before, a, d, n, first, m, last) in zip((other, tensors, tensors), compiled.runs, strict=True):
         assert before == [PROGRAMS, 1, 1, STREAM, HANDLE, "packed", None, None, None]
@@ -370,7 +370,7 @@ def test_triton_launches_what_the_driver_cannot_describe_and_all_after_it(
 
 def test_profilers_see_every_launch(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functions, "_hooked", lambda: True)
-    assert functions._in_place(compiled_as(), PROGRAMS, given()[0]) is None
+    assert functions._prepared(compiled_as(), PROGRAMS, given()[0]) is None
 
 
 def test_a_launch_that_fails_is_reported(library: Library) -> None:
@@ -394,7 +394,7 @@ def test_a_thread_without_a_context_gets_one(library: Library) -> None:
 
 def test_a_kernel_that_does_not_fit_is_refused(library: Library) -> None:
     too_much = Compiled(compiled_as(), fails=OutOfResources(240000, 232448, "shared memory"))
-    for make in (lambda: function_with(too_much), lambda: Boundary(Source(too_much), tuple(given()[0]), {})):
+    for make in (lambda: function_with(too_much), lambda: HelperKernel(Source(too_much), tuple(given()[0]), {})):
         with pytest.raises(BindingError, match=r"kernel k does not fit the GPU.*240000") as caught:
             make()
         assert "smaller tiles" in str(caught.value.hint)
@@ -403,7 +403,7 @@ def test_a_kernel_that_does_not_fit_is_refused(library: Library) -> None:
 
 def test_a_boundary_kernel_has_its_arguments_for_ever(library: Library) -> None:
     compiled, (arguments, a, _, b) = Compiled(compiled_as()), given()
-    boundary = Boundary(Source(compiled), tuple(arguments[:4]), {"m": 9, "b": b})
+    boundary = HelperKernel(Source(compiled), tuple(arguments[:4]), {"m": 9, "b": b})
     for _ in range(2):
         boundary(STREAM)
     assert [one.before[1] for one in library.launches] == [1, 1] and compiled.runs == []

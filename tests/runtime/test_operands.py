@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
+from tilelink.artifact import TensorSpec
 from tilelink.errors import BindingError
 from tilelink.runtime.cuda.operands import Operands, check_apart
-from tilelink.runtime.job import TensorLayout
 
 CPU = torch.device("cpu")
 
 
 def operands(space: str = "in") -> Operands:
-    common: dict[str, Any] = {"number": 0, "space": space, "symmetric": False, "slots": 1}
-    x = TensorLayout(name="x", shape=(3, 4), dtype="bf16", **common)
-    w = TensorLayout(name="w", shape=(8,), dtype="f32", **common)
+    common: dict[str, Any] = {"number": 0, "space": space, "symmetric": False, "buffers": 1}
+    x = TensorSpec(name="x", shape=(3, 4), dtype="bf16", **common)
+    w = TensorSpec(name="w", shape=(8,), dtype="f32", **common)
     return Operands([x, w], CPU)
 
 

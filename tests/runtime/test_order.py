@@ -14,38 +14,38 @@ from typing import Any
 import pytest
 import torch
 
+from tests import artifacts
 from tests.compiler.library import cases, dims, name
 from tilelink import compiler
-from tilelink.compiler.cpu import layout
-from tilelink.compiler.cuda import gpu_program
-from tilelink.protocol import LaunchProtocol
+from tilelink.artifact import Artifact, HandshakePointer, KernelSpec, LaunchProtocol, SignalsPointer, SignalTablePointer
+from tilelink.compiler.cuda import gpu_artifact
 from tilelink.runtime.cuda.copy_stream import CopyEngine, behind, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.runtime.cuda.launch_driver import LaunchDriver
 from tilelink.runtime.cuda.offline import recorded
-from tilelink.runtime.cuda.order import between_kernels, kernels_in_order
-from tilelink.runtime.cuda.record_copies import Flag, Gate
-from tilelink.runtime.cuda.spec import GpuKernel as Spec
-from tilelink.runtime.cuda.spec import GpuProgram
+from tilelink.runtime.cuda.order import between_kernels
+from tilelink.runtime.cuda.record_copies import StreamWait, StreamWrite
+from tilelink.runtime.order import kernels_in_order
 
 RANKS = 3
 
 
 class Rank:
-    def __init__(self, program: GpuProgram, number: int, queue: list[Any]) -> None:
+    def __init__(self, program: Artifact, number: int, queue: list[Any]) -> None:
         self.program, self.number, self.queue = program, number, queue
-        self.begun: list[Spec] = []
+        self.begun: list[KernelSpec] = []
         self.flags: Counter[int] = Counter()
 
     def notified(self, channel: int, everybody: list[Rank]) -> bool:
         """Whether nothing holds up the notifies of a counter: peers are alike, and so are their kernels."""
-        grid = self.program.layout.grid(channel)
-        by_kernels = [k for k in self.program.kernels if not k.copy_engine and (grid.tensor, grid.kind) in k.notifies]
+        grid = self.program.grid(channel)
+        by_kernels = [k for k in self.program.kernels if grid.signal in k.notifies]
         if by_kernels:
             return all(k in rank.begun for k in by_kernels for rank in everybody)
         return self.flags[channel] >= grid.thresholds[self.number].reshape(-1)[(channel - grid.base) % grid.count]
 
-    def ended(self, kernel: Spec, everybody: list[Rank]) -> bool:
-        grids = [g for g in self.program.layout.grids if (g.tensor, g.kind) in kernel.awaits]
+    def ended(self, kernel: KernelSpec, everybody: list[Rank]) -> bool:
+        grids = [g for g in self.program.grids if g.signal in kernel.awaits]
         channels = [g.base + at for g in grids for at in range(g.count)]  # of the first launch, in the first buffer
         return kernel in self.begun and all(self.notified(channel, everybody) for channel in channels)
 
@@ -54,15 +54,15 @@ class Rank:
         if not self.queue:
             return False
         match self.queue[0]:
-            case Spec() as kernel:
+            case KernelSpec() as kernel:
                 before = [k for k in self.begun if k.stream == kernel.stream]
                 if not all(self.ended(k, everybody) for k in before):
                     return False
                 self.begun.append(kernel)
-            case Gate(channel=channel):
+            case StreamWait(channel=channel):
                 if not self.notified(channel, everybody):
                     return False
-            case Flag(rank=peer, channel=channel):
+            case StreamWrite(rank=peer, channel=channel):
                 everybody[peer].flags[channel] += 1
             case _:
                 pass
@@ -70,7 +70,7 @@ class Rank:
         return True
 
 
-def stuck(program: GpuProgram, issued: list[list[Any]]) -> list[Any]:
+def stuck(program: Artifact, issued: list[list[Any]]) -> list[Any]:
     """What heads the queues at the end, where ranks issue these operations and kernels."""
     ranks = [Rank(program, number, list(queue)) for number, queue in enumerate(issued)]
     while any([rank.step(ranks) for rank in ranks]):
@@ -79,17 +79,17 @@ def stuck(program: GpuProgram, issued: list[list[Any]]) -> list[Any]:
     return [rank.queue[0] for rank in ranks if rank.queue]
 
 
-def order_of(program: GpuProgram, rank: int) -> list[Any]:
+def order_of(program: Artifact, rank: int) -> list[Any]:
     found = recorded(program, rank)
     kernels = kernels_in_order(program.kernels)
     first, *parts = found.late[0]
     return [*found.early[0], *first, *(one for k, part in zip(kernels, parts, strict=True) for one in (k, *part))]
 
 
-def gpu_of(case: Any) -> GpuProgram:
+def gpu_of(case: Any) -> Artifact:
     program, schedule = case
     plan = compiler.plan(program, schedule, ranks=RANKS, dims=dims(program, RANKS), dtype="bf16", target="sm_90")
-    return gpu_program(plan, layout(plan))
+    return gpu_artifact(plan)
 
 
 QUEUED = [case for case in cases() if "copy_engine" in str(case[1]) or " sm(" in str(case[1])]
@@ -116,7 +116,7 @@ def test_copies_that_a_kernel_lets_begin_may_share_its_queue() -> None:
     assert tried > 10, "of the library's schedules"
 
 
-def case_of(wanted: str) -> GpuProgram:
+def case_of(wanted: str) -> Artifact:
     return gpu_of(next(case for case in cases() if name(case) == wanted))
 
 
@@ -124,8 +124,8 @@ def case_of(wanted: str) -> GpuProgram:
 def test_waits_of_a_copy_engine_before_the_kernels_hold_them_up(wanted: str) -> None:
     program = case_of(wanted)
     issued = [order_of(program, rank) for rank in range(RANKS)]
-    first = [sorted(queue, key=lambda one: isinstance(one, Spec)) for queue in issued]
-    assert all(isinstance(head, Gate) for head in stuck(program, first))
+    first = [sorted(queue, key=lambda one: isinstance(one, KernelSpec)) for queue in issued]
+    assert all(isinstance(head, StreamWait) for head in stuck(program, first))
 
 
 def test_copies_that_wait_for_nothing_come_before_the_kernels() -> None:
@@ -144,12 +144,9 @@ def test_kernels_that_notify_come_before_those_that_wait() -> None:
 
 
 def test_kernels_that_wait_for_one_another_keep_the_order_of_their_streams() -> None:
-    def kernel(name: str, stream: str, position: int, awaits: str, notifies: str) -> Spec:
-        return Spec(
-            name=name, stream=stream, position=position, programs=1, copy_engine=False, warps=4, stages=2,
-            needs_entry=False, awaits=frozenset((t, "tile") for t in awaits),
-            notifies=frozenset((t, "tile") for t in notifies),
-        )  # fmt: skip
+    def kernel(name: str, stream: str, position: int, awaits: str, notifies: str) -> KernelSpec:
+        awaited, sent = (frozenset((tensor, "tile") for tensor in tensors) for tensors in (awaits, notifies))
+        return artifacts.kernel(name, stream=stream, position=position, awaits=awaited, notifies=sent)
 
     kernels = [kernel("a", "main", 0, "y", "x"), kernel("c", "main", 1, "", ""), kernel("b", "side", 0, "x", "y")]
     assert [k.name for k in kernels_in_order(kernels)] == ["b", "a", "c"]
@@ -161,8 +158,8 @@ def test_one_wait_holds_back_what_comes_after_it() -> None:
     program = case_of("gemm_rs_own_last-h200")
     kernels = kernels_in_order(program.kernels)
     operations = [o for part in recorded(program, 0).late[0] for o in part]
-    before, behind = between_kernels(operations[1:] + operations[:1], kernels, program.layout)
-    assert before == operations[1 : len(before) + 1] and isinstance(behind[0], Gate)
+    before, behind = between_kernels(operations[1:] + operations[:1], kernels, program)
+    assert before == operations[1 : len(before) + 1] and isinstance(behind[0], StreamWait)
     assert [*before, *behind] == operations[1:] + operations[:1]
 
 
@@ -195,26 +192,26 @@ def test_a_launch_issues_what_the_order_says() -> None:
     engine.ready = lambda *given: CopyEngine.ready(engine, *given)
     engine.issue = lambda *given: CopyEngine.issue(engine, *given)
     rank: Any = SimpleNamespace(
-        _program=SimpleNamespace(needs_entry=False), _elsewhere=lambda: False, _meets=False, _engine=engine, _slot=0,
-        _kept=[], _end_launch=lambda stream, callers: done.append(f"close {stream}"), _await_outputs=note("await"),
+        _needs_entry=False, _in_kernels=False, _engine=engine, slot=0, _copies_outputs=False,
+        end_launch=lambda stream, callers: done.append(f"close {stream}"), _await_outputs=note("await"),
         _sides=SimpleNamespace(fork=note("fork"), join=note("join")),
         _functions=[(None, function("a")), (side, function("b"))],
     )  # fmt: skip
-    GpuKernel._issue(rank, {}, 1, captured=False, callers=False)  # type: ignore[arg-type]
+    LaunchDriver.issue(rank, {}, 1, captured=False, callers=False)
     expected = [
         "fork 1", "graph 0 on 3", "graph 2 on 3", "copies 100 on 3", "a on 1", "b on 2", "copies 102 on 3", "join 1",
         "await 1", "close 1",
     ]  # fmt: skip
     assert done == expected
     done.clear()
-    GpuKernel._issue(rank, {}, 1, captured=True, callers=False)  # type: ignore[arg-type]
+    LaunchDriver.issue(rank, {}, 1, captured=True, callers=False)
     assert done == [one + ", captured" * one.startswith("copies") for one in expected]
 
 
 def test_waits_that_peers_end_stay_behind_those_that_kernels_end() -> None:
-    layout: Any = SimpleNamespace(grid=lambda channel: SimpleNamespace(tensor="abc"[channel], kind="tile"))
+    layout: Any = SimpleNamespace(grid=lambda channel: SimpleNamespace(signal=("abc"[channel], "tile")))
     kernels: Any = [SimpleNamespace(notifies={(tensor, "tile")}) for tensor in "ab"]
-    a, b, c = (Gate(channel=channel, threshold=1) for channel in range(3))
+    a, b, c = (StreamWait(channel=channel, threshold=1) for channel in range(3))
     assert between_kernels([c, a, c, b, a, c], kernels, layout) == [[c], [a, c], [b, a, c]]
     assert between_kernels([b, a], [], layout) == [[b, a]]
 
@@ -263,20 +260,26 @@ def test_waits_for_a_peers_copy_engine_come_behind_the_kernels_that_it_waits_for
     module = compiler.parse(RELAY, "relay.tl")
     sizes, schedule = {"M": 64, "N": 256}, module.schedules[0]
     plan = compiler.plan(module.program(), schedule, ranks=2, dims=sizes, dtype="bf16", target="sm_90")
-    program = gpu_program(plan, layout(plan))
-    assert not program.branches, "rank 1's copy engine waits for what rank 0's tells"
+    program = gpu_artifact(plan)
+    assert not program.free_waits, "rank 1's copy engine waits for what rank 0's tells"
     issued = [order_of(program, rank) for rank in range(2)]
     assert stuck(program, issued) == []
-    assert [getattr(one, "name", type(one).__name__) for one in issued[1]] == ["work", "Gate", "Copy", "Flag", "take"]
+    assert [getattr(one, "name", type(one).__name__) for one in issued[1]] == [
+        "work",
+        "StreamWait",
+        "Copy",
+        "StreamWrite",
+        "take",
+    ]
 
 
-def waits_first(program: GpuProgram, rank: int) -> list[Any]:
+def waits_first(program: Artifact, rank: int) -> list[Any]:
     """What a rank issues, with all waits of each part of the copy engine's queue in front of that part."""
     found: list[Any] = []
     part: list[Any] = []
     for one in [*order_of(program, rank), None]:
-        if one is None or isinstance(one, Spec):
-            found += sorted(part, key=lambda operation: not isinstance(operation, Gate))
+        if one is None or isinstance(one, KernelSpec):
+            found += sorted(part, key=lambda operation: not isinstance(operation, StreamWait))
             found, part = [*found, *([one] if one else [])], []
         else:
             part.append(one)
@@ -288,8 +291,8 @@ def test_queues_whose_waits_may_come_first_are_told_from_others(case: Any) -> No
     """A graph may put its branches into the one queue in any order."""
     program = gpu_of(case)
     left = stuck(program, [waits_first(program, rank) for rank in range(RANKS)])
-    assert program.branches == (not left)
-    assert program.branches != name(case).startswith("all_gather_ring"), "no other needs its queue as it is"
+    assert program.free_waits == (not left)
+    assert program.free_waits != name(case).startswith("all_gather_ring"), "no other needs its queue as it is"
 
 
 def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,12 +303,12 @@ def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest
         return {}
 
     engine = SimpleNamespace(early=["early 0", "early 1"], late=[["late 0"], ["late 1", "behind 1"]])
-    given = SimpleNamespace(checked=nothing)
+    arguments = SimpleNamespace(given=SimpleNamespace(checked=nothing), allocate=nothing, outputs=[])
+    driver = SimpleNamespace(last=stream, current=lambda: stream, slot=1, cycle=2)
     tracer = SimpleNamespace(begin=nothing, drain=lambda queues: drained.append([*queues]))
     rank: Any = SimpleNamespace(
-        _watch=None, _tracer=tracer, _outputs=[], _last=stream, _current=lambda: stream, _given=given,
-        _allocate=nothing, _engine=engine, _slot=1,
-        _program=SimpleNamespace(cycle=2), _elsewhere=lambda: False, _launch=nothing,
+        _debug_block=None, _tracer=tracer, _arguments=arguments, _driver=driver, _copies=SimpleNamespace(engine=engine),
+        _elsewhere=lambda: False, _launch=nothing,
     )  # fmt: skip
     rank._end_eager = lambda stream: GpuKernel._end_eager(rank, stream)
     for _ in range(2):
@@ -321,11 +324,15 @@ def test_a_preset_launch_has_the_kernels_of_the_main_stream_alone(monkeypatch: p
         return lambda stream, tensors, instead: done.append((name, stream, instead))
 
     functions = [(None, function("a")), (side, function("b")), (None, function("c"))]
-    rank: Any = SimpleNamespace(
-        _outputs=[], _elsewhere=lambda: False,
-        _allocate=lambda _: {}, device="cuda:0", _given=SimpleNamespace(checked=lambda _: {}),
-        _preset_pads=lambda: ("pad", "table"), _no_edge="edge", _functions=functions,
+    memory, none = SimpleNamespace(pad=torch.zeros(3), signal_table=torch.zeros(2, dtype=torch.int64)), torch.zeros(1)
+    driver: Any = SimpleNamespace(
+        _functions=functions, _memory=memory, _preset=None, _apart={HandshakePointer: none}
     )  # fmt: skip
+    driver.preset = lambda tensors, stream: LaunchDriver.preset(driver, tensors, stream)
+    arguments = SimpleNamespace(given=SimpleNamespace(checked=lambda _: {}), allocate=lambda _: {}, outputs=[])
+    rank: Any = SimpleNamespace(_elsewhere=lambda: False, device="cuda:0", _arguments=arguments, _driver=driver)
     assert GpuKernel.preset(rank, {}) == {}
-    instead = {"signals": "pad", "signal_table": "table", "edge": "edge"}
-    assert done == [("a", 1, instead), ("c", 1, instead)]
+    ((first, one, instead), (second, other, again)) = done
+    assert (first, second, one, other) == ("a", "c", 1, 1) and instead is again
+    pad, table = instead[SignalsPointer], instead[SignalTablePointer]
+    assert pad.tolist() == [2**30] * 3 and table.tolist() == [pad.data_ptr()] * 2 and instead[HandshakePointer] is none

@@ -15,7 +15,7 @@ from tilelink.errors import RankError
 from tilelink.runtime.cuda import driver, queue
 from tilelink.runtime.cuda.graph_branches import Branches
 from tilelink.runtime.cuda.queue import Queue
-from tilelink.runtime.cuda.record_copies import Box, Copy, Flag, Gate
+from tilelink.runtime.cuda.record_copies import Box, Copy, StreamWait, StreamWrite
 from tilelink.runtime.cuda.side_streams import Sides, new_stream
 
 CALLER, SIDES = 7, (20, 30)
@@ -110,7 +110,7 @@ def test_a_thread_without_a_context_gets_one(library: Library) -> None:
 def test_a_copy_engine_too(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "library", lambda: library)
     monkeypatch.setattr(queue, "driver", lambda: driver.Driver(library))
-    flag = Flag(number=0, rank=1, channel=3, step=1, count=1, slots=1)
+    flag = StreamWrite(number=0, rank=1, channel=3, step=1, count=1, buffers=1)
     copies = Queue([flag], lambda *_: None, [1000, 2000], 0, 64)
     library.statuses = [201]
     copies.issue(SIDES[0], {})
@@ -132,8 +132,8 @@ def queue_of(library: Library, monkeypatch: pytest.MonkeyPatch, kinds: str) -> Q
     monkeypatch.setattr(queue, "driver", lambda: driver.Driver(library))
     box = Box(tensor="x", rank=0, offsets=(0,), width=64)
     made = {
-        "g": Gate(channel=0, threshold=1), "c": Copy(target=box, source=box),
-        "f": Flag(number=0, rank=1, channel=3, step=1, count=1, slots=1),
+        "g": StreamWait(channel=0, threshold=1), "c": Copy(target=box, source=box),
+        "f": StreamWrite(number=0, rank=1, channel=3, step=1, count=1, buffers=1),
     }  # fmt: skip
     branches = Branches(library, WAITS)
     return Queue([made[kind] for kind in kinds], lambda *_: 0, [0, 0], 0, 0, branches=branches)

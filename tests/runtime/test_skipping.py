@@ -8,23 +8,22 @@ came. Programs of which signals alone keep ranks together (`reuse_wait off`) are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
+from tests import artifacts
 from tests.runtime.test_handshake import Node, Thread
 from tilelink import compiler
-from tilelink.compiler.cpu import layout
-from tilelink.compiler.cuda import gpu_program
+from tilelink.artifact import Artifact, LaunchProtocol
+from tilelink.compiler.cuda import gpu_artifact
 from tilelink.frontend.parser import parse_text
-from tilelink.protocol import LaunchProtocol
 from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.runtime.cuda.offline import EMPTY, boundary_options, recorded
-from tilelink.runtime.cuda.spec import GpuProgram
+from tilelink.runtime.cuda.launch_driver import LaunchDriver
+from tilelink.runtime.cuda.offline import EMPTY, helper_options, recorded
 
 LAUNCHES = 8
 
@@ -101,7 +100,7 @@ class Pushing(Node):
                 self.wrong.append(f"rank {rank} read launch {seen} of rank {peer} in launch {epoch}")
 
     def skip(self, rank: int, first: int, skipped: int, done: int) -> Thread:
-        """`done` launches and the skipped ones from `first` on end, as `boundary._advance` says it."""
+        """`done` launches and the skipped ones from `first` on end, as `helper_kernels._advance` says it."""
         for epoch in range(first, first + skipped):
             self.arrived[rank][(epoch - 1) % self.buffers] += self.ranks
         yield None
@@ -115,12 +114,8 @@ class Pushing(Node):
 
 def lag_of_replays(buffers: int, reuse: bool) -> int:
     """LAG of the kernels before and after a captured launch, which are the same."""
-    sizes = SimpleNamespace(ranks=2, entered_base=0, finished_base=2, stages=())
-    program: Any = SimpleNamespace(
-        layout=sizes, cycle=buffers, kernels=(), lag=0, needs_entry=False, reuse_wait=reuse, keeps=False, counted=0,
-        protocol=LaunchProtocol.HELPER_KERNELS,
-    )  # fmt: skip
-    found = boundary_options(program, EMPTY, False)
+    program = replace(artifacts.EMPTY, tensors=(artifacts.tensor("y", buffers=buffers),), reuse_wait=reuse)
+    found = helper_options(program, EMPTY, False)
     assert found.captured is not None and found.closing["LAG"] == 0, "others do not wait"
     (lag,) = {one["LAG"] for one in (found.captured, *found.turns)}
     return lag
@@ -184,21 +179,21 @@ def test_a_launch_copies_outputs_before_it_is_closed(capturing: bool, meets: boo
     done: list[str] = []
     note = {
         name: lambda *_, name=name: done.append(name)
-        for name in ("_stage", "_await_outputs", "_keep", "_close", "_close_captured")
+        for name in ("stage", "keep", "_await_outputs", "_close", "_close_captured")
     }
     engine = SimpleNamespace(names=[], early=[[]], ready=lambda *_: {}, issue=lambda *_: None)
-    rank: Any = SimpleNamespace(
-        _turns=[], _meets=meets, _kept=[SimpleNamespace(name="y")], _slot=0, _engine=engine, _functions=[],
-        _sides=SimpleNamespace(fork=lambda _: None, join=lambda _: done.append("join")), _whole=lambda *_: None,
-        _program=SimpleNamespace(needs_entry=False), _no_edge=None, _own={"y": torch.zeros(1, 4)}, **note,
+    driver: Any = SimpleNamespace(
+        turns=[], _in_kernels=meets, slot=0, _engine=engine, _functions=[], _apart={}, _needs_entry=False,
+        _sides=SimpleNamespace(fork=lambda _: None, join=lambda _: done.append("join")), _copies_outputs=True, **note,
     )  # fmt: skip
-    rank._seen = SimpleNamespace(worth=False)
-    rank._issue = lambda *given, **named: GpuKernel._issue(rank, *given, **named)
-    rank._end_launch = lambda *given: GpuKernel._end_launch(rank, *given)
+    driver.issue = lambda *given: LaunchDriver.issue(driver, *given)
+    driver.end_launch = lambda *given: LaunchDriver.end_launch(driver, *given)
+    arguments = SimpleNamespace(staged=["x"], kept=["y"], make_kept=lambda results: done.append("make"), **note)
+    rank: Any = SimpleNamespace(_arguments=arguments, _driver=driver, _graphs=SimpleNamespace(worth=False))
     GpuKernel._launch(rank, {}, 7, capturing, {})
     itself = meets and not capturing
-    ends = ["_keep"] if itself else ["_await_outputs", "_keep", "_close_captured" if capturing else "_close"]
-    assert done == ["_stage", "join", *ends]
+    ends = ["keep"] if itself else ["_await_outputs", "keep", "_close_captured" if capturing else "_close"]
+    assert done == ["make", "stage", "join", *ends]
 
 
 PUSHED = """program p(M, N):
@@ -220,19 +215,20 @@ def test_kernels_that_peers_write_outputs_of_end_a_launch_only_if_entry_is_waite
 ) -> None:
     program = gpu_of(PUSHED.format(kind=kind, peer=peer))
     expected = LaunchProtocol.IN_KERNEL if meets else LaunchProtocol.HELPER_KERNELS
-    assert program.keeps and program.protocol is expected
-    awaiting = boundary_options(program, recorded(program, 0), False).awaiting
+    assert program.copies_outputs and program.protocol is expected
+    awaiting = helper_options(program, recorded(program, 0), False).awaiting
     assert awaiting is not None and awaiting["EXITS"] == 2
     other = gpu_of(SHARED)
-    assert other.protocol.in_kernels and not other.keeps and boundary_options(other, EMPTY, False).awaiting is None
+    assert other.protocol.in_kernels and not other.copies_outputs
+    assert helper_options(other, EMPTY, False).awaiting is None
 
 
-def gpu_of(text: str) -> GpuProgram:
+def gpu_of(text: str) -> Artifact:
     """The program and schedule of a text on two ranks."""
     module = parse_text(text, "test.tl")
     dims = {"M": 64, "N": 64}
     plan = compiler.plan(module.programs[0], module.schedules[0], ranks=2, dims=dims, dtype="bf16", target="sm_90")
-    return gpu_program(plan, layout(plan))
+    return gpu_artifact(plan)
 
 
 SHARED = """program p(M, N):
@@ -259,4 +255,4 @@ schedule s for p:
 
 @pytest.mark.parametrize(("more", "lag"), [("", 0), ("    reuse_wait off\n", 1)], ids=["reuse wait", "none"])
 def test_a_schedule_says_what_replays_wait_for(more: str, lag: int) -> None:
-    assert boundary_options(gpu_of(SHARED + more), EMPTY, False).turns[0]["LAG"] == lag
+    assert helper_options(gpu_of(SHARED + more), EMPTY, False).turns[0]["LAG"] == lag

@@ -3,7 +3,7 @@
 
 import ctypes
 from dataclasses import replace
-from pathlib import Path
+from itertools import pairwise
 
 import pytest
 
@@ -18,9 +18,8 @@ from tilelink.errors import RankError
 from tilelink.runtime.cuda import clock, queue
 from tilelink.runtime.cuda.clock import Offset, moved, offset, resolution
 from tilelink.runtime.cuda.compile_offline import compile_source
-from tilelink.runtime.cuda.record_copies import Copy, Flag, Gate
-from tilelink.runtime.cuda.spec import GpuKernel, GpuProgram
-from tilelink.runtime.cuda.timeline import aligned, first_tracks, what
+from tilelink.runtime.cuda.record_copies import Copy, StreamWait, StreamWrite
+from tilelink.runtime.cuda.timeline import aligned, what
 
 NOW = 1_790_000_000_000_000_000
 
@@ -99,7 +98,7 @@ def test_every_operation_of_a_queue_is_between_two_events(monkeypatch: pytest.Mo
     assert marks == [(n, n + 1) for n in range(1, len(operations) + 1)]
     at = {arguments[1]: place for place, (call, arguments) in enumerate(between_marks) if call == "record"}
     between = [[c for c, _ in between_marks[at[a] + 1 : at[b]]] for a, b in marks]
-    kinds = {Copy: {"copy", "copy_rows"}, Flag: {"copy"}, Gate: {"wait_and_zero"}}
+    kinds = {Copy: {"copy", "copy_rows"}, StreamWrite: {"copy"}, StreamWait: {"wait_and_zero"}}
     for operation, calls in zip(operations, between, strict=True):
         assert calls and set(calls) <= kinds[type(operation)]
     assert timed.elapsed_ns(7, ctypes.c_void_p(3)) == 2993
@@ -115,21 +114,18 @@ def test_operations_know_whose_they_are() -> None:
     assert {peer for _, peer, _ in copies} == set(range(RANKS))
     pulled = next(o for o in operations if isinstance(o, Copy) and o.target.rank == 2)
     assert what(replace(pulled, source=pulled.target, target=pulled.source), 1, layout) == ("transfer", 2, number)
-    flag = next(o for o in operations if isinstance(o, Flag))
-    gate = next(o for o in operations if isinstance(o, Gate))
+    flag = next(o for o in operations if isinstance(o, StreamWrite))
+    gate = next(o for o in operations if isinstance(o, StreamWait))
     assert what(flag, 1, layout) == ("notify", flag.rank, flag.channel)
     assert what(gate, 1, layout) == ("wait", gate.channel, 0)
 
 
 def test_programs_are_counted_over_all_kernels() -> None:
-    kernels = tuple(
-        GpuKernel(name=name, stream="main", position=n, programs=programs, copy_engine=False, warps=4, stages=2,
-                  needs_entry=False)
-        for n, (name, programs) in enumerate((("a", 3), ("b", 1), ("c", 5)))
-    )  # fmt: skip
-    layout, _ = recorded(TEXT, "rows", 0)
-    program = GpuProgram(source=Path("x"), kernels=kernels, layout=layout, lag=0)
-    assert first_tracks(program) == {"a": 0, "b": 3, "c": 4}
+    artifact, _ = recorded(TEXT, "rows", 0)
+    tracks = [(one.name, one.track, one.programs) for one in artifact.launched]
+    for (_, first, programs), (_, following, _) in pairwise(tracks):
+        assert following == first + programs
+    assert tracks[0][1] == 0 and [name for name, _, _ in tracks] == ["make", "send", "total"]
 
 
 @pytest.mark.parametrize("schedule", ["h200", "slices", "movers"])
@@ -141,13 +137,11 @@ def test_traced_kernels_compile_and_stay_as_they_are(schedule: str) -> None:
     plan = compiler.plan(program, chosen, ranks=4, dims=dims, dtype="bf16", target="sm_90")
     plain, traced = (emit(plan.bound, plan.thresholds, dialect=name) for name in ("triton", "traced"))
     for one, other in zip(plain.kernels, traced.kernels, strict=True):
-        if one.kernel.on_copy_engine:
-            continue
         first, second = (
             compile_source(
                 getattr(store.load(store.save(emitted.text)), one.name),
                 signature(kernel, plan.bound) | {"watch": "*i64"}, {}, "sm_90",
-                num_warps=one.kernel.warps, num_stages=one.kernel.stages,
+                num_warps=one.num_warps, num_stages=one.num_stages,
             )
             for emitted, kernel in ((plain, one), (traced, other))
         )  # fmt: skip

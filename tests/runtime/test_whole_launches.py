@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests import artifacts
 from tests.runtime.test_graphs import Library
-from tilelink.runtime.cuda.graphs import Graphs, Seen
+from tilelink.runtime.cuda.arguments import Arguments
+from tilelink.runtime.cuda.graphs import GraphCache, Graphs
 from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.runtime.cuda.launch_driver import LaunchDriver
 
 CALLER, OWN = 1, 9
 
@@ -21,29 +24,32 @@ class Rank:
 
     def __init__(self, library: Library, *, keeps: bool = False, meets: bool = False, worth: bool = True) -> None:
         self.done: list[str] = []
-        kept = [SimpleNamespace(name="y", symmetric=True, slots=1)] if keeps else []
         note = self.done.append
-        self._own: Any = SimpleNamespace(
-            _meets=meets, _turns=[], _staged=[], _kept=kept, _slot=0, _keyed=["x", "y"],
+        self.driver: Any = SimpleNamespace(
+            _in_kernels=meets, turns=[], slot=0, capturing=OWN, issue=self._issue,
             _close=lambda stream: note(f"close on {stream}"),
             _close_captured=lambda stream: note(f"close of a graph on {stream}"),
-            _seen=Seen(lambda: Graphs(library), worth), _capturing=SimpleNamespace(cuda_stream=OWN),
-            _own={"y": torch.zeros(1, 4)},
-            _keep=lambda tensor, results: note(f"keep {tensor.name}"), _stage=lambda tensors: None,
+        )  # fmt: skip
+        self.driver.end_launch = lambda *given: LaunchDriver.end_launch(self.driver, *given)
+        self.arguments: Any = SimpleNamespace(
+            staged=[], kept=[artifacts.tensor("y", symmetric=True)] if keeps else [], keyed=["x", "y"],
+            _memory=SimpleNamespace(own={"y": torch.zeros(1, 4)}), keep=lambda results, slot: note("keep y"),
+        )  # fmt: skip
+        self.arguments.make_kept = lambda results: Arguments.make_kept(self.arguments, results)
+        self._own: Any = SimpleNamespace(
+            _driver=self.driver, _arguments=self.arguments, _graphs=GraphCache(lambda: Graphs(library), worth)
         )  # fmt: skip
         self._own._whole = lambda *given: GpuKernel._whole(self._own, *given)
-        self._own._end_launch = lambda *given: GpuKernel._end_launch(self._own, *given)
-        self._own._issue = self._issue
 
     def _issue(self, tensors: Any, stream: int, captured: bool, callers: bool) -> None:
         self.done.append(f"all on {stream}" + ", captured" * captured)
-        if not self._own._kept:
-            self._own._end_launch(stream, callers)
+        if not self.arguments.kept:
+            self.driver.end_launch(stream, callers)
 
     def launch(self, *tensors: torch.Tensor, slot: int = 0, capturing: bool = False) -> list[str]:
         """What one launch issues."""
         self.done.clear()
-        self._own._slot, self._own._keyed = slot, ["x", "y"][: len(tensors)]
+        self.driver.slot, self.arguments.keyed = slot, ["x", "y"][: len(tensors)]
         self.results: dict[str, torch.Tensor] = {}
         GpuKernel._launch(self._own, dict(zip("xy", tensors, strict=False)), CALLER, capturing, self.results)
         return list(self.done)
@@ -103,7 +109,7 @@ def test_a_graph_that_the_driver_refuses_is_issued_instead_and_is_the_last(libra
 def test_only_what_a_graph_holds_is_in_its_key(library: Library) -> None:
     """A staged input is copied before."""
     rank, x, y = Rank(library), torch.zeros(1), torch.zeros(1)
-    rank._own._keyed = ["y"]
+    rank.arguments.keyed = ["y"]
     key = {"x": x, "y": y}
     assert [GpuKernel._whole(rank._own, key) for _ in range(2)] == [None, 1001]
     assert GpuKernel._whole(rank._own, {**key, "x": torch.zeros(1)}) == 1001

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tilelink import compiler
+from tilelink.artifact import LaunchProtocol
 from tilelink.planning.plan import make_plan
-from tilelink.protocol import LaunchProtocol
 from tilelink.simulator import simulate
 from tilelink.simulator.machine import load_machine
 

@@ -21,9 +21,8 @@ import torch
 from typer.testing import CliRunner
 
 from tests.odd_files import FOREIGN, ODD, room_for
-from tilelink import compiler, settings
+from tilelink import compiler, generated, settings
 from tilelink.cli import app, gpus, tune
-from tilelink.data import plain
 from tilelink.errors import DeadlineError, OutputError
 from tilelink.target import target
 from tilelink.tuning import measure, prepare
@@ -117,7 +116,7 @@ def test_nothing_in_the_cache_folder_is_unpickled(tmp_path: Path) -> None:
     for suffix in (".json", ".pickle"):
         point().file.with_suffix(suffix).write_bytes(pickle.dumps(Evil(tmp_path / "made")))
     made = program_of(point())
-    assert made.kernels and not (tmp_path / "made").exists()
+    assert made.launched and not (tmp_path / "made").exists()
 
 
 @pytest.mark.usefixtures("cache")
@@ -128,8 +127,8 @@ def test_what_is_kept_comes_back_equal(name: str) -> None:
     prepare._keep(point(name), made)
     again = kept(point(name))
     assert again is not None and (again.source, again.kernels) == (made.source, made.kernels)
-    assert plain(again) == plain(made) and again.fingerprint == made.fingerprint
-    made.source.unlink()
+    assert again.to_json() == made.to_json() and again.fingerprint == made.fingerprint
+    generated.file_of(made.source).unlink()
     assert kept(point(name)) is None
 
 
@@ -141,7 +140,7 @@ def test_what_others_may_have_kept_is_passed_over_with_a_word(kind: str, caplog:
     make, said = FOREIGN[kind]
     make(point().file)
     assert kept(point()) is None and said in caplog.text and str(point().file) in caplog.text
-    assert plain(program_of(point())) == plain(made)
+    assert program_of(point()).to_json() == made.to_json()
 
 
 @pytest.mark.usefixtures("cache")
@@ -151,11 +150,13 @@ def test_what_others_may_have_kept_is_passed_over_with_a_word(kind: str, caplog:
         (("lag",), "1", "lag of .* is '1', not a whole number"),
         (("lag",), True, "lag of .* is True, not a whole number"),
         (("kernels",), 5, "kernels of .* is 5, not a list"),
-        (("kernels", 0), [], r"0 of kernels of .* is \[\], not an object"),
-        (("layout", "tensors", 0, "shape"), [1.5], "is 1.5, not a whole number"),
-        (("kernels", 0, "notifies"), [["y"]], r"is \['y'\], not a list of 2"),
-        (("layout", "grids", 0, "thresholds", "shape"), [7], "not a shape of"),
-        (("layout", "more"), 1, "has a 'more', which is no field of it"),
+        (("copy_programs", 0), [], r"0 of copy_programs of .* is \[\], not an object"),
+        (("tensors", 0, "shape"), [1.5], "is 1.5, not a whole number"),
+        (("copy_programs", 0, "notifies"), [["y"]], r"is \['y'\], not a list of 2"),
+        (("grids", 0, "thresholds", "shape"), [7], "not a shape of"),
+        (("more",), 1, "has a 'more', which is no field of it"),
+        (("copy_programs", 0, "notifies"), [["q", "tile"]], "names the signal .* which there is not"),
+        (("grids", 0, "base"), 10**6, "lie outside of the pad"),
         (("source",), "../../evil.py", None),
     ],
 )
@@ -163,7 +164,8 @@ def test_each_field_of_what_is_kept_is_checked(
     where: tuple[str | int, ...], value: Any, said: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepare._keep(point(), program_of(point()))
-    raw = inner = json.loads(point().file.read_text())
+    raw = json.loads(point().file.read_text())
+    inner = raw["artifact"]
     for step in where[:-1]:
         inner = inner[step]
     inner[where[-1]] = value
@@ -317,10 +319,10 @@ class Kernel:
     alive: ClassVar[weakref.WeakSet["Kernel"]] = weakref.WeakSet()
 
     def __init__(self, program: Any, group: Any, deadline_s: float | None) -> None:
-        self.late = not program.kernels[0].copy_engine
+        self.late = bool(program.kernels)
         self.deadline_s = deadline_s
         self.alive.add(self)
-        self.made.append((program.source.name, deadline_s))
+        self.made.append((program.source, deadline_s))
 
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if self.late:

@@ -4,39 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilelink.artifact import (
+    Boxes,
+    CopyProgram,
+    DebugBlockPointer,
+    Descriptor,
+    IntegersPointer,
+    KernelSpec,
+    Number,
+    Parameter,
+    TensorPointer,
+)
 from tilelink.backend.nodes import Node
 from tilelink.backend.render import Macros
 from tilelink.backend.shapes import power_of_two
 from tilelink.ir.program import ITEM_BYTES
-from tilelink.lowering.bound import Bound, Kernel
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arg:
-    """A parameter of a generated kernel.
-
-    kind: "tensor" (pointer to the own copy, all slots), "peers" (int64 table of the base addresses of a symmetric
-    tensor on all ranks), "signals" (own int32 pad), "signal_table" (int64 addresses of all pads), "thresholds" (int32
-    table of this rank; name is TENSOR_KIND), "epoch" (pointer to the int64 number of the launch), "watch" (debug
-    block or None), "edge" (block of a kernel that begins or ends a launch, see device/handshake.py, or None),
-    "rank", "first_program", "num_programs", "descriptor" (of the own copy of a tensor, all slots, as rows of its last
-    dimension; `block`: rows and columns of its boxes), "boxes" and "peer_boxes" (the same for Gluon, of the own copy
-    and of that of `owner`).
-    """
-
-    kind: str
-    name: str
-    block: tuple[int, ...] = ()
-    owner: int | None = None
-
-    @property
-    def parameter(self) -> str:
-        """Its name in the source."""
-        if self.block:
-            at = "" if self.owner is None else f"_at_{self.owner}"
-            return f"{self.name}_boxes_{'x'.join(map(str, self.block))}{at}"
-        suffix = {"peers": "_peers", "thresholds": "_thresholds"}.get(self.kind, "")
-        return self.name + suffix
+from tilelink.lowering.bound import Bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +38,7 @@ class BufferContext:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchContext:
-    """How a kernel begins and ends its part of a launch (tilelink/protocol.py).
+    """How a kernel begins and ends its part of a launch (tilelink/artifact.py).
 
     track: the number of its first program, counted over all kernels of a rank. counted: the programs of a launch if
     they are counted as they end, else 0. waits: (counter of rank 0, lag) of what peers must have reached before the
@@ -145,18 +128,18 @@ class KernelContext:
     template: str
     launch: LaunchContext
     loops: tuple[LoopContext, ...]
-    args: tuple[Arg, ...] = ()
+    args: tuple[Parameter, ...] = ()
     call_arguments: CallArguments = CallArguments()
     bulk: BulkContext | None = None
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        return tuple(a.parameter for a in self.args)
+        return tuple(a.name for a in self.args)
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """The parameters that differ from rank to rank, in quotes: one binary serves them all."""
-        return tuple(f'"{a.parameter}"' for a in self.args if a.kind in ("rank", "first_program", "num_programs"))
+        return tuple(f'"{a.name}"' for a in self.args if isinstance(a, Number))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,47 +157,28 @@ class ModuleContext:
         return any(kernel.bulk for kernel in self.kernels)
 
 
-FEWEST_WARPS = 4
-"""Gluon gives a kernel that is divided into warps of several kinds at least so many of the first one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmittedKernel:
-    """programs_per_cta: programs of one warp each that share a CTA, in a kernel written in Gluon; else 0."""
-
-    name: str
-    kernel: Kernel
-    args: tuple[Arg, ...]
-    programs_per_cta: int = 0
-
-    @property
-    def warps(self) -> int:
-        """Of a block of threads, as Triton is told; what programs of one warp have comes beside them."""
-        return FEWEST_WARPS if self.programs_per_cta else self.kernel.warps
-
-
 _POINTERS = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "i32": "*i32", "bool": "*i1"}
-_TYPES = {
-    "peers": "*i64", "signals": "*i32", "signal_table": "*i64", "thresholds": "*i32", "epoch": "*i64", "edge": "*i64",
-    "rank": "i32", "first_program": "i32", "num_programs": "i32",
-}  # fmt: skip
 
 
-def signature(emitted: EmittedKernel, bound: Bound) -> dict[str, str]:
-    """The type of every run-time parameter as Triton spells it; "watch", None or a pointer, is not among them."""
-    return {a.parameter: _type(a, bound) for a in emitted.args if a.kind != "watch"}
+def signature(kernel: KernelSpec, bound: Bound) -> dict[str, str]:
+    """The type of every run-time parameter as Triton spells it, but of the debug block: None or a pointer."""
+    return {a.name: _type(a, bound) for a in kernel.parameters if not isinstance(a, DebugBlockPointer)}
 
 
-def _type(arg: Arg, bound: Bound) -> str:
-    if arg.kind in _TYPES:
-        return _TYPES[arg.kind]
-    tensor = bound.tensors[arg.name]
-    pointer = _POINTERS[tensor.dtype]
-    if not arg.block:
-        return pointer
-    # as Gluon's NVMMASharedLayout describes boxes without a swizzle
-    layout = "" if arg.kind == "descriptor" else f",{plain_layout(8 * ITEM_BYTES[tensor.dtype])}"
-    return f"tensordesc<{pointer[1:]}{list(arg.block)}{layout}>"
+def _type(parameter: Parameter, bound: Bound) -> str:
+    match parameter:
+        case Number():
+            return "i32"
+        case IntegersPointer():
+            return f"*{parameter.element}"
+        case TensorPointer(tensor=name):
+            return _POINTERS[bound.tensors[name].dtype]
+        case Descriptor(tensor=name, box=box):
+            return f"tensordesc<{_POINTERS[bound.tensors[name].dtype][1:]}{list(box)}>"
+        case Boxes(tensor=name, box=box):
+            # as Gluon's NVMMASharedLayout describes boxes without a swizzle
+            dtype = bound.tensors[name].dtype
+            return f"tensordesc<{_POINTERS[dtype][1:]}{list(box)},{plain_layout(8 * ITEM_BYTES[dtype])}>"
 
 
 def plain_layout(bits: int) -> str:
@@ -225,7 +189,9 @@ def plain_layout(bits: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Emitted:
-    """A generated module and how its kernels are called."""
+    """A generated module and how its functions are called. dialect: the name of what it is written against."""
 
     text: str
-    kernels: tuple[EmittedKernel, ...]
+    dialect: str
+    kernels: tuple[KernelSpec, ...]
+    copy_programs: tuple[CopyProgram, ...] = ()

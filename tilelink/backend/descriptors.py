@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
+from tilelink.artifact import Descriptor
 from tilelink.backend.addresses import Addresses, Slices
-from tilelink.backend.context import Arg
 from tilelink.backend.nodes import Box
 from tilelink.backend.shapes import strides
 from tilelink.ir.mapping import Span
@@ -31,13 +31,12 @@ ALIGNMENT = 16
 class Descriptors:
     """The descriptors that the stages of one kernel load through."""
 
-    args: dict[tuple[str, int, int], Arg] = field(default_factory=dict[tuple[str, int, int], Arg])
+    args: dict[tuple[str, int, int], Descriptor] = field(default_factory=dict[tuple[str, int, int], Descriptor])
 
     def parameter(self, tensor: str, rows: int, columns: int) -> str:
         """The name of the parameter that holds the descriptor of a tensor with boxes of this size."""
         key = (tensor, rows, columns)
-        arg = self.args.setdefault(key, Arg(kind="descriptor", name=tensor, block=(rows, columns)))
-        return arg.parameter
+        return self.args.setdefault(key, Descriptor(tensor=tensor, box=(rows, columns))).name
 
 
 def box_of(descriptors: Descriptors, addresses: Addresses, read: Read, contracted: int, slices: Slices) -> Box | None:

@@ -19,11 +19,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from tilelink.artifact import (
+    DebugBlockPointer,
+    EpochPointer,
+    FirstProgram,
+    LaunchProtocol,
+    NumPrograms,
+    Parameter,
+    Rank,
+    SignalsPointer,
+    SignalTablePointer,
+)
 from tilelink.backend.context import CallArguments
 from tilelink.backend.render import Macros
 from tilelink.errors import EmitError
 from tilelink.lowering.bound import Bound
-from tilelink.protocol import LaunchProtocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +45,16 @@ class Dialect:
 
     name: str = "triton"
     files: tuple[str, ...] = ("dialects/triton.j2", "boxes.j2", "queue.j2", "statements.j2")
-    arguments: tuple[str, ...] = ("signals", "signal_table", "epoch", "watch", "rank", "first_program", "num_programs")
-    """Kinds of the parameters that every kernel has."""
+    parameters: tuple[Parameter, ...] = (
+        SignalsPointer(),
+        SignalTablePointer(),
+        EpochPointer(),
+        DebugBlockPointer(),
+        Rank(),
+        FirstProgram(),
+        NumPrograms(),
+    )
+    """Those that every kernel has."""
     passes_addresses: bool = True
     """Kernels are passed the addresses of peers' tensors and counters."""
     descriptors: bool = True
@@ -50,7 +68,7 @@ class Dialect:
     waits_together: bool = True
     """A wait for evenly spaced counters may be one `wait_all`."""
     handshakes: bool = True
-    """Kernels may begin and end a launch together with those of peers (tilelink/protocol.py)."""
+    """Kernels may begin and end a launch together with those of peers (tilelink/artifact.py)."""
     copies_by_bulk: bool = True
     """Programs of one warp may copy by the tensor memory accelerator (lowering/clauses/tma_copy.py)."""
 
@@ -108,7 +126,7 @@ class TritonDistributed(Dialect):
 
     name: str = "triton_dist"
     files: tuple[str, ...] = ("dialects/triton_dist.j2", "queue.j2", "statements.j2")
-    arguments: tuple[str, ...] = ("signals", "epoch", "first_program", "num_programs")
+    parameters: tuple[Parameter, ...] = (SignalsPointer(), EpochPointer(), FirstProgram(), NumPrograms())
     passes_addresses: bool = False
     descriptors: bool = False
     flattens: bool = False

@@ -8,12 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilelink.artifact import (
+    HandshakePointer,
+    LaunchProtocol,
+    Parameter,
+    PeersPointer,
+    TensorPointer,
+    ThresholdsPointer,
+)
 from tilelink.backend.addresses import Addresses
 from tilelink.backend.context import (
-    Arg,
     BufferContext,
     Emitted,
-    EmittedKernel,
     KernelContext,
     LaunchContext,
     LoopContext,
@@ -29,6 +35,7 @@ from tilelink.backend.nodes import QueueTileBegin, QueueTileEnd, TileBegin, Tile
 from tilelink.backend.render import environment
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.shapes import strides
+from tilelink.backend.specs import copy_program, kernel_spec
 from tilelink.backend.statements import Statements
 from tilelink.backend.tma_copy import BulkStatements
 from tilelink.backend.values import Values
@@ -43,7 +50,6 @@ from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.launch_protocol import announces_end, announces_entry, ends_launch, waits_for_products
-from tilelink.protocol import LaunchProtocol
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
 
@@ -74,16 +80,13 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
         kernels=tuple(contexts),
     )
     text = environment().get_template("module.py.j2").render(module=module)
-    kernels = tuple(
-        EmittedKernel(
-            name=kernel.name,
-            kernel=kernel,
-            args=one.args,
-            programs_per_cta=one.bulk.programs_per_cta if one.bulk else 0,
-        )
-        for kernel, one in zip(bound.kernels, contexts, strict=True)
+    made = list(zip(bound.kernels, contexts, strict=True))
+    return Emitted(
+        text=shown(text),
+        dialect=dialect,
+        kernels=tuple(kernel_spec(bound, kernel, one) for kernel, one in made if not kernel.on_copy_engine),
+        copy_programs=tuple(copy_program(bound, kernel, one) for kernel, one in made if kernel.on_copy_engine),
     )
-    return Emitted(text=shown(text), kernels=kernels)
 
 
 def _uniform(counts: NDArray[Any]) -> int | None:
@@ -124,11 +127,11 @@ def _stages(bound: Bound, kernel: Kernel) -> list[BoundStage]:
 
 def _arguments(
     bound: Bound, kernel: Kernel, uniform: Mapping[tuple[str, str], int | None], dialect: Dialect
-) -> tuple[Arg, ...]:
+) -> tuple[Parameter, ...]:
     """The parameters of a kernel: the tensors its stages touch, in the order of declaration, then the common ones."""
     own: set[str] = set()
     peers: set[str] = set()
-    tables: dict[str, None] = {}
+    tables: dict[tuple[str, str], None] = {}
     for stage in _stages(bound, kernel):
         for region in stage_regions(stage.stage):
             own.add(region.tensor)
@@ -137,14 +140,13 @@ def _arguments(
         own |= {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
         for s in statements(stage.stage.body):
             if isinstance(s, Wait) and uniform[s.region.tensor, s.kind] is None:
-                tables[f"{s.region.tensor}_{s.kind}"] = None
-    args = [Arg(kind="tensor", name=name) for name in bound.tensors if name in own]
-    args += [Arg(kind="peers", name=name) for name in bound.tensors if name in peers]
-    args += [Arg(kind="thresholds", name=name) for name in tables]
+                tables[s.region.tensor, s.kind] = None
+    parameters: list[Parameter] = [TensorPointer(tensor=name) for name in bound.tensors if name in own]
+    parameters += [PeersPointer(tensor=name) for name in bound.tensors if name in peers]
+    parameters += [ThresholdsPointer(tensor=tensor, kind=kind) for tensor, kind in tables]
     protocol = dialect.protocol(bound)
     meets = announces_entry(bound, kernel, protocol) or ends_launch(bound, kernel, protocol)
-    common = [*dialect.arguments, *(["edge"] if meets else [])]
-    return (*args, *(Arg(kind=kind, name="epoch_at" if kind == "epoch" else kind) for kind in common))
+    return (*parameters, *dialect.parameters, *([HandshakePointer()] if meets else []))
 
 
 def _scalars(stage: BoundStage) -> list[Scalar]:
@@ -159,7 +161,7 @@ def _printer(bound: Bound, stage: BoundStage, *, triton: bool) -> ScalarPrinter:
 def _tile_kernel(
     bound: Bound,
     kernel: Kernel,
-    args: tuple[Arg, ...],
+    args: tuple[Parameter, ...],
     uniform: Mapping[tuple[str, str], int | None],
     modules: set[str],
     dialect: Dialect,
@@ -213,7 +215,7 @@ def _tile_body(
 def _bulk_kernel(
     bound: Bound,
     kernel: Kernel,
-    args: tuple[Arg, ...],
+    args: tuple[Parameter, ...],
     uniform: Mapping[tuple[str, str], int | None],
     dialect: Dialect,
 ) -> KernelContext:
@@ -228,8 +230,8 @@ def _bulk_kernel(
     lowered.body(stage.stage.body)
     writer.add(TileEnd(stage=stage.number))
     # a tensor of which only boxes are touched needs no pointer
-    unused = {a.name for a in lowered.args.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
-    args = tuple(a for a in args if a.kind not in ("tensor", "peers") or a.name not in unused)
+    unused = {a.tensor for a in lowered.args.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
+    args = tuple(a for a in args if not isinstance(a, TensorPointer | PeersPointer) or a.tensor not in unused)
     return KernelContext(
         name=kernel.name,
         template="kernels/bulk.py.j2",

@@ -7,12 +7,6 @@ from types import ModuleType
 
 from tilelink import files, generated
 from tilelink.errors import EmitError, SettingsError
-from tilelink.settings import settings
-
-
-def file_of(stem: str) -> Path:
-    """The file in which the store keeps the module of that name."""
-    return settings().cache / "sources" / f"{stem}.py"
 
 
 def save(text: str) -> Path:
@@ -20,7 +14,7 @@ def save(text: str) -> Path:
 
     Raises SettingsError for a folder that cannot be written.
     """
-    path = file_of(generated.stem(text))
+    path = generated.file_of(generated.stem(text))
     if not intact(path):
         try:
             files.make_folder(path.parent)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilelink.backend.context import Arg, BulkContext, FarContext
+from tilelink import artifact
+from tilelink.backend.context import BulkContext, FarContext
 from tilelink.backend.nodes import BoxAccess, CopyBoxes
 from tilelink.backend.shapes import strides
 from tilelink.backend.statements import Statements
@@ -18,7 +19,7 @@ class BulkStatements(Statements):
 
     kernel: str
     boxes: Boxes
-    args: dict[str, Arg] = field(default_factory=dict[str, Arg])
+    args: dict[str, artifact.Boxes] = field(default_factory=dict[str, artifact.Boxes])
     """The descriptors that the kernel is passed, by parameter."""
     far: list[FarContext] = field(default_factory=list[FarContext])
 
@@ -68,11 +69,9 @@ class BulkStatements(Statements):
         """Loads from or stores to a region, on a rank that is only known when it runs if it is another one."""
         bound, stage = self.values.addresses.bound, self.values.addresses.stage.name
         if region.rank is None:
-            name = self._descriptor(Arg(kind="boxes", name=region.tensor, block=self.boxes.box))
+            name = self._descriptor(artifact.Boxes(tensor=region.tensor, box=self.boxes.box))
             return BoxAccess(name=name, place=place)
-        args = [
-            Arg(kind="peer_boxes", name=region.tensor, block=self.boxes.box, owner=rank) for rank in range(bound.ranks)
-        ]
+        args = [artifact.Boxes(tensor=region.tensor, box=self.boxes.box, owner=rank) for rank in range(bound.ranks)]
         copies = tuple(map(self._descriptor, args))
         far = FarContext(name=f"{self.own}_{what}_{region.tensor}", what=what, copies=copies)
         if far not in self.far:
@@ -80,9 +79,9 @@ class BulkStatements(Statements):
         peer = self.values.addresses.scalar(bound.tile_map(stage, region).rank)
         return BoxAccess(name=far.name, place=place, peer=peer, copies=copies)
 
-    def _descriptor(self, arg: Arg) -> str:
-        self.args.setdefault(arg.parameter, arg)
-        return arg.parameter
+    def _descriptor(self, arg: artifact.Boxes) -> str:
+        self.args.setdefault(arg.name, arg)
+        return arg.name
 
     def context(self) -> BulkContext:
         """What the kernel's template is to know of its boxes."""

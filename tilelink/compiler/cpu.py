@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from numbers import Real
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilelink.artifact import Artifact
 from tilelink.backend import store
 from tilelink.backend.emit import Emitted
+from tilelink.compiler.artifact import artifact_of
 from tilelink.errors import BindingError, ShapeError
-from tilelink.ir.program import ITEM_BYTES, Statement, Transfer
-from tilelink.ir.visitor import statements
+from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan
 from tilelink.settings import settings
@@ -24,7 +26,7 @@ from tilelink.settings import settings
 if TYPE_CHECKING:
     import torch
 
-    from tilelink.runtime.job import Job, Layout, RunResult
+    from tilelink.runtime.job import RunResult
 
 DEADLINE_S = 60.0
 """Seconds that one wait of a CPU rank may take where nobody says otherwise."""
@@ -86,12 +88,14 @@ class Kernel:
         failed, DeadlineError for a wait that outlived its deadline.
         """
         from tilelink.runtime.cpu.client import run_cpu
+        from tilelink.runtime.job import Job
 
         inputs = tuple(map(self._all_inputs, launches))
         self.require_memory(len(inputs))
         deadline = _seconds("deadline_s", deadline_s) or settings().deadline or DEADLINE_S
         _seconds("max_delay_s", max_delay_s)
-        return run_cpu(self._job(inputs, deadline_s=deadline, seed=seed, max_delay_s=max_delay_s, trace=trace))
+        options: dict[str, Any] = {"seed": seed, "max_delay_s": max_delay_s, "trace": trace}
+        return run_cpu(Job(artifact=self.artifact, source=self.path, inputs=inputs, deadline_s=deadline, **options))
 
     def require_memory(self, launches: int = 1) -> None:
         """Raises BindingError where a run of so many launches takes more memory than this machine has."""
@@ -106,21 +110,10 @@ class Kernel:
             hint = "take smaller sizes, or fewer ranks, launches or buffers"
             raise BindingError(f"{message} of memory, and this machine has {there:,}", hint=hint)
 
-    def _job(self, inputs: tuple[tuple[Tensors, ...], ...], **options: Any) -> Job:
-        from tilelink.runtime.job import CpuKernel, Job
-
-        kernels = tuple(
-            CpuKernel(
-                name=one.name,
-                stream=one.kernel.stream,
-                position=one.kernel.position,
-                programs=one.kernel.programs,
-                copy_engine=one.kernel.on_copy_engine,
-                args=tuple((arg.kind, arg.name) for arg in one.args),
-            )
-            for one in self.emitted.kernels
-        )
-        return Job(source=self.path, kernels=kernels, layout=layout(self.plan), inputs=inputs, **options)
+    @cached_property
+    def artifact(self) -> Artifact:
+        """What CPU ranks run."""
+        return artifact_of(self.plan, self.emitted, self.tables)
 
     def _all_inputs(self, launch: Sequence[Tensors]) -> tuple[dict[str, torch.Tensor], ...]:
         """The inputs of all ranks for one launch, checked."""
@@ -139,7 +132,7 @@ class Kernel:
         """The inputs of one rank, checked, with the tables of the kernel."""
         import torch
 
-        from tilelink.runtime.job import TORCH_DTYPES
+        from tilelink.runtime.dtypes import TORCH_DTYPES
 
         tables = {name: torch.as_tensor(np.asarray(value)[rank]).int() for name, value in self.tables.items()}
         wanted = [t for t in self.bound.tensors.values() if t.decl.space in ("in", "table")]
@@ -184,48 +177,3 @@ def _seconds(name: str, given: float | None) -> float | None:
 def _alone(value: torch.Tensor) -> torch.Tensor:
     """The tensor in memory of its own size: with a view all that it is a view of would be sent to the ranks."""
     return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
-
-
-def layout(plan: Plan) -> Layout:
-    """The memory of a plan's ranks, as the runtimes take it."""
-    from tilelink.runtime.job import GridLayout, Layout, TensorLayout
-
-    bound = plan.bound
-    tensors = tuple(
-        TensorLayout(
-            name=t.name,
-            number=t.number,
-            space=t.decl.space,
-            symmetric=t.decl.symmetric,
-            shape=t.shape,
-            dtype=t.dtype,
-            slots=t.slots,
-        )
-        for t in bound.tensors.values()
-    )
-    grids = tuple(
-        GridLayout(
-            tensor=g.tensor,
-            kind=g.kind,
-            base=g.base,
-            counts=g.counts,
-            slots=g.slots,
-            thresholds=plan.thresholds[key].reshape(bound.ranks, -1),
-        )
-        for key, g in bound.channels.items()
-    )
-    return Layout(
-        ranks=bound.ranks,
-        tensors=tensors,
-        grids=grids,
-        pad_size=bound.pad_size,
-        entered_base=bound.entered_base,
-        finished_base=bound.finished_base,
-        stages=tuple(bound.stages),
-        pulls=frozenset(s.number for s in bound.stages.values() if any(map(_pulls, statements(s.stage.body)))),
-    )
-
-
-def _pulls(statement: Statement) -> bool:
-    """Whether a statement fetches a region to the own rank."""
-    return isinstance(statement, Transfer) and statement.mode != "push" and statement.target.rank is None

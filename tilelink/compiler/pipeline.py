@@ -17,7 +17,7 @@ from tilelink import files
 from tilelink.backend import store
 from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
-from tilelink.compiler.cpu import Kernel, Tensors, layout
+from tilelink.compiler.cpu import Kernel, Tensors
 from tilelink.errors import (
     AccountingError,
     BindingError,
@@ -351,7 +351,7 @@ def compile(
         gpu = target or current_target(members)
         verified = plan(program, schedule, ranks=members.size(), dims=dims, dtype=dtype, target=gpu, tables=tables)
         deadline = deadline_s or settings().deadline
-        return gpu_kernel(verified, layout(verified), members, tables or {}, deadline, trace)
+        return gpu_kernel(verified, members, tables or {}, deadline, trace)
     if device != "cpu" or ranks is None:
         hint = "device cpu needs ranks, and runs the same generated kernels in Triton's interpreter; the other is cuda"
         raise BindingError(f"there is no runtime for device {device!r} with {ranks} ranks", hint=hint)
@@ -385,10 +385,9 @@ def assembly(
         KernelSource(
             name=one.name,
             types=signature(one, verified.bound),
-            warps=one.warps,
-            stages=one.kernel.stages,
+            warps=one.num_warps,
+            stages=one.num_stages,
         )
         for one in emitted.kernels
-        if not one.kernel.on_copy_engine
     ]
     return assemble(store.save(emitted.text), kernels, machine)

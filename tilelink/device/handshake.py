@@ -13,7 +13,7 @@ have finished the launches whose buffers it writes to. Nothing is left to do the
 Kernels get a block for that, `edge`, int64:
 
     0   whether they do so at all: not in a graph that a caller captures, nor where outputs are copied first
-        (HELPER_KERNELS of tilelink/protocol.py); on CPU ranks, where the runtime does it, `edge` is None
+        (HELPER_KERNELS of tilelink/artifact.py); on CPU ranks, where the runtime does it, `edge` is None
     1   how many programs have left, in all launches
     2   the next launch may begin once peers have finished that many launches before it; 0: at once
     3   rows of the table of symmetric outputs' counters

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from tilelink.artifact import LaunchProtocol
 from tilelink.ir.intervals import LEAST, MOST, Bounds, Range
 from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
 from tilelink.ir.program import Attend, Dot, Program, Region, Stage, Statement, Tensor, UserCall
@@ -16,7 +17,6 @@ from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.default_tiles import padded
 from tilelink.lowering.orders import TILE
-from tilelink.protocol import LaunchProtocol
 from tilelink.scheduling.schedule import Resource, Schedule
 from tilelink.target import Target
 

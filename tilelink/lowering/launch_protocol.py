@@ -1,4 +1,4 @@
-"""The launch protocol of a bound program: the cheapest that is right for its kernels (tilelink/protocol.py).
+"""The launch protocol of a bound program: the cheapest that is right for its kernels (tilelink/artifact.py).
 
 A program has HELPER_KERNELS from the start, with which the rules hold whatever passes do; this one, the last, asks
 which kernels run one after the other, and who waits for peers.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilelink.artifact import LaunchProtocol
 from tilelink.ir.program import Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, Kernel
-from tilelink.protocol import LaunchProtocol
 
 
 def choose_protocol(bound: Bound) -> Bound:

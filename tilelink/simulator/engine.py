@@ -8,10 +8,10 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from tilelink.artifact import LaunchProtocol
 from tilelink.errors import ProgressError
 from tilelink.lowering.bound import Kernel
 from tilelink.lowering.columns import Ints
-from tilelink.protocol import LaunchProtocol
 from tilelink.simulator.links import Port
 from tilelink.simulator.script import AWAIT, COMPUTE, SIGNAL, Floats, Script
 

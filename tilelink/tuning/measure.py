@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tilelink.artifact import Artifact
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.runtime.cuda.spec import GpuProgram
 from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
 from tilelink.tuning.prepare import Point, program_of
@@ -91,7 +91,7 @@ def points_of(
     ]
 
 
-def _made(point: Point, group: dist.ProcessGroup) -> tuple[str, GpuProgram | None]:
+def _made(point: Point, group: dist.ProcessGroup) -> tuple[str, Artifact | None]:
     """("", what all ranks run), or why there is none on one of them."""
     program, reason = None, ""
     try:
@@ -103,7 +103,7 @@ def _made(point: Point, group: dist.ProcessGroup) -> tuple[str, GpuProgram | Non
 
 
 def _tried(
-    program: GpuProgram, inputs: Mapping[str, torch.Tensor], group: dist.ProcessGroup, deadline_s: float
+    program: Artifact, inputs: Mapping[str, torch.Tensor], group: dist.ProcessGroup, deadline_s: float
 ) -> tuple[GpuKernel | None, Mapping[str, torch.Tensor] | None, str]:
     """A kernel with a deadline and what it gives, or why it gives nothing."""
     kernel = None

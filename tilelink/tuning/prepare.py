@@ -16,17 +16,16 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilelink import compiler, files
+from tilelink import compiler, files, generated
+from tilelink.artifact import Artifact, read_artifact
 from tilelink.backend import store
-from tilelink.compiler.cpu import layout
-from tilelink.compiler.cuda import gpu_program
-from tilelink.data import checked, plain, read_json
+from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import DataError, OutputError
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
@@ -35,8 +34,6 @@ from tilelink.target import Target
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-    from tilelink.runtime.cuda.spec import GpuProgram
 
 LATE = "not ready in time"
 _log = logging.getLogger("tilelink.tuning")
@@ -79,7 +76,7 @@ def _package() -> str:
     return found.hexdigest()
 
 
-def program_of(point: Point) -> GpuProgram:
+def program_of(point: Point) -> Artifact:
     """What ranks run of a point: from its file if it was prepared, else made now.
 
     Raises what `compiler.plan` raises, and EmitError.
@@ -89,34 +86,30 @@ def program_of(point: Point) -> GpuProgram:
     verified = compiler.plan(
         point.program, point.schedule, ranks=point.ranks, dims=point.dims, dtype=point.dtype, target=point.target
     )
-    return gpu_program(verified, layout(verified), trace=point.trace)
+    return gpu_artifact(verified, trace=point.trace)
 
 
-def kept(point: Point) -> GpuProgram | None:
+def kept(point: Point) -> Artifact | None:
     """What the file of a point has; None for no file, or one that cannot be used, which the log tells of (WARNING).
 
     It says which generated source runs, and nobody verifies that again. So it must be this user's or root's alone.
     """
-    from tilelink.runtime.cuda.spec import GpuProgram
-
     try:
         if why := files.distrusted(point.file):
             raise DataError(f"{point.file} is not used: {why}")
         if not point.file.exists():
             return None
-        program = checked(GpuProgram, read_json(point.file), str(point.file))
+        artifact = read_artifact(point.file)
     except (DataError, OSError) as error:
         _log.warning("%s", error)
         return None
-    source = store.file_of(program.source.stem)
-    return replace(program, source=source) if store.intact(source) else None
+    return artifact if store.intact(generated.file_of(artifact.source)) else None
 
 
-def _keep(point: Point, program: GpuProgram) -> None:
-    data = json.dumps(plain(replace(program, source=Path(program.source.name))))
+def _keep(point: Point, artifact: Artifact) -> None:
     try:
         files.make_folder(point.file.parent)
-        files.replace(point.file, data.encode(), mode=0o600)
+        files.replace(point.file, artifact.to_json().encode(), mode=0o600)
     except OSError as error:
         hint = f"remove it: it is {what}" if (what := files.kind(point.file)) else "make room there"
         raise OutputError(f"{point.file} cannot be written: {files.reason(error)}", hint=hint) from error

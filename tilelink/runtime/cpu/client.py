@@ -1,8 +1,8 @@
 """CPU ranks: runs generated kernels in Triton's interpreter, in processes of their own.
 
 Triton decides at its import whether kernels are interpreted, and ranks are forked; so another Python process
-(starter.py) imports it once, and forks a worker (worker.py) for each run, which forks the ranks. The caller's process
-keeps its Triton, its threads and its memory.
+(fork_server.py) imports it once, and forks a worker (worker.py) for each run, which forks the ranks. The caller's
+process keeps its Triton, its threads and its memory.
 """
 
 import atexit
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from tilelink.errors import CallError, RankError
-from tilelink.runtime.cpu.request import LENGTH, NEW, NUMBER, Pipes, Surroundings
+from tilelink.runtime.cpu.request import LENGTH, NEW, NUMBER, Pipes, ProcessEnvironment
 from tilelink.runtime.job import Job, RunResult
 
 MODULE = "tilelink.runtime.cpu.fork_server"
@@ -42,7 +42,7 @@ def run_cpu(job: Job) -> RunResult:
     in a function that the program calls, DeadlineError for the first wait that outlived its deadline. When it returns
     or raises, all processes of the run have ended and no shared memory is left.
     """
-    data = [pickle.dumps(one, protocol=pickle.HIGHEST_PROTOCOL) for one in (Surroundings.here(), job)]
+    data = [pickle.dumps(one, protocol=pickle.HIGHEST_PROTOCOL) for one in (ProcessEnvironment.here(), job)]
     with _worker() as worker:
         result = pickle.loads(worker.do(data))
     if isinstance(result, CallError):
@@ -52,7 +52,7 @@ def run_cpu(job: Job) -> RunResult:
     return result
 
 
-class Starter:
+class ForkServer:
     """The process that forks workers for this one: started when one is needed, and anew where it has ended."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Starter:
             self._end()
 
     def forget(self) -> None:
-        """Called in a process that was forked from this one, and has a starter of its own when it needs one."""
+        """Called in a process that was forked from this one, and has a fork server of its own when it needs one."""
         if self._socket is not None:
             self._socket.close()
         if self._process is not None:
@@ -131,8 +131,8 @@ class Starter:
 
 
 def _start(number: int) -> subprocess.Popen[bytes]:
-    """A starter that serves the socket of that descriptor. Nothing in the caller's folder takes part in it."""
-    here = Surroundings.here()
+    """A fork server that serves the socket of that descriptor. Nothing in the caller's folder takes part in it."""
+    here = ProcessEnvironment.here()
     variables = {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(here.path), "PYTHONSAFEPATH": "1"}
     return subprocess.Popen(
         [sys.executable, "-m", MODULE, str(number)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -140,9 +140,9 @@ def _start(number: int) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-STARTER = Starter()
-os.register_at_fork(after_in_child=STARTER.forget)
-atexit.register(STARTER.end)
+FORK_SERVER = ForkServer()
+os.register_at_fork(after_in_child=FORK_SERVER.forget)
+atexit.register(FORK_SERVER.end)
 
 
 @dataclass(kw_only=True)
@@ -164,7 +164,7 @@ class _Worker:
             pipe.writelines(data)
         reply = self._reply()
         self.ended = True
-        status = STARTER.ask(self.process)
+        status = FORK_SERVER.ask(self.process)
         if reply is None:
             raise RankError(f"the process of the CPU ranks ended with status {status} and without a word")
         return reply
@@ -199,7 +199,7 @@ class _Worker:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process, number)
             if self._silent(PATIENCE_S):
-                STARTER.ask(self.process)
+                FORK_SERVER.ask(self.process)
                 return
 
     def _silent(self, seconds: float) -> bool:
@@ -222,7 +222,7 @@ def _worker() -> Generator[_Worker]:
                 job=theirs.fileno(), answer=given.fileno(), stdout=_output(1, others), stderr=_output(2, others),
                 folder=_folder(others),
             )  # fmt: skip
-            worker = _Worker(process=STARTER.worker(pipes), job=job, answer=answer)
+            worker = _Worker(process=FORK_SERVER.worker(pipes), job=job, answer=answer)
         worker.life = _life(worker.process, own)
         try:
             yield worker

@@ -20,11 +20,11 @@ class CopyQueue:
         self._memory = memory
         self._rank = rank
         self._epoch = epoch
-        self._process: int | None = None
+        self._track: int | None = None
 
-    def trace(self, process: int) -> None:
-        """From here on it keeps the spans of what it does, as that process of the rank."""
-        self._process = process
+    def trace(self, track: int) -> None:
+        """From here on it keeps the spans of what it does, as that track of the rank."""
+        self._track = track
 
     def tile_begin(self, stage: int, t: int) -> None:
         """Notes that tile t of a stage begins."""
@@ -36,8 +36,8 @@ class CopyQueue:
         self._end("tile", stage, t, 0, 0)
 
     def _end(self, kind: str, stage: int, t: int, a: int, b: int) -> None:
-        if self._process is not None:
-            monitor.end(self._process, kind, stage, t, a, b)
+        if self._track is not None:
+            monitor.end(self._track, kind, stage, t, a, b)
 
     def wait(self, channel: int, target: int, stage: int, t: int) -> None:
         """Waits until the own counter `channel` reached `target`. Raises DeadlineError if that takes too long."""
@@ -66,9 +66,9 @@ class CopyQueue:
         target. traced: it is a transfer of the plan, not a plain store.
         """
         own = rank == self._rank
-        pulled = source_rank != self._rank or (own and stage in self._memory.layout.pulls)
+        pulled = source_rank != self._rank or (own and stage in self._memory.artifact.pulls)
         name, peer, place = (source, source_rank, source_low) if pulled else (target, rank, low)
-        tensor = self._memory.layout.tensor(name)
+        tensor = self._memory.artifact.tensor(name)
         offset = 0
         for extent, start in zip(tensor.shape, place, strict=True):
             offset = offset * extent + start
@@ -81,6 +81,6 @@ class CopyQueue:
             self._end("transfer", stage, t, peer, tensor.number)
 
     def _box(self, name: str, rank: int, low: Ints, sizes: Ints) -> torch.Tensor:
-        slot = self._memory.layout.tensor(name).slot(self._epoch)
+        slot = self._memory.artifact.tensor(name).buffer(self._epoch)
         box = self._memory.tensors[rank][name][slot]
         return box[tuple(slice(start, start + size) for start, size in zip(low, sizes, strict=True))]

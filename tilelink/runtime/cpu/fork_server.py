@@ -44,7 +44,7 @@ def main(number: int) -> int:
 
 
 class Server:
-    """What a starter does for its caller. workers: those whose status nobody has asked for yet."""
+    """What a fork server does for its caller. workers: those whose status nobody has asked for yet."""
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
@@ -71,7 +71,7 @@ class Server:
 
     def _fork(self, pipes: Pipes) -> int:
         """Forks a worker, which does not come back. Returns its process."""
-        starter = os.getpid()
+        fork_server = os.getpid()
         process = fork()
         if process:
             self.workers.add(process)
@@ -81,7 +81,7 @@ class Server:
         status = 1
         try:
             self._requests.close()
-            status = worker.main(pipes, starter)
+            status = worker.main(pipes, fork_server)
         except BaseException:
             traceback.print_exc()
         finally:

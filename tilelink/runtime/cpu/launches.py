@@ -7,27 +7,29 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-import torch
 from triton.runtime.interpreter import (  # pyright: ignore[reportMissingTypeStubs]
     InterpretedFunction,
     interpreter_builder,
 )
 
+from tilelink.artifact import CopyProgram, KernelSpec, SignalGrid
 from tilelink.generated import load_module
 from tilelink.runtime.cpu import host_signals
 from tilelink.runtime.cpu.copy_queue import CopyQueue
-from tilelink.runtime.cpu.memory import Memory
+from tilelink.runtime.cpu.memory import Arguments, Memory
 from tilelink.runtime.cpu.processes import Process, run_processes
 from tilelink.runtime.cpu.processes.values import Step
-from tilelink.runtime.job import CpuKernel, GridLayout, Job, RunResult, WorkerTrace, poison
+from tilelink.runtime.dtypes import poison
+from tilelink.runtime.job import Job, RunResult, WorkerTrace
 
 
 def run_job(job: Job) -> RunResult:
     """Runs a job in this process, in which Triton interprets. Raises as run_processes does."""
+    artifact = job.artifact
     module = load_module(job.source)
     _prepare(module)
-    memory = Memory(job.layout, len(job.inputs))
-    processes = [process for rank in range(job.layout.ranks) for process in _processes(job, module, memory, rank)]
+    memory = Memory(artifact, len(job.inputs))
+    processes = [process for rank in range(artifact.ranks) for process in _processes(module, memory, rank)]
     launch = _Launch(job, memory)
     report = run_processes(
         processes,
@@ -38,7 +40,7 @@ def run_job(job: Job) -> RunResult:
         seed=job.seed,
         max_delay_s=job.max_delay_s,
         trace=job.trace,
-        describe=job.layout.describe,
+        describe=artifact.describe,
     )
     outputs = tuple(
         tuple({name: value[k].clone() for name, value in own.items()} for own in memory.results)
@@ -61,29 +63,27 @@ def _prepare(module: ModuleType) -> None:
             value.rewrite()
 
 
-def _processes(job: Job, module: ModuleType, memory: Memory, rank: int) -> Iterator[Process]:
+def _processes(module: ModuleType, memory: Memory, rank: int) -> Iterator[Process]:
     """One process for each program of each stream; a program beyond those of a kernel sits it out."""
-    for stream in dict.fromkeys(kernel.stream for kernel in job.kernels):
-        kernels = sorted((k for k in job.kernels if k.stream == stream), key=lambda k: k.position)
-        for program in range(max(k.programs for k in kernels)):
-            steps = (_step(k, module, memory, rank, program) if program < k.programs else None for k in kernels)
+    launched = memory.artifact.launched
+    for stream in dict.fromkeys(one.stream for one in launched):
+        steps_of = sorted((one for one in launched if one.stream == stream), key=lambda one: one.position)
+        for program in range(max(one.programs for one in steps_of)):
+            steps = (_step(one, module, memory, rank, program) if program < one.programs else None for one in steps_of)
             yield Process(rank=rank, stream=stream, program=program, steps=tuple(steps))
 
 
-def _step(kernel: CpuKernel, module: ModuleType, memory: Memory, rank: int, program: int) -> Step:
-    """One program of a kernel, as a function of the epoch."""
-    function: Any = getattr(module, kernel.name)
-    if kernel.copy_engine:
+def _step(launched: KernelSpec | CopyProgram, module: ModuleType, memory: Memory, rank: int, program: int) -> Step:
+    """One program of a kernel, or a copy program, as a function of the epoch."""
+    function: Any = getattr(module, launched.name)
+    if isinstance(launched, CopyProgram):
         return lambda epoch: function(CopyQueue(memory, rank, epoch), rank, epoch)
-    cell = torch.zeros(1, dtype=torch.int64)
-    own: dict[str, Any] = {
-        "epoch": cell, "edge": None, "first_program": program, "num_programs": kernel.programs,
-    }  # fmt: skip
-    args = [own[kind] if kind in own else memory.argument(kind, name, rank) for kind, name in kernel.args]
+    arguments = Arguments(memory.of_rank(rank), program)
+    passed = [arguments.argument(launched, parameter) for parameter in launched.parameters]
 
     def step(epoch: int) -> None:
-        cell.fill_(epoch)
-        function[(1,)](*args)
+        arguments.epoch.fill_(epoch)
+        function[(1,)](*passed)
 
     return step
 
@@ -93,42 +93,42 @@ class _Launch:
 
     def __init__(self, job: Job, memory: Memory) -> None:
         self._job = job
-        self._layout = job.layout
+        self._artifact = job.artifact
         self._memory = memory
-        symmetric = [t for t in job.layout.tensors if t.symmetric]
-        self._exits = [g for g in job.layout.grids if g.tensor in {t.name for t in symmetric if t.space == "out"}]
+        symmetric = [t for t in job.artifact.tensors if t.symmetric]
+        self._exits = [g for g in job.artifact.grids if g.tensor in {t.name for t in symmetric if t.space == "out"}]
         self._staged = [t for t in symmetric if t.space == "in"]
 
     def begin(self, rank: int, epoch: int) -> None:
         """Puts the inputs in place, poisons what only this rank writes, and says to all that it has entered."""
         if self._staged:
-            self._await_peers(rank, epoch - min(t.slots for t in self._staged))
+            self._await_peers(rank, epoch - min(t.buffers for t in self._staged))
         inputs = self._job.inputs[epoch - 1][rank]
-        for tensor in self._layout.tensors:
-            place = self._memory.tensors[rank][tensor.name][tensor.slot(epoch)]
+        for tensor in self._artifact.tensors:
+            place = self._memory.tensors[rank][tensor.name][tensor.buffer(epoch)]
             if tensor.is_input:
                 place.copy_(inputs[tensor.name])
             elif not tensor.symmetric:
                 poison(place)
-        self._tell(rank, self._layout.entered_base)
+        self._tell(rank, self._artifact.entered_base)
 
     def finish(self, rank: int, epoch: int) -> None:
         """Waits for what peers write into outputs, keeps the outputs, and says to all that it has finished."""
         for grid in self._exits:
             self._await_grid(grid, rank, epoch)
         for name, kept in self._memory.results[rank].items():
-            slot = self._layout.tensor(name).slot(epoch)
+            slot = self._artifact.tensor(name).buffer(epoch)
             kept[epoch - 1].copy_(self._memory.tensors[rank][name][slot])
-        self._tell(rank, self._layout.finished_base)
+        self._tell(rank, self._artifact.finished_base)
 
     def _await_peers(self, rank: int, epoch: int) -> None:
         """All peers have finished launch `epoch`; below 1 there is nothing to wait for."""
-        for peer in range(self._layout.ranks if epoch > 0 else 0):
+        for peer in range(self._artifact.ranks if epoch > 0 else 0):
             if peer != rank:
-                host_signals.wait(self._memory.pads[rank], self._layout.finished_base + peer, epoch)
+                host_signals.wait(self._memory.pads[rank], self._artifact.finished_base + peer, epoch)
 
-    def _await_grid(self, grid: GridLayout, rank: int, epoch: int) -> None:
-        rounds, slot = divmod(epoch - 1, grid.slots)
+    def _await_grid(self, grid: SignalGrid, rank: int, epoch: int) -> None:
+        rounds, slot = divmod(epoch - 1, grid.buffers)
         first = grid.base + slot * grid.count
         for linear, threshold in enumerate(grid.thresholds[rank].tolist()):
             if threshold:
@@ -136,5 +136,5 @@ class _Launch:
 
     def _tell(self, rank: int, base: int) -> None:
         """Counts one up for this rank in every pad, the own one included."""
-        for peer in range(self._layout.ranks):
+        for peer in range(self._artifact.ranks):
             host_signals.notify(self._memory.pads[peer], base + rank, peer)

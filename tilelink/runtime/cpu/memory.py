@@ -2,59 +2,120 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from tilelink.artifact import (
+    Artifact,
+    Boxes,
+    DebugBlockPointer,
+    Descriptor,
+    EpochPointer,
+    FirstProgram,
+    HandshakePointer,
+    KernelSpec,
+    NumPrograms,
+    Parameter,
+    PeersPointer,
+    Rank,
+    SignalGrid,
+    SignalsPointer,
+    SignalTablePointer,
+    TensorPointer,
+    TensorSpec,
+    ThresholdsPointer,
+)
+from tilelink.errors import BindingError
 from tilelink.runtime.cpu.arena import Arena, size_for
-from tilelink.runtime.job import GridLayout, Layout, TensorLayout, poison
+from tilelink.runtime.dtypes import dtype_of, poison
 
 
 class Memory:
     """Tensors, signal pads and tables of all ranks, and room for the outputs of `launches` launches.
 
-    Everything that kernels may write holds poison, counters hold 0.
+    Everything that kernels may write holds poison, counters hold 0. `of_rank` is what one rank has of it.
     """
 
-    def __init__(self, layout: Layout, launches: int) -> None:
-        self.layout = layout
-        ranks = range(layout.ranks)
-        outputs = [t for t in layout.tensors if t.space == "out"]
-        wanted = [((t.slots, *t.shape), t.torch_dtype) for t in layout.tensors] + [((layout.pad_size,), torch.int32)]
-        wanted += [((launches, *t.shape), t.torch_dtype) for t in outputs]
-        arena = Arena(size_for(wanted) * layout.ranks)
-        self.tensors = [{t.name: _poisoned(arena, t, t.slots) for t in layout.tensors} for _ in ranks]
+    def __init__(self, artifact: Artifact, launches: int) -> None:
+        self.artifact = artifact
+        ranks, tensors = range(artifact.ranks), artifact.tensors
+        outputs = [t for t in tensors if t.space == "out"]
+        wanted = [((t.buffers, *t.shape), dtype_of(t)) for t in tensors] + [((artifact.pad_size,), torch.int32)]
+        wanted += [((launches, *t.shape), dtype_of(t)) for t in outputs]
+        arena = Arena(size_for(wanted) * artifact.ranks)
+        self.tensors = [{t.name: _poisoned(arena, t, t.buffers) for t in tensors} for _ in ranks]
         self.results = [{t.name: _poisoned(arena, t, launches) for t in outputs} for _ in ranks]
-        self.pads = [arena.allocate((layout.pad_size,), torch.int32) for _ in ranks]
-        names = [t.name for t in layout.tensors if t.symmetric]
-        self._tables = {n: _addresses([own[n] for own in self.tensors]) for n in names}
-        self._signal_table = _addresses(self.pads)
-        self._thresholds = {(g.tensor, g.kind): _rows(g) for g in layout.grids}
+        self.pads = [arena.allocate((artifact.pad_size,), torch.int32) for _ in ranks]
+        names = [t.name for t in tensors if t.symmetric]
+        self.peers = {n: _addresses([own[n] for own in self.tensors]) for n in names}
+        self.signal_table = _addresses(self.pads)
+        self.thresholds = {grid.signal: _rows(grid) for grid in artifact.grids}
 
-    def argument(self, kind: str, name: str, rank: int) -> Any:
-        """What a kernel of `rank` is passed for a parameter of this kind; see `Emitted` for the kinds."""
-        match kind:
-            case "tensor":
-                return self.tensors[rank][name]
-            case "peers":
-                return self._tables[name]
-            case "signals":
-                return self.pads[rank]
-            case "signal_table":
-                return self._signal_table
-            case "thresholds":
-                tensor, _, family = name.rpartition("_")
-                return self._thresholds[(tensor, family)][rank]
-            case "rank":
+    def of_rank(self, rank: int) -> RankMemory:
+        return RankMemory(self, rank)
+
+
+class RankMemory:
+    """What one rank has of the memory (runtime/protocol.py)."""
+
+    def __init__(self, memory: Memory, rank: int) -> None:
+        self.all, self.rank = memory, rank
+        self.pad = memory.pads[rank]
+
+    @property
+    def pads(self) -> Sequence[int]:
+        """Where each rank's signal pad begins."""
+        return self.all.signal_table.tolist()
+
+    def tensor(self, name: str) -> torch.Tensor | None:
+        """The own copy of a tensor, [buffers, *shape]; also what a caller passes is copied there."""
+        return self.all.tensors[self.rank][name]
+
+    def addresses(self, name: str) -> Sequence[int]:
+        """Where each rank's copy of a symmetric tensor begins."""
+        return self.all.peers[name].tolist()
+
+
+class Arguments:
+    """What the kernels of one program of a rank are passed (runtime/protocol.py); epoch: int64 [1]."""
+
+    def __init__(self, memory: RankMemory, program: int) -> None:
+        self._memory, self._program = memory, program
+        self.epoch = torch.zeros(1, dtype=torch.int64)
+
+    def argument(self, kernel: KernelSpec, parameter: Parameter) -> Any:
+        """What a kernel is passed for a parameter, the same in every launch."""
+        memory, rank = self._memory.all, self._memory.rank
+        match parameter:
+            case Rank():
                 return rank
-            case "watch":
+            case FirstProgram():
+                return self._program
+            case NumPrograms():
+                return kernel.programs
+            case SignalsPointer():
+                return self._memory.pad
+            case SignalTablePointer():
+                return memory.signal_table
+            case EpochPointer():
+                return self.epoch
+            case DebugBlockPointer() | HandshakePointer():
                 return None
-            case _:
-                raise KeyError(f"kernels take no argument {kind!r}")
+            case PeersPointer(tensor=name):
+                return memory.peers[name]
+            case ThresholdsPointer(tensor=name, kind=kind):
+                return memory.thresholds[name, kind][rank]
+            case TensorPointer(tensor=name):
+                return memory.tensors[rank][name]
+            case Descriptor() | Boxes():
+                hint = "compile it for the target cpu"
+                raise BindingError(f"{kernel.name} loads through descriptors, and CPU ranks have none", hint=hint)
 
 
-def _poisoned(arena: Arena, tensor: TensorLayout, copies: int) -> torch.Tensor:
-    memory = arena.allocate((copies, *tensor.shape), tensor.torch_dtype)
+def _poisoned(arena: Arena, tensor: TensorSpec, copies: int) -> torch.Tensor:
+    memory = arena.allocate((copies, *tensor.shape), dtype_of(tensor))
     poison(memory)
     return memory
 
@@ -63,5 +124,5 @@ def _addresses(tensors: list[torch.Tensor]) -> torch.Tensor:
     return torch.tensor([t.data_ptr() for t in tensors], dtype=torch.int64)
 
 
-def _rows(grid: GridLayout) -> list[torch.Tensor]:
+def _rows(grid: SignalGrid) -> list[torch.Tensor]:
     return [torch.tensor(row.tolist(), dtype=torch.int32) for row in grid.thresholds]

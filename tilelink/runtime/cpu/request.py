@@ -1,4 +1,4 @@
-"""What cpu.py asks of starter.py: a worker, and how it ended."""
+"""What client.py asks of fork_server.py: a worker, and how it ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilelink import settings
 
 NUMBER = struct.Struct("q")
 """Requests and replies. NEW, sent with descriptors (`Pipes`), asks for a worker, and the reply is its process. The
-process of a worker asks for its status as `waitpid` gives it, when it ends; LOST if another starter has forked it."""
+process of a worker asks for its status as `waitpid` gives it, when it ends; LOST if another fork server forked it."""
 NEW, LOST = 0, -1
 
 
@@ -32,7 +32,7 @@ class Pipes(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class ProcessEnvironment:
     """What a process takes over from one that starts it."""
 
     variables: dict[str, str]

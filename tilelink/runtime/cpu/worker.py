@@ -1,6 +1,7 @@
 """The process of a run on CPU ranks: reads a Job from a pipe, forks the ranks, answers with their outputs.
 
-starter.py forks it. To the run it is as if its caller had started it: with the caller's variables, folder and output.
+fork_server.py forks it. To the run it is as if its caller had started it, with the caller's variables, folder and
+output.
 """
 
 import ctypes
@@ -18,10 +19,10 @@ from tilelink.runtime.job import RunResult
 _PR_SET_PDEATHSIG = 1
 
 
-def main(pipes: Pipes, starter: int) -> int:
+def main(pipes: Pipes, fork_server: int) -> int:
     """Runs the job that comes by a pipe and writes its RunResult or its error to another. Returns the exit status."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != starter:
+    if os.getppid() != fork_server:
         return 1
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -40,7 +41,7 @@ def main(pipes: Pipes, starter: int) -> int:
 
 
 def _answer(stream: BinaryIO) -> RunResult | TileLinkError:
-    """stream: the caller's Surroundings and then the Job."""
+    """stream: the caller's ProcessEnvironment and then the Job."""
     try:
         pickle.load(stream).enter()
         return run_job(pickle.load(stream))

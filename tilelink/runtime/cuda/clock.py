@@ -23,7 +23,7 @@ from torch.distributed import _symmetric_memory as symmetric
 
 from tilelink.device.assembly import PING, PONG
 from tilelink.errors import RankError
-from tilelink.runtime.cuda.functions import Boundary
+from tilelink.runtime.cuda.functions import HelperKernel
 
 ROUNDS = 64
 BUDGET_NS = 5_000_000_000
@@ -114,17 +114,17 @@ class Clocks:
         self._handle: Any = symmetric.rendezvous(self._mail, group)
         bases = [int(base) for base in self._handle.buffer_ptrs]
         self._answers = torch.zeros(ranks, ROUNDS, 3, dtype=torch.int64, device=device)
-        self._exchanges: list[Boundary] = []
+        self._exchanges: list[HelperKernel] = []
         for peer in range(1, ranks):
             row = 8 * ROUNDS * peer
             if self._rank == 0:
                 arguments = (bases[0] + row, bases[peer] + row, self._answers[peer], BUDGET_NS)
-                self._exchanges.append(Boundary(ping, arguments, {"ROUNDS": ROUNDS}))
+                self._exchanges.append(HelperKernel(ping, arguments, {"ROUNDS": ROUNDS}))
             elif self._rank == peer:
                 arguments = (bases[peer] + row, bases[0] + row, BUDGET_NS)
-                self._exchanges.append(Boundary(pong, arguments, {"ROUNDS": ROUNDS}))
+                self._exchanges.append(HelperKernel(pong, arguments, {"ROUNDS": ROUNDS}))
         times = torch.zeros(STAMPS, dtype=torch.int64, device=device)
-        Boundary(stamp, (times,), {"COUNT": STAMPS})(torch.cuda.current_stream(device).cuda_stream)
+        HelperKernel(stamp, (times,), {"COUNT": STAMPS})(torch.cuda.current_stream(device).cuda_stream)
         self.resolution = resolution(times.tolist())
 
     def offsets(self) -> list[Offset]:

@@ -13,7 +13,7 @@ from tilelink.runtime.cuda.graph_branches import Branches
 from tilelink.runtime.cuda.graphs import Replay, graphs
 from tilelink.runtime.cuda.offline import Recorded
 from tilelink.runtime.cuda.queue import Bases, Places, Queue
-from tilelink.runtime.cuda.record_copies import Flag, Operation
+from tilelink.runtime.cuda.record_copies import Operation, StreamWrite
 from tilelink.runtime.cuda.side_streams import SIDE_PRIORITY, new_stream
 
 Parts = dict[int, tuple[Replay, int | None]]
@@ -21,7 +21,7 @@ Parts = dict[int, tuple[Replay, int | None]]
 
 
 class CopyEngine:
-    """The queues of a rank. Those of a launch begin when it does, or when its kernel says so (device/meeting.py)."""
+    """The queues of a rank. Those of a launch begin when it does, or when its kernel says so (device/handshake.py)."""
 
     def __init__(
         self, found: Recorded, places: Places, pads: Sequence[int], rank: int, values: torch.Tensor,
@@ -38,7 +38,7 @@ class CopyEngine:
         self._replayed = replayed
         self.begin = torch.zeros(1, dtype=torch.int32, device=values.device)
         """The word by which a kernel lets it begin."""
-        rest = [[o for o in early if not (isinstance(o, Flag) and o.rank == rank)] for early in found.early]
+        rest = [[o for o in early if not (isinstance(o, StreamWrite) and o.rank == rank)] for early in found.early]
         self.early = [Queue(operations, *self._given) for operations in rest]
         """What the main stream does before the kernels, for each buffer."""
         captured = [self._queues(late, None) for late in found.late]

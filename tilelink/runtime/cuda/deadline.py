@@ -7,11 +7,11 @@ import time
 
 import torch
 
+from tilelink.artifact import Artifact
 from tilelink.device.debug import TRIPPED, WORDS, Trip, armed, trip
 from tilelink.errors import DeadlineError, RankError
 from tilelink.runtime.cuda.driver import driver, library, with_context
-from tilelink.runtime.cuda.heap import Heap
-from tilelink.runtime.job import Layout
+from tilelink.runtime.cuda.memory import Memory
 
 _PATIENCE = 1.5
 """Times the deadline after which waits of the copy engine, which has no clock, are let go."""
@@ -21,14 +21,15 @@ _WRITTEN_S = 0.01
 """A rank says first that it was late, and then where."""
 
 
-class Watch:
-    """The debug block of a rank, which its peers read too; `words` (int64) is what kernels take as `watch`."""
+class DebugBlock:
+    """The debug block of a rank, which its peers read too; `words` (int64) is what kernels take."""
 
-    def __init__(self, layout: Layout, rank: int, device: torch.device, deadline_s: float, heap: Heap) -> None:
+    def __init__(self, artifact: Artifact, memory: Memory, deadline_s: float) -> None:
+        heap, device = memory.heap, memory.device
         self.words = heap.debug
         self.words.copy_(torch.tensor(armed(deadline_s), dtype=torch.int64))
-        self._layout, self._heap = layout, heap
-        self._rank = rank
+        self._artifact, self._heap = artifact, heap
+        self._rank = memory.rank
         self._every = torch.zeros(len(heap.debugs), WORDS, dtype=torch.int64, device=device)
         self._seconds = deadline_s
         self._side = torch.cuda.Stream(device, _PRIORITY)
@@ -67,7 +68,7 @@ class Watch:
         return self._every.tolist()
 
     def _error(self, rank: int, report: Trip) -> DeadlineError:
-        stage, channel = self._layout.describe(report.stage, report.channel)
+        stage, channel = self._artifact.describe(report.stage, report.channel)
         message = (
             f"rank {rank}: tile {report.tile} of {stage} waited {self._seconds:g} s for {channel}: "
             f"it was {report.seen}, and {report.expected} is needed"
@@ -100,7 +101,7 @@ class Watch:
         self._side.synchronize()
         if trip(self._host.tolist()) is None and gated:
             late = min(gated, key=lambda channel: int(seen[channel]))
-            words = [*armed(self._seconds)[:1], 1, len(self._layout.stages), 0, late, int(seen[late]), 1, 0]
+            words = [*armed(self._seconds)[:1], 1, len(self._artifact.stages), 0, late, int(seen[late]), 1, 0]
             with torch.cuda.stream(self._side):
                 self.words[: len(words)].copy_(torch.tensor(words, dtype=torch.int64))
         stream = ctypes.c_void_p(self._side.cuda_stream)

@@ -16,14 +16,17 @@ from triton.runtime import driver
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilelink.artifact import Artifact, Described, Descriptor, KernelSpec, Parameter, TensorPointer
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda.driver import library, with_context
 from tilelink.runtime.cuda.keys import settled
-from tilelink.runtime.cuda.launch import InPlace, Unknown
-from tilelink.runtime.cuda.spec import Argument, GpuKernel
-from tilelink.runtime.job import Layout
+from tilelink.runtime.cuda.launch import PreparedLaunch, UnsupportedLaunch
+from tilelink.runtime.dtypes import dtype_of
 
-Values = Callable[[Argument], Any]
+Argument = Callable[[KernelSpec, Parameter], Any]
+"""What a kernel is passed for a parameter; None for what a caller passes."""
+Replacements = Mapping[type, torch.Tensor]
+"""Other tensors for parameters, by their class."""
 _log = logging.getLogger("tilelink.runtime")
 
 
@@ -78,18 +81,18 @@ def _load(compiled: Any, name: str) -> None:
         raise BindingError(f"kernel {name} does not fit the GPU: {error}", hint=hint) from None
 
 
-def _in_place(compiled: Any, programs: int, arguments: Sequence[Any]) -> InPlace | None:
+def _prepared(compiled: Any, programs: int, arguments: Sequence[Any]) -> PreparedLaunch | None:
     """The kernel with its parameters, if its launch is understood."""
     if _hooked():
         return None
     try:
-        return InPlace(library(), compiled, programs, arguments)
-    except Unknown as reason:
+        return PreparedLaunch(library(), compiled, programs, arguments)
+    except UnsupportedLaunch as reason:
         _log.debug("%s is launched by Triton: %s", compiled.metadata.name, reason)
         return None
 
 
-def _launch(kernel: InPlace, stream: int, name: str) -> None:
+def _launch(kernel: PreparedLaunch, stream: int, name: str) -> None:
     """Raises RankError if the driver does not launch a kernel."""
     if status := kernel(stream):
         status = with_context(library(), status, kernel, stream)
@@ -97,8 +100,8 @@ def _launch(kernel: InPlace, stream: int, name: str) -> None:
         raise RankError(f"the CUDA driver did not launch {name}: error {status}", hint="see what failed before it")
 
 
-class Boundary:
-    """A boundary kernel of one program, all of whose arguments are fixed."""
+class HelperKernel:
+    """A helper kernel of one program, all of whose arguments are fixed."""
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         compiled = settled(function).warmup(*arguments, **options, grid=(1,), num_warps=4)
@@ -106,11 +109,11 @@ class Boundary:
         _load(compiled, self._name)
         self._run = launcher(compiled, 1)
         self._arguments = (*arguments, *(options[n] for n in function.arg_names[len(arguments) :]))
-        self._in_place = _in_place(compiled, 1, self._arguments)
+        self._prepared = _prepared(compiled, 1, self._arguments)
 
     def __call__(self, stream: int) -> None:
-        if self._in_place is not None:
-            _launch(self._in_place, stream, self._name)
+        if self._prepared is not None:
+            _launch(self._prepared, stream, self._name)
         else:
             self._run(stream, *self._arguments)
 
@@ -118,76 +121,70 @@ class Boundary:
 class Function:
     """A generated kernel. What changes from launch to launch are the tensors that a caller passes."""
 
-    def __init__(
-        self, kernel: GpuKernel, function: Any, fixed: Mapping[str, Any], value: Values, layout: Layout
-    ) -> None:
-        """fixed: values by kind; value(argument): the others, None for what the caller passes.
-
-        Raises BindingError for a kernel that does not fit the GPU.
-        """
-        own = {**fixed, "first_program": 0, "num_programs": kernel.programs}
+    def __init__(self, kernel: KernelSpec, function: Any, argument: Argument, artifact: Artifact) -> None:
+        """Raises BindingError for a kernel that does not fit the GPU."""
         self._name = kernel.name
         self._arguments: list[Any] = []
-        self._changing: list[tuple[int, Argument]] = []
-        self._kinds = [argument.kind for argument in kernel.args]
-        for position, argument in enumerate(kernel.args):
-            given = own[argument.kind] if argument.kind in own else value(argument)
-            if argument.kind not in own and given is None:
-                self._changing.append((position, argument))
-                tensor = layout.tensor(argument.name)
-                given = torch.empty(tensor.shape, dtype=tensor.torch_dtype, device="cuda")
-            self._arguments.append(described(given, argument))
+        self._changing: list[tuple[int, TensorPointer | Described, str]] = []
+        self._kinds = [type(parameter) for parameter in kernel.parameters]
+        for position, parameter in enumerate(kernel.parameters):
+            given = argument(kernel, parameter)
+            if isinstance(parameter, TensorPointer | Described):
+                if given is None:
+                    self._changing.append((position, parameter, parameter.tensor))
+                    tensor = artifact.tensor(parameter.tensor)
+                    given = torch.empty(tensor.shape, dtype=dtype_of(tensor), device="cuda")
+                given = described(given, parameter)
+            self._arguments.append(given)
         grid = (kernel.grid, 1, 1)
-        options = {"num_warps": kernel.warps, "num_stages": kernel.stages}
+        options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
         compiled = settled(function).warmup(*self._arguments, grid=grid, **options)
         _load(compiled, kernel.name)
         self._run = launcher(compiled, kernel.grid)
-        self._in_place = _in_place(compiled, kernel.grid, self._arguments)
-        self._grid, self._others = kernel.grid, dict[tuple[Any, ...], InPlace | None]()
+        self._prepared = _prepared(compiled, kernel.grid, self._arguments)
+        self._grid, self._others = kernel.grid, dict[tuple[Any, ...], PreparedLaunch | None]()
         self.compiled = compiled
-        for position, _ in self._changing:
+        for position, _, _ in self._changing:
             self._arguments[position] = None
 
     @property
-    def in_place(self) -> bool:
+    def is_prepared(self) -> bool:
         """Whether a launch is one call of the driver, which nobody else listens to."""
-        return self._in_place is not None
+        return self._prepared is not None
 
-    def __call__(
-        self, stream: int, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, torch.Tensor] | None = None
-    ) -> None:
-        """Launches it; instead: other tensors for kinds of parameters, the same few again and again.
+    def __call__(self, stream: int, tensors: Mapping[str, torch.Tensor], instead: Replacements | None = None) -> None:
+        """Launches it; instead: the same few replacements again and again.
 
         Where the driver cannot describe a tensor that a caller passes, Triton launches it, then and from then on.
         """
-        kernel = self._in_place if instead is None else self._other(tensors, instead)
+        kernel = self._prepared if instead is None else self._other(tensors, instead)
         if kernel is not None:
             try:
-                for position, argument in self._changing:
-                    kernel.point(position, tensors[argument.name].data_ptr())
-            except Unknown as reason:
+                for position, _, name in self._changing:
+                    kernel.point(position, tensors[name].data_ptr())
+            except UnsupportedLaunch as reason:
                 _log.warning("%s is launched by Triton from now on, which takes longer: %s", self._name, reason)
-                self._in_place = None
+                self._prepared = None
             else:
                 _launch(kernel, stream, self._name)
                 return
         self._run(stream, *self._all(tensors, instead))
 
-    def _all(self, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, torch.Tensor] | None) -> list[Any]:
+    def _all(self, tensors: Mapping[str, torch.Tensor], instead: Replacements | None) -> list[Any]:
         arguments = list(self._arguments)
-        for position, argument in self._changing:
-            arguments[position] = described(tensors[argument.name], argument)
+        for position, parameter, name in self._changing:
+            arguments[position] = described(tensors[name], parameter)
         if instead:
             arguments = [instead.get(kind, a) for kind, a in zip(self._kinds, arguments, strict=True)]
         return arguments
 
-    def _other(self, tensors: Mapping[str, torch.Tensor], instead: Mapping[str, torch.Tensor]) -> InPlace | None:
-        """The kernel with other tensors for kinds of parameters, if its launch is understood."""
-        if self._in_place is None:
+    def _other(self, tensors: Mapping[str, torch.Tensor], instead: Replacements) -> PreparedLaunch | None:
+        """The kernel with other arguments, if its launch is understood."""
+        if self._prepared is None:
             return None
         key = tuple((kind, value.data_ptr()) for kind, value in instead.items())
         if key not in self._others:
-            self._others[key] = _in_place(self.compiled, self._grid, self._all(tensors, instead))
+            self._others[key] = _prepared(self.compiled, self._grid, self._all(tensors, instead))
         return self._others[key]
 
 
@@ -203,18 +200,18 @@ class Address:
         return self._address
 
 
-def described(tensor: torch.Tensor | Address, argument: Argument) -> Any:
-    """What a kernel is passed for a tensor: itself, or a descriptor as rows of its last dimension, in blocks."""
-    if not argument.block:
+def described(tensor: torch.Tensor | Address, parameter: TensorPointer | Described) -> Any:
+    """What a kernel is passed for a tensor: itself, or a descriptor as rows of its last dimension, in boxes."""
+    if isinstance(parameter, TensorPointer):
         return tensor
     columns = tensor.shape[-1]
     shape, strides = [prod(tensor.shape) // columns, columns], [columns, 1]
     base = tensor if isinstance(tensor, Address) else Address(tensor)
-    if argument.kind == "descriptor":
-        return TensorDescriptor(base, shape, strides, list(argument.block))
+    if isinstance(parameter, Descriptor):
+        return TensorDescriptor(base, shape, strides, list(parameter.box))
     # only kernels in Gluon have these, and importing that takes a while
     from triton.experimental.gluon.language import NVMMASharedLayout
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as Boxes
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
     layout = NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8 * tensor.dtype.itemsize, rank=2)
-    return Boxes(base, shape, strides, list(argument.block), layout)
+    return GluonDescriptor(base, shape, strides, list(parameter.box), layout)

@@ -86,7 +86,7 @@ class Graphs:
         return with_context(self._library, status, function, *arguments) if status else 0
 
 
-class Seen:
+class GraphCache:
     """Executable graphs by what they hold: one is made when the same comes for the second time."""
 
     def __init__(self, graphs: Callable[[], Graphs], worth: bool = True, kept: int = KEPT) -> None:
@@ -133,7 +133,7 @@ class Replay:
         """worth: False never makes a graph, as where operations are timed one by one."""
         self._queue = queue
         self._names = sorted(queue.names)
-        self._seen = Seen(graphs, worth and len(queue) >= ENOUGH)
+        self._seen = GraphCache(graphs, worth and len(queue) >= ENOUGH)
 
     def graph(self, stream: int, bases: Mapping[str, int], capturing: bool) -> int | None:
         """The graph that `issue` is to launch, if there is one; it may be made now, which takes a while.

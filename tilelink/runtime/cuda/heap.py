@@ -9,26 +9,27 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _symmetric_memory as symmetric
 
+from tilelink.artifact import Artifact, TensorSpec
 from tilelink.device.debug import WORDS
-from tilelink.runtime.job import Layout, TensorLayout
+from tilelink.runtime.dtypes import dtype_of
 
 ALIGNMENT = 1024
 
 
 class Heap:
-    """The symmetric tensors [slots, *shape], the signal pad (int32 counters, all 0) and a debug block of one rank.
+    """The symmetric tensors [buffers, *shape], the signal pad (int32 counters, all 0) and a debug block of one rank.
 
     Building it is collective: all ranks of the group build equal heaps in the same order. After it everybody's
     counters are zero. addresses(name)[rank] is where that rank's copy begins, as this process sees it.
     """
 
-    def __init__(self, layout: Layout, group: dist.ProcessGroup, device: torch.device) -> None:
+    def __init__(self, artifact: Artifact, group: dist.ProcessGroup, device: torch.device) -> None:
         self._offsets: dict[str, int] = {}
-        size = _padded(layout.pad_size * 4)
-        for tensor in layout.tensors:
+        size = _padded(artifact.pad_size * 4)
+        for tensor in artifact.tensors:
             if tensor.symmetric:
                 self._offsets[tensor.name] = size
-                size += _padded(tensor.slots * prod(tensor.shape) * tensor.torch_dtype.itemsize)
+                size += _padded(tensor.buffers * prod(tensor.shape) * dtype_of(tensor).itemsize)
         self._debug_offset = size
         size += _padded(WORDS * 8)
         self.memory = symmetric.empty(size, dtype=torch.uint8, device=device)
@@ -37,15 +38,15 @@ class Heap:
         self._bases = [int(base) for base in self._handle.buffer_ptrs]
         torch.cuda.synchronize(device)
         dist.barrier(group, device_ids=[device.index])
-        self.pad = self.memory[: layout.pad_size * 4].view(torch.int32)
+        self.pad = self.memory[: artifact.pad_size * 4].view(torch.int32)
         self.debug = self.memory[self._debug_offset : self._debug_offset + WORDS * 8].view(torch.int64)
-        self.tensors = {t.name: self._view(t) for t in layout.tensors if t.symmetric}
+        self.tensors = {t.name: self._view(t) for t in artifact.tensors if t.symmetric}
 
-    def _view(self, tensor: TensorLayout) -> torch.Tensor:
-        shape = (tensor.slots, *tensor.shape)
+    def _view(self, tensor: TensorSpec) -> torch.Tensor:
+        shape = (tensor.buffers, *tensor.shape)
         start = self._offsets[tensor.name]
-        size = prod(shape) * tensor.torch_dtype.itemsize
-        return self.memory[start : start + size].view(tensor.torch_dtype).view(shape)
+        size = prod(shape) * dtype_of(tensor).itemsize
+        return self.memory[start : start + size].view(dtype_of(tensor)).view(shape)
 
     def addresses(self, name: str) -> list[int]:
         """Where each rank's copy of a symmetric tensor begins."""

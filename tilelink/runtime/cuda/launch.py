@@ -24,7 +24,7 @@ _NUMBERS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64}
 Addresses = tuple[int, ...]
 
 
-class Unknown(Exception):
+class UnsupportedLaunch(Exception):
     """A kernel has parameters that are not understood here."""
 
 
@@ -34,9 +34,9 @@ class TensorMap:
     def __init__(self, library: Any, descriptor: Any, meta: Mapping[str, Any]) -> None:
         """descriptor: Triton's host descriptor. meta: what Triton's compiler says of it."""
         if meta.get("fp4_padded") or getattr(descriptor, "padding", "zero") != "zero":
-            raise Unknown("a descriptor that pads")
+            raise UnsupportedLaunch("a descriptor that pads")
         if getattr(descriptor, "round_f32_to_tf32", False):
-            raise Unknown("a descriptor that rounds")
+            raise UnsupportedLaunch("a descriptor that rounds")
         pointer = ctypes.c_void_p
         self._encode = function_of(
             library, "cuTensorMapEncodeTiled", pointer, ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, pointer,
@@ -61,26 +61,29 @@ class TensorMap:
         self.point(descriptor.base.data_ptr())
 
     def point(self, address: int) -> None:
-        """The same tensor at another address. Raises Unknown if the driver cannot describe it."""
+        """The same tensor at another address. Raises UnsupportedLaunch if the driver cannot describe it."""
         if address == self._address:
             return
         if status := self._encode(*self._before, address, *self._after):
-            raise Unknown(f"the driver describes no such tensor: error {status}")
+            raise UnsupportedLaunch(f"the driver describes no such tensor: error {status}")
         self._address = address
 
 
-class InPlace:
+class PreparedLaunch:
     """A compiled kernel with its parameters: `point` changes where some of them point, calling it launches."""
 
     def __init__(self, library: Any, compiled: Any, programs: int, arguments: Sequence[Any]) -> None:
-        """arguments: one for each of the kernel's own, in order. Raises Unknown for parameters not understood here."""
+        """arguments: one for each of the kernel's own, in order.
+
+        Raises UnsupportedLaunch for parameters not understood here.
+        """
         meta = compiled.metadata
         if (
             getattr(meta, "num_ctas", 1) != 1 or getattr(meta, "launch_pdl", False)
             or getattr(meta, "launch_cooperative_grid", False) or getattr(meta, "global_scratch_size", 0)
             or getattr(meta, "profile_scratch_size", 0)
         ):  # fmt: skip
-            raise Unknown("a launch with attributes")
+            raise UnsupportedLaunch("a launch with attributes")
         self._maps: dict[int, TensorMap] = {}
         self._pointers: dict[int, ctypes.c_uint64] = {}
         self._cells: list[Any] = []
@@ -92,7 +95,7 @@ class InPlace:
             self._keep(ctypes.c_uint64(0))
         handle = int(compiled.function)
         if _sizes(library, handle) != [*map(self._size, range(len(self._places)))]:
-            raise Unknown("other parameters than expected")
+            raise UnsupportedLaunch("other parameters than expected")
         self._launch = function_of(
             library, "cuLaunchKernel", ctypes.c_void_p, *([ctypes.c_uint] * 7), *([ctypes.c_void_p] * 3)
         )
@@ -111,7 +114,7 @@ class InPlace:
         elif kind.startswith("tensordesc"):
             meta = next(descriptions, None)
             if meta is None:
-                raise Unknown("a descriptor without a box")
+                raise UnsupportedLaunch("a descriptor without a box")
             found = self._maps[position] = TensorMap(library, value, meta)
             self._places.append(found.place)
             self._cells.append(found)
@@ -120,7 +123,7 @@ class InPlace:
             for stride in value.strides:
                 self._keep(ctypes.c_int64(stride))
         else:
-            raise Unknown(f"a parameter of type {kind}")
+            raise UnsupportedLaunch(f"a parameter of type {kind}")
 
     def _keep(self, cell: Any) -> Any:
         self._cells.append(cell)
@@ -134,7 +137,7 @@ class InPlace:
     def point(self, position: int, address: int) -> None:
         """Where the tensor or descriptor at a position of the arguments begins from now on.
 
-        Raises Unknown if the driver cannot describe it: then the next launches are not this one's to do.
+        Raises UnsupportedLaunch if the driver cannot describe it: then the next launches are not this one's to do.
         """
         if position in self._pointers:
             self._pointers[position].value = address
@@ -147,9 +150,9 @@ class InPlace:
 
 
 def _sizes(library: Any, handle: int) -> list[int]:
-    """Bytes of each parameter of a kernel. Raises Unknown where the driver is too old to be asked."""
+    """Bytes of each parameter of a kernel. Raises UnsupportedLaunch where the driver is too old to be asked."""
     if not hasattr(library, "cuFuncGetParamInfo"):
-        raise Unknown("a driver that does not know the parameters of kernels")
+        raise UnsupportedLaunch("a driver that does not know the parameters of kernels")
     size_t = ctypes.POINTER(ctypes.c_size_t)
     ask = function_of(library, "cuFuncGetParamInfo", ctypes.c_void_p, ctypes.c_size_t, size_t, size_t)
     offset, size = ctypes.c_size_t(), ctypes.c_size_t()

@@ -1,4 +1,4 @@
-"""What is known of a rank without its GPU: the operations of its copy engine, and what boundary kernels get."""
+"""What is known of a rank without its GPU: the operations of its copy engine, and what helper kernels get."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilelink.generated import load_module
+from tilelink.artifact import Artifact
+from tilelink.generated import file_of, load_module
 from tilelink.runtime.cuda import tables
-from tilelink.runtime.cuda.order import between_kernels, kernels_in_order
-from tilelink.runtime.cuda.record_copies import Flag, Gate, Operation, own_first, record
-from tilelink.runtime.cuda.spec import GpuProgram
+from tilelink.runtime.cuda.order import between_kernels
+from tilelink.runtime.cuda.record_copies import Operation, StreamWait, StreamWrite, own_first, record
+from tilelink.runtime.order import kernels_in_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,7 @@ class Recorded:
     """The copy engine of a rank. early: for each buffer in the cycle what the main stream does before the kernels.
 
     late: likewise the rest, in the parts before the first kernel and behind each of them (`order.kernels_in_order`).
-    gated: the counters that it waits for. exits, counters, flags: rows of the tables of `boundary.close_launch`.
+    gated: the counters that it waits for. exits, counters, flags: rows of the tables of `helper_kernels.close_launch`.
     """
 
     early: tuple[list[Operation], ...]
@@ -33,34 +34,34 @@ EMPTY = Recorded(early=(), late=(), gated=frozenset(), exits=[], counters=[], fl
 """A rank without a copy engine."""
 
 
-def recorded(program: GpuProgram, rank: int) -> Recorded:
+def recorded(artifact: Artifact, rank: int) -> Recorded:
     """Runs the queue functions of a rank once for each buffer. Raises BindingError for what a copy engine cannot do."""
-    module, layout = load_module(program.source), program.layout
-    queued = sorted((k for k in program.kernels if k.copy_engine), key=lambda k: k.position)
+    module = load_module(file_of(artifact.source))
+    queued = sorted(artifact.copy_programs, key=lambda one: one.position)
     cycle: list[list[Operation]] = []
-    for epoch in range(1, program.cycle + 1):
+    for epoch in range(1, artifact.cycle + 1):
         operations: list[Operation] = []
         for one in queued:
-            flags = sum(isinstance(o, Flag) for o in operations)
-            operations += record(getattr(module, one.name), layout, rank, epoch, dict(program.tables), flags)
+            flags = sum(isinstance(o, StreamWrite) for o in operations)
+            operations += record(getattr(module, one.name), artifact, rank, epoch, flags)
         cycle.append(operations)
     parts = tuple(own_first(operations, rank) for operations in cycle)
-    order = kernels_in_order(program.kernels)
-    own = {o.number for o in parts[0][0] if isinstance(o, Flag) and o.rank == rank}
-    gated = {o.channel for operations in cycle for o in operations if isinstance(o, Gate)}
+    order = kernels_in_order(artifact.kernels)
+    own = {o.number for o in parts[0][0] if isinstance(o, StreamWrite) and o.rank == rank}
+    gated = {o.channel for operations in cycle for o in operations if isinstance(o, StreamWait)}
     return Recorded(
         early=tuple(early for early, _ in parts),
-        late=tuple(between_kernels(late, order, layout, queued) for _, late in parts),
+        late=tuple(between_kernels(late, order, artifact, queued) for _, late in parts),
         gated=frozenset(gated),
-        exits=tables.exits(program, rank, gated),
-        counters=tables.counters(program, rank, gated),
-        flags=tables.flag_rows([o for o in cycle[0] if isinstance(o, Flag)], own, layout),
+        exits=tables.exits(artifact, rank, gated),
+        counters=tables.counters(artifact, rank, gated),
+        flags=tables.flag_rows([o for o in cycle[0] if isinstance(o, StreamWrite)], own, artifact),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundaryOptions:
-    """The constants of a program's boundary kernels: of `open_launch`, of `close_launch` and of every `turn_launch`.
+class HelperOptions:
+    """The constants of a program's helper kernels: of `open_launch`, of `close_launch` and of every `turn_launch`.
 
     awaiting: of `await_outputs`, where it is needed.
     captured: of `close_launch` in a CUDA graph, where that is another kernel.
@@ -73,28 +74,29 @@ class BoundaryOptions:
     turns: tuple[Mapping[str, Any], ...]
 
 
-def boundary_options(program: GpuProgram, found: Recorded, begun: bool) -> BoundaryOptions:
-    """What the boundary kernels of a rank are compiled with. begun: a kernel lets the copy engine begin."""
-    layout, cycle = program.layout, program.cycle
+def helper_options(artifact: Artifact, found: Recorded, begun: bool) -> HelperOptions:
+    """What the helper kernels of a rank are compiled with. begun: a kernel lets the copy engine begin."""
+    cycle = artifact.cycle
     common: dict[str, Any] = {
-        "RANKS": layout.ranks, "BLOCK": 1 << (layout.ranks - 1).bit_length(), "ENTERED": layout.entered_base,
-        "STAGE": len(layout.stages),
+        "RANKS": artifact.ranks, "BLOCK": 1 << (artifact.ranks - 1).bit_length(), "ENTERED": artifact.entered_base,
+        "STAGE": len(artifact.stages),
     }  # fmt: skip
-    entry_first = any(k.copy_engine and k.needs_entry for k in program.kernels)
+    entry_first = any(one.needs_entry for one in artifact.copy_programs)
     options = {
-        **common, "FINISHED": layout.finished_base, "COUNTERS": len(found.counters), "FLAGS": len(found.flags),
-        "LAG": program.lag, "ENTRY": program.needs_entry, "PROGRAMS": program.counted,
+        **common, "FINISHED": artifact.finished_base, "COUNTERS": len(found.counters), "FLAGS": len(found.flags),
+        "LAG": artifact.lag, "ENTRY": artifact.needs_entry, "PROGRAMS": artifact.counted,
     }  # fmt: skip
     closing = {**options, "EXITS": len(found.exits)}
     # Kernels of a captured launch tell peers of nothing, and let nobody begin: that must be done before them.
-    turns = range(cycle if cycle > 1 or program.protocol.announces_late else 0)
+    turns = range(cycle if cycle > 1 or artifact.protocol.announces_late else 0)
     # Captured launches skip others. Where only the signals of every launch keep ranks together, they must wait instead.
-    skipping = {"CYCLE": cycle, "LAG": program.lag if program.reuse_wait or cycle == 1 else 1}
+    skipping = {"CYCLE": cycle, "LAG": artifact.lag if artifact.reuse_wait or cycle == 1 else 1}
     # Of a launch that others begin, peers may be told in the next one: whoever waited for that here would never end.
-    ending = {**skipping, "LAG": 0} if begun and program.reuse_wait else skipping
-    return BoundaryOptions(
+    ending = {**skipping, "LAG": 0} if begun and artifact.reuse_wait else skipping
+    awaits = bool(found.exits) and artifact.copies_outputs
+    return HelperOptions(
         opening={**common, "WAIT": entry_first},
-        awaiting={"EXITS": len(found.exits), "STAGE": common["STAGE"]} if found.exits and program.keeps else None,
+        awaiting={"EXITS": len(found.exits), "STAGE": common["STAGE"]} if awaits else None,
         closing={**closing, "CYCLE": 0},
         captured={**closing, **ending} if turns else None,
         turns=tuple({**options, **skipping, "TURN": turn} for turn in turns),

@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 
 import torch
 
+from tilelink.artifact import TensorSpec
 from tilelink.errors import BindingError
-from tilelink.runtime.job import TensorLayout
+from tilelink.runtime.dtypes import dtype_of
 
 Tensors = Mapping[str, torch.Tensor]
 ALIGNED = 16
@@ -19,12 +20,12 @@ ALIGNED = 16
 class Operands:
     """Inputs or outputs of a kernel, as its program declares them."""
 
-    def __init__(self, wanted: Sequence[TensorLayout], device: torch.device) -> None:
+    def __init__(self, wanted: Sequence[TensorSpec], device: torch.device) -> None:
         self._device = device
-        self._rows = [(t.name, torch.Size(t.shape), t.torch_dtype, t) for t in wanted]
+        self._rows = [(t.name, torch.Size(t.shape), dtype_of(t), t) for t in wanted]
         # To make one like another takes half as long as to make one of a shape; these have one element in memory.
         self._models = [
-            (t.name, torch.empty((), dtype=t.torch_dtype, device=device).expand(t.shape)) for t in wanted
+            (t.name, torch.empty((), dtype=dtype_of(t), device=device).expand(t.shape)) for t in wanted
         ]  # fmt: skip
 
     def new(self, but: Container[str] = ()) -> dict[str, torch.Tensor]:
@@ -62,21 +63,21 @@ class Operands:
             raise BindingError(f"there is no tensor {unknown[0]!r}", hint=hint)
         return result
 
-    def _refuse(self, tensor: TensorLayout, value: Any) -> NoReturn:
+    def _refuse(self, tensor: TensorSpec, value: Any) -> NoReturn:
         """Raises BindingError for what is no tensor of that shape and dtype on that device."""
         if not isinstance(value, torch.Tensor):
             raise self._unusable(tensor, value)
         got = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')} on {value.device}"
         raise BindingError(f"tensor {tensor.name!r} is {got}", hint=self._takes(tensor))
 
-    def _unusable(self, tensor: TensorLayout, value: Any) -> BindingError:
+    def _unusable(self, tensor: TensorSpec, value: Any) -> BindingError:
         what = f"is a {type(value).__name__}"
         if isinstance(value, torch.Tensor):
             layout = str(value.layout).removeprefix("torch.")
             what += f" ({layout}) without elements in memory, one after the other"
         return BindingError(f"tensor {tensor.name!r} {what}", hint=self._takes(tensor))
 
-    def _takes(self, tensor: TensorLayout) -> str:
+    def _takes(self, tensor: TensorSpec) -> str:
         return f"it takes {list(tensor.shape)} {tensor.dtype} on {self._device}"
 
 
@@ -97,7 +98,7 @@ def check_apart(outputs: Tensors, inputs: Tensors, own: torch.Tensor) -> None:
         taken.append((first, last, f"output {name!r}"))
 
 
-def _placed(tensor: TensorLayout, value: torch.Tensor) -> torch.Tensor:
+def _placed(tensor: TensorSpec, value: torch.Tensor) -> torch.Tensor:
     """An input without its gradient, by a copy that is contiguous and aligned if it is not so; an output as it is.
 
     Raises BindingError for an output that is not contiguous and aligned, or whose gradient would be wrong.

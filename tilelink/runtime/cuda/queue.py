@@ -10,7 +10,7 @@ from itertools import pairwise
 from tilelink.errors import RankError
 from tilelink.runtime.cuda.driver import Call, Driver, Handle, driver, library, with_context
 from tilelink.runtime.cuda.graph_branches import Branches
-from tilelink.runtime.cuda.record_copies import Box, Copy, Flag, Gate, Operation
+from tilelink.runtime.cuda.record_copies import Box, Copy, Operation, StreamWait, StreamWrite
 
 Bases = Mapping[str, int]
 """Where the tensors begin that a caller passes, by name."""
@@ -56,7 +56,7 @@ class Ready:
     address: int
 
 
-Step = Move | Word | Gate | Ready
+Step = Move | Word | StreamWait | Ready
 
 
 class Queue:
@@ -87,7 +87,7 @@ class Queue:
         before = self._mark() if timed and operations else None
         for operation in operations:
             for step in _steps(operation, places, pads, values):
-                self._calls.append((isinstance(step, Gate), self._prepared(driver(), step)))
+                self._calls.append((isinstance(step, StreamWait), self._prepared(driver(), step)))
             if before is not None:
                 behind = self._mark()
                 self.timed.append((operation, before, behind))
@@ -137,7 +137,7 @@ class Queue:
         match step:
             case Word(target=target, source=source):
                 return calls.copy(self._stream, ctypes.c_uint64(target), ctypes.c_uint64(source), 4)
-            case Gate(channel=channel, threshold=threshold):
+            case StreamWait(channel=channel, threshold=threshold):
                 return calls.wait_and_zero(self._waits, self._pad + 4 * channel, threshold)
             case Ready(address=address):
                 return calls.wait_and_zero(self._waits, address, 1)
@@ -159,9 +159,9 @@ def _steps(operation: Operation, places: Places, pads: Sequence[int], values: in
     match operation:
         case Copy(target=target, source=source):
             return [*_moves(target, source, places)]
-        case Flag(number=number, rank=peer, channel=channel):
+        case StreamWrite(number=number, rank=peer, channel=channel):
             return [Word(target=pads[peer] + 4 * channel, source=values + 4 * number)]
-        case Gate():
+        case StreamWait():
             return [operation]
 
 

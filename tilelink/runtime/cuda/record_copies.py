@@ -1,9 +1,9 @@
 """Copy-engine stages of a GPU rank: a generated queue function, recorded once for each buffer and then replayed.
 
 Nothing that is recorded depends on the number of the launch, so that a CUDA graph may hold it:
-* a notify is a copy of a four-byte value that the rank's own GPU computed when it prepared the launch (boundary.py,
-  or a kernel of the launch, device/meeting.py). It sets the counter of a peer, where programs would add; so nobody else
-  may notify that counter.
+* a notify is a copy of a four-byte value that the rank's own GPU computed when it prepared the launch, in a helper
+  kernel or in a kernel of the launch (device/handshake.py). It sets the counter of a peer, where programs would add; so
+  nobody else may notify that counter.
 * a wait is for the threshold of one launch, and the stream puts the counter back to zero; so nobody else may wait for
   that counter.
 """
@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from tilelink.artifact import Artifact, SignalGrid
 from tilelink.errors import BindingError
-from tilelink.runtime.job import GridLayout, Layout
+from tilelink.runtime.dtypes import dtype_of
 
 Ints = Sequence[int]
 
@@ -51,10 +52,10 @@ class Copy(_Owned):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flag(_Owned):
+class StreamWrite(_Owned):
     """The number-th notify of the rank's copy engine in a launch, in the order of issue: counter `channel` of `rank`.
 
-    step: notifies of that counter in a launch; count: how many there were with this one. slots: of the counter.
+    step: notifies of that counter in a launch; count: how many there were with this one. buffers: of the counter.
     """
 
     number: int
@@ -62,29 +63,28 @@ class Flag(_Owned):
     channel: int
     step: int
     count: int
-    slots: int
+    buffers: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate(_Owned):
+class StreamWait(_Owned):
     """A wait until the own counter `channel` reached `threshold`; then it is zero again."""
 
     channel: int
     threshold: int
 
 
-Operation = Copy | Flag | Gate
+Operation = Copy | StreamWrite | StreamWait
 
 
 class Recorder:
     """Takes the place of a queue, and keeps what a generated function issues in launch `epoch`."""
 
-    def __init__(self, layout: Layout, rank: int, epoch: int, tables: dict[str, Any], flags: int, kernel: str) -> None:
+    def __init__(self, artifact: Artifact, rank: int, epoch: int, flags: int, kernel: str) -> None:
         self.operations: list[Operation] = []
-        self._layout = layout
+        self._artifact = artifact
         self._rank = rank
         self._epoch = epoch
-        self._tables = tables
         self._flags = flags
         self._kernel = kernel
         self._notified: dict[tuple[int, int], int] = {}
@@ -101,20 +101,22 @@ class Recorder:
 
     def wait(self, channel: int, target: int, stage: int, t: int) -> None:
         """Keeps a wait for a counter of the program. The runtime's own counters are seen to before the launch."""
-        if channel >= self._layout.entered_base or channel in self._gates:
+        if channel >= self._artifact.entered_base or channel in self._gates:
             return
-        grid, linear = _place(self._layout, channel)
+        grid, linear = _place(self._artifact, channel)
         self._gates.add(channel)
         threshold = int(grid.thresholds[self._rank][linear])
-        self.operations.append(Gate(channel=channel, threshold=threshold, kernel=self._kernel, stage=stage, tile=t))
+        self.operations.append(
+            StreamWait(channel=channel, threshold=threshold, kernel=self._kernel, stage=stage, tile=t)
+        )
 
     def notify(self, rank: int, channel: int, stage: int, t: int) -> None:
         """Keeps a notify, which must be one of those that this queue alone sends to the counter."""
-        grid, linear = _place(self._layout, channel)
+        grid, linear = _place(self._artifact, channel)
         count = self._notified[rank, channel] = self._notified.get((rank, channel), 0) + 1
         step = int(grid.thresholds[rank][linear])
-        flag = Flag(
-            number=self._flags, rank=rank, channel=channel, step=step, count=count, slots=grid.slots,
+        flag = StreamWrite(
+            number=self._flags, rank=rank, channel=channel, step=step, count=count, buffers=grid.buffers,
             kernel=self._kernel, stage=stage, tile=t,
         )  # fmt: skip
         self._flags += 1
@@ -123,7 +125,7 @@ class Recorder:
     def check(self) -> None:
         """Raises BindingError if anybody else notifies a counter that this queue notifies."""
         for (rank, channel), count in self._notified.items():
-            grid, linear = _place(self._layout, channel)
+            grid, linear = _place(self._artifact, channel)
             if count != grid.thresholds[rank][linear]:
                 hint = "give every rank a channel of its own, or run the stage on sm"
                 what = f"{grid.tensor} channel {linear} of rank {rank}"
@@ -131,7 +133,7 @@ class Recorder:
 
     def entry(self, table: str, offset: int) -> int:
         """The value at a linear offset of one of the own tables."""
-        return int(np.asarray(self._tables[table][self._rank]).reshape(-1)[offset])
+        return int(self._artifact.tables[table][self._rank].reshape(-1)[offset])
 
     def copy(
         self, target: str, rank: int, low: Ints, sizes: Ints,
@@ -139,7 +141,7 @@ class Recorder:
         stage: int, t: int, traced: bool = True,
     ) -> None:  # fmt: skip
         """Keeps a copy of a box of elements. Raises BindingError for boxes of different element types."""
-        here, there = self._layout.tensor(source), self._layout.tensor(target)
+        here, there = self._artifact.tensor(source), self._artifact.tensor(target)
         if here.dtype != there.dtype:
             hint = "run the stage on sm"
             raise BindingError(f"the copy engine cannot turn {here.dtype} into {there.dtype}", hint=hint)
@@ -158,15 +160,15 @@ class Recorder:
 
     def _box(self, name: str, rank: int, low: Ints, sizes: Ints, width: int) -> Box:
         """The box as runs of `width` elements, which its longest contiguous run is a multiple of."""
-        tensor = self._layout.tensor(name)
-        item = tensor.torch_dtype.itemsize
-        starts = _starts(tensor.shape, low, sizes, width) + tensor.slot(self._epoch) * prod(tensor.shape)
+        tensor = self._artifact.tensor(name)
+        item = dtype_of(tensor).itemsize
+        starts = _starts(tensor.shape, low, sizes, width) + tensor.buffer(self._epoch) * prod(tensor.shape)
         return Box(tensor=name, rank=rank, offsets=tuple((starts * item).tolist()), width=width * item)
 
 
-def _place(layout: Layout, channel: int) -> tuple[GridLayout, int]:
+def _place(artifact: Artifact, channel: int) -> tuple[SignalGrid, int]:
     """The grid of a counter and its number there."""
-    grid = layout.grid(channel)
+    grid = artifact.grid(channel)
     return grid, (channel - grid.base) % grid.count
 
 
@@ -191,11 +193,9 @@ def _starts(shape: Ints, low: Ints, sizes: Ints, width: int) -> Any:
     return starts
 
 
-def record(
-    function: Callable[..., None], layout: Layout, rank: int, epoch: int, tables: dict[str, Any], flags: int = 0
-) -> list[Operation]:
+def record(function: Callable[..., None], artifact: Artifact, rank: int, epoch: int, flags: int = 0) -> list[Operation]:
     """What a generated queue function issues in launch `epoch`; its flags are numbered from `flags`."""
-    recorder = Recorder(layout, rank, epoch, tables, flags, function.__name__)
+    recorder = Recorder(artifact, rank, epoch, flags, function.__name__)
     function(recorder, rank, epoch)
     recorder.check()
     return recorder.operations
@@ -212,11 +212,11 @@ def own_first(operations: Sequence[Operation], rank: int) -> tuple[list[Operatio
     own = True
     for at, operation in enumerate(operations):
         match operation:
-            case Gate():
+            case StreamWait():
                 return early, [*late, *operations[at:]]
             case Copy(target=target, source=source):
                 own = target.rank == source.rank == rank
-            case Flag():
+            case StreamWrite():
                 pass
         (early if own else late).append(operation)
     return early, late

@@ -1,4 +1,4 @@
-"""Integer tables in device memory that kernels and boundary kernels read."""
+"""Integer tables in device memory that kernels and helper kernels read."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from tilelink.runtime.cuda.record_copies import Flag
-from tilelink.runtime.cuda.spec import GpuProgram
-from tilelink.runtime.job import GridLayout, Layout
+from tilelink.artifact import Artifact, SignalGrid
+from tilelink.runtime.cuda.record_copies import StreamWrite
 
 
 def int32(rows: Sequence[Sequence[int]] | Sequence[int], device: torch.device) -> torch.Tensor:
@@ -16,33 +15,35 @@ def int32(rows: Sequence[Sequence[int]] | Sequence[int], device: torch.device) -
     return torch.tensor(rows if len(rows) else [0], dtype=torch.int32, device=device)
 
 
-def exits(program: GpuProgram, rank: int, gated: Collection[int]) -> list[tuple[int, int, int, int]]:
+def exits(artifact: Artifact, rank: int, gated: Collection[int]) -> list[tuple[int, int, int, int]]:
     """(first counter, buffers, counters of a buffer, threshold) of all that peers notify in symmetric outputs.
 
     But for the counters that the copy engine waits for and puts back to zero.
     """
-    outputs = {t.name for t in program.layout.tensors if t.symmetric and t.space == "out"}
+    outputs = {t.name for t in artifact.tensors if t.symmetric and t.space == "out"}
     return [
-        (grid.base + number, grid.slots, grid.count, threshold)
-        for grid in program.layout.grids
+        (grid.base + number, grid.buffers, grid.count, threshold)
+        for grid in artifact.grids
         if grid.tensor in outputs
         for number, threshold in enumerate(grid.thresholds[rank].tolist())
         if threshold and grid.base + number not in gated
     ]
 
 
-def counters(program: GpuProgram, rank: int, gated: set[int]) -> list[tuple[int, int, int]]:
+def counters(artifact: Artifact, rank: int, gated: set[int]) -> list[tuple[int, int, int]]:
     """(threshold, buffer, buffers) of each counter of the pad; 0 notifies for those that are zeroed by a gate."""
-    rows = [(0, 0, 1)] * program.layout.entered_base
-    for grid in program.layout.grids:
-        for slot in range(grid.slots):
+    rows = [(0, 0, 1)] * artifact.entered_base
+    for grid in artifact.grids:
+        for slot in range(grid.buffers):
             for number, threshold in enumerate(grid.thresholds[rank].tolist()):
                 channel = grid.base + slot * grid.count + number
-                rows[channel] = (0 if channel in gated else threshold, slot, grid.slots)
+                rows[channel] = (0 if channel in gated else threshold, slot, grid.buffers)
     return rows
 
 
-def flag_rows(flags: Sequence[Flag], own: Collection[int], layout: Layout) -> list[tuple[int, int, int, int, int]]:
+def flag_rows(
+    flags: Sequence[StreamWrite], own: Collection[int], artifact: Artifact
+) -> list[tuple[int, int, int, int, int]]:
     """(step, count, buffers, counter, counters of a buffer) of the copy engine's notifies, by their numbers.
 
     own: the numbers of those that the rank sends itself before its kernels start; of others the counter is -1. The
@@ -51,13 +52,13 @@ def flag_rows(flags: Sequence[Flag], own: Collection[int], layout: Layout) -> li
     last = {(f.rank, f.channel): f.number for f in flags}
     rows: list[tuple[int, int, int, int, int]] = []
     for flag in flags:
-        grid = next(g for g in layout.grids if g.base <= flag.channel < g.base + g.slots * g.count)
+        grid = next(g for g in artifact.grids if g.base <= flag.channel < g.base + g.buffers * g.count)
         mine = flag.number in own and last[flag.rank, flag.channel] == flag.number
         counter = grid.base + (flag.channel - grid.base) % grid.count if mine else -1
-        rows.append((flag.step, flag.count, flag.slots, counter, grid.count))
+        rows.append((flag.step, flag.count, flag.buffers, counter, grid.count))
     return rows
 
 
-def thresholds(grid: GridLayout, rank: int, device: torch.device) -> torch.Tensor:
+def thresholds(grid: SignalGrid, rank: int, device: torch.device) -> torch.Tensor:
     """The notifies of each counter of one buffer in a launch."""
     return int32(grid.thresholds[rank].tolist(), device)

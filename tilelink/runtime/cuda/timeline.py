@@ -9,15 +9,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tilelink.artifact import Artifact
 from tilelink.device.debug import STRIDE, TRACE
 from tilelink.device.spans import COUNT, Span, decoded, empty
 from tilelink.runtime.cuda.clock import Clocks, Offset, moved, stamp
-from tilelink.runtime.cuda.deadline import Watch
-from tilelink.runtime.cuda.functions import Boundary
+from tilelink.runtime.cuda.deadline import DebugBlock
+from tilelink.runtime.cuda.functions import HelperKernel
 from tilelink.runtime.cuda.queue import Queue
-from tilelink.runtime.cuda.record_copies import Copy, Flag, Gate, Operation
-from tilelink.runtime.cuda.spec import GpuProgram
-from tilelink.runtime.job import Layout
+from tilelink.runtime.cuda.record_copies import Copy, Operation, StreamWait, StreamWrite
 
 ANCHORS = 8
 
@@ -48,18 +47,20 @@ class Timeline:
 class Tracer:
     """Keeps the spans of a rank, launch after launch. Building and `timeline` are collective."""
 
-    def __init__(self, program: GpuProgram, watch: Watch, group: dist.ProcessGroup, device: torch.device) -> None:
-        self._program = program
+    def __init__(
+        self, artifact: Artifact, debug_block: DebugBlock, group: dist.ProcessGroup, device: torch.device
+    ) -> None:
+        self._artifact = artifact
         self._group = group
         self._rank = dist.get_rank(group)
-        tracks = sum(kernel.programs for kernel in program.kernels)
-        self._words = torch.from_numpy(empty(tracks, program.records)).to(device)
-        watch.words[TRACE] = self._words.data_ptr()
-        watch.words[STRIDE] = self._words.stride(0) * self._words.element_size()
+        tracks = sum(kernel.programs for kernel in artifact.launched)
+        self._words = torch.from_numpy(empty(tracks, artifact.spans)).to(device)
+        debug_block.words[TRACE] = self._words.data_ptr()
+        debug_block.words[STRIDE] = self._words.stride(0) * self._words.element_size()
         self._clocks = Clocks(group, device)
         self._first = self._clocks.offsets()
         self._times = torch.zeros(ANCHORS, 2, dtype=torch.int64, device=device)
-        self._stamps = [Boundary(stamp, (row,), {"COUNT": 1}) for row in self._times]
+        self._stamps = [HelperKernel(stamp, (row,), {"COUNT": 1}) for row in self._times]
         self._events = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(ANCHORS)
         ]
@@ -85,13 +86,13 @@ class Tracer:
             self._spans += self._copied(queue)
 
     def _copied(self, queue: Queue) -> Iterator[Span]:
-        tracks = first_tracks(self._program)
+        tracks = {one.name: one.track for one in self._artifact.launched}
         anchor = self._anchor() if queue.timed else None
         for operation, before, after in queue.timed:
             assert anchor is not None
             event, time = anchor
             begin, end = (time + round(queue.elapsed_ns(event, mark)) for mark in (before, after))
-            kind, a, b = what(operation, self._rank, self._program.layout)
+            kind, a, b = what(operation, self._rank, self._artifact)
             track = tracks[operation.kernel]
             yield Span(self._rank, track, kind, operation.stage, operation.tile, a, b, self._epoch, begin, end)
 
@@ -122,22 +123,16 @@ class Tracer:
         )
 
 
-def first_tracks(program: GpuProgram) -> dict[str, int]:
-    """kernel -> its first track: programs are counted over all kernels."""
-    kernels = program.kernels
-    return {kernel.name: sum(one.programs for one in kernels[:number]) for number, kernel in enumerate(kernels)}
-
-
-def what(operation: Operation, rank: int, layout: Layout) -> tuple[str, int, int]:
+def what(operation: Operation, rank: int, artifact: Artifact) -> tuple[str, int, int]:
     """The kind, a and b of an operation's span on the copy engine of `rank`."""
     match operation:
-        case Gate(channel=channel):
+        case StreamWait(channel=channel):
             return "wait", channel, 0
-        case Flag(rank=peer, channel=channel):
+        case StreamWrite(rank=peer, channel=channel):
             return "notify", peer, channel
         case Copy(target=target, source=source):
             far = source if source.rank != rank else target
-            return "transfer", far.rank, layout.tensor(far.tensor).number
+            return "transfer", far.rank, artifact.tensor(far.tensor).number
 
 
 def aligned(span: Span, first: Offset, last: Offset) -> Span:

@@ -1,0 +1,98 @@
+# pyright: basic
+"""A GPU rank's kernel without a GPU: memory of the host in the place of the heap, and launches that are only noted."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tilelink.artifact import Artifact, KernelSpec
+from tilelink.runtime.cuda import copies, copy_stream, driver, heap, kernel, launch_driver, queue
+from tilelink.runtime.cuda.kernel import GpuKernel
+
+CALLER = 1
+
+
+class FakeGpu:
+    """Builds kernels of any rank. issued: the names of generated and helper kernels, in order."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.issued: list[str] = []
+        self.rank, self.ranks, self._streams = 0, 1, CALLER
+        library = _Library()
+        patch.setattr(heap, "symmetric", SimpleNamespace(empty=_aligned, rendezvous=self._rendezvous))
+        patch.setattr(heap.dist, "barrier", lambda *_, **__: None)
+        patch.setattr(torch.cuda, "synchronize", lambda *_: None)
+        patch.setattr(torch.cuda, "device", lambda _: nullcontext())
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        patch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=CALLER))
+        patch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda _: None))
+        patch.setattr(torch._C, "_cuda_getDevice", lambda: None, raising=False)
+        patch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: CALLER, raising=False)
+        patch.setattr(kernel.dist, "get_rank", lambda _: self.rank)
+        patch.setattr(kernel, "gpu_of", lambda _: torch.device("cpu"))
+        patch.setattr(kernel, "agree", lambda *_: None)
+        patch.setattr(copies, "of_all", lambda own, *_: [own] * self.ranks)
+        for module in (copy_stream, queue, launch_driver):
+            patch.setattr(module, "library", lambda: library)
+        patch.setattr(queue, "driver", lambda: driver.Driver(library))
+        for module in (copy_stream, launch_driver):
+            patch.setattr(module, "new_stream", self._stream)
+        for module in (copy_stream, kernel):
+            patch.setattr(module, "graphs", lambda: SimpleNamespace(captured=lambda *_: None))
+        patch.setattr(launch_driver, "Sides", lambda *_: SimpleNamespace(fork=lambda _: None, join=lambda _: None))
+        patch.setattr(launch_driver, "Function", self._function)
+        patch.setattr(launch_driver, "HelperKernel", self._helper)
+
+    def built(self, artifact: Artifact, rank: int) -> Any:
+        """The kernel of a rank."""
+        self.rank, self.ranks = rank, artifact.ranks
+        group: Any = None
+        return GpuKernel(artifact, group)
+
+    def _rendezvous(self, memory: torch.Tensor, group: object) -> Any:
+        bases = [memory.data_ptr() + (one - self.rank) * 2**40 for one in range(self.ranks)]
+        return SimpleNamespace(buffer_ptrs=bases)
+
+    def _stream(self, *_: object) -> Any:
+        self._streams += 1
+        return SimpleNamespace(cuda_stream=self._streams)
+
+    def _function(self, spec: KernelSpec, function: Any, argument: Any, artifact: Artifact) -> Any:
+        for parameter in spec.parameters:
+            argument(spec, parameter)
+
+        def launch(stream: int, tensors: Any, instead: Any = None) -> None:
+            self.issued.append(spec.name)
+
+        launch.is_prepared = False  # type: ignore[attr-defined]
+        return launch
+
+    def _helper(self, function: Any, arguments: Any, options: Any) -> Any:
+        return lambda stream: self.issued.append(function.__name__)
+
+
+class _Library:
+    """The driver, which does nothing; events are numbers."""
+
+    def __init__(self) -> None:
+        self._events = 0
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            if name == "cuEventCreate":
+                self._events += 1
+                arguments[0]._obj.value = self._events
+            return 0
+
+        setattr(self, name, call)
+        return call
+
+
+def _aligned(size: int, dtype: torch.dtype, device: object) -> torch.Tensor:
+    memory = torch.empty(size + 1024, dtype=dtype)
+    return memory[-memory.data_ptr() % 1024 :][:size]

@@ -1,0 +1,498 @@
+"""What a compiled program is: its tensors, counters, kernels and their parameters, copy programs, and launch protocol.
+
+The compiler writes an `Artifact` once, and every runtime reads it. It is plain data: `to_json` and `from_json` turn it
+into text and back, and nothing in that text can run. The generated module is not part of it, only its name, which is
+made of its content (tilelink/generated.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cached_property
+from math import lcm, prod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.data import Variant, checked, parse_json, plain, read_json
+from tilelink.errors import DataError
+
+FORMAT = 1
+"""The version of the text of an artifact."""
+
+Signal = tuple[str, str]
+"""Counters of a program: of which tensor, and of which kind."""
+
+
+class LaunchProtocol(Enum):
+    """Who announces to the peers that a rank has entered a launch, and that it has finished it.
+
+    ARCHITECTURE.md has a timeline of each.
+    """
+
+    HELPER_KERNELS = auto()
+    """Kernels of the runtime, one before the program's and one after them. Right for every program."""
+    IN_KERNEL = auto()
+    """The first kernel announces the entry, the last program of the last one the end. For kernels of one stream."""
+    COUNTED = auto()
+    """Programs are counted as they end, which numbers launches. For one kernel whose end nobody waits for."""
+    COUNTED_ANNOUNCED = auto()
+    """As COUNTED, for kernels beside one another; the next launch announces the end of this one, before it waits."""
+    COUNTED_WITH_COPIES = auto()
+    """As COUNTED_ANNOUNCED, for one kernel with a copy engine beside it, which the kernel releases."""
+
+    @property
+    def in_kernels(self) -> bool:
+        """True if the program's kernels do it, so that the runtime launches none of its own."""
+        return self is not LaunchProtocol.HELPER_KERNELS
+
+    @property
+    def counted(self) -> bool:
+        """True if programs are counted as they end, and no rank waits for the end of a launch."""
+        return self in (
+            LaunchProtocol.COUNTED, LaunchProtocol.COUNTED_ANNOUNCED, LaunchProtocol.COUNTED_WITH_COPIES,
+        )  # fmt: skip
+
+    @property
+    def announces_late(self) -> bool:
+        """True if peers wait for what the next launch announces."""
+        return self in (LaunchProtocol.COUNTED_ANNOUNCED, LaunchProtocol.COUNTED_WITH_COPIES)
+
+
+# Parameters of kernels ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parameter(Variant):
+    spelled: ClassVar[str] = ""
+
+    @property
+    def name(self) -> str:
+        """Its name in the source."""
+        return self.spelled
+
+
+class Number(_Parameter):
+    """An int32 that differs from rank to rank or from launch to launch: one binary serves them all."""
+
+
+class Rank(Number):
+    """The number of the rank."""
+
+    spelled = "rank"
+
+
+class FirstProgram(Number):
+    """The number of the first program of the launch: 0 where one launch has all programs of a kernel."""
+
+    spelled = "first_program"
+
+
+class NumPrograms(Number):
+    """How many programs the kernel has."""
+
+    spelled = "num_programs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntegersPointer(_Parameter):
+    """A pointer to integers of the runtime, of type `element`."""
+
+    element: ClassVar[str] = "i64"
+
+
+class SignalsPointer(IntegersPointer):
+    """The own signal pad, [pad_size]."""
+
+    element = "i32"
+    spelled = "signals"
+
+
+class SignalTablePointer(IntegersPointer):
+    """Where every rank's signal pad begins, [ranks]."""
+
+    spelled = "signal_table"
+
+
+class EpochPointer(IntegersPointer):
+    """The number of the launch (device/handshake.py)."""
+
+    spelled = "epoch_at"
+
+
+class DebugBlockPointer(IntegersPointer):
+    """The debug block, in which a wait that outlives its deadline reports itself (device/debug.py); or None."""
+
+    spelled = "watch"
+
+
+class HandshakePointer(IntegersPointer):
+    """What a kernel that begins or ends a launch is told (device/handshake.py); or None."""
+
+    spelled = "edge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeersPointer(IntegersPointer):
+    """Where every rank's copy of a symmetric tensor begins, [ranks]."""
+
+    tensor: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.tensor}_peers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdsPointer(IntegersPointer):
+    """The notifies of each counter of a grid in one launch: the row of this rank."""
+
+    element: ClassVar[str] = "i32"
+    tensor: str
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.tensor}_{self.kind}_thresholds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorPointer(_Parameter):
+    """The own copy of a tensor, all buffers."""
+
+    tensor: str
+
+    @property
+    def name(self) -> str:
+        return self.tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described(_Parameter):
+    """What describes boxes of a tensor, all buffers, as rows of its last dimension. box: their rows and columns."""
+
+    tensor: str
+    box: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        return f"{self.tensor}_boxes_{self.box[0]}x{self.box[1]}"
+
+
+class Descriptor(Described):
+    """Triton's descriptor of the own copy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boxes(Described):
+    """Gluon's descriptor of the copy of the rank `owner`; None: of the own one."""
+
+    owner: int | None = None
+
+    @property
+    def name(self) -> str:
+        return super().name if self.owner is None else f"{super().name}_at_{self.owner}"
+
+
+Parameter = (
+    Rank | FirstProgram | NumPrograms | SignalsPointer | SignalTablePointer | EpochPointer | DebugBlockPointer
+    | HandshakePointer | PeersPointer | ThresholdsPointer | TensorPointer | Descriptor | Boxes
+)  # fmt: skip
+"""A parameter of a generated kernel; a runtime binds each by its class."""
+
+
+# What is launched --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Launched:
+    name: str
+    stream: str
+    position: int
+    track: int
+    needs_entry: bool
+    awaits: frozenset[Signal] = frozenset()
+    notifies: frozenset[Signal] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSpec(_Launched):
+    """A generated kernel. Those of one stream run one after the other, by `position`; streams run in parallel.
+
+    track: the number of its first program, counted over all that the rank launches. needs_entry: it waits until every
+    peer has entered the launch. awaits, notifies: the signals of the program that its stages wait for and send.
+    num_warps, num_stages: of a block, as Triton is told. programs_per_cta: programs of one warp each that share a
+    block, in a kernel written in Gluon; else 1.
+    """
+
+    programs: int
+    num_warps: int
+    num_stages: int
+    programs_per_cta: int = 1
+    parameters: tuple[Parameter, ...] = ()
+
+    @property
+    def grid(self) -> int:
+        """Blocks of threads of a launch."""
+        return self.programs // self.programs_per_cta
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyProgram(_Launched):
+    """A generated function of (queue, rank, epoch) that says what a copy engine does (runtime/protocol.py: CopyQueue).
+
+    Fields as those of a kernel; it counts as one program.
+    """
+
+    programs: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """A tensor of every rank: `buffers` of `shape` elements, one after the other. `number` names it in traces.
+
+    symmetric: peers reach it. space: "in", "out", "local", "symmetric" or "table", as programs say.
+    """
+
+    name: str
+    number: int
+    space: str
+    symmetric: bool
+    shape: tuple[int, ...]
+    dtype: str
+    buffers: int
+
+    @property
+    def is_input(self) -> bool:
+        return self.space in ("in", "table")
+
+    @property
+    def is_passed(self) -> bool:
+        """True if launches are given it, or give it back, and no peer reaches it."""
+        return self.space in ("in", "out") and not self.symmetric
+
+    @property
+    def size(self) -> int:
+        """Elements of a buffer."""
+        return prod(self.shape)
+
+    def buffer(self, epoch: int) -> int:
+        """The buffer that launch `epoch` uses."""
+        return (epoch - 1) % self.buffers
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignalGrid:
+    """The counters of one (tensor, signal kind): pad[base + buffer * count + linear].
+
+    thresholds: notifies that reach each of them in one launch, int [ranks, count].
+    """
+
+    tensor: str
+    kind: str
+    base: int
+    counts: tuple[int, ...]
+    buffers: int
+    thresholds: NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        return prod(self.counts)
+
+    @property
+    def signal(self) -> Signal:
+        return self.tensor, self.kind
+
+    def has(self, channel: int) -> bool:
+        """True if a counter of the pad is one of this grid's."""
+        return self.base <= channel < self.base + self.buffers * self.count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A compiled program of a group of ranks.
+
+    program, target: their names. source: the name of the generated module. dialect: what its kernels are written
+    against. pad_size: int32 counters in a rank's signal pad; the last ones are the runtime's, one a rank for entries
+    and one for ends of launches. stages: their names, by number; pulls: the numbers of those that fetch, so that traces
+    name the source of a copy that stays on its rank. tables: the values of the program's tables, int [ranks, *shape].
+    lag: a rank may prepare launch e, or let its copy engine begin, once all peers have finished launch e - lag, because
+    its copy engine and its staged inputs then write to them; 0 waits for nobody. reuse_wait: kernels wait for peers'
+    earlier launches, not only for the program's own signals. spans: what a program writes down of a launch at most,
+    where kernels are traced; else 0. free_waits: the waits of copy engines may be a branch of a graph beside their
+    copies (planning/copy_queues.py).
+    """
+
+    program: str
+    target: str
+    source: str
+    dialect: str
+    ranks: int
+    tensors: tuple[TensorSpec, ...]
+    grids: tuple[SignalGrid, ...]
+    pad_size: int
+    entered_base: int
+    finished_base: int
+    stages: tuple[str, ...]
+    pulls: frozenset[int]
+    kernels: tuple[KernelSpec, ...]
+    copy_programs: tuple[CopyProgram, ...]
+    tables: Mapping[str, NDArray[np.int64]]
+    protocol: LaunchProtocol
+    lag: int
+    reuse_wait: bool
+    spans: int
+    free_waits: bool
+
+    # Look-ups --------------------------------------------------------------------------------------------
+
+    def tensor(self, name: str) -> TensorSpec:
+        return next(t for t in self.tensors if t.name == name)
+
+    def grid(self, channel: int) -> SignalGrid:
+        """The grid of a counter. Raises KeyError for one of the runtime's own."""
+        for grid in self.grids:
+            if grid.has(channel):
+                return grid
+        raise KeyError(channel)
+
+    def grid_of(self, signal: Signal) -> SignalGrid:
+        return next(g for g in self.grids if g.signal == signal)
+
+    @cached_property
+    def launched(self) -> tuple[KernelSpec | CopyProgram, ...]:
+        """Kernels and copy programs, in the order in which their programs are counted."""
+        return tuple(sorted((*self.kernels, *self.copy_programs), key=lambda one: one.track))
+
+    def describe(self, stage: int, channel: int) -> tuple[str, str]:
+        """The names of a stage and of a counter, for messages."""
+        name = self.stages[stage] if 0 <= stage < len(self.stages) else "the runtime"
+        return name, self._channel(channel)
+
+    def _channel(self, channel: int) -> str:
+        if channel >= self.finished_base:
+            return f"the end of rank {channel - self.finished_base}"
+        if channel >= self.entered_base:
+            return f"the entry of rank {channel - self.entered_base}"
+        try:
+            grid = self.grid(channel)
+        except KeyError:
+            return f"channel {channel}"
+        buffer, linear = divmod(channel - grid.base, grid.count)
+        place = ", ".join(str(int(c)) for c in np.unravel_index(linear, grid.counts))
+        return f"{grid.tensor} {grid.kind} channel [{place}] of buffer {buffer}"
+
+    # What follows from it --------------------------------------------------------------------------------
+
+    @cached_property
+    def awaited(self) -> frozenset[Signal]:
+        """The signals that kernels on SMs wait for."""
+        return frozenset[Signal]().union(*(kernel.awaits for kernel in self.kernels))
+
+    @cached_property
+    def cycle(self) -> int:
+        """Launches after which every tensor is at the same buffer again."""
+        return lcm(*(t.buffers for t in self.tensors), *(g.buffers for g in self.grids), 1)
+
+    @cached_property
+    def counted(self) -> int:
+        """The programs of a launch, where they are counted to number launches; else 0."""
+        return sum(kernel.programs for kernel in self.kernels) if self.protocol.counted else 0
+
+    @cached_property
+    def copies_outputs(self) -> bool:
+        """True if outputs are copied out of buffers that peers may write to."""
+        return any(t.symmetric and t.space == "out" for t in self.tensors)
+
+    @cached_property
+    def needs_entry(self) -> bool:
+        """True if peers read this rank's inputs, and so must be told that they are there."""
+        return any(one.needs_entry for one in self.launched)
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """60 bits that ranks share if they compile the same: the module, its counters and tables, and all else."""
+        return int.from_bytes(hashlib.blake2b(self.to_json().encode(), digest_size=8).digest(), "big") >> 4
+
+    # As text ---------------------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """A text from which `from_json` makes an equal artifact."""
+        return json.dumps({"format": FORMAT, "artifact": plain(self)})
+
+
+def from_json(raw: bytes, where: str) -> Artifact:
+    """The artifact of a text; `where` names it in errors. Raises DataError for whatever else the text may be.
+
+    Everything in it is checked: the type of each field, and that it names nothing that it does not have.
+    """
+    return _artifact(parse_json(raw, where), where)
+
+
+def read_artifact(path: Path) -> Artifact:
+    """The artifact in a file, as `from_json` reads it. Raises DataError."""
+    return _artifact(read_json(path), str(path))
+
+
+def _artifact(found: Any, where: str) -> Artifact:
+    if not isinstance(found, dict) or set(found) != {"format", "artifact"}:
+        raise DataError(f"{where} is no artifact", hint="it is written by Artifact.to_json")
+    if found["format"] != FORMAT:
+        raise DataError(f"{where} has format {found['format']!r}, not {FORMAT}", hint="compile the program again")
+    artifact = checked(Artifact, found["artifact"], where)
+    _check(artifact, where)
+    return artifact
+
+
+def _check(artifact: Artifact, where: str) -> None:
+    """Raises DataError for an artifact whose parts do not fit each other."""
+    tensors = {t.name: t for t in artifact.tensors}
+    signals = {g.signal for g in artifact.grids}
+
+    def require(true: bool, what: str) -> None:
+        if not true:
+            raise DataError(f"{where}: {what}", hint="compile the program again")
+
+    require(len(tensors) == len(artifact.tensors), "two tensors have one name")
+    for grid in artifact.grids:
+        shape = grid.thresholds.shape
+        require(grid.tensor in tensors, f"counters of {grid.tensor!r}, which is no tensor of it")
+        require(shape == (artifact.ranks, grid.count), f"thresholds of {grid.tensor} {grid.kind} are {list(shape)}")
+        inside = grid.base >= 0 and grid.base + grid.buffers * grid.count <= artifact.entered_base
+        require(inside, f"counters of {grid.tensor} {grid.kind} lie outside of the pad")
+    runtimes = artifact.entered_base + artifact.ranks == artifact.finished_base
+    require(runtimes and artifact.finished_base + artifact.ranks == artifact.pad_size, "the pad has another size")
+    for tensor in artifact.tensors:
+        require(tensor.buffers > 0, f"tensor {tensor.name!r} has {tensor.buffers} buffers")
+        if tensor.space == "table":
+            table = artifact.tables.get(tensor.name)
+            fits = table is not None and table.shape == (artifact.ranks, *tensor.shape)
+            require(fits, f"table {tensor.name!r} has no values of its shape")
+    for one in artifact.launched:
+        for signal in sorted(one.awaits | one.notifies):
+            require(signal in signals, f"{one.name} names the signal {signal}, which there is not")
+    for kernel in artifact.kernels:
+        require(kernel.programs > 0 and kernel.programs % kernel.programs_per_cta == 0, f"the grid of {kernel.name}")
+        for parameter in kernel.parameters:
+            _check_parameter(artifact, parameter, f"{where}: {kernel.name}")
+
+
+def _check_parameter(artifact: Artifact, parameter: Any, where: str) -> None:
+    names, signals = {t.name for t in artifact.tensors}, {g.signal for g in artifact.grids}
+    match parameter:
+        case ThresholdsPointer(tensor=tensor, kind=kind) if (tensor, kind) not in signals:
+            raise DataError(f"{where} takes thresholds of {tensor} {kind}, which has no counters")
+        case TensorPointer() | PeersPointer() | Descriptor() | Boxes() if parameter.tensor not in names:
+            raise DataError(f"{where} takes {parameter.tensor!r}, which is no tensor of it")
+        case PeersPointer(tensor=tensor) if not artifact.tensor(tensor).symmetric:
+            raise DataError(f"{where} takes the copies of {tensor!r} that peers have, and it is not symmetric")
+        case Boxes(owner=int(owner)) if not 0 <= owner < artifact.ranks:
+            raise DataError(f"{where} takes boxes of rank {owner}, of {artifact.ranks}")
+        case _:
+            pass

@@ -1,0 +1,50 @@
+"""How the functions of a generated module are called, as the artifact has it."""
+
+from __future__ import annotations
+
+from tilelink.artifact import CopyProgram, KernelSpec, Signal
+from tilelink.backend.context import KernelContext
+from tilelink.ir.program import Notify, Wait
+from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import Bound, Kernel
+
+MIN_GLUON_WARPS = 4
+"""Gluon gives a kernel that is divided into warps of several kinds at least so many of the first one."""
+
+
+def kernel_spec(bound: Bound, kernel: Kernel, context: KernelContext) -> KernelSpec:
+    """A kernel on SMs."""
+    of_warps = context.bulk is not None
+    return KernelSpec(
+        name=kernel.name,
+        stream=kernel.stream,
+        position=kernel.position,
+        track=context.launch.track,
+        needs_entry=kernel.needs_entry,
+        awaits=_signals(bound, kernel, Wait),
+        notifies=_signals(bound, kernel, Notify),
+        programs=kernel.programs,
+        num_warps=MIN_GLUON_WARPS if of_warps else kernel.warps,
+        num_stages=kernel.stages,
+        programs_per_cta=context.bulk.programs_per_cta if context.bulk else 1,
+        parameters=context.args,
+    )
+
+
+def copy_program(bound: Bound, kernel: Kernel, context: KernelContext) -> CopyProgram:
+    """A kernel on the copy engine."""
+    return CopyProgram(
+        name=kernel.name,
+        stream=kernel.stream,
+        position=kernel.position,
+        track=context.launch.track,
+        needs_entry=kernel.needs_entry,
+        awaits=_signals(bound, kernel, Wait),
+        notifies=_signals(bound, kernel, Notify),
+    )
+
+
+def _signals(bound: Bound, kernel: Kernel, kind: type[Wait] | type[Notify]) -> frozenset[Signal]:
+    """The signals that a kernel's stages wait for or send."""
+    bodies = (statements(bound.stages[stage].stage.body) for stage in kernel.stage_names)
+    return frozenset((s.region.tensor, s.kind) for body in bodies for s in body if isinstance(s, kind))

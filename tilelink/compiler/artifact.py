@@ -1,0 +1,87 @@
+"""From a verified plan and its generated module to the artifact that runtimes read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilelink import generated
+from tilelink.artifact import Artifact, SignalGrid, TensorSpec
+from tilelink.backend.context import Emitted
+from tilelink.backend.dialects import dialect_named
+from tilelink.ir.program import Statement, Transfer
+from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import Bound
+from tilelink.planning.copy_queues import waits_are_free
+from tilelink.planning.plan import Plan
+from tilelink.planning.traces import most_spans
+
+
+def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Artifact:
+    """What a plan that was verified is compiled to. tables: their values, as the plan was made with."""
+    bound, traced = plan.bound, emitted.dialect == "traced"
+    return Artifact(
+        program=bound.source.name,
+        target=bound.target.name,
+        source=generated.stem(emitted.text),
+        dialect=emitted.dialect,
+        ranks=bound.ranks,
+        tensors=_tensors(bound),
+        grids=_grids(plan),
+        pad_size=bound.pad_size,
+        entered_base=bound.entered_base,
+        finished_base=bound.finished_base,
+        stages=tuple(bound.stages),
+        pulls=frozenset(s.number for s in bound.stages.values() if any(map(_pulls, statements(s.stage.body)))),
+        kernels=emitted.kernels,
+        copy_programs=emitted.copy_programs,
+        tables={name: np.asarray(values).astype(np.int64) for name, values in tables.items()},
+        protocol=dialect_named(emitted.dialect).protocol(bound),
+        lag=_lag(bound),
+        reuse_wait=bound.schedule.reuse_wait,
+        spans=most_spans(plan) if traced else 0,
+        free_waits=not traced and waits_are_free(plan),
+    )
+
+
+def _tensors(bound: Bound) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(
+            name=t.name,
+            number=t.number,
+            space=t.decl.space,
+            symmetric=t.decl.symmetric,
+            shape=t.shape,
+            dtype=t.dtype,
+            buffers=t.slots,
+        )
+        for t in bound.tensors.values()
+    )
+
+
+def _grids(plan: Plan) -> tuple[SignalGrid, ...]:
+    return tuple(
+        SignalGrid(
+            tensor=g.tensor,
+            kind=g.kind,
+            base=g.base,
+            counts=g.counts,
+            buffers=g.slots,
+            thresholds=plan.thresholds[key].reshape(plan.bound.ranks, -1),
+        )
+        for key, g in plan.bound.channels.items()
+    )
+
+
+def _lag(bound: Bound) -> int:
+    """How many launches ahead of its peers a rank may prepare one: its copy engine and staged inputs write to them."""
+    lags = [one.reuse_lag for one in bound.kernels if one.on_copy_engine and one.reuse_lag]
+    lags += [t.slots for t in bound.tensors.values() if t.decl.symmetric and t.decl.space == "in"]
+    return min(lags, default=0)
+
+
+def _pulls(statement: Statement) -> bool:
+    """True if a statement fetches a region to the own rank."""
+    return isinstance(statement, Transfer) and statement.mode != "push" and statement.target.rank is None

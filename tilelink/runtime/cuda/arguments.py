@@ -1,0 +1,108 @@
+# pyright: basic
+"""What the kernels of a GPU rank are passed: memory of the rank, and what a caller gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tilelink.artifact import (
+    Artifact,
+    Boxes,
+    DebugBlockPointer,
+    Descriptor,
+    EpochPointer,
+    FirstProgram,
+    HandshakePointer,
+    KernelSpec,
+    NumPrograms,
+    Parameter,
+    PeersPointer,
+    Rank,
+    SignalsPointer,
+    SignalTablePointer,
+    TensorPointer,
+    ThresholdsPointer,
+)
+from tilelink.runtime.cuda.functions import Address
+from tilelink.runtime.cuda.memory import Memory
+from tilelink.runtime.cuda.operands import Operands, Tensors
+
+
+class Arguments:
+    """The arguments of a rank's kernels (runtime/protocol.py), and the inputs and outputs of its launches.
+
+    given, taken: all inputs and all outputs, as callers pass them. made: the outputs that are not symmetric.
+    staged: inputs that peers read, from a buffer. kept: outputs that peers write, into a buffer.
+    keyed: names of the tensors whose addresses kernels take.
+    """
+
+    def __init__(
+        self, artifact: Artifact, memory: Memory, debug_block: torch.Tensor | None, handshake: torch.Tensor
+    ) -> None:
+        """debug_block, handshake: what kernels take for the parameters of that name."""
+        self._memory, self._debug_block, self._handshake = memory, debug_block, handshake
+        inputs = [t for t in artifact.tensors if t.space == "in"]
+        self.outputs = [t for t in artifact.tensors if t.space == "out"]
+        ordinary = [t for t in self.outputs if not t.symmetric]
+        self.staged = [t for t in inputs if t.symmetric]
+        self.kept = [t for t in self.outputs if t.symmetric]
+        self.keyed = [t.name for t in (*inputs, *self.outputs) if t.is_passed]
+        self.given, self.taken = Operands(inputs, memory.device), Operands(self.outputs, memory.device)
+        self.made = Operands(ordinary, memory.device)
+        self._ordinary = [t.name for t in ordinary]
+
+    def argument(self, kernel: KernelSpec, parameter: Parameter) -> Any:
+        """What a kernel is passed for a parameter, the same in every launch; None for what a caller passes."""
+        memory = self._memory
+        match parameter:
+            case Rank():
+                return memory.rank
+            case FirstProgram():
+                return 0
+            case NumPrograms():
+                return kernel.programs
+            case SignalsPointer():
+                return memory.pad
+            case SignalTablePointer():
+                return memory.signal_table
+            case EpochPointer():
+                return memory.epoch
+            case DebugBlockPointer():
+                return self._debug_block
+            case HandshakePointer():
+                return self._handshake
+            case PeersPointer(tensor=name):
+                return memory.peers[name]
+            case ThresholdsPointer(tensor=name, kind=kind):
+                return memory.thresholds[name, kind]
+            case Boxes(tensor=name, owner=int(owner)):
+                return Address(memory.own[name], memory.addresses(name)[owner])
+            case TensorPointer() | Descriptor() | Boxes():
+                return memory.tensor(parameter.tensor)
+
+    def allocate(self, results: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The outputs that are not symmetric: those given, or new ones."""
+        made = self.made.new(results)
+        if not results:
+            return made
+        return {name: results[name] if name in results else made[name] for name in self._ordinary}
+
+    def stage(self, tensors: Tensors, slot: int) -> None:
+        """Copies the inputs that peers read into the buffers of a launch, where they are not there already."""
+        for tensor in self.staged:
+            there = self._memory.own[tensor.name][slot % tensor.buffers]
+            if there.data_ptr() != tensors[tensor.name].data_ptr():
+                there.copy_(tensors[tensor.name])
+
+    def make_kept(self, results: dict[str, torch.Tensor]) -> None:
+        """New tensors for the outputs that are copied out of buffers, where none are given."""
+        for tensor in self.kept:
+            if tensor.name not in results:
+                results[tensor.name] = torch.empty_like(self._memory.own[tensor.name][0])
+
+    def keep(self, results: Tensors, slot: int) -> None:
+        """Copies symmetric outputs out of the buffers of a launch, before a later launch of a peer writes there."""
+        for tensor in self.kept:
+            results[tensor.name].copy_(self._memory.own[tensor.name][slot % tensor.buffers])

@@ -1,0 +1,69 @@
+"""The copy engine of a GPU rank with the tables by which kernels count and tell for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+import torch.distributed as dist
+
+from tilelink.artifact import Artifact, LaunchProtocol
+from tilelink.errors import BindingError
+from tilelink.runtime.cuda import tables
+from tilelink.runtime.cuda.copy_stream import CopyEngine, may_be_begun
+from tilelink.runtime.cuda.device import of_all
+from tilelink.runtime.cuda.memory import Memory
+from tilelink.runtime.cuda.offline import HelperOptions, helper_options, recorded
+
+
+class Copies:
+    """What a rank's copy engine does in a launch, for every buffer in the cycle. Building it is collective."""
+
+    engine: CopyEngine
+    options: HelperOptions
+    """Of the rank's helper kernels."""
+    waits: list[int]
+    """The counters that the copy engine waits for."""
+    exits: torch.Tensor
+    counters: torch.Tensor
+    flags: torch.Tensor
+    flag_values: torch.Tensor
+    """Tables of the helper kernels, int32 (helper_kernels.close_launch)."""
+    releases_as_meant: bool
+    """False where the protocol has a kernel release the copy engine, and some rank's copies begin before that."""
+
+    def __init__(
+        self, artifact: Artifact, memory: Memory, group: dist.ProcessGroup, *, timed: bool, replayed: bool
+    ) -> None:
+        """timed: there are events around every operation. replayed: operations are issued as graphs.
+
+        Raises BindingError for a stage that the copy engine cannot do.
+        """
+        rank, device = memory.rank, memory.device
+        found = recorded(artifact, rank)
+        # All ranks or none: one that is told of a launch in the next one must not be waited for at this one's end.
+        releases = artifact.protocol is LaunchProtocol.COUNTED_WITH_COPIES
+        begun = releases and all(of_all(int(may_be_begun(found)), group, device))
+        self.releases_as_meant = begun == releases
+        self.options = helper_options(artifact, found, begun)
+        _refuse_shared_waits(artifact, found.gated)
+        self.waits = sorted(found.gated)
+        self.exits, self.counters, self.flags = (
+            tables.int32(rows, device) for rows in (found.exits, found.counters, found.flags)
+        )
+        self.flag_values = tables.int32([row[1] for row in found.flags], device)
+        for _, count, _, counter, _ in found.flags:
+            if counter >= 0:
+                memory.pad[counter] = count
+        self.engine = CopyEngine(
+            found, memory.place, memory.pads, rank, self.flag_values,
+            branches=artifact.free_waits, timed=timed, replayed=replayed, begun=begun,
+        )  # fmt: skip
+
+
+def _refuse_shared_waits(artifact: Artifact, waits: Collection[int]) -> None:
+    """Raises BindingError where programs wait for counters that the copy engine puts back to zero."""
+    for grid in artifact.grids:
+        if grid.signal in artifact.awaited and any(map(grid.has, waits)):
+            hint = "run one of the stages on the other resource"
+            raise BindingError(f"programs and the copy engine wait for the same counters of {grid.tensor}", hint=hint)

@@ -1,0 +1,133 @@
+# pyright: basic
+"""Issues the kernels and copies of a GPU rank's launches on their streams, with what begins and ends them."""
+
+from __future__ import annotations
+
+import torch
+
+from tilelink.artifact import Artifact, HandshakePointer, SignalsPointer, SignalTablePointer
+from tilelink.generated import file_of, load_module
+from tilelink.runtime.cuda.arguments import Arguments
+from tilelink.runtime.cuda.copies import Copies
+from tilelink.runtime.cuda.driver import library
+from tilelink.runtime.cuda.functions import Function, HelperKernel
+from tilelink.runtime.cuda.handshake import Handshake
+from tilelink.runtime.cuda.helper_kernels import await_outputs, close_launch, open_launch, turn_launch
+from tilelink.runtime.cuda.memory import Memory
+from tilelink.runtime.cuda.operands import Tensors
+from tilelink.runtime.cuda.side_streams import SIDE_PRIORITY, Sides, new_stream
+from tilelink.runtime.order import kernels_in_order
+
+
+class LaunchDriver:
+    """Knows a program's launch protocol and streams. A launch is issued on a caller's stream, given by its handle.
+
+    slot: the number of the next launch in the cycle of buffers. turns: the helper kernels before a captured launch, by
+    slot. gains: one graph is faster than what a launch issues.
+    """
+
+    def __init__(
+        self, artifact: Artifact, memory: Memory, arguments: Arguments, copies: Copies, handshake: Handshake,
+        debug_block: torch.Tensor | None,
+    ) -> None:  # fmt: skip
+        """Compiles the kernels. Raises BindingError for one that does not fit the GPU."""
+        self._memory, self._copies = memory, copies
+        self._engine = copies.engine
+        self._in_kernels = handshake.in_kernels
+        self._apart = {HandshakePointer: handshake.none}
+        self._preset: dict[type, torch.Tensor] | None = None
+        self._needs_entry, self._copies_outputs = artifact.needs_entry, artifact.copies_outputs
+        self.slot, self.cycle = 0, artifact.cycle
+        self.last: torch.cuda.Stream | None = None
+        """The stream of the last launch."""
+        self._callers: dict[int, torch.cuda.Stream] = {}
+        self.end = torch.cuda.Event()
+        module = load_module(file_of(artifact.source))
+        order = kernels_in_order(artifact.kernels)
+        names = sorted({one.stream for one in order} - {"main"})
+        streams = {name: new_stream(library(), memory.device, SIDE_PRIORITY) for name in names}
+        self._functions = [
+            (streams.get(one.stream), Function(one, getattr(module, one.name), arguments.argument, artifact))
+            for one in order
+        ]
+        # Of kernels beside each other most were 6 to 24 us slower in a graph, where they seem to get other SMs.
+        self.gains = bool(self._engine.stream) and not streams and all(one.is_prepared for _, one in self._functions)
+        self._capturing = new_stream(library(), memory.device)
+        self.capturing = self._capturing.cuda_stream
+        """A stream on which whole launches are captured."""
+        sides = [*streams.values(), *([self._engine.stream] if self._engine.stream else [])]
+        self._sides = Sides(library(), [side.cuda_stream for side in sides])
+        self._compile_helpers(debug_block)
+
+    def _compile_helpers(self, debug_block: torch.Tensor | None) -> None:
+        memory, copies, options = self._memory, self._copies, self._copies.options
+        arguments = (memory.pad, memory.signal_table, memory.epoch, debug_block)
+        prepared = (copies.counters, copies.flags, copies.flag_values, memory.rank)
+        closing, turning = (*arguments, copies.exits, *prepared), (*arguments, *prepared)
+        self._open = HelperKernel(open_launch, (*arguments, memory.rank), options.opening)
+        awaited = (memory.pad, memory.epoch, debug_block, copies.exits)
+        self._await_outputs = HelperKernel(await_outputs, awaited, options.awaiting) if options.awaiting else None
+        self._close = HelperKernel(close_launch, closing, options.closing)
+        captured = options.captured
+        self._close_captured = HelperKernel(close_launch, closing, captured) if captured else self._close
+        self.turns = [HelperKernel(turn_launch, turning, one) for one in options.turns]
+
+    # Callers' streams ----------------------------------------------------------------------------------------
+
+    def current(self) -> torch.cuda.Stream:
+        """The current stream, always by the same object; asking for a new one costs more than a kernel's launch."""
+        handle = torch._C._cuda_getCurrentRawStream(self._memory.device.index)
+        found = self._callers.get(handle)
+        if found is None:
+            found = self._callers[handle] = torch.cuda.current_stream(self._memory.device)
+        return found
+
+    def follow(self, stream: torch.cuda.Stream) -> None:
+        """Lets a stream wait for the launches made on another one."""
+        if self.last is not None:
+            self.end.record(self.last)
+            stream.wait_event(self.end)
+        self.last = stream
+
+    # Launches ------------------------------------------------------------------------------------------------
+
+    def issue(self, tensors: Tensors, stream: int, captured: bool, callers: bool) -> None:
+        """The kernels and copies of a launch, with what begins and, unless outputs are kept, ends it.
+
+        captured: the stream is being captured; callers: by the caller, who may replay it at any time.
+        """
+        if self._needs_entry and (callers or not self._in_kernels):
+            self._open(stream)
+        engine, slot = self._engine, self.slot
+        bases = {name: tensors[name].data_ptr() for name in engine.names}
+        if engine.early[slot]:
+            engine.early[slot].issue(stream, bases)
+        self._sides.fork(stream)
+        instead = self._apart if self._in_kernels and callers else None
+        copies = engine.ready(slot, bases, captured, callers)
+        engine.issue(copies, 0, bases, captured)
+        for number, (side, function) in enumerate(self._functions, start=1):
+            function(side.cuda_stream if side else stream, tensors, instead)
+            engine.issue(copies, number, bases, captured)
+        self._sides.join(stream)
+        if self._await_outputs and (callers or not self._in_kernels):
+            self._await_outputs(stream)
+        if not self._copies_outputs:
+            self.end_launch(stream, callers)
+
+    def end_launch(self, stream: int, callers: bool) -> None:
+        """Tells peers that the launch is over, where its kernels do not. callers: the caller captures it."""
+        if callers:
+            self._close_captured(stream)
+        elif not self._in_kernels:
+            self._close(stream)
+
+    def preset(self, tensors: Tensors, stream: int) -> None:
+        """The kernels of the caller's stream alone, which find all signals set and meet no peer."""
+        if self._preset is None:
+            pad = torch.full_like(self._memory.pad, 2**30)
+            table = torch.full_like(self._memory.signal_table, pad.data_ptr())
+            self._preset = {SignalsPointer: pad, SignalTablePointer: table, **self._apart}
+        for side, function in self._functions:
+            if side is None:
+                function(stream, tensors, self._preset)

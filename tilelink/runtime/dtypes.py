@@ -1,0 +1,32 @@
+"""Element types of tensors, and what uninitialised memory is filled with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tilelink.artifact import TensorSpec
+
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
+"""Element types by the names that programs and artifacts have for them."""
+
+
+def dtype_of(tensor: TensorSpec) -> torch.dtype:
+    """The element type of a tensor."""
+    return TORCH_DTYPES[tensor.dtype]
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fills a tensor with values that no kernel computes, so that what is read too early shows."""
+    fill: Any = float("nan") if tensor.dtype.is_floating_point else True
+    if tensor.dtype == torch.int32:
+        fill = torch.iinfo(torch.int32).min
+    tensor.fill_(fill)
