@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.backend.samples import numbered
 from tilelink import compiler
 from tilelink.backend.context import Emitted
 from tilelink.backend.emit import emit
@@ -55,7 +56,7 @@ def emitted(one: Bound, dialect: str = "triton") -> Emitted:
 
 def bodies(result: Emitted) -> dict[str, str]:
     """kernel -> its lines behind the head."""
-    return dict(re.findall(r"(?m)^def (\w+)\(.*\):\n((?:    .*\n|\n)*)", result.text))
+    return dict(re.findall(r"(?m)^def (\w+)\(.*\):\n((?:    .*\n|\n)*)", numbered(result.text)))
 
 
 def edges(result: Emitted) -> Edges:
@@ -219,7 +220,7 @@ def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str
 )
 def test_which_program_lets_copies_begin(file: str, name: str, first: bool) -> None:
     """The first one, whichever others run, unless the copies wait for products of them all anyway."""
-    text = of_library(file, name, "h200").text
+    text = numbered(of_library(file, name, "h200").text)
     assert re.findall(r"dl\.begin_copies\(.* FIRST=(\w+)\)", text) == [str(first)]
 
 

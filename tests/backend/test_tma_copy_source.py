@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.backend.samples import numbered
 from tests.runtime.ptx import text
 from tilelink import compiler
 from tilelink.backend import store
@@ -69,7 +70,7 @@ schedule one for hand:
 
 
 def source(made: Bound, dialect: str = "triton") -> str:
-    return emit(made, make_plan(made).thresholds, dialect=dialect).text
+    return numbered(emit(made, make_plan(made).thresholds, dialect=dialect).text)
 
 
 def test_a_tile_is_waited_for_copied_in_boxes_and_notified() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.backend.offline import compile_all
+from tests.backend.samples import numbered
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.planning.plan import make_plan
@@ -49,7 +50,7 @@ def loop(body: str, schedule: str, ranks: int) -> str:
         program, module.schedule(schedule, program), ranks=ranks, dims={"M": 512, "N": 1024}, dtype="bf16",
         target="sm_90",
     )  # fmt: skip
-    (found,) = re.findall(r"for p in (\w[\w.]*)\(0, \d+(, num_stages=\d+)?", text)
+    (found,) = re.findall(r"for p in (\w[\w.]*)\(0, \d+(, num_stages=\d+)?", numbered(text))
     return "".join(found)
 
 
@@ -115,7 +116,7 @@ def test_loads_ahead_are_for_loops_of_their_own_on_gpus_that_copy_asynchronously
     text = compiler.source(
         module.program(), module.schedules[0], ranks=4, dims={"M": 512, "N": 1024}, dtype="bf16", target=target
     )
-    assert f"for q in {head}:" in text
+    assert f"for q in {head}:" in numbered(text)
 
 
 def test_sums_behind_a_product_are_loaded_ahead_in_its_buffers() -> None:
@@ -163,7 +164,7 @@ def pushed(
         module.program(), module.schedules[schedule == "large"], ranks=ranks, dims={"M": 64, "N": 512}, dtype="bf16",
         target="sm_90",
     )  # fmt: skip
-    text = emit(bound, make_plan(bound).thresholds, dialect=dialect).text  # whether it is safe is not asked
+    text = numbered(emit(bound, make_plan(bound).thresholds, dialect=dialect).text)  # whether it is safe is not asked
     return [line.strip() for line in text.split("\ndef ")[1].splitlines() if not line.strip().startswith("#")]
 
 
