@@ -52,9 +52,9 @@ def test_a_module_imports_the_arithmetic_of_tiles_where_it_has_some(name: str, i
 
 def test_loads_behind_waits_consume_their_token() -> None:
     text = numbered(emitted(samples.ATTENTION.bound(ranks=2, target="sm_90")).text)
-    assert re.search(r"ready \+= dl\.wait\(", text)
+    assert re.search(r"token \+= dl\.wait\(", text)
     for tensor in ("ks", "vs"):
-        assert f"{tensor}_tile_0 = tl.load(dl.consume_token({tensor}_here, ready)" in text
+        assert f"{tensor}_tile_0 = tl.load(dl.consume_token({tensor}_local, token)" in text
     assert "tl.load(q +" in text  # nobody writes an input
 
 
@@ -91,8 +91,8 @@ schedule s for gathered:
 def test_a_wait_for_evenly_spaced_counters_is_one(what: str, channel: str, expected: str) -> None:
     text = GATHERED.replace("WHAT", what).replace("CHANNEL", channel)
     result = numbered(emitted(Sample(text=text, numbers={"M": 32, "N": 64}).bound(ranks=4, target="sm_90")).text)
-    (line,) = (line for line in result.splitlines() if "ready += " in line)
-    assert f"ready += dl.{expected.replace('SAID', 'watch=watch, stage=1, tile=tile')}" in line
+    (line,) = (line for line in result.splitlines() if "token += " in line)
+    assert f"token += dl.{expected.replace('SAID', 'watch=watch, stage=1, tile=tile')}" in line
 
 
 MOVED = """
@@ -118,7 +118,7 @@ schedule s for moved:
 def test_a_wait_whose_number_of_counters_moves_with_the_tile_is_a_loop() -> None:
     """Tiles of 16 rows from row 8 on: only the last one, from 56 on, has rows of the second counter."""
     text = numbered(emitted(Sample(text=MOVED, numbers={"M": 128}).bound(ranks=2, target="sm_90")).text)
-    assert "for channel_0 in range(0, (i + 1) // 4 + 1):\n            ready += dl.wait(" in text
+    assert "for channel_0 in range(0, (i + 1) // 4 + 1):\n            token += dl.wait(" in text
 
 
 RELAY = Sample(
@@ -309,17 +309,17 @@ def test_uneven_thresholds_become_a_table() -> None:
     attn = next(k for k in result.kernels if k.name == "attn")
     assert [(a.kind, a.name) for a in attn.args if a.kind == "thresholds"] == [("thresholds", "ks_tile")]
     assert re.search(
-        r"dl\.wait\(signals, .*, target=tl\.load\(ks_tile_thresholds \+ .*\) \* ks_round, watch", result.text
+        r"dl\.wait\(signals, .*, target=tl\.load\(ks_tile_thresholds \+ .*\) \* ks_generation, watch", result.text
     )
     uniform = emit(bound, {**counts, key: np.full_like(counts[key], 3)})
-    assert "target=3 * ks_round, watch" in uniform.text
+    assert "target=3 * ks_generation, watch" in uniform.text
 
 
 def test_thresholds_of_a_counter_alone_may_differ_between_ranks() -> None:
     bound = Sample(text=SHIFTED, numbers={"M": 64}).bound(ranks=2, target="sm_90")
     counts = dict(make_plan(bound).thresholds)
     counts["h", "tile"] = np.array([[1], [2]]).reshape(counts["h", "tile"].shape)
-    assert "tl.load(h_tile_thresholds + 0) * h_round" in emit(bound, counts).text
+    assert "tl.load(h_tile_thresholds + 0) * h_generation" in emit(bound, counts).text
 
 
 def test_offsets_beyond_32_bits() -> None:
@@ -349,7 +349,7 @@ def test_offsets_have_64_bits_where_the_end_of_a_tensor_is_no_i32(rows: int, wid
     assert (".to(tl.int64)" in numbered(emitted(sample.bound(ranks=1, target="cpu")).text)) is wide
 
 
-@pytest.mark.parametrize("name", ["tile", "tl", "x_peers", "ready"])
+@pytest.mark.parametrize("name", ["tile", "tl", "x_peers", "token"])
 def test_names_of_the_frame_are_refused(name: str) -> None:
     text = SQUARE_NAMED.replace("NAME", name)
     with pytest.raises(EmitError, match=f"'{name}'"):

@@ -94,8 +94,8 @@ def test_every_wait_is_made(body: str) -> None:
 @pytest.mark.parametrize("body", BODIES)
 def test_a_wait_is_before_what_it_guards(body: str, target: str) -> None:
     gemm = numbered(emitted(sample(body).bound(ranks=2, target=target, dtype="bf16")).text).partition("\ndef gemm(")[2]
-    loads = [at.start() for at in re.finditer(r"consume_token\([wz]s_\w+.*, ready\)", gemm)]
-    waits = [at.start() for at in re.finditer(r"ready \+= dl\.wait", gemm)]
+    loads = [at.start() for at in re.finditer(r"consume_token\([wz]s_\w+.*, token\)", gemm)]
+    waits = [at.start() for at in re.finditer(r"token \+= dl\.wait", gemm)]
     assert len(waits) == (2 if body == "two kinds" else 1)
     assert loads and max(waits) < min(loads)
     assert ("if k_" in gemm) == (body in IN_LOOP)

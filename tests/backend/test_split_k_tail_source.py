@@ -15,7 +15,7 @@ from tilelink import compiler
 from tilelink.backend.emit import emit
 
 DIMS = {"Ms": 2048, "N": 2752, "K": 4096}  # 704 tiles on 132 programs: 44 are left, for three parts each
-PARTS, SUMS = "gemm_split + tail * 98304 + part * 32768", "gemm_split, ready) + tail * 98304"
+PARTS, SUMS = "gemm_split + tail * 98304 + part * 32768", "gemm_split, token) + tail * 98304"
 
 
 def source(dims: dict[str, int], program: str = "ag_gemm_in_place", target: str = "sm_90") -> str:

@@ -201,7 +201,7 @@ def test_loops_that_only_send_small_tiles_are_written_out(send: str, schedule: s
 )
 def test_a_loop_of_notifies_is_one_notify(tell: str, ranks: int, vector: int, mask: str) -> None:
     lines = pushed(tell=tell, ranks=ranks)
-    slots = "y_slot_number * "
+    slots = "y_buffer * "
     assert among(lines, "q_0 =", "dl.notify", "pad") == [
         f"q_0 = tl.arange(0, {vector})",
         f"dl.notify_each(signals, signal_table, q_0, {slots}{ranks} + rank, mask={mask}, {SAID})",
@@ -212,7 +212,7 @@ def test_a_loop_of_notifies_is_one_notify(tell: str, ranks: int, vector: int, ma
 def test_each_peer_may_have_another_counter() -> None:
     (line,) = among(pushed(tell="producer_tile_notify(y[q, i, j] @ (rank + q))"), "dl.notify")
     assert line == (
-        f"dl.notify_each(signals, signal_table, (rank + q_0) % 4, y_slot_number * 4 + q_0, mask=q_0 < 4, {SAID})"
+        f"dl.notify_each(signals, signal_table, (rank + q_0) % 4, y_buffer * 4 + q_0, mask=q_0 < 4, {SAID})"
     )
 
 

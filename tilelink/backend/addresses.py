@@ -60,7 +60,7 @@ class Addresses:
     dialect: Dialect
     constants: Constants
     waits: bool = False
-    """The stage waits: `ready` is its token, and loads of what other tasks write are tied to it."""
+    """The stage waits: `token` is its token, and loads of what other tasks write are tied to it."""
 
     def extent(self, axis: Axis) -> int:
         """Logical elements of an axis within one tile."""
@@ -106,10 +106,10 @@ class Addresses:
 
     def _copy(self, region: Region, tile_map: TileMap) -> str:
         if region.rank is None:
-            return f"{region.tensor}_here" if self.bound.tensors[region.tensor].slots > 1 else region.tensor
-        name = self.writer.name(f"{region.tensor}_there")
-        slot = f"{region.tensor}_slot" if self.bound.tensors[region.tensor].slots > 1 else None
-        self.writer.add(Peer(name=name, tensor=region.tensor, rank=self.scalar(tile_map.rank), slot=slot))
+            return f"{region.tensor}_local" if self.bound.tensors[region.tensor].slots > 1 else region.tensor
+        name = self.writer.name(f"{region.tensor}_remote")
+        offset = f"{region.tensor}_offset" if self.bound.tensors[region.tensor].slots > 1 else None
+        self.writer.add(Peer(name=name, tensor=region.tensor, rank=self.scalar(tile_map.rank), offset=offset))
         return name
 
     def region(self, region: Region, slices: Slices, *, load: bool) -> Block:
@@ -152,12 +152,12 @@ class Addresses:
         name = self.writer.name(f"{axis.index or 'at'}")
         start = self.scalar(span.start, 5)
         places = steps if start == "0" else f"{start} + {steps}"
-        self.writer.let(name, f"({places}){wide}" if part or start != "0" else f"{places}{wide}")
+        self.writer.let(name, f"({places}){wide}" if wide and " + " in places else f"{places}{wide}")
         limits: list[str] = []
         size = self.extent(axis) if span.kind == "tile" else span.extent
         if block > size or (part and size % block):
             elements = self.constants.elements_of(self.stage, axis) if span.kind == "tile" else self.constants.size(dim)
-            limits.append(f"{steps} < {elements}")
+            limits.append(f"{steps if wide or start != '0' else name} < {elements}")
         if span.kind == "tile" and not self._divides(span):
             limits.append(f"{name} < {self._limit(span, dim)}")
         return name, both(limits)

@@ -110,11 +110,11 @@ class QueueStatements:
     def _wait(self, kind: str, region: Region) -> None:
         grid = self.bound.channels[region.tensor, kind]
         threshold = self.thresholds[region.tensor, kind]
-        rounds = f"((epoch - 1) // {self._buffers(grid)} + 1)" if grid.slots > 1 else "epoch"
+        generation = f"((epoch - 1) // {self._buffers(grid)} + 1)" if grid.slots > 1 else "epoch"
 
         def emit(channel: str, linear: str) -> None:
             count = threshold if threshold is not None else f"THRESHOLDS_{region.tensor}_{kind}[rank][{linear}]"
-            self.writer.add(nodes.QueueWait(channel=channel, target=f"{count} * {rounds}", stage=self.stage.number))
+            self.writer.add(nodes.QueueWait(channel=channel, target=f"{count} * {generation}", stage=self.stage.number))
 
         self._channels(self.bound.tile_map(self.stage.name, region), grid, emit)
 
@@ -132,8 +132,8 @@ class QueueStatements:
                 over = f"range({self.scalar(channels.low)}, {self.scalar(channels.high)})"
                 loops.append(nodes.Loop(index=channel, over=over))
             terms.append(scaled(channel, str(step)))
-        slot = f"(epoch - 1) % {self._buffers(grid)}" if grid.slots > 1 else "0"
-        place = total([self.constants.signals(grid), scaled(slot, self.constants.channels(grid)), *terms])
+        buffer = f"(epoch - 1) % {self._buffers(grid)}" if grid.slots > 1 else "0"
+        place = total([self.constants.signals(grid), scaled(buffer, self.constants.channels(grid)), *terms])
         with ExitStack() as around:
             for loop in loops:
                 around.enter_context(self.writer.block(loop))

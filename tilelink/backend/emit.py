@@ -28,7 +28,7 @@ from tilelink.backend.dialects import Dialect, dialect_named
 from tilelink.backend.expression_names import Names, names_of_order
 from tilelink.backend.loops import turns
 from tilelink.backend.names import user_names
-from tilelink.backend.nodes import QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
+from tilelink.backend.nodes import Comment, QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
 from tilelink.backend.render import environment
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.shapes import power_of_two
@@ -45,6 +45,7 @@ from tilelink.ir.program import Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.launch_protocol import announces_end, announces_entry, ends_launch, waits_for_products
 from tilelink.protocol import LaunchProtocol
 
@@ -175,7 +176,10 @@ def _printer(constants: Constants, stage: BoundStage, *, triton: bool) -> Scalar
 
 
 def _indices(writer: Writer, constants: Constants, stage: BoundStage, scalar: ScalarPrinter) -> None:
-    """The indices of a tile, from its number."""
+    """The indices of a tile, from its number, after the order that the schedule names."""
+    order = constants.bound.schedule.stage(stage.name)[ORDER]
+    if order is not None:
+        writer.add(Comment(text=comment(str(order))))
     for decl in stage.stage.indices:
         of_order = replace(scalar, names=names_of_order(constants, stage, decl.name))
         writer.let(decl.name, of_order(stage.order[decl.name]))

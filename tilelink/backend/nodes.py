@@ -214,12 +214,13 @@ class Barrier(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Peer(Node):
-    """The address of a rank's copy of a tensor. slot: the name of the offset of the buffer, None for a single one."""
+    """The address of a rank's copy of a tensor. offset: the name of where the buffer
+    begins, None for a single one."""
 
     name: str
     tensor: str
     rank: str
-    slot: str | None
+    offset: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -323,11 +323,11 @@ class Statements:
         threshold = self.thresholds[region.tensor, kind]
         stage = addresses.stage.number
 
-        rounds = f"{grid.tensor}_round" if grid.slots > 1 else "epoch"
+        generation = f"{grid.tensor}_generation" if grid.slots > 1 else "epoch"
 
         def emit(channel: str, linear: str) -> None:
             table = f"tl.load({grid.tensor}_{kind}_thresholds + {linear})"
-            target = rounds if threshold == 1 else f"{table if threshold is None else threshold} * {rounds}"
+            target = generation if threshold == 1 else f"{table if threshold is None else threshold} * {generation}"
             self.writer.add(nodes.Wait(channel=channel, target=target, stage=stage, consumed=consumed))
 
         fixed = fixed or {}
@@ -342,7 +342,7 @@ class Statements:
         count = addresses.constants.ranks if ranks else number
 
         def emit_all(channel: str, linear: str) -> None:
-            target = rounds if threshold == 1 else f"{threshold} * {rounds}"
+            target = generation if threshold == 1 else f"{threshold} * {generation}"
             self.writer.add(nodes.WaitAll(channel=channel, count=count, step=step, target=target, stage=stage))
 
         self._channels(tile_map, grid, emit_all, {**fixed, dim: str(first)})
@@ -367,8 +367,8 @@ class Statements:
         """Call `emit(pad offset, number in the grid)` for every channel of an access, in loops where there are many."""
         scalar = self.values.addresses.scalar
         constants = self.values.addresses.constants
-        slot = [scaled(f"{grid.tensor}_slot_number", constants.channels(grid))] if grid.slots > 1 else []
-        base = [constants.signals(grid), *slot]
+        buffer = [scaled(f"{grid.tensor}_buffer", constants.channels(grid))] if grid.slots > 1 else []
+        base = [constants.signals(grid), *buffer]
         coords: list[str] = []
 
         def dimension(d: int, ranges: tuple[ChannelRange, ...]) -> None:

@@ -48,7 +48,7 @@ class BulkStatements(Statements):
         tensor = addresses.bound.tensors[region.tensor]
         spans = addresses.bound.tile_map(addresses.stage.name, region).spans
         shape = addresses.constants.shape(tensor)
-        terms = [scaled(f"{tensor.name}_slot_number", times(shape[:-1]))] if tensor.slots > 1 else []
+        terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.slots > 1 else []
         for dim, span in enumerate(spans[:-1]):
             terms.append(scaled(addresses.scalar(span.start, LEVEL["*"]), times(shape[dim + 1 : -1])))
         row, column = writer.name("row"), writer.name("column")
