@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from tests.backend.offline import compile_all
+from tests.backend.samples import numbered
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.lowering.bound import Bound
@@ -28,7 +29,7 @@ def bound(*, on: bool = True, flat: bool = True, target: str = "sm_90", K: int =
 
 def source(made: Bound, dialect: str = "triton") -> list[str]:
     """The lines of the kernel, without comments and indentation."""
-    text = emit(made, make_plan(made).thresholds, dialect=dialect).text
+    text = numbered(emit(made, make_plan(made).thresholds, dialect=dialect).text)
     kernel = text.split("def gemm(")[1].split("\ndef ")[0]
     return [line.strip() for line in kernel.splitlines() if not line.strip().startswith("#")]
 
@@ -82,7 +83,7 @@ def test_a_product_within_another_gives_nothing(L: int, times: int) -> None:
     module = compiler.parse(NESTED)
     sizes = {"M": 64, "N": 64, "K": 256, "L": L}
     made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes)
-    text = emit(made, make_plan(made).thresholds).text.split("def make(")[1].split("\ndef ")[0]
+    text = numbered(emit(made, make_plan(made).thresholds).text).split("def make(")[1].split("\ndef ")[0]
     assert text.count("& (held_tile_0 >= 0):") == times
     assert text.count("dl.notify(") == 1 + times
 
@@ -116,7 +117,7 @@ def test_it_is_given_in_the_statement_that_the_pass_chose() -> None:
     module = compiler.parse(OVER_RANKS)
     made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims={"M": 64, "N": 64, "K": 256})
     assert made.stages["make"].given_in == 1
-    lines = emit(made, make_plan(made).thresholds).text.split("def make(")[1].splitlines()
+    lines = numbered(emit(made, make_plan(made).thresholds).text).split("def make(")[1].splitlines()
     given = next(n for n, line in enumerate(lines) if "& (held_tile_0 >= 0):" in line)
     assert lines[given - 1].strip() == "for k_1 in range(0, 256, 32):"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.backend import samples
-from tests.backend.samples import Sample, emitted
+from tests.backend.samples import Sample, emitted, numbered
 from tests.conftest import Golden
 from tilelink.artifact import ThresholdsPointer
 from tilelink.backend.emit import emit
@@ -34,28 +34,28 @@ def test_twice_the_same_bytes(name: str) -> None:
 
 
 def test_where_the_program_lies_is_not_in_the_text() -> None:
-    assert "somewhere" not in emitted(samples.library_sample("ag_gemm", "copy_engine", Ms=8, N=8, K=8)).text
+    assert "somewhere" not in numbered(emitted(samples.library_sample("ag_gemm", "copy_engine", Ms=8, N=8, K=8)).text)
 
 
 def test_divisible_tiles_have_no_masks() -> None:
     even = samples.library_sample("ag_gemm", "slices", Ms=128, N=128, K=128)
-    assert "mask=" not in emitted(even).text
+    assert "mask=" not in numbered(emitted(even).text)
     uneven = samples.library_sample("ag_gemm", "slices", Ms=100, N=128, K=128)
-    assert "i_0 < 100" in emitted(uneven).text
+    assert "i_0 < 100" in numbered(emitted(uneven).text)
 
 
 @pytest.mark.parametrize(("name", "imported"), [("copy", False), ("softmax", True)])
 def test_a_module_imports_the_arithmetic_of_tiles_where_it_has_some(name: str, imported: bool) -> None:
-    text = emitted(samples.ALL[name].bound(ranks=1, target="cpu")).text
+    text = numbered(emitted(samples.ALL[name].bound(ranks=1, target="cpu")).text)
     assert ("import tiles" in text) is imported
     assert (re.search(r"\btiles\.", text) is not None) is imported
 
 
 def test_loads_behind_waits_consume_their_token() -> None:
-    text = emitted(samples.ATTENTION.bound(ranks=2, target="sm_90")).text
-    assert re.search(r"ready \+= dl\.wait\(", text)
+    text = numbered(emitted(samples.ATTENTION.bound(ranks=2, target="sm_90")).text)
+    assert re.search(r"token \+= dl\.wait\(", text)
     for tensor in ("ks", "vs"):
-        assert f"{tensor}_tile_0 = tl.load(dl.consume_token({tensor}_here, ready)" in text
+        assert f"{tensor}_tile_0 = tl.load(dl.consume_token({tensor}_local, token)" in text
     assert "tl.load(q +" in text  # nobody writes an input
 
 
@@ -82,18 +82,18 @@ schedule s for gathered:
     [
         (":, i, j", "i=16, j=32", "wait_all(signals, i * 2 + j, count=4, target=2 * epoch, SAID, step=4)"),
         (":, i, :", "i=32, j=64", "wait_all(signals, 0, count=4, target=8 * epoch, SAID, step=1)"),
-        ("1, i, j", "i=16, j=32", "wait(signals, 1 * 4 + i * 2 + j, target=2 * epoch, SAID)"),
+        ("1, i, j", "i=16, j=32", "wait(signals, 4 + i * 2 + j, target=2 * epoch, SAID)"),
         (":, i, :", "i=16, j=32", "wait(signals, channel_0 * 4 + i * 2 + channel_1, target=2 * epoch"),
         (":, i, j", "i=8, j=32", "wait(signals, channel_0 * 8 + channel_1 * 2 + j, target=epoch"),
-        ("1, i, j", "i=8, j=32", "wait(signals, 1 * 8 + channel_0 * 2 + j, target=epoch"),
+        ("1, i, j", "i=8, j=32", "wait(signals, 8 + channel_0 * 2 + j, target=epoch"),
     ],
     ids=["every fourth", "every one", "one", "two dimensions", "two, one moves with the tile", "one that moves"],
 )  # fmt: skip
 def test_a_wait_for_evenly_spaced_counters_is_one(what: str, channel: str, expected: str) -> None:
     text = GATHERED.replace("WHAT", what).replace("CHANNEL", channel)
-    result = emitted(Sample(text=text, numbers={"M": 32, "N": 64}).bound(ranks=4, target="sm_90")).text
-    (line,) = (line for line in result.splitlines() if "ready += " in line)
-    assert f"ready += dl.{expected.replace('SAID', 'watch=watch, stage=1, tile=tile')}" in line
+    result = numbered(emitted(Sample(text=text, numbers={"M": 32, "N": 64}).bound(ranks=4, target="sm_90")).text)
+    (line,) = (line for line in result.splitlines() if "token += " in line)
+    assert f"token += dl.{expected.replace('SAID', 'watch=watch, stage=1, tile=tile')}" in line
 
 
 MOVED = """
@@ -118,8 +118,8 @@ schedule s for moved:
 
 def test_a_wait_whose_number_of_counters_moves_with_the_tile_is_a_loop() -> None:
     """Tiles of 16 rows from row 8 on: only the last one, from 56 on, has rows of the second counter."""
-    text = emitted(Sample(text=MOVED, numbers={"M": 128}).bound(ranks=2, target="sm_90")).text
-    assert "for channel_0 in range(0, (i + 1) // 4 + 1):\n            ready += dl.wait(" in text
+    text = numbered(emitted(Sample(text=MOVED, numbers={"M": 128}).bound(ranks=2, target="sm_90")).text)
+    assert "for channel_0 in range(0, (i + 1) // 4 + 1):\n            token += dl.wait(" in text
 
 
 RELAY = Sample(
@@ -146,16 +146,16 @@ schedule s for relay:
 @pytest.mark.parametrize(("resource", "remote"), [("copy_engine", "True"), ("sm", "False")])
 def test_signals_that_a_copy_engine_awaits_reach_it(resource: str, remote: str) -> None:
     sample = Sample(text=RELAY.text.replace("RESOURCE", resource), numbers=RELAY.numbers)
-    make = emitted(sample.bound(ranks=2, target="sm_90")).text.split("def make(")[1].split("\ndef ")[0]
+    make = numbered(emitted(sample.bound(ranks=2, target="sm_90")).text).split("def make(")[1].split("\ndef ")[0]
     assert re.findall(r"dl\.notify\(signals, .*, remote=(True|False), tma=False\)", make.split("@triton")[0]) == [
         remote
     ]
 
 
 def test_loops_that_write_are_not_pipelined() -> None:
-    text = emitted(samples.library_sample("ag_gemm", "slices", Ms=128, N=128, K=128)).text
+    text = numbered(emitted(samples.library_sample("ag_gemm", "slices", Ms=128, N=128, K=128)).text)
     assert text.count("num_stages=1") == 2  # the tiles of both stages; not the loop over k
-    attention = emitted(samples.ATTENTION.bound(ranks=2, target="cpu")).text
+    attention = numbered(emitted(samples.ATTENTION.bound(ranks=2, target="cpu")).text)
     assert "for j in tl.range(0, 3, num_stages=1):" in attention
     assert "for k_0 in range(0, 128, 64):" in text
 
@@ -221,7 +221,7 @@ program folded(M, N):
 )  # fmt: skip
 def test_what_all_ranks_do_alike_is_no_branch(condition: str, ranks: int, kept: str | None) -> None:
     sample = Sample(text=FOLDED.replace("CONDITION", condition), numbers={"M": 32, "N": 32})
-    text = emitted(sample.bound(ranks=ranks, target="sm_90")).text.split("def make")[1]
+    text = numbered(emitted(sample.bound(ranks=ranks, target="sm_90")).text).split("def make")[1]
     body = [line.strip() for line in text.splitlines() if not line.strip().startswith("#")]
     assert any(line.startswith("if ") for line in body) == (kept is None)
     both = ["+ 1.0", "* 2.0"]
@@ -245,7 +245,7 @@ OTHERWISE = "if rank == 1:\n            a = a * 3.0\n        else:"
 @pytest.mark.parametrize("where", ["for (q: 3):", "if rank == 1:", OTHERWISE])
 def test_what_no_rank_does_leaves_a_block_that_is_python(where: str) -> None:
     sample = Sample(text=EMPTY.replace("WHERE", where), numbers={"M": 32})
-    text = emitted(sample.bound(ranks=2, target="cpu")).text
+    text = numbered(emitted(sample.bound(ranks=2, target="cpu")).text)
     assert compile(text, "empty.py", "exec"), "else it raises SyntaxError"
     assert "+ 1.0" not in text.split("def make(")[1]
 
@@ -267,7 +267,7 @@ program shifted(M):
 @pytest.mark.parametrize(("ranks", "waits"), [(1, []), (2, ["epoch - 2", "epoch - 2", "epoch"])])
 def test_a_rank_alone_waits_for_no_peers(ranks: int, waits: list[str]) -> None:
     """Else for those that may still read what a kernel overwrites, and for those whose inputs it reads."""
-    text = emitted(Sample(text=SHIFTED, numbers={"M": 64}).bound(ranks=ranks, target="sm_90")).text
+    text = numbered(emitted(Sample(text=SHIFTED, numbers={"M": 64}).bound(ranks=ranks, target="sm_90")).text)
     assert re.findall(r"dl\.wait_all\(signals, \d+, count=\d+, target=(epoch[ \-\d]*), ", text) == waits
 
 
@@ -286,16 +286,18 @@ schedule s for copied:
 @pytest.mark.parametrize(("warps", "rows"), [(4, 32), (8, 32), (16, 64), (32, 128)])
 def test_a_copy_has_as_many_rows_under_way_as_its_warps_need(warps: int, rows: int) -> None:
     sample = Sample(text=COPIED.replace("WARPS", str(warps)), numbers={"M": 512, "N": 1024})
-    text = emitted(sample.bound(ranks=2, target="sm_90")).text
+    text = numbered(emitted(sample.bound(ranks=2, target="sm_90")).text)
     assert re.findall(r"in range\(0, (\d+), (\d+)\)", text) == ([("128", str(rows))] if rows < 128 else []) + [
         ("1024", "256")
     ]
 
 
 def test_integers_stay_integers() -> None:
-    text = emitted(samples.INTEGERS.bound(ranks=1, target="cpu")).text
+    text = numbered(emitted(samples.INTEGERS.bound(ranks=1, target="cpu")).text)
     assert "float32" not in text
-    assert "tl.full((32,), -2147483648, tl.int32)" in emitted(samples.INTEGERS.bound(ranks=1, target="cpu")).text
+    assert "tl.full((32,), -2147483648, tl.int32)" in numbered(
+        emitted(samples.INTEGERS.bound(ranks=1, target="cpu")).text
+    )
 
 
 def test_uneven_thresholds_become_a_table() -> None:
@@ -310,17 +312,17 @@ def test_uneven_thresholds_become_a_table() -> None:
         ThresholdsPointer(tensor="ks", kind="tile")
     ]
     assert re.search(
-        r"dl\.wait\(signals, .*, target=tl\.load\(ks_tile_thresholds \+ .*\) \* ks_round, watch", result.text
+        r"dl\.wait\(signals, .*, target=tl\.load\(ks_tile_thresholds \+ .*\) \* ks_generation, watch", result.text
     )
     uniform = emit(bound, {**counts, key: np.full_like(counts[key], 3)})
-    assert "target=3 * ks_round, watch" in uniform.text
+    assert "target=3 * ks_generation, watch" in uniform.text
 
 
 def test_thresholds_of_a_counter_alone_may_differ_between_ranks() -> None:
     bound = Sample(text=SHIFTED, numbers={"M": 64}).bound(ranks=2, target="sm_90")
     counts = dict(make_plan(bound).thresholds)
     counts["h", "tile"] = np.array([[1], [2]]).reshape(counts["h", "tile"].shape)
-    assert "tl.load(h_tile_thresholds + 0) * h_round" in emit(bound, counts).text
+    assert "tl.load(h_tile_thresholds + 0) * h_generation" in emit(bound, counts).text
 
 
 def test_offsets_beyond_32_bits() -> None:
@@ -333,23 +335,24 @@ program huge(B, M, N):
             y[s, i, j] = x[s - 1, i, j]
 """
     bound = Sample(text=text, numbers={"B": 8, "M": 65536, "N": 16384}).bound(ranks=1, target="cpu")
-    source = emit(bound, {}).text
+    source = numbered(emit(bound, {}).text)
     assert "tl.cast(s, tl.int64) * 1073741824" in source
     assert "tl.cast(s - 1, tl.int64) * 1073741824" in source
 
 
 def test_offsets_of_rows_that_a_table_names_have_64_bits() -> None:
     sample = Sample(text=samples.PICKED.text, numbers={"B": 20, "M": 65536, "K": 40000, "N": 8})
-    assert "x + rows_0.to(tl.int64)[:, None] * 40000" in emit(sample.bound(ranks=1, target="cpu"), {}).text
+    source = numbered(emit(sample.bound(ranks=1, target="cpu"), {}).text)
+    assert "x + rows_0.to(tl.int64)[:, None] * 40000" in source
 
 
 @pytest.mark.parametrize(("rows", "wide"), [(2**15 - 1, False), (2**15, True)])
 def test_offsets_have_64_bits_where_the_end_of_a_tensor_is_no_i32(rows: int, wide: bool) -> None:
     sample = Sample(text=samples.COPY.text.replace("[K, K]", "[K, 65536]"), numbers={"K": rows})
-    assert (".to(tl.int64)" in emitted(sample.bound(ranks=1, target="cpu")).text) is wide
+    assert (".to(tl.int64)" in numbered(emitted(sample.bound(ranks=1, target="cpu")).text)) is wide
 
 
-@pytest.mark.parametrize("name", ["tile", "tl", "x_peers", "ready"])
+@pytest.mark.parametrize("name", ["tile", "tl", "x_peers", "token"])
 def test_names_of_the_frame_are_refused(name: str) -> None:
     text = SQUARE_NAMED.replace("NAME", name)
     with pytest.raises(EmitError, match=f"'{name}'"):

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.backend.samples import numbered
 from tests.compiler import library
 from tilelink import compiler
 from tilelink.backend.emit import emit
@@ -95,7 +96,7 @@ def test_loops_begin_behind_those_before_them(programs: int, a: int, m: int, b: 
     schedule = MODULE.schedules[0].on("host", Sm(programs=programs))
     dims = {"A": a, "M": m, "B": b}
     plan = compiler.plan(MODULE.programs[0], schedule, ranks=1, dims=dims, target="sm_90")
-    source = emit(plan.bound, plan.thresholds).text
+    source = numbered(emit(plan.bound, plan.thresholds).text)
     both(plan, source)
     (kernel,) = plan.bound.kernels
     assert [loop.stages for loop in kernel.loops] == [("before",), ("host", "same"), ("after",)]
@@ -126,4 +127,4 @@ CASES = [case for case in library.unlike() if case[1] and any(" in " in str(stag
 def test_the_library_is_generated_as_planned(case: library.Case) -> None:
     dims = library.dims(case[0], 4)
     plan = compiler.plan(*case, ranks=4, dims=dims, target="sm_90")
-    both(plan, emit(plan.bound, plan.thresholds).text)
+    both(plan, numbered(emit(plan.bound, plan.thresholds).text))

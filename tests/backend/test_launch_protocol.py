@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.backend.samples import numbered
 from tilelink import compiler
 from tilelink.artifact import HandshakePointer, LaunchProtocol
 from tilelink.backend.context import Emitted
@@ -55,7 +56,7 @@ def emitted(one: Bound, dialect: str = "triton") -> Emitted:
 
 def bodies(result: Emitted) -> dict[str, str]:
     """kernel -> its lines behind the head."""
-    return dict(re.findall(r"(?m)^def (\w+)\(.*\):\n((?:    .*\n|\n)*)", result.text))
+    return dict(re.findall(r"(?m)^def (\w+)\(.*\):\n((?:    .*\n|\n)*)", numbered(result.text)))
 
 
 def edges(result: Emitted) -> Edges:
@@ -219,7 +220,7 @@ def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str
 )
 def test_which_program_lets_copies_begin(file: str, name: str, first: bool) -> None:
     """The first one, whichever others run, unless the copies wait for products of them all anyway."""
-    text = of_library(file, name, "h200").text
+    text = numbered(of_library(file, name, "h200").text)
     assert re.findall(r"dl\.begin_copies\(.* FIRST=(\w+)\)", text) == [str(first)]
 
 
@@ -236,7 +237,7 @@ def test_peers_are_told_before_they_are_waited_for_and_at_the_very_end() -> None
     entered, finished = one.entered_base, one.finished_base
     lines = [line.strip() for line in found["one"].splitlines()]
     enter = lines.index(f"dl.enter(edge, signal_table, rank, ENTERED={entered}, RANKS=3, BLOCK=4)")
-    assert all(not re.match(r"for tile|dl\.wait|ready", line) for line in lines[:enter])
+    assert all(not re.match(r"for tile|dl\.wait|token", line) for line in lines[:enter])
     last = [line for line in found["three"].splitlines() if line.strip()]
     numbers = f"FINISHED={finished}, RANKS=3, BLOCK=4, STAGE=3"
     assert last[-1] == f"    dl.leave(edge, signals, signal_table, epoch_at, watch, rank, num_programs, {numbers})"
@@ -276,10 +277,10 @@ def test_buffers_follow_the_launch_also_where_counters_wrap(buffers: int, launch
     module = compiler.parse(text)
     one = compiler.bound(module.programs[0], module.schedules[0], ranks=3, dims={"M": 256}, target="sm_90")
     lines = [line.strip() for line in bodies(emitted(one))["send"].splitlines()]
-    setup = [line for line in lines if re.match(r"epoch = |h_(slot|slot_number|round) = ", line)]
+    setup = [line for line in lines if re.match(r"epoch = |h_(offset|buffer|generation) = ", line)]
     assert len(setup) == 4
     found: dict[str, Any] = {"launch": Number(launch), "tl": SimpleNamespace(int32="i32", int64="i64")}
     exec("\n".join(setup), found)
-    assert found["h_slot_number"] == (launch - 1) % buffers and found["h_slot"] == (launch - 1) % buffers * 256
-    assert found["h_round"] == Number((launch - 1) // buffers + 1).to("i32")
+    assert found["h_buffer"] == (launch - 1) % buffers and found["h_offset"] == (launch - 1) % buffers * 256
+    assert found["h_generation"] == Number((launch - 1) // buffers + 1).to("i32")
     assert found["epoch"] == Number(launch).to("i32")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.backend.samples import emitted
+from tests.backend.samples import emitted, numbered
 from tests.compiler.library import SIZES, cases, in_turn
 from tilelink import compiler
 from tilelink.backend.emit import emit
@@ -55,7 +55,7 @@ def test_every_name_that_is_no_users_is_one_of_the_frame(dialect: str, machine: 
         dims = {p.name: (SIZES[k % 4] if p.kind == "dim" else 2) for k, p in enumerate(program.params)}
         bound = bind(program, schedule, dims, 4, target(machine), "bf16")
         try:
-            text = emit(bound, make_plan(bound).thresholds, dialect=dialect).text
+            text = numbered(emit(bound, make_plan(bound).thresholds, dialect=dialect).text)
         except EmitError:  # the dialect cannot say it
             continue
         unknown |= dict.fromkeys(used(text) - users(bound) - FRAME, program.name)

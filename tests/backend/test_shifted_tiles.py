@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.backend.offline import compile_all
-from tests.backend.samples import Sample, emitted
+from tests.backend.samples import Sample, emitted, numbered
 from tilelink import compiler
 from tilelink.reference.trial import random_inputs, relative_error
 
@@ -51,8 +51,8 @@ def test_a_contracted_tile_that_ends_inside_its_tensor_takes_pointers() -> None:
     assert "_boxes_" not in result.text
     assert compile_all(bound, result)
     whole = Sample(text=sample().text, numbers={**NUMBERS, "K": 48})
-    assert (
-        "x_boxes_16x16.load([i * 16, k * 16 + 8])" in emitted(whole.bound(ranks=2, target="sm_90", dtype="bf16")).text
+    assert "x_boxes_16x16.load([i * 16, k * 16 + 8])" in numbered(
+        emitted(whole.bound(ranks=2, target="sm_90", dtype="bf16")).text
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.backend.samples import Sample, emitted
+from tests.backend.samples import Sample, emitted, numbered
 from tilelink import compiler
 from tilelink.errors import VerificationError
 from tilelink.frontend.parser import parse_text
@@ -93,9 +93,9 @@ def test_every_wait_is_made(body: str) -> None:
 @pytest.mark.parametrize("target", ["cpu", "sm_90"])
 @pytest.mark.parametrize("body", BODIES)
 def test_a_wait_is_before_what_it_guards(body: str, target: str) -> None:
-    gemm = emitted(sample(body).bound(ranks=2, target=target, dtype="bf16")).text.partition("\ndef gemm(")[2]
-    loads = [at.start() for at in re.finditer(r"consume_token\([wz]s_\w+.*, ready\)", gemm)]
-    waits = [at.start() for at in re.finditer(r"ready \+= dl\.wait", gemm)]
+    gemm = numbered(emitted(sample(body).bound(ranks=2, target=target, dtype="bf16")).text).partition("\ndef gemm(")[2]
+    loads = [at.start() for at in re.finditer(r"consume_token\([wz]s_\w+.*, token\)", gemm)]
+    waits = [at.start() for at in re.finditer(r"token \+= dl\.wait", gemm)]
     assert len(waits) == (2 if body == "two kinds" else 1)
     assert loads and max(waits) < min(loads)
     assert ("if k_" in gemm) == (body in IN_LOOP)
@@ -103,7 +103,7 @@ def test_a_wait_is_before_what_it_guards(body: str, target: str) -> None:
 
 @pytest.mark.parametrize(("channel", "inside"), [(16, True), (32, True), (24, False), (64, False)])
 def test_a_slice_is_a_number_of_steps(channel: int, inside: bool) -> None:
-    gemm = emitted(sample("sliced", channel).bound(ranks=2, target="sm_90", dtype="bf16")).text
+    gemm = numbered(emitted(sample("sliced", channel).bound(ranks=2, target="sm_90", dtype="bf16")).text)
     assert (f"if k_0 % {channel} == 0:" in gemm) == inside
 
 
@@ -121,7 +121,9 @@ def test_the_simulator_waits_where_the_kernel_does(body: str, channel: int, bloc
     begun = int(((own[:-1] == AWAIT) & (own[1:] == COMPUTE)).sum())
     sliced = bool(bound.stages["gemm"].slices)
     assert (
-        sliced == ("if k_" in emitted(bound).text) == (body in IN_LOOP and channel % (16 if block == 16 else 64) == 0)
+        sliced
+        == ("if k_" in numbered(emitted(bound).text))
+        == (body in IN_LOOP and channel % (16 if block == 16 else 64) == 0)
     )
     assert begun == (192 // channel if sliced else 1)
 

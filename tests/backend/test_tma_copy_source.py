@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.backend.samples import numbered
 from tests.runtime.ptx import text
 from tilelink import compiler
 from tilelink.artifact import Boxes, PeersPointer, TensorPointer
@@ -68,7 +69,7 @@ schedule one for hand:
 
 
 def source(made: Bound, dialect: str = "triton") -> str:
-    return emit(made, make_plan(made).thresholds, dialect=dialect).text
+    return numbered(emit(made, make_plan(made).thresholds, dialect=dialect).text)
 
 
 def test_a_tile_is_waited_for_copied_in_boxes_and_notified() -> None:
@@ -77,14 +78,14 @@ def test_a_tile_is_waited_for_copied_in_boxes_and_notified() -> None:
     assert lines[1] == "pid = gl.program_id(0) * 4 + WARP + first_program"
     loop = lines.index("for tile in range(pid, 32, num_programs):")
     kinds = [
-        ("wait", "ready += dl.wait("), ("load", "tma_copy.load_box("), ("loaded", "tma_copy.loaded("),
+        ("wait", "token += dl.wait("), ("load", "tma_copy.load_box("), ("loaded", "tma_copy.loaded("),
         ("store", "_carry_store_s("), ("notify", "dl.notify("),
     ]  # fmt: skip
     found = [kind for line in lines[loop:] for kind, mark in kinds if mark in line]
     assert found == ["wait", "load", "loaded", "store", "notify"]
     assert "for step_0 in range(0, 67):" in lines  # 64 boxes, three of them ahead
     row = next(line for line in lines if line.startswith("row_0 = "))
-    assert row == "row_0 = dl.consume_token(c_slot_number * 512 + i * 64, ready)"
+    assert row == "row_0 = dl.consume_token(c_buffer * 512 + i * 64, token)"
     assert not any(re.match(r"tl\.(load|store)\(.*(c|s)_", line) for line in lines)
 
 
@@ -264,7 +265,7 @@ def test_another_dialect_and_another_processor_load_and_store() -> None:
     assert "gluon" not in source(bound(), "triton_dist")
     for on in ("sm_80", "cpu"):
         plain = source(bound(on=on))
-        assert "gluon" not in plain and "tl.store(s_there_0" in plain
+        assert "gluon" not in plain and "tl.store(s_remote_0" in plain
 
 
 def test_a_single_program_of_an_sm() -> None:

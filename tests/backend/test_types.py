@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.backend.samples import Sample, emitted
+from tests.backend.samples import Sample, emitted, numbered
 
 TEXT = """
 program typed(M, K):
@@ -23,7 +23,7 @@ schedule s for typed:
 
 def source(dtype: str, *body: str) -> str:
     sample = Sample(text=TEXT.format("\n        ".join(body)), numbers={"M": 64, "K": 64})
-    return emitted(sample.bound(ranks=1, target="sm_90", dtype=dtype)).text.split("dl.tile_begin(")[1]
+    return numbered(emitted(sample.bound(ranks=1, target="sm_90", dtype=dtype)).text).split("dl.tile_begin(")[1]
 
 
 @pytest.mark.parametrize(

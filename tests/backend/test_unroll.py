@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.backend.offline import compile_all
+from tests.backend.samples import numbered
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.planning.plan import make_plan
@@ -49,7 +50,7 @@ def loop(body: str, schedule: str, ranks: int) -> str:
         program, module.schedule(schedule, program), ranks=ranks, dims={"M": 512, "N": 1024}, dtype="bf16",
         target="sm_90",
     )  # fmt: skip
-    (found,) = re.findall(r"for p in (\w[\w.]*)\(0, \d+(, num_stages=\d+)?", text)
+    (found,) = re.findall(r"for p in (\w[\w.]*)\(0, \d+(, num_stages=\d+)?", numbered(text))
     return "".join(found)
 
 
@@ -115,7 +116,7 @@ def test_loads_ahead_are_for_loops_of_their_own_on_gpus_that_copy_asynchronously
     text = compiler.source(
         module.program(), module.schedules[0], ranks=4, dims={"M": 512, "N": 1024}, dtype="bf16", target=target
     )
-    assert f"for q in {head}:" in text
+    assert f"for q in {head}:" in numbered(text)
 
 
 def test_sums_behind_a_product_are_loaded_ahead_in_its_buffers() -> None:
@@ -163,7 +164,7 @@ def pushed(
         module.program(), module.schedules[schedule == "large"], ranks=ranks, dims={"M": 64, "N": 512}, dtype="bf16",
         target="sm_90",
     )  # fmt: skip
-    text = emit(bound, make_plan(bound).thresholds, dialect=dialect).text  # whether it is safe is not asked
+    text = numbered(emit(bound, make_plan(bound).thresholds, dialect=dialect).text)  # whether it is safe is not asked
     return [line.strip() for line in text.split("\ndef ")[1].splitlines() if not line.strip().startswith("#")]
 
 
@@ -200,7 +201,7 @@ def test_loops_that_only_send_small_tiles_are_written_out(send: str, schedule: s
 )
 def test_a_loop_of_notifies_is_one_notify(tell: str, ranks: int, vector: int, mask: str) -> None:
     lines = pushed(tell=tell, ranks=ranks)
-    slots = "y_slot_number * "
+    slots = "y_buffer * "
     assert among(lines, "q_0 =", "dl.notify", "pad") == [
         f"q_0 = tl.arange(0, {vector})",
         f"dl.notify_each(signals, signal_table, q_0, {slots}{ranks} + rank, mask={mask}, {SAID})",
@@ -211,7 +212,7 @@ def test_a_loop_of_notifies_is_one_notify(tell: str, ranks: int, vector: int, ma
 def test_each_peer_may_have_another_counter() -> None:
     (line,) = among(pushed(tell="producer_tile_notify(y[q, i, j] @ (rank + q))"), "dl.notify")
     assert line == (
-        f"dl.notify_each(signals, signal_table, (rank + q_0) % 4, y_slot_number * 4 + q_0, mask=q_0 < 4, {SAID})"
+        f"dl.notify_each(signals, signal_table, (rank + q_0) % 4, y_buffer * 4 + q_0, mask=q_0 < 4, {SAID})"
     )
 
 

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tilelink.backend.constants import LEVEL, Constants, scaled, total
 from tilelink.backend.dialects import Dialect
 from tilelink.backend.nodes import Load, Peer
 from tilelink.backend.scalars import ScalarPrinter
-from tilelink.backend.shapes import power_of_two, strides
+from tilelink.backend.shapes import power_of_two
 from tilelink.backend.writer import Writer
 from tilelink.ir.mapping import Span, TileMap
 from tilelink.ir.program import Region
-from tilelink.ir.scalar import Env, Int, Lookup, Scalar, Whole, evaluate
+from tilelink.ir.scalar import Env, Int, Lookup, Scalar, Whole, const, evaluate
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.lowering.bound import Bound, BoundStage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """A part of an axis: `block` elements from `start` (source text, relative to the axis)."""
+    """A part of an axis: `block` elements from `start` (source text, relative to the axis). size: `block` in source."""
 
     start: str
     block: int
+    size: str
 
 
 Slices = Mapping[int, Slice]
 """By position from the last axis (-1, -2, ...): two axes of a tile may run along the same dimension."""
 
 
-def along(part: Slice | None, block: int) -> str:
+def along(part: Slice | None, size: str) -> str:
     """The places of a block along an axis: from the first one on, or from where a part of the axis begins."""
-    steps = f"tl.arange(0, {block})"
+    steps = f"tl.arange(0, {size})"
     return f"{part.start} + {steps}" if part else steps
 
 
@@ -56,8 +58,9 @@ class Addresses:
     smallest: int
     """The smallest block along an axis (tensor cores need 16)."""
     dialect: Dialect
+    constants: Constants
     waits: bool = False
-    """The stage waits: `ready` is its token, and loads of what other tasks write are tied to it."""
+    """The stage waits: `token` is its token, and loads of what other tasks write are tied to it."""
 
     def extent(self, axis: Axis) -> int:
         """Logical elements of an axis within one tile."""
@@ -80,6 +83,15 @@ class Addresses:
     def shape(self, axes: tuple[Axis, ...], slices: Slices) -> tuple[int, ...]:
         return tuple(self.block(a, slices.get(p - len(axes))) for p, a in enumerate(axes))
 
+    def size(self, axis: Axis, part: Slice | None) -> str:
+        """`block` in source."""
+        return part.size if part else self.constants.block(self.stage, axis, self.block(axis, None))
+
+    def dims(self, axes: tuple[Axis, ...], slices: Slices) -> str:
+        """The shape of a block in source."""
+        sizes = [self.size(a, slices.get(p - len(axes))) for p, a in enumerate(axes)]
+        return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+
     def _base(self, region: Region, tile_map: TileMap, load: bool) -> str:
         """The pointer to the slot of the tensor on the region's rank."""
         base = self._copy(region, tile_map)
@@ -94,72 +106,74 @@ class Addresses:
 
     def _copy(self, region: Region, tile_map: TileMap) -> str:
         if region.rank is None:
-            return f"{region.tensor}_here" if self.bound.tensors[region.tensor].slots > 1 else region.tensor
-        name = self.writer.name(f"{region.tensor}_there")
-        slot = f"{region.tensor}_slot" if self.bound.tensors[region.tensor].slots > 1 else None
-        self.writer.add(Peer(name=name, tensor=region.tensor, rank=self.scalar(tile_map.rank), slot=slot))
+            return f"{region.tensor}_local" if self.bound.tensors[region.tensor].slots > 1 else region.tensor
+        name = self.writer.name(f"{region.tensor}_remote")
+        offset = f"{region.tensor}_offset" if self.bound.tensors[region.tensor].slots > 1 else None
+        self.writer.add(Peer(name=name, tensor=region.tensor, rank=self.scalar(tile_map.rank), offset=offset))
         return name
 
     def region(self, region: Region, slices: Slices, *, load: bool) -> Block:
         """The pointers of a region's tile, restricted to slices of its axes, to load from or to store to."""
         tile_map = self.bound.tile_map(self.stage.name, region)
-        shape = self.bound.tensors[region.tensor].shape
+        tensor = self.bound.tensors[region.tensor]
         axes = self.typing.region_type(region).axes
         terms: list[str] = []
         masks: list[str] = []
         position = 0
-        for span, stride in zip(tile_map.spans, strides(shape), strict=True):
+        dims = zip(tile_map.spans, tensor.decl.shape, self.constants.strides(tensor), strict=True)
+        for span, dim, stride in dims:
             if span.kind == "point":
-                terms.append(self._times(self._point(region, span), stride))
+                terms.append(scaled(self._point(region, span), stride))
                 continue
-            name, mask = self._offsets(region, span, axes[position], slices.get(position - len(axes)))
+            name, mask = self._offsets(region, span, dim, axes[position], slices.get(position - len(axes)))
             view = _view(position, len(axes))
             position += 1
-            terms.append(self._times(f"{name}{view}", stride))
+            terms.append(scaled(f"{name}{view}", stride))
             if mask:
                 masks.append(f"({mask}){view}" if view else mask)
-        terms = [t for t in terms if t != "0"]
-        pointers = " + ".join([self._base(region, tile_map, load), *terms])
+        pointers = total([self._base(region, tile_map, load), *terms])
         return Block(pointers=pointers, mask=" & ".join(masks) or None, axes=axes)
-
-    def _times(self, term: str, stride: int) -> str:
-        if term == "0":
-            return "0"
-        return term if stride == 1 else f"{term} * {stride}"
 
     def _point(self, region: Region, span: Span) -> str:
         """A coordinate as a factor, in 64 bits where the offset may need them."""
         wide = self._wide(region) and not isinstance(span.start, Int)
-        return f"tl.cast({self.scalar(span.start)}, tl.int64)" if wide else self.scalar(span.start, 6)
+        return f"tl.cast({self.scalar(span.start)}, tl.int64)" if wide else self.scalar(span.start, LEVEL["*"])
 
-    def _offsets(self, region: Region, span: Span, axis: Axis, part: Slice | None) -> tuple[str, str | None]:
-        """The element positions along one axis and the mask of those that exist."""
+    def _offsets(
+        self, region: Region, span: Span, dim: Scalar, axis: Axis, part: Slice | None
+    ) -> tuple[str, str | None]:
+        """The element positions along one axis, of a dimension, and the mask of those that exist."""
         block = self.block(axis, part)
-        steps = along(part, block)
+        steps = along(part, self.size(axis, part))
         wide = self._wide(region)
         if span.gather is not None:
-            name, mask = self._gathered(span.gather, steps, self.extent(axis))
+            name, mask = self._gathered(span.gather, steps, self.constants.elements_of(self.stage, axis))
             return f"{name}{wide}", mask
         name = self.writer.name(f"{axis.index or 'at'}")
         start = self.scalar(span.start, 5)
         places = steps if start == "0" else f"{start} + {steps}"
-        self.writer.let(name, f"({places}){wide}" if part or start != "0" else f"{places}{wide}")
+        self.writer.let(name, f"({places}){wide}" if wide and " + " in places else f"{places}{wide}")
         limits: list[str] = []
         size = self.extent(axis) if span.kind == "tile" else span.extent
         if block > size or (part and size % block):
-            limits.append(f"({steps} < {size})")
+            elements = self.constants.elements_of(self.stage, axis) if span.kind == "tile" else self.constants.size(dim)
+            limits.append(f"{steps if wide or start != '0' else name} < {elements}")
         if span.kind == "tile" and not self._divides(span):
-            limits.append(f"({name} < {self._limit(span)})")
-        return name, " & ".join(limits) or None
+            limits.append(f"{name} < {self._limit(span, dim)}")
+        return name, both(limits)
 
     def _wide(self, region: Region) -> str:
         tensor = self.bound.tensors[region.tensor]
         return ".to(tl.int64)" if tensor.size >= 2**31 else ""
 
-    def _limit(self, span: Span) -> str:
+    def _limit(self, span: Span, dim: Scalar) -> str:
         """One past the last element of a tile axis: that of its index, or of the dimension where that cuts no tile."""
         whole = self.stage.extents[str(span.index)] % span.size == 0
-        return str(span.extent) if span.limit is None or whole else self.scalar(span.limit, 5)
+        if span.limit is None or whole or span.limit == const(span.extent):
+            return self.constants.size(dim, LEVEL["+"])
+        if span.limit == const(self.stage.extents[str(span.index)]):
+            return self.constants.extent(self.stage, str(span.index))
+        return self.scalar(span.limit, LEVEL["+"])
 
     def _divides(self, span: Span) -> bool:
         """Whether all tiles of an axis surely lie in the dimension, and none is cut."""
@@ -168,15 +182,23 @@ class Addresses:
         first, last = self.bound.bounds(self.stage.name).of(span.start)
         return first >= 0 and last + span.size <= span.extent
 
-    def _gathered(self, gather: Lookup, steps: str, size: int) -> tuple[str, str]:
+    def _gathered(self, gather: Lookup, steps: str, size: str) -> tuple[str, str]:
         """The positions that a table names, of which it has `size`, and the mask of those that exist."""
-        table = strides(self.bound.tensors[gather.table].shape)
+        table = self.constants.strides(self.bound.tensors[gather.table])
         name = self.writer.name(gather.table)
         inner = next(n for c, n in zip(gather.coords, table, strict=True) if isinstance(c, Whole))
         offset = self.scalar.lookup(gather.table, gather.coords).removeprefix("tl.load(").removesuffix(")")
-        mask = f"({steps} < {size})"
-        self.writer.add(Load(name=name, pointers=f"{offset} + ({steps}) * {inner}", mask=mask))
+        mask = f"{steps} < {size}"
+        places = steps if inner == "1" else scaled(f"({steps})", inner)
+        self.writer.add(Load(name=name, pointers=f"{offset} + {places}", mask=mask))
         return name, mask
+
+
+def both(conditions: Sequence[str]) -> str | None:
+    """The condition that all of them hold, None for none."""
+    if len(conditions) < 2:
+        return next(iter(conditions), None)
+    return " & ".join(f"({one})" for one in conditions)
 
 
 def _view(position: int, rank: int) -> str:

@@ -15,23 +15,23 @@ from tilelink.artifact import (
     Parameter,
     TensorPointer,
 )
+from tilelink.backend.constants import Constants
 from tilelink.backend.nodes import Node
 from tilelink.backend.render import Macros
-from tilelink.backend.shapes import power_of_two
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound
 
 
 @dataclass(frozen=True, kw_only=True)
 class BufferContext:
-    """A tensor of several buffers: how many, and the elements of each.
+    """A tensor of several buffers: how many, and the elements of each, in source.
 
     by_pointer: it is read or written through pointers. is_signalled: its counters are waited for or notified.
     """
 
     tensor: str
-    count: int
-    size: int
+    count: str
+    size: str
     by_pointer: bool
     is_signalled: bool
 
@@ -42,14 +42,16 @@ class LaunchContext:
 
     track: the number of its first program, counted over all kernels of a rank. counted: the programs of a launch if
     they are counted as they end, else 0. waits: (counter of rank 0, lag) of what peers must have reached before the
-    kernel begins: launch epoch - lag. entered_base, finished_base: the runtime's counters of rank 0. block: the ranks,
-    rounded up to a power of two. stages: how many there are, which is the number of the runtime in messages.
+    kernel begins: launch epoch - lag. entered_base, finished_base: the runtime's counters of rank 0, in source like
+    ranks. block: the ranks, rounded up to a power of two. stages: how many there are, which is the number of the
+    runtime in messages.
     """
 
     track: int
-    ranks: int
+    ranks: str
+    block: int
     stages: int
-    waits: tuple[tuple[int, int], ...] = ()
+    waits: tuple[tuple[str, int], ...] = ()
     counted: int = 0
     buffers: tuple[BufferContext, ...] = ()
     announces_entry: bool = False
@@ -59,22 +61,18 @@ class LaunchContext:
     tells_finished: bool = False
     counts_programs: bool = False
     leaves: bool = False
-    entered_base: int = 0
-    finished_base: int = 0
-
-    @property
-    def block(self) -> int:
-        return power_of_two(self.ranks)
+    entered_base: str = ""
+    finished_base: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopContext:
-    """A loop over tiles: how many, the first one of program `pid`, its body, and whether it is flat.
+    """A loop over tiles: how many, in source, the first one of program `pid`, its body, and whether it is flat.
 
     step: from one tile of a program to its next. before, after: statements around the loop.
     """
 
-    total: int
+    total: str
     body: tuple[Node, ...]
     first: str = "pid"
     step: str = "num_programs"
@@ -103,9 +101,9 @@ class BulkContext:
     """
 
     like: str
-    box: tuple[int, int]
+    box: tuple[str, str]
     programs_per_cta: int
-    buffers: int
+    buffers: str
     far: tuple[FarContext, ...]
 
 
@@ -126,6 +124,7 @@ class KernelContext:
 
     name: str
     template: str
+    constants: Constants
     launch: LaunchContext
     loops: tuple[LoopContext, ...]
     args: tuple[Parameter, ...] = ()

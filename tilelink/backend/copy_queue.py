@@ -7,13 +7,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tilelink.backend import nodes
+from tilelink.backend.constants import LEVEL, Constants, scaled, total
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.shapes import strides
 from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
-from tilelink.ir.mapping import ChannelGrid, TileMap
+from tilelink.ir.mapping import ChannelGrid, Span, TileMap
 from tilelink.ir.program import For, If, Notify, Read, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.scalar import Scalar
 from tilelink.lowering.bound import Bound, BoundStage
 
 
@@ -25,6 +27,7 @@ class QueueStatements:
     stage: BoundStage
     writer: Writer
     scalar: ScalarPrinter
+    constants: Constants
     thresholds: Mapping[tuple[str, str], int | None]
 
     def body(self, statements: tuple[Statement, ...]) -> None:
@@ -59,7 +62,7 @@ class QueueStatements:
         if not names:
             self.body(body)
             return
-        with self.writer.block(nodes.Loop(index=names[0], over=f"range({self.stage.count(names[0])})")):
+        with self.writer.block(nodes.Loop(index=names[0], over=f"range({self.constants.count(self.stage, names[0])})")):
             self._loop(names[1:], body)
 
     def _copy(self, target: Region, source: Region, *, is_transfer: bool) -> None:
@@ -82,13 +85,19 @@ class QueueStatements:
         tile_map = self.bound.tile_map(self.stage.name, region)
         low = tuple(self.scalar(s.start) for s in tile_map.spans)
         sizes: list[str] = []
-        for span in tile_map.spans:
+        for span, dim in zip(tile_map.spans, self.bound.tensors[region.tensor].decl.shape, strict=True):
             if span.kind == "gather":
                 hint = "rows chosen by a table are moved by programs: run the stage on sm"
                 raise EmitError("the copy engine cannot gather", location=region.location, hint=hint)
             plain = span.kind != "tile" or self.stage.extents[str(span.index)] % span.size == 0
-            sizes.append(str(span.size) if plain else f"{self.scalar(span.stop)} - ({self.scalar(span.start)})")
+            size = f"{self.scalar(span.stop)} - {self.scalar(span.start, LEVEL['*'])}"
+            sizes.append(self._size(span, dim) if plain else size)
         return nodes.QueueBox(tensor=region.tensor, rank=self.scalar(tile_map.rank), low=low, sizes=tuple(sizes))
+
+    def _size(self, span: Span, dim: Scalar) -> str:
+        if span.kind == "tile":
+            return self.constants.tile(self.stage, str(span.index))
+        return "1" if span.kind == "point" else self.constants.size(dim)
 
     def _notify(self, tile_map: TileMap, grid: ChannelGrid) -> None:
         rank = self.scalar(tile_map.rank)
@@ -101,29 +110,31 @@ class QueueStatements:
     def _wait(self, kind: str, region: Region) -> None:
         grid = self.bound.channels[region.tensor, kind]
         threshold = self.thresholds[region.tensor, kind]
-        rounds = f"((epoch - 1) // {grid.slots} + 1)" if grid.slots > 1 else "epoch"
+        generation = f"((epoch - 1) // {self._buffers(grid)} + 1)" if grid.slots > 1 else "epoch"
 
         def emit(channel: str, linear: str) -> None:
             count = threshold if threshold is not None else f"THRESHOLDS_{region.tensor}_{kind}[rank][{linear}]"
-            self.writer.add(nodes.QueueWait(channel=channel, target=f"{count} * {rounds}", stage=self.stage.number))
+            self.writer.add(nodes.QueueWait(channel=channel, target=f"{count} * {generation}", stage=self.stage.number))
 
         self._channels(self.bound.tile_map(self.stage.name, region), grid, emit)
+
+    def _buffers(self, grid: ChannelGrid) -> str:
+        return self.constants.buffers(self.bound.tensors[grid.tensor])
 
     def _channels(self, tile_map: TileMap, grid: ChannelGrid, emit: Callable[[str, str], None]) -> None:
         """Calls `emit(place in the pad, number in the grid)` for every channel of an access."""
         terms: list[str] = []
         loops: list[nodes.Loop] = []
         for channels, step in zip(tile_map.channel_range(grid), strides(grid.counts), strict=True):
-            channel = self.scalar(channels.low, 6)
+            channel = self.scalar(channels.low, LEVEL["*"])
             if channels.count != 1:
                 channel = self.writer.name("channel")
                 over = f"range({self.scalar(channels.low)}, {self.scalar(channels.high)})"
                 loops.append(nodes.Loop(index=channel, over=over))
-            if channel != "0":
-                terms.append(channel if step == 1 else f"{channel} * {step}")
-        slot = [f"(epoch - 1) % {grid.slots} * {grid.count}"] if grid.slots > 1 else []
-        place = " + ".join([*([str(grid.base)] if grid.base else []), *slot, *terms]) or "0"
+            terms.append(scaled(channel, str(step)))
+        buffer = f"(epoch - 1) % {self._buffers(grid)}" if grid.slots > 1 else "0"
+        place = total([self.constants.signals(grid), scaled(buffer, self.constants.channels(grid)), *terms])
         with ExitStack() as around:
             for loop in loops:
                 around.enter_context(self.writer.block(loop))
-            emit(place, " + ".join(terms) or "0")
+            emit(place, total(terms))

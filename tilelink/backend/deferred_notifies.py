@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tilelink.backend.addresses import Slice
 from tilelink.backend.nodes import Branch, Let, Node
 from tilelink.backend.nodes import Notify as NotifyNode
 from tilelink.backend.writer import Writer
@@ -37,16 +38,16 @@ class Deferred:
         self.tile = self.writer.name("held_tile")
         self.channels = {key: self.writer.name("held") for key in self.remote}
 
-    def in_product(self, step: str, block: int, extent: int) -> None:
-        """Gives them in a loop over a contracted axis, of which `step` is the first element of a step.
+    def in_product(self, step: Slice, extent: int) -> None:
+        """Gives them in a loop over a contracted axis of `extent` elements, where it is at a step.
 
         Not in one that stands in another loop, which would give them again and again.
         """
         elsewhere = self.statement != self.stage.given_in or self.writer.depth > 1
-        if self.given or elsewhere or extent <= NOTIFY_STEP * block:
+        if self.given or elsewhere or extent <= NOTIFY_STEP * step.block:
             return
         self.given = True
-        condition = f"({step} == {NOTIFY_STEP * block}) & ({self.tile} >= 0)"
+        condition = f"({step.start} == {NOTIFY_STEP} * {step.size}) & ({self.tile} >= 0)"
         with self.writer.block(Branch(condition=condition)):
             self.writer.add(*self._notifies())
 

@@ -8,15 +8,14 @@ what those rows give is masked where it is stored or reduced; a contracted axis 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import prod
 
 from tilelink.artifact import Descriptor
 from tilelink.backend.addresses import Addresses, Slices
+from tilelink.backend.constants import LEVEL, scaled, times, total
 from tilelink.backend.nodes import Box
-from tilelink.backend.shapes import strides
 from tilelink.ir.mapping import Span
 from tilelink.ir.program import Read, Region
-from tilelink.ir.scalar import Index, Int, const, mul
+from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.typing import Axis
 
 ELEMENT_BYTES = {"f16": 2, "bf16": 2}
@@ -89,12 +88,11 @@ def _to_the_end(addresses: Addresses, span: Span, block: int) -> bool:
 def _row(addresses: Addresses, region: Region, spans: tuple[Span, ...], slices: Slices) -> str:
     """The first row of the box: leading coordinates and the buffer folded in, after the waits of the task."""
     tensor = addresses.bound.tensors[region.tensor]
-    terms = [f"{tensor.name}_slot_number * {prod(tensor.shape[:-1])}"] if tensor.slots > 1 else []
-    for span, stride in zip(spans[:-2], strides(tensor.shape[:-1]), strict=False):
-        if span.start != Int(value=0):
-            terms.append(f"{addresses.scalar(span.start, 6)} * {stride}")
-    start = _start(addresses, spans[-2], -2, slices)
-    row = " + ".join([*terms, *([start] if start != "0" or not terms else [])])
+    shape = addresses.constants.shape(tensor)
+    terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.slots > 1 else []
+    for dim, span in enumerate(spans[:-2]):
+        terms.append(scaled(addresses.scalar(span.start, LEVEL["*"]), times(shape[dim + 1 : -1])))
+    row = total([*terms, _start(addresses, spans[-2], -2, slices)])
     return addresses.after_waits(region, row)
 
 

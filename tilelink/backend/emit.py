@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tilelink.artifact import (
     ThresholdsPointer,
 )
 from tilelink.backend.addresses import Addresses
+from tilelink.backend.constants import Constants
 from tilelink.backend.context import (
     BufferContext,
     Emitted,
@@ -29,12 +31,13 @@ from tilelink.backend.copy_queue import QueueStatements
 from tilelink.backend.deferred_notifies import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
+from tilelink.backend.expression_names import Names, names_of_order
 from tilelink.backend.loops import turns
 from tilelink.backend.names import user_names
-from tilelink.backend.nodes import QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
+from tilelink.backend.nodes import Comment, QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
 from tilelink.backend.render import environment
 from tilelink.backend.scalars import ScalarPrinter
-from tilelink.backend.shapes import strides
+from tilelink.backend.shapes import power_of_two
 from tilelink.backend.specs import copy_program, kernel_spec
 from tilelink.backend.statements import Statements
 from tilelink.backend.tma_copy import BulkStatements
@@ -48,7 +51,8 @@ from tilelink.ir.printer import print_program
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements
-from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.launch_protocol import announces_end, announces_entry, ends_launch, waits_for_products
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
@@ -153,9 +157,34 @@ def _scalars(stage: BoundStage) -> list[Scalar]:
     return [e for s in stage_scalars(stage.stage) for e in walk(s)]
 
 
-def _printer(bound: Bound, stage: BoundStage, *, triton: bool) -> ScalarPrinter:
-    tables = {name: strides(t.shape) for name, t in bound.tensors.items() if t.decl.space == "table"}
-    return ScalarPrinter(triton=triton, strides=tables, bounds=bound.bounds(stage.name))
+def _constants_of(bound: Bound, kernel: Kernel) -> Constants:
+    """The constants of a kernel, whose names are no others of it."""
+    stages = _stages(bound, kernel)
+    taken = frozenset[str]().union(*(user_names(bound, stage) for stage in stages))
+    return Constants(bound=bound, stages=stages, taken=taken)
+
+
+def _writer(bound: Bound, loop: Loop) -> Writer:
+    """Of a loop, whose temporaries are no names of users and no dimensions."""
+    params = frozenset(one.name for one in bound.source.params)
+    return Writer(taken=params.union(*(user_names(bound, bound.stages[name]) for name in loop.stages)))
+
+
+def _printer(constants: Constants, stage: BoundStage, *, triton: bool) -> ScalarPrinter:
+    bound = constants.bound
+    tables = {name: constants.strides(t) for name, t in bound.tensors.items() if t.decl.space == "table"}
+    names = Names(constants=constants, stage=stage)
+    return ScalarPrinter(triton=triton, strides=tables, bounds=bound.bounds(stage.name), names=names)
+
+
+def _indices(writer: Writer, constants: Constants, stage: BoundStage, scalar: ScalarPrinter) -> None:
+    """The indices of a tile, from its number, after the order that the schedule names."""
+    order = constants.bound.schedule.stage(stage.name)[ORDER]
+    if order is not None:
+        writer.add(Comment(text=comment(str(order))))
+    for decl in stage.stage.indices:
+        of_order = replace(scalar, names=names_of_order(constants, stage, decl.name))
+        writer.let(decl.name, of_order(stage.order[decl.name]))
 
 
 def _tile_kernel(
@@ -167,36 +196,36 @@ def _tile_kernel(
     dialect: Dialect,
 ) -> KernelContext:
     loops: list[LoopContext] = []
-    descriptors = Descriptors()
+    descriptors, constants = Descriptors(), _constants_of(bound, kernel)
     for loop in kernel.loops:
         if not bound.stages[loop.stages[0]].total:
             continue
-        taken = frozenset[str]().union(*(user_names(bound, bound.stages[name]) for name in loop.stages))
-        writer = Writer(taken=taken)
+        writer = _writer(bound, loop)
         stage = bound.stages[loop.stages[0]]
-        held = None
+        total, held = constants.total(stage), None
         if stage.given_in is not None and dialect.defers:
             held = deferred(stage, writer, _hosted(bound))
         for name in loop.stages:
-            _tile_body(bound, bound.stages[name], writer, uniform, modules, descriptors, dialect, held)
+            _tile_body(constants, bound.stages[name], writer, uniform, modules, descriptors, dialect, held)
         assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
-        first, step = turns(kernel, loop, stage.total)
+        first, step = turns(kernel, loop, total)
         around = {"before": held.before, "after": held.after} if held else {}
         flat = stage.flat and dialect.flattens
         body = tuple(writer.nodes)
-        loops.append(LoopContext(total=stage.total, first=first, step=step, body=body, flat=flat, **around))
+        loops.append(LoopContext(total=total, first=first, step=step, body=body, flat=flat, **around))
     return KernelContext(
         name=kernel.name,
         template="kernels/tiles.py.j2",
         args=(*descriptors.args.values(), *args),
-        launch=_launch(bound, kernel, dialect),
+        constants=constants,
+        launch=_launch(constants, kernel, dialect),
         loops=tuple(loops),
         call_arguments=dialect.call_arguments(),
     )
 
 
 def _tile_body(
-    bound: Bound,
+    constants: Constants,
     stage: BoundStage,
     writer: Writer,
     uniform: Mapping[tuple[str, str], int | None],
@@ -205,9 +234,9 @@ def _tile_body(
     dialect: Dialect,
     held: Deferred | None,
 ) -> None:
-    addresses = _tile_head(bound, stage, writer, dialect)
+    addresses = _tile_head(constants, stage, writer, dialect)
     lowered = Values(addresses=addresses, descriptors=descriptors, deferred=held)
-    Statements(values=lowered, thresholds=uniform, hosted=_hosted(bound)).body(stage.stage.body)
+    Statements(values=lowered, thresholds=uniform, hosted=_hosted(constants.bound)).body(stage.stage.body)
     writer.add(TileEnd(stage=stage.number))
     modules |= lowered.modules
 
@@ -220,9 +249,9 @@ def _bulk_kernel(
     dialect: Dialect,
 ) -> KernelContext:
     """A kernel of one stage, whose programs are warps that copy boxes."""
-    stage = bound.stages[kernel.name]
-    writer = Writer(taken=user_names(bound, stage))
-    values = Values(addresses=_tile_head(bound, stage, writer, dialect), descriptors=Descriptors())
+    stage, constants = bound.stages[kernel.name], _constants_of(bound, kernel)
+    writer = _writer(bound, kernel.loops[0])
+    values = Values(addresses=_tile_head(constants, stage, writer, dialect), descriptors=Descriptors())
     assert stage.bulk is not None
     lowered = BulkStatements(
         values=values, thresholds=uniform, hosted=_hosted(bound), kernel=kernel.name, boxes=stage.bulk
@@ -236,8 +265,9 @@ def _bulk_kernel(
         name=kernel.name,
         template="kernels/bulk.py.j2",
         args=(*lowered.args.values(), *args),
-        launch=_launch(bound, kernel, dialect, by_pointer=False),
-        loops=(LoopContext(total=stage.total, body=tuple(writer.nodes)),),
+        constants=constants,
+        launch=_launch(constants, kernel, dialect, by_pointer=False),
+        loops=(LoopContext(total=constants.total(stage), body=tuple(writer.nodes)),),
         call_arguments=dialect.call_arguments(of_warps=True),
         bulk=lowered.context(),
     )
@@ -262,12 +292,11 @@ def _hosted(bound: Bound) -> frozenset[tuple[str, str]]:
     return frozenset((s.region.tensor, s.kind) for s in waits)
 
 
-def _tile_head(bound: Bound, stage: BoundStage, writer: Writer, dialect: Dialect) -> Addresses:
+def _tile_head(constants: Constants, stage: BoundStage, writer: Writer, dialect: Dialect) -> Addresses:
     """The lines that a tile begins with, and what renders the regions behind them."""
-    scalar = _printer(bound, stage, triton=True)
+    bound, scalar = constants.bound, _printer(constants, stage, triton=True)
     awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
-    for decl in stage.stage.indices:
-        writer.let(decl.name, scalar(stage.order[decl.name]))
+    _indices(writer, constants, stage, scalar)
     writer.add(TileBegin(stage=stage.number))
     if awaits:
         writer.add(Token())
@@ -279,19 +308,25 @@ def _tile_head(bound: Bound, stage: BoundStage, writer: Writer, dialect: Dialect
         scalar=scalar,
         smallest=bound.smallest_block(stage.name),
         dialect=dialect,
+        constants=constants,
         waits=awaits,
     )
 
 
-def _launch(bound: Bound, kernel: Kernel, dialect: Dialect, *, by_pointer: bool = True) -> LaunchContext:
+def _launch(constants: Constants, kernel: Kernel, dialect: Dialect, *, by_pointer: bool = True) -> LaunchContext:
     """How a kernel begins and ends: its buffers, the handshake with peers, and what it waits for."""
+    bound = constants.bound
     protocol = dialect.protocol(bound)
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
                  if isinstance(s, Wait | Notify)}  # fmt: skip
     touched = {r.tensor for st in _stages(bound, kernel) for r in stage_regions(st.stage)}
     buffers = tuple(
         BufferContext(
-            tensor=t.name, count=t.slots, size=t.size, by_pointer=by_pointer, is_signalled=t.name in signalled
+            tensor=t.name,
+            count=constants.buffers(t),
+            size=constants.elements(t),
+            by_pointer=by_pointer,
+            is_signalled=t.name in signalled,
         )
         for t in bound.tensors.values()
         if t.name in touched and t.slots > 1
@@ -300,9 +335,10 @@ def _launch(bound: Bound, kernel: Kernel, dialect: Dialect, *, by_pointer: bool 
     ends = ends_launch(bound, kernel, protocol)
     return LaunchContext(
         track=_first_track(bound, kernel),
-        ranks=bound.ranks,
+        ranks=constants.ranks,
+        block=power_of_two(bound.ranks),
         stages=len(bound.stages),
-        waits=tuple(_runtime_waits(bound, kernel)),
+        waits=tuple(_runtime_waits(constants, kernel)),
         counted=sum(one.programs for one in bound.on_sms) if protocol.counted else 0,
         buffers=buffers,
         announces_entry=announces_entry(bound, kernel, protocol),
@@ -311,18 +347,18 @@ def _launch(bound: Bound, kernel: Kernel, dialect: Dialect, *, by_pointer: bool 
         tells_finished=protocol.counted and bound.ranks > 1 and announces_end(kernel),
         counts_programs=ends and protocol.counted,
         leaves=ends and not protocol.counted,
-        entered_base=bound.entered_base,
-        finished_base=bound.finished_base,
+        entered_base=constants.entered,
+        finished_base=constants.finished,
     )
 
 
-def _runtime_waits(bound: Bound, kernel: Kernel) -> Iterator[tuple[int, int]]:
+def _runtime_waits(constants: Constants, kernel: Kernel) -> Iterator[tuple[str, int]]:
     """(counter of rank 0, lag) of what a kernel waits for before it begins launch `epoch`: peers' epoch - lag."""
-    if bound.ranks > 1:
+    if constants.bound.ranks > 1:
         if kernel.reuse_lag:
-            yield bound.finished_base, kernel.reuse_lag
+            yield constants.finished, kernel.reuse_lag
         if kernel.needs_entry:
-            yield bound.entered_base, 0
+            yield constants.entered, 0
 
 
 def _first_track(bound: Bound, kernel: Kernel) -> int:
@@ -332,22 +368,28 @@ def _first_track(bound: Bound, kernel: Kernel) -> int:
 
 def _queue_kernel(bound: Bound, kernel: Kernel, uniform: Mapping[tuple[str, str], int | None]) -> KernelContext:
     loops: list[LoopContext] = []
+    constants = _constants_of(bound, kernel)
     for loop in kernel.loops:
-        writer = Writer(taken=frozenset[str]().union(*(user_names(bound, bound.stages[n]) for n in loop.stages)))
+        writer = _writer(bound, loop)
         for name in loop.stages:
             stage = bound.stages[name]
-            scalar = _printer(bound, stage, triton=False)
-            for decl in stage.stage.indices:
-                writer.let(decl.name, scalar(stage.order[decl.name]))
+            scalar = _printer(constants, stage, triton=False)
+            _indices(writer, constants, stage, scalar)
             writer.add(QueueTileBegin(stage=stage.number))
-            lowered = QueueStatements(bound=bound, stage=stage, writer=writer, scalar=scalar, thresholds=uniform)
+            lowered = QueueStatements(
+                bound=bound, stage=stage, writer=writer, scalar=scalar, constants=constants, thresholds=uniform
+            )
             lowered.body(stage.stage.body)
             writer.add(QueueTileEnd(stage=stage.number))
-        loops.append(LoopContext(total=bound.stages[loop.stages[0]].total, body=tuple(writer.nodes)))
+        total = constants.total(bound.stages[loop.stages[0]])
+        loops.append(LoopContext(total=total, body=tuple(writer.nodes)))
     launch = LaunchContext(
         track=_first_track(bound, kernel),
-        ranks=bound.ranks,
+        ranks=constants.ranks,
+        block=power_of_two(bound.ranks),
         stages=len(bound.stages),
-        waits=tuple(_runtime_waits(bound, kernel)),
+        waits=tuple(_runtime_waits(constants, kernel)),
     )
-    return KernelContext(name=kernel.name, template="kernels/queue.py.j2", launch=launch, loops=tuple(loops))
+    return KernelContext(
+        name=kernel.name, template="kernels/queue.py.j2", constants=constants, launch=launch, loops=tuple(loops)
+    )

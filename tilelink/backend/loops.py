@@ -11,7 +11,7 @@ from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Kernel, Loop
 
 
-def turns(kernel: Kernel, loop: Loop, total: int) -> tuple[str, str]:
+def turns(kernel: Kernel, loop: Loop, total: str) -> tuple[str, str]:
     """A program's first tile of a loop over so many tiles, and the steps to its next ones.
 
     Tile 0 goes to the program behind that of the last tile before, or to the first of those that take tiles at all.
@@ -22,21 +22,22 @@ def turns(kernel: Kernel, loop: Loop, total: int) -> tuple[str, str]:
     return f"(pid + {turned}) % num_programs" if turned else "pid", "num_programs"
 
 
-def loop_head(loop: For, count: int, addresses: Addresses, *, inner: bool) -> str:
-    """What a loop of `count` iterations runs over. inner: it stands in another loop, which may be pipelined itself."""
+def loop_head(loop: For, index: str, addresses: Addresses, *, inner: bool) -> str:
+    """What a loop over an index runs over. inner: it stands in another loop, which may be pipelined itself."""
+    count, number = addresses.stage.count(index), addresses.constants.count(addresses.stage, index)
     if unrolled(loop, count, _shapes(loop, addresses)):
-        return f"tl.static_range(0, {count})"
+        return f"tl.static_range(0, {number})"
     # Loads of the next iteration must not pass this iteration's stores and notifies, and Triton's pipeliner does not
     # take waits that loads depend on: only loops inside such a loop, or without any of these, are software-pipelined.
     if any(isinstance(s, Store | Transfer | Notify | Wait) for s in statements(loop.body)):
-        return f"tl.range(0, {count}, num_stages=1)"
+        return f"tl.range(0, {number}, num_stages=1)"
     # A product has stages of its own, whose buffers are free behind it, but not in a flat loop.
     target = addresses.bound.target
     if not inner and not addresses.stage.flat and target.kind == "cuda":
         ahead = rounds_ahead(loop, count, lambda region: _bytes(region, addresses), target.shared_memory)
         if ahead > 1:
-            return f"tl.range(0, {count}, num_stages={ahead})"
-    return f"range(0, {count})"
+            return f"tl.range(0, {number}, num_stages={ahead})"
+    return f"range(0, {number})"
 
 
 def index_is_reused(index: str, addresses: Addresses) -> bool:

@@ -11,14 +11,14 @@ from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage
 
 FRAME = frozenset(
-    {"tile", "pid", "float", "launch", "epoch", "epoch_at", "rank", "ready", "watch", "signals", "signal_table", "edge"}
+    {"tile", "pid", "float", "launch", "epoch", "epoch_at", "rank", "token", "watch", "signals", "signal_table", "edge"}
     | {"first_program", "num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles"}
     | {"triton_dist", "libshmem_device", "tilelink", "slice", "min", "max", "trace_track"}
     | {"gl", "gluon", "tma_copy", "bulk_room", "bulk_full", "bulk_box", "bulk_moved"}
     | {"WARP"}
 )
 """Names that every kernel uses for itself."""
-DERIVED = ("here", "slot", "slot_number", "round", "peers")
+DERIVED = ("local", "offset", "buffer", "generation", "peers")
 """What is put after a tensor's name; a softmax state's variables end in m, l and acc."""
 _BOXES = re.compile(r"_boxes_[0-9]+x")
 """In the names of descriptors."""

@@ -46,11 +46,10 @@ class Let(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Zeros(Node):
-    """An accumulator of a product, f32 [rows, columns]."""
+    """An accumulator of a product, in f32. shape: with its brackets."""
 
     name: str
-    rows: int
-    columns: int
+    shape: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +101,8 @@ class SoftmaxBegin(Node):
     """An empty state of an online softmax, whose values have `columns` columns."""
 
     name: str
-    rows: int
-    columns: int
+    rows: str
+    columns: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +169,7 @@ class WaitAll(Node):
     """A wait for `count` counters of the own pad, every `step`-th from the first one on."""
 
     channel: str
-    count: int
+    count: int | str
     step: int
     target: str
     stage: int
@@ -215,12 +214,13 @@ class Barrier(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Peer(Node):
-    """The address of a rank's copy of a tensor. slot: the name of the offset of the buffer, None for a single one."""
+    """The address of a rank's copy of a tensor. offset: the name of where the buffer
+    begins, None for a single one."""
 
     name: str
     tensor: str
     rank: str
-    slot: str | None
+    offset: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,9 +289,9 @@ class CopyBoxes(Node):
     step: str
     number: str
     box: str
-    count: int
-    ahead: int
-    buffers: int
+    count: str
+    ahead: str
+    buffers: str
     source: BoxAccess
     target: BoxAccess
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilelink.backend.constants import FACTOR, LEVEL, scaled, total, wrap
+from tilelink.backend.expression_names import Names
 from tilelink.backend.words import integer
 from tilelink.errors import EmitError
 from tilelink.ir.intervals import Bounds
@@ -22,26 +24,29 @@ from tilelink.ir.scalar import (
 )
 from tilelink.ir.simplify import simplify
 
-_LEVEL = {"+": 5, "-": 5, "*": 6, "//": 6, "%": 6, "^": 4}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScalarPrinter:
     """Renders scalars, simplified.
 
-    triton: chooses the dialect. strides: the row-major strides of every table. bounds: of what scalars are made of.
+    triton: chooses the dialect. strides: the row-major strides of every table, as factors. bounds: of what scalars are
+    made of. names: of the numbers in them, if they have names.
     """
 
     triton: bool
-    strides: Mapping[str, tuple[int, ...]]
+    strides: Mapping[str, tuple[str, ...]]
     bounds: Bounds
+    names: Names | None = None
 
     def __call__(self, expr: Scalar, level: int = 0) -> str:
         """Source of the expression, in parentheses where it binds looser than `level`."""
         return self._print(simplify(expr, self.bounds), level)
 
-    def _print(self, expr: Scalar, level: int = 0) -> str:
+    def _print(self, expr: Scalar, level: int = 0, *, of_ranks: bool = False) -> str:
+        """of_ranks: the expression is part of a sum that counts modulo the ranks."""
         match expr:
+            case Int(value=value) if of_ranks and self.names and (name := self.names.rank(value)) is not None:
+                return wrap(name, LEVEL["-"] if " " in name else FACTOR, level)
             case Int(value=value):
                 return integer(value)
             case Index(name=name):
@@ -51,11 +56,11 @@ class ScalarPrinter:
             case Binary(op="min" | "max" as op, left=a, right=b):
                 return self._extreme(op, a, b)
             case Binary(op=op, left=a, right=b):
-                return self._binary(op, a, b, level)
+                return self._binary(op, a, b, level, of_ranks)
             case Compare(op=op, left=a, right=b):
-                return _wrap(f"{self._print(a, 4)} {op} {self._print(b, 4)}", 3, level)
+                return wrap(f"{self._print(a, 4)} {op} {self._print(b, 4)}", 3, level)
             case Logic(op="not", args=args):
-                return _wrap(f"not {self._print(args[0], 3)}", 2, level)
+                return wrap(f"not {self._print(args[0], 3)}", 2, level)
             case Logic(op=op, args=args):
                 return "(" + f" {op} ".join(self._print(a, 3) for a in args) + ")"
             case Lookup(table=table, coords=coords):
@@ -67,13 +72,39 @@ class ScalarPrinter:
 
     def _extreme(self, op: str, a: Scalar, b: Scalar) -> str:
         name = {"min": "tl.minimum", "max": "tl.maximum"}[op] if self.triton else op
-        return f"{name}({self._print(a)}, {self._print(b)})"
+        return f"{name}({self._term(a)}, {self._term(b)})"
 
-    def _binary(self, op: str, a: Scalar, b: Scalar, level: int) -> str:
+    def _binary(self, op: str, a: Scalar, b: Scalar, level: int, of_ranks: bool) -> str:
+        own = LEVEL[op]
+        ranks = op == "%" and isinstance(b, Int) and self.names is not None and self.names.counts_ranks(a, b.value)
+        inner = ranks or (of_ranks and op in ("+", "-"))
         if self.triton and op in ("%", "//") and not (self._nonnegative(a) and self._nonnegative(b)):
-            return f"tiles.{'mod' if op == '%' else 'floordiv'}({self._print(a)}, {self._print(b)})"
-        own = _LEVEL[op]
-        return _wrap(f"{self._print(a, own)} {op} {self._print(b, own + 1)}", own, level)
+            name = "mod" if op == "%" else "floordiv"
+            return f"tiles.{name}({self._print(a, of_ranks=inner)}, {self._right(op, a, b, 0, ranks)})"
+        left = self._term(a, own) if op == "-" and not inner else self._print(a, own, of_ranks=inner)
+        return wrap(f"{left} {op} {self._right(op, a, b, own + 1, inner)}", own, level)
+
+    def _right(self, op: str, a: Scalar, b: Scalar, level: int, of_ranks: bool) -> str:
+        """The right operand, which has a name for what it does there."""
+        name = None
+        if isinstance(b, Int) and self.names is not None and not of_ranks:
+            match op:
+                case "*":
+                    name = self.names.factor(a, b.value)
+                case "//":
+                    name = self.names.divisor(b.value)
+                case "%":
+                    name = self.names.modulus(b.value)
+                case _:
+                    name = None
+        if name is None:
+            return self._print(b, level, of_ranks=of_ranks)
+        return wrap(name, LEVEL["*"] if " " in name else FACTOR, level)
+
+    def _term(self, expr: Scalar, level: int = 0) -> str:
+        """An operand of a difference or a minimum."""
+        name = self.names.term(expr.value) if isinstance(expr, Int) and self.names is not None else None
+        return self._print(expr, level) if name is None else name
 
     def _choose(self, selector: Scalar, values: tuple[int, ...]) -> str:
         if not self.triton:
@@ -89,12 +120,6 @@ class ScalarPrinter:
 
     def lookup(self, table: str, coords: tuple[Scalar | Whole, ...]) -> str:
         """An entry of a table."""
-        terms = [
-            f"{self(c, 6)} * {n}" for c, n in zip(coords, self.strides[table], strict=True) if isinstance(c, Scalar)
-        ]
-        offset = " + ".join(terms) or "0"
+        pairs = zip(coords, self.strides[table], strict=True)
+        offset = total(scaled(self(c, LEVEL["*"]), n) for c, n in pairs if isinstance(c, Scalar))
         return f"tl.load({table} + {offset})" if self.triton else f"queue.entry({table!r}, {offset})"
-
-
-def _wrap(text: str, own: int, level: int) -> str:
-    return f"({text})" if own < level else text

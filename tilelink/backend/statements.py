@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Block, Slice, Slices
+from tilelink.backend.constants import LEVEL, scaled, total
 from tilelink.backend.last_waits import last_waits
 from tilelink.backend.loops import index_is_reused, loop_head
 from tilelink.backend.scopes import undeclared
@@ -37,7 +38,7 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.reach import on_all_ranks
-from tilelink.ir.scalar import Index, Int, substitute
+from tilelink.ir.scalar import Index, Int, Ranks, substitute
 from tilelink.ir.typing import Axis
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
@@ -109,7 +110,7 @@ class Statements:
     def _product(self, product: SlicedProduct) -> None:
         """A product whose slices are waited for one by one: one loop, in the steps of all products."""
         addresses = self.values.addresses
-        size = addresses.stage.tiles[product.index]
+        size = addresses.constants.tile(addresses.stage, product.index)
 
         def before(part: Slice | None) -> None:
             for wait in product.waits:
@@ -170,7 +171,7 @@ class Statements:
         count = self.values.addresses.stage.count(index)
         if self._notified_together(loop, count):
             return
-        head = loop_head(loop, count, self.values.addresses, inner=self.inside > 1)
+        head = loop_head(loop, index, self.values.addresses, inner=self.inside > 1)
         with self.writer.block(nodes.Loop(index=index, over=head)):
             self._loop(loop, depth + 1)
         if "static" in head and index_is_reused(index, self.values.addresses):
@@ -193,18 +194,17 @@ class Statements:
         """The value in the final shape and dtype of the name it goes to (branches and loops carry one type)."""
         addresses = self.values.addresses
         kind = addresses.typing.locals[name]
-        shape = addresses.shape(kind.axes, {})
-        dims = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+        dims = addresses.dims(kind.axes, {})
         dtype = self.values.dtype(kind.dtype)
         dtype = TRITON["f32" if dtype in LOW else dtype]
         if constant:
-            return f"tl.full(({dims}), {tile.text}, {dtype})" if shape else f"tl.cast({tile.text}, {dtype})"
+            return f"tl.full({dims}, {tile.text}, {dtype})" if kind.axes else f"tl.cast({tile.text}, {dtype})"
         text = tile.text if TRITON[tile.dtype] == dtype else f"tl.cast({tile.text}, {dtype})"
         if tile.axes == kind.axes:
             return text
         if not tile.axes:
-            return f"tl.full(({dims}), {text}, {dtype})"
-        return f"tl.broadcast_to({aligned(replace(tile, text=text), len(shape))}, ({dims}))"
+            return f"tl.full({dims}, {text}, {dtype})"
+        return f"tl.broadcast_to({aligned(replace(tile, text=text), len(kind.axes))}, {dims})"
 
     # Data ----------------------------------------------------------------------------------------------------
 
@@ -228,17 +228,19 @@ class Statements:
         if power_of_two(extent) <= limit:
             self._copy(region, value, slices, tuple(rest))
             return
-        name = self.writer.name("c")
-        with self.writer.block(nodes.Loop(index=name, over=f"range(0, {extent}, {limit})")):
-            self._copy(region, value, {**slices, -1 - len(rest): Slice(start=name, block=limit)}, tuple(rest))
+        name, constants, stage = self.writer.name("c"), self.values.addresses.constants, self.values.addresses.stage
+        size = constants.copied(stage, axis, limit)
+        with self.writer.block(nodes.Loop(index=name, over=f"range(0, {constants.elements_of(stage, axis)}, {size})")):
+            part = Slice(start=name, block=limit, size=size)
+            self._copy(region, value, {**slices, -1 - len(rest): part}, tuple(rest))
 
     def _store(self, region: Region, tile: Tile, slices: Slices) -> None:
         addresses = self.values.addresses
         block: Block = addresses.region(region, slices, load=False)
         dtype = addresses.bound.tensors[region.tensor].dtype
         if not tile.axes:
-            dims = ", ".join(map(str, addresses.shape(block.axes, slices))) + ("," if len(block.axes) == 1 else "")
-            tile = replace(tile, text=f"tl.full(({dims}), {tile.text}, {TRITON[tile.dtype]})", axes=block.axes)
+            dims = addresses.dims(block.axes, slices)
+            tile = replace(tile, text=f"tl.full({dims}, {tile.text}, {TRITON[tile.dtype]})", axes=block.axes)
         text = aligned(replace(tile, text=self._converted(tile, dtype)), len(block.axes))
         self.writer.add(nodes.Store(pointers=block.pointers, value=text, mask=block.mask))
 
@@ -257,10 +259,9 @@ class Statements:
         bound, stage = addresses.bound, addresses.stage
         tile_map = bound.tile_map(stage.name, moved)
         tensor = bound.tensors[moved.tensor]
-        pairs = zip(tile_map.spans, strides(tensor.shape), strict=True)
-        terms = [f"{addresses.scalar(s.start, 6)} * {n}" for s, n in pairs if addresses.scalar(s.start) != "0"]
+        pairs = zip(tile_map.spans, addresses.constants.strides(tensor), strict=True)
+        offset = total(scaled(addresses.scalar(s.start, LEVEL["*"]), n) for s, n in pairs)
         rank = addresses.scalar(tile_map.rank)
-        offset = " + ".join(terms) or "0"
         self.writer.add(nodes.Transfer(stage=stage.number, tensor=tensor.number, rank=rank, offset=offset))
 
     # Signals -------------------------------------------------------------------------------------------------
@@ -322,11 +323,11 @@ class Statements:
         threshold = self.thresholds[region.tensor, kind]
         stage = addresses.stage.number
 
-        rounds = f"{grid.tensor}_round" if grid.slots > 1 else "epoch"
+        generation = f"{grid.tensor}_generation" if grid.slots > 1 else "epoch"
 
         def emit(channel: str, linear: str) -> None:
             table = f"tl.load({grid.tensor}_{kind}_thresholds + {linear})"
-            target = rounds if threshold == 1 else f"{table if threshold is None else threshold} * {rounds}"
+            target = generation if threshold == 1 else f"{table if threshold is None else threshold} * {generation}"
             self.writer.add(nodes.Wait(channel=channel, target=target, stage=stage, consumed=consumed))
 
         fixed = fixed or {}
@@ -335,11 +336,13 @@ class Statements:
         if row is None:
             self._channels(tile_map, grid, emit, fixed)
             return
-        dim, first, count = row
+        dim, first, number = row
         step = strides(grid.counts)[dim]
+        ranks = isinstance(addresses.bound.tensors[region.tensor].decl.shape[dim], Ranks) and grid.counts[dim] == number
+        count = addresses.constants.ranks if ranks else number
 
         def emit_all(channel: str, linear: str) -> None:
-            target = rounds if threshold == 1 else f"{threshold} * {rounds}"
+            target = generation if threshold == 1 else f"{threshold} * {generation}"
             self.writer.add(nodes.WaitAll(channel=channel, count=count, step=step, target=target, stage=stage))
 
         self._channels(tile_map, grid, emit_all, {**fixed, dim: str(first)})
@@ -363,15 +366,15 @@ class Statements:
     ) -> None:
         """Call `emit(pad offset, number in the grid)` for every channel of an access, in loops where there are many."""
         scalar = self.values.addresses.scalar
-        slot = [f"{grid.tensor}_slot_number * {grid.count}"] if grid.slots > 1 else []
-        base = [*([str(grid.base)] if grid.base else []), *slot]
+        constants = self.values.addresses.constants
+        buffer = [scaled(f"{grid.tensor}_buffer", constants.channels(grid))] if grid.slots > 1 else []
+        base = [constants.signals(grid), *buffer]
         coords: list[str] = []
 
         def dimension(d: int, ranges: tuple[ChannelRange, ...]) -> None:
             if d == len(ranges):
-                pairs = zip(coords, strides(grid.counts), strict=True)
-                terms = [c if n == 1 else f"{c} * {n}" for c, n in pairs if c != "0"]
-                emit(" + ".join([*base, *terms]) or "0", " + ".join(terms) or "0")
+                linear = total(map(scaled, coords, map(str, strides(grid.counts))))
+                emit(total([*base, linear]), linear)
                 return
             low, high = ranges[d].low, ranges[d].high
             if d in fixed or ranges[d].count == 1:

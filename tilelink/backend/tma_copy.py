@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilelink import artifact
+from tilelink.backend.constants import BLOCKS, LEVEL, scaled, times, total
 from tilelink.backend.context import BulkContext, FarContext
 from tilelink.backend.nodes import BoxAccess, CopyBoxes
-from tilelink.backend.shapes import strides
 from tilelink.backend.statements import Statements
 from tilelink.ir.program import Read, Region, Value
 from tilelink.lowering.bound import Boxes
@@ -30,13 +30,14 @@ class BulkStatements(Statements):
 
     def _write(self, region: Region, value: Value) -> None:
         assert isinstance(value, Read)
-        boxes, writer = self.boxes, self.writer
+        boxes, writer, number_of = self.boxes, self.writer, self.values.addresses.constants.number
         corners = self._corner(value.region, load=True), self._corner(region, load=False)
         step = writer.name("step")
         box, number = writer.name("box"), writer.name("number")
         writer.add(
             CopyBoxes(
-                step=step, number=number, box=box, count=boxes.count, ahead=boxes.ahead, buffers=boxes.buffers,
+                step=step, number=number, box=box, count=number_of(BLOCKS, boxes.count, "BOXES"),
+                ahead=number_of(BLOCKS, boxes.ahead, "AHEAD"), buffers=self._buffers,
                 source=self._access("load", value.region, self._place(corners[0], step)),
                 target=self._access("store", region, self._place(corners[1], number)),
             )
@@ -47,23 +48,33 @@ class BulkStatements(Statements):
         addresses, writer = self.values.addresses, self.writer
         tensor = addresses.bound.tensors[region.tensor]
         spans = addresses.bound.tile_map(addresses.stage.name, region).spans
-        rows = tensor.size // tensor.shape[-1]
-        terms = [f"{tensor.name}_slot_number * {rows}"] if tensor.slots > 1 else []
-        for span, stride in zip(spans[:-1], strides(tensor.shape[:-1]), strict=True):
-            start = addresses.scalar(span.start, 6)
-            if start != "0":
-                terms.append(start if stride == 1 else f"{start} * {stride}")
+        shape = addresses.constants.shape(tensor)
+        terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.slots > 1 else []
+        for dim, span in enumerate(spans[:-1]):
+            terms.append(scaled(addresses.scalar(span.start, LEVEL["*"]), times(shape[dim + 1 : -1])))
         row, column = writer.name("row"), writer.name("column")
-        writer.let(row, addresses.after_waits(region, " + ".join(terms) or "0", load=load))
+        writer.let(row, addresses.after_waits(region, total(terms), load=load))
         writer.let(column, addresses.scalar(spans[-1].start))
         return row, column
 
     def _place(self, corner: tuple[str, str], number: str) -> str:
         """Row and column of a box of the tile."""
-        (row, column), (down, wide), across = corner, self.boxes.box, self.boxes.across
-        if across == 1:
-            return f"{row} + {number} * {down}, {column}"
+        (row, column), (down, wide) = corner, self._box
+        if self.boxes.across == 1:
+            return f"{row} + {scaled(number, down)}, {column}"
+        across = self.values.addresses.constants.number(BLOCKS, self.boxes.across, "BOXES_ACROSS")
         return f"{row} + {number} // {across} * {down}, {column} + {number} % {across} * {wide}"
+
+    @property
+    def _box(self) -> tuple[str, str]:
+        """Rows and columns of a box."""
+        number = self.values.addresses.constants.number
+        rows, columns = self.boxes.box
+        return number(BLOCKS, rows, "BOX_ROWS"), number(BLOCKS, columns, "BOX_COLUMNS")
+
+    @property
+    def _buffers(self) -> str:
+        return self.values.addresses.constants.number(BLOCKS, self.boxes.buffers, "BUFFERS")
 
     def _access(self, what: str, region: Region, place: str) -> BoxAccess:
         """Loads from or stores to a region, on a rank that is only known when it runs if it is another one."""
@@ -89,8 +100,8 @@ class BulkStatements(Statements):
         boxes = self.boxes
         return BulkContext(
             like=like,
-            box=boxes.box,
+            box=self._box,
             programs_per_cta=boxes.programs,
-            buffers=boxes.buffers,
+            buffers=self._buffers,
             far=tuple(self.far),
         )

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilelink.backend import nodes
-from tilelink.backend.addresses import Addresses, Slice, Slices, along
+from tilelink.backend.addresses import Addresses, Slice, Slices, along, both
+from tilelink.backend.constants import scaled
 from tilelink.backend.deferred_notifies import Deferred
 from tilelink.backend.descriptors import Descriptors, box_of
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, as_operands, in_kernel, nests, truth
@@ -139,10 +140,9 @@ class Values:
             case Positions(index=index):
                 axis = Axis(kind="tile", index=index)
                 part = slices.get(-1)
-                block = self.addresses.block(axis, part)
-                within = f" + {part.start}" if part else ""
-                start = f"{index} * {self.addresses.stage.tiles[index]}{within}"
-                return Tile(text=f"({start} + tl.arange(0, {block}))", dtype="i32", axes=(axis,))
+                start = scaled(index, self.addresses.constants.tile(self.addresses.stage, index))
+                steps = along(part, self.addresses.size(axis, part))
+                return Tile(text=f"({start} + {steps})", dtype="i32", axes=(axis,))
             case Finish(state=state):
                 kind = self.addresses.typing.type_of(value)
                 name = self._state(state)
@@ -211,8 +211,10 @@ class Values:
             body(None)
             return
         name = self.addresses.writer.name("k")
-        with self.addresses.writer.block(nodes.Loop(index=name, over=f"range(0, {extent}, {block})")):
-            body(Slice(start=name, block=block))
+        size = "1" if over_ranks else self.addresses.constants.step(self.addresses.stage, block)
+        steps = [self.addresses.constants.elements_of(self.addresses.stage, axis), *([size] if block > 1 else [])]
+        with self.addresses.writer.block(nodes.Loop(index=name, over=f"range(0, {', '.join(steps)})")):
+            body(Slice(start=name, block=block, size=size))
 
     @property
     def contraction_block(self) -> int:
@@ -224,10 +226,9 @@ class Values:
         kind = typing.type_of(value)
         if len(kind.axes) != 2:
             raise EmitError(f"dot of {kind}", location=value.location, hint="dot multiplies tiles of two axes")
-        shape = self.addresses.shape(kind.axes, slices)
         writer = self.addresses.writer
         acc = writer.name("acc")
-        writer.add(nodes.Zeros(name=acc, rows=shape[0], columns=shape[1]))
+        writer.add(nodes.Zeros(name=acc, shape=self.addresses.dims(kind.axes, slices)))
         self.product(value, acc, slices)
         return Tile(text=acc, dtype="f32", axes=kind.axes)
 
@@ -240,7 +241,7 @@ class Values:
 
         def body(part: Slice | None) -> None:
             if part is not None and self.deferred is not None:
-                self.deferred.in_product(part.start, part.block, self.addresses.extent(axis))
+                self.deferred.in_product(part, self.addresses.extent(axis))
             if before is not None:
                 before(part)
             a = self._operand(value.left, -1, _with(slices, {-2: -2}, -1, part))
@@ -282,16 +283,18 @@ class Values:
         axis, part = tile.axes[position], slices.get(position)
         extent, block = self.addresses.extent(axis), self.addresses.block(axis, part)
         limits: list[str] = []
-        steps = along(part, block)
+        constants, stage = self.addresses.constants, self.addresses.stage
+        steps, elements = along(part, self.addresses.size(axis, part)), constants.elements_of(stage, axis)
         if block > extent or (part and extent % block):
-            limits.append(f"({steps} < {extent})")
-        stage = self.addresses.stage
+            limits.append(f"{steps} < {elements}")
         if axis.kind == "tile" and stage.extents[str(axis.index)] % extent:
-            limits.append(f"({axis.index} * {extent} + {steps} < {stage.extents[str(axis.index)]})")
-        if not limits:
+            start = scaled(str(axis.index), elements)
+            limits.append(f"{start} + {steps} < {constants.extent(stage, str(axis.index))}")
+        mask = both(limits)
+        if mask is None:
             return tile
         view = ", ".join(":" if p - len(tile.axes) == position else "None" for p in range(len(tile.axes)))
-        mask = f"({' & '.join(limits)})" + (f"[{view}]" if len(tile.axes) > 1 else "")
+        mask = f"({mask})[{view}]" if len(tile.axes) > 1 else mask
         return Tile(text=f"tl.where({mask}, {tile.text}, {neutral})", dtype=tile.dtype, axes=tile.axes)
 
     def _same_dtype(self, a: Tile, b: Tile) -> tuple[Tile, Tile]:
@@ -309,12 +312,11 @@ class Values:
         position = value.axis % len(kind.axes)
         axis = kind.axes[position]
         result = typing.type_of(value)
-        shape = self.addresses.shape(result.axes, slices)
         writer = self.addresses.writer
         total = writer.name("total")
         neutral = (NEUTRAL_INTEGER if result.dtype == "i32" else NEUTRAL)[value.op]
-        dims = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-        writer.let(total, f"tl.full(({dims}), {neutral}, {TRITON[result.dtype]})")
+        dims = self.addresses.dims(result.axes, slices)
+        writer.let(total, f"tl.full({dims}, {neutral}, {TRITON[result.dtype]})")
         from_last = position - len(kind.axes)
         moved = {p: outside(p, position, len(result.axes)) for p in slices}
 
@@ -335,7 +337,7 @@ class Values:
         axes = self.addresses.typing.locals[name].axes
         if not axes:
             return  # nothing uses it
-        rows, columns = self.addresses.shape(axes, {})
+        rows, columns = (self.addresses.size(axis, None) for axis in axes)
         self.addresses.writer.add(nodes.SoftmaxBegin(name=name, rows=rows, columns=columns))
 
     def copy_state(self, name: str, other: str) -> None:

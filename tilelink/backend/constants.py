@@ -1,0 +1,258 @@
+"""Named constants of a kernel: sizes, tiles and counts that its source calls by name, written at its head.
+
+    Ms  K  RANKS        dimensions of the program by their own names, and the number of ranks
+    BLOCK_I             elements of a tile along index i; of a step of a contracted dimension, BLOCK_K
+    TILE_I              the same where it is no power of two: BLOCK_I is then what Triton computes with
+    TILES_I             how many tiles there are along index i
+    GROUP_I             tiles in a group of an order
+    XS_BUFFERS          buffers of tensor xs
+    XS_SIGNALS          the first of its counters, and XS_CHANNELS, how many one buffer has
+    ENTERED, FINISHED   the first of the runtime's counters of launches
+
+A name that stages of a kernel use for different numbers begins with the stage, as GATHER_BLOCK_I. A number for which
+no name is left stays a number, so nothing depends on the names.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from tilelink.backend.shapes import power_of_two
+from tilelink.backend.words import integer
+from tilelink.ir.mapping import ChannelGrid
+from tilelink.ir.program import IndexDecl
+from tilelink.ir.scalar import Binary, Env, Param, Ranks, Scalar, evaluate
+from tilelink.ir.typing import Axis
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor
+from tilelink.lowering.transform import all_indices
+
+TEMPORARY = re.compile(r".*_[0-9]+|.*_boxes_[0-9]+x.*")
+"""Names that a writer may give, and those of descriptors: constants have none of them."""
+SIZES, BLOCKS, COUNTS, SIGNALS = LINES = range(4)
+"""The lines of a kernel's head, each of constants of one kind."""
+LEVEL = {"+": 5, "-": 5, "*": 6, "//": 6, "%": 6, "^": 4}
+"""How tight an operation binds, in Python."""
+FACTOR = 7
+"""That of what may stand at the right of a product."""
+
+
+def wrap(text: str, own: int, level: int) -> str:
+    """An expression, in parentheses where it binds looser than `level`."""
+    return f"({text})" if own < level else text
+
+
+def times(factors: Iterable[str]) -> str:
+    """A product, without ones."""
+    return " * ".join(one for one in factors if one != "1") or "1"
+
+
+def total(terms: Iterable[str]) -> str:
+    """A sum, without zeros."""
+    return " + ".join(one for one in terms if one != "0") or "0"
+
+
+def scaled(term: str, factor: str) -> str:
+    """A term of a sum: `term * factor`, in which 0 stays 0."""
+    return "0" if term == "0" else times((term, factor)) if factor != "1" else term
+
+
+@dataclass(kw_only=True)
+class Constants:
+    """The constants of one kernel. taken: names that they must not have."""
+
+    bound: Bound
+    stages: Sequence[BoundStage]
+    taken: frozenset[str]
+    values: dict[str, int] = field(default_factory=dict[str, int], init=False)
+    lines: dict[str, int] = field(default_factory=dict[str, int], init=False)
+    """The line of the head that has a constant."""
+    _of_stages: dict[str, set[int]] = field(default_factory=dict[str, set[int]], init=False)
+
+    def __post_init__(self) -> None:
+        for stage in self.stages:
+            for index in stage.tiles:
+                for stem, value in self._along(stage, index).items():
+                    self._of_stages.setdefault(stem, set()).add(value)
+
+    def number(self, line: int, value: int, *names: str) -> str:
+        """The first of the names that means no other number, or else the digits of the number."""
+        for name in names:
+            while name in self.taken or keyword.iskeyword(name) or TEMPORARY.fullmatch(name):
+                name += "_"
+            if self.values.setdefault(name, value) == value:
+                self.lines.setdefault(name, line)
+                return name
+        return integer(value)
+
+    # Sizes of the program ------------------------------------------------------------------------------------
+
+    @property
+    def ranks(self) -> str:
+        return self.number(SIZES, self.bound.ranks, "RANKS")
+
+    def value(self, dim: Scalar) -> int:
+        """The number that a dimension is."""
+        return int(evaluate(dim, Env(rank=0, ranks=self.bound.ranks, params=self.bound.numbers, indices={})))
+
+    def size(self, dim: Scalar, level: int = 0) -> str:
+        """A dimension as the program writes it."""
+        match dim:
+            case Ranks():
+                return self.ranks
+            case Param(name=name):
+                return self.number(SIZES, self.value(dim), name)
+            case Binary(op="+" | "-" | "*" | "//" | "%" as op, left=left, right=right):
+                own = LEVEL[op]
+                return wrap(f"{self.size(left, own)} {op} {self.size(right, own + 1)}", own, level)
+            case _:
+                return integer(self.value(dim))
+
+    def shape(self, tensor: BoundTensor) -> tuple[str, ...]:
+        """The dimensions of a tensor, as factors."""
+        pairs = zip(tensor.decl.shape, tensor.shape, strict=True)
+        return tuple(self.size(dim, FACTOR) if self.value(dim) == n else integer(n) for dim, n in pairs)
+
+    def strides(self, tensor: BoundTensor) -> tuple[str, ...]:
+        """Row-major strides of a tensor in elements, as factors."""
+        shape = self.shape(tensor)
+        return tuple(times(shape[d + 1 :]) for d in range(len(shape)))
+
+    def elements(self, tensor: BoundTensor) -> str:
+        """Those of one buffer, as a factor."""
+        return times(self.shape(tensor))
+
+    # Tiles of stages -----------------------------------------------------------------------------------------
+
+    def _along(self, stage: BoundStage, index: str) -> dict[str, int]:
+        """The numbers along an index, by the name that each has if stages agree about it."""
+        tile, upper = stage.tiles[index], index.upper()
+        block = max(power_of_two(tile), self.bound.smallest_block(stage.name))
+        return {
+            f"BLOCK_{upper}": block,
+            f"TILES_{upper}": stage.count(index),
+            **({f"TILE_{upper}": tile} if tile != block else {}),
+        }
+
+    def _of_stage(self, stage: BoundStage, stem: str, value: int) -> str:
+        if value == 1:
+            return "1"
+        alone = len(self._of_stages.get(stem, {value})) == 1
+        line = COUNTS if stem.startswith("TILES_") else BLOCKS
+        return self.number(line, value, *([stem] if alone else []), f"{stage.name.upper()}_{stem}")
+
+    def tile(self, stage: BoundStage, index: str) -> str:
+        """The elements of a tile along an index."""
+        named = self._along(stage, index)
+        stem = f"TILE_{index.upper()}"
+        return self._of_stage(stage, stem if stem in named else f"BLOCK_{index.upper()}", stage.tiles[index])
+
+    def count(self, stage: BoundStage, index: str, level: int = 0) -> str:
+        """How many tiles an index has."""
+        count = stage.count(index)
+        extent = self._index(stage, index).extent
+        if stage.tiles[index] == 1 and self.value(extent) == count > 1:
+            return self.size(extent, level)
+        return self._of_stage(stage, f"TILES_{index.upper()}", count)
+
+    def extent(self, stage: BoundStage, index: str) -> str:
+        """Where an index ends, in elements."""
+        extent, value = self._index(stage, index).extent, stage.extents[index]
+        return self.size(extent) if self.value(extent) == value else integer(value)
+
+    def over_ranks(self, stage: BoundStage, index: str) -> bool:
+        """Whether an index runs over the ranks."""
+        return any(one.name == index and one.over_ranks for one in all_indices(stage.stage))
+
+    def _index(self, stage: BoundStage, index: str) -> IndexDecl:
+        return next(one for one in all_indices(stage.stage) if one.name == index)
+
+    def total(self, stage: BoundStage) -> str:
+        """How many tiles a stage has."""
+        names = [one.name for one in stage.stage.indices]
+        if prod(stage.count(name) for name in names) != stage.total:
+            return integer(stage.total)
+        several = [name for name in names if stage.count(name) != 1]
+        return times(self.count(stage, name, FACTOR if len(several) > 1 else 0) for name in names)
+
+    def elements_of(self, stage: BoundStage, axis: Axis) -> str:
+        """The elements of an axis within one tile."""
+        if axis.kind == "tile":
+            return self.tile(stage, str(axis.index))
+        return "1" if axis.dim is None else self.size(axis.dim)
+
+    def block(self, stage: BoundStage, axis: Axis, value: int) -> str:
+        """The block of an axis, of `value` elements."""
+        if value == 1:
+            return "1"
+        if axis.kind == "tile":
+            return self._of_stage(stage, f"BLOCK_{str(axis.index).upper()}", value)
+        match axis.dim:
+            case Scalar() if self.value(axis.dim) == value:
+                return self.size(axis.dim)
+            case Param(name=name):
+                return self.number(BLOCKS, value, f"BLOCK_{name.upper()}", f"WHOLE_{name.upper()}")
+            case Ranks():
+                return self.number(BLOCKS, value, "BLOCK_RANKS")
+            case _:
+                return integer(value)
+
+    def copied(self, stage: BoundStage, axis: Axis, value: int) -> str:
+        """The elements of an axis that a copy moves at a time."""
+        match axis:
+            case Axis(kind="tile", index=str(name)) | Axis(dim=Param(name=name)):
+                named = f"STEP_{name.upper()}"
+                return "1" if value == 1 else self.number(BLOCKS, value, named, f"{stage.name.upper()}_{named}")
+            case _:
+                return integer(value)
+
+    def step(self, stage: BoundStage, value: int) -> str:
+        """The elements of a contracted axis in one step."""
+        return "1" if value == 1 else self.number(BLOCKS, value, "BLOCK_K", f"{stage.name.upper()}_BLOCK_K")
+
+    # Signals and buffers -------------------------------------------------------------------------------------
+
+    @property
+    def entered(self) -> str:
+        """The runtime's counter that rank 0 has entered a launch; those of other ranks lie after it."""
+        return self.number(SIGNALS, self.bound.entered_base, "ENTERED")
+
+    @property
+    def finished(self) -> str:
+        """The runtime's counter that rank 0 has finished a launch; those of other ranks lie after it."""
+        return self.number(SIGNALS, self.bound.finished_base, "FINISHED")
+
+    def buffers(self, tensor: BoundTensor) -> str:
+        return self.number(SIGNALS, tensor.slots, f"{tensor.name.upper()}_BUFFERS")
+
+    def signals(self, grid: ChannelGrid) -> str:
+        """The first counter of a grid; 0 is that of the first one."""
+        return self.number(SIGNALS, grid.base, *self._of_grid(grid, "SIGNALS")) if grid.base else "0"
+
+    def channels(self, grid: ChannelGrid) -> str:
+        """The counters of one buffer of a grid."""
+        self.buffers(self.bound.tensors[grid.tensor])
+        self.signals(grid)
+        return self.number(SIGNALS, grid.count, *self._of_grid(grid, "CHANNELS"))
+
+    def _of_grid(self, grid: ChannelGrid, what: str) -> tuple[str, ...]:
+        name = grid.tensor.upper()
+        kinds = [kind for tensor, kind in self.bound.channels if tensor == grid.tensor]
+        return (f"{name}_{what}",) if len(kinds) == 1 else (f"{name}_{grid.kind.upper()}_{what}",)
+
+    # The head of the kernel ----------------------------------------------------------------------------------
+
+    def head(self, text: str) -> tuple[tuple[tuple[str, int], ...], ...]:
+        """The constants that a kernel of this text names, with their values, by the line of its head."""
+        words = frozenset(re.findall(r"\w+", text))
+        used = sorted((name for name in self.values if name in words), key=self._place)
+        lines = [tuple((name, self.values[name]) for name in used if self.lines[name] == line) for line in LINES]
+        return tuple(line for line in lines if line)
+
+    def _place(self, name: str) -> int:
+        """Dimensions stand as the program declares them, all others in the order in which they were named first."""
+        params = [one.name for one in self.bound.source.params]
+        return params.index(name) if name in params else -1 if self.lines[name] == SIZES else len(params)

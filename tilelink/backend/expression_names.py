@@ -1,0 +1,111 @@
+"""Names of the numbers in integer expressions. Simplified ones hold values alone: what a number does there names it.
+
+before: s = (rank + 4 - tile // 6) % 4
+after:  s = (rank + RANKS - tile // (TILES_I * TILES_J)) % RANKS
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilelink.backend.constants import COUNTS, FACTOR, Constants, times
+from tilelink.ir.scalar import Index, Rank, Scalar, walk
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.clauses.order import ORDER
+from tilelink.scheduling.schedule import Order
+
+Named = Sequence[tuple[int, str]]
+"""Numbers and their names, the likeliest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """Names of the numbers in expressions of a stage. All of its methods give None for a number that has none."""
+
+    constants: Constants
+    stage: BoundStage
+    divisors: Named = ()
+    moduli: Named = ()
+    grouped: Named = ()
+    """Numbers of an order in groups of tiles."""
+
+    def counts_ranks(self, dividend: Scalar, divisor: int) -> bool:
+        """True if `dividend % divisor` is a rank."""
+        if divisor != self.constants.bound.ranks or divisor == 1:
+            return False
+        parts = walk(dividend)
+        indices = {one.name for one in parts if isinstance(one, Index)}
+        over_ranks = any(self.constants.over_ranks(self.stage, name) for name in indices)
+        return over_ranks or any(isinstance(one, Rank) for one in parts)
+
+    def rank(self, value: int) -> str | None:
+        """A number in a sum that counts modulo the ranks."""
+        ranks = self.constants.bound.ranks
+        if value == ranks:
+            return self.constants.ranks
+        return f"{self.constants.ranks} - 1" if value == ranks - 1 > 1 else None
+
+    def factor(self, other: Scalar, value: int) -> str | None:
+        """The number of `other * value`."""
+        if isinstance(other, Index) and self.stage.tiles.get(other.name) == value > 1:
+            return self.constants.tile(self.stage, other.name)
+        return self.term(value)
+
+    def divisor(self, value: int) -> str | None:
+        """The number of `tile // value`."""
+        return _first(value, self.divisors)
+
+    def modulus(self, value: int) -> str | None:
+        """The number of `tile % value`."""
+        return _first(value, self.moduli)
+
+    def term(self, value: int) -> str | None:
+        """A number in a sum or a minimum of an order."""
+        return _first(value, self.grouped)
+
+
+def _first(value: int, named: Named) -> str | None:
+    return next((name for number, name in named if number == value), None)
+
+
+def names_of_order(constants: Constants, stage: BoundStage, index: str) -> Names:
+    """Names in the expression that gives an index of a stage from the number of the tile."""
+    order = constants.bound.schedule.stage(stage.name)[ORDER]
+    indices = [one.name for one in stage.stage.indices]
+    nest = _nest(order, indices)
+    place = nest.index(index)
+    runs = [nest[first : first + size] for size in range(1, len(nest) + 1) for first in range(len(nest) - size + 1)]
+    below = [nest[place + 1 :], *(run for run in runs if index not in run)]
+    within = [[index], nest[place:], *runs]
+
+    def named(several: Sequence[Sequence[str]]) -> list[tuple[int, str]]:
+        ordered = [[name for name in indices if name in run] for run in several]
+        found = [
+            (prod(map(stage.count, run)), times(constants.count(stage, one, FACTOR) for one in run)) for run in ordered
+        ]
+        return [(value, name) for value, name in found if value > 1]
+
+    groups: list[tuple[int, str]] = []
+    if order and order.group and order.group[0] in nest[-2:]:
+        rows, size = order.group
+        columns = next(name for name in nest[-2:] if name != rows)
+        group = constants.number(COUNTS, size, f"GROUP_{rows.upper()}")
+        groups = [(size, group), (size * stage.count(columns), times((group, constants.count(stage, columns, FACTOR))))]
+    return Names(
+        constants=constants,
+        stage=stage,
+        divisors=[*named(below), *groups],
+        moduli=[*named(within), *groups],
+        grouped=[*groups[:1], *(named([[order.group[0]]]) if order and groups and order.group else ())],
+    )
+
+
+def _nest(order: Order | None, indices: Sequence[str]) -> list[str]:
+    """The indices, the outermost first; of the two that are walked in groups, that of the group runs faster."""
+    named = [term.index for term in order.nest if term.index in indices] if order else []
+    nest = [*named, *(name for name in indices if name not in named)]
+    if order and order.group and len(nest) > 1 and nest[-2] == order.group[0]:
+        nest[-2:] = [nest[-1], nest[-2]]
+    return nest
