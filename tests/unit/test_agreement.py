@@ -20,7 +20,7 @@ import torch.distributed as dist
 from benchmarks import agreement, agreement_figures, agreement_points, baselines, measure, prepared, tp
 from benchmarks import report as benchmark_report
 from benchmarks.agreement_figures import chance, regret, spearman
-from tilelink import compiler
+from tilelink import compiler, generated
 from tilelink.simulator.machine import load_machine, save_machine
 from tilelink.target import target
 from tilelink.tuning import prepare
@@ -152,7 +152,7 @@ def test_prepared_programs_are_found_again() -> None:
     machine, one = target("sm_90"), point(0)
     made = prepared.program_of(one, machine)
     file = prepared.prepared_file(one, machine)
-    assert len(made.kernels) == 2 and not file.exists()
+    assert len(made.launched) == 2 and not file.exists()
     assert file not in [prepared.prepared_file(other, machine) for other in (point(0, ranks=4), point(0, schedule=""))]
     prepare._keep(prepared._known(one, machine), replace(made, lag=7))
     assert prepared.program_of(one, machine).lag == 7
@@ -188,7 +188,7 @@ class StandIn:
     """Does in torch what the kernel of a point should do; the one with two stages of loads is wrong."""
 
     def __init__(self, program: Any, group: Any) -> None:
-        self._text, self._group = program.source.read_text(), group
+        self._text, self._group = generated.file_of(program.source).read_text(), group
         if "group(i, 3)" in self._text:
             raise RuntimeError("out of resources")
 
