@@ -33,8 +33,8 @@ def register(operator: Operator) -> None:
     def shapes(*arguments: Any) -> Any:
         given = {one.name: tensor for one, tensor in zip(operator.operands, arguments, strict=False)}
         shapes = operator.shapes(given, group_named(arguments[-2]).size())
-        made = tuple(given["x"].new_empty(shape) for shape in shapes)
-        return made if len(made) > 1 else made[0]
+        made = [given["x"].new_empty(shape) for shape in shapes]
+        return tuple(made) if len(made) > 1 else made[0]
 
     declared = torch.library.custom_op(
         f"tilelink::{operator.name}", run, mutates_args=(), schema=operator.schema
