@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tilelink.errors import MachineError, OutputError
 from tilelink.simulator.machine import (
     KINDS,
     UNITS,
+    Thresholds,
     description,
     load_machine,
     machine_of,
@@ -56,6 +57,14 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert loaded.sources["fence"] == "assumed"
 
 
+def test_sizes_that_a_description_leaves_out_have_defaults() -> None:
+    raw = description(replace(H200S, small_tiles=7))
+    names = [one.name for one in fields(Thresholds)]
+    left_out = machine_of({name: value for name, value in raw.items() if name not in names})
+    assert all(getattr(left_out, name) == getattr(Thresholds(), name) for name in names)
+    assert machine_of(raw).small_tiles == 7
+
+
 def changed(**entries: Any) -> dict[str, Any]:
     return {**json.loads(json.dumps(description(H200S))), **entries}
 
@@ -73,6 +82,9 @@ def changed(**entries: Any) -> dict[str, Any]:
         (changed(fence={"value": 1.0, "source": "heard of"}), "comes from 'heard of'"),
         (changed(target=90), "target is 90"),
         (changed(node_ranks={"value": 2.5}), "node_ranks is 2.5"),
+        (changed(small_tiles={"value": 7.5}), "small_tiles is 7.5"),
+        (changed(fused_rank_rows={"value": -1}), "fused_rank_rows is -1"),
+        (changed(one_shot_bytes={"value": 8, "unit": "rows"}), "one_shot_bytes is in rows"),
         (changed(tile_flops={"value": [7e14]}), r"tile_flops is \[7"),
         (changed(tile_flops={"value": {"128": 7e14}}), "tile_flops has '128'"),
         (changed(tile_flops={"value": {"128x256": "fast"}}), "'128x256': 'fast'"),

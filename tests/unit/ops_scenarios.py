@@ -27,15 +27,17 @@ from torch.nn.functional import gelu, silu
 import tilelink
 from tilelink import compiler, ops
 from tilelink.errors import DtypeError, RankError, ShapeError, UnknownNameError
-from tilelink.ops import agreed, calls
+from tilelink.ops import calls, consensus, registered
 from tilelink.ops import unfused as unfused_ways
-from tilelink.ops.choice import AT_ONCE, PROGRAMS, PUSHED
+from tilelink.ops.operators import OPERATORS, RECORDS, add
 from tilelink.settings import override
 from tilelink.target import H200
 from tilelink.tuning import Database, Record, algorithms, key_of
 
 MS, N, K = 6, 10, 8
 ALLOWED = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
+
+SUMS = "all_reduce_two_shot_pushed:more"
 
 Tensor = torch.Tensor
 
@@ -139,7 +141,8 @@ def fused() -> None:
     """Every operator by the program that the library has for it; nothing is compiled twice."""
     results(torch.bfloat16, "h200")
     found = list(Meaning.made)
-    asked = {name for (_, follows), name in PROGRAMS.items() if follows != "gathered"}  # gradients ask for that one
+    programs = {variant: name for one in RECORDS for variant, name in one.programs.items()}
+    asked = {name for one in RECORDS for name in one.programs.values()} - {programs["gathered"]}  # of gradients
     assert {name for name, _ in found} == asked
     assert {schedule for _, schedule in found} == {"h200"}
     results(torch.bfloat16, "h200")
@@ -174,7 +177,7 @@ def paired() -> None:
     short, long = (every(rows, K, seed=1, dtype=torch.bfloat16)[rank] for rows in (MS, MS * ranks))
     ways = [("ag_gemm", "all_gather:h200"), ("gemm_rs", "reduce_scatter:h200")]
     ways += [("gemm_ar", f"all_reduce_{name}:few") for name in ("one_shot", "two_shot", "two_shot_kept")]
-    ways += [(op, way) for op, (way, _) in PUSHED.items() if "gemm" in op] + [("gemm_ar", AT_ONCE[0])]
+    ways += [(one.name, schedule) for one in RECORDS if one.small is not None for schedule in one.small.schedules]
     for op, way in ways:
         function, x = getattr(ops, op), short if op == "ag_gemm" else long
         for options in ({}, {"bias": b}, {"bias": b, "activation": "silu"}):
@@ -185,15 +188,47 @@ def paired() -> None:
     made = len(Meaning.made)
     for rows in (1, 3, 8, 9, 16):  # as many as are rounded up to 8, and to 16
         x = every(rows, K, seed=rows, dtype=torch.bfloat16)[rank]
-        y = ops.gemm_ar(x, w, schedule=PUSHED["gemm_ar"][0])
+        y = ops.gemm_ar(x, w, schedule=SUMS)
         assert y.shape == (rows, N) and y.is_contiguous()
         near(y, ops.gemm_ar(x, w, schedule="unfused"), f"{rows} rows")
     assert len(Meaning.made) == made + 1, "12 rows had been summed before as 16"
     ops.clear()
-    ops.gemm_ar(x, w, schedule=PUSHED["gemm_ar"][0])
+    ops.gemm_ar(x, w, schedule=SUMS)
     assert len(Meaning.made) == made + 2
     with pytest.raises(UnknownNameError, match="all_gather does not compute ag_gemm_gated"):
         ops.ag_gemm_gated(short, w, w, schedule="all_gather:h200")
+
+
+def added() -> None:
+    """A record is all that an operator needs: it is checked, chosen, run, traced and differentiated."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    parts = replace(OPERATORS["gemm_rs"], name="gemm_rs_by_parts", programs={"": "gemm_rs_scatter"})
+    add(parts)
+    registered.register(parts)
+    longs, ws = every(ranks * MS, K, seed=1, dtype=torch.bfloat16), every(N, K, seed=2, dtype=torch.bfloat16)
+    own = torch.stack([a.float() @ c.float().T for a, c in zip(longs, ws, strict=True)]).sum(0)[rank * MS :][:MS]
+    group = dist.group.WORLD
+    assert group is not None
+    for way in ("unfused", "h200"):
+        y = calls.run(parts.name, (longs[rank], ws[rank], None), "silu", group, way)
+        near(y, silu(own), way)
+    assert Meaning.made == [("gemm_rs_scatter", "h200")]
+    assert ops.choose(parts.name, 8192, 4096, 4096, ranks) == "h200"
+    with pytest.raises(UnknownNameError, match="gemm_rs_by_parts with bias"):
+        calls.run(parts.name, (longs[rank], ws[rank], torch.ones(N).bfloat16()), "", group, "h200")
+    with pytest.raises(ShapeError, match=r"w of gemm_rs_by_parts is \[10, 7\]"):
+        calls.run(parts.name, (longs[rank], torch.ones(N, 7).bfloat16(), None), "", group, "unfused")
+
+    def traced(x: Tensor, w: Tensor) -> Tensor:
+        return torch.ops.tilelink.gemm_rs_by_parts(x, w, None, "", group.group_name, "unfused")
+
+    found = {}
+    for name, function in (("ours", traced), ("theirs", lambda x, w: ops.gemm_rs(x, w, schedule="unfused"))):
+        x, w = longs[rank].clone().requires_grad_(), ws[rank].clone().requires_grad_()
+        torch.compile(function, backend="aot_eager", fullgraph=True)(x, w).square().sum().backward()
+        found[name] = x.grad, w.grad
+    for mine, theirs in zip(*found.values(), strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def chosen() -> None:
@@ -223,7 +258,7 @@ def chosen() -> None:
         ops.gemm_rs(long, w)
         assert len(Meaning.made) == 2
         ops.clear()
-        agreed.socket.gethostname = lambda: f"host {rank}"
+        consensus.socket.gethostname = lambda: f"host {rank}"
         near(ops.ag_gemm(long, w), torch.ones(ranks * ranks * MS, N) * K)
         assert len(Meaning.made) == 2, "nothing of the library's own between hosts"
         ops.clear()
@@ -247,14 +282,14 @@ def regrouped() -> None:
     """A group that comes after a destroyed one and has its name is not taken for it."""
     shared: list[Any] = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(shared)
-    first, sums = dist.group.WORLD, PUSHED["gemm_ar"][0]
+    first, sums = dist.group.WORLD, SUMS
     assert first is not None
     for swapped in (False, True):
         rank, world = dist.get_rank(), dist.group.WORLD
         assert world is not None
         assert world.group_name == first.group_name
-        agreed.here = lambda rank=rank, swapped=swapped: (f"GPU of {rank}, {swapped}", "these")
-        assert agreed.agreed(world).gpu == f"GPU of 0, {swapped}"
+        consensus.here = lambda rank=rank, swapped=swapped: (f"GPU of {rank}, {swapped}", "these")
+        assert consensus.consensus(world).gpu == f"GPU of 0, {swapped}"
         xs = every(MS, K, seed=1, dtype=torch.bfloat16)
         for group in (None, world, world.group_name):
             assert torch.equal(ops.all_gather(xs[rank], group=group), torch.cat(xs))
@@ -473,12 +508,12 @@ def main(names: list[str]) -> None:
 
 def stand_in(name: str) -> None:
     """What a scenario needs in place of GPUs; it stays for those after it."""
-    if name in ("fused", "chosen", "paired", "rounded_once", "regrouped"):
+    if name in ("fused", "chosen", "paired", "rounded_once", "added", "regrouped"):
         calls.compiler.compile = Meaning  # type: ignore[assignment]
     if name == "chosen":  # as if this were a GPU
         calls._able = lambda x: x.dtype is torch.bfloat16
         calls.current_target = lambda: H200
-        agreed.here = lambda: ("NVIDIA H200", "these")
+        consensus.here = lambda: ("NVIDIA H200", "these")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.lowering.bind import bind
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.ops import predict
-from tilelink.ops.choice import PUSHED, SCHEDULE, choose, program_of
+from tilelink.ops.choice import choose
 from tilelink.ops.decide import decide
-from tilelink.ops.predict import Request, fused_ways, held, machine_of, pushed_seconds, unfused_seconds
+from tilelink.ops.operators import OPERATORS, SCHEDULE, program_of
+from tilelink.ops.predict import Request, feasible, fused_candidates, machine_of, pushed_seconds, unfused_seconds
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.scheduling.schedule import CopyEngine, Schedule
 from tilelink.simulator import simulate
@@ -58,8 +59,14 @@ def shapes() -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def request(op: str, M: int, N: int, K: int, ranks: int = 4, follows: str = "") -> Request:
-    return Request(op=op, follows=follows, M=M, N=N, K=K, ranks=ranks, dtype="bf16")
+def request(op: str, M: int, N: int, K: int, ranks: int = 4, variant: str = "") -> Request:
+    return Request(op=op, variant=variant, M=M, N=N, K=K, ranks=ranks, dtype="bf16")
+
+
+def small_schedule(op: str) -> str:
+    small = OPERATORS[op].small
+    assert small is not None
+    return small.schedule
 
 
 def chosen(asked: Request, *records: Record, gpu: str = GPU) -> Schedule | str:
@@ -110,7 +117,7 @@ def test_the_unfused_time_is_predicted() -> None:
 def test_the_time_of_a_pair_that_pushes_is_predicted() -> None:
     machine, compared = load_machine("8xH200"), 0
     for shape in shapes():
-        row = next((r for r in shape["rows"] if r["name"] == f"operator, {PUSHED[shape['op']][0]}"), None)
+        row = next((r for r in shape["rows"] if r["name"] == f"operator, {small_schedule(shape['op'])}"), None)
         if row is not None and shape["M"] >= 512:
             asked = request(shape["op"], shape["M"], shape["N"], shape["K"], shape["ranks"])
             assert pushed_seconds(asked, machine) * 1e6 == pytest.approx(row["us"], rel=PUSHED_ERROR), str(asked)
@@ -135,7 +142,7 @@ def test_the_time_of_the_rules_schedule_is_predicted() -> None:
 
 def test_what_follows_a_product_costs_something_unfused() -> None:
     machine = load_machine("8xH200")
-    plain, silu, gated = (unfused_seconds(request("ag_gemm", 8192, 3584, 4096, follows=f), machine)
+    plain, silu, gated = (unfused_seconds(request("ag_gemm", 8192, 3584, 4096, variant=f), machine)
                           for f in ("", "bias_silu", "gated"))  # fmt: skip
     assert plain < silu < gated < 2.5 * plain
 
@@ -182,13 +189,13 @@ def test_little_is_moved_by_the_librarys_own_kernels() -> None:
     assert chosen(request("gemm_ar", 128, 4096, 3584, ranks=1)) == "unfused"
     assert chosen(request("gemm_ar", 8, 1 << 19, 3584)) == "unfused"  # nearly empty tiles
     assert chosen(request("gemm_ar", 1 << 19, 8, 3584)) == "unfused"
-    assert chosen(request("gemm_ar", 128, 4096, 3584, follows="f32")) == "unfused"
+    assert chosen(request("gemm_ar", 128, 4096, 3584, variant="f32")) == "unfused"
     assert chosen(request("ag_gemm", 480, 4096, 8192)) == "all_gather_kept:more"
     assert chosen(request("ag_gemm", 96, 8188, 8192)) == "all_gather_kept:more", "columns that only torch multiplies"
     assert chosen(request("ag_gemm", 96, 8192, 8188)) == "unfused"
     assert choose("ag_gemm", 512, 4096, 16384, 4) == "all_gather_kept:more"
     assert choose("ag_gemm", 520, 4096, 16384, 4) == "unfused"
-    assert chosen(request("ag_gemm", 128, 4096, 3584, follows="gated")) == "unfused"
+    assert chosen(request("ag_gemm", 128, 4096, 3584, variant="gated")) == "unfused"
     assert chosen(request("gemm_rs", 480, 8192, 8192)) == "reduce_scatter_pushed:more"
     for op in ("all_gather", "reduce_scatter", "all_reduce"):
         assert chosen(request(op, 64, 4096, 4096)) == "unfused"
@@ -196,17 +203,17 @@ def test_little_is_moved_by_the_librarys_own_kernels() -> None:
 
 def test_a_processor_takes_what_it_can_hold() -> None:
     asked = request("ag_gemm", 8192, 3584, 4096)
-    assert held(asked, target("sm_90")) and not held(asked, target("sm_89"))
-    names = {one.schedule.name for one in held(asked, target("sm_80"))}
+    assert feasible(asked, target("sm_90")) and not feasible(asked, target("sm_89"))
+    names = {one.schedule.name for one in feasible(asked, target("sm_80"))}
     assert names == {"h200_few", "h200_fewer", "h200_slices", "h200_movers_fine"}  # not the rule's
     taken = chosen(asked, gpu="NVIDIA A100-SXM4-80GB")
     assert isinstance(taken, Schedule) and taken.name in names
-    assert chosen(replace(asked, follows="bias"), gpu="NVIDIA A100-SXM4-80GB") == "h200"
+    assert chosen(replace(asked, variant="bias"), gpu="NVIDIA A100-SXM4-80GB") == "h200"
 
 
 def test_what_is_not_safe_is_not_the_best_way(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, machine = request("gemm_rs", 2048, 2048, 1024), load_machine("8xH200")
-    best, *others = fused_ways(asked, machine)
+    best, *others = fused_candidates(asked, machine)
 
     def refuse(plan: Plan) -> None:
         if plan.bound.source == best.program:
@@ -214,12 +221,12 @@ def test_what_is_not_safe_is_not_the_best_way(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(predict, "verify", refuse)
     left = [way.seconds for way in others if way.program != best.program]
-    assert left and fused_ways(asked, machine)[0].seconds == left[0]
+    assert left and fused_candidates(asked, machine)[0].seconds == left[0]
 
 
 def test_what_would_take_long_to_simulate_is_left_to_the_rule() -> None:
     asked = request("ag_gemm", 1 << 20, 3584, 4096)
-    assert fused_ways(asked, load_machine("8xH200")) == []
+    assert fused_candidates(asked, load_machine("8xH200")) == []
     assert chosen(asked) == "h200"
 
 
@@ -253,7 +260,7 @@ def test_what_was_measured_is_taken() -> None:
     rule = "reduce_scatter_pushed:more"
     assert chosen(request("gemm_rs", 1028, 512, 512), scatter) == rule
     assert chosen(request("gemm_rs", 1000, 512, 520), scatter) == rule
-    assert chosen(request("gemm_rs", 1000, 512, 512, follows="bias"), scatter) == rule
+    assert chosen(request("gemm_rs", 1000, 512, 512, variant="bias"), scatter) == rule
     other = replace(scatter, key=replace(scatter.key, versions="torch 3"))
     assert chosen(request("gemm_rs", 1000, 512, 512), other) == rule
     large = record("ag_gemm", "ag_gemm", "unfused", 3e-4, Ms=2048, N=3584, K=4096)

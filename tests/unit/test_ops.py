@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tilelink.errors import RankError, UnknownNameError
-from tilelink.ops import choice
+from tilelink.ops import choice, operators
+from tilelink.simulator.machine import Thresholds
 
 ROOT = Path(__file__).parents[2]
 RANKS = 2
@@ -36,7 +37,7 @@ SCENARIOS = {
         "layers",
         "regrouped",
     ),
-    "kernels": ("fused", "paired", "rounded_once", "chosen"),  # the last stands in for more than the others
+    "kernels": ("fused", "paired", "rounded_once", "added", "chosen"),  # the last stands in for more than the others
 }
 """Those in which torch's own operators compute, and those in which something stands in for kernels.
 
@@ -91,9 +92,36 @@ def test_what_kernels_do_not_do_well_stays_unfused(op: str, sizes: tuple[int, in
 def test_every_program_of_an_operator_has_the_schedule_that_is_chosen() -> None:
     from tilelink import compiler
 
-    for name in choice.PROGRAMS.values():
+    for name in (name for one in operators.RECORDS for name in one.programs.values()):
         module = compiler.load(name)
-        assert module.schedule(choice.SCHEDULE, module.program(name)).name == choice.SCHEDULE
+        assert module.schedule(operators.SCHEDULE, module.program(name)).name == operators.SCHEDULE
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "op", "sizes", "before", "after"),
+    [
+        ({"fused_gather_rows": 4096}, "ag_gemm", (2048, 3584, 4096, 4), "h200", "all_gather_kept:more"),
+        ({"fused_scatter_rows": 1024}, "gemm_rs", (1024, 4096, 3584, 4), "reduce_scatter_pushed:more", "h200"),
+        ({"fused_rank_rows": 1024}, "gemm_rs", (2048, 8192, 3584, 4), "h200", "unfused"),
+        ({"small_gather_bytes": 1}, "ag_gemm", (512, 3584, 4096, 4), "all_gather_kept:more", "unfused"),
+        ({"small_scatter_bytes": 1}, "gemm_rs", (512, 4096, 64, 4), "reduce_scatter_pushed:more", "unfused"),
+        ({"small_reduce_bytes": 1}, "gemm_ar", (512, 4096, 64, 4), "all_reduce_two_shot_pushed:more", "unfused"),
+        ({"one_shot_bytes": 1}, "gemm_ar", (8, 4096, 64, 4), "all_reduce_one_shot_pushed:few",
+         "all_reduce_two_shot_pushed:more"),
+        ({"small_tiles": 1}, "gemm_ar", (8, 4096, 64, 4), "all_reduce_one_shot_pushed:few", "unfused"),
+    ],
+)  # fmt: skip
+def test_the_rule_has_its_thresholds_from_the_machine(
+    thresholds: dict[str, int], op: str, sizes: tuple[int, int, int, int], before: str, after: str
+) -> None:
+    assert choice.choose(op, *sizes) == before
+    assert choice.choose(op, *sizes, thresholds=Thresholds(**thresholds)) == after
+
+
+@pytest.mark.parametrize("asked", [{"modelled_rows": 2048}, {"modelled_rank_rows": 512}])
+def test_the_model_is_asked_from_so_many_rows_on_as_the_machine_says(asked: dict[str, int]) -> None:
+    assert choice.worth_asking("gemm_rs", 1024, 4096, 4096, 4)
+    assert not choice.worth_asking("gemm_rs", 1024, 4096, 4096, 4, Thresholds(**asked))
 
 
 def test_rows_of_sums_are_rounded_up_to_few_numbers() -> None:
@@ -107,8 +135,11 @@ def test_rows_of_sums_are_rounded_up_to_few_numbers() -> None:
     assert len(set(found)) == 8 + 8 * 5 and choice.rounded_rows(512, 4) == 512 and choice.rounded_rows(513, 4) == 576
 
 
-@pytest.mark.parametrize("way", sorted({way for way, _ in (*choice.PUSHED.values(), choice.AT_ONCE)}))
-def test_kernels_that_only_communicate_are_there_and_safe(way: str) -> None:
+SMALL = [(way, one.small) for one in operators.RECORDS if one.small is not None for way in one.small.schedules]
+
+
+@pytest.mark.parametrize(("way", "small"), SMALL, ids=[way for way, _ in SMALL])
+def test_kernels_that_only_communicate_are_there_and_safe(way: str, small: operators.SmallMessage) -> None:
     from tilelink import compiler
 
     name, _, schedule = way.partition(":")
@@ -117,14 +148,14 @@ def test_kernels_that_only_communicate_are_there_and_safe(way: str) -> None:
     found = compiler.load(name).schedule(schedule, program)
     plan = compiler.plan(program, found, ranks=8, dims=numbers, dtype="bf16", target="sm_90")  # or it raises
     assert [kernel.reuse_lag for kernel in plan.bound.kernels] == [0], "one kernel that waits for no earlier launch"
-    if way != choice.AT_ONCE[0]:
+    if way != small.one_shot:
         tiles = next(iter(plan.bound.stages.values())).tiles
-        assert tuple(tiles.values())[1:] == choice.TILE, "the rule counts what moves by these"
+        assert tuple(tiles.values())[1:] == small.tile, "the rule counts what moves by these"
 
 
 def test_a_program_that_there_is_not() -> None:
     with pytest.raises(UnknownNameError, match="gemm_rs with gated"):
-        choice.program_of("gemm_rs", "gated")
+        operators.program_of("gemm_rs", "gated")
 
 
 def test_a_process_that_is_no_rank_is_told_so() -> None:

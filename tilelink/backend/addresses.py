@@ -9,11 +9,11 @@ from tilelink.backend.constants import LEVEL, Constants, scaled, total
 from tilelink.backend.dialects import Dialect
 from tilelink.backend.nodes import Load, Peer
 from tilelink.backend.scalars import ScalarPrinter
-from tilelink.backend.shapes import power_of_two
 from tilelink.backend.writer import Writer
 from tilelink.ir.mapping import Span, TileMap
 from tilelink.ir.program import Region
 from tilelink.ir.scalar import Env, Int, Lookup, Scalar, Whole, const, evaluate
+from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.lowering.bound import Bound, BoundStage
 

@@ -21,11 +21,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from tilelink.backend.shapes import power_of_two
 from tilelink.backend.words import integer
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.program import IndexDecl
 from tilelink.ir.scalar import Binary, Env, Param, Ranks, Scalar, evaluate
+from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor
 from tilelink.lowering.transform import all_indices

@@ -37,7 +37,6 @@ from tilelink.backend.names import user_names
 from tilelink.backend.nodes import Comment, QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
 from tilelink.backend.render import environment
 from tilelink.backend.scalars import ScalarPrinter
-from tilelink.backend.shapes import power_of_two
 from tilelink.backend.specs import copy_program, kernel_spec
 from tilelink.backend.statements import Statements
 from tilelink.backend.tma_copy import BulkStatements
@@ -50,6 +49,7 @@ from tilelink.ir.depth import deep
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
+from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
 from tilelink.lowering.clauses.order import ORDER

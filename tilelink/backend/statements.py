@@ -11,7 +11,7 @@ from tilelink.backend.constants import LEVEL, scaled, total
 from tilelink.backend.last_waits import last_waits
 from tilelink.backend.loops import index_is_reused, loop_head
 from tilelink.backend.scopes import undeclared
-from tilelink.backend.shapes import power_of_two, strides
+from tilelink.backend.shapes import strides
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned
 from tilelink.backend.unroll import notified_together
 from tilelink.backend.values import Values
@@ -39,6 +39,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.reach import on_all_ranks
 from tilelink.ir.scalar import Index, Int, Ranks, substitute
+from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 

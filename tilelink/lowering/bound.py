@@ -12,10 +12,10 @@ from tilelink.ir.intervals import LEAST, MOST, Bounds, Range
 from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
 from tilelink.ir.program import Attend, Dot, Program, Region, Stage, Statement, Tensor, UserCall
 from tilelink.ir.scalar import Env, Scalar, evaluate
+from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.default_tiles import padded
 from tilelink.lowering.orders import TILE
 from tilelink.scheduling.schedule import Resource, Schedule
 from tilelink.target import Target
@@ -263,7 +263,7 @@ class Bound:
 
     def contraction_block(self, stage: str) -> int:
         """Elements of a contracted axis in one step of its loop."""
-        return max(padded(self.stages[stage].block), self.smallest_block(stage))
+        return max(power_of_two(self.stages[stage].block), self.smallest_block(stage))
 
     def bounds(self, stage: str) -> Bounds:
         """The values of ranks, entries of tables, and numbers of tiles in a stage, as a whole and along its indices."""

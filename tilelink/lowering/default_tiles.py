@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from tilelink.ir.parameters import Numbers
+from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.lowering.transform import number_of
 
@@ -32,17 +33,12 @@ def default_sizes(
 
     def length(axis: Axis) -> int:
         if axis.kind == "tile":
-            return padded(sizes.get(axis.index or "", 1))
-        return padded(number_of(axis.dim, numbers, ranks)) if axis.dim is not None else 1
+            return power_of_two(sizes.get(axis.index or "", 1))
+        return power_of_two(number_of(axis.dim, numbers, ranks)) if axis.dim is not None else 1
 
     for value in typing.locals.values():
         free = [a.index for a in value.axes if a.index is not None and a.index in sizes and a.index not in given]
         while prod(map(length, value.axes)) > ELEMENTS and any(sizes[name] > 1 for name in free):
             largest = max(free, key=sizes.__getitem__)
-            sizes[largest] = padded(sizes[largest]) // 2
+            sizes[largest] = power_of_two(sizes[largest]) // 2
     return sizes
-
-
-def padded(size: int) -> int:
-    """What a size takes in a kernel: the smallest power of two that holds it."""
-    return 1 << max(0, size - 1).bit_length()

@@ -7,11 +7,11 @@ from math import prod
 
 from tilelink.errors import Location, ScheduleError, TileSizeError
 from tilelink.ir.program import Assign, Read, Store, Transfer
+from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping, Typing
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.clauses.tile import TILE
-from tilelink.lowering.default_tiles import padded
 from tilelink.lowering.transform import number_of
 
 MOST_TILES = 1 << 22
@@ -44,7 +44,7 @@ def check_elements(bound: Bound, typing: Typing) -> None:
         known = typing.stage(name)
         for what, axes, place in _held(known):
             sizes = [_length(bound, stage, axis) for axis in axes]
-            if prod(map(padded, sizes)) <= MOST_ELEMENTS:
+            if prod(map(power_of_two, sizes)) <= MOST_ELEMENTS:
                 continue
             tiled = {a.index: n for a, n in zip(axes, sizes, strict=True) if a.index is not None and n > 1}
             largest = max(tiled, key=tiled.__getitem__, default=None)

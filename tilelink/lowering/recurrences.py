@@ -44,10 +44,10 @@ from tilelink.ir.program import (
     Value,
 )
 from tilelink.ir.scalar import Scalar
+from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import local_names, operands, read_unassigned, statements, value_of
 from tilelink.lowering.bound import BoundStage
-from tilelink.lowering.default_tiles import padded
 
 
 class Part(Enum):
@@ -107,7 +107,7 @@ def check_iterations(stage: BoundStage, typing: StageTyping, loop: For, index: s
 
 def holds_all(stage: BoundStage, index: str) -> str:
     """What to do about an index that needs one tile."""
-    return f"tile({index}={padded(stage.extents[index])}) holds all of it"
+    return f"tile({index}={power_of_two(stage.extents[index])}) holds all of it"
 
 
 class _Recurrence:

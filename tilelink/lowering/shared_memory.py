@@ -8,9 +8,9 @@ from math import prod
 from tilelink.errors import TileSizeError
 from tilelink.ir.program import ITEM_BYTES, Dot, Read, Stage, Transpose, Value, Wait
 from tilelink.ir.scalar import Index, Whole
+from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.default_tiles import padded
 from tilelink.lowering.transform import stage_writes
 
 ALIGNMENT = 16
@@ -87,12 +87,12 @@ def _of_product(bound: Bound, kernel: Kernel, stage: BoundStage, product: Dot) -
         return None
     if bound.target.kind == "hip" and any(isinstance(s, Wait) for s in statements(stage.stage.body)):
         return None  # a wait in the loop keeps its loads from being pipelined there
-    contracted, block = left.sizes[1], padded(stage.block)
+    contracted, block = left.sizes[1], power_of_two(stage.block)
     by_groups = bound.target.tma and max(left.item, right.item) <= 2
-    by_groups = by_groups and padded(left.sizes[0]) >= GROUP_ROWS and kernel.warps % GROUP_WARPS == 0
-    rows, columns = padded(left.sizes[0]) * left.item, padded(right.sizes[1]) * right.item
+    by_groups = by_groups and power_of_two(left.sizes[0]) >= GROUP_ROWS and kernel.warps % GROUP_WARPS == 0
+    rows, columns = power_of_two(left.sizes[0]) * left.item, power_of_two(right.sizes[1]) * right.item
     if contracted <= block or kernel.stages < 2:  # no loop, or no block ahead: the left operand may be in registers
-        return Need(stage=stage, buffers=1, block=columns * min(block, padded(contracted))) if by_groups else None
+        return Need(stage=stage, buffers=1, block=columns * min(block, power_of_two(contracted))) if by_groups else None
     return Need(stage=stage, buffers=kernel.stages - (0 if by_groups else 1), block=(rows + columns) * block)
 
 

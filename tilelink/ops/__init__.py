@@ -28,9 +28,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode  # pyright: 
 
 from tilelink.errors import RankError
 from tilelink.ops import registered, unfused
-from tilelink.ops.calls import Way, clear, run
-from tilelink.ops.choice import UNFUSED, choose
-from tilelink.ops.fitting import check_follows
+from tilelink.ops.calls import Implementation, clear, run
+from tilelink.ops.choice import choose
+from tilelink.ops.operators import OPERATORS, UNFUSED
+from tilelink.ops.validate import check_epilogue
 from tilelink.runtime.cuda.device import check_member
 from tilelink.scheduling.schedule import Schedule
 
@@ -44,7 +45,7 @@ Group = dist.ProcessGroup | str | None
 
 def ag_gemm(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
-    group: Group = None, schedule: Way = None,
+    group: Group = None, schedule: Implementation = None,
 ) -> torch.Tensor:  # fmt: skip
     """All ranks' rows times the own weight: x [Ms, K], w [N, K] -> activation(x w^T + bias) [ranks Ms, N]; bias [N]."""
     return _product("ag_gemm", x, w, bias, activation, group, schedule)
@@ -52,7 +53,7 @@ def ag_gemm(
 
 def gemm_rs(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
-    group: Group = None, schedule: Way = None, f32_sums: bool = False,
+    group: Group = None, schedule: Implementation = None, f32_sums: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """The own rows of the ranks' summed products: x [ranks Ms, K], w [N, K] -> activation(sum of x w^T + bias) [Ms, N].
 
@@ -66,7 +67,7 @@ def gemm_rs(
 
 def gemm_ar(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor | None = None, activation: str | None = None,
-    group: Group = None, schedule: Way = None, f32_sums: bool = False,
+    group: Group = None, schedule: Implementation = None, f32_sums: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """The ranks' summed products, on every rank: x [M, K], w [N, K] -> activation(sum of x w^T + bias) [M, N].
 
@@ -78,7 +79,7 @@ def gemm_ar(
 
 
 def ag_gemm_gated(
-    x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, *, group: Group = None, schedule: Way = None
+    x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, *, group: Group = None, schedule: Implementation = None
 ) -> torch.Tensor:
     """The up-projection of a gated MLP: x [Ms, K], weights [N, K] -> silu(x w_gate^T) * (x w_up^T) [ranks Ms, N].
 
@@ -89,23 +90,23 @@ def ag_gemm_gated(
         return run("ag_gemm_gated", operands, "", members, schedule)
     name = _name(members)
     if _differentiable(operands):
-        both = registered.ag_gemm(x, torch.cat((w_gate, w_up)), None, "", name, _plain_text(schedule))
+        both = registered.call("ag_gemm", x, torch.cat((w_gate, w_up)), None, "", name, _plain_text(schedule))
         gate, up = both.split(w_gate.shape[0], 1)
         return torch.nn.functional.silu(gate) * up
-    return registered.ag_gemm_gated(x, w_gate, w_up, name, _text(schedule))
+    return registered.call("ag_gemm_gated", x, w_gate, w_up, name, _text(schedule))
 
 
-def all_gather(x: torch.Tensor, *, group: Group = None, schedule: Way = None) -> torch.Tensor:
+def all_gather(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
     """Everybody's x, one after the other: [n, ...] -> [ranks n, ...]."""
     return _collective("all_gather", x, group, schedule)
 
 
-def reduce_scatter(x: torch.Tensor, *, group: Group = None, schedule: Way = None) -> torch.Tensor:
+def reduce_scatter(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
     """The own part of the sum over ranks: [ranks n, ...] -> [n, ...]."""
     return _collective("reduce_scatter", x, group, schedule)
 
 
-def all_reduce(x: torch.Tensor, *, group: Group = None, schedule: Way = None) -> torch.Tensor:
+def all_reduce(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
     """The sum over ranks, as a new tensor of x's shape."""
     return _collective("all_reduce", x, group, schedule)
 
@@ -115,43 +116,43 @@ def all_reduce(x: torch.Tensor, *, group: Group = None, schedule: Way = None) ->
 
 def _product(
     op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
-    group: Group, schedule: Way,
+    group: Group, schedule: Implementation,
 ) -> torch.Tensor:  # fmt: skip
     members, operands = _members(group), (x, w, bias)
     if _direct(operands):
         return run(op, operands, activation or "", members, schedule)
-    check_follows(op, x, w, bias, activation or "")
+    check_epilogue(op, x, w, bias, activation or "")
     outside = activation if activation and _differentiable(operands) else ""
     inside = "" if outside else activation or ""
-    y = getattr(registered, op)(x, w, bias, inside, _name(members), _text(schedule))
+    y = registered.call(op, x, w, bias, inside, _name(members), _text(schedule))
     return unfused.follow(y, None, outside) if outside else y
 
 
 def _summed_f32(
     op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
-    group: Group, schedule: Way,
+    group: Group, schedule: Implementation,
 ) -> torch.Tensor:  # fmt: skip
     members = _members(group)
-    check_follows(op.removesuffix("_f32"), x, w, bias, activation or "")
+    check_epilogue(OPERATORS[op].rule, x, w, bias, activation or "")
     if _direct((x, w)):
         y = run(op, (x, w), "", members, schedule)
     else:
-        y = getattr(registered, op)(x, w, _name(members), _text(schedule))
+        y = registered.call(op, x, w, _name(members), _text(schedule))
     return unfused.follow(y, bias, activation or "")
 
 
-def _collective(op: str, x: torch.Tensor, group: Group, schedule: Way) -> torch.Tensor:
+def _collective(op: str, x: torch.Tensor, group: Group, schedule: Implementation) -> torch.Tensor:
     members = _members(group)
     if _direct((x,)):
         return run(op, (x,), "", members, schedule)
-    return getattr(registered, op)(x, _name(members), _text(schedule))
+    return registered.call(op, x, _name(members), _text(schedule))
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _direct(operands: tuple[torch.Tensor | None, ...]) -> bool:
-    """Whether nobody but the kernel need see the call: no tracing, no gradients; it saves torch's dispatch."""
+    """True if only the kernel need see the call: no tracing, no gradients; it saves torch's dispatch."""
     if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
         return False
     graded = torch.is_grad_enabled()
@@ -179,11 +180,11 @@ def _name(members: dist.ProcessGroup | str) -> str:
     return members if isinstance(members, str) else members.group_name
 
 
-def _text(schedule: Way) -> str:
-    """A way as the custom operators take it; calls with equal texts share a kernel."""
+def _text(schedule: Implementation) -> str:
+    """A schedule as the custom operators take it; calls with equal texts share a kernel."""
     return str(schedule) if isinstance(schedule, Schedule) else schedule or ""
 
 
-def _plain_text(schedule: Way) -> str:
-    """A way for the product without what follows it: schedules of another program do not fit it."""
+def _plain_text(schedule: Implementation) -> str:
+    """A schedule for the product without what follows it: schedules of another program do not fit it."""
     return schedule if isinstance(schedule, str) and ":" not in schedule else ""

@@ -1,7 +1,7 @@
 """What an operator does for tensors of certain shapes: found once, then a look-up.
 
-A call is cached by the operator, what follows it, the shapes and dtypes, the group and the schedule. The first call of
-its kind checks everything, and for a fused way compiles a kernel; that is collective, so all ranks of the group must
+A call is cached by the operator, its activation, the shapes and dtypes, the group and the schedule. The first call of
+its kind checks everything, and for a fused one compiles a kernel; that is collective, so all ranks of the group must
 make their first calls in the same order.
 """
 
@@ -21,59 +21,25 @@ from tilelink import compiler
 from tilelink.compiler import library_module
 from tilelink.errors import DtypeError, RankError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
-from tilelink.ops.agreed import agreed, check_rows, forget
-from tilelink.ops.choice import PUSHED, UNFUSED, program_of, rounded_rows
+from tilelink.ops.choice import rounded_rows
+from tilelink.ops.consensus import check_rows, consensus, forget
 from tilelink.ops.decide import decide
-from tilelink.ops.fitting import check_activation, check_kind, check_shape
 from tilelink.ops.groups import group_named, is_destroyed
+from tilelink.ops.operators import OPERATORS, UNFUSED, Operator, program_of
 from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
+from tilelink.ops.validate import check_activation, check_operands
 from tilelink.runtime.cuda.device import check_member, current_target
 from tilelink.scheduling.schedule import Schedule
 
 if TYPE_CHECKING:
     from tilelink.ir.program import Program
 
-Way = Schedule | str | None
+Implementation = Schedule | str | None
 """A schedule, its name, `program:name`, its text, or UNFUSED; None: the operator chooses."""
 
 Operands = tuple[torch.Tensor | None, ...]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Operator:
-    """operands: by the names that programs give them. base, follows: the operator that chooses, and what it is with.
-
-    gathers, scatters: whether the result has more rows than x, or fewer.
-    """
-
-    operands: tuple[str, ...]
-    base: str
-    follows: str = ""
-    gathers: bool = False
-    scatters: bool = False
-    outputs: tuple[str, ...] = ("y",)
-
-    @property
-    def is_product(self) -> bool:
-        return len(self.operands) > 1
-
-
-_PRODUCT = ("x", "w", "bias")
-OPERATORS: dict[str, Operator] = {
-    "ag_gemm": Operator(operands=_PRODUCT, base="ag_gemm", gathers=True),
-    "ag_gemm_gated": Operator(operands=("x", "w_gate", "w_up"), base="ag_gemm", follows="gated", gathers=True),
-    "ag_gemm_gathered": Operator(
-        operands=("x", "w"), base="ag_gemm", follows="gathered", gathers=True, outputs=("y", "xs")
-    ),
-    "gemm_rs": Operator(operands=_PRODUCT, base="gemm_rs", scatters=True),
-    "gemm_ar": Operator(operands=_PRODUCT, base="gemm_ar"),
-    "gemm_rs_f32": Operator(operands=("x", "w"), base="gemm_rs", follows="f32", scatters=True),
-    "gemm_ar_f32": Operator(operands=("x", "w"), base="gemm_ar", follows="f32"),
-    "all_gather": Operator(operands=("x",), base="all_gather", gathers=True),
-    "reduce_scatter": Operator(operands=("x",), base="reduce_scatter", scatters=True),
-    "all_reduce": Operator(operands=("x",), base="all_reduce"),
-}
 
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
@@ -87,7 +53,7 @@ class _Made:
     """
 
     group: ProcessGroup
-    calls: dict[Any, tuple[Callable[..., Any], Way]] = field(default_factory=dict[Any, Any])
+    calls: dict[Any, tuple[Callable[..., Any], Implementation]] = field(default_factory=dict[Any, Any])
     summing: dict[Any, Callable[..., dict[str, torch.Tensor]]] = field(default_factory=dict[Any, Any])
     rows: set[tuple[str, tuple[int, ...]]] = field(default_factory=set[tuple[str, tuple[int, ...]]])
 
@@ -96,7 +62,7 @@ _made: dict[int, _Made] = {}
 """By the ids of groups: a group that comes after a destroyed one may have its name."""
 
 
-def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str, way: Way) -> Any:
+def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str, implementation: Implementation) -> Any:
     """Runs an operator; its kernel is compiled at the first call of its kind.
 
     Raises ShapeError or DtypeError for operands that do not fit, UnknownNameError for a schedule that there is not,
@@ -105,14 +71,14 @@ def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str,
     members = group_named(group) if isinstance(group, str) else group
     made = _made.get(id(members)) or _made_for(members)
     key = (
-        op, activation, way if way is None or type(way) is str else id(way),
+        op, activation, implementation if implementation is None or type(implementation) is str else id(implementation),
         *[None if t is None else (t.shape, t.dtype) for t in operands],
     )  # fmt: skip
     found = made.calls.get(key)
     if found is None:
         with _gpu_of(operands[0]):
-            call = _prepared(op, operands, activation, made, way)
-        found = made.calls[key] = (call, way)  # keeps the way's id its own
+            call = _prepared(op, operands, activation, made, implementation)
+        found = made.calls[key] = (call, implementation)  # keeps the implementation's id its own
     return found[0](*operands)
 
 
@@ -137,26 +103,29 @@ def _made_for(group: ProcessGroup) -> _Made:
     return made
 
 
-def _prepared(op: str, operands: Operands, activation: str, made: _Made, way: Way) -> Callable[..., Any]:
+def _prepared(
+    op: str, operands: Operands, activation: str, made: _Made, implementation: Implementation
+) -> Callable[..., Any]:  # fmt: skip
     members = made.group
     check_activation(activation)
-    operator, given = OPERATORS[op], _given(op, operands)
-    _compare(op, given["x"], made)
-    _check(op, given, members.size())
+    operator = OPERATORS[op]
+    given = {one.name: t for one, t in zip(operator.operands, operands, strict=True) if t is not None}
     x = given["x"]
+    _compare(operator, x, made)
+    check_operands(operator, given, members.size())
     columns = x.shape[1:].numel()
     M = x.shape[0] * (members.size() if operator.gathers else 1)
-    N = given[operator.operands[1]].shape[0] if operator.is_product else columns
-    in_kernel = activation if operator.base == "ag_gemm" else ""
-    follows = operator.follows or "_".join(part for part in ("bias" if "bias" in given else "", in_kernel) if part)
-    if way is None:
+    N = given[operator.weights[0]].shape[0] if operator.weights else columns
+    variant, left = operator.epilogue("bias" in given, activation)
+    if implementation is None:
         sizes = {"M": M, "N": N, "K": columns, "ranks": members.size()}
-        way = _decided(operator.base, follows, x, sizes, members) if _able(x) and members.size() > 1 else UNFUSED
-    if way == UNFUSED:
-        return partial(_unfused, getattr(unfused, op), activation if "bias" in operator.operands else None, members)
-    program, schedule = _resolve(way, operator.base, follows)
+        able = _able(x) and members.size() > 1
+        implementation = _decided(operator.rule, variant, x, sizes, members) if able else UNFUSED
+    if implementation == UNFUSED:
+        return partial(_unfused, operator.unfused, activation if operator.activation else None, members)
+    program, schedule = _resolve(implementation, operator.rule, variant)
     taken = {t.name for t in program.tensors if t.space == "in"}
-    if op in PUSHED and taken == {"x"}:
+    if operator.small is not None and taken == {"x"}:
         moved = columns if operator.gathers else N
         sizes = {"M": M, "N": moved, "K": moved}
         if operator.gathers or operator.scatters:
@@ -167,18 +136,18 @@ def _prepared(op: str, operands: Operands, activation: str, made: _Made, way: Wa
     if taken != set(given):
         raise UnknownNameError(f"{program.name} does not compute {op}", hint=f"it takes {', '.join(sorted(taken))}")
     kernel = _compiled(program, schedule, x, {"M": M, "N": N, "K": columns}, members)
-    return Launch(kernel, program, operator, given, members.size(), "" if in_kernel else activation)
+    return Launch(kernel, program, operator, given, members.size(), left)
 
 
-def _compare(op: str, x: torch.Tensor, made: _Made) -> None:
+def _compare(operator: Operator, x: torch.Tensor, made: _Made) -> None:
     """Sees to it that all ranks have as many rows, before any of them sends: at the first call with so many.
 
     Other sizes of a product's operands may differ, and so do not tell ranks apart here: all of them compare, or none.
     """
-    alike = 1 if OPERATORS[op].is_product else x.dim()
-    key = (op, tuple(x.shape[:alike]))
+    alike = 1 if operator.weights else x.dim()
+    key = (operator.name, tuple(x.shape[:alike]))
     if x.dim() and key not in made.rows:
-        check_rows(op, x.shape, alike, made.group)
+        check_rows(operator.name, x.shape, alike, made.group)
         made.rows.add(key)
 
 
@@ -193,43 +162,21 @@ def _able(x: torch.Tensor) -> bool:
 
 
 def _decided(
-    op: str, follows: str, x: torch.Tensor, sizes: dict[str, int], group: ProcessGroup
+    op: str, variant: str, x: torch.Tensor, sizes: dict[str, int], group: ProcessGroup
 ) -> Schedule | str:  # fmt: skip
-    """The way of a call that names none. The first of a group is collective."""
-    known = agreed(group)
+    """The implementation of a call that names none. The first of a group is collective."""
+    known = consensus(group)
     if not known.one_host:
         return UNFUSED
     try:
         processor = current_target()
     except UnknownTargetError:
         return UNFUSED
-    request = Request(op=op, follows=follows, dtype=_DTYPES[x.dtype], **sizes)
+    request = Request(op=op, variant=variant, dtype=_DTYPES[x.dtype], **sizes)
     return decide(
         request, gpu=known.gpu, versions=known.versions, records=known.records, processor=processor,
         speaks=group.rank() == 0,
     )  # fmt: skip
-
-
-def _given(op: str, operands: Operands) -> dict[str, torch.Tensor]:
-    return {n: t for n, t in zip(OPERATORS[op].operands, operands, strict=True) if t is not None}
-
-
-def _check(op: str, given: dict[str, torch.Tensor], ranks: int) -> None:
-    """Raises ShapeError or DtypeError for operands that do not fit each other or the group."""
-    operator, x = OPERATORS[op], given["x"]
-    if x.dim() != 2 if operator.is_product else x.dim() < 1:
-        raise ShapeError(f"x of {op} is {list(x.shape)}", hint="products take x as [rows, K]")
-    for name, tensor in given.items():
-        check_kind(op, name, tensor, x)
-        if not tensor.numel():
-            raise ShapeError(f"{name} of {op} is empty: {list(tensor.shape)}")
-    if operator.is_product:
-        N = given[operator.operands[1]].shape[0]
-        wanted = {"x": list(x.shape), "bias": [N]}
-        for name, tensor in given.items():
-            check_shape(op, name, tensor, wanted.get(name, [N, x.shape[1]]))
-    if operator.scatters and x.shape[0] % ranks:
-        raise ShapeError(f"x of {op} has {x.shape[0]} rows for {ranks} ranks", hint="every rank gets as many rows")
 
 
 def _unfused(function: Callable[..., Any], activation: str | None, group: ProcessGroup, *operands: Any) -> Any:
@@ -239,14 +186,14 @@ def _unfused(function: Callable[..., Any], activation: str | None, group: Proces
 # Fused -------------------------------------------------------------------------------------------------------
 
 
-def _resolve(way: Schedule | str, op: str, follows: str) -> tuple[Program, Schedule]:
-    """The program and the schedule that a way means for an operator."""
-    if isinstance(way, str) and "\n" in way:
-        way = compiler.parse(way).schedules[0]
-    if isinstance(way, Schedule):
-        return library_module(way.program).program(way.program), way
-    name, _, schedule = way.rpartition(":")
-    name = name or program_of(op, follows)
+def _resolve(implementation: Schedule | str, op: str, variant: str) -> tuple[Program, Schedule]:
+    """The program and the schedule that a implementation means for an operator."""
+    if isinstance(implementation, str) and "\n" in implementation:
+        implementation = compiler.parse(implementation).schedules[0]
+    if isinstance(implementation, Schedule):
+        return library_module(implementation.program).program(implementation.program), implementation
+    name, _, schedule = implementation.rpartition(":")
+    name = name or program_of(op, variant)
     module = library_module(name)
     program = module.program(name)
     return program, module.schedule(schedule, program)
@@ -289,12 +236,12 @@ class Launch:
         """activation: what is left to do after the kernel."""
         self._kernel, self._activation = kernel, activation
         self._inputs = [
-            (place, name, _declared(program, name, given[name], ranks))
-            for place, name in enumerate(operator.operands)
-            if name in given
+            (place, one.name, _declared(program, one.name, given[one.name], ranks))
+            for place, one in enumerate(operator.operands)
+            if one.name in given
         ]
-        shape = None if operator.is_product else (-1, *given["x"].shape[1:])
-        self._outputs: list[tuple[str, tuple[int, ...] | None]] = [(name, shape) for name in operator.outputs]
+        shape = None if operator.weights else (-1, *given["x"].shape[1:])
+        self._outputs: list[tuple[str, tuple[int, ...] | None]] = [(output.name, shape) for output in operator.outputs]
 
     def __call__(self, *operands: Any) -> Any:
         inputs = {n: operands[at] if shape is None else operands[at].reshape(shape) for at, n, shape in self._inputs}

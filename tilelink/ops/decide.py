@@ -17,12 +17,13 @@ from functools import cache
 from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
-from tilelink.ops.choice import SCHEDULE, UNFUSED, choose, worth_asking
+from tilelink.ops.choice import DEFAULTS, choose, worth_asking
+from tilelink.ops.operators import SCHEDULE, UNFUSED
 from tilelink.ops.predict import (
+    Candidate,
     Request,
-    Way,
-    fused_ways,
-    held,
+    feasible,
+    fused_candidates,
     machine_of,
     programs_for,
     pushed_seconds,
@@ -77,7 +78,7 @@ def measured(
 ) -> Schedule | str | None:
     """The fastest that was recorded for the operator's programs at such sizes; None for nothing that can be used."""
     found: list[Record] = []
-    for programs in _algorithms(request.op, request.follows):
+    for programs in _algorithms(request.op, request.variant):
         if (dims := request.dims(programs[0])) is not None:
             key = key_of(
                 programs, dims=dims, dtype=request.dtype, ranks=request.ranks, gpu=gpu, versions=versions
@@ -93,7 +94,7 @@ def measured(
 
 def _schedule(record: Record, request: Request, processor: Target | None) -> Schedule:
     """Raises what parsing and planning raise: a record is of other rows too, or of another version of TileLink."""
-    program = next(p for p in programs_for(request.op, request.follows) if p.name == record.program)
+    program = next(p for p in programs_for(request.op, request.variant) if p.name == record.program)
     schedule = compiler.parse(record.schedule).schedules[0]
     if processor is not None:
         dims = request.dims(program) or {}
@@ -102,9 +103,9 @@ def _schedule(record: Record, request: Request, processor: Target | None) -> Sch
 
 
 @cache
-def _algorithms(op: str, follows: str) -> tuple[tuple[Program, ...], ...]:
+def _algorithms(op: str, variant: str) -> tuple[tuple[Program, ...], ...]:
     """What records may be of: the operator's programs, those together that compute the same, and each alone."""
-    every = programs_for(op, follows)
+    every = programs_for(op, variant)
     groups = {frozenset(group): group for group in (algorithms(every, program) for program in every)}
     return (*groups.values(), *((program,) for program in every if frozenset((program,)) not in groups))
 
@@ -114,41 +115,45 @@ def _algorithms(op: str, follows: str) -> tuple[tuple[Program, ...], ...]:
 
 def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str, str]:
     """The rule's way, or one that the model is sure is better, and why."""
-    rule = choose(request.op, request.M, request.N, request.K, request.ranks, request.follows)
+    thresholds = DEFAULTS if machine is None else machine
+    sizes = request.M, request.N, request.K, request.ranks
+    rule = choose(request.op, *sizes, request.variant, thresholds=thresholds)
     if ":" in rule and (machine is None or request.ranks > machine.node_ranks):
         return UNFUSED, "own kernels only communicate on machines that are described, within a node"
-    asked = rule == SCHEDULE or worth_asking(request.op, request.M, request.N, request.K, request.ranks)
+    asked = rule == SCHEDULE or worth_asking(request.op, *sizes, thresholds)
     if machine is None or not asked:
         return rule, "the rule for such sizes"
-    ways = fused_ways(request, machine)
+    candidates = fused_candidates(request, machine)
     if ":" in rule:
-        return _if_sure(ways, rule, pushed_seconds(request, machine), machine)
-    fitting = held(request, machine.processor)
+        return _if_sure(candidates, rule, pushed_seconds(request, machine), machine)
+    fitting = feasible(request, machine.processor)
     if not fitting:
         return UNFUSED, f"no schedule fits {machine.target}"
     unfused = unfused_seconds(request, machine)
-    own = programs_for(request.op, request.follows)[0]
+    own = programs_for(request.op, request.variant)[0]
     if rule == UNFUSED or not any(one.source == own and one.schedule.name == rule for one in fitting):
-        return _if_sure(ways, UNFUSED, unfused, machine)
-    usual = next((way for way in ways if way.program == own and way.schedule.name == rule), None)
+        return _if_sure(candidates, UNFUSED, unfused, machine)
+    usual = next((way for way in candidates if way.program == own and way.schedule.name == rule), None)
     if usual is None:
         return rule, "the rule; there is too much to simulate"
-    why = f"predicted {ways[0].seconds * US:.0f} us, unfused {unfused * US:.0f} us on {machine.name}"
-    if min(unfused, ways[0].seconds) >= BETTER * usual.seconds:
+    why = f"predicted {candidates[0].seconds * US:.0f} us, unfused {unfused * US:.0f} us on {machine.name}"
+    if min(unfused, candidates[0].seconds) >= BETTER * usual.seconds:
         return rule, why
-    return (UNFUSED if unfused <= ways[0].seconds else ways[0].schedule), why
+    return (UNFUSED if unfused <= candidates[0].seconds else candidates[0].schedule), why
 
 
-def _if_sure(ways: Sequence[Way], pair: str, seconds: float, machine: Machine) -> tuple[Schedule | str, str]:
+def _if_sure(
+    candidates: Sequence[Candidate], pair: str, seconds: float, machine: Machine
+) -> tuple[Schedule | str, str]:
     """The best fused way if it promises enough: where the rule has none, or one that the processor cannot hold.
 
     pair: what is taken otherwise, predicted to take `seconds`.
     """
-    if not ways:
+    if not candidates:
         return pair, "the rule; there is no fused way that can be simulated"
-    why = f"predicted {ways[0].seconds * US:.0f} us, {pair} {seconds * US:.0f} us on {machine.name}"
-    sure = seconds >= LONG and ways[0].seconds < SURE * seconds
-    return (ways[0].schedule if sure else pair), why
+    why = f"predicted {candidates[0].seconds * US:.0f} us, {pair} {seconds * US:.0f} us on {machine.name}"
+    sure = seconds >= LONG and candidates[0].seconds < SURE * seconds
+    return (candidates[0].schedule if sure else pair), why
 
 
 def _name(way: Schedule | str) -> str:
@@ -157,8 +162,8 @@ def _name(way: Schedule | str) -> str:
 
 def _advice(request: Request) -> str:
     """The command that measures."""
-    program = programs_for(request.op, request.follows)[0]
+    program = programs_for(request.op, request.variant)[0]
     sizes = ",".join(str(size) for size in (request.dims(program) or {}).values())
     shape = f" --shape {sizes}" if sizes else ""
-    name = program.name if request.follows else f"{request.op} --program {program.name}"
+    name = program.name if request.variant else f"{request.op} --program {program.name}"
     return f"`tilelink tune {name} -n {request.ranks}{shape} --measure` measures"

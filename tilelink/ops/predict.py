@@ -13,7 +13,8 @@ from tilelink.ir.program import Program
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.shared_memory import does_not_fit
-from tilelink.ops.choice import SCHEDULE, program_of
+from tilelink.ops.operators import SCHEDULE, program_of, variant_operator
+from tilelink.ops.unfused import ACTIVATIONS
 from tilelink.planning.plan import make_plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.simulator import simulate
@@ -34,7 +35,7 @@ Both were fitted to NCCL 2.28.9 on four H200s, from 44 to 201 MB that a rank rec
 COLLECTIVE_START = 25e-6
 
 PUSH_SHARE = 0.7
-"""Of the link's rate that programs reach which push (choice.PUSHED), and what that adds to a product at least.
+"""Of the link's rate that programs reach which push (Operator.small), and what that adds to a product at least.
 
 Fitted to all-gathers and reduce-scatters of 1.5 to 25 MB that a rank receives on four H200s.
 """
@@ -52,7 +53,7 @@ class Request:
     """
 
     op: str
-    follows: str
+    variant: str
     M: int
     N: int
     K: int
@@ -68,7 +69,7 @@ class Request:
         return {name: sizes[name] for name in names} if sizes.keys() >= set(names) else None
 
     def __str__(self) -> str:
-        name = f"{self.op} with {self.follows}" if self.follows else self.op
+        name = f"{self.op} with {self.variant}" if self.variant else self.op
         return f"{name}, {self.M} x {self.N} x {self.K}, {self.dtype}, {self.ranks} ranks"
 
 
@@ -94,14 +95,14 @@ def unfused_seconds(request: Request, machine: Machine) -> float:
     host takes to issue them is not counted.
     """
     result = request.M * request.N * ITEM
-    gated = request.follows == "gated"
-    passes = 3 if gated else 2 * request.follows.endswith(("silu", "gelu"))
-    seconds = _product(request, machine) * (2 if gated else 1) + passes * result / machine.memory_bandwidth
+    weights = len(variant_operator(request.op, request.variant).weights)
+    passes = 1 + weights if weights > 1 else 2 * request.variant.endswith(tuple(ACTIVATIONS))
+    seconds = _product(request, machine) * weights + passes * result / machine.memory_bandwidth
     return seconds + machine.kernel_gap + _collective(request, machine)
 
 
 def pushed_seconds(request: Request, machine: Machine) -> float:
-    """The vendor's product and a kernel that pushes what a rank receives (choice.PUSHED), without any overlap."""
+    """The vendor's product and a kernel that pushes what a rank receives (Operator.small), without any overlap."""
     return _product(request, machine) + PUSH_START + _received(request) / (PUSH_SHARE * machine.link_bandwidth)
 
 
@@ -115,9 +116,10 @@ def _product(request: Request, machine: Machine) -> float:
 def _received(request: Request) -> float:
     """Bytes: an all-gather moves the rows of x, the others those of the result (f32 sums are longer), an all-reduce
     twice."""
-    gathers = request.op == "ag_gemm"
-    whole = request.M * (request.K if gathers else request.N) * (2 * ITEM if request.follows == "f32" else ITEM)
-    return whole * (request.ranks - 1) / request.ranks * (2 if request.op == "gemm_ar" else 1)
+    operator = variant_operator(request.op, request.variant)
+    columns = request.K if operator.gathers else request.N
+    whole = request.M * columns * (2 * ITEM if operator.f32_sums else ITEM)
+    return whole * (request.ranks - 1) / request.ranks * (2 if operator.rows == "kept" else 1)
 
 
 def _collective(request: Request, machine: Machine) -> float:
@@ -130,7 +132,7 @@ def _collective(request: Request, machine: Machine) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class Candidate:
     """A program and schedule with the seconds that a launch is predicted to take."""
 
     program: Program
@@ -138,26 +140,26 @@ class Way:
     seconds: float
 
 
-def fused_ways(request: Request, machine: Machine) -> list[Way]:
+def fused_candidates(request: Request, machine: Machine) -> list[Candidate]:
     """The GPU schedules of the operator's algorithms that the machine can hold at these sizes, best first.
 
     Those of the default program and those with fewest tiles are simulated first, until TILES are spent; the rest is
     left out. Of what is found the best is proved safe at these sizes, which takes longer than to simulate it.
     """
-    found: list[tuple[Way, Bound]] = []
+    found: list[tuple[Candidate, Bound]] = []
     spent = 0
-    own = programs_for(request.op, request.follows)[0]
-    for bound in sorted(held(request, machine.processor), key=lambda one: (one.source != own, _tiles(one))):
+    own = programs_for(request.op, request.variant)[0]
+    for bound in sorted(feasible(request, machine.processor), key=lambda one: (one.source != own, _tiles(one))):
         spent += _tiles(bound)
         if spent > TILES:
             break
         with suppress(TileLinkError):  # what waits for ever
             seconds = simulate(make_plan(bound), machine).seconds
-            found.append((Way(program=bound.source, schedule=bound.schedule, seconds=seconds), bound))
+            found.append((Candidate(program=bound.source, schedule=bound.schedule, seconds=seconds), bound))
     found.sort(key=lambda one: one[0].seconds)
     while found and not _is_safe(found[0][1]):
         del found[0]
-    return [way for way, _ in found]
+    return [candidate for candidate, _ in found]
 
 
 def _is_safe(bound: Bound) -> bool:
@@ -167,10 +169,10 @@ def _is_safe(bound: Bound) -> bool:
     return False
 
 
-def held(request: Request, processor: Target) -> list[Bound]:
+def feasible(request: Request, processor: Target) -> list[Bound]:
     """The GPU schedules of the operator's algorithms that a processor can hold at these sizes."""
     found: list[Bound] = []
-    for program, schedule in gpu_schedules(request.op, request.follows):
+    for program, schedule in gpu_schedules(request.op, request.variant):
         if (dims := request.dims(program)) is not None:
             with suppress(TileLinkError):
                 bound = bind(program, schedule, dims, request.ranks, processor, request.dtype)
@@ -187,19 +189,19 @@ def _tiles(bound: Bound) -> int:
 
 
 @cache
-def programs_for(op: str, follows: str) -> tuple[Program, ...]:
+def programs_for(op: str, variant: str) -> tuple[Program, ...]:
     """The library's programs for an operator, that of its default way first.
 
     The file that has the operator's name holds its algorithms; with something after the product there is one program.
     """
-    name = program_of(op, follows)
+    name = program_of(op, variant)
     own = library_module(name).program(name)
-    return (own,) if follows else (own, *(p for p in library_module(op).programs if p != own))
+    return (own,) if variant else (own, *(p for p in library_module(op).programs if p != own))
 
 
 @cache
-def gpu_schedules(op: str, follows: str) -> tuple[tuple[Program, Schedule], ...]:
+def gpu_schedules(op: str, variant: str) -> tuple[tuple[Program, Schedule], ...]:
     """The schedules for GPUs that the library declares for an operator."""
-    found = programs_for(op, follows)
+    found = programs_for(op, variant)
     schedules = {p.name: library_module(p.name).schedules_of(p) for p in found}
     return tuple((p, s) for p in found for s in schedules[p.name] if s.name.startswith(SCHEDULE))

@@ -15,6 +15,7 @@ from typing import Any
 
 from tilelink.ir.program import Attend, Dot, IndexDecl, Notify, Program, Region, Stage, Store, Transfer, Wait
 from tilelink.ir.scalar import RANK, Env, Index, Param, Ranks, Scalar, binary, const, evaluate, walk
+from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.clauses import Choices, Clause, clauses
@@ -22,7 +23,6 @@ from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.clauses.tma_copy import bulk_reason
-from tilelink.lowering.default_tiles import padded
 from tilelink.scheduling.schedule import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
 from tilelink.target import Target
 
@@ -239,7 +239,9 @@ class _Reader:
     def holds(self, *sizes: int) -> bool:
         """Whether tiles of so many rows and columns are not far larger than the product."""
         tiled = self.tiled()
-        return all(sizes[at] < 2 * padded(tiled[name]) for name, at in self.axes().items() if at < 2 and name in tiled)
+        return all(
+            sizes[at] < 2 * power_of_two(tiled[name]) for name, at in self.axes().items() if at < 2 and name in tiled
+        )
 
     def multiply(self, m: int, n: int, k: int, warps: int, stages: int) -> Change:
         sizes = {name: (m, n, k)[at] for name, at in self.axes().items()}
@@ -315,7 +317,7 @@ class _Reader:
         rows, *others = tiled
         for size in MOVED_ROWS:
             if size < 2 * tiled[rows] or size == MOVED_ROWS[-1]:
-                sizes = {rows: size, **{name: padded(tiled[name]) for name in others}}
+                sizes = {rows: size, **{name: power_of_two(tiled[name]) for name in others}}
                 label = "all rows" if size == MOVED_ROWS[-1] else f"{size} rows"
                 yield label, self._tile(sizes)
 

@@ -33,8 +33,40 @@ def _number(unit: str, default: float | None = None) -> Any:
     return field(metadata={"unit": unit}, default=MISSING if default is None else default)
 
 
+MIB = 1024 * 1024
+
+
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class Thresholds:
+    """Sizes at which one implementation of an operator overtakes another. The simulator does not read them.
+
+    The defaults are those measured on four H200s; a description may leave them out.
+    """
+
+    fused_gather_rows: int = _number("rows", 1024)
+    """From so many rows on (of all ranks together) one kernel gathers and multiplies."""
+    fused_scatter_rows: int = _number("rows", 2048)
+    """The same for a kernel that multiplies and scatters sums."""
+    fused_rank_rows: int = _number("rows", 256)
+    """And how many rows of one rank there must be for either."""
+    modelled_rows: int = _number("rows", 512)
+    """From so many rows on (of all ranks together) the model may know a fused schedule that is better."""
+    modelled_rank_rows: int = _number("rows", 128)
+    """And how many rows of one rank there must be for that."""
+    small_gather_bytes: int = _number("B", 16 * MIB)
+    """Up to so many, of what all ranks hold then, the library's own kernel gathers, next to the vendor's product."""
+    small_scatter_bytes: int = _number("B", 16 * MIB)
+    """The same for sums that are scattered."""
+    small_reduce_bytes: int = _number("B", 8 * MIB)
+    """The same for sums that every rank gets."""
+    one_shot_bytes: int = _number("B", MIB * 3 // 4)
+    """Every rank sums everything where each receives at most so many."""
+    small_tiles: int = _number("tiles", 1024)
+    """Most tiles of such a kernel: of few rows or columns most of a tile is empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine(Thresholds):
     """One kind of rank and what joins the ranks. Rates are of one rank and of one direction.
 
     `sources`: field -> "measured: ...", "data sheet: ...", "derived: ..." or "assumed: ...".
@@ -129,7 +161,7 @@ class Machine:
             least = 0 if UNITS[name] == "s" else 1e-12
             if not _is_number(value) or not least <= value < float("inf"):
                 raise MachineError(f"{self.name}: {name} is {value!r}", hint=f"a positive number of {UNITS[name]}")
-            if UNITS[name] in ("ranks", "SMs") and value != int(value):
+            if UNITS[name] in _WHOLE and value != int(value):
                 raise MachineError(f"{self.name}: {name} is {value!r}", hint=f"a whole number of {UNITS[name]}")
         for name, fits, what in _LIMITS:
             if not fits(self):
@@ -146,7 +178,10 @@ _LIMITS: tuple[tuple[str, Callable[[Machine], bool], str], ...] = (
     ("sm_pull_efficiency", lambda machine: machine.sm_pull_efficiency <= 1, "a share of link_bandwidth, at most 1"),
     ("copies_slow_compute", lambda machine: machine.copies_slow_compute >= 1, "how many times longer, at least 1"),
 )
-UNITS: Mapping[str, str] = {f.name: f.metadata["unit"] for f in fields(Machine) if "unit" in f.metadata}
+_WHOLE = ("ranks", "SMs", "rows", "B", "tiles")
+_DEFAULTS = frozenset(f.name for f in fields(Thresholds))
+_FIELDS = sorted(fields(Machine), key=lambda one: one.name in _DEFAULTS)  # inherited ones come last
+UNITS: Mapping[str, str] = {f.name: f.metadata["unit"] for f in _FIELDS if "unit" in f.metadata}
 NUMBERS = tuple(name for name in UNITS if name != "tile_flops")
 
 
@@ -211,7 +246,7 @@ def _machine_of(raw: Any, where: str, within: tuple[Path, ...]) -> Machine:
         raise MachineError(f"{where} describes no machine", hint='{"name": ..., "target": ..., "sms": {"value": ...}}')
     if unknown := sorted(raw.keys() - {"name", "target", *UNITS}):
         raise MachineError(f"{where}: a machine has no {unknown[0]!r}", hint=f"it has {', '.join(UNITS)}")
-    if missing := [name for name in NUMBERS if name not in raw]:
+    if missing := [name for name in NUMBERS if name not in raw and name not in _DEFAULTS]:
         raise MachineError(f"{where}: {missing[0]} is missing", hint=f'"{missing[0]}": {{"value": ...}}')
     if wrong := [name for name in ("name", "target") if not isinstance(raw[name], str)]:
         raise MachineError(f"{where}: {wrong[0]} is {raw[wrong[0]]!r}", hint="a text, such as 8xH200 and sm_90")

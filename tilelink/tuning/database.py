@@ -17,6 +17,7 @@ from tilelink import files
 from tilelink.data import checked, parse_json
 from tilelink.errors import DataError, OutputError
 from tilelink.ir.program import Program
+from tilelink.ir.sizes import power_of_two
 from tilelink.settings import settings
 
 FILE = "tuning.jsonl"
@@ -63,7 +64,7 @@ def key_of(
     texts = "\n".join(sorted(str(program) for program in programs))
     digest = hashlib.sha256(texts.encode()).hexdigest()[:16]
     first = next((p.name for p in programs[0].params if p.kind == "dim"), None)
-    sizes = {name: _bucket(int(value)) if name == first else value for name, value in dims.items()}
+    sizes = {name: power_of_two(int(value)) if name == first else value for name, value in dims.items()}
     text = ", ".join(f"{name}={value}" for name, value in sizes.items())
     return Key(programs=digest, dims=text, dtype=dtype, ranks=ranks, gpu=gpu, versions=versions)
 
@@ -73,10 +74,6 @@ def here() -> tuple[str, str]:
     import torch
 
     return torch.cuda.get_device_name(), f"torch {torch.__version__}, triton {metadata.version('triton')}"
-
-
-def _bucket(size: int) -> int:
-    return 1 << max(0, size - 1).bit_length()
 
 
 class Database:

@@ -18,10 +18,10 @@ from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import Span
 from tilelink.ir.program import ITEM_BYTES, If, Notify, Read, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.scalar import Index, const, mul
+from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage, Boxes
 from tilelink.lowering.clauses.clause import Clause, count
-from tilelink.lowering.default_tiles import padded
 from tilelink.scheduling.schedule import Fused, Sm
 
 SHARED = 192 * 1024
@@ -108,7 +108,7 @@ def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
     ((rows, columns, whole),) = (size for size in sizes if size is not None)
     (width,) = (ITEM_BYTES[dtype] for dtype in dtypes)
     room = SHARED // programs
-    across = padded(columns) if whole else _power_dividing(columns)
+    across = power_of_two(columns) if whole else _power_dividing(columns)
     across = min(across, LONGEST, ROW_BYTES // width)
     down = min(_power_dividing(rows), LONGEST, _power_below(room // FEWEST // (across * width)))
     if across * width % ALIGNMENT or down * across * width % SHELF:

@@ -1,7 +1,7 @@
 """What all ranks of a group know alike: the GPU, what was measured on such GPUs, and whether one host has them all.
 
-Ranks must take the same way, and one may read the database of tuning results before another has written to it. So rank
-0 reads it, once, and tells the others; from then on every decision is a function of what all of them have.
+Ranks must take the same implementation, and one may read the database of tuning results before another has written to
+it. So rank 0 reads it, once, and tells the others; from then on every decision is a function of what all of them have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilelink.tuning import Database, Key, Record, here
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreed:
+class Consensus:
     """gpu, versions: of rank 0, as keys of records have them. records: for these and the group's ranks alone.
 
     one_host: whether all ranks are on one, so that they reach each other's memory.
@@ -34,11 +34,11 @@ class Agreed:
     one_host: bool = True
 
 
-_agreed: dict[int, tuple[ProcessGroup, Agreed]] = {}
+_agreed: dict[int, tuple[ProcessGroup, Consensus]] = {}
 """By the ids of groups, which stay theirs as these are kept; a new group may have the name of a destroyed one."""
 
 
-def agreed(group: ProcessGroup) -> Agreed:
+def consensus(group: ProcessGroup) -> Consensus:
     """What the ranks of a group agreed on. The first call is collective, and waits for rank 0.
 
     Raises RankError for a first call that a CUDA graph captures.
@@ -46,7 +46,7 @@ def agreed(group: ProcessGroup) -> Agreed:
     if id(group) not in _agreed:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             hint = "call the operator once before the capture, on all ranks, or give it a schedule"
-            raise RankError("the ranks choose a way together, which a CUDA graph cannot hold", hint=hint)
+            raise RankError("the ranks choose an implementation together, which a CUDA graph cannot hold", hint=hint)
         said: list[Any] = [_own(group.size()) if group.rank() == 0 else None]
         own = _host()
         hosts: list[Any] = [own] * group.size()
@@ -85,10 +85,10 @@ def forget() -> None:
     _agreed.clear()
 
 
-def _own(ranks: int) -> Agreed:
+def _own(ranks: int) -> Consensus:
     gpu, versions = here()
     fitting = (r for r in Database().records() if (r.key.gpu, r.key.versions, r.key.ranks) == (gpu, versions, ranks))
-    return Agreed(gpu=gpu, versions=versions, records={r.key: replace(r, evidence=()) for r in fitting})
+    return Consensus(gpu=gpu, versions=versions, records={r.key: replace(r, evidence=()) for r in fitting})
 
 
 def _host() -> str:

@@ -1,0 +1,288 @@
+"""The operators: one record each, which the other modules read.
+
+To add an operator, add its record to RECORDS and a public function to `tilelink.ops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+
+from tilelink.errors import UnknownNameError
+from tilelink.ops import gradients, unfused
+from tilelink.simulator.machine import Thresholds
+
+UNFUSED = "unfused"
+"""The implementation without a generated kernel: the collective of torch.distributed and torch's own product."""
+
+SCHEDULE = "h200"
+"""The schedule that fused programs of the library have for GPUs; further ones for certain sizes begin with its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operand:
+    """name: as programs have it. dims: its sizes by name, in order; None for any number of them, rows first."""
+
+    name: str
+    dims: tuple[str, ...] | None
+    optional: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """name: as programs have it. columns: the operand that gives them, x by its columns and a weight by its rows."""
+
+    name: str
+    columns: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallMessage:
+    """The library's kernel that communicates next to torch's product where there is little data.
+
+    schedule: "program:name". limit: up to how many bytes of what all ranks hold. one_shot, one_shot_limit: the schedule
+    that has every rank sum everything, and up to how many bytes each receives then.
+    """
+
+    schedule: str
+    limit: Callable[[Thresholds], int]
+    tile: tuple[int, int] = (64, 256)
+    one_shot: str | None = None
+    one_shot_limit: Callable[[Thresholds], int] = lambda thresholds: thresholds.one_shot_bytes
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        return (self.schedule,) if self.one_shot is None else (self.schedule, self.one_shot)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """One operator.
+
+    rows: whether the result has the rows of all ranks, the own share of them, or as many as x. activation: whether it
+    takes one. programs: the library's program by variant: what follows the product, "_" between; a variant that is not
+    listed has no fused program, and an activation that is in no variant is taken after the kernel. base, variant: the
+    operator whose rule chooses, and the variant that this one is of it; "" for an operator that chooses itself.
+    f32_sums: whether ranks send each other f32. fused_rows: from how many rows on (of all ranks) one kernel multiplies
+    and communicates; None: the rule never fuses. unfused: takes the operands, the activation if there is one, and the
+    group. gradient: what `gradients` has for it; None: it has no gradient.
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    outputs: tuple[Output, ...]
+    rows: Literal["gathered", "scattered", "kept"]
+    programs: Mapping[str, str]
+    unfused: Callable[..., Any]
+    activation: bool = False
+    base: str = ""
+    variant: str = ""
+    f32_sums: bool = False
+    small: SmallMessage | None = None
+    fused_rows: Callable[[Thresholds], int] | None = None
+    gradient: gradients.Gradient | None = field(default=None, repr=False)
+
+    @property
+    def rule(self) -> str:
+        """The operator whose rule chooses."""
+        return self.base or self.name
+
+    @property
+    def gathers(self) -> bool:
+        return self.rows == "gathered"
+
+    @property
+    def scatters(self) -> bool:
+        return self.rows == "scattered"
+
+    @cached_property
+    def weights(self) -> tuple[str, ...]:
+        """The operands that x is multiplied with."""
+        return tuple(operand.name for operand in self.operands if operand.dims == ("N", "K"))
+
+    @property
+    def schema(self) -> str:
+        """The operator as torch.library declares it; no activation and no schedule are ""."""
+        given = [f"Tensor{'?' * operand.optional} {operand.name}" for operand in self.operands]
+        given += [
+            f"str {name}" for name in ("activation", "group", "schedule") if name != "activation" or self.activation
+        ]
+        made = ", ".join("Tensor" for _ in self.outputs)
+        return f"({', '.join(given)}) -> {made if len(self.outputs) == 1 else f'({made})'}"
+
+    def epilogue(self, bias: bool, activation: str) -> tuple[str, str]:
+        """The variant that a call asks for, and the activation that is left to do after its kernel."""
+        if self.variant:
+            return self.variant, activation
+        variant = "_".join(part for part in ("bias" if bias else "", activation) if part)
+        return (variant, "") if variant in self.programs else ("bias" if bias else "", activation)
+
+    def shapes(self, given: Mapping[str, torch.Tensor], ranks: int) -> list[tuple[int, ...]]:
+        """The shapes of the outputs."""
+        x = given["x"]
+        rows = x.shape[0] * ranks if self.gathers else x.shape[0] // ranks if self.scatters else x.shape[0]
+        return [
+            (rows, *(x.shape[1:] if output.columns == "x" else given[output.columns].shape[:1]))
+            for output in self.outputs
+        ]
+
+
+# Records -----------------------------------------------------------------------------------------------------
+
+_ROWS = Operand(name="x", dims=("rows", "K"))
+_WEIGHT = Operand(name="w", dims=("N", "K"))
+_PRODUCT = (_ROWS, _WEIGHT, Operand(name="bias", dims=("N",), optional=True))
+_ANY = (Operand(name="x", dims=None),)
+_Y = (Output(name="y", columns="w"),)
+_LIKE_X = (Output(name="y", columns="x"),)
+
+RECORDS = (
+    Operator(
+        name="ag_gemm",
+        operands=_PRODUCT,
+        outputs=_Y,
+        rows="gathered",
+        activation=True,
+        programs={
+            "": "ag_gemm_in_place",
+            "bias": "ag_gemm_bias",
+            "silu": "ag_gemm_silu",
+            "gelu": "ag_gemm_gelu",
+            "bias_silu": "ag_gemm_bias_silu",
+            "bias_gelu": "ag_gemm_bias_gelu",
+        },
+        unfused=unfused.ag_gemm,
+        small=SmallMessage(schedule="all_gather_kept:more", limit=lambda thresholds: thresholds.small_gather_bytes),
+        fused_rows=lambda thresholds: thresholds.fused_gather_rows,
+        gradient=gradients.ag_gemm,
+    ),
+    Operator(
+        name="ag_gemm_gated",
+        operands=(_ROWS, Operand(name="w_gate", dims=("N", "K")), Operand(name="w_up", dims=("N", "K"))),
+        outputs=(Output(name="y", columns="w_gate"),),
+        rows="gathered",
+        base="ag_gemm",
+        variant="gated",
+        programs={"gated": "ag_gemm_gated"},
+        unfused=unfused.ag_gemm_gated,
+    ),
+    Operator(
+        name="ag_gemm_gathered",
+        operands=(_ROWS, _WEIGHT),
+        outputs=(*_Y, Output(name="xs", columns="x")),
+        rows="gathered",
+        base="ag_gemm",
+        variant="gathered",
+        programs={"gathered": "ag_gemm_gathered"},
+        unfused=unfused.ag_gemm_gathered,
+    ),
+    Operator(
+        name="gemm_rs",
+        operands=_PRODUCT,
+        outputs=_Y,
+        rows="scattered",
+        activation=True,
+        programs={"": "gemm_rs_own_last", "bias": "gemm_rs_bias"},
+        unfused=unfused.gemm_rs,
+        small=SmallMessage(
+            schedule="reduce_scatter_pushed:more", limit=lambda thresholds: thresholds.small_scatter_bytes
+        ),
+        fused_rows=lambda thresholds: thresholds.fused_scatter_rows,
+        gradient=gradients.gemm_rs,
+    ),
+    Operator(
+        name="gemm_rs_f32",
+        operands=(_ROWS, _WEIGHT),
+        outputs=_Y,
+        rows="scattered",
+        base="gemm_rs",
+        variant="f32",
+        f32_sums=True,
+        programs={"f32": "gemm_rs_f32"},
+        unfused=unfused.gemm_rs_f32,
+        gradient=gradients.gemm_rs,
+    ),
+    Operator(
+        name="gemm_ar",
+        operands=_PRODUCT,
+        outputs=_Y,
+        rows="kept",
+        activation=True,
+        programs={"": "gemm_ar", "bias": "gemm_ar_bias"},
+        unfused=unfused.gemm_ar,
+        small=SmallMessage(
+            schedule="all_reduce_two_shot_pushed:more",
+            limit=lambda thresholds: thresholds.small_reduce_bytes,
+            one_shot="all_reduce_one_shot_pushed:few",
+        ),
+        gradient=gradients.gemm_ar,
+    ),
+    Operator(
+        name="gemm_ar_f32",
+        operands=(_ROWS, _WEIGHT),
+        outputs=_Y,
+        rows="kept",
+        base="gemm_ar",
+        variant="f32",
+        f32_sums=True,
+        programs={"f32": "gemm_ar_f32"},
+        unfused=unfused.gemm_ar_f32,
+        gradient=gradients.gemm_ar,
+    ),
+    Operator(
+        name="all_gather",
+        operands=_ANY,
+        outputs=_LIKE_X,
+        rows="gathered",
+        programs={"": "all_gather"},
+        unfused=unfused.all_gather,
+        gradient=gradients.all_gather,
+    ),
+    Operator(
+        name="reduce_scatter",
+        operands=_ANY,
+        outputs=_LIKE_X,
+        rows="scattered",
+        programs={"": "reduce_scatter"},
+        unfused=unfused.reduce_scatter,
+        gradient=gradients.reduce_scatter,
+    ),
+    Operator(
+        name="all_reduce",
+        operands=_ANY,
+        outputs=_LIKE_X,
+        rows="kept",
+        programs={"": "all_reduce_two_shot"},
+        unfused=unfused.all_reduce,
+        gradient=gradients.all_reduce,
+    ),
+)
+
+_operators: dict[str, Operator] = {record.name: record for record in RECORDS}
+OPERATORS: Mapping[str, Operator] = MappingProxyType(_operators)
+"""By name: RECORDS, and what `add` added."""
+
+
+def add(operator: Operator) -> None:
+    """Makes an operator known to the functions that look one up by its name."""
+    _operators[operator.name] = operator
+
+
+def variant_operator(op: str, variant: str) -> Operator:
+    """The operator that a variant of `op` is, or `op` itself."""
+    own = (one for one in OPERATORS.values() if variant and (one.base, one.variant) == (op, variant))
+    return next(own, OPERATORS[op])
+
+
+def program_of(op: str, variant: str) -> str:
+    """The library's program for an operator and what follows its product. Raises UnknownNameError if there is none."""
+    programs = {v: name for one in OPERATORS.values() if one.rule == op for v, name in one.programs.items()}
+    if variant not in programs:
+        there = ", ".join(v or "plain" for v in programs)
+        raise UnknownNameError(f"no fused program for {op} with {variant}", hint=f"there are {there}; or {UNFUSED!r}")
+    return programs[variant]

@@ -1,0 +1,56 @@
+"""Checks that an operator's tensors and activation fit each other, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from tilelink.errors import DtypeError, ShapeError, UnknownNameError
+from tilelink.ops.operators import Operator
+from tilelink.ops.unfused import ACTIVATIONS
+
+
+def check_epilogue(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str) -> None:
+    """Raises UnknownNameError, DtypeError or ShapeError for what cannot follow a product of x and w."""
+    check_activation(activation)
+    if bias is not None:
+        check_kind(op, "bias", bias, x)
+        _check_shape(op, "bias", bias, list(w.shape[:1]))
+
+
+def check_activation(activation: str) -> None:
+    if activation and activation not in ACTIVATIONS:
+        raise UnknownNameError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS)}")
+
+
+def check_kind(op: str, name: str, tensor: torch.Tensor, x: torch.Tensor) -> None:
+    if tensor.dtype != x.dtype or tensor.device != x.device:
+        message = f"{name} of {op} is {tensor.dtype} on {tensor.device}, x {x.dtype} on {x.device}"
+        raise DtypeError(message, hint="operands have one dtype and lie on one device")
+
+
+def check_operands(operator: Operator, given: Mapping[str, torch.Tensor], ranks: int) -> None:
+    """Raises ShapeError or DtypeError for operands that do not fit each other or the group."""
+    op, x = operator.name, given["x"]
+    if x.dim() != 2 if operator.weights else x.dim() < 1:
+        raise ShapeError(f"x of {op} is {list(x.shape)}", hint="products take x as [rows, K]")
+    for name, tensor in given.items():
+        check_kind(op, name, tensor, x)
+        if not tensor.numel():
+            raise ShapeError(f"{name} of {op} is empty: {list(tensor.shape)}")
+    sizes: dict[str, int] = {}
+    for operand in operator.operands:
+        if operand.dims is not None and operand.name in given:
+            tensor = given[operand.name]
+            for dim, size in zip(operand.dims, tensor.shape, strict=False):
+                sizes.setdefault(dim, size)
+            _check_shape(op, operand.name, tensor, [sizes.get(dim, dim) for dim in operand.dims])
+    if operator.scatters and x.shape[0] % ranks:
+        raise ShapeError(f"x of {op} has {x.shape[0]} rows for {ranks} ranks", hint="every rank gets as many rows")
+
+
+def _check_shape(op: str, name: str, tensor: torch.Tensor, fitting: Sequence[int | str]) -> None:
+    if list(tensor.shape) != fitting:
+        shown = f"[{', '.join(map(str, fitting))}]"
+        raise ShapeError(f"{name} of {op} is {list(tensor.shape)}", hint=f"next to the others it is {shown}")
