@@ -60,7 +60,7 @@ NAMES = {
 
 @pytest.mark.parametrize("where", NAMES)
 def test_a_name_is_one_of_the_language(where: str) -> None:
-    with pytest.raises(ParseError, match=r"is no name\n(.|\n)*all of ASCII"):
+    with pytest.raises(ParseError, match=r"is not a name\n(.|\n)*all of ASCII"):
         check(replace(PROGRAM, **NAMES[where]))
 
 
@@ -91,7 +91,7 @@ def ordered(term: IndexOrder) -> Schedule:
 
 
 SCHEDULES = {
-    "is no name": Schedule(name=EVIL, program="p"),
+    "is not a name": Schedule(name=EVIL, program="p"),
     "IndexOrder with step = '1'": ordered(IndexOrder(index="i", kind="sequence", step="1")),  # type: ignore[arg-type]
     "Int with value = '0'": ordered(IndexOrder(index="i", kind="sequence", start=Int(value="0"))),  # type: ignore[arg-type]
     "num_warps 4.0 of f": Schedule(

@@ -14,14 +14,14 @@ from importlib import import_module
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from tilelink.errors import Location, ParseError, ScheduleError, did_you_mean
-from tilelink.ir.intervals import MOST
+from tilelink.ir.intervals import MAX_INT32
 from tilelink.ir.program import Program
 
 T = TypeVar("T")
 Owner = Literal["stage", "tensor"]
 Sizes = tuple[tuple[str, int], ...]
 """Names of indices or dimensions, with numbers of elements."""
-TOO_LARGE = f"integers have 32 bits: {MOST:,} at most"
+TOO_LARGE = f"integers have 32 bits: {MAX_INT32:,} at most"
 
 
 def _anything(_: str, __: Any) -> None:
@@ -75,7 +75,7 @@ class Word(Generic[T]):
 def number(text: str) -> int:
     """A number of a text. Raises ParseError for one that has more than 32 bits."""
     digits = text.lstrip("0") or "0"
-    if len(digits) > len(str(MOST)) or int(digits) > MOST:  # Python itself reads no more than 4300 digits
+    if len(digits) > len(str(MAX_INT32)) or int(digits) > MAX_INT32:  # Python itself reads no more than 4300 digits
         raise ParseError("a number that is too large", hint=TOO_LARGE)
     return int(digits)
 
@@ -94,7 +94,7 @@ def check_count(word: str, owner: str, value: object, least: str) -> None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ScheduleError(f"{word} {value!r} of {owner}", hint=least)
-    if value > MOST:
+    if value > MAX_INT32:
         raise ScheduleError(f"{word} of {owner} is too large", hint=TOO_LARGE)
 
 
