@@ -47,14 +47,14 @@ def test_the_circle_is_no_circle_when_the_wait_comes_last() -> None:
 )
 def test_a_wait_that_nobody_ends(notify: str) -> None:
     text = HEAD + "    compute f(i: M):\n" + notify + "        peer_tile_wait(h[i])\n        y[i] = x[i]\n"
-    with pytest.raises(AccountingError, match=r"f waits for h\[i\], which nobody notifies"):
+    with pytest.raises(AccountingError, match=r"f waits for h\[i\], which no stage notifies"):
         texts.outputs(text, 2, {"M": 4})
 
 
 def test_a_wait_for_more_than_is_notified() -> None:
     text = HEAD + "    compute f(j: 1):\n        peer_tile_notify(h[0])\n"
     text += "        peer_tile_wait(h[:])\n        y[:] = x[:]\n"
-    with pytest.raises(AccountingError, match="nobody notifies"):
+    with pytest.raises(AccountingError, match="no stage notifies"):
         texts.outputs(text, 2, {"M": 4})
 
 

@@ -54,7 +54,7 @@ def test_an_element_is_read_once_it_has_been_written() -> None:
 def test_a_read_of_what_nobody_writes_is_an_error() -> None:
     text = "program p(M):\n    x : in [M]\n    h : symmetric [M]\n    y : out [M]\n"
     text += "    compute f(b: M):\n        if b > 0:\n            h[b] = x[b]\n        y[b] = h[b]\n"
-    with pytest.raises(CoverageError, match=r"rank 0, f at b = 0 reads h\[b\], parts of which nobody writes"):
+    with pytest.raises(CoverageError, match=r"rank 0, f at b = 0 reads h\[b\], parts of which no stage writes"):
         texts.one(text, {"M": 4}, x=torch.zeros(4))
 
 
