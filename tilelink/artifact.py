@@ -1,8 +1,8 @@
-"""What a compiled program is: its tensors, counters, kernels and their parameters, copy programs, and launch protocol.
+"""Artifacts of compiled programs: tensors, counters, kernels with their parameters, copy programs, launch protocol.
 
-The compiler writes an `Artifact` once, and every runtime reads it. It is plain data: `to_json` and `from_json` turn it
-into text and back, and nothing in that text can run. The generated module is not part of it, only its name, which is
-made of its content (tilelink/generated.py).
+The compiler writes an `Artifact` once, and every runtime reads it. It is plain data: `to_json` and `from_json` convert
+it to text and back, and reading that text executes nothing. The generated module is not part of it, only its name,
+which is a hash of its content (tilelink/generated.py).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class FirstProgram(Number):
 
 
 class NumPrograms(Number):
-    """How many programs the kernel has."""
+    """The number of programs of the kernel."""
 
     spelled = "num_programs"
 
@@ -117,7 +117,7 @@ class SignalsPointer(IntegersPointer):
 
 
 class SignalTablePointer(IntegersPointer):
-    """Where every rank's signal pad begins, [ranks]."""
+    """The addresses of all ranks' signal pads, [ranks]."""
 
     spelled = "signal_table"
 
@@ -142,7 +142,7 @@ class HandshakePointer(IntegersPointer):
 
 @dataclass(frozen=True, kw_only=True)
 class PeersPointer(IntegersPointer):
-    """Where every rank's copy of a symmetric tensor begins, [ranks]."""
+    """The addresses of all ranks' copies of a symmetric tensor, [ranks]."""
 
     tensor: str
 

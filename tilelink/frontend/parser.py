@@ -108,7 +108,7 @@ class _Schedules:
     extended: list[tuple[Schedule, Head]] = field(default_factory=list[tuple[Schedule, Head]])
 
     def parse(self, first: int, stop: int) -> None:
-        """Raises what is wrong with the block of these lines."""
+        """Raise the error of the block of these lines."""
         head = parse_head(self.lines[first], self.file, first + 1)
         base = self._base(head) if head.like else None
         schedule = parse_schedule("\n".join(self.lines[first:stop]), self.file, first + 1, base)
@@ -117,7 +117,7 @@ class _Schedules:
             self.extended.append((schedule, head))
 
     def _base(self, head: Head) -> Schedule:
-        """The schedule that a head extends. Raises ParseError or UnknownNameError."""
+        """Return the schedule that a header extends. Raises ParseError or UnknownNameError."""
         program, name = head.like or ("", "")
         called = name if program == head.program else f"{program}:{name}"
         before = [one for one in self.parsed if (one.program, one.name) == head.like]
@@ -144,8 +144,8 @@ class _Schedules:
         raise UnknownNameError(f"no schedule {name!r} for {program}", location=head.like_at, hint=hint)
 
     def _leads_to(self, head: Head, end: Head) -> bool:
-        """Whether a schedule extends another one, be it through others."""
-        by_name = {(one.program, one.name): one for one in self.heads if one is not None}
+        """True if a schedule extends another one, directly or through other schedules."""
+        by_name = {(other.program, other.name): other for other in self.heads if other is not None}
         seen: set[tuple[str, str]] = set()
         while head.like is not None and head.like not in seen and head.like in by_name:
             seen.add(head.like)
@@ -153,7 +153,7 @@ class _Schedules:
         return (end.program, end.name) in seen
 
     def check_names(self, programs: dict[str, Program], mistakes: Mistakes) -> None:
-        """Notes ScheduleError for what comes of another program's schedule and has no place in the own program."""
+        """Add a ScheduleError for each clause inherited from another program's schedule that does not fit."""
         for schedule, head in self.extended:
             if head.program not in programs:
                 continue
