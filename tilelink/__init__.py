@@ -1,6 +1,6 @@
-"""TileLink: kernels that compute and communicate at the same time, declared in tiles and proved before they run.
+"""TileLink: kernels that overlap computation and communication, declared in tiles and proved safe before they run.
 
-Importing it needs neither torch nor triton: each name is loaded when it is first used.
+Importing the package imports neither torch nor triton: each name is loaded at its first use.
 """
 
 from importlib import import_module

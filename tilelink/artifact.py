@@ -1,8 +1,8 @@
-"""What a compiled program is: its tensors, counters, kernels and their parameters, copy programs, and launch protocol.
+"""Artifacts of compiled programs: tensors, counters, kernels with their parameters, copy programs, launch protocol.
 
-The compiler writes an `Artifact` once, and every runtime reads it. It is plain data: `to_json` and `from_json` turn it
-into text and back, and nothing in that text can run. The generated module is not part of it, only its name, which is
-made of its content (tilelink/generated.py).
+The compiler writes an `Artifact` once, and every runtime reads it. It is plain data: `to_json` and `from_json` convert
+it to text and back, and reading that text executes nothing. The generated module is not part of it, only its name,
+which is a hash of its content (tilelink/generated.py).
 """
 
 from __future__ import annotations
@@ -31,37 +31,39 @@ Signal = tuple[str, str]
 
 
 class LaunchProtocol(Enum):
-    """Who announces to the peers that a rank has entered a launch, and that it has finished it.
+    """The way in which a rank announces to its peers that it has entered or finished a launch.
 
     ARCHITECTURE.md has a timeline of each.
     """
 
     HELPER_KERNELS = auto()
-    """Kernels of the runtime, one before the program's and one after them. Right for every program."""
+    """Two kernels of the runtime, one before the program's kernels and one after them. Valid for every program."""
     IN_KERNEL = auto()
-    """The first kernel announces the entry, the last program of the last one the end. For kernels of one stream."""
+    """The first kernel announces the entry; the last program of the last kernel announces the end. For kernels on one
+    stream."""
     COUNTED = auto()
-    """Programs are counted as they end, which numbers launches. For one kernel whose end nobody waits for."""
+    """Each program increments a counter when it ends, and the counter gives the epoch. For a single kernel, if no rank
+    waits for the end of a launch."""
     COUNTED_ANNOUNCED = auto()
-    """As COUNTED, for kernels beside one another; the next launch announces the end of this one, before it waits."""
+    """As COUNTED, for kernels that run in parallel; the next launch announces the end of this one before it waits."""
     COUNTED_WITH_COPIES = auto()
-    """As COUNTED_ANNOUNCED, for one kernel with a copy engine beside it, which the kernel releases."""
+    """As COUNTED_ANNOUNCED, for one kernel in parallel with a copy engine, whose copies the kernel releases."""
 
     @property
     def in_kernels(self) -> bool:
-        """True if the program's kernels do it, so that the runtime launches none of its own."""
+        """True if the program's kernels perform the handshake, so that the runtime launches no helper kernels."""
         return self is not LaunchProtocol.HELPER_KERNELS
 
     @property
     def counted(self) -> bool:
-        """True if programs are counted as they end, and no rank waits for the end of a launch."""
+        """True if programs are counted when they end, and no rank waits for the end of a launch."""
         return self in (
             LaunchProtocol.COUNTED, LaunchProtocol.COUNTED_ANNOUNCED, LaunchProtocol.COUNTED_WITH_COPIES,
         )  # fmt: skip
 
     @property
     def announces_late(self) -> bool:
-        """True if peers wait for what the next launch announces."""
+        """True if the end of a launch is announced by the next launch, and peers wait for that."""
         return self in (LaunchProtocol.COUNTED_ANNOUNCED, LaunchProtocol.COUNTED_WITH_COPIES)
 
 
@@ -95,7 +97,7 @@ class FirstProgram(Number):
 
 
 class NumPrograms(Number):
-    """How many programs the kernel has."""
+    """The number of programs of the kernel."""
 
     spelled = "num_programs"
 
@@ -115,7 +117,7 @@ class SignalsPointer(IntegersPointer):
 
 
 class SignalTablePointer(IntegersPointer):
-    """Where every rank's signal pad begins, [ranks]."""
+    """The addresses of all ranks' signal pads, [ranks]."""
 
     spelled = "signal_table"
 
@@ -140,7 +142,7 @@ class HandshakePointer(IntegersPointer):
 
 @dataclass(frozen=True, kw_only=True)
 class PeersPointer(IntegersPointer):
-    """Where every rank's copy of a symmetric tensor begins, [ranks]."""
+    """The addresses of all ranks' copies of a symmetric tensor, [ranks]."""
 
     tensor: str
 

@@ -1,4 +1,4 @@
-"""Data from files: JSON, and JSON values checked against the type that they are read as. Nothing in it can run."""
+"""JSON files, and conversion of JSON values to typed values with checks. Reading executes nothing from the file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tilelink.errors import DataError, OutputError
 
 MADE = "it is not as TileLink writes it; remove it to have it made again"
 WHICH = "is"
-"""The field in which a `Variant` has the name of its class."""
+"""The JSON field that holds the name of the class of a `Variant`."""
 DEEPEST = 64
-"""Levels of lists and objects inside one another that are read."""
+"""Maximum nesting of lists and objects in a JSON text."""
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Variant:
 
 
 def read_json(path: str | Path) -> Any:
-    """The JSON value in a file. Raises DataError, which names the file, for whatever else there may be."""
+    """Return the JSON value in a file. Raises DataError, which names the file, if it cannot be read or is not JSON."""
     try:
         raw = files.read(path)
     except OSError as error:
@@ -43,13 +43,13 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(raw: bytes, where: str) -> Any:
-    """The value of a JSON text in UTF-8; `where` names it in errors. Raises DataError for what is none."""
+    """Return the value of a JSON text in UTF-8. Raises DataError if it is not one. where: names the text in errors."""
     hint = "it must be JSON, as TileLink writes it"
     try:
         text = raw.decode("utf-8")
         value = json.loads(text)
         if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode()  # half a character can be neither shown nor stored
+            json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate can be neither shown nor stored
     except UnicodeDecodeError:
         raise DataError(f"{where} cannot be read: it is not UTF-8 text", hint=hint) from None
     except UnicodeEncodeError:
@@ -64,7 +64,7 @@ def parse_json(raw: bytes, where: str) -> Any:
 
 
 def save_output(path: str | Path, content: str | bytes) -> None:
-    """Writes a file that somebody asked for. Raises OutputError where that cannot be done."""
+    """Write a file that the user named. Raises OutputError if that fails."""
     try:
         files.write(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
@@ -78,13 +78,13 @@ def _too_deep(where: str) -> DataError:
 
 
 def _depth(value: Any) -> int:
-    deepest, left = 0, [(value, 1)]
-    while left and deepest <= DEEPEST:
-        one, depth = left.pop()
-        if isinstance(one, dict | list):
+    deepest, stack = 0, [(value, 1)]
+    while stack and deepest <= DEEPEST:
+        node, depth = stack.pop()
+        if isinstance(node, dict | list):
             deepest = max(deepest, depth)
-            inner = one.values() if isinstance(one, dict) else one
-            left += [(each, depth + 1) for each in inner if isinstance(each, dict | list)]
+            children = node.values() if isinstance(node, dict) else node
+            stack += [(child, depth + 1) for child in children if isinstance(child, dict | list)]
     return deepest
 
 
@@ -92,9 +92,9 @@ def _depth(value: Any) -> int:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it, from which `checked` makes an equal one.
+    """Return a value as a JSON value, from which `checked` makes an equal value.
 
-    It is made of data classes, members of enumerations, collections and int arrays.
+    The value may consist of data classes, enumeration members, collections, paths and int arrays.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -102,27 +102,27 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return {"shape": list(value.shape), "values": value.ravel().tolist()}
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, frozenset):
         return sorted(map(plain, value))
     if isinstance(value, tuple | list):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, Enum):
         return value.name
     return str(value) if isinstance(value, Path) else value
 
 
 def checked(kind: type[T], raw: Any, where: str) -> T:
-    """A JSON value as a type has it: a data class of others, with a value for each field. Raises DataError.
+    """Convert a JSON value to a type, for example a data class; every field must have a value.
 
-    `where` names the value in errors.
+    Raises DataError if the value does not fit. where: names the value in errors.
     """
     return _checked(kind, raw, where)
 
 
 def _checked(kind: Any, raw: Any, where: str) -> Any:
     origin = typing.get_origin(kind) or kind
-    if (alias := getattr(origin, "__value__", None)) is not None:  # as NumPy 2.4 names NDArray
+    if (alias := getattr(origin, "__value__", None)) is not None:  # a type alias, as NDArray is in NumPy 2.4
         origin = typing.get_origin(alias) or alias
     if origin in (typing.Union, types.UnionType):
         return _one_of(typing.get_args(kind), raw, where)
@@ -140,33 +140,33 @@ def _checked(kind: Any, raw: Any, where: str) -> Any:
 def _one_of(kinds: tuple[Any, ...], raw: Any, where: str) -> Any:
     if raw is None and type(None) in kinds:
         return None
-    if all(isinstance(one, type) and issubclass(one, Variant) for one in kinds):
-        return _variant({one.__name__: one for one in kinds}, raw, where)
-    (kind,) = (one for one in kinds if one is not type(None))
+    if all(isinstance(kind, type) and issubclass(kind, Variant) for kind in kinds):
+        return _variant({kind.__name__: kind for kind in kinds}, raw, where)
+    (kind,) = (member for member in kinds if member is not type(None))
     return _checked(kind, raw, where)
 
 
 def _variant(kinds: Mapping[str, type[Any]], raw: Any, where: str) -> Any:
-    found = dict(_object(raw, where))
-    which = found.pop(WHICH, None)
+    items = dict(_object(raw, where))
+    which = items.pop(WHICH, None)
     if not isinstance(which, str) or which not in kinds:
         raise _unfit(which, f"one of {', '.join(kinds)}", f"{WHICH!r} of {where}")
-    return _data_class(kinds[which], found, where)
+    return _data_class(kinds[which], items, where)
 
 
 def _data_class(kind: type[Any], raw: Any, where: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    found = _object(raw, where)
-    for name in sorted(found.keys() - fields.keys()):
+    items = _object(raw, where)
+    for name in sorted(items.keys() - fields.keys()):
         raise DataError(f"{where} has a {name!r}, which is no field of it", hint=MADE)
-    for name in fields.keys() - found.keys():
+    for name in fields.keys() - items.keys():
         raise DataError(f"{where} has no {name!r}", hint=MADE)
     hints = typing.get_type_hints(kind)
-    return kind(**{name: _checked(hints[name], one, f"{name} of {where}") for name, one in found.items()})
+    return kind(**{name: _checked(hints[name], item, f"{name} of {where}") for name, item in items.items()})
 
 
 def _member(kind: type[Enum], raw: Any, where: str) -> Enum:
-    names = [one.name for one in kind]
+    names = [member.name for member in kind]
     if raw not in names:
         raise _unfit(raw, f"one of {', '.join(names)}", where)
     return kind[raw]
@@ -215,26 +215,26 @@ def _number(_: Any, raw: Any, where: str) -> float:
 
 
 def _tuple(kinds: tuple[Any, ...], raw: Any, where: str) -> tuple[Any, ...]:
-    found = _list(raw, where)
+    items = _list(raw, where)
     if kinds[1:] == (...,):
-        return tuple(_checked(kinds[0], one, f"{n} of {where}") for n, one in enumerate(found))
-    if len(found) != len(kinds):
+        return tuple(_checked(kinds[0], item, f"{n} of {where}") for n, item in enumerate(items))
+    if len(items) != len(kinds):
         raise _unfit(raw, f"a list of {len(kinds)}", where)
-    return tuple(_checked(each, one, where) for each, one in zip(kinds, found, strict=True))
+    return tuple(_checked(kind, item, where) for kind, item in zip(kinds, items, strict=True))
 
 
 def _set(kinds: tuple[Any, ...], raw: Any, where: str) -> frozenset[Any]:
-    return frozenset(_checked(kinds[0], one, where) for one in _list(raw, where))
+    return frozenset(_checked(kinds[0], item, where) for item in _list(raw, where))
 
 
 def _mapping(kinds: tuple[Any, ...], raw: Any, where: str) -> dict[str, Any]:
-    return {name: _checked(kinds[1], one, f"{name} of {where}") for name, one in _object(raw, where).items()}
+    return {name: _checked(kinds[1], item, f"{name} of {where}") for name, item in _object(raw, where).items()}
 
 
 def _array(_: Any, raw: Any, where: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    found = _object(raw, where)
-    shape = [_whole((), size, where) for size in _list(found.get("shape"), where)]
-    values = [_whole((), one, where) for one in _list(found.get("values"), where)]
+    items = _object(raw, where)
+    shape = [_whole((), size, where) for size in _list(items.get("shape"), where)]
+    values = [_whole((), number, where) for number in _list(items.get("values"), where)]
     if math.prod(shape) != len(values) or any(size < 0 for size in shape):
         raise _unfit(shape, f"a shape of {len(values)} numbers", where)
     return np.array(values, dtype=np.int64).reshape(shape)

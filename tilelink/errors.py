@@ -1,4 +1,4 @@
-"""Every error a user can see: one class per mistake, with the place, what is wrong and what to do."""
+"""Errors for users: one class per kind of mistake, each with a message, a source location and a hint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilelink import files
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """A place in a source file; lines and columns count from one."""
+    """A location in a source file. Lines and columns count from one; columns and length are in characters."""
 
     file: str
     line: int
@@ -22,7 +22,7 @@ class Location:
     text: str | None = field(default=None, repr=False)
 
     def source_line(self) -> str | None:
-        """The line of source it points at, from memory or from the file."""
+        """Return the source line, from `text` or from the file; None if there is none."""
         if self.text is not None:
             return self.text
         try:
@@ -32,7 +32,7 @@ class Location:
         return lines[self.line - 1] if 0 < self.line <= len(lines) else None
 
     def render(self) -> str:
-        """`file:line:column`, the line itself, and a caret under the place."""
+        """Return `file:line:column`, the source line, and carets under the location."""
         head = f"{self.file}:{self.line}:{self.column}"
         line = self.source_line()
         if line is None:
@@ -42,13 +42,13 @@ class Location:
 
 
 def did_you_mean(name: str, known: Iterable[str], then: str = "") -> str:
-    """`did you mean X?` where a known name is near, and behind it what is said in any case."""
+    """Return the hint `did you mean X?` if a known name is similar, followed by the text `then` in any case."""
     near = get_close_matches(name, list(known), n=1)
     return f"did you mean {near[0]}? {then}".rstrip() if near else then
 
 
 class TileLinkError(Exception):
-    """Base of all designed errors: a message, places in the source, and a hint."""
+    """Base class of all errors for users: a message, locations in the source, and a hint."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class TileLinkError(Exception):
 
 
 def _rebuild(cls: type[TileLinkError], message: str) -> TileLinkError:
-    """Unpickle an error without knowing its constructor (errors cross processes)."""
+    """Unpickle an error without calling its constructor, whose signature varies; errors cross processes."""
     error = cls.__new__(cls, message)
     Exception.__init__(error, message)
     return error
 
 
 class SeveralErrors(TileLinkError):
-    """Several mistakes of one file or program: `errors` has each of them, in the order of their places."""
+    """Several mistakes in one file or program. errors: all of them, in the order of their locations."""
 
     def __init__(self, errors: Sequence[TileLinkError]) -> None:
         ordered = sorted(errors, key=lambda e: (e.location.line, e.location.column) if e.location else (0, 0))
@@ -98,31 +98,31 @@ class SeveralErrors(TileLinkError):
 
 
 class ConsequenceError(TileLinkError):
-    """What another mistake leads to: `Mistakes` drops it, so no user sees it."""
+    """An error that only follows from another mistake. `Mistakes` drops it, so no user sees it."""
 
 
 @contextmanager
 def foreign(what: str, kind: type[TileLinkError], hint: str = "mend it, or leave it out") -> Generator[None]:
-    """Makes what goes wrong in somebody's code, which the block calls, an error of a kind, with the line that failed.
+    """Convert an exception of user code that the block calls to an error of class `kind`, located at the failed line.
 
-    what: what failed, and whose it is. Designed errors, the end of a generator and lack of memory stay what they are.
+    what: the beginning of the message. TileLinkError, StopIteration and MemoryError pass unchanged.
     """
     try:
         yield
     except (TileLinkError, StopIteration, MemoryError):
         raise
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)[2:]  # after this line and that of the block
-        inner = [one for one in frames if not one.filename.startswith("<") and "importlib" not in one.filename]
-        place = None
+        frames = traceback.extract_tb(error.__traceback__)[2:]  # without the frames of `yield` and of the block
+        inner = [frame for frame in frames if not frame.filename.startswith("<") and "importlib" not in frame.filename]
+        location = None
         if inner:
-            place = Location(file=inner[-1].filename, line=inner[-1].lineno or 1, column=(inner[-1].colno or 0) + 1)
+            location = Location(file=inner[-1].filename, line=inner[-1].lineno or 1, column=(inner[-1].colno or 0) + 1)
         summary = "".join(traceback.format_exception_only(error)).strip()
-        raise kind(f"{what}: {summary}", location=place, hint=hint) from error
+        raise kind(f"{what}: {summary}", location=location, hint=hint) from error
 
 
 class Mistakes:
-    """Collects errors, so that a user sees all of them at once."""
+    """A collection of errors, so that a user sees all of them at once."""
 
     def __init__(self) -> None:
         self.errors: list[TileLinkError] = []
@@ -130,17 +130,17 @@ class Mistakes:
 
     @contextmanager
     def noted(self) -> Generator[None]:
-        """Notes the error that the block raises; what comes after the block goes on."""
+        """Add the error that the block raises; execution continues after the block."""
         try:
             yield
         except TileLinkError as error:
             self.add(error)
 
     def add(self, error: TileLinkError) -> None:
-        """Note an error; one that was noted already, or that only follows from another, is dropped."""
+        """Add an error, or each of SeveralErrors. Duplicates and ConsequenceErrors are dropped."""
         if isinstance(error, SeveralErrors):
-            for one in error.errors:
-                self.add(one)
+            for member in error.errors:
+                self.add(member)
             return
         key = (type(error), error.message, error.location)
         if key not in self._seen and not isinstance(error, ConsequenceError):
@@ -148,7 +148,7 @@ class Mistakes:
             self.errors.append(error)
 
     def raise_any(self) -> None:
-        """Raise the error if there is one, SeveralErrors if there are more."""
+        """Raise the error if there is exactly one, SeveralErrors if there are more."""
         if len(self.errors) > 1:
             raise SeveralErrors(self.errors)
         if self.errors:
@@ -156,31 +156,31 @@ class Mistakes:
 
 
 class SettingsError(TileLinkError):
-    """An environment variable or setting has a value that means nothing."""
+    """An environment variable or a setting has an invalid value."""
 
 
 class UnknownTargetError(TileLinkError):
-    """No such compilation target."""
+    """There is no compilation target of that name."""
 
 
 class MachineError(TileLinkError):
-    """A description of a machine is missing or not one."""
+    """The description of a machine is missing or invalid."""
 
 
 class DataError(TileLinkError):
-    """A file with data cannot be read, or holds something else than it should."""
+    """A data file cannot be read or has invalid content."""
 
 
 class CostError(TileLinkError):
-    """What a cost model answers is no time."""
+    """A cost model returned something other than a time."""
 
 
 class SearchError(TileLinkError):
-    """A search cannot begin so, or its strategy proposes what is no point."""
+    """The arguments of a search are invalid, or its strategy proposed something other than a point of the space."""
 
 
 class OutputError(TileLinkError):
-    """A file that was asked for cannot be written, or what draws it is missing."""
+    """A requested file cannot be written, or the package that draws it is missing."""
 
 
 class ParseError(TileLinkError):
@@ -188,7 +188,7 @@ class ParseError(TileLinkError):
 
 
 class UnknownNameError(TileLinkError):
-    """A name that nothing declares, or that has no value yet."""
+    """A name that is not declared or has no value yet."""
 
 
 class DuplicateNameError(TileLinkError):
@@ -196,23 +196,23 @@ class DuplicateNameError(TileLinkError):
 
 
 class ShapeError(TileLinkError):
-    """Shapes that do not fit each other."""
+    """Shapes that do not match."""
 
 
 class DtypeError(TileLinkError):
-    """A value of a type that cannot be used there."""
+    """A value whose dtype is not valid in its context."""
 
 
 class RemoteAccessError(TileLinkError):
-    """An access on another rank to what cannot be reached there, or in the wrong direction."""
+    """An access to another rank's tensor that is not symmetric, or in the wrong direction."""
 
 
 class WriteError(TileLinkError):
-    """A write to something that cannot be written."""
+    """A write to a tensor that cannot be written."""
 
 
 class StageError(TileLinkError):
-    """A statement that this kind of stage cannot hold."""
+    """A statement that is not allowed in this kind of stage, or outside of a program."""
 
 
 class ScheduleError(TileLinkError):
@@ -220,43 +220,43 @@ class ScheduleError(TileLinkError):
 
 
 class OrderError(ScheduleError):
-    """An order that is no permutation of the index's values."""
+    """An order that is not a permutation of the index's values."""
 
 
 class TileSizeError(ScheduleError):
-    """A tile size for something that cannot have it."""
+    """A tile size for something that cannot have one."""
 
 
 class BindingError(TileLinkError):
-    """A dimension or parameter without a usable value."""
+    """A dimension, a parameter or another argument of a program without a valid value."""
 
 
 class VerificationError(TileLinkError):
-    """The plan is not safe; `rule` names which of the six rules it breaks."""
+    """The plan is not safe. rule: the name of the violated rule, one of six."""
 
     rule = "verification"
 
 
 class CoverageError(VerificationError):
-    """Rule 1: an element of an output is not written exactly once, or a read finds nothing written."""
+    """Rule 1: an element of an output is not written exactly once, or a read covers elements that are never written."""
 
     rule = "coverage"
 
 
 class OrderingError(VerificationError):
-    """Rule 2: nothing orders a read after the write it needs."""
+    """Rule 2: a read is not ordered after the write it depends on."""
 
     rule = "ordering"
 
 
 class AccountingError(VerificationError):
-    """Rule 3: the notifies of a channel do not add up to the threshold waited for."""
+    """Rule 3: the number of notifies of a channel does not match the threshold of a wait."""
 
     rule = "accounting"
 
 
 class ProgressError(VerificationError):
-    """Rule 4: tiles wait for each other in a circle, or for a tile that can never start."""
+    """Rule 4: tiles wait for each other in a cycle, or for a tile that can never start."""
 
     rule = "progress"
 
@@ -268,20 +268,20 @@ class ExclusiveWriteError(VerificationError):
 
 
 class ReuseError(VerificationError):
-    """Rule 6: a later launch can overwrite what an earlier one still reads."""
+    """Rule 6: a later launch can overwrite data that an earlier one still reads."""
 
     rule = "reuse"
 
 
 class EmitError(TileLinkError):
-    """The backend cannot render this construct for this target."""
+    """The backend cannot generate code for this construct and target, or generated code was changed."""
 
 
 class RankError(TileLinkError):
-    """A rank failed while running; carries the rank's own traceback in the message.
+    """A rank failed during a run; the message includes the traceback of its process.
 
-    rank, stream, program: the process that failed; None where the runtime has one program a rank.
-    details: the traceback's text, empty where a signal killed the process.
+    rank, stream, program: identify the failed process; stream and program are None if a rank has one process.
+    details: the text of the traceback, empty if a signal killed the process.
     """
 
     def __init__(
@@ -304,8 +304,9 @@ class RankError(TileLinkError):
 class CallError(RankError):
     """A function that a program calls (`call module.function(...)`) failed on a rank.
 
-    location: the function's line that failed, None for a call that did not fit the function. rank, stream, program:
-    the process. details: the whole traceback, no part of the message; on CPU ranks it is the error's cause too.
+    location: the failed line of the function, None if the call did not match its signature.
+    rank, stream, program: identify the process. details: the whole traceback, which is not part of the message; on CPU
+    ranks it is the error's `__cause__` too.
     """
 
     def __init__(
@@ -325,10 +326,11 @@ class CallError(RankError):
 
 
 class DeadlineError(TileLinkError):
-    """A wait outlived its deadline.
+    """A wait exceeded its deadline.
 
-    The wait: `tile` of `stage` on `rank` saw `seen` on `channel` and needed `expected`; it waited `seconds`. The names
-    are those of the program, None where nobody knows them. waiting: what the others did at that time, a line each.
+    `tile` of `stage` on `rank` waited `seconds` for `channel` to reach `expected`; its last value was `seen`.
+    stage_name, channel_name: the names in the program, None if unknown.
+    waiting: one line for each other process, which states what it was waiting for at that time.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Files that somebody else may have put there: read only if they are regular, replaced whole, and whom they belong to.
+"""File access that does not trust existing files: reads only regular files, replaces atomically, checks ownership.
 
-Nothing here waits for another process, as opening a FIFO would.
+No function blocks on another process, as opening a FIFO would.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import secrets
 import stat
 from pathlib import Path
 
-MOST = 2**28
-"""Bytes of the largest file that is read."""
+MAX_BYTES = 2**28
+"""Maximum size of a file that is read."""
 _CHUNK = 2**20
 _LINKS = 40
-"""Symbolic links on the way to a file, as many as Linux follows."""
+"""Maximum number of symbolic links in a path; Linux has the same limit."""
 _KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
@@ -23,7 +23,7 @@ _KINDS = {
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether there is a regular file of that name; False too for names that no file can have."""
+    """True if the path names a regular file; False also for names that no file can have."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
@@ -31,7 +31,7 @@ def is_file(path: str | Path) -> bool:
 
 
 def kind(path: str | Path) -> str:
-    """What is there besides a regular file, as in "a folder"; "" for a file and for nothing."""
+    """Return the kind of a path that is not a regular file, such as "a folder"; "" for a file or if nothing exists."""
     try:
         return _KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "")
     except (OSError, ValueError):
@@ -39,42 +39,42 @@ def kind(path: str | Path) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Why a file could not be read or written, without its name."""
+    """Return the reason of an I/O error, without the name of the file."""
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def shown(text: str) -> str:
-    """A text that can be written as UTF-8, with escapes for what in the names of files is no character."""
+    """Return the text with surrogates, as file names may contain, escaped, so that it can be encoded as UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a program's text, which end where editors and Python end them: at no other character of Unicode."""
+    """Split a source text into lines at `\\n`, `\\r\\n` and `\\r` as Python does, not at other Unicode separators."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def read(path: str | Path) -> bytes:
-    """The bytes of a regular file. Raises OSError for whatever else there may be, and for one beyond MOST."""
+    """Return the bytes of a regular file. Raises OSError if it is anything else or larger than MAX_BYTES."""
     handle = open_regular(path, os.O_RDONLY)
     try:
         data = bytearray()
         while more := os.read(handle, _CHUNK):
             data += more
-            if len(data) > MOST:
-                raise OSError(errno.EFBIG, f"it has more than {MOST} bytes")
+            if len(data) > MAX_BYTES:
+                raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES} bytes")
         return bytes(data)
     finally:
         os.close(handle)
 
 
 def open_regular(path: str | Path, flags: int, mode: int = 0o666) -> int:
-    """A descriptor of a regular file. Raises OSError for whatever else there may be, which is not waited for.
+    """Return a descriptor of a regular file, without blocking. Raises OSError if the path is anything else.
 
-    Of those that may be created, it opens only this user's or root's.
+    With O_CREAT, an existing file must belong to this user or to root.
     """
     try:
-        _require_regular(os.stat(path))  # first: to open a device may do something
+        _require_regular(os.stat(path))  # before opening, because opening a device may have effects
     except FileNotFoundError:
         if not flags & os.O_CREAT:
             raise
@@ -82,9 +82,9 @@ def open_regular(path: str | Path, flags: int, mode: int = 0o666) -> int:
         raise OSError(errno.EINVAL, str(error)) from None
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
     try:
-        found = os.fstat(handle)
-        _require_regular(found)
-        if flags & os.O_CREAT and not _is_own(found):  # somebody else was faster
+        status = os.fstat(handle)
+        _require_regular(status)
+        if flags & os.O_CREAT and not _is_own(status):  # another user may have created it meanwhile
             raise PermissionError(errno.EPERM, "it belongs to another user")
     except OSError:
         os.close(handle)
@@ -92,20 +92,20 @@ def open_regular(path: str | Path, flags: int, mode: int = 0o666) -> int:
     return handle
 
 
-def _is_own(found: os.stat_result) -> bool:
-    return found.st_uid in (os.geteuid(), 0)
+def _is_own(status: os.stat_result) -> bool:
+    return status.st_uid in (os.geteuid(), 0)
 
 
-def _require_regular(found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        what = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
-        raise OSError(errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL, f"it is {what}, not a file")
+def _require_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        what = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+        raise OSError(errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL, f"it is {what}, not a file")
 
 
 def replace(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Writes a file whole or not at all; many processes may do so at once. Raises OSError.
+    """Write a file atomically; several processes may do so at once. Raises OSError.
 
-    mode: of the new file, less what the umask takes.
+    mode: permissions of the new file before the umask is applied.
     """
     temporary = path.with_name(f"{path.stem}_{secrets.token_hex(8)}.tmp")
     try:
@@ -119,9 +119,9 @@ def replace(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def write(path: str | Path, data: bytes) -> None:
-    """Writes into what has a name that somebody chose: a file, new or not, a device, or a FIFO. Raises OSError.
+    """Write to a path that the user named: a new or existing file, a device, or a FIFO. Raises OSError.
 
-    A FIFO that nobody reads is not waited for.
+    A FIFO without a reader is an error, not a wait.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -130,7 +130,7 @@ def write(path: str | Path, data: bytes) -> None:
         raise OSError(errno.EINVAL, str(error)) from None
     except OSError as error:
         if error.errno == errno.ENXIO and kind(path) == "a FIFO":
-            raise OSError(errno.ENXIO, "nobody reads this FIFO") from None
+            raise OSError(errno.ENXIO, "no process reads this FIFO") from None
         raise
     with open(handle, "wb") as file:
         os.set_blocking(handle, True)
@@ -138,7 +138,7 @@ def write(path: str | Path, data: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder and those above it, to which nobody else may write, if they are not there. Raises OSError."""
+    """Create a missing folder and its missing parents, writable only by this user. Raises OSError."""
     if not path.is_dir():
         make_folder(path.parent)
         try:
@@ -149,10 +149,10 @@ def make_folder(path: Path) -> None:
 
 
 def distrusted(path: str | Path) -> str:
-    """Who besides this user and root could have put a file there, or could write to it; "" for nobody.
+    """Return the reason why users other than this one and root could create or modify a file; "" if they cannot.
 
-    Each folder and each link on the way counts. In a folder with the sticky bit others cannot replace what is not
-    theirs. Raises OSError for a way that leads nowhere.
+    Every folder and every link of the path is checked. A folder with the sticky bit is safe: other users cannot
+    replace entries that they do not own. Raises OSError if the path cannot be resolved.
     """
     here, links = "/", 0
     rest = os.path.join(os.getcwd(), path).split("/")[::-1]
@@ -163,12 +163,12 @@ def distrusted(path: str | Path) -> str:
             continue
         place = os.path.join(here, part) if part not in ("", ".") else here
         try:
-            found = os.lstat(place)
+            status = os.lstat(place)
         except FileNotFoundError:
-            return ""  # nobody has put anything there
-        if not _is_own(found):
-            return f"{place} belongs to another user (uid {found.st_uid})"
-        if stat.S_ISLNK(found.st_mode):
+            return ""  # nothing exists there yet
+        if not _is_own(status):
+            return f"{place} belongs to another user (uid {status.st_uid})"
+        if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > _LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -176,7 +176,7 @@ def distrusted(path: str | Path) -> str:
             rest += target.split("/")[::-1]
             here = "/" if target.startswith("/") else here
             continue
-        if found.st_mode & 0o022 and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+        if status.st_mode & 0o022 and not (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
             return f"other users may write to {place}"
         here = place
     return ""

@@ -1,7 +1,7 @@
-"""Generated modules: named by their content, and run from the very text that was compared with that name.
+"""Generated modules: named by a hash of their content, and executed from the same bytes that the hash was checked on.
 
-Python's own import takes no part in it. It would read the file a second time, or run the bytecode beside it, which
-whoever may write to the folder could have put there.
+Python's import is not used. It would read the file a second time, or execute the bytecode next to it, which any user
+with write access to the folder could have put there.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tilelink.errors import EmitError
 from tilelink.settings import settings
 
 GENERATED = "tilelink_generated_"
-"""How the names of loaded modules begin."""
+"""Prefix of the names of loaded modules."""
 _DIGITS = 32
 
 
 def stem(text: str) -> str:
-    """The name of a module's file, less `.py`."""
+    """Return the file name of a module with this text, without `.py`."""
     return _stem(text.encode())
 
 
@@ -38,7 +38,7 @@ def file_of(stem: str) -> Path:
 
 
 def read_module(path: Path) -> str:
-    """The text of a generated module. Raises EmitError for a file that cannot be read or is not what its name says."""
+    """Return the text of a generated module. Raises EmitError if it cannot be read or does not match its name."""
     try:
         text = files.read(path)
     except OSError as error:
@@ -49,16 +49,16 @@ def read_module(path: Path) -> str:
 
 
 def load_module(path: Path) -> ModuleType:
-    """The module in a file of the store. Raises EmitError as `read_module` does.
+    """Execute a generated module and return it. Raises EmitError as `read_module` does.
 
-    Triton reads the text of functions from `linecache`, which gets it from here: what becomes of the file afterwards
-    changes nothing.
+    Triton reads the source of functions from `linecache`, which is filled here, so later changes of the file have no
+    effect.
     """
     text = read_module(path)
     module = ModuleType(f"{GENERATED}{path.stem}")
     module.__file__ = file = str(path)
     lines = list(io.StringIO(text, newline=None))
-    linecache.cache[file] = (len(text), None, lines, file)  # without a time it is never compared with the file
+    linecache.cache[file] = (len(text), None, lines, file)  # mtime None: linecache never compares it with the file
     sys.modules[module.__name__] = module
     exec(_code(text, file), module.__dict__)
     return module

@@ -1,7 +1,7 @@
-"""The words of programs that are written as Python functions, typed: `from tilelink.language import dot, rank`.
+"""Typed names of the language for programs written as Python functions: `from tilelink.language import dot, rank`.
 
-A program is read and never called (`tilelink.program`), so it also may use the words without importing them. Imported
-they are known to editors and to type checkers; used outside of a program they raise StageError.
+A program is parsed and never called (`tilelink.program`), so it may use the names without importing them. Imported,
+they are known to editors and type checkers. Used outside of a program, they raise StageError.
 
 ```python
 import tilelink
@@ -102,7 +102,7 @@ def _outside(word: str) -> NoReturn:
 
 
 class Int:
-    """An integer: `rank`, `ranks`, an index, a dimension, an entry of a table, and what is made of them."""
+    """An integer: `rank`, `ranks`, an index, a dimension, an entry of a table, or an expression of them."""
 
     def __add__(self, other: Int | int) -> Int:
         _outside("rank, an index or a dimension")
@@ -119,25 +119,25 @@ class Int:
 
 
 class Index(Int):
-    """An index of a stage or a loop: `def add(i: Index = M)` runs over the tiles of M."""
+    """An index of a stage or a loop: `def add(i: Index = M)` iterates over the tiles of M."""
 
 
 class Dim(Index):
-    """A dimension, which is a parameter of a program, or the ranks; the extent of an index."""
+    """The extent of an index: a dimension parameter of a program, or `ranks`."""
 
 
 class Tile:
-    """A tile of numbers, [rows, columns] or of other shapes; operations broadcast as in NumPy."""
+    """A tile of numbers, [rows, columns] or of another shape; operations broadcast as in NumPy."""
 
     def __add__(self, other: Tile | Int | float) -> Tile:
         _outside("a tile")
 
     def __getitem__(self, pattern: slice | tuple[slice | None, ...] | None) -> Tile:
-        """`v[:, None]` has another axis of one element."""
+        """Insert an axis of size 1: `v[:, None]`."""
         _outside("a tile")
 
     def __matmul__(self, rank: Int | int) -> Tile:
-        """`region @ r` is the same region on rank r."""
+        """Return the same region on rank r: `region @ r`."""
         _outside("a tile")
 
     def __neg__(self) -> Tile:
@@ -148,11 +148,11 @@ class Tile:
 
     @property
     def T(self) -> Tile:
-        """The last two axes swapped."""
+        """The tile with its last two axes swapped."""
         _outside("a tile")
 
     def to(self, dtype: DType) -> Tile:
-        """The tile in another element type."""
+        """Return the tile converted to another element type."""
         _outside("a tile")
 
     __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
@@ -161,11 +161,11 @@ class Tile:
 
 
 Coordinate = Int | int | slice | Tile
-"""Of a region: an index (its tile), a number, `:` (the whole dimension), or a row of a table."""
+"""A coordinate of a region: an index (its tile), a number, `:` (the whole dimension), or a row of a table."""
 
 
 class Tensor(Tile):
-    """A tensor that a program declares; `h[i, :]` is a region of it, `h` all of it."""
+    """A tensor declared by a program; `h[i, :]` is a region of it, `h` the whole tensor."""
 
     def __getitem__(self, at: Coordinate | EllipsisType | tuple[Coordinate, ...]) -> Tile:  # pyright: ignore[reportIncompatibleMethodOverride]
         _outside("a tensor")
@@ -175,14 +175,14 @@ class Tensor(Tile):
 
 
 class Table:
-    """A tensor of integers that is known before a launch; its entries are coordinates, ranks, or numbers."""
+    """A tensor of integers, known before the launch; its entries serve as coordinates, ranks or numbers."""
 
     def __getitem__(self, at: Int | int | slice | tuple[Int | int | slice, ...]) -> Int:
         _outside("a table")
 
 
 class DType:
-    """An element type; called it is a cast, `f32(v)`."""
+    """An element type; a call is a cast, `f32(v)`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -193,46 +193,46 @@ class DType:
 
 f16, bf16, f32, i32 = (DType(name) for name in ("f16", "bf16", "f32", "i32"))
 rank: Int = Int()
-"""The number of the own rank, from 0 on."""
+"""The number of this rank, from 0."""
 ranks: Dim = Dim()
-"""How many ranks there are."""
+"""The number of ranks."""
 
 
 # Declarations ------------------------------------------------------------------------------------------------
 
 
 def input(*shape: Int | int, symmetric: builtins.bool = False, dtype: DType | str | None = None) -> Tensor:
-    """A tensor that the caller gives, on every rank one. symmetric: peers may read it."""
+    """Declare a tensor that the caller passes, one on every rank. symmetric: peers may read it."""
     _outside("input")
 
 
 def output(*shape: Int | int, symmetric: builtins.bool = False, dtype: DType | str | None = None) -> Tensor:
-    """A tensor that the launch fills, each element once. symmetric: peers may write it."""
+    """Declare a tensor that the launch writes, each element exactly once. symmetric: peers may write it."""
     _outside("output")
 
 
 def local(*shape: Int | int, dtype: DType | str | None = None) -> Tensor:
-    """Memory of the rank during a launch."""
+    """Declare memory of the rank for the duration of a launch."""
     _outside("local")
 
 
 def symmetric(*shape: Int | int, dtype: DType | str | None = None) -> Tensor:
-    """Memory of the rank during a launch that peers may read and write."""
+    """Declare memory of the rank for the duration of a launch, which peers may read and write."""
     _outside("symmetric")
 
 
 def table(*shape: Int | int, bound: Int | int) -> Table:
-    """Integers in [0, bound) that the caller gives, on every rank their own."""
+    """Declare a table of integers in [0, bound) that the caller passes, a different one on every rank."""
     _outside("table")
 
 
 def comm(stage: Callable[..., None]) -> Callable[..., None]:
-    """A stage that moves tiles between ranks: `@tilelink.comm`."""
+    """Declare a stage that moves tiles between ranks: `@tilelink.comm`."""
     _outside("comm")
 
 
 def compute(stage: Callable[..., None]) -> Callable[..., None]:
-    """A stage that computes tiles: `@tilelink.compute`."""
+    """Declare a stage that computes tiles: `@tilelink.compute`."""
     _outside("compute")
 
 
@@ -243,7 +243,7 @@ def tiles(first: Int | int, second: Int | int, /) -> Iterator[tuple[Index, Index
 @overload
 def tiles(first: Int | int, second: Int | int, third: Int | int, /) -> Iterator[tuple[Index, Index, Index]]: ...
 def tiles(*extents: Any) -> Any:
-    """A loop over tiles, of which the last index runs fastest: `for s, j in tiles(ranks, N):`."""
+    """Iterate over tiles, the last index fastest: `for s, j in tiles(ranks, N):`."""
     _outside("tiles")
 
 
@@ -251,52 +251,52 @@ def tiles(*extents: Any) -> Any:
 
 
 def tile_push_data(target: Tile, value: Tile) -> None:
-    """Writes a tile, a region or what is computed, to `region @ r`."""
+    """Write a tile, either a region or a computed value, to `region @ r`."""
     _outside("tile_push_data")
 
 
 def tile_pull_data(target: Tile, source: Tile) -> None:
-    """Fetches `region @ r`."""
+    """Read `region @ r` into a region of this rank."""
     _outside("tile_pull_data")
 
 
 def rank_copy_data(target: Tile, source: Tile) -> None:
-    """Copies a large region, by the copy engine unless scheduled otherwise."""
+    """Copy a large region, by the copy engine unless the schedule says otherwise."""
     _outside("rank_copy_data")
 
 
 def producer_tile_notify(region: Tile) -> None:
-    """Says that a region is ready; `region @ r` on rank r."""
+    """Signal that a region is ready, on this rank or for `region @ r` on rank r."""
     _outside("producer_tile_notify")
 
 
 def consumer_tile_wait(region: Tile) -> None:
-    """Waits until all of a region of the own rank is ready."""
+    """Wait until a whole region of this rank is ready."""
     _outside("consumer_tile_wait")
 
 
 def peer_tile_notify(region: Tile) -> None:
-    """Says so between tiles of one stage on different ranks."""
+    """Signal that a region is ready to tiles of the same stage on another rank."""
     _outside("peer_tile_notify")
 
 
 def peer_tile_wait(region: Tile) -> None:
-    """Waits for `peer_tile_notify`."""
+    """Wait for `peer_tile_notify`."""
     _outside("peer_tile_wait")
 
 
 def rank_notify(region: Tile) -> None:
-    """Says so of whole shards."""
+    """Signal that a whole shard is ready."""
     _outside("rank_notify")
 
 
 def rank_wait(region: Tile) -> None:
-    """Waits for `rank_notify`."""
+    """Wait for `rank_notify`."""
     _outside("rank_wait")
 
 
 def program_barrier() -> None:
-    """Makes the threads of a program meet; compiling places those that are needed."""
+    """Synchronise the threads of a program; the compiler inserts the barriers that are needed."""
     _outside("program_barrier")
 
 
@@ -304,12 +304,12 @@ def program_barrier() -> None:
 
 
 def dot(left: Tile, right: Tile) -> Tile:
-    """The product [.., m, k] x [.., k, n], f32."""
+    """Return the matrix product of [..., m, k] and [..., k, n] as f32 [..., m, n]."""
     _outside("dot")
 
 
 def sum(value: Tile, axis: int) -> Tile:
-    """The sum along an axis."""
+    """Return the sum along an axis, which is removed."""
     _outside("sum")
 
 
@@ -318,7 +318,7 @@ def max(value: Tile, axis: int) -> Tile: ...
 @overload
 def max(value: Tile, axis: Tile) -> Tile: ...
 def max(value: Tile, axis: Any) -> Tile:
-    """The largest along an axis; of two tiles, as `maximum`."""
+    """Return the maximum along an axis, which is removed; of two tiles, the same as `maximum`."""
     _outside("max")
 
 
@@ -327,107 +327,107 @@ def min(value: Tile, axis: int) -> Tile: ...
 @overload
 def min(value: Tile, axis: Tile) -> Tile: ...
 def min(value: Tile, axis: Any) -> Tile:
-    """The smallest along an axis; of two tiles, as `minimum`."""
+    """Return the minimum along an axis, which is removed; of two tiles, the same as `minimum`."""
     _outside("min")
 
 
 def where(condition: Tile | builtins.bool, chosen: Tile | Int | float, other: Tile | Int | float) -> Tile:
-    """`chosen` where the condition holds, else `other`."""
+    """Select elements of `chosen` if the condition holds, else of `other`."""
     _outside("where")
 
 
 def maximum(left: Tile | Int | float, right: Tile | Int | float) -> Tile:
-    """The larger one of each two elements; nan where one is."""
+    """Return the elementwise maximum; nan if either element is nan."""
     _outside("maximum")
 
 
 def minimum(left: Tile | Int | float, right: Tile | Int | float) -> Tile:
-    """The smaller one of each two elements; nan where one is."""
+    """Return the elementwise minimum; nan if either element is nan."""
     _outside("minimum")
 
 
 def exp(value: Tile) -> Tile:
-    """e to the power of each element."""
+    """Return e to the power of each element."""
     _outside("exp")
 
 
 def log(value: Tile) -> Tile:
-    """The natural logarithm."""
+    """Return the natural logarithm of each element."""
     _outside("log")
 
 
 def sqrt(value: Tile) -> Tile:
-    """The square root."""
+    """Return the square root of each element."""
     _outside("sqrt")
 
 
 def rsqrt(value: Tile) -> Tile:
-    """1 / sqrt."""
+    """Return 1 / sqrt(x) of each element."""
     _outside("rsqrt")
 
 
 def abs(value: Tile) -> Tile:
-    """The absolute value."""
+    """Return the absolute value of each element."""
     _outside("abs")
 
 
 def relu(value: Tile) -> Tile:
-    """max(x, 0)."""
+    """Return max(x, 0) of each element."""
     _outside("relu")
 
 
 def sigmoid(value: Tile) -> Tile:
-    """1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x)) of each element."""
     _outside("sigmoid")
 
 
 def silu(value: Tile) -> Tile:
-    """x * sigmoid(x)."""
+    """Return x * sigmoid(x) of each element."""
     _outside("silu")
 
 
 def gelu(value: Tile) -> Tile:
-    """x * Phi(x), by the error function."""
+    """Return x * Phi(x) of each element, computed with the error function."""
     _outside("gelu")
 
 
 def tanh(value: Tile) -> Tile:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent of each element."""
     _outside("tanh")
 
 
 def zeros(dtype: DType) -> Tile:
-    """Zeros of the shape of what they are combined with."""
+    """Return zeros in the shape of the values they are combined with."""
     _outside("zeros")
 
 
 def full(value: float, dtype: DType) -> Tile:
-    """A number, of the shape of what it is combined with."""
+    """Return a constant in the shape of the values it is combined with."""
     _outside("full")
 
 
 def pos(index: Index) -> Tile:
-    """The element positions of an index's tile, i32."""
+    """Return the element positions of an index's tile, i32."""
     _outside("pos")
 
 
 def online_softmax(dtype: DType) -> Tile:
-    """The state of a streaming attention that has attended to nothing."""
+    """Return an empty online-softmax state."""
     _outside("online_softmax")
 
 
 def attend(
     state: Tile, q: Tile, k: Tile, v: Tile, scale: Tile | Int | float, mask: Tile | builtins.bool | None = None
 ) -> Tile:
-    """The state after more keys: q [m, d], k [n, d], v [n, e], mask [m, n] or whether it is causal."""
+    """Return the state after more keys: q [m, d], k [n, d], v [n, e]. mask: bool [m, n], or True for a causal one."""
     _outside("attend")
 
 
 def finish(state: Tile) -> Tile:
-    """What a state has attended to, [m, e] f32."""
+    """Return the attention output of a state, f32 [m, e]."""
     _outside("finish")
 
 
 def call(function: Any, *args: Tile) -> Tile:
-    """What a `@triton.jit` function of a module makes of tiles: `call(module.function, a, b)`."""
+    """Return the result of a `@triton.jit` function of a module on tiles: `call(module.function, a, b)`."""
     _outside("call")

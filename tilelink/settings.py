@@ -1,6 +1,6 @@
-"""What the environment says about how TileLink behaves: the one place where environment variables are read.
+"""Settings from environment variables. No other module reads environment variables.
 
-Settings change where files go, how long a wait may take and what runs the kernels; none changes a result.
+Settings select where files are stored, how long a wait may take and what runs the kernels. None changes a result.
 
 =================  ========================================================  ====================
 variable           meaning                                                   default
@@ -26,10 +26,10 @@ _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How TileLink behaves on this machine.
+    """The settings of a process.
 
-    cache: folder of generated sources and tuning results; it is created when first written to.
-    deadline: seconds that one wait may take before it ends the run; None leaves it to the runtime.
+    cache: folder of generated sources and tuning results; it is created at the first write.
+    deadline: seconds that a wait may take before the run is ended; None for the default of the runtime.
     interpret: Triton interprets kernels on the CPU instead of compiling them.
     """
 
@@ -39,9 +39,9 @@ class Settings:
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str] | None = None) -> "Settings":
-        """Reads `variables` (default: the process environment).
+        """Return the settings in `variables`, by default the process environment.
 
-        Raises SettingsError for a value that has no meaning.
+        Raises SettingsError if a variable has an invalid value.
         """
         variables = os.environ if variables is None else variables
         return cls(
@@ -55,9 +55,9 @@ _current: Settings | None = None
 
 
 def settings() -> Settings:
-    """The settings of this process, read from the environment at the first call.
+    """Return the settings of this process, read from the environment at the first call.
 
-    Raises SettingsError for a variable whose value has no meaning.
+    Raises SettingsError if a variable has an invalid value.
     """
     global _current
     if _current is None:
@@ -67,9 +67,9 @@ def settings() -> Settings:
 
 @contextmanager
 def override(**changes: object) -> Generator[Settings]:
-    """Replaces fields of the settings inside the block, in this process alone: `with override(deadline=2.0): ...`.
+    """Replace fields of the settings inside the block, only in this process: `with override(deadline=2.0): ...`.
 
-    Raises SettingsError for a name that is not a field.
+    Raises SettingsError if a name is not a field.
     """
     global _current
     before = settings()
@@ -86,9 +86,9 @@ def override(**changes: object) -> Generator[Settings]:
 
 @contextmanager
 def environment(**variables: str | None) -> Generator[None]:
-    """Sets environment variables (None: unsets) inside the block, for the processes that are started there.
+    """Set environment variables (None unsets one) inside the block, for the processes started there.
 
-    The settings of this process are read again at the block's start and at its end.
+    Inside the block, the settings of this process are read anew; after it, the previous ones are restored.
     """
     global _current
     before = {name: os.environ.get(name) for name in variables}
@@ -103,17 +103,17 @@ def environment(**variables: str | None) -> Generator[None]:
 
 
 def variable(name: str) -> str | None:
-    """A variable that others have set for this process, such as the launcher of its rank."""
+    """Return a variable that is set from outside, for example by the launcher of a rank, or None."""
     return os.environ.get(name)
 
 
 def variables() -> dict[str, str]:
-    """All variables of this process, for one that is to go on like it."""
+    """Return all environment variables of this process, to pass to another process."""
     return dict(os.environ)
 
 
 def adopt(variables: Mapping[str, str]) -> None:
-    """Makes these the variables of this process, and no others; the settings are read again."""
+    """Replace all environment variables of this process; the settings are read again."""
     global _current
     os.environ.clear()
     os.environ.update(variables)
@@ -135,7 +135,7 @@ def _cache_folder(variables: Mapping[str, str]) -> Path:
         except RuntimeError as error:
             hint = "write the folder in full"
             raise SettingsError(f"TILELINK_CACHE is {chosen!r}, and there is no such user", hint=hint) from error
-    # An XDG path that is not absolute is to be ignored, says the XDG base directory specification.
+    # The XDG base directory specification says that a relative path is to be ignored.
     base = Path(variables.get("XDG_CACHE_HOME", ""))
     try:
         return (base if base.is_absolute() else Path.home() / ".cache") / "tilelink"

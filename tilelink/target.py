@@ -1,4 +1,4 @@
-"""The machines that kernels are planned and compiled for, one rank's worth of each."""
+"""Targets: the processors, one per rank, that kernels are planned and compiled for."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,15 +10,15 @@ KIB = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One rank's processor, as far as planning and code generation need to know it.
+    """The properties of a rank's processor that planning and code generation use.
 
-    name: as Triton and its compilers say it ("sm_90"), or "cpu".
-    sms: streaming multiprocessors (compute units) of one rank.
-    programs_per_sm: programs that are certainly resident on one of them at the same time.
-    shared_memory: bytes of shared memory that one program may use.
-    tma: has the tensor memory accelerator (bulk copies through descriptors).
-    warp_size: threads of a warp.
-    max_programs: cap on the programs of one kernel, or None.
+    name: the name of the architecture in Triton and its compilers ("sm_90"), or "cpu".
+    sms: number of streaming multiprocessors (compute units).
+    programs_per_sm: number of programs guaranteed to be resident on an SM at the same time.
+    shared_memory: bytes of shared memory available to a program.
+    tma: the processor has a tensor memory accelerator (bulk copies through descriptors).
+    warp_size: threads per warp.
+    max_programs: maximum number of programs of a kernel, or None.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Target:
 
     @property
     def slots(self) -> int:
-        """Programs of one rank that are resident at the same time, over all of its kernels."""
+        """The number of programs of a rank that are resident at the same time, over all of its kernels."""
         return self.sms * self.programs_per_sm
 
     @property
     def architecture(self) -> int | str:
-        """The architecture as Triton's GPUTarget takes it: 90 for sm_90, "gfx942" for gfx942, 0 for the CPU."""
+        """The `arch` of Triton's GPUTarget: 90 for sm_90, "gfx942" for gfx942, 0 for the CPU."""
         match self.kind:
             case "cpu":
                 return 0
@@ -50,8 +50,8 @@ class Target:
         return self.name
 
 
-# On the CPU each resident program is an operating system process, so kernels stay small; the interpreter
-# keeps tiles in ordinary memory, so its shared memory is only a bound that no sensible tile meets.
+# On the CPU each resident program is an operating system process, so kernels stay small. The interpreter
+# keeps tiles in ordinary memory, so its shared memory is only a bound that no sensible tile exceeds.
 CPU = Target(name="cpu", kind="cpu", sms=4, shared_memory=1024 * KIB, warp_size=1, max_programs=2)
 A100 = Target(name="sm_80", kind="cuda", sms=108, shared_memory=163 * KIB)
 L40 = Target(name="sm_89", kind="cuda", sms=142, shared_memory=99 * KIB)
@@ -62,7 +62,7 @@ TARGETS: tuple[Target, ...] = (CPU, A100, L40, H200, MI300X)
 
 
 def target(name: str) -> Target:
-    """The target of that name; raises UnknownTargetError with the names that there are."""
+    """Return the target of a name. Raises UnknownTargetError, which lists the targets, if there is none."""
     for candidate in TARGETS:
         if candidate.name == name:
             return candidate

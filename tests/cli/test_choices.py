@@ -142,7 +142,9 @@ def test_an_output_that_is_no_number_says_where_and_on_which_side(tmp_path: Path
     path.write_text(TEXT.replace("x[i, j] + x[i, j]", "log(0.0 * x[i, j] - 1.0)"))
     done = tilelink("run", str(path), "--ranks", "2", "--set", "M=3", "--set", "N=4")
     assert done.exit_code == 1 and "inf wrong" in done.stdout
-    assert "y[0, 0] of rank 0 is nan in the output and nan in the reference, the first of 12 such places" in done.stderr
+    assert (
+        "y[0, 0] of rank 0 is nan in the output and nan in the reference, the first of 12 such elements" in done.stderr
+    )
     assert "hint: if both sides have it, random inputs may make no sense here" in done.stderr
     (where,) = json.loads(tilelink("run", str(path), "--ranks", "1", "--json").stdout)["no_numbers"].values()
     assert where.startswith("[0, 0] of rank 0 is nan")

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Random programs as text and as the Python function that says the same; they parse, and need not make sense."""
+"""Random programs as text and as the equivalent Python function; they parse, and are usually ill-typed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Draw = Any
 
 @dataclass(kw_only=True)
 class Names:
-    """What may be named: tensors with their numbers of dimensions, tables, parameters, indices, locals."""
+    """The names in scope: tensors and tables with their numbers of dimensions, parameters, indices, locals."""
 
     draw: Draw
     tensors: dict[str, int] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 # pyright: basic
 # ruff: noqa: E501 - programs of one line
-"""Programs that are wrong: each mistake is found, with its class and place, and a hint says what to do."""
+"""Wrong programs: each mistake is found, with its class, its location and a hint."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Y = "y[i, j] = 1.0"
 
 
 def body(*lines: str, domain: str = "i: M, j: N") -> str:
-    """A program with these lines in a stage."""
+    """Return a program with these lines in a stage."""
     return HEAD + f"    compute f({domain}):\n" + "".join(f"        {line}\n" for line in lines) + FILL
 
 
 def one(declaration: str, statement: str = "y[i] = 1.0", params: str = "M") -> str:
-    """A program with a declaration of its own."""
+    """Return a program with one more declaration."""
     return f"program p({params}):\n    {declaration}\n    y : out [M]\n    compute f(i: M):\n        {statement}\n"
 
 
@@ -377,7 +377,7 @@ def test_check_prints_the_mistakes_of_every_program(tmp_path: Path) -> None:
     assert (done.exit_code, done.stderr.count("x is an input")) == (1, 2)
 
 
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "wrong.tl"
     path.write_bytes(b"program \xff\xfe")
     done = CliRunner().invoke(app, ["check", str(path)])
@@ -386,7 +386,7 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     assert "hint: programs are UTF-8 text" in done.stderr
 
 
-def test_several_errors_carry_each(tmp_path: Path) -> None:
+def test_several_errors_contain_each_error(tmp_path: Path) -> None:
     program = tilelink.parse(body("x[i, :] = 0.0", "t[i] = 0", Y)).program()
     with pytest.raises(SeveralErrors) as caught:
         tilelink.check(program)
@@ -422,7 +422,7 @@ RIGHT = {
 @pytest.mark.parametrize(
     "extent", ["ranks - 1", "K // 2", "K - 1", "min(ranks - 1, K)", "ranks % 2", "n", "n * n", "(n + 1) // ranks"]
 )
-def test_a_loop_that_may_have_no_round_gives_no_name_its_value(extent: str) -> None:
+def test_a_loop_that_may_have_no_iterations_does_not_assign_a_name(extent: str) -> None:
     text = body(f"for (s: {extent}):", "    v = 1.0 * s", "c[i, j] = v", Y)
     with pytest.raises(UnknownNameError) as caught:
         check(compiler.parse(text).programs[0])
@@ -431,6 +431,6 @@ def test_a_loop_that_may_have_no_round_gives_no_name_its_value(extent: str) -> N
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_no_mistake(name: str) -> None:
+def test_valid_programs_are_accepted(name: str) -> None:
     (program,) = compiler.parse(body(*RIGHT[name])).programs
     assert check(program) is program

@@ -1,6 +1,6 @@
 # pyright: basic
 # ruff: noqa: E501 - texts of errors are compared as they are
-"""The whole text of an error of every class: what happened, where with a caret, and what to do."""
+"""The whole text of an error of every class: message, location with a caret, and hint."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def space_of_one() -> Space:
 
 
 def program(text: str, **dims: int) -> Callable[[], object]:
-    """Everything that is done to a program before it runs, on three ranks."""
+    """Return a function that does everything that is done to a program before it runs, on three ranks."""
 
     def build() -> object:
         module = compiler.parse(text, "wrong.tl")
@@ -53,7 +53,7 @@ def program(text: str, **dims: int) -> Callable[[], object]:
 
 
 def raised(error: TileLinkError) -> Callable[[], object]:
-    """An error of a run, as the runtime makes it."""
+    """Return a function that raises an error of a run, constructed as the runtime does."""
 
     def throw() -> object:
         raise error
@@ -370,7 +370,7 @@ def public_classes() -> list[str]:
 
 
 def used_in_the_package() -> set[str]:
-    """The names that modules use besides catching them; an import alone is no use."""
+    """Return the names that modules use other than to catch them; an import alone does not count."""
     used: set[str] = set()
     for path in sources.modules():
         tree = sources.tree(path)

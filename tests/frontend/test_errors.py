@@ -1,4 +1,4 @@
-"""The errors of wrong programs: what, where with a caret, and what to do."""
+"""The errors of wrong programs: message, location with a caret, and hint."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("line", "kind", "message", "column"), CASES, ids=[c[0] for c in CASES])
-def test_a_wrong_statement_is_pointed_at(
+def test_the_caret_marks_the_wrong_statement(
     line: str, kind: type[TileLinkError], message: str, column: int | None
 ) -> None:
     with pytest.raises(TileLinkError) as caught:
@@ -69,7 +69,7 @@ def test_a_wrong_statement_is_pointed_at(
         assert "\n    " + " " * (column - 1) + "^" in str(error)
 
 
-def test_the_nearest_name_is_offered() -> None:
+def test_the_most_similar_name_is_suggested() -> None:
     with pytest.raises(UnknownNameError) as caught:
         parse_text(HEAD + "        y[i, j] = silo(x[i, j])\n")
     assert caught.value.hint == "did you mean silu?"
@@ -84,13 +84,13 @@ def test_the_nearest_name_is_offered() -> None:
         ("y[i, j] = x[i, j] ** 2", "there is no power: multiply, or exp and log"),
     ],
 )
-def test_what_python_has_and_the_language_has_not_is_hinted_at(line: str, hint: str) -> None:
+def test_a_python_construct_that_the_language_lacks_gets_a_hint(line: str, hint: str) -> None:
     with pytest.raises(TileLinkError) as caught:
         parse_text(HEAD + "        " + line + "\n            y[i, j] = 1.0\n", "wrong.tl")
     assert hint in str(caught.value)
 
 
-def test_names_declared_twice() -> None:
+def test_a_name_declared_twice_is_refused() -> None:
     with pytest.raises(DuplicateNameError, match="M is declared twice"):
         parse_text("program p(M):\n    M : in [M]\n")
 
@@ -126,7 +126,9 @@ MISSPELT = [
 
 
 @pytest.mark.parametrize(("word", "wrong", "line", "column", "hint"), MISSPELT, ids=[m[1] for m in MISSPELT])
-def test_a_misspelt_word_is_one_mistake_at_its_place(word: str, wrong: str, line: int, column: int, hint: str) -> None:
+def test_a_misspelt_keyword_is_one_mistake_at_its_location(
+    word: str, wrong: str, line: int, column: int, hint: str
+) -> None:
     text: list[str] = list(PROGRAM.splitlines())
     text[line - 1] = text[line - 1].replace(word, wrong, 1)
     with pytest.raises(ParseError) as caught:
@@ -138,7 +140,7 @@ def test_a_misspelt_word_is_one_mistake_at_its_place(word: str, wrong: str, line
     assert f"\n    {' ' * (column - 1)}{'^' * len(unknown)}\n" in str(caught.value)
 
 
-def test_what_stands_beside_a_misspelt_stage_is_still_looked_at() -> None:
+def test_the_rest_of_a_program_with_a_misspelt_stage_is_still_checked() -> None:
     text = PROGRAM.replace("compute", "compue").replace("x[i, :])", "z[i, :])")
     text += "    compute last(i: M):\n        # why\n        y[i, :] = w\nschedul s for p:\n    default\n"
     with pytest.raises(SeveralErrors) as caught:
@@ -152,14 +154,14 @@ def test_what_stands_beside_a_misspelt_stage_is_still_looked_at() -> None:
     ]
 
 
-def test_a_line_that_stands_too_deep_is_pointed_at_itself() -> None:
+def test_the_caret_marks_a_line_that_is_indented_too_deep() -> None:
     with pytest.raises(ParseError, match="did not expect a deeper indent here") as caught:
         parse_text(PROGRAM.replace("    h :", "      h :").replace("h[i, :]", "x[i, :]"), "wrong.tl")
     assert caught.value.location is not None
     assert (caught.value.location.line, caught.value.location.column) == (3, 7)
 
 
-def test_a_semicolon_ends_nothing() -> None:
+def test_a_semicolon_does_not_end_a_statement() -> None:
     with pytest.raises(ParseError, match="did not expect ';' here") as caught:
         parse_text(PROGRAM.replace("= h[i, :]", "= h[i, :];"), "wrong.tl")
     assert caught.value.hint == "a statement ends with its line: leave the semicolon out"

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Everything that the language has, in both front ends: it parses, checks, prints and says the same."""
+"""Every feature of the language in both front ends: it parses, checks, prints, and gives the same program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes of those who know Python and NumPy: the place is theirs, and the hint is a way out."""
+"""Typical mistakes of users who know Python and NumPy: the location is right, and the hint shows the remedy."""
 
 import pytest
 
@@ -33,7 +33,7 @@ program p(M, N, K):
         ("y[i, j] = 1.0", "pass", 6, 13, "a stage cannot be called 'pass'", "choose another"),
     ],
 )  # fmt: skip
-def test_the_place_is_right_and_there_is_a_way_out(
+def test_the_location_is_right_and_the_hint_helps(
     body: str, name: str, line: int, column: int, message: str, hint: str
 ) -> None:
     with pytest.raises(TileLinkError) as caught:

@@ -1,4 +1,4 @@
-"""The words of programs as Python names: all there, typed, and of no use outside of a program."""
+"""The words of the language as Python names: complete, typed, and refused outside of a program."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ program mixture(M, N, K, scale: f32):
 """
 
 
-def test_a_program_of_imported_words_is_the_one_in_text() -> None:
+def test_a_program_with_imported_names_equals_the_one_in_text() -> None:
     assert print_program(mixture) == print_program(tilelink.parse(TEXT).program())
 
 
-def test_every_word_has_a_name() -> None:
+def test_every_word_of_the_language_can_be_imported() -> None:
     words = {*PRIMITIVES, *(set(ELEMENTWISE) - OPERATORS), *REDUCTIONS, *DTYPES, *VALUES, *DECLARATIONS, *STAGES}
     words |= {"rank", "ranks", "tiles", "program"}
     assert words - {"bool"} <= {*language.__all__} <= {*dir(language)}
@@ -129,7 +129,7 @@ USES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", USES)
-def test_a_word_outside_of_a_program_says_so(name: str) -> None:
+def test_a_word_used_outside_of_a_program_raises_an_error(name: str) -> None:
     with pytest.raises(StageError, match="a word of programs") as refused:
         USES[name]()
     assert refused.value.hint == "write it inside a function decorated with @tilelink.program"
@@ -143,5 +143,5 @@ def test_a_parameter_of_a_program_has_no_default() -> None:
         tilelink.program(scaled)
 
 
-def test_integers_may_be_keys() -> None:
+def test_integers_are_hashable() -> None:
     assert {rank: 1, ranks: 2}[rank] == 1 and hash(Int()) != hash(Int())

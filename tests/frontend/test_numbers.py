@@ -1,5 +1,5 @@
 # pyright: basic
-"""Which indices are numbers where only a product, or a sum over a loop, can tell."""
+"""Indices that are numbers because of a product or a sum over a loop."""
 
 import pytest
 
@@ -39,16 +39,16 @@ PICK = "for (t: T):\n    pick = where({}, 1.0, 0.0)\n    acc += dot(pick, x[t, k
         "y[e, c, k] = dot(q[e, c, :] * g[e], x[:, k])",
     ],
 )
-def test_an_index_that_leads_in_an_operand_is_a_number_though_its_value_has_no_type_yet(body: str) -> None:
+def test_an_index_along_a_leading_axis_of_an_operand_is_a_number_before_its_value_is_typed(body: str) -> None:
     assert infer(program(body)).scalar_indices("f") == {"e"}
 
 
-def test_the_index_of_a_loop_that_adds_up_is_a_number() -> None:
+def test_the_index_of_an_accumulating_loop_is_a_number() -> None:
     body = "acc = zeros(f32)\nfor (e: E):\n    acc += h[e, c, k] * g[e]\nz[c, k] = acc"
     assert infer(program(body, domain="c: C, k: K")).scalar_indices("f") == {"e"}
 
 
-def test_a_loop_whose_sum_is_taken_in_it_keeps_its_tiles() -> None:
+def test_a_loop_whose_sum_is_used_inside_it_keeps_its_tiles() -> None:
     body = "acc = zeros(f32)\nfor (e: E):\n    acc += sum(h[e, c, k], axis=0)\nz[c, k] = acc"
     assert infer(program(body, domain="c: C, k: K")).scalar_indices("f") == frozenset()
 
@@ -61,29 +61,29 @@ def test_a_loop_whose_sum_is_taken_in_it_keeps_its_tiles() -> None:
         "last = zeros(f32)\nfor (e: E):\n    y[e, c, k] = last\n    last = h[e, c, k]",
     ],
 )
-def test_the_index_of_a_loop_that_hands_its_elements_on_is_a_number(body: str) -> None:
+def test_the_index_of_a_loop_that_carries_its_elements_is_a_number(body: str) -> None:
     assert infer(program(body, domain="c: C, k: K")).scalar_indices("f") == {"e"}
 
 
 @pytest.mark.parametrize("line", ["part = h[e, c, k]", "part = zeros(f32)\n    part += h[e, c, k]"])
-def test_the_index_of_a_loop_that_begins_anew_keeps_its_tiles(line: str) -> None:
+def test_the_index_of_a_loop_that_reassigns_its_value_keeps_its_tiles(line: str) -> None:
     body = f"part = zeros(f32)\nfor (e: E):\n    {line}\n    y[e, c, k] = part * 2.0"
     assert infer(program(body, domain="c: C, k: K")).scalar_indices("f") == frozenset()
 
 
-def test_what_cannot_be_mended_by_numbers_is_said_as_it_was_written() -> None:
+def test_an_error_that_number_indices_do_not_solve_is_reported_for_the_program_as_written() -> None:
     with pytest.raises(ShapeError, match=r"i32\[e, c\] has 2 axes"):
         check(program("y[e, c, k] = f32(s[e, c][:]) * 1.0"))
 
 
-def test_a_view_of_a_region_says_which_of_its_coordinates_are_numbers() -> None:
+def test_the_error_of_an_expanded_region_lists_its_number_coordinates() -> None:
     body = "acc = zeros(f32)\n" + PICK.format("s[e, c][:, :, None] == pos(t)[None, None, :]")
     with pytest.raises(TileLinkError, match=r"i32\[c\] has 1 axes") as caught:
         check(program(body))
     assert caught.value.hint == "one : each; e is used as a number in this stage, and has no axis"
 
 
-def test_the_remedy_for_a_value_of_an_ended_loop_works() -> None:
+def test_the_hint_for_a_value_of_an_ended_loop_works() -> None:
     wrong = "for (e: E):\n    v = h[e, c, k]\nz[c, k] = v"
     with pytest.raises(TileLinkError, match="v is a tile of e, whose loop has ended") as caught:
         check(program(wrong, domain="c: C, k: K"))

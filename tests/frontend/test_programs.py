@@ -114,7 +114,7 @@ def attention(S, H, D, scale: f32, causal: bool):
         o[h, i, :] = finish(state)
 
 
-def test_both_fronts_build_the_same_program() -> None:
+def test_both_front_ends_build_the_same_program() -> None:
     from dataclasses import replace
 
     (text,) = (p for p in library() if p.name == "gemm_rs_ring")
@@ -122,7 +122,7 @@ def test_both_fronts_build_the_same_program() -> None:
     assert parse_text(ATTENTION).programs == (attention,)
 
 
-def test_locations_of_the_python_front_point_into_the_file() -> None:
+def test_locations_of_the_python_front_end_point_into_the_file() -> None:
     place = ring.stages[0].body[0].location
     assert place is not None
     assert place.file.endswith("test_programs.py")

@@ -1,4 +1,4 @@
-"""Python's grammar has more than the language: what the language lacks is refused, and nothing of it is left out."""
+"""Python constructs that the language lacks are refused, and never silently ignored."""
 
 import linecache
 from typing import Any
@@ -51,7 +51,7 @@ def test_the_form_itself_is_a_program() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_the_language_lacks_is_refused_where_it_stands(body: str, message: str, column: int) -> None:
+def test_a_construct_that_the_language_lacks_is_refused_at_its_location(body: str, message: str, column: int) -> None:
     with pytest.raises(TileLinkError, match=message) as refused:
         read(body)
     place = refused.value.location
@@ -67,7 +67,7 @@ def test_what_the_language_lacks_is_refused_where_it_stands(body: str, message: 
         ({"stage": "@tilelink.comm\n    @tilelink.compute"}, "a is no stage", "one of them and without brackets"),
     ],
 )
-def test_a_stage_and_its_indices_are_said_once(given: dict[str, str], message: str, hint: str) -> None:
+def test_a_stage_and_its_indices_are_declared_once(given: dict[str, str], message: str, hint: str) -> None:
     with pytest.raises(TileLinkError, match=message) as refused:
         read(**given)
     assert hint in str(refused.value)

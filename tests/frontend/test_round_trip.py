@@ -1,5 +1,5 @@
 # pyright: basic
-"""Random programs survive printing, and both front ends read them alike."""
+"""Random programs survive printing, and both front ends parse them to the same program."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def decorated(source: str, folder: Path) -> Program:
 
 @SOME
 @given(written=programs())
-def test_python_says_the_same(written: Written, folder: Path) -> None:
+def test_the_python_form_is_the_same_program(written: Written, folder: Path) -> None:
     program = decorated(written.python, folder)
     assert program == parse_text(written.text).programs[0]
     assert parse_text(print_program(program)).programs == (program,)
@@ -65,8 +65,8 @@ def test_python_says_the_same(written: Written, folder: Path) -> None:
 
 @SOME
 @given(programs())
-def test_the_checker_raises_designed_errors_alone(written: Written) -> None:
-    """A random program is nearly always wrong: it is refused with places and hints, never with a traceback."""
+def test_the_checker_raises_only_designed_errors(written: Written) -> None:
+    """A random program is nearly always wrong: it is refused with designed errors, never with a traceback."""
     (program,) = parse_text(written.text).programs
     try:
         assert check(program) is program

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Programs and schedules that are built in Python hold what texts can hold, and nothing else."""
+"""Programs and schedules built in Python may contain only names, keywords and numbers that a text can express."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ NAMES = {
 
 
 @pytest.mark.parametrize("where", NAMES)
-def test_a_name_is_one_of_the_language(where: str) -> None:
-    with pytest.raises(ParseError, match=r"is no name\n(.|\n)*all of ASCII"):
+def test_a_name_must_be_valid_in_the_language(where: str) -> None:
+    with pytest.raises(ParseError, match=r"is not a name\n(.|\n)*all of ASCII"):
         check(replace(PROGRAM, **NAMES[where]))
 
 
@@ -76,12 +76,12 @@ WORDS = {
 
 
 @pytest.mark.parametrize("what", WORDS)
-def test_words_and_numbers_are_those_of_the_language(what: str) -> None:
+def test_keywords_and_numbers_must_be_valid_in_the_language(what: str) -> None:
     with pytest.raises(ParseError, match=what):
         check(replace(PROGRAM, **WORDS[what]))
 
 
-def test_a_word_of_the_language_is_no_name() -> None:
+def test_a_keyword_of_the_language_is_not_a_name() -> None:
     with pytest.raises(DuplicateNameError, match="rank is a word of the language"):
         check(replace(PROGRAM, params=(*PROGRAM.params, Param(name="rank"))))
 
@@ -91,7 +91,7 @@ def ordered(term: IndexOrder) -> Schedule:
 
 
 SCHEDULES = {
-    "is no name": Schedule(name=EVIL, program="p"),
+    "is not a name": Schedule(name=EVIL, program="p"),
     "IndexOrder with step = '1'": ordered(IndexOrder(index="i", kind="sequence", step="1")),  # type: ignore[arg-type]
     "Int with value = '0'": ordered(IndexOrder(index="i", kind="sequence", start=Int(value="0"))),  # type: ignore[arg-type]
     "num_warps 4.0 of f": Schedule(
@@ -104,12 +104,12 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("what", SCHEDULES)
-def test_a_schedule_holds_names_and_integers(what: str) -> None:
+def test_a_schedule_contains_only_names_and_integers(what: str) -> None:
     with pytest.raises(ScheduleError, match=what):
         bind(PROGRAM, SCHEDULES[what], {"M": 16, "s": 1.0}, 1, target("cpu"))
 
 
-def test_an_order_begins_with_no_index() -> None:
+def test_an_order_does_not_start_at_an_index() -> None:
     with pytest.raises(OrderError, match="unknown name 'j' in an order"):
         begin = ordered(IndexOrder(index="i", kind="sequence", start=Index(name="j")))
         bind(PROGRAM, begin, {"M": 16, "s": 1.0}, 1, target("cpu"))
@@ -127,14 +127,14 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_number_that_its_type_does_not_hold_is_refused(number: str) -> None:
+def test_a_number_that_does_not_fit_its_dtype_is_refused(number: str) -> None:
     text = str(PROGRAM).replace("2.0", number)
     with pytest.raises(DtypeError) as caught:
         check(compiler.parse(text).programs[0])
     assert NUMBERS[number] in caught.value.message
 
 
-def test_a_condition_is_about_integers() -> None:
+def test_a_condition_must_consist_of_integers() -> None:
     text = str(PROGRAM).replace("y[i, j] = v", "if s > 1:\n            y[i, j] = v")
     with pytest.raises(DtypeError, match="s is f32, and an integer is needed here"):
         check(compiler.parse(text).programs[0])

@@ -1,4 +1,4 @@
-"""The mapping against counting: which elements a tile touches, and which channels these elements belong to."""
+"""The mapping, compared with enumeration: the elements of a tile, and the channels of these elements."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def mapped(
 
 
 def touched(found: TileMap, grid: ChannelGrid, **indices: int) -> tuple[set[int], set[int]]:
-    """The elements and the channels of a tile."""
+    """Return the elements and the channels of a tile."""
     env = Env(rank=0, ranks=1, params={}, indices=indices)
     (span,), (along,) = found.spans, found.channel_range(grid)
     low, high = along.low, along.high
@@ -128,7 +128,7 @@ def test_tiles_that_divide_channels_are_known_to_touch_one(
     assert (found.channel_range(channels(channel))[0].count == 1) is one
 
 
-def test_a_tile_ends_where_its_tensor_does() -> None:
+def test_a_tile_ends_at_the_end_of_its_tensor() -> None:
     elements, _ = touched(mapped(Index(name="i"), {"i": 16}, {"i": 80}), channels(4), i=3)
     assert elements == set(range(48, 60))
 
@@ -142,7 +142,7 @@ def test_tiles_whose_first_and_last_rows_exist_lie_inside_their_tensor(offset: i
 
 
 @pytest.mark.parametrize("channel", [1, 7, 60])
-def test_a_number_is_one_element_and_all_is_all(channel: int) -> None:
+def test_a_number_selects_one_element_and_a_colon_all(channel: int) -> None:
     grid = channels(channel)
     assert touched(mapped(Index(name="s"), numbers=frozenset({"s"})), grid, s=13) == ({13}, {13 // channel})
     for near in (add(Index(name="s"), const(3)), add(const(3), Index(name="s"))):
@@ -154,7 +154,7 @@ def test_a_number_is_one_element_and_all_is_all(channel: int) -> None:
     assert [span.kind for span in (*mapped(Whole()).spans, *rows.spans)] == ["whole", "gather"]
 
 
-def test_an_access_is_remote_when_it_names_another_rank() -> None:
+def test_an_access_that_names_another_rank_is_remote() -> None:
     for rank, remote in ((None, False), (RANK, False), (const(0), True), (add(RANK, const(1)), True)):
         region = Region(tensor="t", coords=(Whole(),), rank=rank)
         found = map_region(region, (ROWS,), {}, {}, frozenset(), bounds=Bounds(ranks=4))

@@ -1,4 +1,4 @@
-"""What programs over several ranks mean, against formulas in torch."""
+"""Programs over several ranks, compared with formulas in torch."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def test_gemm_reduce_scatter(text: str, ranks: int) -> None:
         assert torch.allclose(own["y"].double(), torch.as_tensor(expected), atol=1e-5)
 
 
-def test_partial_sums_travel_in_the_dtype_of_their_tensor() -> None:
+def test_partial_sums_are_rounded_to_the_dtype_of_their_tensor() -> None:
     """A chain adds 1, 2**-9 and 2**-9, ending on rank 2: 1 + 2**-9 is no bf16."""
     weights = [1.0, 2.0**-9, 2.0**-9]
     given = [{"x": torch.ones(3, 1, 1), "w": torch.tensor([[w]])} for w in weights]
@@ -76,7 +76,7 @@ def test_integers_are_small_and_of_both_signs() -> None:
     assert set(inputs["x"].tolist()) == set(range(-8, 9))
 
 
-def test_inputs_are_those_of_seed_0_where_none_is_given() -> None:
+def test_the_default_seed_of_inputs_is_0() -> None:
     program, dims = texts.program(INTEGERS), {"M": 50}
     one = {"program": program, "dims": dims, "ranks": 1, "dtype": "f32"}
     for draw in (texts.random_inputs, lambda **how: trial.random_inputs(launches=1, **how)[0]):

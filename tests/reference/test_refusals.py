@@ -1,4 +1,4 @@
-"""Waits that never end, and inputs that do not fit."""
+"""Refused programs and inputs: waits that never end, and inputs that do not fit."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ CIRCLE = HEAD + (
 )
 
 
-def test_a_circle_of_waits() -> None:
+def test_a_cycle_of_waits_is_refused() -> None:
     with pytest.raises(ProgressError) as caught:
         texts.outputs(CIRCLE, 3, {"M": 4})
     for rank in range(3):
@@ -23,7 +23,7 @@ def test_a_circle_of_waits() -> None:
     assert caught.value.location.line == 6
 
 
-def test_a_circle_of_reads_before_writes() -> None:
+def test_a_cycle_of_reads_before_writes_is_refused() -> None:
     text = "program p(M):\n    a : local [M]\n    b : local [M]\n    y : out [M]\n"
     text += (
         "    compute f(i: M):\n        a[i] = b[i]\n    compute g(i: M):\n        b[i] = a[i]\n        y[i] = a[i]\n"
@@ -34,7 +34,7 @@ def test_a_circle_of_reads_before_writes() -> None:
     assert "rank 0, g reads a[i], before it is written" in caught.value.message
 
 
-def test_the_circle_is_no_circle_when_the_wait_comes_last() -> None:
+def test_a_wait_after_the_notify_makes_no_cycle() -> None:
     lines = CIRCLE.splitlines()
     given, out = texts.outputs("\n".join([*lines[:5], *lines[7:], *lines[5:7]]) + "\n", 3, {"M": 4})
     assert all(torch.equal(out[r]["y"], given[r - 1]["x"]) for r in range(3))
@@ -45,21 +45,21 @@ def test_the_circle_is_no_circle_when_the_wait_comes_last() -> None:
     ["", "        producer_tile_notify(h[i])\n", "        if rank == 0:\n            peer_tile_notify(h[i])\n"],
     ids=["none", "another kind", "one rank only"],
 )
-def test_a_wait_that_nobody_ends(notify: str) -> None:
+def test_a_wait_without_a_notify_is_refused(notify: str) -> None:
     text = HEAD + "    compute f(i: M):\n" + notify + "        peer_tile_wait(h[i])\n        y[i] = x[i]\n"
-    with pytest.raises(AccountingError, match=r"f waits for h\[i\], which nobody notifies"):
+    with pytest.raises(AccountingError, match=r"f waits for h\[i\], which no stage notifies"):
         texts.outputs(text, 2, {"M": 4})
 
 
-def test_a_wait_for_more_than_is_notified() -> None:
+def test_a_wait_for_more_than_is_notified_is_refused() -> None:
     text = HEAD + "    compute f(j: 1):\n        peer_tile_notify(h[0])\n"
     text += "        peer_tile_wait(h[:])\n        y[:] = x[:]\n"
-    with pytest.raises(AccountingError, match="nobody notifies"):
+    with pytest.raises(AccountingError, match="no stage notifies"):
         texts.outputs(text, 2, {"M": 4})
 
 
 def test_a_wait_needs_all_notifies_it_will_ever_get() -> None:
-    """Rank 0's second notify comes after a wait of its own that only rank 1 can end, which it does after its wait."""
+    """Rank 0 sends its second notify after a wait that only rank 1 can end, and rank 1 does so after its own wait."""
     text = HEAD + (
         "    compute f(i: M):\n        peer_tile_notify(h[i] @ 1)\n        if rank == 1:\n"
         "            peer_tile_wait(h[i])\n        peer_tile_notify(h[i] @ 0)\n"
@@ -85,13 +85,13 @@ ROWS, X = torch.tensor([0, 1, 1]), torch.zeros(3)
         ({"t": torch.tensor([0, -1, 1]), "x": X}, "table t holds -1 to 1"),
     ],
 )
-def test_inputs_that_do_not_fit(given: dict[str, torch.Tensor], message: str) -> None:
+def test_inputs_that_do_not_fit_are_refused(given: dict[str, torch.Tensor], message: str) -> None:
     with pytest.raises(BindingError, match=message):
         texts.one(TABLE, {"M": 3}, **given)
     assert torch.equal(texts.one(TABLE, {"M": 3}, t=ROWS, x=X)["y"], X)
 
 
-def test_parameters_ranks_and_element_types_that_do_not_fit() -> None:
+def test_parameters_ranks_and_element_types_that_do_not_fit_are_refused() -> None:
     program, given = texts.program(TABLE), [{"t": ROWS, "x": X}]
     with pytest.raises(BindingError, match="parameter 'M' has no value"):
         texts.run(program, given, {})
@@ -126,7 +126,7 @@ schedule s for steps:
 """
 
 
-def test_what_only_small_tiles_make_safe_the_reference_cannot_follow_and_says_so() -> None:
+def test_a_program_that_is_safe_only_with_small_tiles_is_refused() -> None:
     module = compiler.parse(STEPS)
     program, dims = module.program(), {"H": 8, "T": 2, "TP": 4}
     given = [{"x": torch.arange(8.0)}, {"x": torch.ones(8)}]

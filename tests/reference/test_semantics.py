@@ -1,4 +1,4 @@
-"""Regions, ranks, tile values and user calls."""
+"""Semantics of regions, ranks, tile values and user calls."""
 
 import re
 from collections.abc import Iterator
@@ -33,15 +33,15 @@ OUTSIDE += "    compute f(i: M, b: M):\n        STATEMENT\n"
         ("if b > 0 and t[b - 1] > 2:\n            y[b, :] = x[b, :]", r"looks up t[b - 1], where b - 1 is -1"),
     ],
 )
-def test_what_lies_outside_a_tensor_is_an_error(statement: str, message: str) -> None:
-    """Also in front of it: a negative number is not counted from the end."""
+def test_an_access_outside_a_tensor_is_an_error(statement: str, message: str) -> None:
+    """Also before its start: a negative coordinate does not count from the end."""
     text = OUTSIDE.replace("STATEMENT", statement)
     with pytest.raises(CoverageError, match=f"rank 0, f.* {re.escape(message)}"):
         texts.one(text, {"M": 5, "N": 2}, x=torch.zeros(5, 2), t=torch.arange(5))
 
 
 def test_an_element_is_read_once_it_has_been_written() -> None:
-    """Whatever orders the two, and in whichever order the stages stand: their kernels may run one after the other."""
+    """Without a signal too, and in any order of the stages: their kernels may run one after the other."""
     text = "program p(M):\n    x : in [M]\n    h : symmetric [M]\n    c : local [M]\n    y : out [M]\n"
     text += "    compute use(i: M):\n        y[i] = c[i]\n"
     text += "    compute fill(i: M):\n        consumer_tile_wait(h[i])\n        c[i] = h[i]\n"
@@ -51,10 +51,10 @@ def test_an_element_is_read_once_it_has_been_written() -> None:
     assert all(torch.equal(own["y"], other["x"]) for own, other in zip(out, reversed(given), strict=True))
 
 
-def test_a_read_of_what_nobody_writes_is_an_error() -> None:
+def test_a_read_of_elements_that_no_stage_writes_is_an_error() -> None:
     text = "program p(M):\n    x : in [M]\n    h : symmetric [M]\n    y : out [M]\n"
     text += "    compute f(b: M):\n        if b > 0:\n            h[b] = x[b]\n        y[b] = h[b]\n"
-    with pytest.raises(CoverageError, match=r"rank 0, f at b = 0 reads h\[b\], parts of which nobody writes"):
+    with pytest.raises(CoverageError, match=r"rank 0, f at b = 0 reads h\[b\], parts of which no stage writes"):
         texts.one(text, {"M": 4}, x=torch.zeros(4))
 
 
@@ -95,7 +95,7 @@ program p(M):
 
 @pytest.mark.parametrize("condition", ["s == rank + 1", "s + 1 == rank + 2", "not (s != rank + 1 or rank != rank)"])
 def test_ranks_are_modulo_ranks(condition: str) -> None:
-    """Also where a comparison lies deep in a condition."""
+    """Also for a comparison nested deep in a condition."""
     given, out = texts.outputs(RANK_TEXT.replace("CONDITION", condition), 3, {"M": 2})
     for rank, own in enumerate(out):
         for s in range(3):
@@ -126,7 +126,7 @@ def test_an_output_is_written_once(statement: str, state: str) -> None:
         texts.one(text, {"M": 5, "N": 2}, x=torch.zeros(5, 2), t=torch.tensor([1, 2, 3, 4, 4]))
 
 
-def test_a_value_is_what_was_read_even_if_the_tensor_changes() -> None:
+def test_a_value_does_not_change_with_the_tensor_it_was_read_from() -> None:
     text = "program p(M):\n    x : in [M] i32\n    h : local [M] i32\n    y : out [M] i32\n"
     text += "    compute f(i: M):\n        h[i] = x[i]\n        v = h[i]\n        h[i] = v + 1\n        y[i] = v\n"
     x = torch.tensor([4, 5], dtype=torch.int32)
@@ -158,7 +158,7 @@ def oracles() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("oracles")
-def test_a_call_means_its_oracle() -> None:
+def test_a_call_runs_its_oracle() -> None:
     reference.oracle("mine.twice", lambda tile: tile * 2)
     x = torch.randn(3, 2)
     assert torch.equal(texts.one(CALL, {"M": 3, "N": 2}, x=x)["y"], x * 2)
@@ -175,14 +175,14 @@ def test_a_call_means_its_oracle() -> None:
         (lambda tile: tile.sum(), "the meaning of call mine.twice is [] and not [3, 2]"),
     ],
 )
-def test_an_oracle_that_is_none_is_told_so(meaning: Any, says: str) -> None:
+def test_an_oracle_with_a_wrong_result_is_refused(meaning: Any, says: str) -> None:
     reference.oracle("mine.twice", meaning)
     with pytest.raises(BindingError, match=re.escape(says)):
         texts.one(CALL, {"M": 3, "N": 2}, x=torch.zeros(3, 2))
 
 
 @pytest.mark.usefixtures("oracles")
-def test_an_oracle_cannot_change_what_it_is_given() -> None:
+def test_an_oracle_cannot_change_its_arguments() -> None:
     reference.oracle("mine.twice", lambda tile: tile.mul_(2))
     x = torch.randn(3, 2)
     named = CALL.replace("y[i, :] = call mine.twice(x[i, :])", "t = x[i, :]\n        y[i, :] = call mine.twice(t) + t")
@@ -190,7 +190,7 @@ def test_an_oracle_cannot_change_what_it_is_given() -> None:
 
 
 @pytest.mark.usefixtures("oracles")
-def test_a_called_module_is_imported_for_what_it_says_of_its_functions_unless_that_is_known(
+def test_the_module_of_a_call_is_imported_unless_its_oracle_is_registered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "module_that_says.py").write_text(
@@ -204,7 +204,7 @@ def test_a_called_module_is_imported_for_what_it_says_of_its_functions_unless_th
         assert torch.equal(texts.one(CALL.replace("mine.", f"{name}."), {"M": 3, "N": 2}, x=x)["y"], x * 2)
 
 
-def test_a_module_that_fails_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_whose_import_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "module_that_fails.py").write_text("def twice(x):\n    return x\n1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(BindingError, match=r"the module of call module_that_fails\.twice failed: ZeroDivi") as caught:
@@ -218,7 +218,7 @@ def test_a_call_without_an_oracle_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("op", ["sum", "max"])
-def test_a_constant_that_a_name_gets_has_the_name_s_shape(op: str) -> None:
+def test_a_constant_assigned_to_a_name_has_the_shape_of_the_name(op: str) -> None:
     text = "program p(M, N):\n    x : in [M, N]\n    y : out [M]\n    compute f(i: M):\n"
     text += "        one = full(0.5, f32)\n        if i < 2:\n            one = x[i, :]\n"
     text += f"        y[i] = {op}(one, axis=0)\n"
@@ -228,7 +228,7 @@ def test_a_constant_that_a_name_gets_has_the_name_s_shape(op: str) -> None:
     assert torch.equal(found, expected.sum(1) if op == "sum" else expected.amax(1))
 
 
-def test_numbers_are_put_together_in_64_bits() -> None:
+def test_constants_are_added_in_64_bits() -> None:
     text = "program p(M):\n    y : out [M]\n    compute f(i: M):\n        a = zeros(f32)\n"
     text += "        y[i] = a + (1.0 + 0.00000003 + 0.00000003)\n"
     _, out = texts.outputs(text, 1, {"M": 2})

@@ -1,4 +1,4 @@
-"""Programs in two levels mean what their counterparts in one level mean, and are safe, for every size of the groups."""
+"""Two-level programs compute the same as their one-level counterparts and are safe, for every group size."""
 
 from functools import cache
 
@@ -26,7 +26,7 @@ def module(name: str) -> tilelink.Module:
 
 @pytest.mark.parametrize("name", ONE_LEVEL)
 @pytest.mark.parametrize(("ranks", "group"), FACTORINGS)
-def test_two_levels_compute_what_one_does(name: str, ranks: int, group: int) -> None:
+def test_two_levels_compute_the_same_as_one(name: str, ranks: int, group: int) -> None:
     one, two = module(ONE_LEVEL[name]).program(), module(name).program()
     dims = {p.name: SIZES[p.name] for p in one.params}
     (inputs,) = random_inputs(one, ranks=ranks, dims=dims, dtype="f32", launches=1, seed=ranks)

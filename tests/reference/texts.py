@@ -1,4 +1,4 @@
-"""Programs that the tests of the reference run, and how to run them."""
+"""Programs for the tests of the reference, and functions that run them."""
 
 import torch
 
@@ -83,11 +83,11 @@ def program(text: str) -> Program:
 def outputs(
     text: str, ranks: int, dims: dict[str, int | float | bool], dtype: torch.dtype = torch.float32
 ) -> tuple[Tensors, Tensors]:
-    """Random inputs and what the program makes of them."""
+    """Return random inputs and the outputs of the program."""
     given = random_inputs(program(text), dims, ranks, dtype, seed=ranks)
     return given, run(program(text), given, dims=dims, ranks=ranks, dtype=dtype)
 
 
 def one(text: str, dims: dict[str, int | float | bool], **tensors: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The outputs of a program on one rank."""
+    """Return the outputs of a program on one rank."""
     return run(program(text), [tensors], dims)[0]

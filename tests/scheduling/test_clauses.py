@@ -1,4 +1,4 @@
-"""Clauses as values: one that is defined here is parsed, printed, refused, applied and searched like the package's."""
+"""A clause defined here is parsed, printed, refused, applied and searched like the clauses of the package."""
 
 from __future__ import annotations
 
@@ -98,14 +98,14 @@ def part_of(text: str) -> Part:
     return parse_text(f"{program}schedule s for scaled:\n    scale {text}\n").schedules[0].stage("scale")
 
 
-def test_it_is_among_what_is_meant_by_a_word_and_in_the_hint() -> None:
+def test_it_is_suggested_for_a_similar_word_and_listed_in_the_hint() -> None:
     with pytest.raises(ParseError, match="unknown 'backward'") as caught:
         parse_text(TEXT.replace(", backwards", ", backward"))
     assert str(caught.value.hint).startswith("did you mean backwards? NAME followed by: on sm")
     assert "tma_copy n, backwards; or for a tensor channel(..)" in str(caught.value.hint)
 
 
-def test_it_is_refused_where_it_stands() -> None:
+def test_it_is_refused_at_its_location() -> None:
     found = parse_text(TEXT.replace("send tile(i=4)", "send tile(i=4), backwards"), "scaled.tl")
     with pytest.raises(ScheduleError, match="send only moves data") as caught:
         bind(found.programs[0], found.schedules[0], {"M": 8, "N": 8}, 2, CPU)
@@ -145,7 +145,7 @@ def test_it_is_searched() -> None:
         replace(count("other", "", manual=""), rules={"order": '"other" INT'}),
     ],
 )
-def test_two_clauses_are_not_called_the_same(other: Clause[object]) -> None:
+def test_two_clauses_cannot_have_the_same_name(other: Clause[object]) -> None:
     with pytest.raises(ScheduleError, match=r"two clauses called (flat|tile|order)"):
         register(other)
     assert clauses() == (*CLAUSES, BACKWARDS)

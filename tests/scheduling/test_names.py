@@ -1,4 +1,4 @@
-"""Names of a schedule that is built in Python: refused at once, where they are given, as binding refuses them."""
+"""Wrong names in a schedule that is built in Python: refused by the call that gives them, as binding refuses them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_wrong_name_is_refused_at_the_call_that_has_it(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", WRONG, ids=str)
-def test_for_a_name_of_a_program_binding_says_the_same(case: str) -> None:
+def test_binding_reports_the_same_error_for_a_program_given_by_name(case: str) -> None:
     kind, build, message, _, _ = WRONG[case]
     schedule = build(tilelink.schedule("neighbour_sum"))
     with pytest.raises(kind) as caught:
@@ -96,7 +96,7 @@ def test_for_a_name_of_a_program_binding_says_the_same(case: str) -> None:
     assert (type(caught.value), caught.value.message) == (kind, message)
 
 
-def test_in_a_chain_of_several_lines_a_call_has_its_own() -> None:
+def test_in_a_chain_of_several_lines_an_error_is_at_the_line_of_its_call() -> None:
     with pytest.raises(ScheduleError) as caught:
         (
             tilelink.schedule(PROGRAM)
@@ -107,7 +107,7 @@ def test_in_a_chain_of_several_lines_a_call_has_its_own() -> None:
     assert '    .knobs("ad", num_warps=4)\n                 ^^^^^^^^^^^^^^^^^^^^' in str(caught.value)
 
 
-def test_a_call_of_several_lines_has_its_first() -> None:
+def test_an_error_of_a_call_of_several_lines_is_at_its_first_line() -> None:
     with pytest.raises(TileSizeError) as caught:
         tilelink.schedule(PROGRAM).tile(
             "add",
@@ -127,7 +127,7 @@ def test_columns_count_characters() -> None:
     assert covered == 'tilelink.schedule(PROGRAM).tile("ü", i=32)'
 
 
-def test_a_part_keeps_its_place_whatever_is_added_to_it() -> None:
+def test_a_part_keeps_its_location_when_clauses_are_added() -> None:
     first = tilelink.schedule(PROGRAM).tile("add", i=8)
     more = (
         first.order("add", IndexOrder(index="i"))
@@ -155,7 +155,7 @@ LATER: dict[str, tuple[Build, str]] = {
 
 
 @pytest.mark.parametrize("case", LATER, ids=str)
-def test_what_binding_refuses_has_the_place_where_it_was_given(case: str) -> None:
+def test_an_error_of_binding_is_at_the_call_that_gave_the_value(case: str) -> None:
     build, call = LATER[case]
     schedule = build(tilelink.schedule(PROGRAM))
     with pytest.raises(ScheduleError) as caught:
@@ -166,7 +166,7 @@ def test_what_binding_refuses_has_the_place_where_it_was_given(case: str) -> Non
     assert line[place.column - 1 :][: place.length] == call, caught.value
 
 
-def test_a_part_that_is_given_anew_has_its_new_place() -> None:
+def test_a_part_that_is_given_again_has_its_new_location() -> None:
     schedule = tilelink.schedule(PROGRAM).tile("add", i=8)
     first = schedule.stage("add").at("tile.i")
     schedule = schedule.tile("add", i=4).knobs("add", num_warps=4)
@@ -175,7 +175,7 @@ def test_a_part_that_is_given_anew_has_its_new_place() -> None:
     assert again.line == warps.line == first.line + 2
 
 
-def test_a_schedule_is_the_same_value_whoever_looked_its_names_up() -> None:
+def test_schedules_for_a_program_and_for_its_name_are_equal() -> None:
     build: Build = lambda s: s.tile("send", i=8).channel("left", i=8)  # noqa: E731 - the same for both
     checked, free = build(tilelink.schedule(PROGRAM)), build(tilelink.schedule("neighbour_sum"))
     assert checked == free == pickle.loads(pickle.dumps(checked))
@@ -190,7 +190,7 @@ def test_names_that_other_parts_of_the_schedule_make_are_known() -> None:
 
 
 @pytest.mark.parametrize(("program", "schedule"), cases(), ids=str)
-def test_the_schedules_of_the_library_name_what_there_is(program, schedule) -> None:  # pyright: ignore
+def test_the_schedules_of_the_library_use_existing_names(program, schedule) -> None:  # pyright: ignore
     for part in (*schedule.stages, *schedule.tensors) if schedule else ():
         check_names(program, part)
 
@@ -202,7 +202,7 @@ RESOURCES = {
 
 
 @pytest.mark.parametrize("text", RESOURCES)
-def test_resources_and_orders_may_be_given_by_their_texts(text: str) -> None:
+def test_resources_and_orders_may_be_given_as_text(text: str) -> None:
     schedule = tilelink.schedule(PROGRAM).on("send", text).order("send", "i", IndexOrder(index="p"), group=("p", 2))
     assert str(schedule.stage("send")) == f"send {RESOURCES[text]}, order(i, p, group(p, 2))"
 
@@ -221,7 +221,7 @@ def test_resources_and_orders_may_be_given_by_their_texts(text: str) -> None:
         (lambda s: s.order("send", 3), "order (3,) of send"),
     ],
 )
-def test_values_that_mean_nothing_are_refused(build: Build, says: str) -> None:
+def test_invalid_values_are_refused(build: Build, says: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         build(tilelink.schedule(PROGRAM))
     assert caught.value.message == says

@@ -28,7 +28,7 @@ def test_a_schedule_prints_as_it_was_written() -> None:
     assert str(parse_schedule(TEXT)) == TEXT
 
 
-def test_the_chain_builds_what_the_text_says() -> None:
+def test_the_chain_builds_the_same_schedule_as_the_text() -> None:
     chain = (
         Schedule(name="wide", program="scatter")
         .on("gather", CopyEngine())
@@ -53,7 +53,7 @@ def test_comments_and_switches() -> None:
     assert parse_schedule(text) == Schedule(name="a", program="b").without_reuse_wait()
 
 
-def test_what_says_nothing_has_no_line() -> None:
+def test_a_part_without_clauses_has_no_line() -> None:
     empty = Schedule(name="a", program="b")
     for silent in (empty.flatten("f", False), empty.order("f"), empty.tile("f"), empty.knobs("f"), empty.channel("x")):
         assert silent == empty
@@ -86,7 +86,7 @@ def test_every_schedule_survives_printing(
 
 
 @pytest.mark.parametrize("inside", ["s step +1", "group(i, 8), s step +1", "s = (rank + 1), 3", "s ="])
-def test_a_mistake_in_brackets_is_answered_with_what_stands_in_them(inside: str) -> None:
+def test_the_hint_of_a_mistake_in_brackets_shows_the_clause(inside: str) -> None:
     with pytest.raises(ParseError) as caught:
         parse_schedule(f"schedule a for b:\n    gather on sm(2), order({inside})\n", "file.tl")
     assert caught.value.hint == "it is written like `order(s = rank + 1 step +1, i, group(i, 8))`"
@@ -107,7 +107,7 @@ def test_a_mistake_in_brackets_is_answered_with_what_stands_in_them(inside: str)
         ("    xs buffers 2, tile(i=2)", "xs is scheduled as a stage and as a tensor", 5),
     ],
 )
-def test_a_wrong_line_says_where_and_what(line: str, message: str, column: int) -> None:
+def test_the_error_of_a_wrong_line_has_its_location_and_message(line: str, message: str, column: int) -> None:
     with pytest.raises(ParseError) as caught:
         parse_schedule(f"schedule a for b:\n{line}\n", "file.tl", 10)
     error = caught.value
@@ -128,7 +128,7 @@ def test_numbers_of_a_chain_have_32_bits_too() -> None:
 
 @pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x85"])
 def test_a_comment_ends_with_its_line(end: str) -> None:
-    """Where editors and Python end lines, and not at what Unicode says of them."""
+    """Lines end as in editors and in Python, not at other Unicode line separators."""
     text = f"schedule a for b:\n    f tile(i=8)  # or{end}    g tile(i=9)\n    h tile(i=16)\n"
     schedule = parse_schedule(text, "file.tl")
     assert [part.name for part in schedule.stages] == ["f", "h"]
@@ -156,7 +156,7 @@ def test_a_schedule_is_for_a_program_of_its_file() -> None:
 
 
 @pytest.mark.parametrize("warps", [3, 64])
-def test_warps_that_no_gpu_takes_are_refused(warps: int) -> None:
+def test_a_number_of_warps_that_no_gpu_supports_is_refused(warps: int) -> None:
     text = "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute f(i: M):\n        y[i] = x[i]\n"
     found = parse_text(text + f"schedule s for copy:\n    f tile(i=8), num_warps {warps}\n", "file.tl")
     with pytest.raises(ScheduleError, match=f"{warps} warps for f") as caught:
@@ -200,7 +200,7 @@ COPY = "program copy(M):\n    x : in [M]\n    y : out [M]\n    compute first(i: 
         ("first flatten num_warps 2", "did not expect 'num_warps' here", "num_warps", "parts are separated by commas"),
     ],
 )
-def test_the_part_that_is_wrong_is_underlined(line: str, message: str, underlined: str, hint: str) -> None:
+def test_the_wrong_part_is_underlined(line: str, message: str, underlined: str, hint: str) -> None:
     with pytest.raises(TileLinkError) as caught:
         found = parse_text(f"{COPY}schedule s for copy:\n    {line}  # why\n", "file.tl")
         bind(found.programs[0], found.schedules[0], {"M": 24}, 2, target("cpu"))
@@ -212,20 +212,20 @@ def test_the_part_that_is_wrong_is_underlined(line: str, message: str, underline
     assert error.location.text[begin : begin + error.location.length] == underlined
 
 
-def test_the_words_that_stand_for_themselves_are_among_those_offered() -> None:
+def test_the_hint_lists_keywords_that_follow_no_name() -> None:
     with pytest.raises(ParseError, match="did not expect 'maybe' here") as caught:
         parse_text(f"{COPY}schedule s for copy:\n    reuse_wait maybe\n")
     assert str(caught.value.hint).endswith("; or `reuse_wait off`")
 
 
-def test_a_part_that_is_given_twice_names_both_places() -> None:
+def test_the_error_of_a_repeated_part_has_both_locations() -> None:
     with pytest.raises(ParseError) as caught:
         parse_schedule("schedule a for b:\n    f in g prologue, flatten, in h epilogue\n")
     assert caught.value.location is not None and caught.value.related is not None
     assert (caught.value.location.column, caught.value.related.column) == (31, 7)
 
 
-def test_a_place_in_the_text_is_of_what_stands_there() -> None:
+def test_a_location_covers_its_part_of_the_text() -> None:
     parsed = parse_schedule("schedule a for b:\n    f flatten, num_warps 4\n")
     changed = parsed.knobs("f", num_warps=3).stage("f")
     assert changed.at("num_warps") == changed.location
@@ -239,7 +239,7 @@ def test_a_place_in_the_text_is_of_what_stands_there() -> None:
         ("warps 8", "num_warps"), ("stages 3", "num_stages"),
     ],
 )  # fmt: skip
-def test_a_word_of_earlier_versions_is_refused_with_that_of_today(old: str, new: str) -> None:
+def test_a_former_keyword_is_refused_with_a_hint_to_the_current_one(old: str, new: str) -> None:
     with pytest.raises(ParseError, match=f"unknown '{old.split()[0]}'") as caught:
         parse_schedule(f"schedule a for b:\n    f on sm, {old}\n")
     assert (caught.value.hint or "").startswith(f"it is called {new}: {new}")

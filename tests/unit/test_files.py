@@ -32,7 +32,7 @@ def test_what_cannot_be_read_is_an_oserror_with_a_reason(path: str) -> None:
 
 
 def test_a_file_without_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST", 2**20)
+    monkeypatch.setattr(files, "MAX_BYTES", 2**20)
     (tmp_path / "long").touch()
     os.truncate(tmp_path / "long", 2**42)
     with pytest.raises(OSError, match="it has more than"):
@@ -94,7 +94,7 @@ def test_folders_that_are_made_are_nobody_elses(tmp_path: Path) -> None:
 def test_what_somebody_names_is_written_and_no_fifo_is_waited_for(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    with pytest.raises(OSError, match="nobody reads this FIFO"):
+    with pytest.raises(OSError, match="no process reads this FIFO"):
         files.write(fifo, b"text")
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     files.write(fifo, b"text")

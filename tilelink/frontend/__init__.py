@@ -1,1 +1,1 @@
-"""The text languages and the Python decorator: from source to IR."""
+"""Front ends: the text languages and the Python decorator, from source to IR."""

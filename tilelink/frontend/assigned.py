@@ -1,8 +1,9 @@
-"""Names that are read where they may have no value: assigned in one branch only, or of a loop that has ended.
+"""Check for reads of names that may have no value: assigned in one branch only, or in a loop that has ended.
 
-In a loop and after it a name may have its value from an earlier iteration, which only a run can tell: that is accepted.
-A loop that may have no iteration at all, as one over `ranks - 1`, gives no name its value. A condition that was seen
-before, or its opposite, brings the names of its branch back; that a loop has iterations is such a condition.
+Inside and after a loop, a name may have a value from an earlier iteration, which is known only at run time: this is
+accepted. A loop that may have no iterations, for example over `ranks - 1`, does not surely assign any name. If a
+condition or its negation is tested again, the names assigned in its branch have values again. The condition that a loop
+has iterations is treated in the same way.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ Branch = tuple[Scalar, bool]
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """Names that surely have a value; those that branches gave; the ended loop's index of those that lost theirs."""
+    """The state of names at a statement.
+
+    names: names that surely have a value. branches: (condition, outcome) -> names with a value after that branch.
+    ended: name -> index of the ended loop whose tile the name's value was.
+    """
 
     names: frozenset[str] = frozenset()
     branches: Mapping[Branch, frozenset[str]] = field(default_factory=dict[Branch, frozenset[str]])
@@ -32,7 +37,7 @@ class _Known:
 
 
 def check_assigned(stage: Stage, typing: StageTyping, mistakes: Mistakes) -> None:
-    """Notes UnknownNameError and ShapeError."""
+    """Add an UnknownNameError for each read of an unassigned name, a ShapeError for one of a tile of an ended loop."""
     _Walk(stage=stage, typing=typing, mistakes=mistakes).body(stage.body, _Known(), frozenset())
 
 
@@ -43,7 +48,7 @@ class _Walk:
     mistakes: Mistakes
 
     def body(self, body: tuple[Statement, ...], known: _Known, earlier: frozenset[str]) -> _Known:
-        """What is known behind a body; `earlier` are names that an earlier iteration of a loop may have assigned."""
+        """Return the state after a body. earlier: names that an earlier iteration of a loop may have assigned."""
         for statement in body:
             self._reads(statement, known, earlier)
             match statement:
@@ -129,7 +134,7 @@ def _assigns(statement: Statement, name: str) -> bool:
 
 
 def _iterations(loop: For, program: Program) -> Scalar | None:
-    """When a loop has iterations, which is always where its extents are positive whatever the numbers: None."""
+    """The condition that a loop has iterations; None if its extents are positive for all parameters and ranks."""
     kinds = {p.name: p.kind for p in program.params}
     open_ones = [d.extent for d in loop.indices if (least(d.extent, kinds) or 0) < 1]
     conditions = tuple(Compare(op=">", left=extent, right=Int(value=0)) for extent in open_ones)
@@ -137,7 +142,7 @@ def _iterations(loop: For, program: Program) -> Scalar | None:
 
 
 def _normal(condition: Scalar) -> Branch:
-    """A condition and whether it holds, the same for a condition and its opposite."""
+    """Normalise a condition: (expression, outcome), with the same expression for a condition and its negation."""
     match condition:
         case Logic(op="not", args=(inner,)):
             expr, holds = _normal(inner)

@@ -1,4 +1,4 @@
-"""From syntax to IR: declarations and statements, shared by the text and the Python front end."""
+"""Builder of the IR from the common syntax of the text and the Python front end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ RESERVED = {"rank", "ranks", "call", *WORDS, *PRIMITIVES}
 
 
 def build_program(syntax: ProgramSyntax) -> Program:
-    """Resolve names and build the IR; raises the designed error of a mistake, or SeveralErrors."""
+    """Resolve names and build the IR. Raises the error of a mistake, or SeveralErrors."""
     scope = Scope(source=syntax.source, params={}, tensors={})
     scope.broken |= set(syntax.broken)
     for param in syntax.params:
@@ -84,7 +84,7 @@ def build_program(syntax: ProgramSyntax) -> Program:
 
 @contextmanager
 def _declaring(scope: Scope, name: str) -> Generator[None]:
-    """Notes what is wrong with a declaration; then uses of its name are no mistakes of their own."""
+    """Collect the errors of a declaration, and mark its name as broken so that its uses are not reported again."""
     count = len(scope.mistakes.errors)
     with scope.mistakes.noted():
         yield
@@ -170,7 +170,7 @@ def _body(scope: Scope, body: tuple[ast.stmt, ...] | list[ast.stmt]) -> tuple[St
 
 
 def _assigned(scope: Scope, target: ast.expr) -> None:
-    """After a wrong assignment too, the name stands for a value."""
+    """Declare the target of an invalid assignment too, so that its uses are not reported again."""
     if isinstance(target, ast.Name) and target.id.isidentifier():
         known = (*scope.tensors, *scope.indices, *scope.params, *RESERVED)
         scope.locals |= {target.id} - set(known)

@@ -1,8 +1,8 @@
-"""The checker: what is wrong with a program whatever its schedule, shapes and ranks; all of it at once.
+"""The checker: reports all mistakes of a program that do not depend on its schedule, sizes and ranks.
 
-Names and syntax were settled when the IR was built, shapes are `ir.typing`'s. Here are the rules about accesses,
-signals, sizes and outputs; `assigned` looks at names, `kinds` at dtypes. What depends on sizes, orders or ranks is the
-verifier's.
+Names and syntax are resolved when the IR is built, and shapes are checked by `ir.typing`. This module checks accesses,
+signals, sizes and outputs; `assigned` checks names and `kinds` checks dtypes. The verifier checks everything that
+depends on sizes, orders or ranks.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from tilelink.ir.visitor import reads, stage_regions, stage_scalars, statements,
 
 @deep()
 def check(program: Program) -> Program:
-    """Returns the program. Raises the designed error of its one mistake, or SeveralErrors with all of them."""
+    """Return the program unchanged. Raises the error of its mistake, or SeveralErrors with all of them."""
     require_program(program)
     mistakes = Mistakes()
     check_depth(program, mistakes)
-    mistakes.raise_any()  # nothing may walk what is too deep
+    mistakes.raise_any()  # a program that is too deep must not be walked
     check_words(program, mistakes)
-    mistakes.raise_any()  # what is no program of the language has no types either
+    mistakes.raise_any()  # a program with foreign parts cannot be typed
     typing = infer(program, mistakes)
     for tensor in program.tensors:
         for size in (*tensor.shape, *([tensor.bound] if tensor.bound is not None else [])):
@@ -113,7 +113,7 @@ def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
 
 
 def _check_rows(stage: Stage, mistakes: Mistakes) -> None:
-    """A row of a table is a coordinate by itself, and no integer."""
+    """Check that a row of a table is used only as a whole coordinate, not as an integer."""
     whole = {id(coord) for region in stage_regions(stage) for coord in region.coords}
     for expr in stage_scalars(stage):
         for part in walk(expr):
@@ -173,7 +173,7 @@ def _direction_errors(statement: Transfer) -> Iterator[TileLinkError]:
 
 
 def _check_signals(program: Program, mistakes: Mistakes) -> None:
-    """A wait that no notify of the program can end. (A notify that nobody waits for does no harm.)"""
+    """Check that each wait has a notify that can end it. (A notify without a wait is harmless.)"""
     everything = [s for stage in program.stages for s in statements(stage.body)]
     notified = {(s.region.tensor, s.kind) for s in everything if isinstance(s, Notify)}
     for wait in everything:
@@ -199,7 +199,7 @@ def _written(statement: Statement) -> Region | None:
 
 
 def _check_coverage(program: Program, mistakes: Mistakes) -> None:
-    """Outputs that nothing writes, and scratch that is read and never written."""
+    """Check that every output is written, and every local or symmetric tensor that is read."""
     everything = [s for stage in program.stages for s in statements(stage.body)]
     written = {r.tensor for r in map(_written, everything) if r is not None}
     for tensor in program.tensors:
@@ -219,7 +219,7 @@ def _check_coverage(program: Program, mistakes: Mistakes) -> None:
 
 
 def _check_repeats(program: Program, stage: Stage, mistakes: Mistakes) -> None:
-    """An index that a write to an output ignores: every tile of it writes the same elements."""
+    """Check that a write to an output uses all indices around it; otherwise several tiles write the same elements."""
     for region, around in _writes(stage.body, stage.indices, frozenset()):
         if program.tensor(region.tensor).space != "out":
             continue
@@ -237,7 +237,7 @@ def _check_repeats(program: Program, stage: Stage, mistakes: Mistakes) -> None:
 def _writes(
     body: tuple[Statement, ...], around: tuple[IndexDecl, ...], conditions: frozenset[str]
 ) -> Iterator[tuple[Region, tuple[IndexDecl, ...]]]:
-    """Every region written, with the indices around it that no condition around it names."""
+    """Yield every written region, with the indices around it that do not occur in a condition around it."""
     for statement in body:
         region = _written(statement)
         if region is not None:

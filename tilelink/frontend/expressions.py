@@ -1,4 +1,4 @@
-"""Expressions: from Python's syntax tree to scalars, regions and tile values, with names resolved."""
+"""Conversion of expressions from Python syntax trees to scalars, regions and tile values, with name resolution."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ REDUCTIONS = ("sum", "max", "min")
 
 @dataclass(kw_only=True)
 class Scope:
-    """The names that an expression may use; `broken` ones are those whose own declaration is wrong."""
+    """The names that an expression may use. broken: names whose declarations are invalid."""
 
     source: Source
     params: dict[str, Param]
@@ -76,7 +76,7 @@ class Scope:
     def unknown(
         self, node: ast.AST, name: str, what: str = "name", known: list[str] | None = None
     ) -> UnknownNameError | ConsequenceError:
-        """The error for a name that nothing declares, with the nearest one that exists."""
+        """Return the error for an undeclared name, with the most similar declared name as hint."""
         if name in self.broken:
             return ConsequenceError(f"{name} is not declared as it should be", location=self.location(node))
         names = known or self.names()
@@ -86,7 +86,7 @@ class Scope:
     # Scalars -------------------------------------------------------------------------------------------------
 
     def scalar(self, node: ast.expr) -> Scalar:
-        """An integer expression or condition."""
+        """Convert an integer expression or a condition."""
         place = self.location(node)
         match node:
             case ast.Constant(value=bool() | int() as value):
@@ -143,7 +143,7 @@ class Scope:
     # Regions -------------------------------------------------------------------------------------------------
 
     def region(self, node: ast.expr) -> Region:
-        """`tensor[coords]`, a bare tensor, or either of them `@ rank`."""
+        """Convert a region: `tensor[coords]` or a bare tensor, optionally followed by `@ rank`."""
         match node:
             case ast.BinOp(left=left, op=ast.MatMult(), right=right):
                 inner = self.region(left)
@@ -169,7 +169,7 @@ class Scope:
                 raise ParseError("not a region", location=self.location(node), hint=hint)
 
     def _is_tile(self, node: ast.expr) -> bool:
-        """Whether an expression is a name's tile, or a region of a tensor that is no table."""
+        """True if an expression is a name with a tile, or a region of a tensor that is not a table."""
         name = node.value if isinstance(node, ast.Subscript) else node
         if not isinstance(name, ast.Name):
             return False
@@ -189,7 +189,7 @@ class Scope:
         return (*coords, *(Whole() for _ in range(len(tensor.shape) - len(parts))))
 
     def _is_whole(self, node: ast.expr) -> bool:
-        """True for `:`; a slice with bounds, which only Python's grammar has, is refused."""
+        """True for `:`. Refuses a slice with bounds, which only the grammar of Python has."""
         if isinstance(node, ast.Slice) and (node.lower or node.upper or node.step):
             hint = "a coordinate is :, an index, offset + i, or a number; no slices"
             raise ParseError("a slice with bounds", location=self.location(node), hint=hint)
@@ -198,7 +198,7 @@ class Scope:
     # Values --------------------------------------------------------------------------------------------------
 
     def value(self, node: ast.expr) -> Value:
-        """A tile value."""
+        """Convert a tile value."""
         place = self.location(node)
         match node:
             case ast.Constant(value=bool() | int() | float() as number):
@@ -265,7 +265,7 @@ class Scope:
         return Apply(op=_VALUE_OPS[type(op)], args=(a, b), location=place)
 
     def _numbers(self, node: ast.expr, op: ast.operator, left: Value, right: Value) -> Value:
-        """Integer arithmetic stays integer, unless a parameter in it is no integer."""
+        """Convert arithmetic of integers: an integer expression, unless an operand is an f32 or bool parameter."""
         place = self.location(node)
         scalar = Binary(op=_SCALAR_OPS[type(op)], left=_whole(left), right=_whole(right), location=place)
         floats = {p.name for p in self.params.values() if p.kind in ("f32", "bool")}
@@ -315,7 +315,7 @@ class Scope:
         return builders[name](node)
 
     def named_arguments(self, node: ast.Call, *known: str) -> None:
-        """Refuse arguments by a name that the function does not have: nothing that is given is left out."""
+        """Refuse keyword arguments that the function does not have, so that no argument is silently ignored."""
         name = ast.unparse(node.func)
         for keyword in node.keywords:
             if keyword.arg not in known:
@@ -396,7 +396,7 @@ class Scope:
         return Attend(state=state, q=q, k=k, v=v, scale=scale, mask=mask, location=self.location(node))
 
     def _mask(self, node: ast.expr, q: Value, k: Value) -> Value:
-        """A mask as it stands; a flag stands for causality between the positions of q's and k's rows."""
+        """Convert a mask: a tile as it is; a flag selects a causal mask from the row positions of q and k."""
         mask = self.value(node)
         flag = isinstance(mask, Literal) and isinstance(mask.value, bool)
         named = isinstance(mask, FromScalar) and isinstance(mask.scalar, ParamRef)
@@ -432,7 +432,7 @@ class Scope:
 
 
 def _joined(op: str, parts: list[Scalar]) -> tuple[Scalar, ...]:
-    """`(a and b) and c` is `a and b and c`."""
+    """Flatten nested operations: `(a and b) and c` becomes `a and b and c`."""
     nested = [p.args if isinstance(p, Logic) and p.op == op else (p,) for p in parts]
     return tuple(part for group in nested for part in group)
 
@@ -442,7 +442,7 @@ def _integer(value: Value) -> bool:
 
 
 def _whole(value: Value) -> Scalar:
-    """The integer expression that a value was made of."""
+    """The integer expression of an integer value."""
     if isinstance(value, FromScalar):
         return value.scalar
     return Int(value=int(value.value) if isinstance(value, Literal) else 0, location=value.location)

@@ -1,4 +1,4 @@
-"""Where integers are needed: coordinates, ranks, conditions; and numbers that their types do not hold."""
+"""Checks that coordinates, ranks and conditions are integers, and that constants fit their dtypes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tilelink.ir.scalar import Compare, Logic, Param, Scalar, walk
 from tilelink.ir.visitor import reads, value_of, values
 
 WITHIN = {"i32": range(-(2**31), 2**31), "bool": range(2)}
-"""What these types hold."""
+"""Dtype -> the integers that it holds."""
 
 
 def regions_of(statement: Statement) -> list[Region]:
-    """The regions that a statement names, without those of the statements in it."""
+    """Return the regions that a statement names, without those of nested statements."""
     value = value_of(statement)
     found = reads(value) if value is not None else []
     match statement:
@@ -41,7 +41,7 @@ def regions_of(statement: Statement) -> list[Region]:
 
 
 def number_errors(program: Program, statement: Statement) -> Iterator[TileLinkError]:
-    """Notes DtypeError."""
+    """Yield a DtypeError for each value that should be an integer, and each constant that does not fit its dtype."""
     kinds = {p.name: p.kind for p in program.params}
     for region in regions_of(statement):
         numbers = [c for c in (*region.coords, region.rank) if isinstance(c, Scalar)]
@@ -71,7 +71,7 @@ def _floats(scalar: Scalar, kinds: dict[str, str], hint: str) -> Iterator[TileLi
 
 
 def _beyond(value: Value, statement: Statement) -> Iterator[TileLinkError]:
-    """A number that has no place in its type."""
+    """Yield a DtypeError if a constant does not fit its dtype."""
     if not isinstance(value, Literal | Full):
         return
     number, place = value.value, value.location or statement.location

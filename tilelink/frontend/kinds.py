@@ -1,4 +1,4 @@
-"""Values of a kind that cannot be used where they stand: states, truth values, integers, tables, users' functions."""
+"""Checks of the kinds of values in their contexts: softmax states, truth values, integers, tables, user functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INTEGERS = ("i32", "bool")
 
 
 def check_kinds(stage: Stage, typing: StageTyping, mistakes: Mistakes) -> None:
-    """Notes DtypeError, ShapeError, and UnknownNameError for a function that there is not."""
+    """Add a DtypeError or ShapeError for each misused value, and an UnknownNameError for each missing user function."""
     for statement in statements(stage.body):
         value = value_of(statement)
         for part in values(value) if value is not None else ():
@@ -105,7 +105,10 @@ def _truth_errors(typing: StageTyping, word: str, value: Value) -> Iterator[Tile
 
 
 def _table_errors(typing: StageTyping, value: Apply) -> Iterator[TileLinkError]:
-    """A table's entries say where something is: they are compared and added to positions, not to data."""
+    """Yield a DtypeError for each table entry that is an operand of floating-point arithmetic.
+
+    Table entries are positions: they may be compared and used in integer arithmetic.
+    """
     if value.op in COMPARISONS or _dtype(typing, value) in INTEGERS:
         return
     for arg in value.args:
@@ -148,7 +151,7 @@ def _attend_errors(typing: StageTyping, value: Attend) -> Iterator[TileLinkError
 
 
 def _fit_errors(typing: StageTyping, statement: Statement) -> Iterator[TileLinkError]:
-    """Numbers are not cut to integers without a word; a state stays with its name."""
+    """Yield a DtypeError for an implicit conversion to an integer, and for an `attend` nested in another value."""
     match statement:
         case Store(region=region, value=value) | Transfer(target=region, source=value):
             tensor, dtype = typing.program.tensor(region.tensor), _dtype(typing, value)
@@ -191,7 +194,7 @@ def _call_errors(value: UserCall) -> Iterator[TileLinkError]:
 
 
 def _names_of(module: str) -> set[str] | None:
-    """The names of a module, "*" for any; None where there is no such module. Nothing is imported."""
+    """The names that a module defines, {"*"} if unknown, None if there is no such module. Nothing is imported."""
     if module in sys.modules:
         return set(dir(sys.modules[module]))
     spec: ModuleSpec | None = None
@@ -205,7 +208,7 @@ def _names_of(module: str) -> set[str] | None:
     try:
         return _bound(ast.parse(files.read(spec.origin)))
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return {"*"}  # its import will say what is wrong with it
+        return {"*"}  # importing the module will report the error
 
 
 def _bound(tree: ast.Module) -> set[str]:

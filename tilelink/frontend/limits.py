@@ -1,4 +1,4 @@
-"""Programs that nest too deep are refused, before anything walks them: as syntax and, however built, as programs."""
+"""Checks of the nesting depth, before anything walks a program recursively: of syntax trees and of programs."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ Part = Value | Scalar
 
 
 def require_shallow(source: Source, node: ast.AST) -> None:
-    """Raises ParseError for an expression, or a statement with its expressions, that no walk should begin."""
-    if (found := too_deep(node, ast.iter_child_nodes, VALUE_LEVELS + 6)) is not None:  # a statement, a region
+    """Raise ParseError if an expression, or a statement with its expressions, is too deep to walk."""
+    if (found := too_deep(node, ast.iter_child_nodes, VALUE_LEVELS + 6)) is not None:  # 6: the statement and a region
         while not hasattr(found, "lineno"):
             found = next(iter(ast.iter_child_nodes(found)), node)
         raise _levels("an expression", VALUE_LEVELS, source.location(found))
 
 
 def require_flat(source: Source, body: Iterable[ast.stmt]) -> None:
-    """Raises ParseError for blocks of a stage that are too deep inside one another."""
+    """Raise ParseError if the blocks of a stage are nested too deep."""
     if (found := nested_blocks(body, _syntax_block)) is not None:
         raise _blocks(source.location(found.test if isinstance(found, ast.If) else found))
 
 
 def check_depth(program: Program, mistakes: Mistakes) -> None:
-    """Notes ParseError for what is too deep in a program, one for each stage."""
+    """Add a ParseError for each stage that is nested too deep, and for a declaration that is."""
     sizes = [size for tensor in program.tensors for size in (*tensor.shape, tensor.bound) if size is not None]
     with mistakes.noted():
         for size in (*sizes, *(decl.extent for stage in program.stages for decl in stage.indices)):

@@ -38,7 +38,7 @@ from tilelink.scheduling.schedule import Schedule
 from tilelink.scheduling.words import check_names
 
 DIGITS = 39
-"""Of the largest f32."""
+"""Number of digits of the largest f32."""
 
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -53,14 +53,14 @@ _COMPARES: dict[str, type[ast.cmpop]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Module:
-    """What a `.tl` file holds, in the order written."""
+    """The programs and schedules of a `.tl` file, in source order."""
 
     programs: tuple[Program, ...]
     schedules: tuple[Schedule, ...]
 
 
 def require_text(text: object) -> None:
-    """Raises ParseError for what is no text: callers need not be typed."""
+    """Raise ParseError if the argument is not a str; callers need not be typed."""
     if not isinstance(text, str):
         hint = "parse takes the text itself; tilelink.load(FILE) reads a file"
         raise ParseError(f"a {type(text).__name__} is not a text of programs", hint=hint)
@@ -68,7 +68,7 @@ def require_text(text: object) -> None:
 
 @deep()
 def parse_text(text: str, file: str = "<text>") -> Module:
-    """Parse programs and schedules; raises ParseError and the builder's errors, SeveralErrors where there are more."""
+    """Parse programs and schedules. Raises ParseError, an error of `build_program`, or SeveralErrors."""
     require_text(text)
     lines = lines_of(text)
     mistakes = Mistakes()
@@ -108,7 +108,7 @@ class _Schedules:
     extended: list[tuple[Schedule, Head]] = field(default_factory=list[tuple[Schedule, Head]])
 
     def parse(self, first: int, stop: int) -> None:
-        """Raises what is wrong with the block of these lines."""
+        """Raise the error of the block of these lines."""
         head = parse_head(self.lines[first], self.file, first + 1)
         base = self._base(head) if head.like else None
         schedule = parse_schedule("\n".join(self.lines[first:stop]), self.file, first + 1, base)
@@ -117,7 +117,7 @@ class _Schedules:
             self.extended.append((schedule, head))
 
     def _base(self, head: Head) -> Schedule:
-        """The schedule that a head extends. Raises ParseError or UnknownNameError."""
+        """Return the schedule that a header extends. Raises ParseError or UnknownNameError."""
         program, name = head.like or ("", "")
         called = name if program == head.program else f"{program}:{name}"
         before = [one for one in self.parsed if (one.program, one.name) == head.like]
@@ -144,8 +144,8 @@ class _Schedules:
         raise UnknownNameError(f"no schedule {name!r} for {program}", location=head.like_at, hint=hint)
 
     def _leads_to(self, head: Head, end: Head) -> bool:
-        """Whether a schedule extends another one, be it through others."""
-        by_name = {(one.program, one.name): one for one in self.heads if one is not None}
+        """True if a schedule extends another one, directly or through other schedules."""
+        by_name = {(other.program, other.name): other for other in self.heads if other is not None}
         seen: set[tuple[str, str]] = set()
         while head.like is not None and head.like not in seen and head.like in by_name:
             seen.add(head.like)
@@ -153,7 +153,7 @@ class _Schedules:
         return (end.program, end.name) in seen
 
     def check_names(self, programs: dict[str, Program], mistakes: Mistakes) -> None:
-        """Notes ScheduleError for what comes of another program's schedule and has no place in the own program."""
+        """Add a ScheduleError for each clause inherited from another program's schedule that does not fit."""
         for schedule, head in self.extended:
             if head.program not in programs:
                 continue
@@ -185,7 +185,7 @@ def _check_named_once(programs: list[Program], schedules: list[Schedule], mistak
 
 
 def _check_programs_named(programs: list[Program], schedules: list[Schedule], mistakes: Mistakes) -> None:
-    """A schedule beside programs is for one of them; one on its own may be for a program of another text."""
+    """Check that each schedule is for a program of the file, unless the file has no programs."""
     names = [p.name for p in programs]
     for schedule in schedules:
         if names and schedule.program not in names:
@@ -195,7 +195,7 @@ def _check_programs_named(programs: list[Program], schedules: list[Schedule], mi
 
 
 def _schedule_blocks(lines: list[str]) -> list[tuple[int, int]]:
-    """Line ranges of the schedule blocks: a head at the margin and the indented lines after it."""
+    """The line ranges of the schedule blocks: an unindented header and the indented lines after it."""
     blocks: list[tuple[int, int]] = []
     for start, line in enumerate(lines):
         if re.match(r"schedule\b", line):
@@ -207,7 +207,7 @@ def _schedule_blocks(lines: list[str]) -> list[tuple[int, int]]:
 
 
 class _Indenter(Indenter):
-    """How lark's indenter finds blocks: brackets suspend them."""
+    """The tokens of lark's indenter; inside brackets, indentation is ignored."""
 
     @property
     def NL_type(self) -> str:
@@ -257,7 +257,9 @@ def _parse_programs(text: str, source: Source) -> list[ProgramSyntax]:
 
 def _unexpected(error: UnexpectedInput, source: Source) -> ParseError:
     own, column = error.line, max(error.column or 1, 1)
-    if isinstance(error, UnexpectedToken) and error.token.type == "_INDENT":  # it begins with the line end before it
+    if (
+        isinstance(error, UnexpectedToken) and error.token.type == "_INDENT"
+    ):  # the token begins with the preceding line end
         own, column = error.token.end_line, max(error.token.end_column or 1, 1)
     line = min(max(own or 1, 1), max(1, len(source.lines)))
     text = source.lines[line - 1] if source.lines else ""
@@ -277,7 +279,7 @@ def _unexpected(error: UnexpectedInput, source: Source) -> ParseError:
 
 
 def _hint(line: str, found: str, column: int) -> str:
-    """What to write instead of what Python or NumPy would take."""
+    """The hint for a construct that is valid in Python or NumPy and not in the language."""
     before = line[: column - 1].rstrip()
     if found in _COMPARES:
         return "one comparison at a time: a < b and b < c"
@@ -301,7 +303,7 @@ def _hint(line: str, found: str, column: int) -> str:
 
 @v_args(meta=True)
 class _Build(Transformer_NonRecursive[Token, Any]):
-    """Parse tree -> declarations and Python syntax nodes, each carrying its place."""
+    """Transformer of a parse tree to declarations and Python syntax nodes, each with its location."""
 
     def __init__(self, source: Source) -> None:
         super().__init__()
@@ -440,7 +442,7 @@ class _Build(Transformer_NonRecursive[Token, Any]):
         return _at(ast.Constant(value=None), meta)
 
     def integer(self, meta: Meta, items: list[Any]) -> ast.expr:
-        if len(items[0].lstrip("0")) > DIGITS:  # a text of more than 4300 digits Python does not even read
+        if len(items[0].lstrip("0")) > DIGITS:  # int() refuses more than 4300 digits
             place = self.source.location(_at(ast.Pass(), meta))
             hint = "integers have 32 bits, and an f32 is 3.4028235e38 at most"
             raise ParseError("a number that is too large", location=place, hint=hint)
@@ -463,7 +465,7 @@ class _Build(Transformer_NonRecursive[Token, Any]):
 
 
 def _flat(kind: type[ast.boolop], items: list[ast.expr]) -> list[ast.expr]:
-    """`a or b or c` is one operation on three, as in Python."""
+    """Flatten nested operations: `a or b or c` is one operation on three operands, as in Python."""
     first = items[0]
     if isinstance(first, ast.BoolOp) and isinstance(first.op, kind):
         return [*first.values, *items[1:]]
@@ -471,7 +473,7 @@ def _flat(kind: type[ast.boolop], items: list[ast.expr]) -> list[ast.expr]:
 
 
 def _at(node: Node, begin: Any, end: Any = None) -> Node:
-    """Give a node the place of a token, a parse tree's meta, or another node."""
+    """Set the location of a node to that of a token, a parse tree's meta, or another node."""
     last = end if end is not None else begin
     node.lineno = getattr(begin, "line", None) or getattr(begin, "lineno", 1)  # type: ignore[attr-defined]
     column = getattr(begin, "column", None)

@@ -1,8 +1,8 @@
-"""The Python front end: a decorator that reads a program from a function's source.
+"""The Python front end: a decorator that parses the source of a function as a program.
 
-The function is never called; its statements are those of the text language. Declarations are assignments of
-`tilelink.input(...)` and its kin, stages are nested functions whose parameters have extents, as defaults or annotations
-(`i: Index = M`, or `i: M`), and a loop over tiles is written `for s, j in tiles(ranks, S):`.
+The function is never called; its statements are those of the text language. A declaration is an assignment of
+`tilelink.input(...)` or a similar call. A stage is a nested function whose parameters have extents, as defaults or
+annotations (`i: Index = M`, or `i: M`). A loop over tiles is written `for s, j in tiles(ranks, S):`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STAGES = ("comm", "compute")
 
 @deep()
 def program(function: Callable[..., Any]) -> Program:
-    """Turn a function into a program: `@tilelink.program`. Raises ParseError and the builder's errors."""
+    """Convert a function to a program: `@tilelink.program`. Raises ParseError and the errors of `build_program`."""
     try:
         lines, first = inspect.getsourcelines(function)
         file = inspect.getsourcefile(function) or "<python>"
@@ -135,10 +135,10 @@ def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
 
 
 def _word(annotation: ast.expr) -> str:
-    """The last word of a type, which may stand in quotes."""
+    """The last component of an annotation, which may be quoted."""
     return _last(annotation).strip("'\"")
 
 
 def _last(node: ast.expr) -> str:
-    """The last word of a dotted name."""
+    """The last component of a dotted name."""
     return ast.unparse(node).rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Reading on after a syntax error: what cannot be parsed is cut out, so that one run shows every mistake of a file."""
+"""Recovery from syntax errors: the parts that cannot be parsed are removed, so that one run reports every mistake."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ SPACES = ("in", "out", "local", "symmetric", "table")
 BLOCK = re.compile(r"(\w+)\s+\w+\s*(?:\(|for\b)")
 STAGE = re.compile(r"\s*(\w+)\s+\w+\s*\(")
 TENSOR = re.compile(r"\s*\w+\s*:\s*([A-Za-z_]\w*)(?:\s+([A-Za-z_]\w*))?\s*\[")
-MOST = 20
-"""Syntax errors of one program that are looked for."""
+MAX_ERRORS = 20
+"""Maximum number of syntax errors reported per program."""
 
 Parse = Callable[[str, Source], list[ProgramSyntax]]
 
 
 @dataclass(kw_only=True)
 class _Part:
-    """One program of a file: all other lines are empty, so that places stay right."""
+    """One program of a file; all other lines are blank, so that line numbers stay valid.
+
+    broken: names whose declarations were removed.
+    """
 
     lines: list[str]
     source: Source
     broken: list[str] = field(default_factory=list[str])
 
     def drop(self, line: int) -> bool:
-        """Cut out the stage or the declaration that a line belongs to; whether there was one."""
+        """Blank the stage or declaration that contains a line; return True if there was one."""
         heads = [n for n in range(line, -1, -1) if self._begins(n)]
         if not heads or (heads[0] == line and re.match(r"\s*(program|schedule)\b", self.lines[line])):
             return False
@@ -51,31 +54,31 @@ class _Part:
         return found
 
     def _begins(self, number: int) -> bool:
-        """Whether a stage, a declaration or a program begins in a line."""
+        """True if a stage, a declaration or a program begins on a line."""
         line = self.lines[number]
         if HEAD.match(line):
             return True
         return bool(_code(line)) and not line.lstrip().startswith(tuple(CLOSING)) and _indent(line) <= self.margin
 
     def _continues(self, number: int, margin: int) -> bool:
-        """Whether a line belongs to what began further out: a deeper one, or the bracket that closes it."""
+        """True if a line belongs to a part that begins at `margin`: it is blank, deeper, or a closing bracket."""
         line = self.lines[number]
         return not _code(line) or _indent(line) > margin or line.lstrip().startswith(tuple(CLOSING))
 
     @property
     def margin(self) -> int:
-        """Where the stages and declarations of the program stand."""
+        """The indentation of the program's stages and declarations."""
         return next((own for line in self.lines if _code(line) and (own := _indent(line))), 0)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing but the program's own head is left."""
+        """True if only the header of the program is left."""
         kept = [line for line in self.lines if line.strip() and not line.strip().startswith("#")]
         return len(kept) < 2
 
 
 def parse_all(text: str, source: Source, parse: Parse, mistakes: Mistakes) -> list[ProgramSyntax]:
-    """The programs of a text, each without the stages and declarations that are not in the language."""
+    """Return the programs of a text without the stages and declarations that do not parse, and add their errors."""
     found: list[ProgramSyntax] = []
     for part in _parts(lines_of(text), source):
         found += _parse_part(part, parse, mistakes)
@@ -83,7 +86,7 @@ def parse_all(text: str, source: Source, parse: Parse, mistakes: Mistakes) -> li
 
 
 def _parse_part(part: _Part, parse: Parse, mistakes: Mistakes) -> list[ProgramSyntax]:
-    for _ in range(MOST):
+    for _ in range(MAX_ERRORS):
         try:
             _brackets(part)
             _words(part)
@@ -108,7 +111,7 @@ def _parts(lines: list[str], source: Source) -> list[_Part]:
 
 
 def _brackets(part: _Part) -> None:
-    """Brackets that nothing closes or opens: the parser would see them only at the end of the file."""
+    """Raise ParseError for an unmatched bracket, which the parser would report only at the end of the file."""
     opened: list[tuple[str, int, int]] = []
     for number, line in enumerate(part.lines):
         if opened and HEAD.match(line):
@@ -126,7 +129,7 @@ def _brackets(part: _Part) -> None:
 
 
 def _words(part: _Part) -> None:
-    """Words that begin no stage, no program and no space: the parser would see only what comes behind them."""
+    """Raise ParseError for a misspelt stage, program or space keyword; the parser would report the token after it."""
     margin, depth = part.margin, 0
     for number, line in enumerate(part.lines):
         code = line.partition("#")[0]
@@ -153,7 +156,7 @@ def _known(
 
 
 def _dedents(part: _Part) -> None:
-    """Lines that stand at no block's margin."""
+    """Raise ParseError for a line whose indentation matches no enclosing block."""
     margins, depth = [0], 0
     for number, line in enumerate(part.lines):
         code = line.partition("#")[0]

@@ -1,4 +1,4 @@
-"""The names that programs give, however they were built."""
+"""Checks of the names in a program, whether it was parsed or built in Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilelink.ir.words import foreign
 
 
 def check_words(program: Program, mistakes: Mistakes) -> None:
-    """Notes ParseError for what no text could have, and DuplicateNameError for words of the language as names."""
+    """Add a ParseError for each part that no text can express, and a DuplicateNameError for each reserved name."""
     for found in foreign(program):
         mistakes.add(ParseError(found.message, location=found.location, hint=found.hint))
     for node in _named(program):

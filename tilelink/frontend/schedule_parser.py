@@ -1,4 +1,4 @@
-"""The text language of schedules: a `schedule NAME for PROGRAM:` block, one stage or tensor a line."""
+"""Parser of the text language of schedules: a `schedule NAME for PROGRAM:` block, one stage or tensor per line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilelink.scheduling.words import Part, StageSchedule, TensorSchedule, Word,
 
 AnyPart = TypeVar("AnyPart", bound=Part)
 OFF = "off_"
-"""What the rule of a word that is taken back begins with."""
+"""Prefix of the grammar rule that resets a word."""
 _HEADER = re.compile(
     r"^\s*schedule\s+(?P<name>\w+)\s+for\s+(?P<program>\w+)"
     r"(?:\s+like\s+(?P<like>(?:(?P<of>\w+)\s*:\s*)?(?P<base>\w+)))?\s*:\s*(#.*)?$"
@@ -30,9 +30,9 @@ _HEADER = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The head of a schedule: `schedule NAME for PROGRAM like OTHER:`.
+    """The header of a schedule: `schedule NAME for PROGRAM like OTHER:`.
 
-    like: program and name of the schedule that it extends, with the place where that is said.
+    like: (program, name) of the schedule that it extends, or None; like_at: the location of that clause.
     """
 
     name: str
@@ -44,7 +44,10 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class _Line(Generic[AnyPart]):
-    """What a line says: a part with the values, the words that it gives or takes back, and those that it takes back."""
+    """A parsed line.
+
+    part: the part with its values. words: the words that the line sets or resets; off: the names of those it resets.
+    """
 
     part: AnyPart
     words: tuple[Word[Any], ...]
@@ -52,7 +55,7 @@ class _Line(Generic[AnyPart]):
 
 
 def parse_head(line: str, file: str = "<text>", number: int = 1) -> Head:
-    """The head of a schedule from its line. Raises ParseError."""
+    """Parse the header line of a schedule. Raises ParseError if it is not one."""
     place = Location(file=file, line=number, text=line)
     found = _HEADER.match(line)
     if found is None:
@@ -65,7 +68,10 @@ def parse_head(line: str, file: str = "<text>", number: int = 1) -> Head:
 
 
 def parse_schedule(text: str, file: str = "<text>", first_line: int = 1, base: Schedule | None = None) -> Schedule:
-    """Parse one block; `first_line` is the line of its header in the file, for locations. base: what it extends."""
+    """Parse one block. first_line: the line number of its header in the file, for locations.
+
+    base: the schedule that it extends, or None. Raises ParseError, or ScheduleError for an invalid value.
+    """
     lines = lines_of(text)
     head = parse_head(lines[0] if lines else "", file, first_line)
     if head.like is not None and base is None:
@@ -180,7 +186,7 @@ def _word_of(rule: str) -> Word[Any]:
 
 
 def _places(tree: Tree[Token], line: Location) -> dict[str, Location]:
-    """Where the parts of a line stand, named as in `Part`. Raises ParseError for a part that is given twice."""
+    """The locations of the parts of a line, with the keys of `Part.places`. Raises ParseError for a repeated part."""
     if tree.data != "entry":
         return {}
     places = {"name": _span(tree.children[0], line)}
@@ -200,7 +206,7 @@ def _places(tree: Tree[Token], line: Location) -> dict[str, Location]:
 
 
 def _span(node: Any, line: Location) -> Location:
-    """The place of a token or of what a rule matched."""
+    """The location of a token or of a tree."""
     found = node.meta if isinstance(node, Tree) else node
     return replace(line, column=found.column, length=max(1, found.end_column - found.column))
 
@@ -209,11 +215,11 @@ def _unexpected(error: UnexpectedInput, line: str, place: Location) -> ParseErro
     ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
     column = error.column if error.column and error.column > 0 and not ended else len(_code(line)) + 1
     start = column
-    # A word can begin with one of the language, and then the parser stopped within it.
+    # A word may have a keyword of the language as a prefix. The parser then stopped inside the word.
     while start > 1 and not ended and re.match(r"\w\w", line[start - 2 : start]):
         start -= 1
     known = _words(error) if start == column else _words(None)
-    word = re.match(r"[A-Za-z_]\w*|", _code(line)[start - 1 :])[0]  # type: ignore[index] - it matches nothing too
+    word = re.match(r"[A-Za-z_]\w*|", _code(line)[start - 1 :])[0]  # type: ignore[index] - the pattern matches the empty string too
     where = replace(place, column=start, length=max(1, len(word)))
     stages, tensors = (", ".join(word.syntax for word in words() if word.of == of) for of in ("stage", "tensor"))
     hint = f"NAME followed by: {stages}; or for a tensor {tensors}; or `reuse_wait off`"
@@ -231,7 +237,7 @@ def _unexpected(error: UnexpectedInput, line: str, place: Location) -> ParseErro
 
 
 def _opened(before: str) -> Word[Any] | None:
-    """The clause whose brackets are open after the first characters of a line."""
+    """The clause whose bracket is still open at the end of a prefix of a line, or None."""
     for clause in words():
         for found in re.finditer(rf"\b({'|'.join(clause.first_words)})\s*\(", before):
             inside = before[found.start() :]
@@ -245,7 +251,7 @@ def _code(line: str) -> str:
 
 
 def _words(error: UnexpectedInput | None) -> list[str]:
-    """The words of the language that could stand where an error is; without one, all."""
+    """The keywords that are valid at the position of an error; all keywords if `error` is None."""
     expected = error.expected if isinstance(error, UnexpectedToken) else None
     patterns = [t.pattern for t in _grammar().terminals if expected is None or t.name in expected]
     words = [
@@ -269,7 +275,7 @@ def _grammar_of(clauses: tuple[Word[Any], ...]) -> Lark:
 
 
 class _Build(Transformer[Token, Any]):
-    """What clauses are made of; the clauses themselves stay trees."""
+    """Transformer of the parts of clauses to values; the clauses themselves stay trees."""
 
     def INT(self, token: Token) -> Token:
         number(token)

@@ -1,4 +1,4 @@
-"""What both front ends hand to the builder: declarations, and statements as Python's own syntax tree."""
+"""The common syntax of both front ends, input of the builder: declarations, and statements as Python syntax trees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilelink.errors import Location
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The text that locations point into; `first_line` and `indent` place a part of a file."""
+    """A source text for locations. first_line, indent: the position in its file, if the text is a part of one."""
 
     file: str
     lines: tuple[str, ...]
@@ -18,7 +18,7 @@ class Source:
     indent: int = 0
 
     def location(self, node: ast.AST) -> Location:
-        """Where a syntax node stands in the file."""
+        """Return the location of a syntax node in the file."""
         line = getattr(node, "lineno", 1)
         column = getattr(node, "col_offset", 0)
         end = getattr(node, "end_col_offset", None)
@@ -71,7 +71,7 @@ class StageSyntax:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramSyntax:
-    """`broken`: names whose declarations are not in the language, so that their uses are no second mistakes."""
+    """The syntax of a program. broken: names whose declarations do not parse; their uses are not reported again."""
 
     name: str
     params: tuple[ParamSyntax, ...]

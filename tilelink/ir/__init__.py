@@ -1,4 +1,4 @@
-"""The intermediate representation: frozen values, equal when they mean the same (locations are not compared)."""
+"""The intermediate representation: frozen values that compare by meaning (source locations are not compared)."""
 
 import tilelink.ir.printer as _printer  # gives programs their text form
 

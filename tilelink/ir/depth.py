@@ -1,7 +1,8 @@
-"""How deep programs may nest, and room on Python's stack for walking those that do.
+"""Limits on the nesting depth of programs, and a recursion limit high enough to walk programs within them.
 
-What is within these limits works everywhere: Python compiles the generated modules, and no walk over a program
-overflows. What is not is refused before anything walks it, so `too_deep` and `nested_blocks` do not recurse.
+A program within these limits works everywhere: Python compiles the generated modules, and no walk over the program
+overflows the stack. A deeper program is refused before anything walks it, so `too_deep` and `nested_blocks` do not
+recurse.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from typing import TypeVar
 Node = TypeVar("Node")
 
 VALUE_LEVELS = 1000
-"""Operations inside one another in a value; `a + b + c` are two, for `a + b` is inside."""
+"""Maximum nesting of operations in a value; `a + b + c` has depth two, because `a + b` is an operand."""
 NUMBER_LEVELS = 100
-"""The same in an integer expression, which is rendered as one: CPython takes 200 brackets."""
+"""The same limit for an integer expression, which is printed as one expression: CPython accepts 200 brackets."""
 BLOCKS = 32
-"""Conditions and loops inside one another: CPython takes 100 indents."""
+"""Maximum nesting of conditions and loops: CPython accepts 100 indents."""
 LOOPS = 12
-"""Indices of loops inside one another: CPython takes 20 loops, and those over tiles and slices are more."""
+"""Maximum nesting of loop indices: CPython accepts 20 loops, including the emitted ones over tiles and slices."""
 
 _FRAMES = 20 * VALUE_LEVELS
-"""What the deepest walk takes, with the callers of it."""
+"""Stack frames of the deepest walk, including its callers."""
 _lock = threading.Lock()
 _inside = 0
 _before = 0
 
 
 def too_deep(root: Node, parts: Callable[[Node], Iterable[Node]], limit: int) -> Node | None:
-    """Something more than `limit` levels below the outside, which is the first level; None where nothing is."""
+    """Return a node deeper than `limit` levels (the root is level 1), or None if there is none."""
     stack = [(root, 1)]
     while stack:
         node, level = stack.pop()
@@ -42,7 +43,10 @@ def too_deep(root: Node, parts: Callable[[Node], Iterable[Node]], limit: int) ->
 
 
 def nested_blocks(body: Iterable[Node], parts: Callable[[Node], tuple[int, Iterable[Node]] | None]) -> Node | None:
-    """The first statement inside too many blocks or loops; parts: how many loops a block is, and its statements."""
+    """Return the first statement nested in too many blocks or loops, or None.
+
+    parts: maps a statement to the number of its loops and its inner statements, or to None if it is not a block.
+    """
     stack = [(statement, 0, 0) for statement in body][::-1]
     while stack:
         statement, blocks, loops = stack.pop()
@@ -51,16 +55,16 @@ def nested_blocks(body: Iterable[Node], parts: Callable[[Node], tuple[int, Itera
         more, inner = block
         if blocks + 1 > BLOCKS or loops + more > LOOPS:
             return statement
-        stack.extend([(one, blocks + 1, loops + more) for one in inner][::-1])
+        stack.extend([(child, blocks + 1, loops + more) for child in inner][::-1])
     return None
 
 
 @contextmanager
 def deep() -> Generator[None]:
-    """Room for walks over programs as deep as may be, as a context or a decorator; threads share it.
+    """Raise the recursion limit for walks over programs of the greatest depth; a context manager and decorator.
 
-    Calls of Python functions take nothing of C's stack, and what a level of a frozen value's hash or copy takes is
-    a quarter of a kilobyte.
+    The limit is shared by all threads. Calls of Python functions use no C stack; each level of the hash or the copy
+    of a frozen value uses a quarter of a kilobyte of it.
     """
     global _inside, _before
     with _lock:

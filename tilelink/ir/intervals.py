@@ -1,4 +1,4 @@
-"""Intervals of integer expressions: the least and the largest value that each may have."""
+"""Interval arithmetic on integer expressions: the smallest and the largest value that each may have."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ from dataclasses import dataclass, field
 from tilelink.ir.scalar import Binary, Choose, Compare, Index, Int, Logic, Lookup, Rank, Scalar
 
 Range = tuple[int, int]
-"""The least and the largest value."""
-LEAST, MOST = -(2**31), 2**31 - 1
-"""What 32 bits hold."""
+"""The smallest and the largest value, both included."""
+MIN_INT32, MAX_INT32 = -(2**31), 2**31 - 1
 UNKNOWN: Range = (-(2**63), 2**63)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The values that ranks, indices and entries of tables have. Those of other indices and tables are not negative."""
+    """Ranges of the rank, the indices and the table entries; indices and tables not listed are non-negative."""
 
     ranks: int
     indices: Mapping[str, Range] = field(default_factory=dict[str, Range])
     tables: Mapping[str, Range] = field(default_factory=dict[str, Range])
 
     def of(self, expr: Scalar) -> Range:
-        """An interval that has all values of the expression."""
+        """Return an interval that contains every value of the expression."""
         match expr:
             case Int(value=value):
                 return value, value
             case Rank():
                 return 0, self.ranks - 1
             case Index(name=name):
-                return self.indices.get(name, (0, MOST))
+                return self.indices.get(name, (0, MAX_INT32))
             case Lookup(table=table):
-                return self.tables.get(table, (0, MOST))
+                return self.tables.get(table, (0, MAX_INT32))
             case Choose(values=values):
                 return min(values), max(values)
             case Binary(op=op, left=left, right=right):
@@ -44,7 +43,7 @@ class Bounds:
 
 
 def combined(op: str, left: Range, right: Range) -> Range:
-    """The interval of `left op right`; UNKNOWN for a division by what is only 0."""
+    """Return the interval of `left op right`; UNKNOWN if the divisor can only be 0."""
     match op:
         case "//" | "%" if right == (0, 0):
             return UNKNOWN
@@ -67,7 +66,7 @@ _ENDS: dict[str, Callable[[int, int], int]] = {"+": int.__add__, "-": int.__sub_
 
 
 def _divisors(right: Range) -> list[int]:
-    """The divisors at which a quotient is least or largest."""
+    """The divisors at which a quotient is smallest or largest."""
     return [n for n in {right[0], right[1], -1, 1} if n and right[0] <= n <= right[1]]
 
 

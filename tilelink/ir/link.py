@@ -1,8 +1,8 @@
-"""`link`: put in the notifies and waits that the data dependences of a program need.
+"""`link`: insert the notifies and waits that the data dependences of a program need.
 
-A region that one stage writes and another reads is signalled by the writer right after the write
-(producer_tile_notify) and awaited by the reader right before the read (consumer_tile_wait). A stage that reads what
-the same stage writes on another rank uses the peer_* pair. Primitives that are already there stay.
+If one stage writes a region and another reads it, the writer signals right after the write (producer_tile_notify) and
+the reader waits right before the read (consumer_tile_wait). A stage that reads data written by the same stage on
+another rank uses the peer_* pair. Existing notifies and waits are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilelink.ir.visitor import reads, statements, value_of
 
 @deep()
 def link(program: Program) -> Program:
-    """A program whose missing signals are in place; linking a linked program changes nothing."""
+    """Return the program with its missing signals inserted; linking a linked program changes nothing."""
     require_program(program)
     kinds = signal_kinds(program)
     stages = tuple(replace(s, body=_link_body(s.body, kinds, _signalled(s))) for s in program.stages)
@@ -38,12 +38,12 @@ def link(program: Program) -> Program:
 
 
 def strip(program: Program) -> Program:
-    """A program without any notify or wait: what `link` starts from."""
+    """Return the program without notifies and waits: the input of `link`."""
     return replace(program, stages=tuple(replace(s, body=_without_signals(s.body)) for s in program.stages))
 
 
 def signal_kinds(program: Program) -> dict[str, str]:
-    """tensor -> "tile" or "peer", for the tensors whose data passes from task to task."""
+    """Return tensor -> "tile" or "peer" for each tensor that carries data from one task to another."""
     kinds: dict[str, str] = {}
     for tensor in program.tensors:
         if tensor.space in ("in", "table"):
@@ -88,7 +88,7 @@ def _read(statement: Statement) -> list[Region]:
 
 
 def _signalled(stage: Stage) -> set[tuple[type[Statement], Region]]:
-    """The signals a stage has already."""
+    """The signals that a stage already has."""
     return {(type(s), s.region) for s in statements(stage.body) if isinstance(s, Notify | Wait)}
 
 

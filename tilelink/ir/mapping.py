@@ -1,7 +1,7 @@
 """The tile-centric mapping: tile -> slice of a tensor (f_S), -> rank (f_R), -> channels (f_C).
 
-One `TileMap` per access gives all three as scalar expressions. The plan evaluates them and the emitter renders
-them, so the data slice and the signal index of a tile cannot disagree.
+One `TileMap` per access gives all three as scalar expressions. The plan evaluates them and the emitter prints them, so
+the data slice and the signal index of a tile cannot disagree.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Span:
     """One dimension of a slice: elements [start, min(start + size, limit)).
 
     limit: one past the last element that the index reaches, clipped to the extent.
-    kind "tile" follows a tile index, "whole" is `:`, "point" is one element whose axis is dropped, "gather" is a
-    row of a table (start and size then bound nothing tighter than the extent).
+    kind: "tile" follows a tile index, "whole" is `:`, "point" is one element whose axis is dropped, "gather" takes the
+    elements listed in a row of a table (its start and size cover the whole extent).
     """
 
     kind: str
@@ -33,7 +33,7 @@ class Span:
     gather: Lookup | None = None
     limit: Scalar | None = None
     end: Scalar | None = None
-    """One past the last element that the index reaches, whether it exists or not; None where it surely exists."""
+    """One past the last element that the index reaches, possibly beyond the dimension; None if it surely is not."""
 
     @property
     def stop(self) -> Scalar:
@@ -47,22 +47,22 @@ class Span:
 
     @property
     def reach(self) -> Scalar:
-        """One past the last element that the program names, which may lie outside of the dimension."""
+        """One past the last element that the program names, possibly beyond the dimension."""
         if self.end is None:
             return self.stop
         return binary("min", add(self.start, const(self.size)), self.end)
 
     @property
     def inside(self) -> bool:
-        """Whether it lies in its dimension whatever its indices are."""
+        """True if the span lies in its dimension for all values of its indices."""
         return self.kind in ("whole", "gather") or (self.kind == "tile" and self.end is None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelGrid:
-    """The channels of one (tensor, signal kind): `sizes` elements of each dimension share a counter.
+    """The channels of one (tensor, signal kind): a counter for each box of `sizes` elements per dimension.
 
-    `base` is the first counter's place in the signal pad; buffer slot b begins at base + b * count.
+    base: the offset of the first counter in the signal pad; the counters of buffer slot b begin at base + b * count.
     """
 
     tensor: str
@@ -81,7 +81,7 @@ class ChannelGrid:
 class ChannelRange:
     """The channels of an access along one dimension: `low` is the first, `high` one past the last.
 
-    count: how many, where that is the same for every tile, or None.
+    count: `high - low` if it is the same for every tile, else None.
     """
 
     low: Scalar
@@ -91,7 +91,7 @@ class ChannelRange:
 
 @dataclass(frozen=True, kw_only=True)
 class TileMap:
-    """f_S, f_R and f_C of one access, in simplified expressions."""
+    """f_S, f_R and f_C of one access, as simplified expressions."""
 
     tensor: str
     spans: tuple[Span, ...]
@@ -100,7 +100,7 @@ class TileMap:
     remote: bool = False
 
     def channel_range(self, grid: ChannelGrid) -> tuple[ChannelRange, ...]:
-        """The channels that the access touches along each dimension."""
+        """Return the channels that the access touches, one range per dimension."""
         ranges = (_range(s, g, n) for s, g, n in zip(self.spans, grid.sizes, grid.counts, strict=True))
         return tuple(self._simplified(low, high) for low, high in ranges)
 
@@ -121,7 +121,7 @@ def _range(span: Span, size: int, count: int) -> tuple[Scalar, Scalar]:
 
 
 def _multiple(expr: Scalar, size: int) -> bool:
-    """Whether the expression is a multiple of size whatever its indices are."""
+    """True if the expression is a multiple of size for all values of its indices."""
     match expr:
         case Int(value=value):
             return value % size == 0
@@ -143,10 +143,12 @@ def map_region(
     bounds: Bounds,
     ends_with_tensor: frozenset[str] = frozenset(),
 ) -> TileMap:
-    """The mapping of an access; `tiles` and `extents` give the tile size and the end of every index in scope.
+    """Return the mapping of an access.
 
-    bounds: of the indices, and of what else coordinates are made of.
-    ends_with_tensor: indices whose last tiles end where the tensor does.
+    shape: of the tensor, in elements.
+    tiles, extents: the tile size and the extent of every index in scope, in elements.
+    bounds: ranges of the indices, ranks and table entries in the coordinates.
+    ends_with_tensor: indices whose last tile ends at the end of the tensor.
     """
     spans = tuple(
         _simplified(_span(c, n, tiles, extents, scalar_indices, ends_with_tensor), bounds)
@@ -190,7 +192,7 @@ def _span(
 
 
 def tile_index(coord: Scalar | Whole, scalar_indices: frozenset[str]) -> tuple[Scalar, str] | None:
-    """(offset, index name) when the coordinate is a tile index or `offset + index`, else None."""
+    """Return (offset, index name) if the coordinate is a tile index or `offset + index`, else None."""
     match coord:
         case Index(name=name) if name not in scalar_indices:
             return const(0), name

@@ -1,4 +1,4 @@
-"""Indices that are numbers, as told by where a stage writes them."""
+"""Inference of the indices that are plain numbers (no tiles), from their uses in a stage."""
 
 from __future__ import annotations
 
@@ -31,47 +31,47 @@ from tilelink.ir.visitor import read_unassigned, statements, value_of, values
 
 
 class Axis(Protocol):
-    """An axis of a value: along the tile of an index, or none."""
+    """An axis of a value; `index` is the index whose tile it runs along, or None."""
 
     @property
     def index(self) -> str | None: ...
 
 
 def used_as_numbers(program: Program, stage: Stage, scalars: frozenset[str]) -> set[str]:
-    """Indices of a stage in conditions, ranks, values, or coordinates that are no tiles."""
-    found: set[str] = set()
+    """Return the indices used in conditions, ranks, values, or coordinates that are not tiles."""
+    numbers: set[str] = set()
     for statement in statements(stage.body):
         if isinstance(statement, If):
-            found |= _names(statement.condition)
+            numbers |= _names(statement.condition)
         for region in _regions(statement):
-            found |= _numbers_in_region(program, region, scalars)
+            numbers |= _numbers_in_region(program, region, scalars)
         value = value_of(statement)
-        for part in values(value) if value is not None else ():
-            if isinstance(part, FromScalar):
-                found |= _names(part.scalar)
-    return found
+        for operand in values(value) if value is not None else ():
+            if isinstance(operand, FromScalar):
+                numbers |= _names(operand.scalar)
+    return numbers
 
 
 def _regions(statement: Statement) -> list[Region]:
     value = value_of(statement)
-    found = [v.region for v in values(value) if isinstance(v, Read)] if value is not None else []
+    read = [v.region for v in values(value) if isinstance(v, Read)] if value is not None else []
     match statement:
         case Store(region=region) | Notify(region=region) | Wait(region=region):
-            return [*found, region]
+            return [*read, region]
         case Transfer(target=target):
-            return [*found, target]
+            return [*read, target]
         case _:
-            return found
+            return read
 
 
 def _numbers_in_region(program: Program, region: Region, scalars: frozenset[str]) -> set[str]:
-    found = _names(region.rank) if region.rank is not None else set[str]()
+    numbers = _names(region.rank) if region.rank is not None else set[str]()
     for coord, dim in zip(region.coords, program.tensor(region.tensor).shape, strict=False):
         if isinstance(coord, Whole):
             continue
         tile = None if isinstance(dim, Ranks) else tile_index(coord, scalars)
-        found |= _names(coord) if tile is None else _names(tile[0])
-    return found
+        numbers |= _names(coord) if tile is None else _names(tile[0])
+    return numbers
 
 
 def _names(expr: Scalar) -> set[str]:
@@ -79,74 +79,78 @@ def _names(expr: Scalar) -> set[str]:
 
 
 def batch_indices(stage: Stage, axes_of: Callable[[Value], Sequence[Axis]]) -> frozenset[str]:
-    """Indices along axes before the last two of a product's operands. axes_of: raises what is wrong with a value."""
-    found: set[str] = set()
+    """Return the indices along the batch axes (all but the last two) of the operands of matrix products.
+
+    axes_of: the axes of a value; raises an error if the value is ill-typed.
+    """
+    batch: set[str] = set()
     for statement in statements(stage.body):
         value = value_of(statement)
-        for part in values(value) if value is not None else ():
+        for node in values(value) if value is not None else ():
             operands: tuple[Value, ...] = ()
-            if isinstance(part, Dot):
-                operands = (part.left, part.right)
-            elif isinstance(part, Attend):
-                operands = (part.q, part.k, part.v)
+            if isinstance(node, Dot):
+                operands = (node.left, node.right)
+            elif isinstance(node, Attend):
+                operands = (node.q, node.k, node.v)
             for operand in operands:
-                with Mistakes().noted():  # a wrong operand is reported with its statement
-                    found |= {a.index for a in axes_of(operand)[:-2] if a.index is not None}
-    return frozenset(found)
+                with Mistakes().noted():  # an ill-typed operand is reported with its statement
+                    batch |= {a.index for a in axes_of(operand)[:-2] if a.index is not None}
+    return frozenset(batch)
 
 
 def carried_along(stage: Stage, axes: Mapping[str, Iterable[Axis]]) -> frozenset[str]:
-    """Indices of loops along which a value has an axis that one iteration hands to the next. axes: of the names.
+    """Return the loop indices that are an axis of a value carried from one iteration of their loop to the next.
 
-    The elements of a tile do not meet those of the next one: an iteration has one element.
+    Such an index is a number, so that an iteration has one element: with tiles, the elements of one tile would not be
+    combined with those of the next. axes: of each name.
     """
-    found: set[str] = set()
+    along_loops: set[str] = set()
     for statement in statements(stage.body):
         if isinstance(statement, For):
-            handed = {s.name for s in statements(statement.body) if isinstance(s, Assign)}
-            handed &= read_unassigned(statement.body, iterations=True)
-            along = {a.index for name in handed for a in axes.get(name, ()) if a.index is not None}
-            found |= along & {decl.name for decl in statement.indices}
-    return frozenset(found)
+            carried = {s.name for s in statements(statement.body) if isinstance(s, Assign)}
+            carried &= read_unassigned(statement.body, iterations=True)
+            along = {a.index for name in carried for a in axes.get(name, ()) if a.index is not None}
+            along_loops |= along & {decl.name for decl in statement.indices}
+    return frozenset(along_loops)
 
 
 def outliving(
     body: tuple[Statement, ...],
     axes: Mapping[str, Iterable[Axis]],
     before: frozenset[str] = frozenset(),
-    behind: tuple[Statement, ...] = (),
+    after: tuple[Statement, ...] = (),
 ) -> frozenset[str]:
-    """Indices of loops along which a value has an axis that it has from before the loop, and that is read after it.
+    """Return the loop indices that are an axis of a value assigned before and in their loop, and read after it.
 
-    axes: of the names. before: names with a value when the body begins; behind: what comes after the body.
+    axes: of each name. before: names assigned before the body; after: the statements that follow it.
     """
-    found: frozenset[str] = frozenset()
+    indices_along: frozenset[str] = frozenset()
     for number, statement in enumerate(body):
-        rest = (*body[number + 1 :], *behind)
+        rest = (*body[number + 1 :], *after)
         match statement:
             case Assign(name=name):
                 before |= {name}
             case If(then=then, orelse=orelse):
-                found |= outliving(then, axes, before, rest) | outliving(orelse, axes, before, rest)
+                indices_along |= outliving(then, axes, before, rest) | outliving(orelse, axes, before, rest)
             case For(indices=indices, body=inner):
-                own = {decl.name for decl in indices}
+                of_loop = {decl.name for decl in indices}
                 kept = {s.name for s in statements(inner) if isinstance(s, Assign)} & before & _read_first(rest)
-                found |= {a.index for name in kept for a in axes.get(name, ()) if a.index is not None} & own
-                found |= outliving(inner, axes, before, rest)
+                indices_along |= {a.index for name in kept for a in axes.get(name, ()) if a.index is not None} & of_loop
+                indices_along |= outliving(inner, axes, before, rest)
             case _:
                 pass
-    return found
+    return indices_along
 
 
 def _read_first(body: Iterable[Statement]) -> frozenset[str]:
-    """Names that are read before they are surely assigned."""
-    found: set[str] = set()
+    """Names that may be read before they are assigned."""
+    read_first: set[str] = set()
     assigned: set[str] = set()
     for statement in body:
-        for part in statements((statement,)):
-            value = value_of(part)
+        for nested in statements((statement,)):
+            value = value_of(nested)
             read = {v.name for v in values(value) if isinstance(v, Local)} if value is not None else set[str]()
-            found |= read - assigned
+            read_first |= read - assigned
         if isinstance(statement, Assign):
             assigned.add(statement.name)
-    return frozenset(found)
+    return frozenset(read_first)

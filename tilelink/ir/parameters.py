@@ -1,4 +1,7 @@
-"""The numbers that a program's parameters are given: each has its kind, and all who use them use the same ones."""
+"""Validation and conversion of the values given to the parameters of a program.
+
+Every user of the parameters takes the converted values, so all of them see the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ Numbers = Mapping[str, int | float | bool]
 
 
 def check_numbers(params: tuple[Param, ...], numbers: Numbers) -> dict[str, int | float | bool]:
-    """Python's numbers for all parameters, of the kinds that are declared; those of f32 are rounded to one.
+    """Return a Python number of the declared kind for every parameter; f32 values are rounded to f32.
 
-    Raises BindingError for a number that does not fit its kind or is missing, and for a name that is no parameter.
+    Raises BindingError if a value is missing or does not fit its kind, or if a name is not a parameter.
     """
     if not isinstance(numbers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
         raise BindingError(f"parameters are a {type(numbers).__name__}", hint="a mapping: dims={'M': 64}")
@@ -45,7 +48,7 @@ def _number(param: Param, given: Any) -> int | float | bool:
 
 
 def to_f32(number: float) -> float:
-    """The nearest number that an f32 holds; infinity beyond the largest one."""
+    """Return the nearest f32, infinity for a number beyond the largest one."""
     with np.errstate(over="ignore", under="ignore"):
         return float(np.float32(number))
 
@@ -55,7 +58,7 @@ def _whole(value: Any) -> bool:
 
 
 def holds_f32(number: Any) -> bool:
-    """Whether an f32 holds a number, or one near to it: those that are infinite only when rounded do not fit."""
+    """True if rounding the number to f32 does not turn a finite number into infinity."""
     try:
         return math.isinf(to_f32(number)) == math.isinf(number)
     except OverflowError:  # an int beyond all floats
@@ -76,13 +79,13 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], int | float 
     ),
     "bool": ("a bool is True or False", lambda v: v in (0, 1), bool),
 }
-"""Kind of a parameter -> what it takes, whether a number is that, and the Python number that it is."""
+"""Parameter kind -> (description of its values for hints, predicate that accepts a number, conversion)."""
 
 
 def least(expr: Scalar, kinds: Mapping[str, str]) -> int | None:
-    """A number that an expression of parameters and ranks never falls below; None where there may be none.
+    """Return a lower bound of an expression of parameters and ranks, or None if none is known.
 
-    kinds: of the parameters. Dimensions and ranks are at least one.
+    kinds: the kind of each parameter. Dimensions and the number of ranks are at least one.
     """
     match expr:
         case Int(value=value):

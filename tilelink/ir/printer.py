@@ -67,7 +67,7 @@ MOVE = {"push": "tile_push_data", "pull": "tile_pull_data", "copy": "rank_copy_d
 
 @deep()
 def print_program(program: Program) -> str:
-    """The text form of a program."""
+    """Return the text form of a program."""
     params = ", ".join(p.name if p.kind == "dim" else f"{p.name}: {p.kind}" for p in program.params)
     lines = [f"program {program.name}({params}):"]
     width = max((len(t.name) for t in program.tensors), default=0)
@@ -100,7 +100,7 @@ def _indent(body: tuple[Statement, ...]) -> list[str]:
 
 
 def print_statement(statement: Statement) -> list[str]:
-    """The lines of a statement."""
+    """Return the lines of a statement."""
     match statement:
         case Assign(name=name, value=value):
             return [f"{name} = {print_value(value)}"]
@@ -124,19 +124,19 @@ def print_statement(statement: Statement) -> list[str]:
 
 
 def print_region(region: Region) -> str:
-    """`xs[s, i, :] @ (rank + 1)`."""
+    """Return a region as source: `xs[s, i, :] @ (rank + 1)`."""
     coords = ", ".join(":" if isinstance(c, Whole) else print_scalar(c) for c in region.coords)
     text = f"{region.tensor}[{coords}]"
     return text if region.rank is None else f"{text} @ {_scalar(region.rank, UNARY)}"
 
 
 def print_scalar(expr: Scalar) -> str:
-    """An integer expression as source."""
+    """Return an integer expression as source."""
     return _scalar(expr, OR)
 
 
-def _wrap(text: str, own: int, context: int) -> str:
-    return f"({text})" if own < context else text
+def _wrap(text: str, precedence: int, context: int) -> str:
+    return f"({text})" if precedence < context else text
 
 
 def _scalar(expr: Scalar, context: int) -> str:
@@ -170,7 +170,7 @@ def _scalar(expr: Scalar, context: int) -> str:
 
 
 def print_value(value: Value) -> str:
-    """A tile value as source."""
+    """Return a tile value as source."""
     return _value(value, OR)
 
 
@@ -181,7 +181,7 @@ def _value(value: Value, context: int) -> str:
         case Local(name=name):
             return name
         case Literal(value=number):
-            return _wrap(repr(number), ATOM if isinstance(number, bool) else UNARY, context)  # `0.T` is no number
+            return _wrap(repr(number), ATOM if isinstance(number, bool) else UNARY, context)  # `0.T` does not parse
         case FromScalar(scalar=scalar):
             return _scalar(scalar, context)
         case Apply(op="neg", args=args):

@@ -1,4 +1,4 @@
-"""The products in the statements of a tile, and what they multiply."""
+"""The matrix products in the statements of a tile, and their operands."""
 
 from __future__ import annotations
 
@@ -22,34 +22,37 @@ from tilelink.ir.visitor import value_of, values
 
 
 def products_of(value: Value | None) -> list[Dot]:
-    """The products in a value."""
-    return [part for part in values(value) if isinstance(part, Dot)] if value is not None else []
+    """Return the products in a value."""
+    return [node for node in values(value) if isinstance(node, Dot)] if value is not None else []
 
 
 def products(body: Iterable[Statement]) -> list[Dot]:
-    """The products of statements, without those within loops and conditions among them."""
+    """Return the products in the values of the given statements, not of statements nested in them."""
     return [dot for statement in body for dot in products_of(value_of(statement))]
 
 
 def untransposed(value: Value, axis: int = -1) -> tuple[Value, int]:
-    """A value without its transpositions, and where an axis of it (-1 or -2) is there."""
+    """Strip transpositions from a value; return the inner value and the position there of the given axis (-1 or -2)."""
     if isinstance(value, Transpose):
         return untransposed(value.value, -3 - axis)
     return value, axis
 
 
 def operands(dot: Dot) -> tuple[Value, Value]:
-    """The operands of a product without their transpositions."""
+    """Return the operands of a product, stripped of transpositions."""
     return untransposed(dot.left)[0], untransposed(dot.right)[0]
 
 
 def has_steps(typing: StageTyping, dot: Dot) -> bool:
-    """Whether a product can be computed in steps of what it contracts."""
+    """True if a product can be computed slice by slice along its reduction dimension."""
     return divisible(typing, dot.left, -1) and divisible(typing, dot.right, -2)
 
 
 def divisible(typing: StageTyping, value: Value, position: int) -> bool:
-    """Whether the value can be computed slice by slice along an axis: not where it takes a name's whole tile."""
+    """True if a value can be computed slice by slice along an axis.
+
+    A value that reads a name cannot: the name holds its whole tile.
+    """
     axes = typing.type_of(value).axes
     if -position > len(axes) or axes[position] == ONE:
         return True
@@ -71,14 +74,17 @@ def divisible(typing: StageTyping, value: Value, position: int) -> bool:
 
 
 def outside(position: int, axis: int, size: int) -> int:
-    """Where an axis of a reduction's result (of `size` axes) is in what is reduced over `axis`, from the last."""
+    """Map an axis of a reduction's result (`size` axes) to the axis of its operand, which is reduced over `axis`.
+
+    position and the result count from the last axis (-1).
+    """
     axis = axis % (size + 1)
     forward = position + size
     return (forward if forward < axis else forward + 1) - size - 1
 
 
 def contracted_dimension(dot: Dot, region: Region) -> int | None:
-    """The dimension of a region that a product sums over, if the region is one of its two operands."""
+    """Return the dimension of a region that a product reduces, or None if the region is not one of its operands."""
     for operand, axis in ((dot.left, -1), (dot.right, -2)):
         inner, position = untransposed(operand, axis)
         if isinstance(inner, Read) and inner.region == region and len(region.coords) >= 2:

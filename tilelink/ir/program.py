@@ -21,7 +21,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Param(Node):
-    """A program parameter: `kind` is "dim" (positive int), "i32", "f32" or "bool"."""
+    """A program parameter. kind: "dim" (positive int), "i32", "f32" or "bool"."""
 
     name: str
     kind: str = "dim"
@@ -29,10 +29,11 @@ class Param(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor(Node):
-    """A declared tensor. `space` is in, out, local or table; `symmetric` tensors are remotely addressable.
+    """A declared tensor.
 
-    `dtype` None means the element type chosen when the program is compiled. A table holds i32 values in
-    `[0, bound)`.
+    space: "in", "out", "local", "symmetric" or "table". symmetric: other ranks can address it.
+    dtype: None stands for the element type chosen when the program is compiled.
+    bound: of a table, which holds i32 values in `[0, bound)`.
     """
 
     name: str
@@ -45,9 +46,9 @@ class Tensor(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexDecl(Node):
-    """`i: Ms`: an index and the extent (in elements) that its tiles cut up.
+    """`i: Ms`: an index and the extent, in elements, that its tiles divide.
 
-    number: it is a number, as an index over the ranks is, whatever it is used for.
+    number: the index is a plain number for any use, as an index over the ranks is.
     """
 
     name: str
@@ -61,7 +62,7 @@ class IndexDecl(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Region(Node):
-    """A box of a tensor: one coordinate per dimension, on the own rank or (`@`) another one."""
+    """A box of a tensor: one coordinate per dimension. rank: None for this rank, an expression after `@` otherwise."""
 
     tensor: str
     coords: tuple[Scalar | Whole, ...]
@@ -95,14 +96,14 @@ class Literal(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class FromScalar(Value):
-    """A program parameter or integer expression as a value (shape: none)."""
+    """A program parameter or an integer expression as a value without axes."""
 
     scalar: Scalar
 
 
 @dataclass(frozen=True, kw_only=True)
 class Apply(Value):
-    """An elementwise operation; operands broadcast as in numpy. `op` is a key of ELEMENTWISE."""
+    """An elementwise operation; operands broadcast as in NumPy. op: a key of ELEMENTWISE."""
 
     op: str
     args: tuple[Value, ...]
@@ -116,7 +117,7 @@ class Cast(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Dot(Value):
-    """Matrix product of [..., m, k] and [..., k, n] with f32 accumulation."""
+    """Matrix product of [..., m, k] and [..., k, n], accumulated in f32."""
 
     left: Value
     right: Value
@@ -124,14 +125,14 @@ class Dot(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Transpose(Value):
-    """The last two axes swapped (`.T`)."""
+    """A value with its last two axes swapped (`.T`)."""
 
     value: Value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reduce(Value):
-    """`op` (sum, max or min) over one axis, which disappears."""
+    """Reduction by `op` (sum, max or min) over one axis, which is removed."""
 
     op: str
     value: Value
@@ -148,7 +149,7 @@ class Expand(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Full(Value):
-    """A constant that takes the shape of what it is combined with (`zeros(f32)`, `full(value, f32)`)."""
+    """A constant that takes the shape of the values it is combined with (`zeros(f32)`, `full(value, f32)`)."""
 
     value: float
     dtype: str
@@ -156,7 +157,7 @@ class Full(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Positions(Value):
-    """`pos(i)`: the element positions that tile i covers, i32 [i]."""
+    """`pos(i)`: the element positions that tile i covers, an i32 value of shape [i]."""
 
     index: str
 
@@ -170,9 +171,9 @@ class SoftmaxInit(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Attend(Value):
-    """Fold keys [n, d] and values [n, e] into a softmax state for queries [m, d].
+    """An online-softmax state after one more block: keys [n, d] and values [n, e], for queries [m, d].
 
-    `mask` (a bool tile [m, n] or None) says which pairs count.
+    mask: a bool tile [m, n], True for the pairs of query and key to include; None includes all.
     """
 
     state: Value
@@ -185,14 +186,14 @@ class Attend(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Finish(Value):
-    """The attention output [m, e] of a state."""
+    """The attention output [m, e] of an online-softmax state."""
 
     state: Value
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserCall(Value):
-    """`call module.function(args)`: a user's @triton.jit function on tiles, shaped as its first argument."""
+    """`call module.function(args)`: a user's @triton.jit function on tiles; the result is shaped as the first one."""
 
     function: str
     args: tuple[Value, ...]
@@ -203,7 +204,7 @@ ELEMENTWISE: dict[str, int] = {
     "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "and": 2, "or": 2, "not": 1, "where": 3,
     "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "abs": 1, "silu": 1, "gelu": 1, "relu": 1, "sigmoid": 1, "tanh": 1,
 }  # fmt: skip
-"""Elementwise operations and how many operands each takes."""
+"""Elementwise operation -> number of operands."""
 
 
 # Statements --------------------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ ELEMENTWISE: dict[str, int] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Statement(Node):
-    """One step of a stage's body."""
+    """A statement of a stage's body."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +223,7 @@ class Assign(Statement):
 
 @dataclass(frozen=True, kw_only=True)
 class Store(Statement):
-    """`y[i, j] = value` on the own rank."""
+    """`y[i, j] = value` on this rank."""
 
     region: Region
     value: Value
@@ -230,9 +231,9 @@ class Store(Statement):
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer(Statement):
-    """tile_push_data, tile_pull_data or rank_copy_data: `mode` is push, pull or copy.
+    """tile_push_data, tile_pull_data or rank_copy_data. mode: "push", "pull" or "copy".
 
-    A push's source may be any value; a pull's and a copy's is a region read.
+    The source of a push may be any value; the source of a pull or a copy is a read of a region.
     """
 
     mode: str
@@ -254,9 +255,9 @@ class Wait(Statement):
 
 @dataclass(frozen=True, kw_only=True)
 class Barrier(Statement):
-    """All threads of a program meet: what any of them stored before, each of them loads after.
+    """A barrier of all threads of a CTA: stores before it are visible to the loads of every thread after it.
 
-    Programs need not have one: a pass places those that are needed (see lowering/insert_barriers.py).
+    A pass inserts the barriers that a program needs (see lowering/insert_barriers.py).
     """
 
 
@@ -269,7 +270,7 @@ class If(Statement):
 
 @dataclass(frozen=True, kw_only=True)
 class For(Statement):
-    """A sequential loop over tiles inside a task; the last index runs fastest."""
+    """A sequential loop over tiles inside a task; the last index varies fastest."""
 
     indices: tuple[IndexDecl, ...]
     body: tuple[Statement, ...]
@@ -277,7 +278,7 @@ class For(Statement):
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Node):
-    """A tile program over a domain. `kind` is "comm" or "compute"."""
+    """A tile program over an index domain. kind: "comm" or "compute"."""
 
     kind: str
     name: str
@@ -308,7 +309,10 @@ class Program(Node):
 
 
 def require_program(program: object) -> None:
-    """Raises BindingError for what is none: callers need not be typed, and `load` gives a file with programs in it."""
+    """Raise BindingError if the argument is not a Program.
+
+    Callers need not be typed, and `load` returns a module of programs, which is easily passed by mistake.
+    """
     if isinstance(program, Program):
         return
     names = [one.name for one in getattr(program, "programs", ()) if isinstance(one, Program)]

@@ -1,4 +1,4 @@
-"""Which tensors a region may be in on another rank, and whether it is on another one at all."""
+"""Remote regions: whether a region is on another rank, and whether other ranks can address its tensor."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ DECLARED = {"in": "in symmetric", "out": "out symmetric", "local": "symmetric"}
 
 
 def away(region: Region) -> bool:
-    """Whether a region names a rank that is not surely the own one."""
+    """True if a region may be on another rank."""
     return region.rank is not None and region.rank != RANK
 
 
 def elsewhere(rank: Scalar, ranks: int) -> bool:
-    """Whether an expression is certainly another rank than the own."""
+    """True if an expression certainly names another rank than the one that evaluates it."""
     if any(isinstance(e, Index | Lookup) for e in walk(rank)):
         return False
     try:
         return all(evaluate(rank, Env(rank=r, ranks=ranks, params={}, indices={})) % ranks != r for r in range(ranks))
-    except ZeroDivisionError:  # on a rank that never comes to it
+    except ZeroDivisionError:  # on a rank that never evaluates it
         return False
 
 
 def reach_error(program: Program, region: Region) -> RemoteAccessError | None:
-    """The mistake of a region on another rank, of a tensor that no other rank reaches."""
+    """Return the error of a region on another rank whose tensor is not symmetric, or None if the region is valid."""
     tensor = program.tensor(region.tensor)
     if not away(region) or tensor.symmetric:
         return None
@@ -36,11 +36,11 @@ def reach_error(program: Program, region: Region) -> RemoteAccessError | None:
 
 
 def on_all_ranks(expr: Scalar, ranks: int) -> int | None:
-    """The value that an expression has on every rank, None unless it is the same wherever and whenever it is asked."""
+    """Return the value of an expression if it is the same on all ranks and depends on no index or table, else None."""
     if any(isinstance(e, Index | Lookup) for e in walk(expr)):
         return None
     try:
-        found = {int(evaluate(expr, Env(rank=rank, ranks=ranks, params={}, indices={}))) for rank in range(ranks)}
-    except ZeroDivisionError:  # on a rank that never comes to it
+        values = {int(evaluate(expr, Env(rank=rank, ranks=ranks, params={}, indices={}))) for rank in range(ranks)}
+    except ZeroDivisionError:  # on a rank that never evaluates it
         return None
-    return found.pop() if len(found) == 1 else None
+    return values.pop() if len(values) == 1 else None

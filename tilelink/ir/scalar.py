@@ -1,7 +1,7 @@
 """Integer expressions over ranks, indices, dimensions and tables: the arithmetic of the tile-centric mapping.
 
-One expression serves everybody: the plan evaluates it over numpy arrays, the emitter renders it as source.
-`//` and `%` are Python's (floor).
+The plan evaluates an expression over NumPy arrays and the emitter prints the same expression as source.
+`//` and `%` round toward negative infinity, as in Python.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Int(Scalar):
 
 @dataclass(frozen=True, kw_only=True)
 class Param(Scalar):
-    """A parameter of the program: a dimension, or a number or flag."""
+    """A parameter of the program: a dimension, a number or a flag."""
 
     name: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rank(Scalar):
-    """The own rank."""
+    """`rank`: the rank that evaluates the expression."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks(Scalar):
-    """How many ranks there are."""
+    """`ranks`: the number of ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Index(Scalar):
 
 @dataclass(frozen=True, kw_only=True)
 class Binary(Scalar):
-    """op in `+ - * // % min max ^`."""
+    """An integer operation. op: one of `+ - * // % min max ^`."""
 
     op: str
     left: Scalar
@@ -62,7 +62,7 @@ class Binary(Scalar):
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Scalar):
-    """op in `== != < <= > >=`; `modular` compares modulo the number of ranks."""
+    """A comparison. op: one of `== != < <= > >=`."""
 
     op: str
     left: Scalar
@@ -71,7 +71,7 @@ class Compare(Scalar):
 
 @dataclass(frozen=True, kw_only=True)
 class Logic(Scalar):
-    """op in `and or not`."""
+    """A logical operation. op: one of `and or not`."""
 
     op: str
     args: tuple[Scalar, ...]
@@ -84,7 +84,7 @@ class Whole:
 
 @dataclass(frozen=True, kw_only=True)
 class Lookup(Scalar):
-    """An entry (or, with a `:` coordinate, a row of entries) of a table tensor."""
+    """An entry of a table tensor, or a row of entries if one coordinate is `:`."""
 
     table: str
     coords: tuple[Scalar | Whole, ...]
@@ -92,7 +92,7 @@ class Lookup(Scalar):
 
 @dataclass(frozen=True, kw_only=True)
 class Choose(Scalar):
-    """The selector-th of some constants (an explicit permutation)."""
+    """The constant `values[selector]`, for example of an explicit permutation."""
 
     selector: Scalar
     values: tuple[int, ...]
@@ -126,8 +126,8 @@ def const(value: int) -> Int:
 
 
 def binary(op: str, left: Scalar, right: Scalar) -> Scalar:
-    """`left op right`, folding constants and neutral elements."""
-    divides = op not in ("//", "%") or right != const(0)  # what divides by zero stays, to be refused with its place
+    """Return `left op right` with constants and neutral elements folded."""
+    divides = op not in ("//", "%") or right != const(0)  # a division by zero is kept, to be refused with its location
     if isinstance(left, Int) and isinstance(right, Int) and divides:
         return const(int(_BINARY[op](left.value, right.value)))
     if isinstance(right, Int) and (op, right.value) in {("+", 0), ("-", 0), ("*", 1), ("//", 1)}:
@@ -148,7 +148,7 @@ def mul(left: Scalar, right: Scalar) -> Scalar:
 
 
 def children(expr: Scalar) -> tuple[Scalar, ...]:
-    """The direct operands of an expression."""
+    """Return the direct operands of an expression."""
     match expr:
         case Binary(left=a, right=b) | Compare(left=a, right=b):
             return (a, b)
@@ -163,11 +163,11 @@ def children(expr: Scalar) -> tuple[Scalar, ...]:
 
 
 def walk(expr: Scalar) -> list[Scalar]:
-    """The expression and everything below it."""
-    found = [expr]
+    """Return the expression and all its subexpressions, in preorder."""
+    nodes = [expr]
     for child in children(expr):
-        found.extend(walk(child))
-    return found
+        nodes.extend(walk(child))
+    return nodes
 
 
 def rewrite(expr: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
@@ -192,7 +192,7 @@ def rewrite(expr: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
 
 
 def is_gather(coord: object) -> TypeGuard[Lookup]:
-    """Whether a coordinate is a row of a table, `table[:]`, and so names many elements."""
+    """True if a coordinate is a row of a table, `table[:]`, which selects several elements."""
     return isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords)
 
 
@@ -202,27 +202,27 @@ def substitute(expr: Scalar, indices: Mapping[str, Scalar]) -> Scalar:
 
 
 def mentions_rank(expr: Scalar, rank_indices: frozenset[str]) -> bool:
-    """Whether the expression is made of ranks: `rank`, or an index that runs over the ranks; no entry of a table is."""
+    """True if the expression contains `rank` or an index over the ranks, except inside a table lookup."""
     if isinstance(expr, Lookup):
         return False
-    own = isinstance(expr, Rank) or (isinstance(expr, Index) and expr.name in rank_indices)
-    return own or any(mentions_rank(child, rank_indices) for child in children(expr))
+    is_rank = isinstance(expr, Rank) or (isinstance(expr, Index) and expr.name in rank_indices)
+    return is_rank or any(mentions_rank(child, rank_indices) for child in children(expr))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Env:
-    """Values for evaluation: ints or integer arrays that broadcast together."""
+    """Values of the variables of an expression: ints, or integer arrays that broadcast together."""
 
     rank: Any
     ranks: int
     params: Mapping[str, Any]
     indices: Mapping[str, Any]
     tables: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
-    """table name -> int array [ranks, *table shape]."""
+    """Table name -> int array of shape [ranks, *table shape]."""
 
 
 def evaluate(expr: Scalar, env: Env) -> Any:
-    """The value of an expression: an int, or an array where the environment holds arrays."""
+    """Return the value of an expression: an int, or an array if the environment holds arrays."""
     match expr:
         case Int(value=value):
             return value

@@ -1,11 +1,12 @@
-"""Simplified integer expressions: the same value on all ranks for all indices, with fewer operations.
+"""Simplification of integer expressions: the same value on all ranks for all indices, with fewer operations.
 
 before: tile % 112 // 112 * 8 + tile % 112 % 112 % min(8 - tile % 112 // 112 * 8, 8)
 after:  tile % 8  (of 112 tiles, 8 rows of 14 in groups of 8)
 
-A sum becomes a sum of multiples of terms. A quotient or remainder by a constant leaves out what the divisor divides,
-and is no operation where the interval of the dividend lies between two multiples of the divisor. The dividend of a
-remainder is made not negative where its interval is known: then languages that round to zero agree.
+A sum becomes a sum of multiples of terms. In a quotient or a remainder by a constant, the multiples of the divisor are
+taken out of the dividend. If the interval of the dividend lies between two multiples of the divisor, the operation
+disappears. The dividend of a remainder is shifted to be non-negative if its interval is known, so that languages that
+round toward zero compute the same remainder.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import gcd
 
-from tilelink.ir.intervals import LEAST, MOST, Bounds
+from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds
 from tilelink.ir.scalar import (
     Binary,
     Choose,
@@ -30,7 +31,7 @@ from tilelink.ir.scalar import (
 
 
 def simplify(expr: Scalar, bounds: Bounds) -> Scalar:
-    """An expression of the same value wherever ranks, indices and tables are within their bounds."""
+    """Return an expression with the same value for all ranks, indices and table entries within the bounds."""
     match expr:
         case Binary(op=op, left=left, right=right):
             new = _binary(op, simplify(left, bounds), simplify(right, bounds), bounds)
@@ -72,7 +73,7 @@ def _binary(op: str, left: Scalar, right: Scalar, bounds: Bounds) -> Scalar:
 
 
 def _extreme(op: str, left: Scalar, right: Scalar, bounds: Bounds) -> Scalar | None:
-    """The operand that `min` or `max` always gives; None where it may be either."""
+    """The operand that `min` or `max` always selects, or None if it may select either."""
     smaller, larger = (left, right) if op == "min" else (right, left)
     if bounds.of(smaller)[1] <= bounds.of(larger)[0]:
         return left
@@ -81,14 +82,14 @@ def _extreme(op: str, left: Scalar, right: Scalar, bounds: Bounds) -> Scalar | N
 
 @dataclass(frozen=True, kw_only=True)
 class _Sum:
-    """`constant` and multiples of terms that are no sums."""
+    """A sum of a constant and multiples of terms: term -> factor. No term is itself a sum."""
 
     terms: dict[Scalar, int] = field(default_factory=dict[Scalar, int])
     constant: int = 0
 
     @staticmethod
     def of(expr: Scalar) -> _Sum:
-        """A simplified expression as a sum."""
+        """Return a simplified expression as a sum."""
         match expr:
             case Int(value=value):
                 return _Sum(constant=value)
@@ -100,7 +101,7 @@ class _Sum:
                 return _Sum(terms={expr: 1})
 
     def plus(self, other: _Sum, factor: int) -> _Sum:
-        """This sum and a multiple of another one."""
+        """Return `self + factor * other`."""
         terms = dict(self.terms)
         for term, times in other.terms.items():
             terms[term] = terms.get(term, 0) + factor * times
@@ -108,18 +109,18 @@ class _Sum:
         return _Sum(terms=terms, constant=self.constant + factor * other.constant)
 
     def expression(self) -> Scalar:
-        """What is added, then what is subtracted; the constant last of either."""
-        parts = [(times > 0, mul(term, const(abs(times)))) for term, times in self.terms.items()]
+        """Return the sum as an expression: added terms first, then subtracted ones, the constant last in each group."""
+        summands = [(times > 0, mul(term, const(abs(times)))) for term, times in self.terms.items()]
         if self.constant:
-            parts.append((self.constant > 0, const(abs(self.constant))))
-        whole: Scalar = const(0)
-        for added, part in sorted(parts, key=lambda one: not one[0]):
-            whole = add(whole, part) if added else binary("-", whole, part)
-        return whole
+            summands.append((self.constant > 0, const(abs(self.constant))))
+        total: Scalar = const(0)
+        for added, summand in sorted(summands, key=lambda signed: not signed[0]):
+            total = add(total, summand) if added else binary("-", total, summand)
+        return total
 
 
 def _fitting(total: _Sum, plain: Scalar, bounds: Bounds) -> Scalar:
-    """A sum as an expression; `plain`, which has its value, where a step of it may not fit into 32 bits."""
+    """A sum as an expression, or the equal expression `plain` if an intermediate result may overflow 32 bits."""
     new = total.expression()
     return new if _fits(new, bounds) else plain
 
@@ -127,12 +128,12 @@ def _fitting(total: _Sum, plain: Scalar, bounds: Bounds) -> Scalar:
 def _fits(expr: Scalar, bounds: Bounds) -> bool:
     low, high = bounds.of(expr)
     below = (expr.left, expr.right) if isinstance(expr, Binary) and expr.op in ("+", "-", "*") else ()
-    return low >= LEAST and high <= MOST and all(_fits(part, bounds) for part in below)
+    return low >= MIN_INT32 and high <= MAX_INT32 and all(_fits(operand, bounds) for operand in below)
 
 
 def _quotient(dividend: _Sum, divisor: int, plain: Scalar, bounds: Bounds) -> Scalar:
-    """`dividend // divisor`: multiples of the divisor are divided one by one, and the rest together."""
-    apart = _Sum(
+    """`dividend // divisor`: multiples of the divisor are divided term by term, and the rest as one sum."""
+    exact = _Sum(
         terms={term: times // divisor for term, times in dividend.terms.items() if times % divisor == 0},
         constant=dividend.constant // divisor,
     )
@@ -141,13 +142,13 @@ def _quotient(dividend: _Sum, divisor: int, plain: Scalar, bounds: Bounds) -> Sc
         constant=dividend.constant % divisor,
     )
     inner = _floor(rest, divisor, bounds)
-    return plain if inner is None else _fitting(apart.plus(inner, 1), plain, bounds)
+    return plain if inner is None else _fitting(exact.plus(inner, 1), plain, bounds)
 
 
 def _floor(dividend: _Sum, divisor: int, bounds: Bounds) -> _Sum | None:
-    """`dividend // divisor`, both divided by what they have in common; the constant's rest changes no quotient.
+    """`dividend // divisor`, both divided by the greatest common divisor of the divisor and the factors of the terms.
 
-    None if a step of the dividend may not fit into 32 bits.
+    The remainder of the constant does not change the quotient. None if an intermediate result may overflow 32 bits.
     """
     shared = gcd(divisor, *dividend.terms.values())
     terms = {term: times // shared for term, times in dividend.terms.items()}
@@ -160,14 +161,14 @@ def _floor(dividend: _Sum, divisor: int, bounds: Bounds) -> _Sum | None:
     if low // divisor == high // divisor:
         return _Sum(constant=low // divisor)
     match numerator:
-        case Binary(op="//", left=left, right=Int(value=value)) if value > 0 and value * divisor <= MOST:
+        case Binary(op="//", left=left, right=Int(value=value)) if value > 0 and value * divisor <= MAX_INT32:
             return _Sum.of(binary("//", left, const(value * divisor)))
         case _:
             return _Sum.of(binary("//", numerator, const(divisor))) if _fits(numerator, bounds) else None
 
 
 def _remainder(dividend: _Sum, divisor: int, plain: Scalar, bounds: Bounds) -> Scalar:
-    """`dividend % divisor`: without multiples of the divisor, and of both divided by what they have in common."""
+    """`dividend % divisor`, without multiples of the divisor and with the common factor taken out."""
     total = _modulo(dividend, divisor, bounds)
     return plain if total is None else _fitting(total, plain, bounds)
 
@@ -183,7 +184,7 @@ def _modulo(dividend: _Sum, divisor: int, bounds: Bounds) -> _Sum | None:
 
 
 def _wrapped(dividend: _Sum, divisor: int, bounds: Bounds) -> _Sum | None:
-    """`dividend % divisor`, of a dividend that is not negative if its interval is known; None if it may not fit."""
+    """`dividend % divisor`, with a non-negative dividend if its interval is known; None if it may overflow 32 bits."""
     numerator = dividend.expression()
     low, high = bounds.of(numerator)
     if low // divisor == high // divisor:
@@ -193,6 +194,6 @@ def _wrapped(dividend: _Sum, divisor: int, bounds: Bounds) -> _Sum | None:
             return _modulo(_Sum.of(left), divisor, bounds)
         case _:
             pass
-    if LEAST <= low < 0:
+    if MIN_INT32 <= low < 0:
         numerator = dividend.plus(_Sum(constant=-(low // divisor) * divisor), 1).expression()
     return _Sum.of(binary("%", numerator, const(divisor))) if _fits(numerator, bounds) else None

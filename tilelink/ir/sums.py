@@ -1,4 +1,4 @@
-"""Long sums of integers as shallow expressions: `a + b - c + d` is `(a + b) - (c - d)`, exactly."""
+"""Rebalancing of long integer sums into shallow expressions: `a + b - c + d` becomes `(a + b) - (c - d)`, exactly."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from tilelink.ir.depth import NUMBER_LEVELS, too_deep
 from tilelink.ir.scalar import Binary, Compare, Logic, Scalar, children
 
 Term = tuple[bool, Scalar]
-"""Whether it is subtracted, and what."""
+"""(True if the term is subtracted, the term)."""
 
 
 def shortened(expr: Scalar) -> Scalar:
-    """An expression as it is, or a shallow one of the same value where it is too deep."""
+    """Return the expression itself, or an equal shallow expression if it is too deep."""
     return expr if too_deep(expr, children, NUMBER_LEVELS) is None else shallow(expr)
 
 
 def shallow(expr: Scalar) -> Scalar:
-    """The same number, with as few levels as its sums allow."""
+    """Return an equal expression with balanced sums."""
     match expr:
         case Binary(op="+" | "-"):
-            return _halves([(minus, shallow(part)) for minus, part in _terms(expr)], expr)
+            return _halves([(minus, shallow(term)) for minus, term in _terms(expr)], expr)
         case Binary(left=left, right=right) | Compare(left=left, right=right):
             return replace(expr, left=shallow(left), right=shallow(right))
         case Logic(args=args):
@@ -30,12 +30,12 @@ def shallow(expr: Scalar) -> Scalar:
 
 
 def _terms(expr: Scalar) -> list[Term]:
-    """What is added and subtracted one after the other; the first one is added."""
-    found: list[Term] = []
+    """The terms of a sum in order; the first one is added."""
+    rest: list[Term] = []
     while isinstance(expr, Binary) and expr.op in ("+", "-"):
-        found.append((expr.op == "-", expr.right))
+        rest.append((expr.op == "-", expr.right))
         expr = expr.left
-    return [(False, expr), *reversed(found)]
+    return [(False, expr), *reversed(rest)]
 
 
 def _halves(terms: list[Term], whole: Scalar) -> Scalar:
@@ -43,6 +43,6 @@ def _halves(terms: list[Term], whole: Scalar) -> Scalar:
         return terms[0][1]
     middle = (len(terms) + 1) // 2
     minus = terms[middle][0]
-    right = [(other != minus, part) for other, part in terms[middle:]]
+    right = [(other != minus, term) for other, term in terms[middle:]]
     left, rest = _halves(terms[:middle], whole), _halves(right, whole)
     return Binary(op="-" if minus else "+", left=left, right=rest, location=whole.location)

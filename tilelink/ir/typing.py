@@ -1,4 +1,4 @@
-"""Types of tile values: which indices are numbers, and the dtype and axes of every expression."""
+"""Type inference of tile values: the indices that are plain numbers, and the dtype and axes of every expression."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.visitor import counters, statements
 
 ELEMENT = "T"
-"""The dtype of tensors without one: chosen when the program is compiled."""
+"""The dtype of a tensor declared without one; it is chosen when the program is compiled."""
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """kind "tile" runs along an index's tile, "whole" along a dimension, "one" has a single element."""
+    """An axis of a value. kind: "tile" runs along the tile of an index, "whole" along a dimension, "one" has size 1."""
 
     kind: str
     index: str | None = None
@@ -68,7 +68,10 @@ ONE = Axis(kind="one")
 
 @dataclass(frozen=True, kw_only=True)
 class Type:
-    """dtype: T, f16, bf16, f32, i32, bool or "state" (online softmax; axes are those of its output)."""
+    """The type of a value: its dtype and its axes.
+
+    dtype: T, f16, bf16, f32, i32, bool or "state" (online softmax; its axes are those of the attention output).
+    """
 
     dtype: str
     axes: tuple[Axis, ...] = ()
@@ -79,9 +82,10 @@ class Type:
 
 @dataclass(frozen=True, kw_only=True)
 class StageTyping:
-    """What is known of one stage: `scalar_indices` are plain numbers, `locals` the final types of names.
+    """The typing of one stage. scalar_indices: indices that are plain numbers; locals: the final types of names.
 
-    loose: what has too many axes is typed as if the first ones did no harm.
+    mistyped: names whose values are ill-typed.
+    loose: a value with too many leading axes is accepted instead of refused.
     """
 
     program: Program
@@ -94,10 +98,13 @@ class StageTyping:
     applied: dict[int, tuple[Apply, Type]] = field(
         default_factory=dict[int, tuple[Apply, Type]], init=False, compare=False
     )
-    """The types of operations by their identity, as long as those of names stay: deep ones are asked for often."""
+    """Cache: id of an operation -> the operation and its type. Cleared when the type of a name may have changed."""
 
     def region_type(self, region: Region) -> Type:
-        """The type of a region: its tensor's dtype and an axis per coordinate that is not a number."""
+        """Return the type of a region: its tensor's dtype, and an axis for each coordinate that is not a number.
+
+        Raises ShapeError if the number of coordinates or the extent of an index does not match the tensor.
+        """
         tensor = self.program.tensor(region.tensor)
         axes: list[Axis] = []
         if len(region.coords) != len(tensor.shape):
@@ -111,7 +118,7 @@ class StageTyping:
         return Type(dtype=dtype, axes=tuple(axes))
 
     def has_axis(self, coord: Scalar | Whole) -> bool:
-        """Whether a coordinate stands for an axis, and not for one element."""
+        """True if a coordinate selects an axis and not a single element."""
         return isinstance(coord, Whole) or is_gather(coord) or tile_index(coord, self.scalar_indices) is not None
 
     def _axis(self, region: Region, coord: Scalar | Whole, dim: Scalar) -> Axis | None:
@@ -134,7 +141,10 @@ class StageTyping:
         return Axis(kind="tile", index=name)
 
     def type_of(self, value: Value) -> Type:
-        """The type of an expression, from the final types of the names in it."""
+        """Return the type of an expression, from the types of the names in it.
+
+        Raises ShapeError or DtypeError if it is ill-typed, ConsequenceError if a name in it is.
+        """
         match value:
             case Read(region=region):
                 return self.region_type(region)
@@ -153,10 +163,10 @@ class StageTyping:
             case Cast(value=inner, dtype=dtype):
                 return Type(dtype=dtype, axes=self.type_of(inner).axes)
             case Apply():
-                found = self.applied.get(id(value))
-                if found is None or found[0] is not value:
-                    found = self.applied[id(value)] = value, self._apply(value, value.op, value.args)
-                return found[1]
+                cached = self.applied.get(id(value))
+                if cached is None or cached[0] is not value:
+                    cached = self.applied[id(value)] = value, self._apply(value, value.op, value.args)
+                return cached[1]
             case _:
                 return self._shaped(value)
 
@@ -229,7 +239,7 @@ class StageTyping:
             return max(left, right, key=len)
 
     def _numbers_in(self, value: Value) -> str:
-        """Which coordinates of a region have no axis, for hints."""
+        """A clause for hints that lists the coordinates of a region without an axis."""
         coords = value.region.coords if isinstance(value, Read) else ()
         names = {n: None for c in coords if isinstance(c, Index) and (n := c.name) in self.scalar_indices}
         return f"; {' and '.join(names)} is used as a number in this stage, and has no axis" if names else ""
@@ -249,7 +259,10 @@ class StageTyping:
 
 
 def product_dtype(left: str, right: str) -> str:
-    """The element type that the operands of a product are rounded to: f32 gives way, f16 and bf16 meet in f32."""
+    """Return the dtype that the operands of a product are rounded to.
+
+    An f32 operand is rounded to the dtype of the other one; f16 with bf16 gives f32.
+    """
     if left == right or right == "f32":
         return left
     return right if left == "f32" else "f32"
@@ -269,7 +282,10 @@ def _need_axes(value: Value, kind: Type, axes: int, what: str) -> None:
 
 
 def broadcast(left: tuple[Axis, ...], right: tuple[Axis, ...], value: Value | Statement) -> tuple[Axis, ...]:
-    """NumPy's broadcasting: aligned at the last axis; single axes stretch."""
+    """Return the axes of two values broadcast as in NumPy: aligned at the last axis, axes of size 1 stretched.
+
+    Raises ShapeError at the location of `value` if the axes do not match.
+    """
     size = max(len(left), len(right))
     a = (ONE,) * (size - len(left)) + left
     b = (ONE,) * (size - len(right)) + right
@@ -296,10 +312,13 @@ class Typing:
 
 @deep()
 def infer(program: Program, mistakes: Mistakes | None = None) -> Typing:
-    """Type every stage. Notes ShapeError and DtypeError in `mistakes`; without it, raises the first of them."""
-    found = Mistakes()
-    typing = Typing(stages={stage.name: _infer_stage(program, stage, found) for stage in program.stages})
-    for error in found.errors:
+    """Return the typing of every stage.
+
+    Adds each ShapeError and DtypeError to `mistakes`, or raises the first one if `mistakes` is None.
+    """
+    collected = Mistakes()
+    typing = Typing(stages={stage.name: _infer_stage(program, stage, collected) for stage in program.stages})
+    for error in collected.errors:
         if mistakes is None:
             raise error
         mistakes.add(error)
@@ -310,11 +329,11 @@ def _infer_stage(program: Program, stage: Stage, mistakes: Mistakes) -> StageTyp
     loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
     indices = {d.name: d for d in (*stage.indices, *loops)}
     scalars = frozenset(d.name for d in indices.values() if d.over_ranks or d.number) | counters(stage)
-    typing, found = first = _typed(program, stage, indices, scalars)
-    while found.errors and (more := _supposed_numbers(typing) - typing.scalar_indices):
-        typing, found = _typed(program, stage, indices, typing.scalar_indices | more)
-    typing, found = first if found.errors else (typing, found)
-    for error in found.errors:
+    typing, collected = first = _typed(program, stage, indices, scalars)
+    while collected.errors and (more := _supposed_numbers(typing) - typing.scalar_indices):
+        typing, collected = _typed(program, stage, indices, typing.scalar_indices | more)
+    typing, collected = first if collected.errors else (typing, collected)
+    for error in collected.errors:
         mistakes.add(error)
     return typing
 
@@ -322,26 +341,26 @@ def _infer_stage(program: Program, stage: Stage, mistakes: Mistakes) -> StageTyp
 def _typed(
     program: Program, stage: Stage, indices: Mapping[str, IndexDecl], scalars: frozenset[str]
 ) -> tuple[StageTyping, Mistakes]:
-    """The typing with at least these indices as numbers, and what is wrong with it."""
+    """The typing with at least these indices as numbers, and its mistakes."""
     while True:
         grown = scalars | used_as_numbers(program, stage, scalars)
         typing = StageTyping(program=program, stage=stage, indices=indices, scalar_indices=grown)
-        found = _settle_locals(typing)
+        mistakes = _settle_locals(typing)
         grown |= batch_indices(stage, typing.axes_of)
         grown |= carried_along(stage, {name: kind.axes for name, kind in typing.locals.items()})
         if grown == scalars:
-            # What is wrong while the types still grow may be right in the end.
-            _check_statements(typing, found)
-            return typing, found
+            # A statement may be ill-typed while the types still grow, and well-typed in the end.
+            _check_statements(typing, mistakes)
+            return typing, mistakes
         scalars = grown
 
 
 def _supposed_numbers(typing: StageTyping) -> frozenset[str]:
-    """Indices without whose tiles a typing with mistakes might be right: to be tried, not to be believed.
+    """Candidate indices that may be numbers: if they are, an ill-typed stage may be well-typed. The caller tries them.
 
-    Where axes do not fit, the first ones are supposed to be too many, and to be there only as nobody knows yet that
-    their index is a number: a product that is given such a value tells so. And what a loop adds up over its iterations
-    has no axis along the loop's index.
+    If axes do not match, the leading ones are assumed to be superfluous and to exist only because their index is not
+    yet known to be a number. A product whose operand has such an axis shows this. A value that a loop accumulates over
+    its iterations has no axis along the loop's index either.
     """
     loose = replace(typing, loose=True, locals=dict[str, Type](), mistyped=set[str]())
     _settle_locals(loose)
@@ -350,25 +369,25 @@ def _supposed_numbers(typing: StageTyping) -> frozenset[str]:
 
 
 def _settle_locals(typing: StageTyping) -> Mistakes:
-    """Grow the types of names until nothing changes: a constant takes the shape of what is added to it.
+    """Grow the types of names to a fixed point: a constant takes the shape of the values added to it.
 
-    Returns the mistakes in the values that names get, of the last iteration.
+    Returns the mistakes in the assigned values, from the last iteration.
     """
-    found = Mistakes()
+    mistakes = Mistakes()
     for _ in range(len(typing.stage.body) + 8):
-        before, found = dict(typing.locals), Mistakes()
+        before, mistakes = dict(typing.locals), Mistakes()
         typing.mistyped.clear()
         for statement in statements(typing.stage.body):
             if isinstance(statement, Assign):
-                count = len(found.errors)
-                with found.noted():
+                count = len(mistakes.errors)
+                with mistakes.noted():
                     _settle(typing, statement)
-                if len(found.errors) > count:
+                if len(mistakes.errors) > count:
                     typing.mistyped.add(statement.name)
                 typing.applied.clear()
         if before == typing.locals:
             break
-    return found
+    return mistakes
 
 
 def _settle(typing: StageTyping, statement: Assign) -> None:
@@ -390,12 +409,12 @@ def _merge(old: Type, new: Type, statement: Assign) -> Type:
 
 
 def _wider(left: str, right: str) -> str:
-    """The type of a name that has values of two types: it holds both, whichever comes first."""
+    """The dtype of a name assigned values of two dtypes; it holds both. Symmetric in its arguments."""
     return "i32" if {left, right} == {"i32", "bool"} else "f32"
 
 
 def _check_statements(typing: StageTyping, mistakes: Mistakes) -> None:
-    """Values fit the regions they are written to."""
+    """Add a mistake for each value that does not fit the region it is written to."""
     for statement in statements(typing.stage.body):
         with mistakes.noted():
             match statement:

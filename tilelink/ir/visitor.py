@@ -1,4 +1,4 @@
-"""Walking and rewriting statements and values."""
+"""Traversal and rewriting of statements and values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tilelink.ir.scalar import Index, Scalar, rewrite, walk
 
 
 def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
-    """Every statement, outer ones first."""
+    """Yield every statement, outer ones first."""
     for statement in body:
         yield statement
         match statement:
@@ -44,7 +44,7 @@ def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
 
 
 def value_of(statement: Statement) -> Value | None:
-    """The value a statement computes, if it computes one."""
+    """Return the value that a statement computes, or None."""
     match statement:
         case Assign(value=value) | Store(value=value) | Transfer(source=value):
             return value
@@ -53,17 +53,17 @@ def value_of(statement: Statement) -> Value | None:
 
 
 def values(value: Value) -> Iterator[Value]:
-    """The value and everything below it."""
+    """Yield the value and all values inside it, in preorder."""
     stack = [value]
     while stack:
-        yield (part := stack.pop())
-        stack.extend(reversed(tuple(operands(part))))
+        yield (node := stack.pop())
+        stack.extend(reversed(tuple(operands(node))))
 
 
 def operands(value: Value) -> Iterator[Value]:
-    """The direct operands of a value, in order."""
-    for part in fields(value):
-        child = getattr(value, part.name)
+    """Yield the direct operands of a value, in order."""
+    for field in fields(value):
+        child = getattr(value, field.name)
         if isinstance(child, Value):
             yield child
         elif isinstance(child, tuple):
@@ -71,18 +71,21 @@ def operands(value: Value) -> Iterator[Value]:
 
 
 def local_names(value: Value) -> set[str]:
-    """The names that a value reads."""
-    return {part.name for part in values(value) if isinstance(part, Local)}
+    """Return the names that a value reads."""
+    return {node.name for node in values(value) if isinstance(node, Local)}
 
 
 def read_unassigned(body: tuple[Statement, ...], *, iterations: bool) -> set[str]:
-    """The names that a body may read before it has assigned them. iterations: whether each loop has an iteration."""
-    found: set[str] = set()
+    """Return the names that a body may read before it assigns them.
+
+    iterations: assume that every loop has at least one iteration.
+    """
+    unassigned: set[str] = set()
 
     def go_through(body: tuple[Statement, ...], assigned: set[str]) -> set[str]:
         for statement in body:
             value = value_of(statement)
-            found.update(local_names(value) - assigned if value is not None else ())
+            unassigned.update(local_names(value) - assigned if value is not None else ())
             match statement:
                 case Assign(name=name):
                     assigned = assigned | {name}
@@ -96,31 +99,31 @@ def read_unassigned(body: tuple[Statement, ...], *, iterations: bool) -> set[str
         return assigned
 
     go_through(body, set())
-    return found
+    return unassigned
 
 
 def mixes(value: Value) -> bool:
-    """Whether elements of the value may come of elements at other places of its operands."""
-    return not all(isinstance(part, Read | Local | Literal | FromScalar | Apply | Cast) for part in values(value))
+    """True if an element of the value may depend on elements at other positions of its operands."""
+    return not all(isinstance(node, Read | Local | Literal | FromScalar | Apply | Cast) for node in values(value))
 
 
 def reads(value: Value) -> list[Region]:
-    """The regions a value reads, in the order of evaluation."""
+    """Return the regions that a value reads, in evaluation order."""
     return [v.region for v in values(value) if isinstance(v, Read)]
 
 
 def map_value(value: Value, change: Callable[[Value], Value | None]) -> Value:
-    """Replace, top down, each value for which `change` returns something."""
+    """Replace, top down, each value for which `change` does not return None."""
     new = change(value)
     if new is not None:
         return new
     updates: dict[str, object] = {}
-    for part in fields(value):
-        child = getattr(value, part.name)
+    for field in fields(value):
+        child = getattr(value, field.name)
         if isinstance(child, Value):
-            updates[part.name] = map_value(child, change)
+            updates[field.name] = map_value(child, change)
         elif isinstance(child, tuple) and any(isinstance(c, Value) for c in child):
-            updates[part.name] = tuple(map_value(c, change) for c in child)
+            updates[field.name] = tuple(map_value(c, change) for c in child)
     return replace(value, **updates) if updates else value
 
 
@@ -175,9 +178,9 @@ def _map_statement(statement: Statement, change: ScalarChange) -> Statement:
 
 
 def map_values(body: tuple[Statement, ...], change: Callable[[Value], Value | None]) -> tuple[Statement, ...]:
-    """Rewrite every value of a body (top down, as `map_value`)."""
+    """Rewrite every value of a body, top down like `map_value`."""
 
-    def one(statement: Statement) -> Statement:
+    def on_statement(statement: Statement) -> Statement:
         match statement:
             case Assign(value=value) | Store(value=value):
                 return replace(statement, value=map_value(value, change))
@@ -186,7 +189,7 @@ def map_values(body: tuple[Statement, ...], change: Callable[[Value], Value | No
             case _:
                 return statement
 
-    return map_statements(body, one)
+    return map_statements(body, on_statement)
 
 
 def map_regions(body: tuple[Statement, ...], change: Callable[[Region], Region]) -> tuple[Statement, ...]:
@@ -195,7 +198,7 @@ def map_regions(body: tuple[Statement, ...], change: Callable[[Region], Region])
     def on_value(value: Value) -> Value | None:
         return replace(value, region=change(value.region)) if isinstance(value, Read) else None
 
-    def one(statement: Statement) -> Statement:
+    def on_statement(statement: Statement) -> Statement:
         match statement:
             case Store(region=region) | Notify(region=region) | Wait(region=region):
                 return replace(statement, region=change(region))
@@ -204,18 +207,18 @@ def map_regions(body: tuple[Statement, ...], change: Callable[[Region], Region])
             case _:
                 return statement
 
-    return map_statements(map_values(body, on_value), one)
+    return map_statements(map_values(body, on_value), on_statement)
 
 
 def map_loops(body: tuple[Statement, ...], change: Callable[[IndexDecl], IndexDecl]) -> tuple[Statement, ...]:
     """Rewrite the index declarations of every loop."""
 
-    def one(statement: Statement) -> Statement:
+    def on_statement(statement: Statement) -> Statement:
         if isinstance(statement, For):
             return replace(statement, indices=tuple(change(d) for d in statement.indices))
         return statement
 
-    return map_statements(body, one)
+    return map_statements(body, on_statement)
 
 
 def map_statements(body: tuple[Statement, ...], change: Callable[[Statement], Statement]) -> tuple[Statement, ...]:
@@ -234,41 +237,41 @@ def _map_inner(statement: Statement, change: Callable[[Statement], Statement]) -
 
 
 def stage_regions(stage: Stage) -> list[Region]:
-    """Every region a stage names."""
-    found: list[Region] = []
+    """Return every region in a stage's body."""
+    regions: list[Region] = []
 
     def keep(region: Region) -> Region:
-        found.append(region)
+        regions.append(region)
         return region
 
     map_regions(stage.body, keep)
-    return found
+    return regions
 
 
 def stage_scalars(stage: Stage) -> list[Scalar]:
-    """Every integer expression of a stage's body."""
-    found: list[Scalar] = []
+    """Return every integer expression in a stage's body."""
+    scalars: list[Scalar] = []
 
     def keep(expr: Scalar) -> Scalar:
-        found.append(expr)
+        scalars.append(expr)
         return expr
 
     map_scalars(stage.body, keep)
-    return found
+    return scalars
 
 
 def counters(stage: Stage) -> frozenset[str]:
-    """The indices of a stage's loops that nothing in it names: they only say how often, so none has tiles of many."""
+    """Return the loop indices that a stage never uses: they only count iterations, so their tiles have one element."""
     named = {e.name for expr in stage_scalars(stage) for e in walk(expr) if isinstance(e, Index)}
     loops = (s for s in statements(stage.body) if isinstance(s, For))
     return frozenset(d.name for loop in loops for d in loop.indices) - named
 
 
 def closing_notifies(body: tuple[Statement, ...]) -> tuple[Notify, ...]:
-    """The notifies that a tile ends with."""
-    found: list[Notify] = []
+    """Return the notifies at the end of a body."""
+    notifies: list[Notify] = []
     for statement in reversed(body):
         if not isinstance(statement, Notify):
             break
-        found.insert(0, statement)
-    return tuple(found)
+        notifies.insert(0, statement)
+    return tuple(notifies)

@@ -1,6 +1,6 @@
-"""What a program or a schedule is made of: names and words of the language, and Python's numbers.
+"""Validation of the names, keywords and numbers in a program or schedule that is built in Python.
 
-A text holds nothing else. Programs and schedules that are built in Python are looked through, since their names and
+A parsed text contains only valid ones. A program or schedule built in Python may contain any object, and its names and
 numbers become source.
 """
 
@@ -31,7 +31,7 @@ from tilelink.ir.scalar import Binary, Compare, Logic
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 KINDS = ("dim", "i32", "f32", "bool")
-"""Of parameters."""
+"""Kinds of parameters."""
 _WORDS: dict[tuple[type, str], tuple[str, ...]] = {
     (Param, "kind"): KINDS,
     (Tensor, "space"): ("in", "out", "local", "symmetric", "table"),
@@ -51,12 +51,12 @@ _NAMED = frozenset(
     {"name", "program", "stage", "tensor", "table", "index", "function", "tiles", "channel", "group", "kind", "place"}
     | {"what"}
 )
-"""Fields that hold names, or words that binding looks up."""
+"""Fields that hold names, or words that are looked up when the schedule is bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """A part that no text could have. message, hint: of the error."""
+    """A part that no program text can contain, with the message and the hint of its error."""
 
     message: str
     hint: str
@@ -64,7 +64,7 @@ class Foreign:
 
 
 def foreign(node: object) -> Iterator[Foreign]:
-    """What a value of the IR or a schedule holds that the language has not."""
+    """Yield the parts of a program or schedule that the language cannot express."""
     yield from _foreign(node, None)
 
 
@@ -79,8 +79,8 @@ def _in_field(node: object, field: str, part: object, location: Location | None)
     if is_dataclass(part) and not isinstance(part, type):
         yield from _foreign(part, location)
     elif isinstance(part, tuple):
-        for one in part:  # pyright: ignore[reportUnknownVariableType]
-            yield from _in_field(node, field, one, location)
+        for element in part:  # pyright: ignore[reportUnknownVariableType]
+            yield from _in_field(node, field, element, location)
     elif isinstance(part, str):
         yield from _in_text(node, field, part, location)
     elif part is not None and type(part) not in (int, bool, float if isinstance(node, Literal | Full) else int):
@@ -102,4 +102,4 @@ def _in_text(node: object, field: str, text: str, location: Location | None) -> 
         yield _no_number(node, field, text, location)
     elif (DOTTED if field == "function" else NAME).fullmatch(text) is None:
         hint = "a name is a letter or _, then letters, digits and _, all of ASCII"
-        yield Foreign(message=f"{text!r} is no name", hint=hint, location=location)
+        yield Foreign(message=f"{text!r} is not a name", hint=hint, location=location)

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 
 from tilelink.artifact import LaunchProtocol
-from tilelink.ir.intervals import LEAST, MOST, Bounds, Range
+from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range
 from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
 from tilelink.ir.program import Attend, Dot, Program, Region, Stage, Statement, Tensor, UserCall
 from tilelink.ir.scalar import Env, Scalar, evaluate
@@ -284,7 +284,7 @@ class Bound:
 
     def _entries(self, table: Tensor) -> Range:
         if table.bound is None:
-            return LEAST, MOST
+            return MIN_INT32, MAX_INT32
         end = evaluate(table.bound, Env(rank=0, ranks=self.ranks, params=self.numbers, indices={}))
         return 0, max(0, int(end) - 1)
 

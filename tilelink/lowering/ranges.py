@@ -6,7 +6,7 @@ Intervals are found from those of ranks, indices and tables, so an expression ma
 from __future__ import annotations
 
 from tilelink.errors import BindingError, Location
-from tilelink.ir.intervals import LEAST, MOST, Bounds, Range, combined
+from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range, combined
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.scalar import Binary, Param, Ranks, Scalar, children
 from tilelink.ir.visitor import stage_scalars
@@ -36,7 +36,7 @@ def _interval(expr: Scalar, bound: Bound, stage: BoundStage, bounds: Bounds, pla
             found = combined(op, below[0], below[1])
         case _:
             found = bounds.of(expr)
-    if found[0] < LEAST or found[1] > MOST:
+    if found[0] < MIN_INT32 or found[1] > MAX_INT32:
         message = f"{print_scalar(expr)} in stage {stage.name} may be {max(found, key=abs)}"
         raise BindingError(message, location=place, hint="integers have 32 bits")
     return found

@@ -1,6 +1,7 @@
-"""The meaning of a program without any schedule: the oracle of every numerical check.
+"""Reference interpreter: executes a program without a schedule. Every numerical check compares with it.
 
-`run` runs a program on torch tensors, `random_inputs` makes inputs for it, `oracle` says what a user's function means.
+`run` runs a program on torch tensors, `random_inputs` makes inputs for it, and `oracle` registers the torch equivalent
+of a user's function.
 """
 
 from tilelink.reference.inputs import random_inputs

@@ -1,4 +1,4 @@
-"""Boxes of tensors: per dimension a slice, a point (whose axis is dropped), or rows in any order."""
+"""Boxes of tensors: per dimension a slice, a point (whose axis is dropped), or an array of positions in any order."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ Parts = tuple[Part, ...]
 
 
 def inside(parts: Parts, shape: tuple[int, ...]) -> bool:
-    """Whether every element of a box lies in a tensor of that shape."""
+    """True if every element of a box lies in a tensor of the given shape."""
     return all(bool(((p >= 0) & (p < n)).all()) for p, n in zip(map(_positions, parts), shape, strict=True))
 
 
 def index(parts: Parts) -> tuple[Any, ...]:
-    """A box that lies inside, as an index (of arrays and tensors alike) that keeps every axis."""
+    """Return a box that lies inside a tensor as an index of arrays and tensors that keeps every axis."""
     if not any(isinstance(p, np.ndarray) for p in parts):
         return tuple(slice(*_ends(p)) for p in parts if not isinstance(p, np.ndarray))
     return np.ix_(*map(_positions, parts))
 
 
 def read(tensor: torch.Tensor, parts: Parts) -> torch.Tensor:
-    """A copy of a box that lies inside; points have no axis in it."""
+    """Return a copy of a box that lies inside the tensor; points have no axis in it."""
     return tensor[_of_tensor(index(parts))].clone().reshape(_extents(parts))
 
 
 def write(tensor: torch.Tensor, parts: Parts, value: torch.Tensor) -> None:
-    """Broadcast a value to a box that lies inside, rounded to the tensor's dtype."""
+    """Broadcast a value to a box that lies inside the tensor, and round it to the tensor's dtype."""
     tile = value.to(tensor.dtype).expand(_extents(parts))
     tensor[_of_tensor(index(parts))] = tile.reshape([len(_positions(p)) for p in parts])
 

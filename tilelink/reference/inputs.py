@@ -1,4 +1,4 @@
-"""Inputs of one launch, tables included, scaled so that matrix products of them are of order one."""
+"""Random inputs of one launch, including tables, scaled so that matrix products of them are of order one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from tilelink.reference.values import named_dtype
 def random_inputs(
     program: Program, dims: trial.Dims, ranks: int, dtype: str | torch.dtype, seed: int = 0
 ) -> list[dict[str, torch.Tensor]]:
-    """[rank][name]: every `in` tensor and every table, independent from rank to rank.
+    """Return [rank][name]: every `in` tensor and every table, drawn independently for each rank.
 
     Tensors of two or more dimensions are normal numbers times (last extent) ** -1/4, so that a sum of products along
-    that dimension has deviation one. Table entries are uniform below their bound.
+    that dimension has standard deviation one. Table entries are uniform in [0, bound).
     """
     (launch,) = trial.random_inputs(program, ranks=ranks, dims=dims, dtype=named_dtype(dtype), launches=1, seed=seed)
     tables = trial.random_tables(program, ranks=ranks, dims=dims, seed=seed)
     return [
-        {name: _scaled(tensor) for name, tensor in own.items()} | {name: table[rank] for name, table in tables.items()}
-        for rank, own in enumerate(launch)
+        {name: _scaled(tensor) for name, tensor in tensors.items()}
+        | {name: table[rank] for name, table in tables.items()}
+        for rank, tensors in enumerate(launch)
     ]
 
 

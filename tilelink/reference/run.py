@@ -1,4 +1,4 @@
-"""Runs a program rank by rank: every task a coroutine that stops at its waits, whole extents as tiles."""
+"""Execution of a program for all ranks: every task is a coroutine that stops at its waits; tiles are whole extents."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from tilelink.reference.values import DTYPES, Evaluator, named_dtype, typed
 
 WRITES = "write"
 Counters = dict[tuple[int, str, str], np.ndarray]
-"""(rank, tensor, signal kind) -> how many notifies each element has got, int64 of the tensor's shape. Writes count so
-too, by the kind `WRITES`."""
+"""(rank, tensor, signal kind) -> number of notifies of each element, int64 of the tensor's shape. Writes are counted in
+the same way, with the kind `WRITES`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Need:
-    """What a task waits for: notifies of a kind, or the first write, of the elements `where` of a tensor of a rank.
+    """The condition that a blocked task waits for: notifies of a kind, or the first write, of elements of a tensor.
 
-    what: for people.
+    rank: the rank of the tensor. where: index of the elements. what: description for error messages.
     """
 
     rank: int
@@ -58,7 +58,7 @@ class _Need:
 
 
 class _Unwritten(Exception):
-    """A read of elements that a task is still to write."""
+    """A read of elements that have not been written yet."""
 
     def __init__(self, need: _Need) -> None:
         super().__init__(need.what)
@@ -67,7 +67,7 @@ class _Unwritten(Exception):
 
 Task = Generator[_Need, None, None]
 LISTED = 8
-"""How many blocked tasks an error lists."""
+"""Maximum number of blocked tasks that an error lists."""
 
 
 @deep()
@@ -79,15 +79,17 @@ def run(
     ranks: int | None = None,
     dtype: str | torch.dtype = "f32",
 ) -> list[dict[str, torch.Tensor]]:
-    """The outputs of every rank.
+    """Run a program and return [rank][name]: the outputs of every rank.
 
-    inputs[rank][name]: tensors and tables of the declared shapes. dims: the program's parameters. ranks: as many as
-    there are inputs. dtype: of the tensors that declare none. Arithmetic is in float64; stores round to the tensor's
-    dtype. A read lasts until its elements have been written once, whatever orders the two.
+    inputs: [rank][name], tensors and tables of the declared shapes. dims: the program's parameters.
+    ranks: optional; must equal the number of inputs. dtype: of the tensors that declare none.
+    Arithmetic is in float64; stores round to the tensor's dtype. A read blocks until all its elements have been
+    written once, whether or not the program orders it after the write.
 
-    Raises BindingError for inputs and parameters that are missing or do not fit, CoverageError for a region or a
-    look-up outside its tensor, a read of what nobody writes and an output that is not written exactly once,
-    AccountingError for a wait that nobody ends, ProgressError when tasks wait for each other.
+    Raises BindingError if an input or a parameter is missing or does not fit. Raises CoverageError for a region or a
+    lookup outside its tensor, for a read of elements that no task writes, and for an output element that is not
+    written exactly once. Raises AccountingError for a wait without matching notifies, and ProgressError if all
+    remaining tasks are blocked.
     """
     if ranks is not None and ranks != len(inputs):
         raise BindingError(f"inputs of {len(inputs)} ranks for {ranks} ranks", hint="one mapping for each rank")
@@ -100,7 +102,7 @@ def run(
     machine.go()
     machine.check_outputs()
     outs = [t.name for t in program.tensors if t.space == "out"]
-    return [{name: own[name] for name in outs} for own in machine.memory]
+    return [{name: tensors[name] for name in outs} for tensors in machine.memory]
 
 
 @dataclass(kw_only=True)
@@ -122,14 +124,14 @@ class _Machine:
         return extent(expr, self.numbers, self.ranks)
 
     def fill(self, inputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Give every rank its inputs and blank memory for the rest."""
+        """Allocate every rank's tensors: copies of the inputs; the rest is NaN, or zero for integers."""
         self.memory = [
-            {t.name: self._cells(t, own.get(t.name), rank) for t in self.program.tensors}
-            for rank, own in enumerate(inputs)
+            {t.name: self._cells(t, given.get(t.name), rank) for t in self.program.tensors}
+            for rank, given in enumerate(inputs)
         ]
         for tensor in self.program.tensors:
             if tensor.space == "table":
-                self.tables[tensor.name] = np.stack([own[tensor.name].numpy() for own in self.memory])
+                self.tables[tensor.name] = np.stack([tensors[tensor.name].numpy() for tensors in self.memory])
                 self._check_bound(tensor)
 
     def _cells(self, tensor: Tensor, given: torch.Tensor | None, rank: int) -> torch.Tensor:
@@ -154,7 +156,7 @@ class _Machine:
             raise BindingError(message, location=tensor.location, hint=hint)
 
     def walkers(self) -> Iterator[_Walker]:
-        """One for each task of each rank."""
+        """Yield a walker for each task of each rank."""
         for rank in range(self.ranks):
             for stage in self.program.stages:
                 walker = _Walker(machine=self, stage=stage, typing=self.typing.stage(stage.name), rank=rank)
@@ -167,23 +169,23 @@ class _Machine:
         return table[key]
 
     def count(self) -> None:
-        """How often each element will be notified and written: conditions and coordinates do not depend on data."""
+        """Count in advance the notifies and writes of each element; control flow and coordinates depend on no data."""
         for walker in self.walkers():
             walker.count(walker.stage.body)
 
     def check_outputs(self) -> None:
-        """Raises CoverageError for an element of an output that is not written once."""
+        """Raise CoverageError for an element of an output that is not written exactly once."""
         for tensor, rank in product((t for t in self.program.tensors if t.space == "out"), range(self.ranks)):
             times = self.counters(self.expected, rank, tensor.name, WRITES)
             for wrong in np.argwhere(times != 1)[:1]:
-                found = int(times[tuple(wrong)])
-                state = f"written {found} times" if found else "never written"
+                count = int(times[tuple(wrong)])
+                state = f"written {count} times" if count else "never written"
                 message = f"{tensor.name}{wrong.tolist()} of rank {rank} is {state}"
                 hint = "every element of an output is written exactly once"
                 raise CoverageError(message, location=tensor.location, hint=hint)
 
     def go(self) -> None:
-        """Run every task as far as it goes, again and again; raises ProgressError when none can go on."""
+        """Run all tasks to their end, resuming blocked tasks in turn. Raises ProgressError if none can continue."""
         pending = [(walker, walker.task(walker.stage.body)) for walker in self.walkers()]
         blocked = self._advance(pending)
         while blocked:
@@ -194,14 +196,14 @@ class _Machine:
             blocked = waiting + self._advance(ready)
 
     def satisfied(self, need: _Need) -> bool:
-        """Whether a task may go on: it has all notifies of the program, or something that was written."""
+        """True if a blocked task may continue: all expected notifies have arrived, or all elements are written."""
         arrived = self.counters(self.arrived, need.rank, need.tensor, need.kind)[need.where]
         if need.kind == WRITES:
             return bool((arrived > 0).all())
         return bool((arrived >= self.counters(self.expected, need.rank, need.tensor, need.kind)[need.where]).all())
 
     def _advance(self, tasks: list[tuple[_Walker, Task]]) -> list[tuple[_Walker, Task, _Need]]:
-        """Run tasks until each ends or waits; returns those that wait."""
+        """Run each task until it ends or blocks; return the blocked ones."""
         blocked: list[tuple[_Walker, Task, _Need]] = []
         for walker, task in tasks:
             need = next((need for need in task if not self.satisfied(need)), None)
@@ -214,13 +216,13 @@ def _deadlock(blocked: list[tuple[_Walker, _Need]]) -> NoReturn:
     lines = [f"{w} {need.what}" for w, need in blocked]
     rest = [f"and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
     message = "no task can go on:\n    " + "\n    ".join(lines[:LISTED] + rest)
-    hint = "each waits for a notify, or for data, that another of them would give only later"
+    hint = "each waits for a notify or for data that another blocked task provides only later"
     raise ProgressError(message, location=blocked[0][1].location, hint=hint)
 
 
 @dataclass(kw_only=True)
 class _Walker:
-    """One task (or, during loops, one iteration of it): knows its indices."""
+    """One task, or one iteration of a loop in it, with the values of its indices and names."""
 
     machine: _Machine
     stage: Stage
@@ -230,7 +232,7 @@ class _Walker:
     locals: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def over(self, indices: tuple[IndexDecl, ...]) -> Iterator[_Walker]:
-        """A walker for each point, without names: numbers run over their extent, tile indices have one tile."""
+        """Yield a walker without names for each point: number indices run over their extent, others have one tile."""
         sizes = [self.machine.number(d.extent) if d.name in self.typing.scalar_indices else 1 for d in indices]
         for point in product(*(range(n) for n in sizes)):
             named = {d.name: p for d, p in zip(indices, point, strict=True)}
@@ -239,7 +241,7 @@ class _Walker:
     # Scalars and regions -------------------------------------------------------------------------------------
 
     def number(self, expr: Scalar) -> Any:
-        """The value of an expression."""
+        """Return the value of an expression."""
         return self._scope().value(expr)
 
     def _scope(self) -> Scope:
@@ -259,7 +261,7 @@ class _Walker:
         return self.rank if region.rank is None else int(self.number(region.rank)) % self.machine.ranks
 
     def box(self, region: Region, verb: str) -> boxes.Parts:
-        """The elements a region names. Raises CoverageError where some of them do not exist."""
+        """Return the box of elements that a region names. Raises CoverageError if some of them do not exist."""
         dims, shape = self.machine.program.tensor(region.tensor).shape, self.machine.shape(region.tensor)
         triples = zip(region.coords, shape, dims, strict=True)
         parts = tuple(self._coordinate(c, n, isinstance(d, Ranks)) for c, n, d in triples)
@@ -274,23 +276,26 @@ class _Walker:
         if isinstance(coord, Lookup) and along_table(coord):
             rows = self._scope().entry(coord).ravel()
             return rows % self.machine.ranks if over_ranks else rows
-        found = tile(coord, self.typing.scalar_indices)
-        if found is not None:
-            offset, index = found
+        along = tile(coord, self.typing.scalar_indices)
+        if along is not None:
+            offset, index = along
             start = int(self.number(offset)) if offset is not None else 0
             return slice(start, start + max(0, self.machine.number(self.typing.indices[index].extent)))
         value = int(self.number(coord))
         return value % self.machine.ranks if over_ranks else value
 
     def read(self, region: Region) -> torch.Tensor:
-        """A copy of a region. Raises _Unwritten where some of it is still to be written."""
+        """Return a copy of a region. Raises _Unwritten if an element has not been written yet.
+
+        Raises CoverageError if no task writes some of its elements.
+        """
         rank, parts, machine = self.owner(region), self.box(region, "reads"), self.machine
         if machine.program.tensor(region.tensor).space not in ("in", "table"):
             what = f"reads {print_region(region)}" + (f" of rank {rank}" if rank != self.rank else "")
             expected = machine.counters(machine.expected, rank, region.tensor, WRITES)
             where = boxes.index(parts)
             if not (expected[where] > 0).all():
-                message, hint = f"{self} {what}, parts of which nobody writes", "write it, or read less of it"
+                message, hint = f"{self} {what}, parts of which no stage writes", "write it, or read less of it"
                 raise CoverageError(message, location=region.location, hint=hint)
             what += ", before it is written"
             need = _Need(rank=rank, tensor=region.tensor, kind=WRITES, where=where, what=what, location=region.location)
@@ -309,7 +314,7 @@ class _Walker:
     # Statements ----------------------------------------------------------------------------------------------
 
     def count(self, body: tuple[Statement, ...]) -> None:
-        """Count the notifies and the writes of a body."""
+        """Add the notifies and writes of a body to the expected counters."""
         for statement in body:
             match statement:
                 case Notify(kind=kind, region=region):
@@ -329,7 +334,7 @@ class _Walker:
         np.add.at(counters, boxes.index(self.box(region, verb)), 1)  # a row of a table may name an element twice
 
     def task(self, body: tuple[Statement, ...]) -> Task:
-        """Run a body; yields what it waits for."""
+        """Run a body as a coroutine that yields each condition it waits for."""
         for statement in body:
             match statement:
                 case Wait():
@@ -344,7 +349,7 @@ class _Walker:
                     yield from self._when_written(statement)
 
     def _when_written(self, statement: Statement) -> Task:
-        """Do a statement once all that it reads has been written; before that it has changed nothing."""
+        """Execute a statement once everything that it reads is written; a failed attempt has no effect."""
         while True:
             try:
                 return self._do(statement)
@@ -356,7 +361,7 @@ class _Walker:
         expected = self.machine.counters(self.machine.expected, self.rank, region.tensor, wait.kind)
         where = boxes.index(self.box(region, "waits for"))
         if not (expected[where] > 0).all():
-            message = f"{self} waits for {print_region(region)}, which nobody notifies"
+            message = f"{self} waits for {print_region(region)}, which no stage notifies"
             hint = "notify every part of the region, with the primitive that matches the wait"
             raise AccountingError(message, location=wait.location, hint=hint)
         what = f"waits for {print_region(region)}"
@@ -386,7 +391,7 @@ class _Walker:
                 raise TypeError(f"unknown statement {type(statement).__name__}")
 
     def _shaped(self, name: str, value: Any) -> Any:
-        """A value that a name gets, in the name's shape and type, which are those of all that is assigned to it."""
+        """A value assigned to a name, converted to the name's dtype and expanded to its shape."""
         kind = self.typing.locals[name]
         if not isinstance(value, torch.Tensor):
             return value

@@ -1,7 +1,7 @@
-"""Integer expressions as the language means them, one task at a time, on Python's integers.
+"""Evaluation of integer expressions with the semantics of the language, one task at a time, on Python's integers.
 
-Ranks count modulo `ranks`, and a table has no entries outside of it. The plan and the kernels have another reading of
-the same expressions (`ir/scalar.py`), of which nothing is used here: what checks the other must not share its mistakes.
+Ranks count modulo `ranks`, and an access outside a table is an error. The plan and the kernels evaluate the same
+expressions with the code of `ir/scalar.py`. This module does not use it: the reference must not share its mistakes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What names stand for in a task: `over_ranks` are indices that run over the ranks, `who` names the task."""
+    """The values of all names in a task. over_ranks: indices that run over the ranks; who: the task, for errors.
+
+    tables: declarations of the tables; entries: their values, int arrays [ranks, *table shape].
+    """
 
     rank: int
     ranks: int
@@ -65,7 +68,10 @@ class Scope:
     who: object = ""
 
     def value(self, expr: Scalar) -> Any:
-        """The value of an expression. Raises CoverageError for an entry outside of a table."""
+        """Return the value of an expression.
+
+        Raises CoverageError for a lookup outside a table, BindingError for a division by zero.
+        """
         match expr:
             case Int(value=value):
                 return value
@@ -93,23 +99,26 @@ class Scope:
                 raise TypeError(f"not a scalar expression of a program: {expr!r}")
 
     def entry(self, lookup: Lookup) -> np.ndarray:
-        """The entries that a look-up names: one, or those along its `:` coordinates."""
+        """Return the entries of a lookup: a single one, or those along its `:` coordinates.
+
+        Raises CoverageError if a coordinate lies outside the table.
+        """
         table = self.tables[lookup.table]
-        own = self.entries[lookup.table][self.rank]
+        entries = self.entries[lookup.table][self.rank]
         where: list[int | slice] = []
-        for coord, dim, extent in zip(lookup.coords, table.shape, own.shape, strict=True):
+        for coord, dim, extent in zip(lookup.coords, table.shape, entries.shape, strict=True):
             if isinstance(coord, Whole):
                 where.append(slice(None))
                 continue
-            place = int(self.value(coord))
+            position = int(self.value(coord))
             if isinstance(dim, Ranks):
-                place %= self.ranks
-            if not 0 <= place < extent:
-                message = f"{self.who} looks up {print_scalar(lookup)}, where {print_scalar(coord)} is {place}"
+                position %= self.ranks
+            if not 0 <= position < extent:
+                message = f"{self.who} looks up {print_scalar(lookup)}, where {print_scalar(coord)} is {position}"
                 hint = f"{lookup.table} has {extent} entries there: guard the look-up with an if, or shift it"
                 raise CoverageError(message, location=lookup.location, hint=hint)
-            where.append(place)
-        return own[tuple(where)]
+            where.append(position)
+        return entries[tuple(where)]
 
     def _arithmetic(self, expr: Binary) -> Any:
         left, right = self.value(expr.left), self.value(expr.right)
@@ -119,24 +128,24 @@ class Scope:
         return _ARITHMETIC[expr.op](left, right)
 
     def _of_ranks(self, expr: Scalar) -> bool:
-        """Whether an expression is made of ranks: `rank`, or an index that runs over them; no entry of a table is."""
+        """True if an expression contains `rank` or an index over the ranks, except inside a table lookup."""
         return any(isinstance(e, Rank) or (isinstance(e, Index) and e.name in self.over_ranks) for e in _parts(expr))
 
 
 def extent(expr: Scalar, numbers: Numbers, ranks: int) -> int:
-    """The value of an expression of parameters and ranks alone, as a shape has."""
+    """Return the value of an expression of parameters and `ranks`, such as an extent of a shape."""
     return int(Scope(rank=0, ranks=ranks, numbers=numbers).value(expr))
 
 
 def along_table(coord: Scalar | Whole) -> bool:
-    """Whether a coordinate is a row of a table, `table[:]`."""
+    """True if a coordinate is a row of a table, `table[:]`."""
     return isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords)
 
 
 def tile(coord: Scalar, numbers: frozenset[str]) -> tuple[Scalar | None, str] | None:
-    """(offset, index) of a coordinate that is an index's tile, moved by an offset or not; None for a number.
+    """Return (offset, index) if a coordinate is the tile of an index, else None. offset: None if there is none.
 
-    numbers: the indices that are numbers.
+    numbers: the indices that are plain numbers.
     """
     match coord:
         case Index(name=name) if name not in numbers:
@@ -150,7 +159,7 @@ def tile(coord: Scalar, numbers: frozenset[str]) -> tuple[Scalar | None, str] | 
 
 
 def _parts(expr: Scalar) -> Iterator[Scalar]:
-    """What a number is computed from; entries of tables are looked up, whatever their place is computed from."""
+    """Yield an expression and its subexpressions, except the coordinates of table lookups."""
     yield expr
     match expr:
         case Binary(left=left, right=right) | Compare(left=left, right=right):
@@ -159,5 +168,5 @@ def _parts(expr: Scalar) -> Iterator[Scalar]:
             inner = args
         case _:
             inner = ()
-    for one in inner:
-        yield from _parts(one)
+    for child in inner:
+        yield from _parts(child)

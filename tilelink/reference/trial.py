@@ -1,4 +1,4 @@
-"""Random inputs for a program, and how far outputs are from its meaning."""
+"""Random inputs for a program, and the error of its outputs against the reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Dims = Numbers
 
 
 def random_tables(program: Program, *, ranks: int, dims: Dims, seed: int = 0) -> dict[str, torch.Tensor]:
-    """name -> int32 [ranks, *shape] for every table of a program, with values within its bound."""
+    """Return name -> int32 tensor [ranks, *shape] for every table of a program, with values in [0, bound)."""
     generator = torch.Generator().manual_seed(seed)
     tables: dict[str, torch.Tensor] = {}
     for tensor in program.tensors:
@@ -35,7 +35,7 @@ def random_tables(program: Program, *, ranks: int, dims: Dims, seed: int = 0) ->
 def random_inputs(
     program: Program, *, ranks: int, dims: Dims, dtype: str, launches: int, seed: int = 0
 ) -> list[list[dict[str, torch.Tensor]]]:
-    """[launch][rank][name]: normal numbers, small integers, or booleans. Tables are not among them."""
+    """Return [launch][rank][name]: normal numbers, small integers or booleans, for all inputs except tables."""
     generator = torch.Generator().manual_seed(seed)
 
     def values(tensor: Tensor) -> torch.Tensor:
@@ -51,7 +51,7 @@ def random_inputs(
 
 
 def relative_error(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """max |out - ref| / max |ref| over all ranks' copies of an output; infinity where something is no number."""
+    """Return max |out - ref| / max |ref| over an output of all ranks; infinity if a difference is not finite."""
     worst, largest = 0.0, 0.0
     for out, ref in zip(outputs, expected, strict=True):
         difference = (out.double() - ref.double()).abs()
@@ -65,14 +65,14 @@ def relative_error(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Ten
 
 
 def no_number(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str | None:
-    """Where outputs or what was expected are not finite first, and on which side; None where both are everywhere."""
+    """Describe the first element that is not finite in the outputs or in the reference; None if all are finite."""
     for rank, (out, ref) in enumerate(zip(outputs, expected, strict=True)):
-        odd = ~(out.double().isfinite() & ref.double().isfinite())
-        if bool(odd.any()):
-            at = tuple(odd.nonzero()[0].tolist())
+        not_finite = ~(out.double().isfinite() & ref.double().isfinite())
+        if bool(not_finite.any()):
+            at = tuple(not_finite.nonzero()[0].tolist())
             a, b = float(out[at]), float(ref[at])
-            place = f"{list(at)} of rank {rank} is {a:g} in the output and {b:g} in the reference"
-            return f"{place}, the first of {int(odd.sum()):,} such places of this rank"
+            element = f"{list(at)} of rank {rank} is {a:g} in the output and {b:g} in the reference"
+            return f"{element}, the first of {int(not_finite.sum()):,} such elements of this rank"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Tile values on torch tensors, in float64."""
+"""Evaluation of tile values on torch tensors, in float64."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DTYPES: dict[str, torch.dtype] = {
     "bool": torch.bool,
 }
 ORACLES: dict[str, Callable[..., torch.Tensor]] = {}
-"""What users' functions mean, on torch tensors."""
+"""Name of a user's function -> its equivalent on torch tensors."""
 
 _UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "neg": torch.neg,
@@ -77,7 +77,7 @@ _BINARY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 def named_dtype(dtype: str | torch.dtype) -> str:
-    """The language's name of an element type. Raises DtypeError for one it does not have."""
+    """Return the name of an element type in the language. Raises DtypeError if it has none."""
     names = [n for n, d in DTYPES.items() if dtype in (n, d)]
     if not names:
         raise DtypeError(f"no element type {dtype}", hint="one of " + ", ".join(DTYPES))
@@ -85,25 +85,26 @@ def named_dtype(dtype: str | torch.dtype) -> str:
 
 
 def oracle(name: str, function: Callable[..., torch.Tensor]) -> None:
-    """Say what `call name(...)` means: a function of torch tensors, which are float64, i32 or bool.
+    """Register the reference implementation of `call name(...)`: a function of float64, int32 or bool torch tensors.
 
-    The kernel's own function cannot run here: it is Triton code, and works on pieces of what the oracle sees whole.
+    The called function itself cannot run here: it is Triton code. It is called per tile, whereas the oracle gets whole
+    extents.
     """
     ORACLES[name] = function
 
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax:
-    """Running maximum [m, 1], sum [m, 1] and weighted values [m, e]; None before the first keys."""
+    """An online-softmax state: running maximum [m, 1], sum [m, 1] and weighted values [m, e]; None before any keys."""
 
     parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
 
 @dataclass(kw_only=True)
 class Evaluator:
-    """Evaluates the values of one task. `number` evaluates scalars, `read` fetches regions.
+    """Evaluator of the values of one task. number: evaluates scalars; read: fetches regions.
 
-    element: the element type of tensors that declare none.
+    positions: the element positions of an index's tile. element: the dtype of tensors that declare none.
     """
 
     typing: StageTyping
@@ -114,13 +115,16 @@ class Evaluator:
     locals: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __call__(self, value: Value) -> Any:
-        """A float64, int or bool tensor, or a softmax state."""
+        """Return the value: a float64, int32 or bool tensor, or a softmax state.
+
+        Raises UnknownNameError if a name has no value yet.
+        """
         match value:
             case Read(region=region):
                 return _wide(self.read(region))
             case Local(name=name):
                 if name not in self.locals:
-                    hint = "assign it before the loop: a name has its value from what was run before"
+                    hint = "assign it before the loop"
                     raise UnknownNameError(
                         f"{name} has no value yet in this iteration", location=value.location, hint=hint
                     )
@@ -157,17 +161,18 @@ class Evaluator:
             case Attend():
                 return self._attend(value)
             case Finish(state=state):
-                found = self(state).parts
-                if found is None:
+                parts = self(state).parts
+                if parts is None:
                     return torch.zeros((), dtype=torch.float64)
-                return found[2] / torch.where(found[1] > 0, found[1], torch.ones_like(found[1]))
+                _, total, result = parts
+                return result / torch.where(total > 0, total, torch.ones_like(total))
             case UserCall(function=function, args=args):
-                return _meant(function, value, [self(a) for a in args])
+                return _called(function, value, [self(a) for a in args])
             case _:
                 raise TypeError(f"unknown value {type(value).__name__}")
 
     def _factors(self, left: Value, right: Value) -> list[torch.Tensor]:
-        """The operands of a product, rounded to the type they have in common."""
+        """The operands of a product, rounded to their common dtype."""
         names = [self.typing.type_of(value).dtype for value in (left, right)]
         dtype = DTYPES[product_dtype(*(self.element if name == ELEMENT else name for name in names))]
         return [self(value).to(dtype).double() for value in (left, right)]
@@ -190,21 +195,27 @@ class Evaluator:
         return Softmax(parts=(largest, total, result))
 
 
-def _meant(function: str, value: UserCall, tiles: list[torch.Tensor]) -> torch.Tensor:
-    """What a user's function makes of tiles, which it cannot change. Raises BindingError for what is no such tile."""
+def _called(function: str, value: UserCall, tiles: list[torch.Tensor]) -> torch.Tensor:
+    """The result of a user's function on copies of tiles.
+
+    Raises BindingError if its oracle fails or does not return a tensor of the first tile's shape.
+    """
     with foreign(f"the meaning of call {function} failed", BindingError, hint="mend what its module gives as oracle"):
-        found: Any = _meaning(function, value)(*(tile.clone() for tile in tiles))
+        result: Any = _oracle_of(function, value)(*(tile.clone() for tile in tiles))
     wanted = tiles[0].shape if tiles else torch.Size()
-    if not isinstance(found, torch.Tensor) or found.shape != wanted:
-        what = f"{list(found.shape)}" if isinstance(found, torch.Tensor) else f"a {type(found).__name__}"
+    if not isinstance(result, torch.Tensor) or result.shape != wanted:
+        what = f"{list(result.shape)}" if isinstance(result, torch.Tensor) else f"a {type(result).__name__}"
         hint = "an oracle returns a tensor of the first argument's shape"
         message = f"the meaning of call {function} is {what} and not {list(wanted)}"
         raise BindingError(message, location=value.location, hint=hint)
-    return found.double()  # it is an f32
+    return result.double()  # a call has dtype f32
 
 
-def _meaning(function: str, value: UserCall) -> Callable[..., torch.Tensor]:
-    """What a user's function means. Its own module may say so, and is imported for that."""
+def _oracle_of(function: str, value: UserCall) -> Callable[..., torch.Tensor]:
+    """The oracle of a user's function. The module of the function is imported, since it may register the oracle.
+
+    Raises BindingError if there is none.
+    """
     if function not in ORACLES:
         with foreign(f"the module of call {function} failed", BindingError), suppress(ImportError):
             import_module(function.rpartition(".")[0])
@@ -228,29 +239,29 @@ def _apply(op: str, args: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _mixed(args: list[torch.Tensor]) -> bool:
-    """Whether some are integers and some are not."""
+    """True if some tensors are integers and some are floating point."""
     return len({a.is_floating_point() for a in args}) > 1
 
 
 def typed(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
-    """A value that gets a type which has all its values, but for integers that are no f32: those are rounded."""
+    """Return a tensor converted to the dtype of a name, which can hold it; integers in an f32 are rounded to f32."""
     if dtype in ("i32", "bool"):
         return tensor.to(DTYPES[dtype])
     return _single(tensor)
 
 
 def _single(tensor: torch.Tensor) -> torch.Tensor:
-    """Numbers that are computed with as f32: integers that are none are rounded."""
+    """A tensor as operand of f32 arithmetic: integers are rounded to f32."""
     return tensor if tensor.is_floating_point() else tensor.float().double()
 
 
 def _number(number: float | int | bool) -> torch.Tensor:
-    """A single number: an integer has 32 bits."""
+    """A number as a tensor without axes; an integer becomes int32."""
     return torch.tensor(number, dtype=torch.int32) if type(number) is int else _wide(torch.tensor(number))
 
 
 def _summed(tensor: torch.Tensor) -> torch.dtype | None:
-    """The type of a sum where it is not the usual one: integers have 32 bits."""
+    """The dtype argument of a sum: torch sums int32 in int64 by default, the language in int32."""
     return torch.int32 if tensor.dtype == torch.int32 else None
 
 

@@ -1,1 +1,1 @@
-"""Schedules: frozen values, and the words that they are made of."""
+"""Schedules: frozen values, and the clauses of which they consist."""

@@ -1,4 +1,4 @@
-"""The call of a user that led into the package, as a place for errors."""
+"""The location of the user's call into the package, for errors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from tilelink.errors import Location
 
 
 def call_site() -> Location | None:
-    """The innermost call from outside of the package; None without one.
+    """Return the location of the innermost call from outside the package, or None if there is none.
 
-    Of a call of several lines it is the first one. In a chain of calls it ends where this call ends.
+    A call that spans several lines is located at its first line. In a chain of calls, the location ends at the end of
+    this call.
     """
     frame: FrameType | None = inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("tilelink."):
@@ -23,9 +24,9 @@ def call_site() -> Location | None:
     first, last, begin, end = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     number = first or frame.f_lineno
     line = linecache.getline(file, number).rstrip("\n")
-    if begin is None or end is None or not line:  # Python was told to leave columns out, or the source is not there
+    if begin is None or end is None or not line:  # Python records no columns (-X no_debug_ranges), or no source exists
         begin, end = len(line) - len(line.lstrip()), len(line)
-    else:  # columns are of UTF-8
+    else:  # columns count bytes of UTF-8
         code = line.encode()
         begin = len(code[:begin].decode(errors="ignore"))
         end = len(code[:end].decode(errors="ignore")) if last == number else len(line)

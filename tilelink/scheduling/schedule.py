@@ -1,6 +1,6 @@
-"""Schedules as frozen values: everything that changes speed and not the result.
+"""Schedules as frozen values: all decisions that change the speed of a program and not its result.
 
-Built by a chain of methods, each returning a new schedule; printed as the text language.
+A schedule is built by a chain of methods, each of which returns a new schedule. It prints as the text language.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AnyPart = TypeVar("AnyPart", StageSchedule, TensorSchedule)
 
 @dataclass(frozen=True, kw_only=True)
 class CopyEngine:
-    """Copies issued from the host to the copy engine, one stream a rank."""
+    """Copies issued by the host to the copy engine, on one stream per rank."""
 
     def __str__(self) -> str:
         return "on copy_engine"
@@ -30,7 +30,7 @@ class CopyEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class Sm:
-    """Programs on the SMs; with a number, programs on SMs of their own beside the other kernels."""
+    """CTAs on the SMs. programs: a number of CTAs on reserved SMs, in parallel with the other kernels; or None."""
 
     programs: int | None = None
 
@@ -40,7 +40,7 @@ class Sm:
 
 @dataclass(frozen=True, kw_only=True)
 class Fused:
-    """Inside another stage's kernel: before its tiles (prologue) or after (each of) them (epilogue)."""
+    """Execution inside another stage's kernel: before its tiles (prologue), or after (each of) them (epilogue)."""
 
     stage: str
     place: str = "epilogue"
@@ -54,9 +54,9 @@ _RESOURCE = re.compile(r"(?:on )?(?:(copy_engine)|sm(?:\(([0-9]+)\))?)|in (\w+)(
 
 
 def resource_of(text: str) -> Resource:
-    """The resource that a text means, as a schedule says it: "copy_engine", "sm", "sm(4)", "in gemm prologue".
+    """Parse a resource as a schedule writes it: "copy_engine", "sm", "sm(4)" or "in gemm prologue".
 
-    Raises ScheduleError for another text.
+    Raises ScheduleError for any other text.
     """
     found = _RESOURCE.fullmatch(text.strip())
     if found is None:
@@ -71,10 +71,11 @@ def resource_of(text: str) -> Resource:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexOrder:
-    """In which sequence one index runs.
+    """The sequence of values of one index.
 
-    kind "sequence": start + step * t modulo the extent; "xor": rank-pairwise, start ^ t; "permutation":
-    `values`; "hierarchical": inside groups of `group` consecutive ranks first, then across; "natural": 0, 1, ...
+    kind: "natural" is 0, 1, ...; "sequence" is (start + step * t) modulo the extent; "xor" is start ^ t, which pairs
+    ranks; "permutation" is `values`; "hierarchical" visits the start's group of `group` consecutive ranks first, then
+    the other groups.
     """
 
     index: str
@@ -101,7 +102,7 @@ class IndexOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """A loop nest, outermost index first; `group` walks the two innermost indices in bands (L2 reuse)."""
+    """A loop nest, outermost index first. group: (index, n) walks the two innermost indices in bands, for L2 reuse."""
 
     nest: tuple[IndexOrder, ...] = ()
     group: tuple[str, int] | None = None
@@ -115,9 +116,10 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """A schedule for a program; `reuse_wait` off leaves out the wait for peers' earlier launches (checked).
+    """A schedule for a program.
 
-    source: the program, where it is known: a method refuses a name that it lacks. Without it that is left to binding.
+    reuse_wait: False omits the wait for earlier launches of the peers; the verifier checks that this is safe.
+    source: the program, if known. The methods then refuse names that it lacks; otherwise binding does.
     """
 
     name: str
@@ -129,17 +131,17 @@ class Schedule:
     source: Program | None = field(default=None, compare=False, repr=False)
 
     def stage(self, name: str) -> StageSchedule:
-        """The stage's part of the schedule, empty when it has none."""
+        """Return the part of the schedule for a stage, empty if there is none."""
         return next((s for s in self.stages if s.name == name), StageSchedule(name=name))
 
     def tensor(self, name: str) -> TensorSchedule:
-        """The tensor's part of the schedule, empty when it has none."""
+        """Return the part of the schedule for a tensor, empty if there is none."""
         return next((t for t in self.tensors if t.name == name), TensorSchedule(name=name))
 
     def say(self, owner: str, clause: Word[T], value: T) -> Schedule:
-        """The schedule with a value for a clause of the stage or tensor `owner`; the methods below are short for it.
+        """Return the schedule with a value for a clause of the stage or tensor `owner`.
 
-        Raises ScheduleError for a value that means nothing.
+        The methods below are shorthands for it. Raises ScheduleError if the value is not valid for the clause.
         """
         clause.valid(owner, value)
         if clause.of == "tensor":
@@ -152,60 +154,60 @@ class Schedule:
         return self.say(owner, word_called(clause), value)
 
     def on(self, stage: str, resource: Resource | str) -> Schedule:
-        """What runs a stage: a resource, or its text such as "copy_engine", "sm", "sm(4)" or "in gemm epilogue"."""
+        """Run a stage on a resource, given as a value or as text: "copy_engine", "sm", "sm(4)", "in gemm epilogue"."""
         return self._say(stage, "resource", resource_of(resource) if isinstance(resource, str) else resource)
 
     def direction(self, stage: str, direction: str) -> Schedule:
-        """Who moves the data of a stage: "push" for its source, "pull" for its target."""
+        """Select the rank that moves the data of a stage: the source ("push") or the target ("pull")."""
         return self._say(stage, "direction", direction)
 
     def tile(self, stage: str, **sizes: int) -> Schedule:
-        """The elements of a tile along its indices, and along `k` of what a product contracts."""
+        """Set the tile size in elements per index; `k` is the step along the reduction dimension of a product."""
         return self._say(stage, "tile", tuple(sizes.items()))
 
     def order(self, stage: str, *nest: IndexOrder | str, group: tuple[str, int] | None = None) -> Schedule:
-        """The order of tiles: indices from the outermost on, by name or with a sequence; bands of the last two."""
+        """Set the order of tiles: indices, outermost first, as names or with a sequence. group: see `Order`."""
         terms = tuple(IndexOrder(index=term) if isinstance(term, str) else term for term in nest)
         return self._say(stage, "order", Order(nest=terms, group=group) if terms or group else None)
 
     def knobs(self, stage: str, *, num_warps: int | None = None, num_stages: int | None = None) -> Schedule:
-        """Warps of the stage's kernel, and stages of the pipelines of its products."""
+        """Set the warps of the stage's kernel, and the pipeline stages of the loops of its products."""
         return self._say(stage, "num_warps", num_warps)._say(stage, "num_stages", num_stages)
 
     def flatten(self, stage: str, on: bool = True) -> Schedule:
-        """One software pipeline through all tiles of a program of this stage."""
+        """Flatten the tile loop of a stage: one software pipeline runs through all tiles of a CTA."""
         return self._say(stage, "flatten", on)
 
     def split_k_tail(self, stage: str, parts: int | None) -> Schedule:
-        """Tiles beyond whole rounds of the programs are computed in up to so many parts; None: by one program each."""
+        """Split each tile of the last, partial wave along K into at most `parts` parts; None does not split them."""
         return self._say(stage, "split_k_tail", parts)
 
     def backfill(self, stage: str, tiles: int | None) -> Schedule:
-        """Programs without a tile in the round before this stage do up to so many of its tiles in it; None: none."""
+        """Let CTAs that are idle in the last wave of the stage before do at most `tiles` of this stage; None: none."""
         return self._say(stage, "backfill", tiles)
 
     def defer_notify(self, stage: str, on: bool = True) -> Schedule:
-        """A tile of this stage is notified while the program's next one is multiplied already."""
+        """Defer the notify of a tile into the product of the CTA's next tile."""
         return self._say(stage, "defer_notify", on)
 
     def tma_copy(self, stage: str, programs: int | None) -> Schedule:
-        """So many programs of one warp on each SM of this stage copy by the tensor memory accelerator; None: none."""
+        """Copy by the tensor memory accelerator, in `programs` one-warp programs per SM of the stage; None: do not."""
         return self._say(stage, "tma_copy", programs)
 
     def channel(self, tensor: str, **sizes: int) -> Schedule:
-        """The elements of a tensor that share a signal, by dimensions or by indices that run along them."""
+        """Set the elements of a tensor that share a signal, per dimension or per index that runs along it."""
         return self._say(tensor, "channel", tuple(sizes.items()))
 
     def buffers(self, tensor: str, count: int) -> Schedule:
-        """How many launches may use a symmetric tensor before its memory is used again."""
+        """Set the number of buffers of a symmetric tensor: its memory is reused after `count` launches."""
         return self._say(tensor, "buffers", count)
 
     def without_reuse_wait(self) -> Schedule:
-        """Without the wait for peers' earlier launches, where the verifier finds that it is safe."""
+        """Omit the wait for earlier launches of the peers; verification fails if that is not safe."""
         return replace(self, reuse_wait=False)
 
     def _with(self, parts: tuple[AnyPart, ...], old: AnyPart, clause: Word[T], value: T) -> tuple[AnyPart, ...]:
-        """The parts with a value for a clause of one; a part that says nothing has no line, and is none."""
+        """Return the parts with a value for a clause of one of them; a part without clauses is dropped."""
         new = old.saying(clause, value)
         if new.said != old.said:
             new = new.given_at(clause, call_site() if self.source else None)
@@ -225,11 +227,11 @@ class Schedule:
 
 
 def schedule(program: Program | str, name: str = "custom", like: Schedule | None = None) -> Schedule:
-    """A schedule for a program, built on by a chain: `schedule(p).tile("gemm", i=128).buffers("xs", 2)`.
+    """Return a schedule for a program, to be extended: `schedule(p).tile("gemm", i=128).buffers("xs", 2)`.
 
-    like: a schedule, of any program, that it begins with; None: it says nothing. Its methods refuse names that the
-    program lacks; of a program given by its name, that is left to compiling. Raises ScheduleError for what `like` names
-    and the program lacks.
+    like: a schedule of any program whose clauses the new one begins with; None for an empty schedule. The methods
+    refuse names that the program lacks; if the program is given by name, compiling refuses them. Raises ScheduleError
+    if `like` names something that the program lacks.
     """
     if isinstance(program, str):
         return replace(like or Schedule(name=name, program=program), name=name, program=program, source=None)

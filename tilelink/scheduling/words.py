@@ -1,8 +1,8 @@
-"""What one line of a schedule says of a stage or a tensor: the words of the language, and the values they give.
+"""The clauses of the schedule language, and the values that a line of a schedule gives them for a stage or a tensor.
 
-A `Word` is the form of a clause: how it is written, read, checked and printed. What it does to a program is a
-`tilelink.lowering.clauses.clause.Clause`, which is a word too. A part of a schedule keeps the values by the names of
-their words, so that it can be pickled and compared; words are looked up among those that are registered.
+A `Word` is the form of a clause: its grammar, reader, checks and printer. Its effect on a program is defined by the
+subclass `tilelink.lowering.clauses.clause.Clause`. A part of a schedule stores the values under the names of their
+words, so that it can be pickled and compared; the names are looked up in the registered words.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from importlib import import_module
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from tilelink.errors import Location, ParseError, ScheduleError, did_you_mean
-from tilelink.ir.intervals import MOST
+from tilelink.ir.intervals import MAX_INT32
 from tilelink.ir.program import Program
 
 T = TypeVar("T")
 Owner = Literal["stage", "tensor"]
 Sizes = tuple[tuple[str, int], ...]
-"""Names of indices or dimensions, with numbers of elements."""
-TOO_LARGE = f"integers have 32 bits: {MOST:,} at most"
+"""(name of an index or a dimension, number of elements) pairs."""
+TOO_LARGE = f"integers have 32 bits: {MAX_INT32:,} at most"
 
 
 def _anything(_: str, __: Any) -> None:
-    """Every value will do."""
+    """Accept every value."""
 
 
 def _named_rightly(_: Program, __: Part) -> None:
-    """A word whose value names nothing has nothing to check."""
+    """Accept every part: the value of the word contains no names of the program."""
 
 
 def _no_places(_: Any) -> tuple[tuple[str, str], ...]:
@@ -38,16 +38,18 @@ def _no_places(_: Any) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Word(Generic[T]):
-    """A clause of the schedule language, as it is written.
+    """The form of a clause of the schedule language.
 
-    name: the name of its value, in chains of methods and for places. default: the value of a line that does not say it.
-    rules: rule of the grammar -> what it matches, made of quoted words and the rules and terminals of schedule.lark;
-    no two words have rules of the same name. read(rule, children): the value. show: the text of a value.
-    syntax: how it is written, in short. written: an example of it. formerly: the word that it once had.
-    called: what an error calls it, where {name} is the stage or the tensor.
-    valid(owner, value): raises ScheduleError for a value that means nothing. check(program, part): raises ScheduleError
-    for names that a program lacks. inner: names within a value that have places of their own, each with the word that
-    stands there.
+    name: the name of its value, in chains of methods and in `Part.places`.
+    default: the value if a line omits the clause.
+    rules: grammar rule -> its definition, of quoted words and the rules and terminals of schedule.lark. Rule names are
+    unique among all words.
+    read(rule, children): returns the value of a parsed clause. show(value): returns its text.
+    syntax: a short description of the syntax. written: an example. formerly: the former spelling of its first word.
+    called: its name in errors, with {name} for the stage or the tensor.
+    valid(owner, value): raises ScheduleError if the value is not valid.
+    check(program, part): raises ScheduleError for names that the program lacks.
+    inner(value): names within a value that have locations of their own, each with the word at that location.
     """
 
     name: str
@@ -66,22 +68,22 @@ class Word(Generic[T]):
 
     @property
     def first_words(self) -> Iterator[str]:
-        """The words that it may begin with."""
-        for matched in self.rules.values():
-            if (found := re.match(r'\s*"(\w+)"', matched)) is not None:
-                yield found[1]
+        """Yield the words that the clause may begin with."""
+        for definition in self.rules.values():
+            if (match := re.match(r'\s*"(\w+)"', definition)) is not None:
+                yield match[1]
 
 
 def number(text: str) -> int:
-    """A number of a text. Raises ParseError for one that has more than 32 bits."""
+    """Parse a decimal number. Raises ParseError if it does not fit into 32 bits."""
     digits = text.lstrip("0") or "0"
-    if len(digits) > len(str(MOST)) or int(digits) > MOST:  # Python itself reads no more than 4300 digits
+    if len(digits) > len(str(MAX_INT32)) or int(digits) > MAX_INT32:  # int() refuses more than 4300 digits
         raise ParseError("a number that is too large", hint=TOO_LARGE)
     return int(digits)
 
 
 def positive(text: str) -> int:
-    """A number of a text. Raises ParseError for zero, and for one that has more than 32 bits."""
+    """Parse a positive decimal number. Raises ParseError for zero, or if it does not fit into 32 bits."""
     value = number(text)
     if value < 1:
         raise ParseError(f"{value} is not a size", hint="sizes and counts are at least one")
@@ -89,17 +91,17 @@ def positive(text: str) -> int:
 
 
 def check_count(word: str, owner: str, value: object, least: str) -> None:
-    """Raises ScheduleError for what is no whole number from one on; least: what there is at least one of."""
+    """Raise ScheduleError unless the value is None or an integer of at least one; least: the hint of the error."""
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ScheduleError(f"{word} {value!r} of {owner}", hint=least)
-    if value > MOST:
+    if value > MAX_INT32:
         raise ScheduleError(f"{word} of {owner} is too large", hint=TOO_LARGE)
 
 
 def check_sizes(owner: str, sizes: Sizes) -> None:
-    """Raises ScheduleError for sizes that are no whole numbers from one on."""
+    """Raise ScheduleError unless all sizes are integers of at least one."""
     for key, size in sizes:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ScheduleError(f"size {key}={size!r} of {owner}", hint="sizes are whole numbers, at least one")
@@ -107,14 +109,15 @@ def check_sizes(owner: str, sizes: Sizes) -> None:
 
 
 def show_sizes(sizes: Sizes) -> str:
-    """`i=128, k=64`."""
+    """Return the text of sizes: `i=128, k=64`."""
     return ", ".join(f"{key}={size}" for key, size in sizes)
 
 
 # Registered words ----------------------------------------------------------------------------------------------
 
 BUILT_IN = "tilelink.lowering.clauses"
-"""Imported when the words are first asked for: clauses rewrite lowered programs, which are made of schedules."""
+"""Imported when the words are first used, since this module cannot import it: clauses rewrite lowered programs, which
+depend on schedules."""
 _WORDS: dict[str, Word[Any]] = {}
 
 
@@ -124,7 +127,7 @@ def _registered() -> dict[str, Word[Any]]:
 
 
 def register(word: Word[Any]) -> None:
-    """Makes a word one of the language. Raises ScheduleError where another one is written or named so."""
+    """Add a word to the language. Raises ScheduleError if another one has the same name, first word or grammar rule."""
     for other in _registered().values():
         same = {word.name, *word.first_words} & {other.name, *other.first_words} or word.rules.keys() & other.rules
         if same:
@@ -133,22 +136,22 @@ def register(word: Word[Any]) -> None:
 
 
 def forget(word: Word[Any]) -> None:
-    """Takes a word out of the language again."""
+    """Remove a word from the language."""
     _WORDS.pop(word.name, None)
 
 
 def words() -> tuple[Word[Any], ...]:
-    """The words of the language, in the order in which schedules are printed."""
+    """Return the words of the language, in the order in which schedules print them."""
     return tuple(_registered().values())
 
 
 def word_called(name: str) -> Word[Any]:
-    """The word with a name. Raises ScheduleError if there is none."""
-    known = _registered()
-    if name not in known:
-        hint = did_you_mean(name, list(known), f"one of {', '.join(known)}")
+    """Return the word of a name. Raises ScheduleError if there is none."""
+    registered = _registered()
+    if name not in registered:
+        hint = did_you_mean(name, list(registered), f"one of {', '.join(registered)}")
         raise ScheduleError(f"no clause {name!r}", hint=hint)
-    return known[name]
+    return registered[name]
 
 
 # Parts of a schedule -------------------------------------------------------------------------------------------
@@ -156,7 +159,7 @@ def word_called(name: str) -> Word[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """The value that a line gives a word."""
+    """The value that a line of a schedule gives a word."""
 
     name: str
     what: Any
@@ -164,9 +167,10 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What a schedule says of a stage or a tensor; `said` is in the order of the words.
+    """The clauses of a schedule for one stage or tensor.
 
-    location: its line; places: those of its parts, by the names of words, and for sizes and terms by `tile.i`.
+    said: the values, in the order of the registered words. location: of the line.
+    places: locations within the line; the key is the name of a word, or for example `tile.i` for a size or a term.
     """
 
     name: str
@@ -175,49 +179,52 @@ class Part:
     places: Mapping[str, Location] = field(default_factory=dict[str, Location], compare=False, repr=False)
 
     def __getitem__(self, word: Word[T]) -> T:
-        return next((one.what for one in self.said if one.name == word.name), word.default)
+        return next((said.what for said in self.said if said.name == word.name), word.default)
 
     def saying(self, word: Word[T], value: T) -> Self:
-        """The same with a value for a word; its default is not said."""
-        kept = {one.name: one for one in self.said if one.name != word.name}
+        """Return the part with a value for a word; a default value is not stored."""
+        values = {said.name: said for said in self.said if said.name != word.name}
         if value != word.default:
-            kept[word.name] = Said(name=word.name, what=value)
+            values[word.name] = Said(name=word.name, what=value)
         order = list(_WORDS)
-        said = sorted(kept.values(), key=lambda one: order.index(word_called(one.name).name))
-        return replace(self, said=tuple(said))
+        ordered = sorted(values.values(), key=lambda said: order.index(word_called(said.name).name))
+        return replace(self, said=tuple(ordered))
 
     def given_at(self, word: Word[Any], place: Location | None) -> Self:
-        """The same with another place, or none, of a word's value; it names the stage too if nothing did before."""
-        kept = {key: at for key, at in self.places.items() if key.partition(".")[0] != word.name}
-        return replace(self, places={"name": place, **kept, word.name: place} if place else kept)
+        """Return the part with the location of a word's value replaced, or removed if `place` is None.
+
+        The location serves for the part's name too if that has none yet.
+        """
+        others = {key: location for key, location in self.places.items() if key.partition(".")[0] != word.name}
+        return replace(self, places={"name": place, **others, word.name: place} if place else others)
 
     def at(self, part: str) -> Location | None:
-        """Where a part stands, such as `tile.i`; else the clause, else the whole line."""
+        """Return the location of a key of `places` such as `tile.i`, else of its clause, else of the whole line."""
         return self.places.get(part) or self.places.get(part.partition(".")[0], self.location)
 
     def __str__(self) -> str:
-        shown = (word_called(one.name).show(one.what) for one in self.said)
+        shown = (word_called(said.name).show(said.what) for said in self.said)
         return f"{self.name} {', '.join(shown)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageSchedule(Part):
-    """What a schedule says of a stage."""
+    """The clauses of a schedule for a stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSchedule(Part):
-    """What a schedule says of a tensor."""
+    """The clauses of a schedule for a tensor."""
 
 
 def check_values(part: Part) -> None:
-    """Raises ScheduleError for values that mean nothing, which no text has."""
+    """Raise ScheduleError for invalid values; a part that was parsed from text has none."""
     for said in part.said:
         word_called(said.name).valid(part.name, said.what)
 
 
 def check_names(program: Program, part: Part) -> None:
-    """Raises ScheduleError for a stage, a tensor or whatever else a part names and a program lacks."""
+    """Raise ScheduleError if a part names a stage, a tensor or anything else that the program lacks."""
     kind, known = "tensor", [t.name for t in program.tensors]
     if isinstance(part, StageSchedule):
         kind, known = "stage", [s.name for s in program.stages]
@@ -225,5 +232,5 @@ def check_names(program: Program, part: Part) -> None:
         hint = did_you_mean(part.name, known, f"{kind}s: {', '.join(known)}")
         raise ScheduleError(f"no {kind} {part.name!r}", location=part.at("name"), hint=hint)
     for word in words():
-        if any(one.name == word.name for one in part.said):
+        if any(said.name == word.name for said in part.said):
             word.check(program, part)
