@@ -1,5 +1,5 @@
 # pyright: basic
-"""Kernels that copy by bulk: their source, and the order of what Triton makes of it."""
+"""Kernels that copy by TMA: their source, and the order of what Triton makes of it."""
 
 from __future__ import annotations
 
@@ -381,7 +381,7 @@ def run(made: Bound, stage: str, copies: dict[str, list[np.ndarray]], rank: int,
     """
     emitted = emit(made, make_plan(made).thresholds)
     kernel = next(k for k in emitted.kernels if k.name == stage)
-    boxes = made.stages[stage].bulk
+    boxes = made.stages[stage].tma_copy
     assert boxes
     described = [a for a in kernel.parameters if isinstance(a, Boxes)]
     tensors = {a.name: copies[a.tensor][rank if a.owner is None else a.owner] for a in described}
@@ -401,7 +401,7 @@ def run(made: Bound, stage: str, copies: dict[str, list[np.ndarray]], rank: int,
                 exec(one, space)
             given = {a.name: a.name if a in described else 0 for a in kernel.parameters}
             given |= {"rank": rank, "num_programs": kernel.programs}
-            space[f"_{stage}"](**given, bulk_room=room, bulk_full=None, WARP=warp)
+            space[f"_{stage}"](**given, tma_smem=room, tma_barriers=None, WARP=warp)
             assert bulk.counted == 1
             told, moved = told + len(bulk.told), moved + bulk.moved
     return told, moved
@@ -454,7 +454,7 @@ def test_a_copy_under_a_condition() -> None:
         "x": [random.integers(1, 1 << 20, (rows, WIDE)) for _ in range(RANKS)],
         "xs": [np.zeros((2 * RANKS * rows, WIDE), int) for _ in range(RANKS)],
     }
-    boxes = made.stages["hand"].bulk
+    boxes = made.stages["hand"].tma_copy
     assert boxes
     for _ in range(RANKS - 1):
         for rank in range(RANKS):

@@ -141,7 +141,7 @@ def test_a_listing_says_how_tiles_are_cut_and_copied_and_what_kernels_wait_for()
     bound = compiler.bound(
         module.program(), module.schedules[0], ranks=2, dims={"M": 128, "N": 128}, dtype="bf16", target="sm_90"
     )
-    boxes = bound.stages["send"].bulk
+    boxes = bound.stages["send"].tma_copy
     assert boxes is not None
     lines = [line.removeprefix("#").strip() for line in listing(bound).splitlines()]
     rows, columns = boxes.box

@@ -1,4 +1,4 @@
-"""Copies by bulk: what may be copied so, in which boxes, and by how many programs."""
+"""Copies by TMA: what may be copied so, in which boxes, and by how many programs."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def bound(
 
 
 def how_many(made: Bound, stage: str = "carry") -> int:
-    """Programs that share an SM to copy by bulk."""
-    boxes = made.stages[stage].bulk
+    """Programs that share an SM to copy by TMA."""
+    boxes = made.stages[stage].tma_copy
     return boxes.programs if boxes else 0
 
 
@@ -150,7 +150,7 @@ def test_a_rank_alone_has_nothing_to_copy() -> None:
 )
 def test_boxes_are_the_tile_and_fit_an_sm(rows: int, columns: int, dtype: str, together: int) -> None:
     made = bound(place=f"on sm(8), tile(i={rows}), tma_copy {together}", Ms=4 * rows, K=columns, dtype=dtype)
-    if made.stages["carry"].bulk or columns >= 64:
+    if made.stages["carry"].tma_copy or columns >= 64:
         check_boxes(made)
 
 
@@ -183,12 +183,12 @@ def test_what_lies_behind_a_dimension_is_never_touched(
     module = compiler.parse(SHIFTED.format(rows=rows, at=at, columns=columns, to=to), "shift.tl")
     sizes = {"Ms": 512, "R": R, "K": 512, "L": 256}
     made = compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
-    assert bool(made.stages["carry"].bulk) is possible
+    assert bool(made.stages["carry"].tma_copy) is possible
 
 
 def check_boxes(made: Bound) -> None:
     """That the boxes of a tile are all of it once, and what is said of their sizes."""
-    boxes = made.stages["carry"].bulk
+    boxes = made.stages["carry"].tma_copy
     assert boxes is not None
     down, wide = boxes.box
     corners = [(n // boxes.across * down, n % boxes.across * wide) for n in range(boxes.count)]
@@ -231,7 +231,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_stage_that_is_not_one_copy_on_sms_of_its_own_is_refused(case: str) -> None:
     body, options, reason = REFUSED[case]
-    with pytest.raises(ScheduleError, match="carry cannot copy by bulk: .*" + reason) as caught:
+    with pytest.raises(ScheduleError, match="carry cannot copy by TMA: .*" + reason) as caught:
         bound(*body, **options)  # type: ignore[arg-type]
     assert caught.value.location is not None and caught.value.location.line > 15
 
@@ -347,12 +347,12 @@ def test_the_search_tries_it_where_there_is_an_accelerator() -> None:
     program = module.program("gemm_rs_own_last")
     sizes = {"Ms": 1024, "N": 4096, "K": 1376}
     knob = next(k for k in knobs(program, sizes, 8, target("sm_90")) if k.name == "scatter on")
-    assert [label for label in knob.labels if "bulk" in label] == ["8 SMs by bulk", "12 SMs by bulk", "16 SMs by bulk"]
+    assert [label for label in knob.labels if "TMA" in label] == ["8 SMs by TMA", "12 SMs by TMA", "16 SMs by TMA"]
     empty = Schedule(name="s", program=program.name)
-    made = knob.changes[knob.labels.index("12 SMs by bulk")](empty).stage("scatter")
+    made = knob.changes[knob.labels.index("12 SMs by TMA")](empty).stage("scatter")
     assert (str(made[RESOURCE]), made[TMA_COPY], made[NUM_WARPS]) == ("on sm(12)", 4, None)
     plain = knob.changes[knob.labels.index("16 programs")](empty)
     assert plain.stage("scatter")[TMA_COPY] is None
     assert distance(plain, plain.tma_copy("scatter", 4), sizes, 8) == 1
     for other in ("sm_80", "cpu"):
-        assert not any("bulk" in label for k in knobs(program, sizes, 8, target(other)) for label in k.labels)
+        assert not any("TMA" in label for k in knobs(program, sizes, 8, target(other)) for label in k.labels)

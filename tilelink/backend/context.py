@@ -94,8 +94,8 @@ class FarContext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BulkContext:
-    """What programs that copy by bulk share on an SM: `programs_per_cta` of them, with `buffers` boxes each.
+class TmaCopyContext:
+    """What programs that copy by TMA share on an SM: `programs_per_cta` of them, with `buffers` boxes each.
 
     like: the parameter whose descriptor has the boxes' type. box: rows and columns. far: see FarContext.
     """
@@ -129,7 +129,7 @@ class KernelContext:
     loops: tuple[LoopContext, ...]
     args: tuple[Parameter, ...] = ()
     call_arguments: CallArguments = CallArguments()
-    bulk: BulkContext | None = None
+    tma_copy: TmaCopyContext | None = None
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class ModuleContext:
 
     @property
     def has_boxes(self) -> bool:
-        return any(kernel.bulk for kernel in self.kernels)
+        return any(kernel.tma_copy for kernel in self.kernels)
 
 
 _POINTERS = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "i32": "*i32", "bool": "*i1"}

@@ -69,7 +69,7 @@ class Dialect:
     """A wait for evenly spaced counters may be one `wait_all`."""
     handshakes: bool = True
     """Kernels may begin and end a launch together with those of peers (tilelink/artifact.py)."""
-    copies_by_bulk: bool = True
+    has_tma_copies: bool = True
     """Programs of one warp may copy by the tensor memory accelerator (lowering/clauses/tma_copy.py)."""
 
     is_traced: bool = False
@@ -134,7 +134,7 @@ class TritonDistributed(Dialect):
     notifies_together: bool = False
     waits_together: bool = False
     handshakes: bool = False
-    copies_by_bulk: bool = False
+    has_tma_copies: bool = False
 
     def check(self, bound: Bound) -> None:
         if not bound.schedule.reuse_wait:

@@ -39,7 +39,7 @@ from tilelink.backend.render import environment
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.specs import copy_program, kernel_spec
 from tilelink.backend.statements import Statements
-from tilelink.backend.tma_copy import BulkStatements
+from tilelink.backend.tma_copy import TmaCopyStatements
 from tilelink.backend.values import Values
 from tilelink.backend.words import ENCODING, comment
 from tilelink.backend.writer import Writer
@@ -71,7 +71,7 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
             contexts.append(_queue_kernel(bound, kernel, uniform))
             continue
         args = _arguments(bound, kernel, uniform, chosen)
-        if bound.stages[kernel.name].bulk and chosen.copies_by_bulk:
+        if bound.stages[kernel.name].tma_copy and chosen.has_tma_copies:
             contexts.append(_bulk_kernel(bound, kernel, args, uniform, chosen))
         else:
             contexts.append(_tile_kernel(bound, kernel, args, uniform, modules, chosen))
@@ -252,9 +252,9 @@ def _bulk_kernel(
     stage, constants = bound.stages[kernel.name], _constants_of(bound, kernel)
     writer = _writer(bound, kernel.loops[0])
     values = Values(addresses=_tile_head(constants, stage, writer, dialect), descriptors=Descriptors())
-    assert stage.bulk is not None
-    lowered = BulkStatements(
-        values=values, thresholds=uniform, hosted=_hosted(bound), kernel=kernel.name, boxes=stage.bulk
+    assert stage.tma_copy is not None
+    lowered = TmaCopyStatements(
+        values=values, thresholds=uniform, hosted=_hosted(bound), kernel=kernel.name, boxes=stage.tma_copy
     )  # fmt: skip
     lowered.body(stage.stage.body)
     writer.add(TileEnd(stage=stage.number))
@@ -263,24 +263,24 @@ def _bulk_kernel(
     args = tuple(a for a in args if not isinstance(a, TensorPointer | PeersPointer) or a.tensor not in unused)
     return KernelContext(
         name=kernel.name,
-        template="kernels/bulk.py.j2",
+        template="kernels/tma_copy.py.j2",
         args=(*lowered.args.values(), *args),
         constants=constants,
         launch=_launch(constants, kernel, dialect, by_pointer=False),
         loops=(LoopContext(total=constants.total(stage), body=tuple(writer.nodes)),),
         call_arguments=dialect.call_arguments(of_warps=True),
-        bulk=lowered.context(),
+        tma_copy=lowered.context(),
     )
 
 
 def _refuse_taken_names(bound: Bound, contexts: Sequence[KernelContext]) -> None:
-    """Raises EmitError where a function of a stage that copies by bulk has the name of a stage or of another's."""
+    """Raises EmitError where a function of a stage that copies by TMA has the name of a stage or of another's."""
     taken = {name: name for name in bound.stages}
     for kernel in contexts:
-        for name in (f"_{kernel.name}", *(one.name for one in kernel.bulk.far)) if kernel.bulk else ():
+        for name in (f"_{kernel.name}", *(one.name for one in kernel.tma_copy.far)) if kernel.tma_copy else ():
             if name in taken:
                 message = f"the name {name!r} would be that of functions of {taken[name]} and of {kernel.name}"
-                hint = f"choose another name: {kernel.name} copies by bulk"
+                hint = f"choose another name: {kernel.name} copies by TMA"
                 raise EmitError(message, location=bound.stages[taken[name]].stage.location, hint=hint)
             taken[name] = kernel.name
 

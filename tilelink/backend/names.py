@@ -14,7 +14,7 @@ FRAME = frozenset(
     {"tile", "pid", "float", "launch", "epoch", "epoch_at", "rank", "token", "watch", "signals", "signal_table", "edge"}
     | {"first_program", "num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles"}
     | {"triton_dist", "libshmem_device", "tilelink", "slice", "min", "max", "trace_track"}
-    | {"gl", "gluon", "tma_copy", "bulk_room", "bulk_full", "bulk_box", "bulk_moved"}
+    | {"gl", "gluon", "tma_copy", "tma_smem", "tma_barriers", "tma_box", "tma_moved"}
     | {"WARP"}
 )
 """Names that every kernel uses for itself."""

@@ -14,7 +14,7 @@ MIN_GLUON_WARPS = 4
 
 def kernel_spec(bound: Bound, kernel: Kernel, context: KernelContext) -> KernelSpec:
     """A kernel on SMs."""
-    of_warps = context.bulk is not None
+    of_warps = context.tma_copy is not None
     return KernelSpec(
         name=kernel.name,
         stream=kernel.stream,
@@ -26,7 +26,7 @@ def kernel_spec(bound: Bound, kernel: Kernel, context: KernelContext) -> KernelS
         programs=kernel.programs,
         num_warps=MIN_GLUON_WARPS if of_warps else kernel.warps,
         num_stages=kernel.stages,
-        programs_per_cta=context.bulk.programs_per_cta if context.bulk else 1,
+        programs_per_cta=context.tma_copy.programs_per_cta if context.tma_copy else 1,
         parameters=context.args,
     )
 

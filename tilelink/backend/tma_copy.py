@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tilelink import artifact
 from tilelink.backend.constants import BLOCKS, LEVEL, scaled, times, total
-from tilelink.backend.context import BulkContext, FarContext
+from tilelink.backend.context import FarContext, TmaCopyContext
 from tilelink.backend.nodes import BoxAccess, CopyBoxes
 from tilelink.backend.statements import Statements
 from tilelink.ir.program import Read, Region, Value
@@ -14,7 +14,7 @@ from tilelink.lowering.bound import Boxes
 
 
 @dataclass(kw_only=True)
-class BulkStatements(Statements):
+class TmaCopyStatements(Statements):
     """Lowers the statements of a stage that copies so. Waits and notifies are those of other stages."""
 
     kernel: str
@@ -94,11 +94,11 @@ class BulkStatements(Statements):
         self.args.setdefault(arg.name, arg)
         return arg.name
 
-    def context(self) -> BulkContext:
+    def context(self) -> TmaCopyContext:
         """What the kernel's template is to know of its boxes."""
         like = next(iter(self.args))
         boxes = self.boxes
-        return BulkContext(
+        return TmaCopyContext(
             like=like,
             box=self._box,
             programs_per_cta=boxes.programs,

@@ -102,8 +102,8 @@ class BoundStage:
     """Whether its tiles are to be notified while their programs multiply the next ones."""
     given_in: int | None = None
     """The statement in whose product a program notifies its tile before (lowering/clauses/defer_notify.py), or None."""
-    bulk: Boxes | None = None
-    """How it copies by bulk, if it does (see lowering/clauses/tma_copy.py)."""
+    tma_copy: Boxes | None = None
+    """How it copies by TMA, if it does (see lowering/clauses/tma_copy.py)."""
     ends_with_tensor: frozenset[str] = frozenset()
     """Indices within a tile of another stage, which end where the tensor does and not with their extent."""
     slices: frozenset[str] = frozenset()

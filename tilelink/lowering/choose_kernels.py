@@ -56,7 +56,7 @@ def _own(stage: BoundStage) -> int | None:
 
 def _programs_per_cta(stage: BoundStage) -> int:
     """The programs that share an SM."""
-    return stage.bulk.programs if stage.bulk else 1
+    return stage.tma_copy.programs if stage.tma_copy else 1
 
 
 def _stream(stage: BoundStage) -> str:

@@ -45,8 +45,10 @@ def _stage(stage: BoundStage) -> Iterator[str]:
     sizes = ", ".join(f"{index}={size}" for index, size in stage.tiles.items() if index not in stage.scalar_indices)
     said = [f"tile({sizes})"] if sizes else []
     said += [word for word, on in (("flatten", stage.flat), ("defer_notify", stage.given_in is not None)) if on]
-    if stage.bulk is not None:
-        said.append(f"boxes of {' x '.join(map(str, stage.bulk.box))}, {stage.bulk.buffers} of a program at a time")
+    if stage.tma_copy is not None:
+        said.append(
+            f"boxes of {' x '.join(map(str, stage.tma_copy.box))}, {stage.tma_copy.buffers} of a program at a time"
+        )
     yield f"{stage.name}: {', '.join(said)}" if said else f"{stage.name}:"
     for index, expr in stage.order.items():
         yield f"    {index} = {print_scalar(expr)}"

@@ -46,8 +46,8 @@ MOVED_ROWS = (64, 128, 256, 512, 1024, 2048, 65536)
 MOVERS = (4, 8, 16)
 """Programs on SMs of their own for a stage that moves data."""
 MOVER_WARPS = 16
-BULK, BULK_MOVERS = 4, (8, 12, 16)
-"""Programs of an SM that copies by bulk, and how many SMs do."""
+TMA_PROGRAMS, TMA_SMS = 4, (8, 12, 16)
+"""Programs of an SM that copies by TMA, and how many SMs do."""
 BUFFERS = (2, 1)
 
 Change = Callable[[Schedule], Schedule]
@@ -172,7 +172,7 @@ class _Reader:
     tma: bool = False
 
     @property
-    def bulk(self) -> bool:
+    def copies_by_tma(self) -> bool:
         """Whether its copies may be the accelerator's."""
         return self.tma and bulk_reason(self.stage.body) is None
 
@@ -267,8 +267,8 @@ class _Reader:
             choices["kernel of its own"] = self._on(Sm())
         if self.moves or (self.stage != host and any(isinstance(s, Transfer) for s in statements(self.stage.body))):
             choices |= {f"{count} programs": self._on(Sm(programs=count)) for count in MOVERS}
-        if self.moves and self.bulk:
-            choices |= {f"{count} SMs by bulk": self._on(Sm(programs=count), BULK) for count in BULK_MOVERS}
+        if self.moves and self.copies_by_tma:
+            choices |= {f"{count} SMs by TMA": self._on(Sm(programs=count), TMA_PROGRAMS) for count in TMA_SMS}
         place = "epilogue" if self.regions(Wait) else "prologue"
         for other in hosts:
             if other != self.stage and not (place == "epilogue" and self._needed_by(other)):
@@ -281,11 +281,11 @@ class _Reader:
         awaited = {s.region.tensor for s in statements(other.body) if isinstance(s, Wait)}
         return any(region.tensor in awaited for region in self.regions(Notify))
 
-    def _on(self, resource: Resource, bulk: int | None = None) -> Change:
-        warps = MOVER_WARPS if self.moves and isinstance(resource, Sm) and not bulk else None
+    def _on(self, resource: Resource, tma_programs: int | None = None) -> Change:
+        warps = MOVER_WARPS if self.moves and isinstance(resource, Sm) and not tma_programs else None
 
         def change(schedule: Schedule) -> Schedule:
-            schedule = schedule.on(self.stage.name, resource).tma_copy(self.stage.name, bulk)
+            schedule = schedule.on(self.stage.name, resource).tma_copy(self.stage.name, tma_programs)
             return self._counters(schedule.knobs(self.stage.name, num_warps=warps)) if self.moves else schedule
 
         return change

@@ -107,9 +107,9 @@ class Machine(Thresholds):
     sm_pull_rate: float = _number("B/s")
     """Loads of one program from a peer."""
     sm_bulk_rate: float = _number("B/s")
-    """Most that the programs of one SM copy by bulk, together."""
+    """Most that the programs of one SM copy by TMA, together."""
     bulk_latency: float = _number("s")
-    """From when a box is ordered that is copied by bulk until its place in shared memory is free again."""
+    """From when a box is ordered that is copied by TMA until its place in shared memory is free again."""
     link_latency: float = _number("s")
     """One way, of a load that waits for its data."""
     signal_latency: float = _number("s")

@@ -281,7 +281,7 @@ class _Builder:
         node = self.machine.node_ranks
         reach = np.where(source == target, 0, np.where(source // node == target // node, 1, 2))
         by_copy = kernel.on_copy_engine
-        engine = "copy" if by_copy else "bulk" if one.stage.bulk else engine
+        engine = "copy" if by_copy else "bulk" if one.stage.tma_copy else engine
         busy = min(kernel.programs_per_cta, -(-one.stage.total // kernel.blocks))
         moves = [
             Move(engine=engine, reach=far, programs=self.work_of.programs[one.stage.name], warps=kernel.warps,

@@ -57,8 +57,8 @@ def _apply(bound: Bound) -> Bound:
             continue
         if reason := _reason(bound, stage):
             hint = "take `tma_copy` away, or let the stage copy on SMs of its own: on sm(n)"
-            raise ScheduleError(f"{name} cannot copy by bulk: {reason}", location=part.at("tma_copy"), hint=hint)
-        stages[name] = replace(stage, bulk=_boxes(bound, stage, programs))
+            raise ScheduleError(f"{name} cannot copy by TMA: {reason}", location=part.at("tma_copy"), hint=hint)
+        stages[name] = replace(stage, tma_copy=_boxes(bound, stage, programs))
     return replace(bound, stages=stages)
 
 
