@@ -1,4 +1,4 @@
-"""Explained survivors are mutants that there are: a rename must not leave an explanation behind that explains nothing."""
+"""Explained survivors are mutants that there are: a rename leaves no explanation that explains nothing."""
 
 import tomllib
 from functools import cache
