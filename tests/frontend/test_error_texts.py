@@ -284,7 +284,7 @@ ProgressError: rank 0, a tile (i=0): waits for ever for h channel [0, 0] (peer s
   at wrong.tl:6:24
             peer_tile_wait(h[i, :])
                            ^^^^^^^
-  hint: change the order of tiles so that what is waited for comes earlier, or the channel so that it needs less""",
+  hint: change the order of tiles so that the notifying tile comes earlier, or the channel so that it needs fewer notifies""",
     ),
     "ExclusiveWriteError": (
         program(HEAD + BOTH + ADD),
