@@ -113,7 +113,7 @@ DataError: m.json cannot be read: its lists are too deep inside one another
         lambda: TileTime(main=-1.0),
         """\
 CostError: main of a TileTime is -1.0
-  hint: a cost model answers in seconds, from 0 on, and not without end""",
+  hint: a cost model returns a finite number of seconds, 0 or more""",
     ),
     "SearchError": (
         lambda: space_of_one().schedule(Candidate(program=1, choices=())),
