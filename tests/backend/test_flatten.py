@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.backend.samples import numbered
 from tests.runtime.ptx import depths, guarded_loads, resources, text, tokens
 from tilelink import compiler
 from tilelink.backend import store
@@ -46,7 +47,7 @@ def heads(
     one = compiler.load("ag_gemm").program(program)
     schedule = change(compiler.load("ag_gemm").schedule("h200", one)).split_k_tail("gemm", None)
     source = compiler.source(one, schedule, ranks=4, dims=dims, dtype="bf16", target=target, dialect=dialect)
-    return re.findall(r"for tile in tl\.range\((.*)\):", source)
+    return re.findall(r"for tile in tl\.range\((.*)\):", numbered(source))
 
 
 FLAT, NESTED = "num_stages=1, flatten=True", "num_stages=1"

@@ -113,7 +113,7 @@ DataError: m.json cannot be read: its lists are too deep inside one another
         lambda: TileTime(main=-1.0),
         """\
 CostError: main of a TileTime is -1.0
-  hint: a cost model answers in seconds, from 0 on, and not without end""",
+  hint: a cost model returns a finite number of seconds, 0 or more""",
     ),
     "SearchError": (
         lambda: space_of_one().schedule(Candidate(program=1, choices=())),
@@ -284,7 +284,7 @@ ProgressError: rank 0, a tile (i=0): waits for ever for h channel [0, 0] (peer s
   at wrong.tl:6:24
             peer_tile_wait(h[i, :])
                            ^^^^^^^
-  hint: change the order of tiles so that what is waited for comes earlier, or the channel so that it needs less""",
+  hint: change the order of tiles so that the notifying tile comes earlier, or the channel so that it needs fewer notifies""",
     ),
     "ExclusiveWriteError": (
         program(HEAD + BOTH + ADD),

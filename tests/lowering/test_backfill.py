@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import tilelink
+from tests.backend.samples import numbered
 from tilelink.backend.emit import emit
 from tilelink.errors import ParseError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
@@ -232,7 +233,7 @@ def test_a_kernels_own_stage_may_fill_the_round_before_it() -> None:
 def emitted_turns(bound: Bound) -> list[list[tuple[str, int]]]:
     """The tiles of each program of the first kernel, as the generated loops have them."""
     plan = make_plan(bound)
-    heads = re.findall(r"for tile in tl\.range\((.*), num_stages=1", emit(bound, plan.thresholds).text)
+    heads = re.findall(r"for tile in tl\.range\((.*), num_stages=1", numbered(emit(bound, plan.thresholds).text))
     kernel = bound.kernels[0]
     assert len(heads) == len(kernel.loops)
     where = SimpleNamespace(where=lambda condition, one, other: one if condition else other)

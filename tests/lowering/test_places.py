@@ -150,7 +150,7 @@ def test_reads_through_a_table_need_only_the_rows_that_it_names() -> None:
     (found, *_) = refusals(make_plan(made, {"rows": np.array([[1, 0, 2]])}))
     assert (
         isinstance(found, CoverageError)
-        and "reads c[0:3, 0:8] on rank 0, parts of which nobody writes" in found.message
+        and "reads c[0:3, 0:8] on rank 0, parts of which no stage writes" in found.message
     )
 
 

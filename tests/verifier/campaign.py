@@ -31,7 +31,7 @@ RUNS, MORE_RUNS = 6, 40
 
 OUTCOMES = ("no plan", "refused, fails", "accepted, safe", "refused, never failed", "accepted, fails")
 STRICT = {
-    ("accounting", "nobody notifies"): (
+    ("accounting", "no stage notifies"): (
         "A wait for signals that nobody sends passes at once. It is harmless where something else orders the data, but "
         "it never says what its author meant."
     ),

@@ -65,7 +65,7 @@ def every_two(plan: Plan, kind: int) -> set[tuple[int, int]]:
 
 
 def test_no_more_is_looked_at_together_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlaps, "MOST_CELLS", 10)
+    monkeypatch.setattr(overlaps, "MAX_CELLS", 10)
     sizes = np.array([10, 3, 3, 3, 10, 25, 1, 1, 12])
     portions = [some.tolist() for some in overlaps._portions(sizes)]
     assert [at for some in portions for at in some] == list(range(len(sizes)))
@@ -78,7 +78,7 @@ def test_no_more_is_looked_at_together_than_fits(monkeypatch: pytest.MonkeyPatch
 def test_the_pairs_that_meet_are_those_of_looking_at_every_two(
     largest: int, own_edges: bool, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overlaps, "MOST_CELLS", most)
+    monkeypatch.setattr(overlaps, "MAX_CELLS", most)
     for seed in range(8):
         plan = random_boxes(planned(), 40, largest, own_edges, seed)
         (part,) = cells.parts(plan, np.ones(40, bool))
@@ -106,7 +106,7 @@ def test_what_is_wrong_on_some_ranks_is_told_as_of_each_alone(change: str, monke
         kept, a = np.arange(len(a.task)), replace(a, peer=np.where(np.isin(np.arange(len(a.peer)), rows), 2, a.peer))
     plan = replace(plan, accesses=Accesses(**{name: getattr(a, name)[kept] for name in a.__dataclass_fields__}))
     together = [str(error) for error in refusals(plan, limit=100)]
-    monkeypatch.setattr(cells, "MOST_ROWS", 0)
+    monkeypatch.setattr(cells, "MAX_ROWS", 0)
     assert together == [str(error) for error in refusals(plan, limit=100)] != []
 
 

@@ -57,7 +57,7 @@ def test_a_buffer_that_is_filled_twice_in_a_launch_is_said_to_be_the_cause(name:
         compiler.plan(program, schedule, ranks=2, dims={"L": 4, "M": 16})
     assert "is notified again and again in a launch, by rank" in caught.value.message
     assert "tile (l=0, i=0) and by rank" in caught.value.message and "and the wait is for all" in caught.value.message
-    assert "a dimension over these steps, and tiles of one step: then each has a channel of its own" in str(
+    assert "a dimension over these steps, and tiles of one step, so that each has a channel of its own" in str(
         caught.value.hint
     )
 

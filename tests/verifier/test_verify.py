@@ -69,7 +69,7 @@ BROKEN = {
     "a read of what nobody writes": (
         CoverageError,
         HEAD + "    compute a(i: M, j: N):\n        y[i, j] = h[i, j]\n",
-        "parts of which nobody writes",
+        "parts of which no stage writes",
     ),
     "an access outside": (
         CoverageError,
@@ -86,11 +86,11 @@ BROKEN = {
         HEAD + "    comm send(i: M):\n" + NOTICE + SEND.splitlines(keepends=True)[1] + ADD,
         "nothing orders the two",
     ),
-    "a missing notify": (AccountingError, HEAD + SEND + ADD, "which nobody notifies"),
+    "a missing notify": (AccountingError, HEAD + SEND + ADD, "which no stage notifies"),
     "a notify of the wrong kind": (
         AccountingError,
         HEAD + SEND + NOTICE.replace("producer", "peer") + ADD,
-        "which nobody notifies",
+        "which no stage notifies",
     ),
     "a circle of waits": (
         ProgressError,
@@ -248,7 +248,7 @@ STEPS = (
     ("step", "who", "hint"),
     [
         ("tile(t=4)", "which the same tile notifies later", "smaller tiles"),
-        ("tile(t=1), order(t = [2, 1, 0])", "which rank 0, step tile (t=1, i=0) notifies, behind it in", "order of"),
+        ("tile(t=1), order(t = [2, 1, 0])", "which rank 0, step tile (t=1, i=0) notifies, after it in", "order of"),
         ("tile(t=1), order(t)", "", ""),
     ],
 )

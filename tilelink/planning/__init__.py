@@ -1,1 +1,1 @@
-"""The plan of a bound program, which the verifier judges and the simulator runs; traces compared with it."""
+"""The plan of a bound program, which the verifier checks and the simulator executes; comparison of traces with it."""

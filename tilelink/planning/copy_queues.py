@@ -1,4 +1,4 @@
-"""What the queues of copy engines may be turned into."""
+"""A condition under which the queues of copy engines may be reordered."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tilelink.planning.plan import Plan
 
 
 def waits_are_free(plan: Plan) -> bool:
-    """Whether nothing that copy engines wait for comes of what copy engines tell, on any rank.
+    """True if no notify that a copy engine waits for depends on a notify by a copy engine, on any rank.
 
-    Then no wait of a queue can hold up, for ever, what stands behind it: also if that was issued before it.
+    Then no wait of a queue can block the entries after it for ever, even if they were issued before it.
     """
     signals, channel = plan.signals, plan.counters
     queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.workers], dtype=bool)

@@ -1,9 +1,9 @@
 """Happens-before between events of a plan: worker order, stream order, and notify -> channel -> wait.
 
-A passed wait means that all notifies of its channel happened, so a channel is one node of the graph. A notify that a
-program gives late counts as at the end of its tile: how late it comes is not promised, so nothing is proved by it.
-Most questions are answered at once for all pairs together (same worker, earlier kernel, one notify away); the rest by a
-search of the graph, which is exact.
+A wait that has passed means that all notifies of its channel happened, so a channel is one node of the graph. A
+deferred notify counts as at the end of its tile: no bound on its delay is promised, so nothing is proved by it. Most
+pairs are answered together by vectorised tests (same worker, earlier kernel, one notify away). The remaining pairs are
+answered by a search of the graph, which is exact.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tilelink.planning.plan import Plan
 
 @dataclass(kw_only=True)
 class HappensBefore:
-    """Answers for one plan."""
+    """The happens-before relation of one plan."""
 
     plan: Plan
 
     def key(self, task: Ints, position: Ints) -> Ints:
-        """Where events stand in their workers."""
+        """Return the places of events in their workers, as `Plan.place`."""
         return self.plan.place(task, position)
 
     def before(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
-        """For each pair of events (task, position), whether a surely happens before b."""
+        """Mask of the pairs of events (task, position) in which a is proved to happen before b."""
         known = self._same_worker(task_a, at_a, task_b, at_b) | self._earlier_kernel(task_a, task_b)
         rest = np.flatnonzero(~known)
         known[rest] = self._one_hop(task_a[rest], at_a[rest], task_b[rest], at_b[rest])
@@ -79,7 +79,7 @@ class HappensBefore:
         return self.plan.bound.ranks * self.plan.channels
 
     def _one_hop(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
-        """a's task notifies, after a, a channel that b's task waits for before b."""
+        """Mask of the pairs in which a's task notifies, after a, a channel that b's task waits for before b."""
         task, position, channel = self._notifies
         keys, first = self._waits
         result = np.zeros(len(task_a), bool)
@@ -97,7 +97,7 @@ class HappensBefore:
         return result
 
     def _search(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
-        """By search from every distinct event a."""
+        """Mask of the pairs in order, by a search of the graph from every distinct event a."""
         result = np.zeros(len(task_a), bool)
         source = np.stack([self.plan.worker[task_a], self.key(task_a, at_a)], axis=1)
         _, group = np.unique(source, axis=0, return_inverse=True)
@@ -112,7 +112,7 @@ class HappensBefore:
         return result
 
     def reach(self, worker: int, key: int) -> dict[int, int]:
-        """worker -> the earliest place in it after which everything happens after the given event."""
+        """Return worker -> the earliest place after which every event of the worker happens after the given event."""
         earliest = {worker: key}
         done: dict[int, int] = {}
         seen: set[int] = set()
@@ -137,7 +137,7 @@ class HappensBefore:
 
     @cached_property
     def _graph(self) -> tuple[list[tuple[list[int], list[int]]], dict[int, list[tuple[int, int]]]]:
-        """Per worker its notifies (places, channels); per channel its waits (worker, place)."""
+        """For each worker its notifies (places, channels); for each channel its waits (worker, place)."""
         s = self.plan.signals
         worker, key = self.plan.worker[s.task], self.key(s.task, s.position)
         channel = self.plan.counters
@@ -153,7 +153,7 @@ class HappensBefore:
 
     @cached_property
     def _successors(self) -> list[list[int]]:
-        """Per worker the workers of the next kernel on its stream and rank."""
+        """For each worker the workers of the next kernel on its stream and rank."""
         kernels = self.plan.bound.kernels
         by_place: dict[tuple[str, int, int], list[int]] = {}
         for worker, (number, rank, _) in enumerate(self.plan.workers):
@@ -162,9 +162,9 @@ class HappensBefore:
 
 
 class BySignals(HappensBefore):
-    """What happens before what by signals and inside tasks alone, whatever the order of tiles, stages and kernels.
+    """Happens-before by signals and by program order inside a task alone, for any order of tiles, stages and kernels.
 
-    A worker is one task.
+    Each task is a worker.
     """
 
     def __init__(self, plan: Plan) -> None:

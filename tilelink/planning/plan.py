@@ -1,4 +1,4 @@
-"""The plan: every tile task of every rank with what it reads, writes, waits for and notifies, as numpy columns."""
+"""The plan: every tile task of every rank with its reads, writes, waits and notifies, as numpy columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ SHIFT = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Tasks are numbered stage by stage, rank by rank, tile by tile: first_task[stage] + rank * total + t."""
+    """The tasks of a bound program and their events.
+
+    Tasks are numbered stage by stage, rank by rank, tile by tile: first_task[stage] + rank * total + t.
+    """
 
     bound: Bound
     statements: tuple[tuple[str, Statement], ...]
@@ -52,26 +55,26 @@ class Plan:
     worker: Ints
     """task -> the sequential executor (kernel, rank, program) that runs it."""
     sequence: Ints
-    """task -> its place in its worker."""
+    """task -> its index in the sequence of its worker."""
     workers: tuple[tuple[int, int, int], ...]
     """worker -> (kernel number, rank, program)."""
     faults: tuple[Fault, ...] = ()
-    """Statements that reach what is not there; such a plan is refused."""
+    """Statements with an access outside of a tensor or a table; such a plan is refused."""
 
     def task_name(self, task: int) -> tuple[str, int, int]:
-        """(stage, rank, tile number) of a task."""
+        """Return (stage, rank, tile number) of a task."""
         name = self._starts[int(np.searchsorted(self._start_values, task, side="right")) - 1]
         return name, *divmod(int(task) - self.first_task[name], self.bound.stages[name].total)
 
     def tile_indices(self, task: int) -> dict[str, int]:
-        """The domain indices of a task."""
+        """Return the domain indices of a task, index -> value."""
         name, rank, number = self.task_name(task)
         stage = self.bound.stages[name]
         env = Env(rank=rank, ranks=self.bound.ranks, params={}, indices={TILE.name: number})
         return {d.name: int(evaluate(stage.order[d.name], env)) for d in stage.stage.indices}
 
     def channel_name(self, channel: int) -> tuple[str, str, tuple[int, ...]]:
-        """(tensor, kind, channel coordinates) of a channel number."""
+        """Return (tensor, kind, channel coordinates) of a channel number."""
         for key, base in reversed(list(self.channel_base.items())):
             if channel >= base:
                 counts = self.bound.channels[key].counts
@@ -79,12 +82,12 @@ class Plan:
         raise KeyError(channel)
 
     def place(self, task: Ints, position: Ints) -> Ints:
-        """Where events stand in their workers."""
+        """Return the places of events in their workers, which order the events of one worker (see SHIFT)."""
         return (self.sequence[task] << SHIFT) | position
 
     @cached_property
     def signal_places(self) -> Ints:
-        """Where signals stand in their workers, deferred notifies where they are given at the latest."""
+        """The places of signals in their workers; of a deferred notify, the latest place at which it is sent."""
         s = self.signals
         return ((self.sequence[s.task] + s.later) << SHIFT) | np.where(s.later > 0, s.at, s.position)
 
@@ -113,7 +116,7 @@ class Plan:
 
 @deep()
 def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) -> Plan:
-    """Enumerate a bound program. `tables`: name -> int array [ranks, *shape] for its dynamic mappings."""
+    """Return the plan of a bound program. `tables`: name -> int array [ranks, *shape] for its dynamic mappings."""
     first_task, tasks = number_tasks(bound)
     channel_base, channels = number_channels(bound)
     enumerator = Enumerator(bound, first_task, channel_base, tables or {})
@@ -143,7 +146,7 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
 def count_thresholds(
     bound: Bound, signals: Signals, channel_base: Mapping[tuple[str, str], int], channels: int
 ) -> dict[tuple[str, str], Ints]:
-    """Notifies that reach each channel of each rank in one launch."""
+    """Return (tensor, kind) -> notifies that reach each channel in one launch, [ranks, *grid counts]."""
     notified = signals.kind == NOTIFY
     key = signals.peer[notified] * channels + signals.channel[notified]
     counts = np.bincount(key, minlength=bound.ranks * max(channels, 1)).reshape(bound.ranks, -1)

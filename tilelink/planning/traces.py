@@ -1,4 +1,4 @@
-"""Traces of runs against the plan: the same tiles, waits, notifies and transfers, task by task and launch by launch."""
+"""Comparison of traced runs with the plan: tiles, waits, notifies and transfers, task by task and launch by launch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from tilelink.lowering.enumerate import WAIT
 from tilelink.planning.plan import Plan
 
 TracedEvent = tuple[str, int, int, int, int, int, int]
-"""(kind, stage number, tile, a, b, c, epoch), as the runtime's monitor keeps them."""
+"""(kind, stage number, tile, a, b, c, epoch), as the runtime's monitor records them."""
 
 WorkerKey = tuple[int, str, int]
 """(rank, stream, program)."""
 
 
 class PlanEvent(NamedTuple):
-    """kind "wait" (own rank, channel, count waited for), "notify" (rank, channel) or "transfer" (rank, tensor, offset).
-
-    Channels are the plan's: counted over all grids, without buffers.
-    """
+    """An event: kind "wait" (own rank, channel, expected count), "notify" (rank, channel) or "transfer" (rank, tensor,
+    offset). Channels are numbered as in the plan: over all grids, without buffers."""
 
     kind: str
     rank: int
@@ -32,7 +30,7 @@ class PlanEvent(NamedTuple):
 
 
 def planned_events(plan: Plan) -> dict[int, list[PlanEvent]]:
-    """task -> its events in the first launch, in the order of the plan."""
+    """Return task -> its events in the first launch, in the order of the plan."""
     rows: list[tuple[int, int, PlanEvent]] = []
     signals = plan.signals
     own = _own_ranks(plan)
@@ -56,12 +54,12 @@ def planned_events(plan: Plan) -> dict[int, list[PlanEvent]]:
 
 
 def traced_events(plan: Plan, rank: int, events: Iterable[TracedEvent]) -> dict[tuple[int, int], list[PlanEvent]]:
-    """(epoch, task) -> what a worker of `rank` did there, in order; counts are brought back to one launch's."""
+    """Return (epoch, task) -> the events of a worker of `rank`, in order; counts are divided down to one launch's."""
     result: dict[tuple[int, int], list[PlanEvent]] = {}
     pad = Pad(plan)
     for kind, stage, tile, a, b, c, epoch in events:
         if stage < 0 or (kind == "wait" and a >= plan.bound.entered_base):
-            continue  # the runtime's own, and what a kernel does before its first tile
+            continue  # events of the runtime, and of a kernel before its first tile
         bound = plan.bound.stage_numbered(stage)
         task = plan.first_task[bound.name] + rank * bound.total + tile
         own = result.setdefault((epoch, task), [])
@@ -76,10 +74,10 @@ def traced_events(plan: Plan, rank: int, events: Iterable[TracedEvent]) -> dict[
 
 
 def differences(plan: Plan, workers: Mapping[WorkerKey, Iterable[TracedEvent]], launches: int) -> list[str]:
-    """Where a traced run of `launches` launches is not what was planned, a line each; empty if it is.
+    """Return the differences between a traced run of `launches` launches and the plan, one line each.
 
-    Tasks must run in the workers and in the order planned, once in each launch, and each must do its planned events in
-    their order; waits that the plan has at one place may come in any order.
+    Tasks must run in the planned workers and order, once in each launch. The events of a task must come in the planned
+    order, except that neighbouring events of one kind may come in any order.
     """
     wanted = planned_events(plan)
     order = _planned_order(plan)
@@ -103,13 +101,13 @@ def _difference(plan: Plan, epoch: int, task: int, done: list[PlanEvent], wanted
 
 
 def most_spans(plan: Plan) -> int:
-    """Tiles, waits, notifies and transfers of one program in one launch at most, with the waits before its tiles."""
+    """Return the maximum number of trace events of one program in one launch, with the waits before its tiles."""
     tasks = np.concatenate([np.arange(plan.tasks), plan.signals.task, plan.transfers.task]).astype(np.int64)
     return int(np.bincount(plan.worker[tasks], minlength=1).max(initial=0)) + 2 * plan.bound.ranks
 
 
 def _canonical(events: list[PlanEvent]) -> list[PlanEvent]:
-    """The same events, with neighbours of one kind sorted."""
+    """Return the same events, with runs of one kind sorted."""
     result: list[PlanEvent] = []
     run: list[PlanEvent] = []
     for event in events:
@@ -147,13 +145,13 @@ def _flat_thresholds(plan: Plan) -> Ints:
 
 
 class Pad:
-    """Places in the signal pad -> the plan's channels."""
+    """Maps positions in the signal pad to the plan's channels."""
 
     def __init__(self, plan: Plan) -> None:
         self._grids = [(plan.channel_base[key], grid) for key, grid in plan.bound.channels.items()]
 
     def place(self, channel: int, epoch: int) -> tuple[int, int]:
-        """(channel of the plan, launches of its buffer so far); (-1, 1) for a counter of another launch's buffer."""
+        """Return (channel of the plan, launches of its buffer so far), or (-1, 1) for a counter of another buffer."""
         for base, grid in self._grids:
             if grid.base <= channel < grid.base + grid.slots * grid.count:
                 slot, linear = divmod(channel - grid.base, grid.count)

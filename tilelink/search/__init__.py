@@ -1,4 +1,4 @@
-"""Searching for a schedule: a space of points, strategies that walk it, and what was found.
+"""Schedule search: a space of points, strategies that walk it, and the result.
 
 space = Space.of([program], dims=..., ranks=8, target=target("sm_90"), dtype="bf16")
 found = search(space, lambda plan: simulate(plan, machine).seconds, strategy("annealing"), budget_s=60)

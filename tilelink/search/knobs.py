@@ -1,9 +1,9 @@
-"""The choices that a program leaves open, read off its stages: what each knob may be and what it does to a schedule.
+"""Knobs, derived from the stages of a program: the values of each choice and the change of a schedule by each value.
 
-Nothing here knows an operator. Stages that multiply get tiles of a product, all of them the same: they take turns on
-the same SMs, and one kernel has one number of warps. A stage that only moves data gets resources and sizes of what it
-moves; a small stage may run in the kernel of the largest one; an index over the ranks gets orders that begin at one's
-own rank or beside it.
+No operator is known by name here. Stages that multiply share one tile size: they take turns on the same SMs, and a
+kernel has one number of warps. A stage that only moves data gets resources and sizes of its transfers. A small stage
+may run in the kernel of the largest one. An index over the ranks gets orders that begin at the local rank or at a
+neighbour.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ PRODUCTS = (
     (128, 256, 64, 8, 4), (128, 256, 64, 8, 3), (256, 128, 64, 8, 4), (128, 128, 64, 8, 4), (128, 128, 64, 4, 3),
     (64, 256, 64, 4, 4), (64, 128, 64, 4, 4), (32, 128, 64, 4, 4), (16, 128, 128, 4, 4),
 )  # fmt: skip
-"""Rows, columns, contracted elements, warps and stages of a product's tile, on a GPU."""
+"""Rows, columns, reduced elements (K), warps and pipeline stages of a product's tile, on a GPU."""
 SMALL_PRODUCTS = ((16, 16, 16, 4, 2), (32, 32, 32, 4, 2), (64, 64, 32, 4, 2))
-"""The same in the interpreter, where a tile costs by its number of operations."""
+"""The same in the interpreter, where the cost of a tile follows its number of operations."""
 ATTENTIONS = ((128, 128, 8, 3), (128, 64, 8, 3), (128, 64, 4, 2), (64, 128, 4, 2), (64, 64, 4, 3), (32, 64, 4, 3))
-"""Rows of the queries and of the keys, warps and stages of a tile of attention, on a GPU."""
+"""Rows of the queries and of the keys, warps and pipeline stages of a tile of attention, on a GPU."""
 SMALL_ATTENTIONS = ((16, 16, 4, 2), (32, 32, 4, 2), (64, 64, 4, 2))
 """The same in the interpreter."""
 GROUPS = (0, 4, 8, 16)
-"""Bands of rows in which tiles are walked; 0: row by row."""
+"""Sizes of the groups of rows in which tiles are visited; 0: row by row."""
 ELEMENTWISE = ((32, 64), (64, 128), (32, 256), (16, 512), (64, 512))
-"""Rows and columns of a tile that is computed without a product."""
+"""Rows and columns of a tile of a stage without products."""
 MOVED_ROWS = (64, 128, 256, 512, 1024, 2048, 65536)
-"""Rows that one transfer moves; the last is all of them."""
+"""Rows that one transfer moves; the last value means all rows."""
 MOVERS = (4, 8, 16)
-"""Programs on SMs of their own for a stage that moves data."""
+"""Programs, on dedicated SMs, for a stage that moves data."""
 MOVER_WARPS = 16
 TMA_PROGRAMS, TMA_SMS = 4, (8, 12, 16)
-"""Programs of an SM that copies by TMA, and how many SMs do."""
+"""Programs of an SM that copies by TMA, and the numbers of such SMs."""
 BUFFERS = (2, 1)
 
 Change = Callable[[Schedule], Schedule]
@@ -55,7 +55,7 @@ Change = Callable[[Schedule], Schedule]
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """One choice: `labels[k]` says what `changes[k]` does to a schedule."""
+    """One choice: `changes[k]` changes a schedule as `labels[k]` says."""
 
     name: str
     labels: tuple[str, ...]
@@ -63,14 +63,14 @@ class Knob:
 
 
 def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, target: Target) -> tuple[Knob, ...]:
-    """The knobs of a program at these sizes, in the order of its stages, then of its tensors."""
+    """Return the knobs of a program at these sizes, in the order of its stages, then of its tensors."""
     typing = infer(program)
     readers = [
         _Reader(program=program, stage=stage, typing=typing.stage(stage.name), dims=dims, ranks=ranks, tma=target.tma)
         for stage in program.stages
     ]
     products = [reader for reader in readers if reader.product]
-    # the largest stage has the kernel in which others may run
+    # Other stages may run in the kernel of the largest stage.
     host = max((r for r in readers if r.stage.kind == "compute"), key=_Reader.elements, default=None)
     found = [*_product_knobs(products, target), *_attention_knobs(readers, target)]
     for reader in readers:
@@ -92,18 +92,18 @@ def _buffers(tensor: str, count: int) -> Change:
 
 
 def _all(changes: Sequence[Change]) -> Change:
-    """One change after the other."""
+    """Return the composition of several changes, in order."""
 
     def change(schedule: Schedule) -> Schedule:
-        for one in changes:
-            schedule = one(schedule)
+        for step in changes:
+            schedule = step(schedule)
         return schedule
 
     return change
 
 
 def _product_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Knob]:
-    """What all stages with a product have in common: tiles, pipelines and bands of rows."""
+    """Yield the knobs that all stages with a product share: tile with its pipeline, and groups of rows."""
     name = readers[0].stage.name if len(readers) == 1 else "products"
     fitting = [
         p for p in (SMALL_PRODUCTS if target.kind == "cpu" else PRODUCTS) if any(r.holds(*p[:2]) for r in readers)
@@ -118,7 +118,7 @@ def _product_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Knob]
 
 
 def _attention_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Knob]:
-    """What all stages with attention and no other product have in common: tiles."""
+    """Yield the tile knob that all stages with attention and no other product share."""
     able = [reader for reader in readers if reader.attention and not reader.product]
     name = able[0].stage.name if len(able) == 1 else "attentions"
     choices = SMALL_ATTENTIONS if target.kind == "cpu" else ATTENTIONS
@@ -131,7 +131,7 @@ def _attention_knobs(readers: Sequence[_Reader], target: Target) -> Iterator[Kno
 
 
 def _bands(name: str, readers: Sequence[_Reader]) -> Knob:
-    """In which bands of rows the tiles of some stages are walked."""
+    """Return the knob for the groups of rows in which the tiles of these stages are visited."""
     labels = {f"of {rows}" if rows else "none": rows for rows in GROUPS}
     return _knob(f"{name} bands", {label: _all([r.banded(rows) for r in readers]) for label, rows in labels.items()})
 
@@ -139,7 +139,7 @@ def _bands(name: str, readers: Sequence[_Reader]) -> Knob:
 def _clause_knobs(
     program: Program, clause: Clause[Any], choices: Choices[Any], readers: Sequence[_Reader]
 ) -> Iterator[Knob]:
-    """What a clause may be: one choice for all stages with a product, or one for each stage that can have it."""
+    """Yield the knobs of a clause: one for all stages with a product, or one for each stage that allows the clause."""
     products = [r for r in readers if r.product]
     able = [r for r in (products if choices.together else readers) if choices.reason(r.stage, r.typing) is None]
     groups = [able] if choices.together else [[reader] for reader in able]
@@ -162,7 +162,7 @@ def _saying(program: Program, clause: Clause[Any], value: object, readers: Seque
 
 @dataclass(frozen=True, kw_only=True)
 class _Reader:
-    """Reads the knobs off one stage."""
+    """Derives the knobs of one stage."""
 
     program: Program
     stage: Stage
@@ -173,16 +173,16 @@ class _Reader:
 
     @property
     def copies_by_tma(self) -> bool:
-        """Whether its copies may be the accelerator's."""
+        """True if its copies may use the TMA unit."""
         return self.tma and bulk_reason(self.stage.body) is None
 
     def _found(self, kind: type[Dot] | type[Attend]) -> list[Dot | Attend]:
-        found = (value_of(s) for s in statements(self.stage.body))
-        return [v for one in found if one is not None for v in values(one) if isinstance(v, kind)]
+        stored = (value_of(s) for s in statements(self.stage.body))
+        return [v for value in stored if value is not None for v in values(value) if isinstance(v, kind)]
 
     @property
     def product(self) -> bool:
-        """Whether the stage multiplies, outside of attention."""
+        """True if the stage has a product outside of attention."""
         return bool(self._found(Dot))
 
     @property
@@ -193,31 +193,31 @@ class _Reader:
         return int(evaluate(size, Env(rank=0, ranks=self.ranks, params=dict(self.dims), indices={})))
 
     def tiled(self) -> dict[str, int]:
-        """The indices that have tiles of more than one element -> their extents."""
+        """Return the indices that have tiles of more than one element -> their extents."""
         scalars = self.typing.scalar_indices
         return {d.name: self.extent(d.extent) for d in self.stage.indices if d.name not in scalars}
 
     def elements(self) -> int:
-        """How many points the domain has."""
+        """Return the number of points of the domain."""
         return prod(self.extent(d.extent) for d in self.stage.indices)
 
     def regions(self, kind: type[Wait] | type[Notify]) -> list[Region]:
-        """What the stage waits for, or notifies."""
+        """Return the regions that the stage waits for, or notifies."""
         return [s.region for s in statements(self.stage.body) if isinstance(s, kind)]
 
     @property
     def moves(self) -> bool:
-        """Whether it only moves data."""
+        """True if the stage only moves data."""
         moved = (isinstance(s, Transfer) for s in statements(self.stage.body) if isinstance(s, Store | Transfer))
         return self.stage.kind == "comm" and all(moved)
 
     # Products ------------------------------------------------------------------------------------------------
 
     def axes(self) -> dict[str, int]:
-        """What products and attention run along -> 0 for rows, 1 for columns, 2 for what is contracted.
+        """Return the axes of products and attention -> 0 for rows, 1 for columns, 2 for the reduction dimension.
 
-        Indices of the domain and of loops by their names, whole dimensions by that which schedules have for them. What
-        several products have is as the first one has it.
+        Indices of the domain and of loops have their own names. Whole dimensions have the names that schedules use for
+        them. If several products share an axis, the first one decides.
         """
         axes: dict[str, int] = {}
         for part in (*self._found(Dot), *self._found(Attend)):
@@ -230,14 +230,14 @@ class _Reader:
         return axes
 
     def _name(self, axis: Axis, *, whole: bool) -> str | None:
-        """What a schedule calls an axis, if it can tile it."""
+        """Return the name of an axis in a schedule, or None if a schedule cannot tile it."""
         if axis.index is not None:
             return None if axis.index in self.typing.scalar_indices else axis.index
         name = axis.dim.name.lower() if whole and isinstance(axis.dim, Param) else None
         return None if name in self.typing.indices else name  # the index has that name
 
     def holds(self, *sizes: int) -> bool:
-        """Whether tiles of so many rows and columns are not far larger than the product."""
+        """True if tiles of `sizes` (rows, columns) are less than twice the product, rounded up to powers of two."""
         tiled = self.tiled()
         return all(
             sizes[at] < 2 * power_of_two(tiled[name]) for name, at in self.axes().items() if at < 2 and name in tiled
@@ -249,14 +249,14 @@ class _Reader:
         return lambda s: s.tile(name, **sizes).knobs(name, num_warps=warps, num_stages=stages)
 
     def banded(self, rows: int) -> Change:
-        """Bands of so many tiles of the first index; the order of the others stays."""
+        """Group `rows` tiles of the first index (0: no groups); the order of the indices stays."""
         name, group = self.stage.name, (next(iter(self.tiled())), rows) if rows else None
         return lambda schedule: schedule.order(name, *_order(schedule, name).nest, group=group)
 
     # Places --------------------------------------------------------------------------------------------------
 
     def place_knobs(self, host: Stage | None) -> Iterator[Knob]:
-        """On which resources it runs, or in which other stage's kernel. host: the stage that others may run in."""
+        """Yield the knob of its resource, or of the kernel that it joins. host: the stage with the kernel to join."""
         choices: dict[str, Change] = {}
         hosts = (
             [host] if host and self.stage.kind == "compute" else [s for s in self.program.stages if s.kind == "compute"]
@@ -277,7 +277,7 @@ class _Reader:
             yield _knob(f"{self.stage.name} on", choices)
 
     def _needed_by(self, other: Stage) -> bool:
-        """Whether another stage waits for what this one notifies: then it cannot come after that one's tiles."""
+        """True if another stage waits for a tensor that this one notifies, so that this one cannot be its epilogue."""
         awaited = {s.region.tensor for s in statements(other.body) if isinstance(s, Wait)}
         return any(region.tensor in awaited for region in self.regions(Notify))
 
@@ -311,7 +311,7 @@ class _Reader:
         return change
 
     def _moved(self, tiled: dict[str, int]) -> Iterator[tuple[str, Change]]:
-        """Rows of the first index; whole along the others."""
+        """Yield (label, change) for tiles of some rows of the first index, whole along the other indices."""
         if not tiled:
             return
         rows, *others = tiled
@@ -322,10 +322,10 @@ class _Reader:
                 yield label, self._tile(sizes)
 
     def _counters(self, schedule: Schedule) -> Schedule:
-        """What a stage alone waits for before it moves it has one counter for each transfer.
+        """Give a tensor that only this stage waits for, before it moves it, one counter for each transfer.
 
-        It could not begin earlier with one for each tile that is made, and would wait for all of them. Inside another
-        stage's kernel it has that one's tiles, and so counters of tiles.
+        With one counter for each produced tile it could not begin earlier, and would wait for all of them. Inside
+        another stage's kernel this stage has the tiles of that kernel, and so one counter for each tile.
         """
         part = schedule.stage(self.stage.name)
         fused = isinstance(part[RESOURCE], Fused)
@@ -351,7 +351,7 @@ class _Reader:
         yield _knob(f"{self.stage.name} order", {label: self._ordered(nest) for label, nest in nests.items()})
 
     def _peers(self) -> list[IndexDecl]:
-        """Indices over some of the ranks, as over all but oneself."""
+        """Return the indices over a part of the ranks, such as all but the local one."""
         return [
             d for d in self.stage.indices
             if not isinstance(d.extent, Ranks) and any(isinstance(e, Ranks) for e in walk(d.extent))
@@ -367,7 +367,7 @@ def _order(schedule: Schedule, stage: str) -> Order:
 
 
 def _turns(index: str) -> Iterator[IndexOrder]:
-    """Orders over the ranks: from oneself or a neighbour, up or down."""
+    """Yield orders over the ranks: from the local rank or a neighbour, up or down."""
     after, before = binary("+", RANK, const(1)), binary("-", RANK, const(1))
     for start, step in ((RANK, 1), (RANK, -1), (after, 1), (before, -1)):
         yield IndexOrder(index=index, kind="sequence", start=start, step=step)

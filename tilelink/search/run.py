@@ -1,4 +1,4 @@
-"""A search: a strategy proposes, a cost judges, and everything that was tried is kept."""
+"""A search run: a strategy proposes points, a cost function rates them, and all trials are recorded."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tilelink.search.space import Candidate, Space
 from tilelink.search.strategies import Strategy
 
 PATIENCE = 10_000
-"""Proposals in a row that were all tried before, after which a search ends."""
+"""Consecutive proposals that were all tried before, after which a search ends."""
 
 DECLARED_SHARE, DECLARED_S = 0.5, 10.0
-"""Of the seconds of a search that declared schedules may take, and how many they may take in any case."""
+"""The fraction of a search's seconds that declared schedules may take, and the seconds that they may always take."""
 NO_TIME = "no time for so many tiles"
-"""What is counted for declared schedules that would have taken longer."""
+"""The reason that is counted for declared schedules that would take longer."""
 
 Ended = Literal["trials", "seconds", "strategy", "points", "interrupt"]
 
 Cost = Callable[[Plan], float]
-"""What a verified plan costs, in seconds."""
+"""The cost of a verified plan, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """A schedule that was judged, and its cost in seconds.
+    """A schedule that was rated, and its cost in seconds.
 
-    candidate: its point, or the one that is nearest to a declared schedule. trial: its number, from 1, refused points
-    counted. at: when it was done, in seconds from the begin of the search.
+    candidate: its point, or the point that is nearest to a declared schedule. trial: its number, from 1; refused points
+    count. at: the time of the trial, in seconds from the start of the search.
     """
 
     candidate: Candidate
@@ -48,9 +48,9 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a search has tried, in the order of its trials, and why it refused the rest.
+    """The result of a search: the schedules tried, in the order of the trials, and the refused ones by reason.
 
-    ended: what was spent first: trials, seconds, the strategy's proposals or the points; or that it was interrupted.
+    ended: the budget that was spent first: trials, seconds, the strategy's proposals or the points; or "interrupt".
     """
 
     space: Space
@@ -61,16 +61,16 @@ class Found:
 
     @property
     def size(self) -> int:
-        """How many points the space has."""
+        """Number of points of the space."""
         return self.space.size
 
     @property
     def ranking(self) -> tuple[Tried, ...]:
-        """Best first; of equals the one that was tried first."""
-        return tuple(sorted(self.tried, key=lambda one: one.seconds))
+        """The schedules tried, best first; of equal costs the one that was tried first."""
+        return tuple(sorted(self.tried, key=lambda trial: trial.seconds))
 
     def progress(self) -> list[Tried]:
-        """The points that were better than all before them: the curve of the best so far."""
+        """Return the trials that were better than all before them: the curve of the best so far."""
         line: list[Tried] = []
         for one in self.tried:
             if not line or one.seconds < line[-1].seconds:
@@ -89,15 +89,18 @@ def search(
     progress: Callable[[Tried | None], None] | None = None,
     keep_interrupted: bool = False,
 ) -> Found:
-    """Tries points until strategy, seconds, trials (distinct points, refused ones too) or points are spent.
+    """Search until the strategy's proposals, the seconds, the trials or the points are spent, and return the result.
 
-    The space's declared schedules are judged first, those with fewest tiles before others, and count as trials; what
-    would take longer than DECLARED_S seconds and than DECLARED_SHARE of the budget is left out. A point that comes
-    again costs nothing; a strategy that proposes nothing new for PATIENCE times is taken as done.
-    The same arguments without budget_s find the same, always. progress is called after every trial, with None for a
-    refused point. keep_interrupted: an interrupt (Ctrl-C) ends the search, and what was found so far is returned.
-    Raises SearchError for a budget that is no number and for what a strategy proposes that is no point, CostError for
-    a cost that is no number of seconds.
+    trials: distinct points, including refused ones. The space's declared schedules are rated first, in the order of
+    their numbers of tiles, and count as trials. A declared schedule is left out if it would exceed both DECLARED_S
+    seconds and DECLARED_SHARE of the budget. A point that is proposed again costs nothing. The strategy counts as done
+    after PATIENCE consecutive proposals that are not new.
+
+    Without budget_s, the same arguments always give the same result. progress is called after every trial, with None
+    for a refused point. keep_interrupted: an interrupt (Ctrl-C) ends the search, and the result so far is returned.
+
+    Raises SearchError if budget_s is not a number of seconds or the strategy proposes something other than a point,
+    and CostError if a cost is not a finite number of seconds.
     """
     if budget_s is not None and not budget_s >= 0:
         raise SearchError(f"a search of {budget_s!r} s", hint="give seconds, from 0 on, or None for no limit")
@@ -128,7 +131,7 @@ def _name(strategy: object) -> str:
 
 
 def _declared(space: Space, judge: _Judge, budget_s: float | None) -> Ended | None:
-    """Judges the declared schedules as far as there is time. Says what is spent with them, if anything is."""
+    """Rate the declared schedules as far as time allows. Return the budget that is spent with them, if any is."""
     pairs = [(space.tiles(near.program, one), one, near) for one, near in zip(space.declared, space.seeds, strict=True)]
     done = 0.0
     for tiles, schedule, nearest in sorted(pairs, key=lambda pair: pair[0]):
@@ -144,7 +147,7 @@ def _declared(space: Space, judge: _Judge, budget_s: float | None) -> Ended | No
 
 
 def _proposed(space: Space, judge: _Judge, proposals: Generator[Candidate, float | None]) -> Ended:
-    """Judges what a strategy proposes. Says why that ended."""
+    """Rate the proposals of a strategy. Return the reason for the end."""
     known: dict[Candidate, float | None] = {}
     judged: float | None = None
     repeated = 0
@@ -165,7 +168,7 @@ def _proposed(space: Space, judge: _Judge, proposals: Generator[Candidate, float
 
 
 class _Judge:
-    """Asks for plans and costs, and keeps what came of it."""
+    """Makes plans, asks for their costs, and records the trials."""
 
     def __init__(
         self, space: Space, cost: Cost, progress: Callable[[Tried | None], None] | None, budget_s: float | None,
@@ -177,7 +180,7 @@ class _Judge:
 
     @property
     def spent(self) -> Ended | None:
-        """What there is no more of."""
+        """The budget that is spent, trials or seconds, or None."""
         if self._most is not None and self.trials >= self._most:
             return "trials"
         return "seconds" if self._budget_s is not None and self.elapsed > self._budget_s else None
@@ -187,12 +190,12 @@ class _Judge:
         return time.monotonic() - self._begin
 
     def __call__(self, candidate: Candidate, declared: Schedule | None = None) -> float | None:
-        """The cost of a point, or of a declared schedule near to it, in seconds; None if it is refused."""
+        """Return the cost in seconds of a point, or of a declared schedule near it; None if it is refused."""
         schedule = declared or self._space.schedule(candidate)
         plan = self._space.plan_of(candidate.program, schedule)
         seconds = None if plan is None else self._cost(plan)
         if seconds is not None and not 0 <= seconds < inf:
-            hint = "a cost is in seconds, from 0 on, and not without end"
+            hint = "a cost is a finite number of seconds, 0 or more"
             raise CostError(f"{schedule.name} of {schedule.program} costs {seconds!r}", hint=hint)
         self.trials += 1
         one = None

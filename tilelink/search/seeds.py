@@ -1,4 +1,4 @@
-"""Where a search may begin: the points of a space that are nearest to schedules that somebody wrote."""
+"""Starting points of a search: the points of a space that are nearest to declared schedules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilelink.search.knobs import Knob
 def nearest(
     knobs: Sequence[Knob], schedule: Schedule, dims: Mapping[str, int | float | bool], ranks: int
 ) -> tuple[int, ...]:
-    """The choice of each knob that changes a schedule least; of equal ones the first."""
+    """Return the choice of each knob that changes a schedule least; of equal choices the first."""
     choices: list[int] = []
     for knob in knobs:
         apart = [distance(schedule, change(schedule), dims, ranks) for change in knob.changes]
@@ -21,7 +21,7 @@ def nearest(
 
 
 def distance(one: Schedule, other: Schedule, dims: Mapping[str, int | float | bool], ranks: int) -> float:
-    """How far apart two schedules of a program are: the sum over all clauses of all stages and tensors."""
+    """Return the distance of two schedules of a program: the sum over all clauses of all stages and tensors."""
     stages = dict.fromkeys(s.name for s in (*one.stages, *other.stages))
     tensors = dict.fromkeys(t.name for t in (*one.tensors, *other.tensors))
     pairs = [("stage", one.stage(name), other.stage(name)) for name in stages]

@@ -1,4 +1,4 @@
-"""The points of a search: every combination of knobs, of every program that computes the same."""
+"""The points of a search: every combination of knobs, for each of several equivalent programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilelink.verifier import verify
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Candidate:
-    """A point: which program, and which choice of each of its knobs."""
+    """A point: the number of a program, and one choice for each of its knobs."""
 
     program: int
     choices: tuple[int, ...]
@@ -36,9 +36,9 @@ class Candidate:
 class Space:
     """The schedules of programs with the same parameters, at given sizes.
 
-    declared: schedules that somebody wrote, which need not be points; seeds: the points that are nearest to them.
-    refused counts what was pruned when a plan was asked for: error class or "shared memory" -> points; reasons has the
-    first error of each class.
+    declared: schedules written by hand, which need not be points; seeds: the points that are nearest to them. refused
+    counts the schedules without a plan: error class or "shared memory" -> schedules. reasons has the first error of
+    each class.
     """
 
     programs: tuple[Program, ...]
@@ -59,12 +59,12 @@ class Space:
         cls, programs: Sequence[Program], *, dims: Mapping[str, int | float | bool], ranks: int, target: Target,
         dtype: str = "bf16", declared: Sequence[Schedule] = (), tables: Mapping[str, NDArray[Any]] | None = None,
     ) -> Space:  # fmt: skip
-        """The space of all schedules of these programs. declared: schedules of some of them to begin with.
+        """Return the space of all schedules of these programs. declared: schedules of some of them to begin with.
 
         tables: name -> int array [ranks, *shape] of the dynamic mappings.
 
-        Raises ScheduleError if there is no program, or not that of a declared schedule, and what binding raises for
-        sizes, ranks or a dtype that no schedule of the first program can have.
+        Raises ScheduleError if there is no program, or if that of a declared schedule is missing. Raises the errors of
+        `bind` for sizes, ranks or a dtype that no schedule of the first program can have.
         """
         if not programs:
             raise ScheduleError("there is no program to search schedules for", hint="name one of the library")
@@ -84,11 +84,11 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many points there are, those that will be refused among them."""
+        """Number of points, including those that will be refused."""
         return sum(prod(len(knob.labels) for knob in own) for own in self.knobs)
 
     def schedule(self, candidate: Candidate) -> Schedule:
-        """The schedule of a point. Raises SearchError for what is none."""
+        """Return the schedule of a point. Raises SearchError if `candidate` is not a point of this space."""
         self.check(candidate)
         program = self.programs[candidate.program]
         schedule = Schedule(name=self.name, program=program.name)
@@ -97,7 +97,7 @@ class Space:
         return schedule
 
     def check(self, candidate: Candidate) -> None:
-        """Raises SearchError for what is no point of this space."""
+        """Raises SearchError if `candidate` is not a point of this space."""
         hint = "Space has random, neighbour and cross, and Space.knobs says how many choices there are"
         # Strategies need not be typed.
         if not isinstance(candidate, Candidate) or not isinstance(candidate.choices, tuple):  # pyright: ignore
@@ -113,16 +113,16 @@ class Space:
                 raise SearchError(message, hint=hint)
 
     def describe(self, candidate: Candidate) -> dict[str, str]:
-        """Knob -> choice, in words."""
+        """Return knob name -> label of the choice."""
         own = self.knobs[candidate.program]
         return {knob.name: knob.labels[choice] for knob, choice in zip(own, candidate.choices, strict=True)}
 
     def plan(self, candidate: Candidate) -> Plan | None:
-        """The verified plan of a point, or None for one that cannot be: the reason is counted."""
+        """Return the verified plan of a point, or None if it is refused; the reason is counted in `refused`."""
         return self.plan_of(candidate.program, self.schedule(candidate))
 
     def plan_of(self, number: int, schedule: Schedule) -> Plan | None:
-        """The verified plan of any schedule of the program with a number, or None, as for a point."""
+        """Return the verified plan of any schedule of a program, by its number, or None, as for a point."""
         try:
             bound = bind(self.programs[number], schedule, self.dims, self.ranks, self.target, self.dtype)
             if reason := does_not_fit(bound):
@@ -137,7 +137,7 @@ class Space:
         return plan
 
     def tiles(self, number: int, schedule: Schedule) -> float:
-        """Tiles of all ranks by a schedule of the program with a number; without end if it cannot be bound."""
+        """Return the tiles of all ranks under a schedule of a program, by its number; inf if it cannot be bound."""
         try:
             bound = bind(self.programs[number], schedule, self.dims, self.ranks, self.target, self.dtype)
         except TileLinkError:
@@ -152,12 +152,12 @@ class Space:
                 yield Candidate(program=number, choices=choices)
 
     def random(self, chance: Random) -> Candidate:
-        """A point, every program as likely as any other."""
+        """Return a random point; all programs are equally likely."""
         number = chance.randrange(len(self.programs))
         return Candidate(program=number, choices=tuple(chance.randrange(len(k.labels)) for k in self.knobs[number]))
 
     def neighbour(self, candidate: Candidate, chance: Random) -> Candidate:
-        """A point that differs in one choice; now and then one of another program."""
+        """Return a point that differs in one choice, or, with a small probability, a random point of any program."""
         own = self.knobs[candidate.program]
         if not own or (len(self.programs) > 1 and chance.random() < 1 / (len(own) + 1)):
             return self.random(chance)
@@ -167,14 +167,14 @@ class Space:
         return Candidate(program=candidate.program, choices=choices)
 
     def neighbours(self, candidate: Candidate) -> Iterator[Candidate]:
-        """All points that differ from one in one choice, knob by knob; of its own program alone."""
+        """Yield all points of the same program that differ in one choice, knob by knob."""
         for at, knob in enumerate(self.knobs[candidate.program]):
             for choice in range(len(knob.labels)):
                 if choice != candidate.choices[at]:
                     yield replace(candidate, choices=(*candidate.choices[:at], choice, *candidate.choices[at + 1 :]))
 
     def cross(self, one: Candidate, other: Candidate, chance: Random) -> Candidate:
-        """A point with each choice from one of two points of the same program, else one of the two."""
+        """Return a point with each choice from one of two points; if their programs differ, one of the two points."""
         if one.program != other.program:
             return chance.choice((one, other))
         mixed = tuple(chance.choice(pair) for pair in zip(one.choices, other.choices, strict=True))

@@ -1,4 +1,4 @@
-"""Predicting a launch: the plan as discrete events on a machine.
+"""Prediction of a launch: discrete-event simulation of a plan on a machine.
 
 result = simulate(plan, load_machine("8xH200"))
 result.seconds, result.bound.seconds, result.breakdowns[0].parts()
@@ -33,12 +33,14 @@ def simulate(
     tables: Mapping[str, NDArray[Any]] | None = None,
     offsets: Sequence[float] | None = None,
 ) -> Simulated:
-    """One launch of a verified plan, with all inputs in place. A plan for `machine.processor` uses all of its SMs.
+    """Simulate one launch of a verified plan, with all inputs in place, and return the result.
 
-    cost: what work takes (None: Roofline). tables: those that the plan was made with. offsets: seconds after the first
-    rank's launch that each rank launches (None: all at once). The same arguments give the same result, always.
-    Raises ProgressError for a plan that deadlocks, MachineError for offsets that do not fit the ranks, CostError for
-    what a cost model answers that is no time.
+    A plan for `machine.processor` uses all SMs of the machine. cost: the cost model (None: Roofline). tables: those
+    that the plan was made with. offsets: for each rank the seconds between the first rank's launch and its own (None:
+    all launch together). The same arguments always give the same result.
+
+    Raises ProgressError if the plan deadlocks, MachineError if the offsets do not fit the ranks, and CostError if the
+    cost model returns something other than a time.
     """
     offsets = [0.0] * plan.bound.ranks if offsets is None else [float(o) for o in offsets]
     if len(offsets) != plan.bound.ranks:

@@ -1,4 +1,4 @@
-"""What work costs on a machine: the one place to change for another idea of it."""
+"""Cost model: the time of work on a machine. Another model replaces this module's `Roofline` alone."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tilelink.simulator.work import Product, TileWork
 REGISTERS = 160
 """f32 values of accumulators that a thread holds without spilling."""
 SPILLED = 0.3
-"""Speed that is left where accumulators spill."""
+"""Fraction of the speed that is left if accumulators spill."""
 STORED = 128 * 256
 """Elements of the tiles with which a machine's tile_overhead is measured."""
 ISSUING = 4
-"""Warps that together issue copies as fast as their SM does them."""
+"""Warps that together issue copies as fast as their SM executes them."""
 FILLING = 1.5
-"""Times the latency of a box that the first and the last one of a tile add to it."""
+"""Time that the first and the last box of a tile add to it, in latencies of a box."""
 FULL_WARPS = 16
-"""Warps of the programs with which a machine's rates of one program are measured."""
+"""Warps of the programs with which a machine's rates per program are measured."""
 
 
 Engine = Literal["copy", "push", "pull", "bulk"]
-"""What moves bytes: a copy engine, stores or loads of a peer's memory, or an SM's accelerator."""
+"""The mover of a transfer: a copy engine, stores ("push") or loads ("pull") of a peer's memory, or TMA ("bulk")."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TileTime:
-    """Seconds of one execution: the computation itself, and what comes before and after it."""
+    """Seconds of one execution: `main` for the computation itself, `overhead` for the time before and after it."""
 
     main: float
     overhead: float = 0.0
@@ -46,7 +46,7 @@ class TileTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A transfer: what moves it, how far, and how many programs of how many warps do such transfers on a rank."""
+    """A transfer: its engine, its reach, and the programs and warps that execute such transfers on a rank."""
 
     engine: Engine
     reach: Literal["local", "node", "network"]
@@ -55,17 +55,18 @@ class Move:
     workers: int = 1
     """Programs that share an SM."""
     busy: int = 1
-    """How many of these have a transfer."""
+    """Programs among these that have a transfer."""
     size: float = 0.0
-    """Bytes of such a transfer, in the mean."""
+    """Mean bytes of such a transfer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoveTime:
-    """setup: seconds before the first byte (the copy engine's calls come on top). latency: seconds after the last.
+    """The times and rates of a transfer.
 
-    rate: most bytes a second that this one transfer reaches. efficiency: share of the link's bandwidth that such
-    transfers reach together.
+    setup: seconds before the first byte (the copy engine's calls are added). latency: seconds after the last byte.
+    rate: maximum bytes per second of this one transfer. efficiency: share of the link's bandwidth that such transfers
+    reach together.
     """
 
     setup: float = 0.0
@@ -77,20 +78,20 @@ class MoveTime:
         _require(self, "setup")
         _require(self, "latency")
         if not self.rate > 0:
-            raise CostError(f"rate of a MoveTime is {self.rate!r}", hint="bytes a second, more than 0; inf: no limit")
+            raise CostError(f"rate of a MoveTime is {self.rate!r}", hint="bytes per second, more than 0; inf: no limit")
         if not 0 < self.efficiency <= 1:
             raise CostError(f"efficiency of a MoveTime is {self.efficiency!r}", hint="a share, above 0 and at most 1")
 
 
 class CostModel(Protocol):
-    """Times of the pieces of work; how they wait for each other and share links is the simulator's part."""
+    """Times of single pieces of work. The simulator adds waits and the sharing of links."""
 
     def tile(self, work: TileWork, machine: Machine) -> TileTime:
-        """Seconds of one execution of a statement."""
+        """Return the time of one execution of a statement."""
         ...
 
     def move(self, move: Move, machine: Machine) -> MoveTime:
-        """What bounds a transfer besides the links it shares with others."""
+        """Return the limits of a transfer, apart from the links that it shares with other transfers."""
         ...
 
 
@@ -99,7 +100,7 @@ class Roofline:
     """A tile takes as long as the slowest of its tensor cores, its operands and its memory traffic (Williams 2009)."""
 
     def tile(self, work: TileWork, machine: Machine) -> TileTime:
-        """Products one after the other, elementwise work beside neither; a product's memory traffic is hidden."""
+        """Return the sum of products and elementwise work, none overlapped; a product's memory traffic is hidden."""
         main = sum(self._product(p, work, machine) for p in work.products)
         share = min(machine.memory_bandwidth / work.programs, machine.sm_bandwidth)
         main = max(main, work.traffic / share)
@@ -108,7 +109,7 @@ class Roofline:
         return TileTime(main=main, overhead=_between(work, machine))
 
     def _product(self, product: Product, work: TileWork, machine: Machine) -> float:
-        """Main loop: tensor cores, operands from the cache, or the latency that too few stages leave visible."""
+        """Return the seconds of the main loop: tensor cores, operands from the cache, or exposed load latency."""
         main = _ideal(product, work.item, machine) * _correction(product, machine)
         if product.rows * product.columns > REGISTERS * 32 * work.warps:
             main /= SPILLED
@@ -117,7 +118,7 @@ class Roofline:
         return product.count * max(main, steps * load / max(1, work.stages - 1))
 
     def move(self, move: Move, machine: Machine) -> MoveTime:
-        """Local copies read and write memory; the network adds its latency to that of the link."""
+        """Return the limits of a transfer: local copies read and write memory; the network adds its own latency."""
         if move.engine == "bulk":
             return self._bulk(move, machine)
         if move.reach == "local":
@@ -128,7 +129,7 @@ class Roofline:
         far = machine.network_latency if move.reach == "network" else 0.0
         if move.engine == "copy":
             return MoveTime(latency=far)
-        if move.engine == "push":  # that stores have arrived is the business of the fence before a notify
+        if move.engine == "push":  # the fence before a notify waits for the arrival of stores
             return MoveTime(
                 latency=far, rate=_rate(machine.sm_push_rate, move, machine), efficiency=machine.sm_push_efficiency
             )
@@ -138,9 +139,10 @@ class Roofline:
         )
 
     def _bulk(self, move: Move, machine: Machine) -> MoveTime:
-        """A program's part of what its SM has under way, which it fills and empties once for every tile.
+        """Return the limits of a TMA transfer: a program's share of its SM's copies in flight.
 
-        That is in the rate, since others have the link meanwhile: programs of an SM do not keep in step.
+        A program fills and drains this share once for every tile. That time is part of the rate, since other programs
+        use the link meanwhile: the programs of an SM do not run in step.
         """
         far = machine.network_latency if move.reach == "network" else 0.0
         own = move.size / (FILLING * machine.bulk_latency + move.size * move.workers * machine.bulk_latency / SHARED)
@@ -150,31 +152,29 @@ class Roofline:
 
 
 def _require(time: TileTime | MoveTime, name: str) -> None:
-    """Raises CostError for what is no number of seconds: simulated, it would never end or spoil every comparison."""
+    """Raises CostError if a field is not a number of seconds: the simulation would never end or compare wrong times."""
     value = getattr(time, name)
     if not 0 <= value < inf:
-        hint = "a cost model answers in seconds, from 0 on, and not without end"
+        hint = "a cost model returns a finite number of seconds, 0 or more"
         raise CostError(f"{name} of a {type(time).__name__} is {value!r}", hint=hint)
 
 
 def _between(work: TileWork, machine: Machine) -> float:
-    """Seconds between products of two tiles: to store the one, in proportion to what is stored, and to begin the next.
-
-    A flat loop has begun already.
-    """
+    """Return the seconds between the products of two tiles: to store the first, in proportion to its elements, and to
+    begin the second, which a flattened loop has begun already."""
     elements = sum(p.rows * p.columns for p in work.products)
     store = max(0.0, machine.tile_overhead - machine.flat_gain) * min(1.0, elements / STORED)
     return store + (machine.flat_gain if work.products and not work.flat else 0.0)
 
 
 def _rate(full: float, move: Move, machine: Machine) -> float:
-    """Bytes a second of one program; `full`: with FULL_WARPS. Fewer warps take longer to issue the same block."""
+    """Return bytes per second of one program; `full`: with FULL_WARPS. Fewer warps issue the same block more slowly."""
     issue = ISSUING / machine.sm_bandwidth
     return 1 / max(1 / full + issue / move.warps - issue / FULL_WARPS, 1 / machine.sm_bandwidth)
 
 
 def _ideal(product: Product, item: int, machine: Machine) -> float:
-    """Seconds of one product with enough warps and stages: tensor cores, or operands from the cache."""
+    """Return the seconds of one product with enough warps and stages: tensor cores, or operands from the cache."""
     cores = product.flops / product.count * machine.sms / machine.matmul_flops * (item / 2)
     cores *= max(1.0, 64 / product.rows, 16 / product.columns)
     operands = (product.rows + product.columns) * product.inner * item
@@ -182,7 +182,7 @@ def _ideal(product: Product, item: int, machine: Machine) -> float:
 
 
 def _correction(product: Product, machine: Machine) -> float:
-    """How much longer than the estimate products of such tiles take: measured, or interpolated between neighbours.
+    """Return the ratio of the time of products with such tiles to the estimate: measured, or interpolated.
 
     Between measured tile sizes the factors' logarithms are weighted by the inverse squared distance (Shepard, 1968), in
     doublings of rows and columns.

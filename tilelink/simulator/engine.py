@@ -1,4 +1,4 @@
-"""The discrete events: workers run their operations in order, wait for counters, and share links."""
+"""Discrete-event simulation: workers run their operations in order, wait for counters, and share links."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from tilelink.simulator.links import Port
 from tilelink.simulator.script import AWAIT, COMPUTE, SIGNAL, Floats, Script
 
 RESUME, ARRIVE, LEAVE, BEGIN, PART = range(5)
-"""Events: a worker goes on; a notify reaches its counter; a port is done with a transfer; one begins; its own rate
-would be done with it."""
+"""Events: a worker resumes; a notify reaches its counter; a port finishes a transfer; a transfer begins; a transfer
+finishes at its own maximum rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """When everything happened, in seconds from the launch of the first rank."""
+    """Times of all operations, in seconds from the launch of the first rank."""
 
     script: Script = field(repr=False)
     begin: Floats
     end: Floats
-    """Of each operation. A notify ends when it is sent."""
+    """operation -> its end. A notify ends when it is sent."""
     moved: Floats
-    """Move -> when its last byte left the link."""
+    """move -> time at which its last byte left the link."""
     started: Floats
-    """Move -> when its first byte entered the link."""
+    """move -> time at which its first byte entered the link."""
     worker_begin: Floats
     worker_end: Floats
     kernel_ready: dict[tuple[int, int], float]
-    """(kernel, rank) -> when its programs could start."""
+    """(kernel, rank) -> time from which its programs could start."""
     full: Floats
-    """Counter -> when its last notify arrived."""
+    """counter -> time at which its last notify arrived."""
     filler: Ints
-    """Counter -> the notify (operation) that came last, -1 if none did."""
+    """counter -> the notify (operation) that arrived last, or -1."""
 
 
 def simulate_script(script: Script, offsets: Sequence[float]) -> Timeline:
-    """Runs a script. offsets: seconds after which each rank launches. Raises ProgressError for a deadlock."""
+    """Run a script. offsets: seconds after which each rank launches. Raises ProgressError for a deadlock."""
     engine = _Engine(script, offsets)
     engine.run()
     return engine.timeline()
 
 
 class _Engine:
-    """One run. Columns are plain lists: single elements of arrays are slow to reach."""
+    """One run. Columns are plain lists, since access to single elements of arrays is slow."""
 
     def __init__(self, script: Script, offsets: Sequence[float]) -> None:
         plan, machine = script.plan, script.machine
@@ -105,7 +105,7 @@ class _Engine:
         heappush(self.events, (time, self.serial, event, a, b))
 
     def run(self) -> None:
-        """Until nothing happens any more."""
+        """Process events until none is left. Raises ProgressError if a worker has not finished then."""
         self._start(self.programs.launch())
         while self.events:
             self.now, _, event, a, b = heappop(self.events)
@@ -129,7 +129,7 @@ class _Engine:
     # Workers -------------------------------------------------------------------------------------------------------
 
     def _advance(self, worker: int) -> None:
-        """Runs a worker from now on; it may run ahead of the events where nothing could change what it does."""
+        """Run a worker from now on. It may run ahead of the events as long as no event can change its times."""
         i, stop, now = self.cursor[worker], self.stop[worker], self.now
         kinds = self.kind
         while i < stop:
@@ -165,11 +165,11 @@ class _Engine:
         self._start(self.programs.ended(worker, now))
 
     def _resumed(self, worker: int, slept: bool, now: float, full: float) -> float:
-        """Seconds until a worker goes on that asks now for a counter, which is full since then."""
+        """Return the seconds from `now`, when a worker waits for a counter that filled at `full`, until it resumes."""
         machine = self.machine
         if not self.on_copy[worker]:
             return 0.0 if slept else machine.wait
-        if self.script.waits_aside:  # one after the other, but not behind the copies
+        if self.script.waits_aside:  # waits are serialised with each other, but not with copies
             begun = max(self.waited[worker], self.programs.begin[worker], full + machine.copy_wait)
             self.waited[worker] = begun + machine.copy_signal
             return max(0.0, self.waited[worker] - now)
@@ -196,7 +196,7 @@ class _Engine:
     # Transfers ---------------------------------------------------------------------------------------------------
 
     def _move(self, worker: int, i: int, now: float) -> float:
-        """Begins a transfer: when it ends if nothing can delay it, else -1."""
+        """Begin a transfer. Return its end if nothing can delay it, else -1."""
         move = self.what[i]
         self.begin[i] = now
         now += self.setup[move]
@@ -238,7 +238,7 @@ class _Engine:
             self._part(move)
 
     def _part(self, move: int) -> None:
-        """One of its two ports or its own rate is done with a transfer; with the last of them, it is over."""
+        """Count a transfer as done at one of its two ports or at its own rate; end it when all three are done."""
         self.left[move] -= 1
         if self.left[move]:
             return
@@ -267,7 +267,7 @@ class _Engine:
 
 
 def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
-    """Per operation: seconds that a notify takes its program, and seconds until it arrives."""
+    """Return for each operation the seconds that a notify costs its program, and the seconds until it arrives."""
     machine, channels = script.machine, max(script.plan.channels, 1)
     rank = script.rank
     peer = np.where(script.kind == SIGNAL, script.what // channels, rank)
@@ -283,13 +283,13 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
 
 
 def _deferred(script: Script) -> np.ndarray:
-    """Per operation: whether it is a notify given in a next product, when its stores are long seen."""
+    """Mask of the operations of tasks with a deferred notify, which is sent when its stores have arrived long since."""
     signals = script.plan.signals
     return np.isin(script.task, signals.task[signals.later > 0])
 
 
 class _Programs:
-    """Which workers run: kernels of a stream one after the other, programs as far as they fit on the rank."""
+    """The running workers: kernels of a stream run one after the other, programs as far as they fit on the rank."""
 
     def __init__(self, script: Script, offsets: Sequence[float]) -> None:
         plan, machine = script.plan, script.machine
@@ -299,7 +299,7 @@ class _Programs:
         ranks = range(plan.bound.ranks)
         self.free = [plan.bound.target.slots for _ in ranks]
         self.together: dict[tuple[int, int, int], int] = {}
-        """Block of threads, which has an SM until the last of its programs ends -> those that have not."""
+        """CTA, which holds an SM until its last program ends -> number of its programs that have not ended."""
         self.begin = [0.0] * len(self.workers)
         self.end = [0.0] * len(self.workers)
         self.waiting: dict[tuple[int, int], list[int]] = {}
@@ -321,11 +321,11 @@ class _Programs:
         return any(self.running.values())
 
     def launch(self) -> list[tuple[int, float]]:
-        """The first programs of every rank, and when they start."""
-        return [one for rank in range(len(self.free)) for one in self._admit(rank, 0.0)]
+        """Return the first programs of every rank, with their start times."""
+        return [start for rank in range(len(self.free)) for start in self._admit(rank, 0.0)]
 
     def ended(self, worker: int, now: float) -> list[tuple[int, float]]:
-        """A program ends: those that start behind it."""
+        """End a program, and return the programs that start after it, with their start times."""
         number, rank, _ = self.workers[worker]
         self.end[worker] = now
         kernel = self.kernels[number]
@@ -334,16 +334,16 @@ class _Programs:
         self.free[rank] += not self.together[block] and not kernel.on_copy_engine
         self.running[number, rank] -= 1
         if self.running[number, rank] == 0:
-            for after in self._behind(kernel):
+            for after in self._successors(kernel):
                 self.ready[after, rank] = now + self.gap
         return self._admit(rank, now)
 
-    def _behind(self, kernel: Kernel) -> list[int]:
+    def _successors(self, kernel: Kernel) -> list[int]:
         place = (kernel.stream, kernel.position + 1)
         return [n for n, k in enumerate(self.kernels) if (k.stream, k.position) == place]
 
     def _admit(self, rank: int, now: float) -> list[tuple[int, float]]:
-        """Kernels with SMs of their own first: the others take what is left."""
+        """Start programs in free slots, with kernels of side streams first; return them with their start times."""
         started: list[tuple[int, float]] = []
         for number in sorted(range(len(self.kernels)), key=lambda n: self.kernels[n].stream == "main"):
             waiting = self.waiting[number, rank]

@@ -1,4 +1,4 @@
-"""What no schedule of a program can beat on a machine."""
+"""Lower bound for the time of a program on a machine, over all schedules."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tilelink.simulator.script import Moves, Script
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """Seconds that no schedule of this program with these sizes can beat on this machine, whatever its cost model.
+    """Seconds that no schedule of this program with these sizes can beat on this machine, under any cost model.
 
-    compute: of the busiest rank, spread over all SMs evenly and without edges: its products, its elementwise work or
-    every byte of its inputs and outputs once through memory, whichever takes longest.
-    transfer: of the busiest link, all the time at full rate.
+    compute: seconds of the busiest rank, with its work spread evenly over all SMs and without edges: its products, its
+    elementwise work, or moving every byte of its inputs and outputs through memory once, whichever takes longest.
+    transfer: seconds of the busiest link at its full rate.
     """
 
     compute: float
@@ -32,7 +32,7 @@ class Bound:
 
 
 def bound_of(script: Script) -> Bound:
-    """The bound of a plan, from the operations and the bytes that its script counts."""
+    """Return the bound of a plan, from the operations and the bytes that its script counts."""
     machine, least = script.machine, script.least
     peak = max([machine.matmul_flops, *machine.tile_flops.values()])
     rates = np.array([peak, machine.vector_flops, machine.special_rate])
@@ -41,7 +41,7 @@ def bound_of(script: Script) -> Bound:
 
 
 def _memory(plan: Plan, machine: Machine) -> float:
-    """Seconds for every byte of the inputs and outputs that are touched, once, on the rank that holds most of them."""
+    """Return the seconds to move every accessed byte of inputs and outputs once, on the rank with most of them."""
     a, tensors = plan.accesses, plan.bound.tensors.values()
     size = np.zeros(len(tensors))
     for tensor in tensors:
@@ -59,7 +59,7 @@ def _memory(plan: Plan, machine: Machine) -> float:
 
 
 def _mixed(columns: Ints) -> NDArray[np.uint64]:
-    """One number for each row; two rows that differ hardly ever have the same, and then the bound is a little lower."""
+    """Return a hash of each row. A collision of two different rows is rare, and only lowers the bound a little."""
     mixed = np.zeros(len(columns), np.uint64)
     for column in columns.T.astype(np.uint64):
         mixed = (mixed ^ column) * np.uint64(0x9E3779B97F4A7C15)

@@ -1,4 +1,4 @@
-"""Machines: what the ranks of a simulated run are made of, in units, and where each number comes from."""
+"""Machines: the parameters of the ranks of a simulated run, with the unit and the source of each number."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tilelink.target import Target, target
 
 SHIPPED = Path(__file__).parents[1] / "machines"
 MOST = 10**100
-"""Whole numbers beyond it mean nothing, and the largest have no float."""
+"""Limit for whole numbers: larger ones are meaningless, and the largest cannot be converted to a float."""
 KINDS = ("measured", "data sheet", "derived", "assumed")
-"""How a source begins: read off this machine, off its data sheet, computed from others of its fields, or guessed."""
+"""Prefixes of a source: measured on this machine, read from its data sheet, computed from other fields, or guessed."""
 
 
 _TILE = re.compile("[1-9][0-9]*x[1-9][0-9]*")
@@ -38,45 +38,45 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """Sizes at which one implementation of an operator overtakes another. The simulator does not read them.
+    """Sizes at which one implementation of an operator becomes faster than another. The simulator does not read them.
 
     The defaults are those measured on four H200s; a description may leave them out.
     """
 
     fused_gather_rows: int = _number("rows", 1024)
-    """From so many rows on (of all ranks together) one kernel gathers and multiplies."""
+    """Minimum rows, over all ranks, for one kernel that gathers and multiplies."""
     fused_scatter_rows: int = _number("rows", 2048)
-    """The same for a kernel that multiplies and scatters sums."""
+    """Minimum rows, over all ranks, for one kernel that multiplies and scatters sums."""
     fused_rank_rows: int = _number("rows", 256)
-    """And how many rows of one rank there must be for either."""
+    """Minimum rows of one rank for either kernel."""
     modelled_rows: int = _number("rows", 512)
-    """From so many rows on (of all ranks together) the model may know a fused schedule that is better."""
+    """Minimum rows, over all ranks, from which the model may find a better fused schedule."""
     modelled_rank_rows: int = _number("rows", 128)
-    """And how many rows of one rank there must be for that."""
+    """Minimum rows of one rank for that."""
     small_gather_bytes: int = _number("B", 16 * MIB)
-    """Up to so many, of what all ranks hold then, the library's own kernel gathers, next to the vendor's product."""
+    """Maximum bytes of the gathered tensor for the library's own gather kernel, next to the vendor's product."""
     small_scatter_bytes: int = _number("B", 16 * MIB)
-    """The same for sums that are scattered."""
+    """The same for a reduce-scatter."""
     small_reduce_bytes: int = _number("B", 8 * MIB)
-    """The same for sums that every rank gets."""
+    """The same for an all-reduce."""
     one_shot_bytes: int = _number("B", MIB * 3 // 4)
-    """Every rank sums everything where each receives at most so many."""
+    """Maximum bytes that each rank receives in a one-shot all-reduce, in which every rank sums everything."""
     small_tiles: int = _number("tiles", 1024)
-    """Most tiles of such a kernel: of few rows or columns most of a tile is empty."""
+    """Maximum tiles of such a kernel: with few rows or columns most of a tile is empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine(Thresholds):
-    """One kind of rank and what joins the ranks. Rates are of one rank and of one direction.
+    """A kind of rank and the links between ranks. Rates are for one rank and one direction.
 
     `sources`: field -> "measured: ...", "data sheet: ...", "derived: ..." or "assumed: ...".
     """
 
     name: str
     target: str
-    """The target that kernels are compiled for, as `tilelink.target` names it."""
+    """The target for which kernels are compiled, by its name in `tilelink.target`."""
     node_ranks: int = _number("ranks")
-    """Ranks of one node, which fill nodes one after the other; further ones are reached through the network."""
+    """Ranks per node. Consecutive ranks fill a node; ranks of other nodes are reached through the network."""
     sms: int = _number("SMs")
 
     matmul_flops: float = _number("flop/s")
@@ -84,73 +84,73 @@ class Machine(Thresholds):
     vector_flops: float = _number("flop/s")
     """Elementwise f32 operations, all SMs together."""
     special_rate: float = _number("op/s")
-    """Exponentials and their kin, all SMs together."""
+    """Special functions such as exp, all SMs together."""
     cache_bandwidth: float = _number("B/s")
-    """Operands from the L2 cache into all SMs."""
+    """Bandwidth of operands from the L2 cache into all SMs together."""
     memory_bandwidth: float = _number("B/s")
     sm_bandwidth: float = _number("B/s")
-    """Most that one SM moves from or to memory."""
+    """Maximum rate of one SM from or to memory."""
     load_latency: float = _number("s")
-    """Of one load in the main loop, besides what its bytes take at sm_bandwidth; hidden by its pipeline."""
+    """Latency of one load in the main loop, without the time of its bytes at sm_bandwidth; hidden by the pipeline."""
     tile_overhead: float = _number("s")
-    """Storing a tile of 128 x 256 elements, turning to the next one, and filling its pipeline."""
+    """Time to store a tile of 128 x 256 elements, to start the next one, and to fill its pipeline."""
     flat_gain: float = _number("s")
-    """What of that a flat loop hides, where the next tile's operands come while the last one ends."""
+    """Part of tile_overhead that a flattened loop hides, by loading the next tile's operands during the epilogue."""
 
     link_bandwidth: float = _number("B/s")
-    """Out of one rank, and into one rank, inside a node."""
+    """Bandwidth out of one rank, and into one rank, inside a node."""
     sm_push_efficiency: float = _number("1")
-    """Share of the link that stores by many programs reach."""
+    """Fraction of link_bandwidth that stores by many programs reach."""
     sm_pull_efficiency: float = _number("1")
     sm_push_rate: float = _number("B/s")
-    """Stores of one program to a peer."""
+    """Rate of stores of one program to a peer."""
     sm_pull_rate: float = _number("B/s")
-    """Loads of one program from a peer."""
+    """Rate of loads of one program from a peer."""
     sm_bulk_rate: float = _number("B/s")
-    """Most that the programs of one SM copy by TMA, together."""
+    """Maximum rate of TMA copies by all programs of one SM together."""
     bulk_latency: float = _number("s")
-    """From when a box is ordered that is copied by TMA until its place in shared memory is free again."""
+    """Time from the issue of a box's TMA copy until its place in shared memory is free again."""
     link_latency: float = _number("s")
-    """One way, of a load that waits for its data."""
+    """One-way latency of a load that waits for its data."""
     signal_latency: float = _number("s")
-    """From a notify on one rank to the end of the wait on another."""
+    """Time from a notify on one rank to the end of the wait on another."""
     local_signal_latency: float = _number("s")
     fence: float = _number("s")
-    """What a notify costs the program that gives it: its stores must have arrived."""
+    """Time that a notify costs its program, whose stores must have arrived."""
     wait: float = _number("s")
-    """What a wait for a counter that is full already costs its program."""
+    """Time that a wait for a full counter costs its program."""
     copies_slow_compute: float = _number("1")
-    """How much longer a tile's computation takes on a rank whose SMs copy at the same time."""
+    """Slowdown factor of a tile's computation on a rank whose SMs copy at the same time."""
 
     copy_start: float = _number("s")
-    """First copy of the copy engine, and one behind a wait."""
+    """Time of the copy engine's first copy, and of one directly after a wait."""
     copy_call: float = _number("s")
-    """Each further copy."""
+    """Time of each further copy."""
     copy_signal: float = _number("s")
-    """A flag written or awaited by the copy engine's stream."""
+    """Time of a flag written or awaited by the copy engine's stream."""
     copy_wait: float = _number("s")
-    """Until its stream goes on, from when the counter is full that it waits for."""
+    """Time from the filling of an awaited counter until the copy engine's stream resumes."""
 
     kernel_start: float = _number("s")
-    """Of a launch, besides its kernels: before the first tile and after the last."""
+    """Time of a launch outside of its kernels: before the first tile and after the last one."""
     kernel_gap: float = _number("s")
-    """Between two kernels of a stream."""
+    """Time between two kernels of a stream."""
 
     network_bandwidth: float = _number("B/s")
-    """Out of one rank, and into one rank, between nodes."""
+    """Bandwidth out of one rank, and into one rank, between nodes."""
     network_latency: float = _number("s")
-    """What a transfer or a signal takes longer between nodes."""
+    """Additional latency of a transfer or a signal between nodes."""
 
     tile_flops: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), metadata={"unit": "flop/s"})
-    """"128x256" -> measured main loop of such tiles (16-bit floats, all SMs together), where the estimate is not good
-    enough; sizes between those measured are corrected as their neighbours are."""
+    """"128x256" -> measured rate of the main loop of such tiles (16-bit floats, all SMs together), for sizes at which
+    the estimate is too inaccurate. The corrections of other sizes are interpolated."""
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 
     @property
     def processor(self) -> Target:
-        """What plans for it are made for: its target, if that is a GPU with as many SMs as it has.
+        """The target of plans for this machine: that of its name, with the machine's number of SMs if it is a GPU.
 
-        Raises UnknownTargetError.
+        Raises UnknownTargetError if there is no target of that name.
         """
         kind = target(self.target)
         return kind if kind.kind == "cpu" else replace(kind, sms=int(self.sms))
@@ -180,21 +180,21 @@ _LIMITS: tuple[tuple[str, Callable[[Machine], bool], str], ...] = (
 )
 _WHOLE = ("ranks", "SMs", "rows", "B", "tiles")
 _DEFAULTS = frozenset(f.name for f in fields(Thresholds))
-_FIELDS = sorted(fields(Machine), key=lambda one: one.name in _DEFAULTS)  # inherited ones come last
+_FIELDS = sorted(fields(Machine), key=lambda field: field.name in _DEFAULTS)  # inherited fields come last
 UNITS: Mapping[str, str] = {f.name: f.metadata["unit"] for f in _FIELDS if "unit" in f.metadata}
 NUMBERS = tuple(name for name in UNITS if name != "tile_flops")
 
 
 def load_machine(name: str | Path) -> Machine:
-    """A machine by the name of a description that comes with the package ("8xH200"), or from a JSON file.
+    """Return a machine by the name of a description in the package ("8xH200"), or from a JSON file.
 
-    Raises MachineError for neither, and for a description that is not one.
+    Raises MachineError if there is no such description or file, or if its content does not describe a machine.
     """
     return _loaded(name, ())
 
 
 def _loaded(name: str | Path, within: tuple[Path, ...]) -> Machine:
-    """within: the files whose base it is, one after the other."""
+    """Load a machine. within: the files of the descriptions that name it as their base, in order."""
     path = Path(name)
     if not files.is_file(path):
         path = SHIPPED / f"{name}.json"
@@ -211,17 +211,17 @@ def _loaded(name: str | Path, within: tuple[Path, ...]) -> Machine:
 
 
 def shipped_machines() -> tuple[str, ...]:
-    """The descriptions that come with the package."""
+    """Return the names of the descriptions in the package."""
     return tuple(sorted(p.stem for p in SHIPPED.glob("*.json")))
 
 
 def save_machine(machine: Machine, path: str | Path) -> None:
-    """Writes a description that `load_machine` reads back as an equal machine. Raises OutputError."""
+    """Write a description that `load_machine` reads back as an equal machine. Raises OutputError if it cannot write."""
     save_output(path, json.dumps(description(machine), indent=1) + "\n")
 
 
 def description(machine: Machine) -> dict[str, Any]:
-    """A machine as JSON values: every field with its unit and its source."""
+    """Return a machine as JSON values: every field with its unit and its source."""
     result: dict[str, Any] = {"name": machine.name, "target": machine.target}
     for name, unit in UNITS.items():
         value = getattr(machine, name)
@@ -231,9 +231,10 @@ def description(machine: Machine) -> dict[str, Any]:
 
 
 def machine_of(raw: Any, where: str = "<json>") -> Machine:
-    """A machine from what `description` gives. Raises MachineError that names the field and `where`.
+    """Return a machine from JSON values as `description` returns them. Raises MachineError that names the field and
+    `where`.
 
-    "base": what is not given is as in this machine, by its name or file; its name and target too.
+    "base" names another machine, by name or file, from which missing entries are taken, its name and target included.
     """
     return _machine_of(raw, where, ())
 

@@ -1,8 +1,8 @@
-"""A launch that was measured as the trace events of a simulated one, so that both can be laid side by side.
+"""Trace events of a measured launch, in the form of those of a simulated launch, for comparison side by side.
 
-Ranks, tracks, names and counters are those of trace.py. What differs: a tile is a slice, around what it waits for,
-notifies and transfers; everything is there however short it was; several launches follow each other, and arguments
-name the launch. Arrows lead from the notify that filled a counter to the waits that had begun before it was over.
+Ranks, tracks, names and counters are those of trace.py. The differences are: a tile is a slice that encloses its waits,
+notifies and transfers; no slice is left out for being short; several launches follow each other, and arguments name the
+launch. Arrows lead from the notify that filled a counter to the waits that had begun before it ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NS_IN_US = 1e3
 
 
 class Span(NamedTuple):
-    """Something that a worker did: the fields of device/spans.py, ns of one clock."""
+    """One activity of a worker: the fields of device/spans.py, with times in ns of one clock."""
 
     rank: int
     track: int
@@ -45,7 +45,7 @@ RawSpan = tuple[int, int, str, int, int, int, int, int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Launches of a plan: their spans, and what there is to say about the clock (values of JSON)."""
+    """Measured launches of a plan: their spans, and facts about the clock (JSON values)."""
 
     plan: Plan
     raw: Sequence[RawSpan]
@@ -53,14 +53,14 @@ class Measured:
 
     @cached_property
     def spans(self) -> list[Span]:
-        """All spans in the order in which they began, ns from the first begin on."""
+        """All spans by their begin, in ns from the first begin."""
         start = min((one[8] for one in self.raw), default=0)
         moved = (Span(*one[:8], one[8] - start, one[9] - start) for one in self.raw)
         return sorted(moved, key=lambda span: (span.begin, -span.end))
 
     @cached_property
     def workers(self) -> dict[tuple[int, int], int]:
-        """(rank, program counted over all kernels of the rank) -> worker of the plan."""
+        """(rank, program number over all kernels of the rank) -> worker of the plan."""
         found: dict[tuple[int, int], int] = {}
         counts: dict[int, int] = defaultdict(int)
         for worker, (_, rank, _) in enumerate(self.plan.workers):
@@ -70,7 +70,7 @@ class Measured:
 
     @property
     def launch_seconds(self) -> dict[int, float]:
-        """launch -> seconds from its first begin to its last end."""
+        """launch -> seconds from its first begin to its last end, over all ranks."""
         found: dict[int, tuple[int, int]] = {}
         for span in self.spans:
             begin, end = found.get(span.epoch, (span.begin, span.end))
@@ -79,7 +79,7 @@ class Measured:
 
 
 def measured_text(measured: Measured) -> str:
-    """The timeline as the JSON object that the viewers read."""
+    """Return the timeline as JSON text for the viewers."""
     seconds = {str(epoch): seconds for epoch, seconds in measured.launch_seconds.items()}
     other = {"measured": True, "launch_seconds": seconds, **measured.clock}
     events = list(measured_events(measured))
@@ -87,7 +87,7 @@ def measured_text(measured: Measured) -> str:
 
 
 def measured_events(measured: Measured) -> Iterator[Event]:
-    """All events: names of processes and tracks first, then slices, arrows, transfers and counters."""
+    """Yield all events: names of processes and tracks first, then slices, arrows, transfers and counters."""
     yield from names(measured.plan)
     yield from _slices(measured)
     yield from _arrows(measured)
@@ -123,7 +123,7 @@ def _place(measured: Measured, span: Span) -> Event:
 
 
 def _counter(plan: Plan, pad: Pad, rank: int, place: int, epoch: int) -> Event:
-    """What a counter is called; those of the runtime say which rank has entered or finished a launch."""
+    """Return the name of a counter; those of the runtime count the launches that a rank has entered or finished."""
     bound = plan.bound
     for signal, base in (("finished", bound.finished_base), ("entered", bound.entered_base)):
         if place >= base:
@@ -153,7 +153,7 @@ def _arrows(measured: Measured) -> Iterator[Event]:
 
 
 def _transfers(measured: Measured) -> Iterator[Event]:
-    """What went over links, at both ends: from the first load to the last store, which may arrive later."""
+    """Yield transfers over links, at both ends: from the first load to the last store, which may arrive later."""
     sizes, fetching = _sizes(measured.plan), _fetching(measured.plan)
     done: dict[tuple[int, int, int, int], int] = defaultdict(int)
     moves = [span for span in measured.spans if span.kind == "transfer"]
@@ -172,7 +172,7 @@ def _transfers(measured: Measured) -> Iterator[Event]:
 
 
 def _sizes(plan: Plan) -> dict[tuple[int, int, int], list[int]]:
-    """(rank, stage number, tile) -> the bytes of its transfers, in their order."""
+    """Return (rank, stage number, tile) -> the bytes of its transfers, in order."""
     found: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     rows = plan.transfers
     for row in np.lexsort((rows.position, rows.task)).tolist():
@@ -183,7 +183,7 @@ def _sizes(plan: Plan) -> dict[tuple[int, int, int], list[int]]:
 
 
 def _fetching(plan: Plan) -> set[int]:
-    """The numbers of the stages whose transfers fetch."""
+    """Return the numbers of the stages whose transfers load from a peer."""
     return {
         stage.number
         for stage in plan.bound.stages.values()
@@ -193,7 +193,7 @@ def _fetching(plan: Plan) -> set[int]:
 
 
 def _counters(measured: Measured) -> Iterator[Event]:
-    """How many programs of a kernel compute and wait, at every time at which that changes."""
+    """Yield the numbers of programs of a kernel that compute and wait, at every time at which they change."""
     plan = measured.plan
     changes: dict[tuple[int, int], dict[int, list[int]]] = {}
     opened: dict[tuple[int, int], int] = {}

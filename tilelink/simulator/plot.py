@@ -1,4 +1,4 @@
-"""A simulated launch as a picture: what the programs of each rank do over time, and how full its link is."""
+"""Plot of a simulated launch: the activity of each rank's programs over time, and the use of its link."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tilelink.simulator.trace import levels
 
 US = 1e6
 RANKS = 8
-"""Ranks that are drawn: the first ones."""
+"""Number of ranks that are drawn, from rank 0."""
 BINS = 200
 
 
 def save_plot(result: Simulated, path: str | Path) -> None:
-    """Draws the first ranks, one below the other. The format follows the name: .png, .svg, .pdf.
+    """Draw the first ranks, one below the other, into a file. Its suffix selects the format: .png, .svg or .pdf.
 
-    Raises OutputError where matplotlib is missing or draws no such picture, and where it cannot be written.
+    Raises OutputError if matplotlib is missing or does not know the format, or if the file cannot be written.
     """
     try:
         from matplotlib.figure import Figure
@@ -67,7 +67,7 @@ def _draw(result: Simulated, rank: int, axes: Any) -> None:
 
 
 def _link_use(result: Simulated, chosen: Any) -> tuple[Floats, Floats]:
-    """(edges of the bins, share of the link's bandwidth in each), with every transfer spread over its duration."""
+    """Return (edges of the bins, share of the link's bandwidth in each). Transfers are spread over their durations."""
     t = result.timeline
     moves = t.script.moves
     rows = np.flatnonzero(chosen & (moves.reach > 0))

@@ -1,4 +1,4 @@
-"""What a simulated launch says: times per rank, the bound, and where the difference goes."""
+"""Result of a simulated launch: times per rank, the lower bound, and a breakdown of the time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tilelink.simulator.script import AWAIT, COMPUTE, MOVE, Floats
 
 @dataclass(frozen=True, kw_only=True)
 class Breakdown:
-    """Where a rank's time goes, in seconds: the mean over the programs of its busiest stream. The parts add up.
+    """Breakdown of a rank's time in seconds, as the mean over the programs of its busiest stream. The parts add up.
 
-    start_up: until a program's first computation or transfer, with the waits before it.
-    work: computing. epilogue: before and after a tile's main loop. waiting: for data, after the first tile.
-    copy: transfers, notifies, and computing slowed down by copies, in the same programs.
-    tail: programs that are done before the last one of their kernel, and what the rank waits for at its end.
+    start_up: time until a program's first computation or transfer, with the waits before it. work: computation.
+    epilogue: time before and after a tile's main loop. waiting: waits for data after the first tile. copy: transfers,
+    notifies, and the slowdown of computation by copies, in the same programs. tail: idle time of programs that end
+    before the last one of their kernel, and the rank's waits at the end of the launch.
     """
 
     start_up: float
@@ -36,7 +36,7 @@ class Breakdown:
         return sum(self.parts().values())
 
     def parts(self) -> dict[str, float]:
-        """name -> seconds."""
+        """Return part name -> seconds."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
@@ -46,7 +46,7 @@ class Simulated:
 
     machine: Machine = field(repr=False)
     rank_seconds: tuple[float, ...]
-    """rank -> when it is done, counted from the launch of the first rank."""
+    """rank -> seconds until it is done, from the launch of the first rank."""
     breakdowns: tuple[Breakdown, ...]
     bound: Bound
     timeline: Timeline = field(repr=False, compare=False)
@@ -58,7 +58,7 @@ class Simulated:
 
     @property
     def slowest(self) -> int:
-        """The first rank that is as slow as any."""
+        """The slowest rank; of equally slow ones the first."""
         return self.rank_seconds.index(self.seconds)
 
     @property
@@ -67,7 +67,7 @@ class Simulated:
 
 
 def summarize(timeline: Timeline) -> Simulated:
-    """The result of a run."""
+    """Return the result of a run."""
     ends = _rank_ends(timeline)
     return Simulated(
         machine=timeline.script.machine,
@@ -79,9 +79,10 @@ def summarize(timeline: Timeline) -> Simulated:
 
 
 def _rank_ends(timeline: Timeline) -> Floats:
-    """A rank is done when its programs are and everything that peers write into its outputs is there and copied out.
+    """Return the time at which each rank is done: its programs have ended, and all that peers write into its outputs
+    has arrived and is copied out.
 
-    Where kernels ran on streams of their own, the caller's stream then still has to go on behind them.
+    If kernels ran on side streams, the time until the caller's stream resumes after them is added.
     """
     plan = timeline.script.plan
     ends = np.zeros(plan.bound.ranks)
@@ -128,7 +129,7 @@ def _rank_breakdown(timeline: Timeline, parts: dict[str, Floats], kernels: list[
 
 
 def _worker_parts(timeline: Timeline) -> dict[str, Floats]:
-    """part -> seconds of each worker; they add up to the worker's time."""
+    """Return part -> seconds of each worker; the parts add up to the worker's time."""
     script = timeline.script
     took = timeline.end - timeline.begin
     compute = script.kind == COMPUTE
@@ -149,14 +150,14 @@ def _sums(group: Ints, weights: Floats, groups: int) -> Floats:
 
 
 def _first_work(kind: Ints, first: Ints) -> Ints:
-    """worker -> its first computation or transfer; where it ends, if it has none."""
+    """Return worker -> the row of its first computation or transfer, or the end of its rows if it has none."""
     works = np.flatnonzero((kind == COMPUTE) | (kind == MOVE))
-    found = np.searchsorted(works, first[:-1])
-    return np.minimum(np.append(works, len(kind))[found], first[1:])
+    following = np.searchsorted(works, first[:-1])
+    return np.minimum(np.append(works, len(kind))[following], first[1:])
 
 
 def _busiest_stream(timeline: Timeline) -> list[int]:
-    """The kernels of the stream that computes most; of the one that moves most, where none computes."""
+    """Return the kernels of the stream that computes most, or, if none computes, of the stream that moves most."""
     script = timeline.script
     kernels = script.plan.bound.kernels
     kernel_of_worker = np.array([n for n, _, _ in script.plan.workers], dtype=np.int64)

@@ -22,13 +22,13 @@ from tilelink.simulator.work import Executions, WorkOf, executions
 
 Floats = NDArray[np.float64]
 COMPUTE, AWAIT, SIGNAL, MOVE = range(4)
-"""What an operation is."""
+"""Kinds of operations."""
 REACHES = ("local", "node", "network")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moves:
-    """Transfers, one row each. latency, rate, efficiency, setup as in cost.MoveTime; `size` in bytes."""
+    """Transfers, one row each. latency, rate, efficiency and setup are as in cost.MoveTime; `size` is in bytes."""
 
     source: Ints
     target: Ints
@@ -43,10 +43,10 @@ class Moves:
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """Operations sorted by worker and then in the order in which it does them: worker n has rows first[n]:first[n+1].
+    """Operations sorted by worker, then by execution order: worker n has rows first[n]:first[n+1].
 
-    `what`: a wait's or notify's counter (rank * channels + channel), a move's row of `moves`, else -1.
-    main, overhead: seconds of a computation, as the cost model has them.
+    `what`: the counter of a wait or notify (rank * channels + channel), the row of a move in `moves`, else -1.
+    main, overhead: seconds of a computation, from the cost model.
     """
 
     plan: Plan = field(repr=False)
@@ -60,18 +60,18 @@ class Script:
     first: Ints
     moves: Moves
     need: Ints
-    """Counter -> notifies that fill it."""
+    """counter -> notifies that fill it."""
     least: Floats
-    """[ranks, 3]: flops of products (of 16-bit operands; twice as many for wider ones), elementwise operations, and
-    special functions, without what tiles count beyond an edge."""
+    """[ranks, 3]: flops of products (for 16-bit operands; twice as many for 32-bit ones), elementwise operations, and
+    special functions, without the parts of tiles beyond an edge."""
     early: NDArray[np.bool_]
-    """Notifies of a copy engine to its own rank that cost nothing: they are given before the launch."""
+    """Mask of the notifies of a copy engine to its own rank that cost nothing: they are sent before the launch."""
     waits_aside: bool
-    """Whether copy engines wait beside their copies: a wait is then over so long after its counter is full."""
+    """True if copy engines wait in parallel with their copies; a wait then ends copy_wait after its counter fills."""
     staging: float
-    """Seconds in which a rank copies its symmetric inputs into their buffers before its kernels."""
+    """Seconds for copies of a rank's symmetric inputs into their buffers, before its kernels."""
     keeping: float
-    """Seconds in which a rank copies its symmetric outputs out of their buffers after its kernels."""
+    """Seconds for copies of a rank's symmetric outputs out of their buffers, after its kernels."""
 
     @cached_property
     def worker_rank(self) -> Ints:
@@ -85,7 +85,7 @@ class Script:
 
 
 class _Columns:
-    """Operations as they are found, stage by stage."""
+    """Collects operations stage by stage."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[NDArray[Any], ...]] = []
@@ -115,7 +115,7 @@ class _Columns:
 def make_script(
     plan: Plan, machine: Machine, cost: CostModel, tables: Mapping[str, NDArray[Any]] | None = None
 ) -> Script:
-    """What every worker does, priced. tables: those that the plan was made with."""
+    """Return the operations of every worker, with their costs. tables: those that the plan was made with."""
     builder = _Builder(plan, machine, cost)
     for one in executions(plan, tables):
         builder.statement(one)
@@ -149,7 +149,7 @@ def make_script(
 
 
 def _merged(task: Ints, kind: Ints, main: Floats, overhead: Floats) -> tuple[Ints, Floats, Floats]:
-    """Neighbouring computations of a task become one: (rows that stay, their main, their overhead)."""
+    """Merge neighbouring computations of a task; return (rows that stay, their main, their overhead)."""
     if not len(task):
         return np.zeros(0, np.int64), main, overhead
     same = (task[1:] == task[:-1]) & (kind[1:] == COMPUTE) & (kind[:-1] == COMPUTE)
@@ -158,10 +158,10 @@ def _merged(task: Ints, kind: Ints, main: Floats, overhead: Floats) -> tuple[Int
 
 
 def _own_first(plan: Plan, moves: Moves, worker: Ints, kind: Ints, what: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """The order in which operations are issued, and the notifies (in that order) that cost nothing.
+    """Return the order in which operations are issued, and a mask (in that order) of the notifies that cost nothing.
 
-    What a copy engine moves within its rank before it waits for anything comes first, whatever the schedule says:
-    kernels may wait for it on all SMs, which do such copies.
+    A copy engine's copies within its rank before its first wait come first, regardless of the schedule: SMs execute
+    such copies, and kernels may wait for them on all SMs.
     """
     order, early = np.arange(len(worker)), np.zeros(len(worker), bool)
     first = np.searchsorted(worker, np.arange(len(plan.workers) + 1))
@@ -183,7 +183,7 @@ def _own_first(plan: Plan, moves: Moves, worker: Ints, kind: Ints, what: Ints) -
 
 
 def _copied(plan: Plan, space: str, machine: Machine, cost: CostModel) -> float:
-    """Seconds of copies between a rank's symmetric inputs or outputs and the tensors of its caller, one by one."""
+    """Return the seconds of the copies, one by one, between a rank's symmetric tensors and those of its caller."""
     move = _asked(cost, "move", (Move(engine="copy", reach="local"), machine), MoveTime)
     sizes = [
         t.size * ITEM_BYTES[t.dtype] for t in plan.bound.tensors.values() if t.decl.space == space and t.decl.symmetric
@@ -200,7 +200,7 @@ Time = TypeVar("Time", TileTime, MoveTime)
 
 
 def _asked(cost: CostModel, method: Literal["tile", "move"], about: tuple[Any, ...], kind: type[Time]) -> Time:
-    """What a cost model says. Raises CostError for what is no such time: models need not be typed."""
+    """Return the answer of a cost model. Raises CostError if it is not a `kind`: models need not be typed."""
     name = type(cost).__name__
     with foreign(f"{method} of the cost model {name} failed", CostError):
         time = getattr(cost, method)(*about)
@@ -210,7 +210,7 @@ def _asked(cost: CostModel, method: Literal["tile", "move"], about: tuple[Any, .
 
 
 class _Builder:
-    """Prices statements one after the other."""
+    """Builds the operations of statements, with their costs, one statement after the other."""
 
     def __init__(self, plan: Plan, machine: Machine, cost: CostModel) -> None:
         self.plan = plan
@@ -226,7 +226,7 @@ class _Builder:
         self.move_parts: list[tuple[NDArray[Any], ...]] = []
 
     def statement(self, one: Executions) -> None:
-        """A statement that computes or moves; its signals come later, all together."""
+        """Add the operations of a statement that computes or moves; `signals` adds all waits and notifies."""
         moves = isinstance(one.statement, Transfer)
         if not moves:
             self._remote_reads(one)
@@ -245,7 +245,7 @@ class _Builder:
         np.add.at(self.least, self._ranks(one, one.task), operations)
 
     def _remote_reads(self, one: Executions) -> None:
-        """Operands on other ranks are fetched before the computation."""
+        """Add transfers for operands on other ranks, which precede the computation."""
         rows = self.work_of.accesses(one.number)
         a = self.plan.accesses
         rows = rows[a.kind[rows] == READ]
@@ -274,9 +274,9 @@ class _Builder:
         self.columns.add(MOVE, one.task, t.position[rows], what=what)
 
     def _move(self, one: Executions, engine: Engine, source: Ints, target: Ints, size: Ints) -> Ints:
-        """Rows of moves, priced by how they are done and how far they go."""
+        """Add moves, with costs by engine and reach, and return their rows."""
         if not len(size):
-            return np.empty(0, np.int64)  # as with one rank: a stage without a tile has no usual size of a move
+            return np.empty(0, np.int64)  # as with one rank: a stage without tiles has no mean size of a move
         kernel = self.kernel_of[one.stage.name]
         node = self.machine.node_ranks
         reach = np.where(source == target, 0, np.where(source // node == target // node, 1, 2))
@@ -304,7 +304,7 @@ class _Builder:
         return Moves(**dict(zip(names, columns, strict=True)))
 
     def signals(self) -> None:
-        """All waits and notifies."""
+        """Add all waits and notifies."""
         s, what = self.plan.signals, self.plan.counters
         for kind, signal in ((AWAIT, WAIT), (SIGNAL, NOTIFY)):
             rows = np.flatnonzero(s.kind == signal)

@@ -1,8 +1,8 @@
 """A simulated launch as Chrome trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-Ranks are processes. Each program of a kernel is a track, named after the kernel; each direction of a rank's link has
-asynchronous slices, since transfers overlap there; a counter per kernel shows how many programs compute and wait.
-Arrows lead from the notify that filled a counter to the wait that it ended. Times are microseconds.
+Ranks are processes. Each program of a kernel is a track, named after the kernel. Each direction of a rank's link has
+asynchronous slices, since transfers overlap there. A counter per kernel shows the numbers of programs that compute and
+wait. Arrows lead from the notify that filled a counter to the wait that it ended. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from tilelink.simulator.script import AWAIT, COMPUTE, MOVE, SIGNAL
 US = 1e6
 CATEGORIES = {COMPUTE: "compute", AWAIT: "wait", SIGNAL: "notify", MOVE: "transfer"}
 SHORTEST = 1e-9
-"""Seconds below which a wait or a notify is left out: it did not hold anything up."""
+"""Seconds; a shorter wait or notify is left out, since it delayed nothing."""
 Event = dict[str, Any]
 
 
 def trace_text(result: Simulated) -> str:
-    """The trace as the JSON object that the viewers read."""
+    """Return the trace as JSON text for the viewers."""
     other = {"machine": result.machine.name, "seconds": result.seconds, "bound": result.bound.seconds}
     return json.dumps({"traceEvents": list(trace_events(result)), "displayTimeUnit": "ns", "otherData": other})
 
 
 def save_trace(result: Simulated, path: str | Path) -> None:
-    """Writes the trace. Raises OutputError where that cannot be done."""
+    """Write the trace to a file. Raises OutputError if the file cannot be written."""
     save_output(path, trace_text(result))
 
 
 def trace_events(result: Simulated) -> Iterator[Event]:
-    """All events: names of processes and tracks first, then slices, arrows, transfers and counters."""
+    """Yield all events: names of processes and tracks first, then slices, arrows, transfers and counters."""
     yield from names(result.plan)
     yield from _slices(result)
     yield from _arrows(result)
@@ -50,7 +50,7 @@ def trace_events(result: Simulated) -> Iterator[Event]:
 
 
 def names(plan: Plan) -> Iterator[Event]:
-    """The processes and tracks of a plan: a track for every worker."""
+    """Yield the names of the processes and tracks of a plan: a track for every worker."""
     for rank in range(plan.bound.ranks):
         yield _meta("process_name", rank, 0, name=f"rank {rank}")
         yield _meta("process_sort_index", rank, 0, sort_index=rank)
@@ -66,12 +66,12 @@ def _meta(what: str, rank: int, track: int, **args: Any) -> Event:
 
 
 def track(worker: int) -> int:
-    """The number of a worker's track."""
+    """Return the track number of a worker."""
     return worker + 1
 
 
 def _shown(result: Simulated) -> Ints:
-    """Operations that took time, and notifies that ended a wait."""
+    """Return the operations that took time, and the notifies that ended a wait."""
     t = result.timeline
     took = t.end - t.begin > SHORTEST
     took[t.filler[t.filler >= 0]] = True
@@ -104,7 +104,7 @@ def _slices(result: Simulated) -> Iterator[Event]:
 
 
 def indices_of(plan: Plan, name: str) -> dict[str, Ints]:
-    """index -> its value for each task of a stage, rank by rank."""
+    """Return index -> its value for each task of a stage, rank by rank."""
     stage, ranks = plan.bound.stages[name], plan.bound.ranks
     rank = np.repeat(np.arange(ranks, dtype=np.int64), stage.total)
     t = np.tile(np.arange(stage.total, dtype=np.int64), ranks)
@@ -139,7 +139,7 @@ def _transfers(result: Simulated) -> Iterator[Event]:
 
 
 def _counters(result: Simulated) -> Iterator[Event]:
-    """How many programs of a kernel compute and wait at every time at which that changes."""
+    """Yield the numbers of programs of a kernel that compute and wait, at every time at which they change."""
     t = result.timeline
     script, plan = t.script, result.plan
     kernel_of_worker = np.array([n for n, _, _ in plan.workers], dtype=np.int64)
@@ -153,7 +153,7 @@ def _counters(result: Simulated) -> Iterator[Event]:
 
 
 def levels(result: Simulated, rows: Ints) -> tuple[Any, Ints]:
-    """(times, programs that compute and wait from each of them on) for some operations."""
+    """Return (times, [times, 2]: programs that compute and wait from each time on) for some operations."""
     t = result.timeline
     kind = t.script.kind[rows]
     stamps = np.concatenate([t.begin[rows], t.end[rows]])

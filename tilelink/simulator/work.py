@@ -1,4 +1,4 @@
-"""What the statements of a plan compute: products, elementwise operations and memory traffic, per execution."""
+"""The work of a plan's statements: products, elementwise operations and memory traffic, per execution."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from tilelink.planning.plan import Plan
 SPECIAL = {"exp", "log", "sqrt", "rsqrt", "silu", "gelu", "sigmoid", "tanh"}
 Floats = NDArray[np.float64]
 Operations = tuple[tuple["Product", ...], float, float]
-"""Products, elementwise operations, and those of them that are special functions."""
+"""(products, elementwise operations, special functions among these)."""
 SOFTMAX_STEPS = 6
 """Elementwise operations of an online softmax per score: scale, maximum, difference, sum, two casts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """`count` matrix products [rows, inner] x [inner, columns]; fractions are means over tiles cut at an edge."""
+    """`count` matrix products [rows, inner] x [inner, columns]; a fraction is a mean over tiles cut at an edge."""
 
     rows: float
     columns: float
@@ -59,10 +59,10 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True)
 class TileWork:
-    """What one execution of a statement takes, and what the schedule says of how it runs.
+    """The work of one execution of a statement, and the schedule's choices that affect its time.
 
-    elementwise, special: operations. traffic: bytes from and to memory, every byte counted for one of the tiles that
-    touch it. programs: how many run the stage on a rank. item: bytes of an operand's element.
+    elementwise, special: numbers of operations. traffic: bytes from and to memory; every byte is counted for one of the
+    tiles that access it. programs: programs of a rank that run the stage. item: bytes of an operand's element.
     """
 
     stage: str
@@ -80,10 +80,10 @@ class TileWork:
 
 @dataclass(frozen=True, kw_only=True)
 class Executions:
-    """All executions of one statement of the plan: one row each of `task` and `position`."""
+    """All executions of one statement of the plan, each a row of `task` and `position`."""
 
     number: int
-    """Its place in plan.statements."""
+    """The index of the statement in plan.statements."""
     stage: BoundStage
     statement: Statement
     task: Ints
@@ -103,9 +103,9 @@ class _Rows:
 
 
 def executions(plan: Plan, tables: Mapping[str, NDArray[Any]] | None = None) -> Iterator[Executions]:
-    """Every statement that the plan has, in its order, with all its executions.
+    """Yield every statement of the plan, in the plan's order, with all its executions.
 
-    tables: the values that the plan was made with; needed where conditions look into them.
+    tables: the values that the plan was made with; needed if conditions read them.
     """
     number = 0
     ranks = plan.bound.ranks
@@ -117,10 +117,9 @@ def executions(plan: Plan, tables: Mapping[str, NDArray[Any]] | None = None) -> 
         task = plan.first_task[stage.name] + rank * stage.total + t
         rows = _Rows(task=task, position=np.zeros_like(task), rank=rank, indices=indices)
         for statement, here in _walk(stage, stage.stage.body, rows, env):
-            one = Executions(
+            yield Executions(
                 number=number, stage=stage, statement=statement, task=here.task, position=here.position
             )  # fmt: skip
-            yield one
             number += 1
 
 
@@ -169,7 +168,7 @@ class WorkOf:
         self._kernels = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
         taking = {n: loop.taking(k.programs) for k in plan.bound.kernels for loop in k.loops for n in loop.stages}
         self.programs = {name: max(1, min(programs, stages[name].total)) for name, programs in taking.items()}
-        """Stage -> programs of a rank that have a tile of it."""
+        """stage -> programs of a rank that execute a tile of it."""
         tensors = sorted(plan.bound.tensors.values(), key=lambda t: t.number)
         self.items = np.array([ITEM_BYTES[t.dtype] for t in tensors], dtype=np.int64)
         self._sliced = _sliced(plan)
@@ -179,16 +178,16 @@ class WorkOf:
         self._starts = np.searchsorted(rows.statement[self._order], np.arange(len(plan.statements) + 1))
 
     def accesses(self, number: int) -> Ints:
-        """The rows of plan.accesses that a statement makes."""
+        """Return the rows of plan.accesses of a statement."""
         return self._order[self._starts[number] : self._starts[number + 1]]
 
     def slices(self, one: Executions) -> int:
-        """How many executions of the statement are slices of one product."""
+        """Return the number of executions of the statement that are slices of one product."""
         product = self._sliced.get(one.number)
         return one.stage.count(product.index) if product else 1
 
     def work(self, one: Executions) -> TileWork | None:
-        """What one execution of the statement takes, or all slices of one product; None where it computes nothing."""
+        """Return the work of one execution, or of all slices of one product; None if the statement computes nothing."""
         product = self._sliced.get(one.number)
         value = product.whole if product else value_of(one.statement)
         if value is None or not len(one.task):
@@ -215,8 +214,8 @@ class WorkOf:
         )
 
     def least(self, one: Executions) -> Floats:
-        """[executions, 3]: flops of products, elementwise operations and special functions of each, without the parts
-        of tiles beyond an edge."""
+        """Return [executions, 3]: flops of products, elementwise operations and special functions of each execution,
+        without the parts of tiles beyond an edge."""
         product = self._sliced.get(one.number)
         value, count = product.dot if product else value_of(one.statement), len(one.task)
         if value is None or not count:
@@ -233,7 +232,7 @@ class WorkOf:
         return np.stack([np.broadcast_to(np.asarray(c, np.float64), (count,)) for c in columns], axis=1)
 
     def _inside(self, one: Executions, value: Value) -> dict[str, Ints]:
-        """Index -> elements of its tile that there are, in each execution, by what the statement touches."""
+        """Return index -> elements of its tile inside the edges, in each execution, from the statement's accesses."""
         regions, a = reads(value), self._plan.accesses
         match one.statement:
             case Store(region=target) | Transfer(target=target):
@@ -255,10 +254,10 @@ class WorkOf:
         return number_of(axis.dim, self._plan.bound.numbers, self._plan.bound.ranks) if axis.dim is not None else 1
 
     def _traffic(self, one: Executions) -> float:
-        """Distinct bytes on the statement's first rank, shared among its executions there.
+        """Return the distinct bytes on the statement's first rank, divided by the number of its executions there.
 
-        What stores the result of a sliced product has none: as of other products it counts with the product, which
-        hides it.
+        A statement that stores the result of a sliced product has no traffic. As for other products, its traffic counts
+        with the product, which hides it.
         """
         if one.number in self._stores:
             return 0.0
@@ -282,7 +281,7 @@ class WorkOf:
 
 
 def _sliced(plan: Plan) -> dict[int, SlicedProduct]:
-    """The statements that multiply the slices of a product."""
+    """Return statement number -> product, for the statements that multiply the slices of a product."""
     numbers = {id(statement): number for number, (_, statement) in enumerate(plan.statements)}
     found: dict[int, SlicedProduct] = {}
     for stage in plan.bound.stages.values():
@@ -293,7 +292,7 @@ def _sliced(plan: Plan) -> dict[int, SlicedProduct]:
 
 
 def _stored(plan: Plan, explicit: Mapping[int, SlicedProduct]) -> dict[int, int]:
-    """The statements that use the result of a sliced product -> the statement that multiplies its slices."""
+    """Return the statements that use the result of a sliced product -> the statement that multiplies its slices."""
     names = {(plan.statements[number][0], product.name): number for number, product in explicit.items()}
     found: dict[int, int] = {}
     for number, (stage, statement) in enumerate(plan.statements):

@@ -1,4 +1,4 @@
-"""The verifier: six rules over a plan, each a function that yields refusals. Nothing runs before they are silent."""
+"""The verifier: six rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tilelink.verifier.reuse import reuse
 
 Rule = Callable[[Plan], Iterator[VerificationError]]
 RULES: tuple[Rule, ...] = (coverage, accounting, progress, ordering, exclusive_writes, reuse)
-"""In the order of asking: later rules may assume what earlier ones proved."""
+"""In the order in which they are checked: a later rule may assume what the earlier ones proved."""
 
 
 def refusals(plan: Plan, limit: int = 10) -> list[VerificationError]:
-    """The first refusals of the first rule that the plan breaks; none for a safe plan."""
+    """Return up to `limit` refusals of the first rule that the plan breaks; an empty list for a safe plan."""
     for rule in RULES:
         found = list(islice(rule(plan), limit))
         if found:
@@ -28,7 +28,7 @@ def refusals(plan: Plan, limit: int = 10) -> list[VerificationError]:
 
 
 def verify(plan: Plan) -> None:
-    """Raise the first refusal, if there is one."""
+    """Raises VerificationError, the first refusal, if the plan breaks a rule."""
     found = refusals(plan, limit=1)
     if found:
         raise found[0]

@@ -1,6 +1,6 @@
 """Rule 3: for every wait, the notifies that reach its channel add up to its threshold, no more and no fewer.
 
-The end of a launch waits too: for all channels of the outputs that peers may write.
+The end of a launch is a wait too, for all channels of the outputs that peers may write.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tilelink.verifier.refusal import refuse
 
 
 def accounting(plan: Plan) -> Iterator[VerificationError]:
-    """Refusals of waits that nobody ends, or whose threshold is not what arrives; of stages, then of launches' ends."""
+    """Yield refusals of waits for channels that no stage notifies, and of thresholds that differ from the notifies
+    that arrive: first for the waits of stages, then for the end of a launch."""
     s, bound = plan.signals, plan.bound
     if not plan.channels:
         return
@@ -32,7 +33,7 @@ def accounting(plan: Plan) -> Iterator[VerificationError]:
         wanted = int(needed[s.peer[row], s.channel[row]])
         channel = f"{tensor} channel {list(cell)} ({kind} signals)"
         if count == 0:
-            message = f"waits for {channel}, which nobody notifies"
+            message = f"waits for {channel}, which no stage notifies"
             hint = f"notify the region of {tensor} on this rank after writing it, with the matching primitive"
         else:
             message = f"waits for {wanted} notifies of {channel}, but {count} arrive"

@@ -1,4 +1,4 @@
-"""Boxes of one tensor on some ranks cut into the cells between all their edges."""
+"""Boxes of one tensor on several ranks, cut into the cells between all their edges."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import WRITE
 from tilelink.planning.plan import Plan
 
-MOST_ROWS = 2**18
-"""Accesses of several ranks that are looked at together: what bounds the memory that this takes."""
+MAX_ROWS = 2**18
+"""Accesses of several ranks that are checked together, at most: this bounds the memory of the check."""
 ROOMY = 8
-"""Cells for each access that ranks may have together: more have ranks whose tiles have edges of their own."""
+"""Cells per access, at most, in a check of several ranks together. More cells mean that the tiles of these ranks have
+different edges, and the ranks are checked apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """A grid of cells for each of some ranks; `edges[d]` are the sorted coordinates along dimension d.
+    """A grid of cells for each of `ranks` ranks; `edges[d]` are the sorted coordinates along dimension d.
 
-    Boxes in cell coordinates are [rows, 1 + dims]: the first one says which of the ranks.
+    Boxes in cell coordinates are [rows, 1 + dims]; column 0 is the position of the rank in the grid.
     """
 
     ranks: int
@@ -42,7 +43,7 @@ class Cells:
         return (self.ranks, *(len(e) - 1 for e in self.edges))
 
     def locate(self, lo: Ints, hi: Ints, rank: Ints | int = 0) -> tuple[Ints, Ints]:
-        """Boxes in cell coordinates; rank: which of the ranks each is on."""
+        """Return boxes in cell coordinates, (low, high); rank: the position in the grid of each box's rank."""
         low, high = (np.empty((len(lo), 1 + len(self.edges)), np.int64) for _ in range(2))
         low[:, 0] = rank
         high[:, 0] = low[:, 0] + 1
@@ -52,7 +53,7 @@ class Cells:
         return low, high
 
     def paint(self, low: Ints, high: Ints, weight: Ints | int) -> Ints:
-        """Per cell the sum of the weights of the boxes that cover it."""
+        """Return for each cell the sum of the weights of the boxes that cover it."""
         grid = np.zeros([self.ranks, *(len(e) for e in self.edges)], np.int64)
         for place, sign in _corners(low, high, grid.shape):
             np.add.at(grid.reshape(-1), place, weight * sign)
@@ -61,7 +62,7 @@ class Cells:
         return np.ascontiguousarray(grid[(slice(None), *(slice(0, -1) for _ in self.edges))])
 
     def sums(self, grid: np.ndarray, low: Ints, high: Ints) -> Ints:
-        """The sum of a grid over each box."""
+        """Return the sum of a grid over each box."""
         total = np.zeros([self.ranks, *(len(e) for e in self.edges)], np.int64)
         total[(slice(None), *(slice(1, None) for _ in self.edges))] = grid
         for d in range(1, total.ndim):
@@ -73,8 +74,8 @@ class Cells:
 
 
 def _corners(low: Ints, high: Ints, shape: tuple[int, ...]) -> Iterator[tuple[Ints, int]]:
-    """Every corner of boxes of a grid: its place in the raveled grid, and 1 or -1 as it is of an even or odd number of
-    upper ends."""
+    """Yield every corner of boxes of a grid: its index in the raveled grid, and its sign, 1 for an even number of upper
+    ends and -1 for an odd number."""
     steps = [prod(shape[d + 1 :]) for d in range(len(shape))]
     ends = [(low[:, d] * step, high[:, d] * step) for d, step in enumerate(steps) if d]
     for corner in product((0, 1), repeat=len(ends)):
@@ -83,12 +84,12 @@ def _corners(low: Ints, high: Ints, shape: tuple[int, ...]) -> Iterator[tuple[In
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The accesses of one tensor on some ranks, as rows of plan.accesses, rank by rank."""
+    """The accesses of one tensor on several ranks, as rows of plan.accesses, rank by rank."""
 
     plan: Plan
     name: str
     every: Ints
-    """Also those of nothing, which `rows` leaves out."""
+    """All accesses, with the empty ones, which `rows` leaves out."""
 
     @property
     def dims(self) -> int:
@@ -105,7 +106,7 @@ class Part:
 
     @cached_property
     def written(self) -> np.ndarray:
-        """Which of `rows` are writes."""
+        """Mask of the writes among `rows`."""
         return self.plan.accesses.kind[self.rows] == WRITE
 
     @cached_property
@@ -122,26 +123,27 @@ class Part:
 
     @cached_property
     def count(self) -> Ints:
-        """How many writes each cell has."""
+        """Number of writes of each cell."""
         low, high = self.boxes
         return self.cells.paint(low[self.written], high[self.written], 1)
 
     @property
     def fits(self) -> bool:
-        """Whether it is small enough to be looked at in one piece."""
+        """True if the ranks can be checked together: one rank, or few enough accesses and cells."""
         if len(self.ranks) == 1:
             return True
-        return len(self.every) <= MOST_ROWS and prod(self.cells.shape) <= ROOMY * len(self.every)
+        return len(self.every) <= MAX_ROWS and prod(self.cells.shape) <= ROOMY * len(self.every)
 
     def halves(self) -> Iterator[Part]:
-        """Half of its ranks, then the others."""
+        """Yield the accesses of the first half of the ranks, then those of the second half."""
         cut = np.searchsorted(self.plan.accesses.peer[self.every], self.ranks[len(self.ranks) // 2])
         for rows in (self.every[:cut], self.every[cut:]):
             yield Part(plan=self.plan, name=self.name, every=rows)
 
 
 def parts(plan: Plan, chosen: np.ndarray) -> Iterator[Part]:
-    """Some accesses: tensor by tensor, with ranks together whose tiles have the same edges, in the order of ranks."""
+    """Yield the chosen accesses tensor by tensor, in the order of ranks. Ranks whose tiles have the same edges stay
+    together."""
     a, rows = plan.accesses, np.flatnonzero(chosen)
     names = {t.number: name for name, t in plan.bound.tensors.items()}
     order = rows[np.argsort(a.tensor[rows] * plan.bound.ranks + a.peer[rows], kind="stable")]
@@ -157,7 +159,7 @@ def parts(plan: Plan, chosen: np.ndarray) -> Iterator[Part]:
 
 
 def of_tensors(plan: Plan, *spaces: str) -> np.ndarray:
-    """Which accesses are of tensors of some spaces."""
+    """Mask of the accesses whose tensor is in one of `spaces`."""
     numbers = [t.number for t in plan.bound.tensors.values() if t.decl.space in spaces]
     return np.isin(plan.accesses.tensor, numbers)
 
@@ -166,9 +168,10 @@ Check = Callable[[Part], Iterator[VerificationError]]
 
 
 def rank_by_rank(part: Part, check: Check) -> Iterator[VerificationError]:
-    """The refusals of a check of each rank's accesses, in the order of ranks; where all is well, one look at them all.
+    """Yield the refusals of a check of each rank's accesses, in the order of ranks.
 
-    The check must refuse something of several ranks if it does of one of them, and only then.
+    The check runs once on all ranks together, and rank by rank only if that is refused. It must refuse the accesses of
+    several ranks exactly if it refuses those of one of them.
     """
     if len(part.ranks) == 1:
         yield from check(part)

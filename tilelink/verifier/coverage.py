@@ -1,4 +1,4 @@
-"""Rule 1: every element of every output is written exactly once; every read finds something written."""
+"""Rule 1: every element of every output is written exactly once, and every element that is read is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tilelink.verifier.refusal import refuse
 
 
 def coverage(plan: Plan) -> Iterator[VerificationError]:
-    """Refusals of what is outside a tensor or a table, outputs not written once, and reads of what nobody writes."""
+    """Yield refusals of accesses outside a tensor or a table, of output elements that are not written exactly once,
+    and of reads of elements that no stage writes."""
     for fault in plan.faults:
         yield refuse(CoverageError, plan, fault.message, task=fault.task, statement=fault.statement, hint=fault.hint)
     if plan.faults:
@@ -40,7 +41,7 @@ def _covered(part: Part) -> Iterator[VerificationError]:
     missing = part.cells.sums(empty, *part.boxes)
     for row in part.rows[(missing > 0) & ~part.written][:1]:
         reads = f"{part.name}{box(a.lo[row], a.hi[row], dims)} on rank {a.peer[row]}"
-        message = f"reads {reads}, parts of which nobody writes"
+        message = f"reads {reads}, parts of which no stage writes"
         hint = "check the ranks and indices of the stage that fills it"
         yield refuse(CoverageError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
 

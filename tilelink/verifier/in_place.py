@@ -1,8 +1,8 @@
-"""Statements that write a tensor which they read: what they read must be what they write, or nothing of it.
+"""Statements that read and write the same tensor: the two regions must be equal or disjoint.
 
-A large tile is copied in blocks, and the threads of a program store while others still load. So a copy onto a part of
-itself would read some of what it has just stored. To read into a name first is safe: between two statements of a tile
-the emitter puts a barrier where one is needed.
+A large tile is copied in blocks, and some threads of a program store while other threads still load. So a copy onto an
+overlapping region would read elements that it has just stored. Reading into a name first is safe: the emitter inserts a
+barrier between two statements of a tile where one is needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tilelink.verifier.refusal import refuse
 
 
 def onto_itself(plan: Plan) -> Iterator[OrderingError]:
-    """Refusals of statements that read a part, but not just all, of what they write, or all of it in another order."""
+    """Yield refusals of statements whose reads overlap what they write without being equal to it, or read the same
+    elements in another order."""
     a = plan.accesses
     for number, (_, statement) in enumerate(plan.statements):
         sources = _reads_of_target(statement)
@@ -40,27 +41,27 @@ def onto_itself(plan: Plan) -> Iterator[OrderingError]:
             target, source = (box(a.lo[row], a.hi[row], len(tensor.shape)) for row in (write, other))
             message = f"reads {tensor.name}{source} while it writes {tensor.name}{target} of the same rank"
             message += ", in another order" if equal[at] else ""
-            hint = "read it into a name before, as another statement"
+            hint = "read it into a name first, in a statement before this one"
             yield refuse(OrderingError, plan, message, task=int(a.task[write]), statement=number, hint=hint)
 
 
 def _reads_of_target(statement: Statement) -> list[tuple[Region, Region]]:
-    """The region that a statement writes, with each that it reads of the same tensor."""
+    """Return pairs (region written, region read) for each region of the written tensor that a statement reads."""
     match statement:
         case Store(region=region, value=value) | Transfer(target=region, source=value):
-            return [(region, one) for one in reads(value) if one.tensor == region.tensor]
+            return [(region, source) for source in reads(value) if source.tensor == region.tensor]
         case _:
             return []
 
 
 def _same_order(target: Region, source: Region) -> bool:
-    """Whether equal boxes of two regions have their elements in the same order: a table gives rows in any."""
+    """True if equal boxes of two regions have their elements in the same order; a table gives rows in any order."""
     pairs = zip(target.coords, source.coords, strict=True)
     return all(a == b for a, b in pairs if is_gather(a) or is_gather(b))
 
 
 def _same_time(plan: Plan, written: Ints, read: Ints) -> tuple[Ints, Ints]:
-    """The (write, read) rows of one tensor on one rank in one execution of a statement."""
+    """Return the (write, read) rows of the same tensor, rank and execution of a statement."""
     a = plan.accesses
     steps = int(a.position.max(initial=0)) + 2
 

@@ -1,5 +1,7 @@
-"""Signals that are there and miss: a task waits for another part of a tensor than it reads, or notifies another part
-than it writes. To be told to notify and to wait would help nobody who does both."""
+"""Mismatched signals: a task waits for another part of a tensor than it reads, or notifies another part than it writes.
+
+They are reported apart from missing signals: a hint to add a notify and a wait would not help a program that has both.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from tilelink.planning.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Signal:
-    """One execution of a wait or a notify: its statement, the rank whose counters it is about, the elements they guard.
+    """One execution of a wait or a notify: its statement, the rank that holds the counters, the elements they guard.
 
-    lo, hi: the box around its channels.
+    lo, hi: bounding box of its channels, in elements.
     """
 
     statement: int
@@ -31,14 +33,15 @@ class Signal:
 
 @dataclass(frozen=True, kw_only=True)
 class Astray:
-    """The wait of a reader, and the notify of a writer, that miss what is read and written; None: not known to miss."""
+    """The reader's wait and the writer's notify that do not cover the shared elements; None if no mismatch is known."""
 
     wait: Signal | None
     notify: Signal | None
 
 
 def astray(plan: Plan, name: str, rank: int, write: int, read: int) -> Astray:
-    """Whether signals of the tensor, before the read and after the write, are about other elements than both access."""
+    """Return the last wait before the read and the first notify after the write, each if no such signal of the tensor
+    covers elements that both access."""
     a, shape = plan.accesses, plan.bound.tensors[name].shape
     dims = len(shape)
     lo = np.maximum(a.lo[write, :dims], a.lo[read, :dims])
@@ -48,15 +51,15 @@ def astray(plan: Plan, name: str, rank: int, write: int, read: int) -> Astray:
     after = (s.task == a.task[write]) & (s.kind == NOTIFY) & (s.position > a.position[write])
     waits = _signals(plan, name, np.flatnonzero(before))
     notifies = _signals(plan, name, np.flatnonzero(after))
-    # What a task waits for says nothing of a peer's tensor: such a read is ordered in another way, or not at all.
+    # A local wait says nothing about a peer's tensor: such a read is ordered in another way, or not at all.
     at_home = all(wait.rank == rank for wait in waits)
-    wait = waits[-1] if waits and at_home and not any(_meets(one, rank, lo, hi) for one in waits) else None
-    notify = notifies[0] if notifies and not any(_meets(one, rank, lo, hi) for one in notifies) else None
+    wait = waits[-1] if waits and at_home and not any(_meets(w, rank, lo, hi) for w in waits) else None
+    notify = notifies[0] if notifies and not any(_meets(n, rank, lo, hi) for n in notifies) else None
     return Astray(wait=wait, notify=notify)
 
 
 def _signals(plan: Plan, name: str, rows: Ints) -> list[Signal]:
-    """The signals of a tensor among rows of plan.signals, in the order in which their task comes to them."""
+    """Return the signals of a tensor among rows of plan.signals, in the order in which their task executes them."""
     s, shape = plan.signals, np.array(plan.bound.tensors[name].shape)
     found: dict[int, Signal] = {}
     for row in rows[np.argsort(s.position[rows], kind="stable")]:

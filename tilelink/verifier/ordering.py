@@ -1,5 +1,5 @@
-"""Rules 2 and 5: reads happen after the writes they need; no two unordered writes meet; only what peers can reach
-is written remotely."""
+"""Rules 2 and 5: reads happen after the writes they need; no two unordered writes overlap; only symmetric tensors are
+written remotely."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tilelink.verifier.threads import Threads
 
 
 def ordering(plan: Plan) -> Iterator[VerificationError]:
-    """Refusals of reads that nothing orders after a write of the same element by another task."""
+    """Yield refusals of reads that nothing orders after a write of the same element by another task."""
     order = Orders(plan)
     yield from onto_itself(plan)
     yield from _inputs_of_peers(plan)
@@ -33,14 +33,14 @@ def ordering(plan: Plan) -> Iterator[VerificationError]:
 
 
 def exclusive_writes(plan: Plan) -> Iterator[VerificationError]:
-    """Refusals of unordered writes to one element, and of remote writes to what peers cannot reach."""
+    """Yield refusals of unordered writes to one element, and of remote writes to tensors that are not symmetric."""
     order, ranks = Orders(plan), _rank_of(plan, plan.accesses.task)
     for part in parts(plan, plan.accesses.kind == WRITE):
         yield from rank_by_rank(part, lambda one: _check_writes(one, order, ranks))
 
 
 class Orders:
-    """What is ordered in a plan, and what would be by any other schedule too."""
+    """The order of accesses in a plan: by the plan as scheduled, and by its signals alone, as under any schedule."""
 
     def __init__(self, plan: Plan) -> None:
         self.planned = HappensBefore(plan=plan)
@@ -56,14 +56,14 @@ class Orders:
         return Threads(self._plan, self.planned)
 
     def by_signals(self, first: Ints, second: Ints) -> np.ndarray:
-        """For each pair of rows of the plan's accesses, whether signals alone order them; cheap where none is."""
+        """Mask of the pairs of rows of the plan's accesses that signals alone order; cheap if there are no pairs."""
         a = self._plan.accesses
         if not len(first):
             return np.zeros(0, bool)
         return self._signals.before(a.task[first], a.position[first], a.task[second], a.position[second])
 
     def unplanned(self, one: int, other: int) -> bool:
-        """Whether not even the plan orders two accesses."""
+        """True if not even the plan orders two accesses."""
         a = self._plan.accesses
         pair, back = np.array([one, other]), np.array([other, one])
         return not self.planned.before(a.task[pair], a.position[pair], a.task[back], a.position[back]).any()
@@ -75,7 +75,7 @@ def _rank_of(plan: Plan, tasks: Ints) -> Ints:
 
 
 def _inputs_of_peers(plan: Plan) -> Iterator[VerificationError]:
-    """A peer's input is ready once that peer has entered the launch."""
+    """Yield a refusal of a read of a peer's input before that peer has entered the launch."""
     a = plan.accesses
     numbers = [t.number for t in plan.bound.tensors.values() if t.decl.space == "in"]
     entry = np.array([k.needs_entry for k in plan.bound.kernels])
@@ -88,7 +88,7 @@ def _inputs_of_peers(plan: Plan) -> Iterator[VerificationError]:
 
 
 def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
-    """What a peer writes into an output must be notified there, since the end of the launch waits for that."""
+    """Yield a refusal of a remote write to an output without a notify after it: the end of a launch waits for that."""
     a, s = plan.accesses, plan.signals
     outs = {t.number: t.name for t in plan.bound.tensors.values() if t.decl.space == "out"}
     far = np.flatnonzero((a.kind == WRITE) & np.isin(a.tensor, list(outs)) & (a.peer != _rank_of(plan, a.task)))
@@ -112,9 +112,9 @@ def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
 
 
 def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
-    """Every write is before or after the read, and those before it fill all of it.
+    """Yield refusals unless every write is before or after the read, and the writes before it fill all of it.
 
-    Coverage has shown that somebody writes all of it: so a read with all its writes before it is filled.
+    Rule 1 has shown that all of it is written. So a read with all its writes before it is filled.
     """
     plan, a = part.plan, part.plan.accesses
     writes, reads = pairs(part, READ)
@@ -135,7 +135,7 @@ def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
 
 
 def _filled(plan: Plan, read: int, writes: Ints) -> bool:
-    """Whether the boxes of these writes together cover the box of a read."""
+    """True if the boxes of these writes together cover the box of a read."""
     a = plan.accesses
     shape = plan.bound.tensor_numbered(int(a.tensor[read])).shape
     rows = np.append(writes, read)
@@ -152,14 +152,15 @@ def _too_early(plan: Plan, name: str, write: int, read: int) -> VerificationErro
     task, statement, related = int(a.task[read]), int(a.statement[read]), int(a.statement[write])
     hint = f"read {name} after it is written"
     if a.task[write] == a.task[read]:
-        hint += "; a round of a loop has a whole tile, or one element where its index is used as a number"
+        hint += "; an iteration of a loop covers a whole tile, or one element if its index is used as a number"
     return refuse(OrderingError, plan, message, task=task, statement=statement, related=related, hint=hint)
 
 
 def _check_writes(part: Part, order: Orders, ranks: Ints) -> Iterator[VerificationError]:
-    """Of two writes of an element the program says which is the last one, not the schedule.
+    """Yield refusals of two writes of an element that the program's signals do not order: the schedule must not decide
+    which is the last one.
 
-    ranks: of who makes each access.
+    ranks: the rank that makes each access.
     """
     plan, a, name = part.plan, part.plan.accesses, part.name
     far = part.every[ranks[part.every] != a.peer[part.every]]
@@ -177,14 +178,16 @@ def _check_writes(part: Part, order: Orders, ranks: Ints) -> Iterator[Verificati
 
 
 def _without_barrier(plan: Plan, name: str, writes: Ints, others: Ints, order: Orders) -> Iterator[VerificationError]:
-    """A refusal of a write and another access of an element, between which the threads of their program do not meet."""
+    """Yield a refusal of a write and another access of an element by one program without a barrier in between."""
     a = plan.accesses
     for pair in np.flatnonzero(order.threads.apart(writes, others))[:1]:
         write, other = int(writes[pair]), int(others[pair])
         does = "reads" if a.kind[other] == READ else "writes"
         whose = "" if a.task[write] == a.task[other] else f", which {where(plan, int(a.task[write]))} writes"
         message = f"{does} {name} of rank {a.peer[other]}{whose}, and no barrier is in between"
-        yield _of_pair(OrderingError, plan, message, write, other, "a pass is to place a program_barrier() there")
+        yield _of_pair(
+            OrderingError, plan, message, write, other, "a compiler pass must place a program_barrier() there"
+        )
 
 
 def _refusal(plan: Plan, name: str, write: int, other: int, order: Orders) -> VerificationError:
@@ -199,7 +202,7 @@ def _refusal(plan: Plan, name: str, write: int, other: int, order: Orders) -> Ve
 
 
 def _unordered_read(plan: Plan, name: str, rank: int, write: int, read: int, other: str) -> VerificationError:
-    """Says which signal misses, where the reader waits and the writer notifies already. other: of the write."""
+    """Name the mismatched signal if the reader waits and the writer notifies already. other: text about the write."""
     a, dims = plan.accesses, len(plan.bound.tensors[name].shape)
     missing = astray(plan, name, rank, write, read)
     if (wait := missing.wait) is not None:
@@ -226,7 +229,7 @@ def _of_pair(
     *,
     related: int | None = None,
 ) -> VerificationError:
-    """A refusal of an access and the write that it meets; `related`: another statement to be seen than that write."""
+    """Return a refusal of an access that overlaps a write; `related`: a statement to show instead of the write."""
     a = plan.accesses
     seen = int(a.statement[write]) if related is None else related
     task, statement = int(a.task[other]), int(a.statement[other])

@@ -1,4 +1,4 @@
-"""Which accesses of a tensor meet: pairs of a write and another access that have an element in common."""
+"""Overlapping accesses of a tensor: pairs of a write and another access that have an element in common."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.enumerate import READ
 from tilelink.verifier.cells import Part
 
-MOST_CELLS = 2**22
-"""Cells of boxes that are looked at together: what bounds the memory that this takes."""
+MAX_CELLS = 2**22
+"""Cells of boxes that are expanded together, at most: this bounds the memory of the search."""
 
 
 def pairs(part: Part, kind: int, *, same_task: bool = False) -> tuple[Ints, Ints]:
-    """(write, other) rows of plan.accesses that overlap; others are of `kind`.
+    """Return the (write, other) rows of plan.accesses that overlap; `kind` is the kind of the other access.
 
-    Two writes belong to different tasks, unless those of the same task are asked for too.
+    Two writes belong to different tasks. With `same_task`, pairs of writes of one task are returned too.
     """
     a, rows = part.plan.accesses, part.rows
     writes = np.flatnonzero(part.written)
@@ -49,7 +49,7 @@ def pairs(part: Part, kind: int, *, same_task: bool = False) -> tuple[Ints, Ints
 
 
 def _different(low: Ints, high: Ints, shape: tuple[int, ...]) -> tuple[tuple[Ints, Ints], Ints]:
-    """The different ones of boxes, in order, and which of them each box is."""
+    """Return the distinct boxes, in order, and for each box its number among them."""
     key = np.zeros(len(low), np.int64)
     for column, size in zip((*low.T, *high.T), (*shape, *(n + 1 for n in shape)), strict=True):
         key = key * size + column
@@ -58,7 +58,7 @@ def _different(low: Ints, high: Ints, shape: tuple[int, ...]) -> tuple[tuple[Int
 
 
 def _owners(part: Part, writes: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """(box, who), in this order, for each of the boxes [low, high) of cells and all who alone own one of its cells."""
+    """Return sorted pairs (box [low, high) of cells, write) with each write that is alone in a cell of the box."""
     own_low, own_high = part.boxes
     owner = part.cells.paint(own_low[writes], own_high[writes], writes).reshape(-1)
     alone = part.count.reshape(-1) == 1
@@ -72,9 +72,10 @@ def _owners(part: Part, writes: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints
 
 
 def _crowds(part: Part, crowd: np.ndarray, crowded: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """(box, who), in this order, for each of the boxes and all who write, with others, a cell and have one of the box.
+    """Return sorted pairs (box, write) with each crowded write that covers a crowded cell of the box.
 
-    Found cell by cell, or where they share too many cells, by looking at all of a rank.
+    A crowded cell has several writes. The pairs are found cell by cell, or, if the boxes share too many crowded cells,
+    by comparing each box with all crowded writes of its rank.
     """
     own_low, own_high = part.boxes[0][crowded], part.boxes[1][crowded]
     touching = np.flatnonzero(part.cells.sums(crowd, low, high))
@@ -103,6 +104,6 @@ def _crowds(part: Part, crowd: np.ndarray, crowded: Ints, low: Ints, high: Ints)
 
 
 def _portions(sizes: Ints) -> Iterator[Ints]:
-    """The numbers of some things, in portions that are not too large together."""
+    """Yield 0, 1, ..., len(sizes) - 1 in portions whose sizes sum to about MAX_CELLS at most."""
     total = np.cumsum(sizes)
-    yield from np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(total // MOST_CELLS)) + 1)
+    yield from np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(total // MAX_CELLS)) + 1)

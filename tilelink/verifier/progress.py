@@ -1,10 +1,11 @@
 """Rule 4: no cyclic wait, given in-order dispatch of tiles and the programs that are resident together.
 
-Notifies only ever add, so running every worker as far as it goes reaches the same end whatever the interleaving; what
-is left then is a deadlock. When the kernels' programs do not all fit on the machine, which kernel gets its programs
-first is open. Programs that wait can fill a rank only if there are as many of them as it holds: else nothing is left
-to chance. If they all belong to one stream, it is worst that this stream comes first. Otherwise a priority of streams
-that ends in a deadlock is looked for, and the plan is refused even if there is none: programs may start in any mixture.
+Notifies only ever add. So running every worker as far as possible reaches the same state under any interleaving, and
+workers that have not finished then are in a deadlock. If the kernels' programs do not all fit on the machine, the order
+in which kernels get their slots is open. Waiting programs can fill a rank only if there are at least as many of them as
+the rank has slots; with fewer the order does not matter. If they all belong to one stream, the worst case is that this
+stream comes first. Otherwise the rule looks for a priority of streams that ends in a deadlock. The plan is refused even
+if there is none, since programs may start in any mixture.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from tilelink.lowering.enumerate import WAIT
 from tilelink.planning.plan import Plan
 from tilelink.verifier.refusal import refuse, where
 
-MOST_ORDERS = 24
-"""Priorities of streams whose programs wait that are tried, at most."""
+MAX_ORDERS = 24
+"""Priorities of the streams with waiting programs that are tried, at most."""
 
 
 def progress(plan: Plan) -> Iterator[VerificationError]:
-    """A refusal for the first stream priority that ends in a deadlock, or where no priority is the worst."""
+    """Yield a refusal for the first stream priority that ends in a deadlock, or if no priority is the worst case."""
     scripts = _scripts(plan)
     streams = list(dict.fromkeys(k.stream for k in plan.bound.kernels if not k.on_copy_engine))
     waiting = _waiting_programs(plan)
@@ -37,9 +38,9 @@ def progress(plan: Plan) -> Iterator[VerificationError]:
     full = _programs(plan) > slots and max(map(sum, (w.values() for w in waiting)), default=0) >= slots
     blocking = [s for s in streams if any(own.get(s) for own in waiting)]
     rest = [s for s in streams if s not in blocking]
-    # Of several blocking streams all orders would only make the refusal below a more telling one.
-    first = islice(permutations(blocking), MOST_ORDERS) if full else [blocking]
-    for priority in ((*some, *rest) for some in first):
+    # With several blocking streams the plan is refused anyway: a deadlocking order only gives a more specific message.
+    first = islice(permutations(blocking), MAX_ORDERS) if full else [blocking]
+    for priority in ((*order, *rest) for order in first):
         run = _Run(plan, scripts, priority, plan.bound.target.slots if full else len(plan.workers))
         run.go()
         if run.blocked:
@@ -51,7 +52,7 @@ def progress(plan: Plan) -> Iterator[VerificationError]:
 
 
 def _programs(plan: Plan) -> int:
-    """Programs of a rank that are to run at the same time, those that share an SM as one."""
+    """Return the programs of a rank that must be resident together; programs of one CTA count as one."""
     largest: dict[str, int] = {}
     for kernel in plan.bound.kernels:
         if not kernel.on_copy_engine:
@@ -60,7 +61,7 @@ def _programs(plan: Plan) -> int:
 
 
 def _waiting_programs(plan: Plan) -> list[dict[str, int]]:
-    """Per rank and stream the most programs of one kernel that wait for anything, those that share an SM as one."""
+    """Return per rank and stream the largest number of waiting programs of a kernel; those of one CTA count as one."""
     workers = np.unique(plan.worker[plan.signals.task[plan.signals.kind == WAIT]]).tolist()
     waiting = {_block(plan, plan.workers[worker]) for worker in workers}
     count = Counter((number, rank) for number, rank, _ in waiting)
@@ -73,13 +74,13 @@ def _waiting_programs(plan: Plan) -> list[dict[str, int]]:
 
 
 def _block(plan: Plan, worker: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(kernel, rank, block of threads) of a worker, (kernel, rank, program): some programs share one, and so a slot."""
+    """Return the (kernel, rank, CTA) of a worker (kernel, rank, program): programs that share a CTA share its slot."""
     number, rank, program = worker
     return number, rank, program // plan.bound.kernels[number].programs_per_cta
 
 
 def _scripts(plan: Plan) -> list[Ints]:
-    """worker -> rows of plan.signals in the order the worker meets them."""
+    """Return worker -> rows of plan.signals in the order in which the worker executes them."""
     s = plan.signals
     worker = plan.worker[s.task]
     order = np.lexsort((plan.signal_places, worker))
@@ -105,14 +106,14 @@ class _Run:
         self.free = [slots] * plan.bound.ranks
         self.blocks = [_block(plan, worker) for worker in plan.workers]
         self.running: dict[tuple[int, int, int], int] = {}
-        """Blocks of threads that have a slot -> their programs that have not ended."""
+        """CTAs that have a slot -> the number of their programs that have not ended."""
         self.pending: list[list[deque[int]]] = self._pending(priority)
         self.unfinished = self._kernel_sizes()
         self.turn: dict[tuple[str, int], int] = {}
-        """(stream, rank) -> how many of its kernels are known to have ended."""
+        """(stream, rank) -> number of its kernels known to have ended."""
 
     def _pending(self, priority: tuple[str, ...]) -> list[list[deque[int]]]:
-        """Per rank and stream the workers that still need a slot, in the order in which they would get one."""
+        """Return per rank and stream the workers that still need a slot, in the order in which they would get one."""
         kernels = self.plan.bound.kernels
         level = {stream: n for n, stream in enumerate(("copy", *priority))}
         waiting = [[deque[int]() for _ in level] for _ in range(self.plan.bound.ranks)]
@@ -146,7 +147,7 @@ class _Run:
         return {k.stream: [n for n in numbers if kernels[n].stream == k.stream] for k in kernels if not k.position}
 
     def _started(self, worker: int) -> bool:
-        """Whether the kernels before this one on its stream are done."""
+        """True if the earlier kernels on the worker's stream and rank have ended."""
         number, rank, _ = self.plan.workers[worker]
         kernel = self.plan.bound.kernels[number]
         order, done = self._by_stream[kernel.stream], self.turn.get((kernel.stream, rank), 0)
@@ -215,9 +216,10 @@ def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> Verific
 
 
 def _refilled(plan: Plan, rows: list[int]) -> tuple[int, int] | None:
-    """Two notifies of a channel, rows of plan.signals, for two steps of an index that are in one region: `l % 2`, say.
+    """Return two notifies of a channel, rows of plan.signals, for two steps of an index that map to one region.
 
-    So has a buffer that is used several times: a step would have to wait for its own notify alone.
+    An example is a buffer that is used several times, with `l % 2`: each step would have to wait for its own notify
+    alone.
     """
     seen: dict[tuple[int, ...], tuple[int, dict[str, int]]] = {}
     for row in rows[:SEEN]:
@@ -240,12 +242,14 @@ def _refilled(plan: Plan, rows: list[int]) -> tuple[int, int] | None:
 
 
 SEEN = 256
-"""Notifies of a channel that are looked at, at most."""
-ORDER = "change the order of tiles so that what is waited for comes earlier, or the channel so that it needs less"
+"""Notifies of a channel that `_refilled` compares, at most."""
+ORDER = (
+    "change the order of tiles so that the notifying tile comes earlier, or the channel so that it needs fewer notifies"
+)
 
 
 def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
-    """Who has not notified what a row of plan.signals waits for, and what to do."""
+    """Return the text about the task that has not notified what a row of plan.signals waits for, and a hint."""
     s = plan.signals
     rows = [row for row in np.flatnonzero(s.kind != WAIT).tolist() if run.key[row] == run.key[wait]]
     if (again := _refilled(plan, rows)) is not None:
@@ -254,16 +258,16 @@ def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
         who = f", which is notified again and again in a launch, by {first} and by {second}, and the wait is for all"
         return (
             who,
-            f"give {tensor} a dimension over these steps, and tiles of one step: then each has a channel of its own",
+            f"give {tensor} a dimension over these steps, and tiles of one step, so that each has a channel of its own",
         )
     late = [row for row in rows if row in run.scripts[worker := int(plan.worker[s.task[row]])][run.cursor[worker] :]]
     if not late:
         return "", ORDER
     own = next((row for row in late if s.task[row] == s.task[wait]), None)
     if own is not None:
-        hint = "give it smaller tiles along what it waits for, or notify before the wait"
+        hint = "give it smaller tiles along the region that it waits for, or notify before the wait"
         return ", which the same tile notifies later", hint
-    behind = next((row for row in late if plan.worker[s.task[row]] == plan.worker[s.task[wait]]), None)
-    if behind is not None:
-        return f", which {where(plan, int(s.task[behind]))} notifies, behind it in the same program", ORDER
+    later = next((row for row in late if plan.worker[s.task[row]] == plan.worker[s.task[wait]]), None)
+    if later is not None:
+        return f", which {where(plan, int(s.task[later]))} notifies, after it in the same program", ORDER
     return f", which {where(plan, int(s.task[late[0]]))} has not notified", ORDER

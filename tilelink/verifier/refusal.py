@@ -12,18 +12,18 @@ Refusal = TypeVar("Refusal", bound=VerificationError)
 
 
 def where(plan: Plan, task: int) -> str:
-    """`rank 1, gemm tile (s=0, i=2)`."""
+    """Return the name of a task, as `rank 1, gemm tile (s=0, i=2)`."""
     stage, rank, _ = plan.task_name(task)
     indices = ", ".join(f"{name}={value}" for name, value in plan.tile_indices(task).items())
     return f"rank {rank}, {stage} tile ({indices})"
 
 
 def place(plan: Plan, statement: int) -> Location | None:
-    """Where a statement (by its number in the plan) stands."""
-    found: Statement = plan.statements[statement][1]
-    if isinstance(found, Wait | Notify):
-        return found.region.location or found.location
-    return found.location
+    """Return the source location of a statement, by its number in the plan."""
+    node: Statement = plan.statements[statement][1]
+    if isinstance(node, Wait | Notify):
+        return node.region.location or node.location
+    return node.location
 
 
 def refuse(
@@ -36,7 +36,7 @@ def refuse(
     related: int | None = None,
     hint: str,
 ) -> Refusal:
-    """An error of a rule about a statement of a task."""
+    """Return the error of a rule for a statement of a task."""
     text = f"{where(plan, task)}: {message}"
     other = place(plan, related) if related is not None else None
     return kind(text, location=place(plan, statement), related=other, hint=hint)

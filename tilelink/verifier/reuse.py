@@ -1,22 +1,25 @@
 """Rule 6: a later launch cannot overwrite what an earlier one still reads, or count its signals for it.
 
-Launch e + B uses the buffer of launch e again. Two waits keep a rank from starting it too early: of a kernel, until
-every peer has finished launch e + B - lag, and of a launch whose inputs peers may read, until they have finished the
-launch that used these inputs' buffer. Who has waited for its peers' entry knows that they have finished all launches
-before. Without a wait that reaches far enough the program's own signals must keep ranks together: if the end of every
-launch on r happens after the start of that launch on q, r is at most one launch ahead of q; and what happens after the
-start of a launch on q finds all earlier launches of q finished.
+Launch e + B uses the buffer of launch e again, where B is the number of buffers. Two waits keep a rank from starting it
+too early. A kernel waits until every peer has finished launch e + B - lag. A launch whose inputs peers may read waits
+until they have finished the launch that used the same buffer of these inputs. A kernel that has waited for its peers'
+entry knows that they have finished all earlier launches.
 
-What the runtime owes this rule:
+Without a wait that reaches far enough, the program's own signals must keep the ranks together. If the end of every
+launch on r happens after the start of that launch on q, r is at most one launch ahead of q. An event that happens after
+the start of a launch on q also happens after all earlier launches of q.
 
-* The end of a launch comes after its kernels and after the notifies of its outputs that peers write, and nobody hears
-  of it before these outputs have been copied out of their buffers. A launch of a GPU that ends by itself, before that
-  copy, is one whose first kernel waits for all ranks' entry; a rank enters its next launch behind the copy.
-* Launch e uses buffer (e - 1) % B. A replay of a CUDA graph can only use the buffers of its capture. So it skips
-  launches until it is their turn, and as many behind it as leave the turn as it was: they count as finished, and their
-  signals as arrived. Waits for finished launches mean what they did. But signals that nobody sent keep nobody together:
-  where launches may be skipped and `reuse_wait off` left waits out, the kernels before and behind a captured launch
-  wait until peers have finished all launches before the next one (LAG 1 in `runtime/cuda/offline.py`).
+The rule relies on these guarantees of the runtime:
+
+* A launch ends after its kernels and after the notifies of its outputs that peers write. Peers learn of the end only
+  after these outputs have been copied out of their buffers. A GPU launch that announces its own end, before that copy,
+  has a first kernel that waits for the entry of all ranks; a rank enters its next launch after the copy.
+* Launch e uses buffer (e - 1) % B. A replay of a CUDA graph can only use the buffers of its capture. So it skips launch
+  numbers until those buffers are next, and after it as many as restore the sequence. Skipped launches count as
+  finished, and their signals as arrived, so waits for finished launches keep their meaning. But signals that were never
+  sent do not keep ranks together. If launches may be skipped and `reuse_wait off` left waits out, the kernels before
+  and after a captured launch wait until peers have finished all launches before the next one (LAG 1 in
+  `runtime/cuda/offline.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from tilelink.verifier.refusal import refuse
 
 @dataclass(frozen=True, kw_only=True)
 class _Meeting:
-    """The events of a rank's kernel that touch memory which `others` touch too, in the buffers of one tensor."""
+    """The events of a rank's kernel in the buffers of one tensor, on memory that the ranks `others` access too."""
 
     kernel: int
     rank: int
@@ -52,30 +55,30 @@ class _Meeting:
 
 
 def reuse(plan: Plan) -> Iterator[VerificationError]:
-    """Refusals of accesses to a peer that can run into an earlier launch of it."""
+    """Yield a refusal of an access that can overlap an earlier launch of a peer in the same buffer."""
     staged = [t.slots for t in plan.bound.tensors.values() if t.decl.space == "in" and t.decl.symmetric]
-    asked = np.zeros((len(plan.bound.kernels), len(plan.bound.tensors)), bool)
+    unprotected = np.zeros((len(plan.bound.kernels), len(plan.bound.tensors)), bool)
     for tensor in plan.bound.tensors.values():
         for number, kernel in enumerate(plan.bound.kernels):
             waits = [*staged, kernel.reuse_lag] if kernel.reuse_lag else staged
-            asked[number, tensor.number] = not (kernel.needs_entry or (waits and min(waits) <= tensor.slots))
-    if not asked.any():
+            unprotected[number, tensor.number] = not (kernel.needs_entry or (waits and min(waits) <= tensor.slots))
+    if not unprotected.any():
         return
     apart = _Apart(plan)
-    for meeting in _meetings(plan, asked):
+    for meeting in _meetings(plan, unprotected):
         tensor = plan.bound.tensor_numbered(meeting.tensor)
-        behind = [q for q in sorted(meeting.others) if not apart.finished(meeting, q, tensor.slots)]
-        if behind:
-            message = f"touches {tensor.name} with rank {behind[0]}, which may still be {tensor.slots} launches behind"
+        lagging = [q for q in sorted(meeting.others) if not apart.finished(meeting, q, tensor.slots)]
+        if lagging:
+            message = f"touches {tensor.name} with rank {lagging[0]}, which may still be {tensor.slots} launches behind"
             hint = f"drop `reuse_wait off`, or give {tensor.name} more buffers"
             yield refuse(ReuseError, plan, message, task=int(meeting.tasks[0]), statement=meeting.statement, hint=hint)
             return
 
 
-def _meetings(plan: Plan, asked: np.ndarray) -> Iterator[_Meeting]:
-    """Who touches a peer's memory, then who touches the own memory that a peer may be late for.
+def _meetings(plan: Plan, unprotected: np.ndarray) -> Iterator[_Meeting]:
+    """Yield the accesses to a peer's memory, then the accesses to local memory that a peer may still use.
 
-    asked: [kernels, tensors], whether no wait of the kernel answers for the tensor.
+    unprotected: [kernels, tensors], True if no wait of the kernel protects the tensor.
     """
     a, s = plan.accesses, plan.signals
     kernel = np.array([n for n, _, _ in plan.workers])
@@ -88,7 +91,7 @@ def _meetings(plan: Plan, asked: np.ndarray) -> Iterator[_Meeting]:
     statement = np.concatenate([a.statement, s.statement[notify]])
     own = rank[plan.worker[task]]
     rows = np.stack([kernel[plan.worker[task]], own, peer, tensor], axis=1)
-    far = np.flatnonzero((own != peer) & asked[rows[:, 0], tensor])
+    far = np.flatnonzero((own != peer) & unprotected[rows[:, 0], tensor])
     partners = _partners(plan, own[: len(a.task)]) if len(far) else {}
     keys, first, group = np.unique(rows[far], axis=0, return_index=True, return_inverse=True)
     order = np.argsort(group.ravel(), kind="stable")
@@ -104,11 +107,11 @@ def _meetings(plan: Plan, asked: np.ndarray) -> Iterator[_Meeting]:
             positions=position[mine],
             statement=int(statement[far[first[n]]]),
         )
-    yield from _own_memory(plan, asked, kernel[plan.worker[a.task]], own[: len(a.task)])
+    yield from _own_memory(plan, unprotected, kernel[plan.worker[a.task]], own[: len(a.task)])
 
 
 def _partners(plan: Plan, own: Ints) -> Mapping[tuple[int, int, int], frozenset[int]]:
-    """(tensor, rank it lies on, rank that touches it) -> the ranks whose accesses do not go with its own."""
+    """Return (tensor, rank that holds it, rank that accesses it) -> the ranks whose accesses conflict with its own."""
     a = plan.accesses
     shared = [t.number for t in plan.bound.tensors.values() if t.decl.symmetric]
     rows = np.stack([a.tensor, a.peer, own, a.kind], axis=1)[np.isin(a.tensor, shared)]
@@ -122,12 +125,12 @@ def _partners(plan: Plan, own: Ints) -> Mapping[tuple[int, int, int], frozenset[
     }
 
 
-def _own_memory(plan: Plan, asked: np.ndarray, kernel: Ints, own: Ints) -> Iterator[_Meeting]:
-    """Writes of own memory that a peer reads, or writes without the launch's end waiting for it."""
+def _own_memory(plan: Plan, unprotected: np.ndarray, kernel: Ints, own: Ints) -> Iterator[_Meeting]:
+    """Yield local writes of memory that a peer reads, or that it writes without an order before the local write."""
     a = plan.accesses
     order = HappensBefore(plan=plan)
-    writes = (a.kind == WRITE) & (own == a.peer) & asked[kernel, a.tensor]
-    shared = np.intersect1d(a.tensor[writes], a.tensor[own != a.peer])  # nobody else is late for what is one's own
+    writes = (a.kind == WRITE) & (own == a.peer) & unprotected[kernel, a.tensor]
+    shared = np.intersect1d(a.tensor[writes], a.tensor[own != a.peer])  # tensors that a peer accesses
     for part in parts(plan, np.isin(a.tensor, shared) & ~of_tensors(plan, "in")):
         number = plan.bound.tensors[part.name].number
         first, second = pairs(part, WRITE)
@@ -162,14 +165,14 @@ def _by_kernel(plan: Plan, kernel: Ints, owner: int, other: int, tensor: int, ro
 
 
 class _Apart:
-    """How far apart the program's own signals let ranks be."""
+    """The distance in launches that the program's own signals allow between ranks."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.order = HappensBefore(plan=plan)
 
     def finished(self, meeting: _Meeting, other: int, slots: int) -> bool:
-        """Whether `other` surely has finished the launch whose buffer these events use again."""
+        """True if rank `other` is proved to have finished the launch whose buffer these events use again."""
         if np.linalg.matrix_power(self.together, slots - 1)[meeting.rank, other] > 0:
             return True
         key = self.order.key(meeting.tasks, meeting.positions)
@@ -178,7 +181,7 @@ class _Apart:
 
     @cached_property
     def started(self) -> list[dict[int, int]]:
-        """rank -> worker -> the earliest place in it that comes after the rank's start of the launch."""
+        """rank -> worker -> the earliest place in that worker after the rank's start of the launch."""
         result: list[dict[int, int]] = [{} for _ in range(self.plan.bound.ranks)]
         for worker, (_, rank, _) in enumerate(self.plan.workers):
             for other, place in self.order.reach(worker, -1).items():
@@ -198,7 +201,7 @@ class _Apart:
 
     @cached_property
     def last_notifies(self) -> list[tuple[int, int, int]]:
-        """(worker, its last place, rank): who notifies what the end of a launch on that rank waits for."""
+        """(worker, its last place, rank): the notifies that the end of a launch on that rank waits for."""
         s = self.plan.signals
         awaited = np.zeros(max(self.plan.channels, 1), bool)
         for (tensor, kind), grid in self.plan.bound.channels.items():

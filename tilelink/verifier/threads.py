@@ -1,7 +1,7 @@
-"""Whether the threads of a program meet between two of its accesses: its order of tiles and statements is not theirs.
+"""Thread synchronisation between two accesses of a program: its order of tiles and statements does not order threads.
 
-Threads meet at barriers and at waits. A statement that loads and stores one element does both in one thread, unless it
-mixes elements; what it stores twice it stores twice in one thread.
+Threads synchronise at barriers and at waits. A statement that loads and stores one element does both in one thread,
+unless it mixes elements. A statement that stores an element twice stores it twice in one thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Threads:
         self._plan, self._order = plan, order
 
     def apart(self, first: Ints, second: Ints) -> Bools:
-        """For each pair of rows of the plan's accesses, whether one program makes both and its threads do not meet."""
+        """Mask of the pairs of accesses that one program makes without its threads synchronising in between."""
         a, worker = self._plan.accesses, self._plan.worker
         if not self._plan.bound.many_threads:
             return np.zeros(len(first), bool)
@@ -38,7 +38,7 @@ class Threads:
         return found & ~self._one_thread(first, second, rows)
 
     def _one_thread(self, first: Ints, second: Ints, rows: Ints) -> Bools:
-        """Which of some pairs one execution of a statement makes in one thread."""
+        """Mask of the pairs that one execution of a statement makes in one thread; False outside of `rows`."""
         a = self._plan.accesses
         result = np.zeros(len(first), bool)
         same = (a.task[first[rows]] == a.task[second[rows]]) & (a.statement[first[rows]] == a.statement[second[rows]])
@@ -49,19 +49,19 @@ class Threads:
 
     @cached_property
     def _many(self) -> Bools:
-        """worker -> whether it is a program of several threads."""
+        """worker -> True if it is a program of several threads, not a queue of a copy engine."""
         kernels = self._plan.bound.kernels
         return np.array([not kernels[number].on_copy_engine for number, _, _ in self._plan.workers], bool)
 
     @cached_property
     def _mixing(self) -> Bools:
-        """statement -> whether elements of its value may come of elements at other places."""
-        found = [value_of(statement) for _, statement in self._plan.statements]
-        return np.array([value is not None and mixes(value) for value in found], bool)
+        """statement -> True if an element of its value may depend on elements at other positions."""
+        stored = [value_of(statement) for _, statement in self._plan.statements]
+        return np.array([value is not None and mixes(value) for value in stored], bool)
 
     @cached_property
     def _meetings(self) -> Ints:
-        """access -> how many meetings of its program's threads come before it."""
+        """access -> number of synchronisations of its program's threads before it."""
         plan, a, s = self._plan, self._plan.accesses, self._plan.signals
         waits = np.flatnonzero(s.kind == WAIT)
         task = np.concatenate([s.task[waits], plan.barriers.task])
@@ -70,7 +70,7 @@ class Threads:
         order = np.lexsort((keys, workers))
         workers, keys = workers[order], keys[order]
         own, key = plan.worker[a.task], self._order.key(a.task, a.position)
-        # both are sorted by worker, then by place: merge them, and count the meetings up to each access
+        # Both are sorted by worker, then by place: merge them, and count the synchronisations up to each access.
         merged = np.lexsort((np.r_[np.zeros(len(keys)), np.ones(len(key))], np.r_[keys, key], np.r_[workers, own]))
         meets = merged < len(keys)
         before = np.cumsum(meets)

@@ -1,6 +1,6 @@
-"""Strategies: generators that yield points and are sent their costs (seconds, or None for a refused point).
+"""Search strategies: generators that yield points and receive their costs (seconds, or None for a refused point).
 
-A new one is a function of (space, chance); put it into STRATEGIES, or pass it to `search` as it is.
+A new strategy is a function of (space, chance). Add it to STRATEGIES, or pass it to `search` directly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy of that name. Raises UnknownNameError with the names that there are."""
+    """Return the strategy of a name. Raises UnknownNameError, which lists the known names, for any other name."""
     if name not in STRATEGIES:
         raise UnknownNameError(f"no strategy {name!r}", hint=f"one of {', '.join(STRATEGIES)}")
     return STRATEGIES[name]

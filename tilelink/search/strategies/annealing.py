@@ -1,6 +1,6 @@
-"""Simulated annealing (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983), restarted when it has cooled.
+"""Simulated annealing (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983), restarted after each cooling.
 
-It begins at the best of the points that are nearest to declared schedules, if there are any.
+It begins at the cheapest of the points that are nearest to declared schedules, if there are any.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from tilelink.search.space import Candidate, Space
 
 HOT, COLD = 0.2, 0.005
-"""Temperatures at the begin and the end of a run, as a share of the cost at hand."""
+"""Temperatures at the start and the end of a run, as a fraction of the current cost."""
 STEPS = 120
 """Steps of a run."""
 STARTS = 40
-"""Random points, at most, that are tried for a begin that is not refused."""
+"""Random points, at most, that are tried to find a starting point that is not refused."""
 
 
 def annealing(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
-    """Steps to neighbours: always to a cheaper one, to a dearer one the less likely the colder it is."""
+    """Yield neighbours: step to a cheaper one always, and to a dearer one with a probability that falls as it cools."""
     best: tuple[float, Candidate] | None = None
     for seed in space.seeds:
         seconds = yield seed
@@ -48,7 +48,7 @@ def annealing(space: Space, chance: Random) -> Generator[Candidate, float | None
 def _begin(
     space: Space, chance: Random, best: tuple[float, Candidate] | None
 ) -> Generator[Candidate, float | None, tuple[Candidate | None, float | None]]:
-    """A point to begin from: a random one, or, every other time, the best so far."""
+    """Return a starting point and its cost: a random point, or with probability 1/2 the best so far."""
     if best is not None and chance.random() < 0.5:
         return best[1], best[0]
     for _ in range(STARTS):

@@ -1,7 +1,7 @@
-"""Regularized evolution (Real, Aggarwal, Huang and Le, AAAI 2019): the oldest dies, not the worst.
+"""Regularized evolution (Real, Aggarwal, Huang and Le, AAAI 2019): the oldest member is replaced, not the worst.
 
-The first population has the points that are nearest to declared schedules. Now and then the best point of some program
-has a child, so that no program is given up because another one was improved first.
+The first population contains the points that are nearest to declared schedules. With probability RETURNING the best
+point of a random program has a child, so that no program dies out because another one improved first.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ POPULATION = 24
 CONTEST = 6
 """Members drawn, of which the best has a child."""
 CROSSING = 0.3
-"""The share of children with two parents."""
+"""The fraction of the remaining children that have two parents."""
 RETURNING = 0.25
-"""The share of children of a program's best point."""
+"""The fraction of children that come from a program's best point."""
 STARTS = 400
 """Random points, at most, that are tried for a first population."""
 
 
 def evolution(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
-    """Children of the best of small contests; each takes the place of the oldest."""
+    """Yield a child of the best of CONTEST random members; each child replaces the oldest member."""
     members: deque[tuple[float, Candidate]] = deque(maxlen=POPULATION)
     first = chain(dict.fromkeys(space.seeds), (space.random(chance) for _ in range(STARTS)))
     for candidate in first:
@@ -53,7 +53,7 @@ def evolution(space: Space, chance: Random) -> Generator[Candidate, float | None
 
 
 def _keep(best: dict[int, tuple[float, Candidate]], member: tuple[float, Candidate]) -> None:
-    """Remembers a member if it is the best of its program."""
+    """Record a member if it is the best of its program."""
     number = member[1].program
     if number not in best or member[0] < best[number][0]:
         best[number] = member

@@ -1,4 +1,4 @@
-"""Every point, in order."""
+"""Exhaustive search: every point, in order."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def exhaustive(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
-    """Every point, program by program, the last knob fastest."""
+    """Yield every point, program by program; the last knob varies fastest."""
     yield from space

@@ -1,4 +1,4 @@
-"""Random points: what every other strategy is to be compared with."""
+"""Random search: the baseline for every other strategy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from tilelink.search.space import Candidate, Space
 
 PATIENCE = 1000
-"""Points in a row that were all seen before, after which the space counts as seen."""
+"""Consecutive points seen before, after which the space counts as exhausted."""
 
 
 def sampling(space: Space, chance: Random) -> Generator[Candidate, float | None, None]:
-    """Points drawn evenly, none twice."""
+    """Yield random points as drawn by `Space.random`, none twice."""
     seen: set[Candidate] = set()
     missed = 0
     while missed < PATIENCE and len(seen) < space.size:
