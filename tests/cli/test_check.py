@@ -92,5 +92,5 @@ def test_too_little_memory_is_said_as_such(unsafe: str, monkeypatch: pytest.Monk
     done = check(unsafe)
     assert done.exit_code == 1
     assert done.stderr.startswith(
-        "TileLinkError: this machine has not enough memory: Unable to allocate 233. GiB\n  hint: "
+        "TileLinkError: not enough memory on this machine: Unable to allocate 233. GiB\n  hint: "
     )

@@ -137,7 +137,7 @@ def test_a_database_that_others_may_write_is_not_used(
     assert database.records() == [] and said in caplog.text and "is not used" in caplog.text
     with pytest.raises(OutputError, match=said) as caught:
         database.store(RECORD)
-    assert caught.value.hint is not None and "nobody else may write" in caught.value.hint
+    assert caught.value.hint is not None and "no other user may write" in caught.value.hint
     assert database.path.read_bytes() == before
 
 

@@ -1,4 +1,4 @@
-"""From times to the numbers of a machine: differences of launches that differ in one thing."""
+"""Fit of a machine's numbers to measured times, from pairs of launches that differ in one parameter."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tilelink.simulator.machine import Machine
 
 Row = Sequence[float]
 Found = Mapping[str, tuple[Any, str]]
-"""Field -> value and source."""
+"""field -> (value, source)."""
 
 
 class Timings(TypedDict):
-    """What the ranks of a node measured; JSON values.
+    """Measured times of the ranks of a node; JSON values.
 
-    rows, times in seconds last: "products" [rows, columns, waves, inner, s], "flat" [flat, waves, s] of products with
-    and without a flat loop, "local" [bytes, s] of copies within a GPU, "copies" [count, bytes, s] to the next rank by
-    copy engines, all ranks at once, "push" and "pull" [programs, bytes, s] by programs, "bulk" [bytes of a tile, bytes,
-    s] by programs that copy by bulk, "hops" [hops, s] of a message from rank to rank, "chain" [kernels, s] of a launch.
-    failures: the names of rows that there are not -> why.
+    Each row ends with its time in seconds. "products": [rows, columns, waves, inner, s]. "flat": [flat, waves, s] of
+    products with and without a flattened loop. "local": [bytes, s] of copies within a GPU. "copies": [count, bytes, s]
+    of copies to the next rank by copy engines, all ranks at once. "push" and "pull": [programs, bytes, s] of transfers
+    by programs. "bulk": [bytes of a tile, bytes, s] of transfers by programs with TMA. "hops": [hops, s] of a message
+    from rank to rank. "chain": [kernels, s] of a launch. failures: name of missing rows -> reason.
     """
 
     gpu: str
@@ -39,7 +39,7 @@ class Timings(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What follows from one kind of rows: the fields, and how. `known`: the machine as far as it is measured."""
+    """A rule that derives `fields` of a machine from one kind of rows. `of` takes the rows and the machine so far."""
 
     rows: str
     fields: tuple[str, ...]
@@ -47,9 +47,10 @@ class Rule:
 
 
 def fit(timings: Timings, base: Machine, *, name: str) -> Machine:
-    """A machine of measured times; what was not measured, or makes no sense, is as in `base`, and its source says why.
+    """Return a machine fitted to measured times.
 
-    Rules follow each other, so that later ones know what earlier ones found.
+    A field keeps its value of `base` if it was not measured or its fitted value is not positive and finite; its source
+    gives the reason. Rules run in order, so that later ones use the results of earlier ones.
     """
     known = replace(base, name=name, target=timings["target"], sms=timings["sms"])
     sources = dict(base.sources)
@@ -84,13 +85,13 @@ def _sound(found: Found) -> Found:
 
 
 def _slope(first: tuple[float, float], second: tuple[float, float]) -> float:
-    """(size, seconds) of two launches -> seconds for each unit of size."""
+    """Return the seconds for each unit of size, from (size, seconds) of two launches."""
     (a, s), (b, t) = sorted((first, second))
     return (t - s) / (b - a)
 
 
 def _ends(rows: Sequence[Row]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The smallest and the largest (size, seconds). Raises ValueError if there are not two."""
+    """Return the (size, seconds) of the smallest and the largest size. Raises ValueError if there are not two sizes."""
     pairs = sorted((row[0], row[-1]) for row in rows)
     if len(pairs) < 2 or pairs[0][0] == pairs[-1][0]:
         raise ValueError("there are too few times")
@@ -101,7 +102,7 @@ def _ends(rows: Sequence[Row]) -> tuple[tuple[float, float], tuple[float, float]
 
 
 def _products(rows: Sequence[Row], known: Machine) -> Found:
-    """T = start + waves x (overhead + inner x c): c from two inner extents, overhead from two numbers of waves."""
+    """Fit T = start + waves x (overhead + inner x c): c from two inner extents, overhead from two numbers of waves."""
     rates: dict[str, float] = {}
     overheads: dict[str, float] = {}
     for height, width in dict.fromkeys((int(row[0]), int(row[1])) for row in rows):
@@ -127,7 +128,7 @@ def _products(rows: Sequence[Row], known: Machine) -> Found:
 
 
 def _flat(rows: Sequence[Row], known: Machine) -> Found:
-    """A tile of a loop that is not flat, less one of a flat loop: each from two numbers of waves."""
+    """Return the time of a tile of a plain loop minus that of a flattened loop, each from two numbers of waves."""
     plain, flat = (_slope(*_ends([row[1:] for row in rows if bool(row[0]) is flat])) for flat in (False, True))
     return {
         "flat_gain": (plain - flat, "measured: generated persistent products, flat and not, by two numbers of tiles")
@@ -158,7 +159,7 @@ def _calls(rows: Sequence[Row], known: Machine) -> Found:
 
 
 def _moved(rows: Sequence[Row], known: Machine, way: str, extra: float) -> Found:
-    """extra: seconds for each byte that the launch takes besides."""
+    """Return rate and efficiency of transfers by programs. extra: additional seconds of the launch for each byte."""
     few, many = min(row[0] for row in rows), max(row[0] for row in rows)
     if few == many:
         raise ValueError("there are too few times")
@@ -171,7 +172,7 @@ def _moved(rows: Sequence[Row], known: Machine, way: str, extra: float) -> Found
 
 
 def _push(rows: Sequence[Row], known: Machine) -> Found:
-    """A launch copies what arrived to the caller's tensor, in addition: 2 bytes of memory traffic for each."""
+    """Fit stores to a peer. The launch also copies each received byte to the caller's tensor, 2 bytes of traffic."""
     return _moved(rows, known, "push", 2 / known.memory_bandwidth)
 
 
@@ -180,7 +181,7 @@ def _pull(rows: Sequence[Row], known: Machine) -> Found:
 
 
 def _hops(rows: Sequence[Row], known: Machine) -> Found:
-    """A hop is a store, a notify and the end of the wait for it: their sum is what is measured."""
+    """Fit a hop: a store, a notify and the end of its wait, of which only the sum is measured."""
     hop = _slope(*_ends(rows))
     part = hop / (known.fence + known.signal_latency)
     source = f"derived: a store to the next rank, its notify and the wait take {hop * 1e6:.2f} us, measured together"
@@ -192,7 +193,7 @@ def _hops(rows: Sequence[Row], known: Machine) -> Found:
 
 
 def _bulk(rows: Sequence[Row], known: Machine) -> Found:
-    """Of large tiles the rate of an SM; of small ones what a box takes, as `simulate.cost` has it."""
+    """Fit the rate of an SM to large tiles, and the latency of a box, as in `simulator.cost`, to small tiles."""
     small, large = min(row[0] for row in rows), max(row[0] for row in rows)
     if small == large:
         raise ValueError("there are too few times")
@@ -206,7 +207,7 @@ def _bulk(rows: Sequence[Row], known: Machine) -> Found:
 
 
 def _bulk_tile(rows: Sequence[Row], known: Machine) -> float:
-    """Seconds that a program takes to copy a tile, without the fence before its notify and what `_push` leaves out."""
+    """Return the seconds in which a program copies a tile, without the fence before its notify and the final copy."""
     (size, *_), *_ = rows
     per_byte = _slope(*_ends([row[1:] for row in rows])) - 2 / known.memory_bandwidth
     return size * BULK_SMS * BULK_PROGRAMS * per_byte - known.fence

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Timing a node on its GPU ranks: all of them run the same launches in lock-step."""
+"""Timing of a node on its GPU ranks: all ranks run the same launches in lock-step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilelink.runtime.cuda.driver import Address, Call, Handle, driver
 
 SAMPLES, WARMUPS = 9, 3
 SLEEP_CYCLES = 1_000_000
-"""About half a millisecond before each sample, in which the host issues it."""
+"""About half a millisecond before each sample, during which the host issues the launch."""
 FLUSHED_BYTES = 256 * 2**20
 MIB = 2**20
 LOCAL_BYTES = (128 * MIB, 512 * MIB)
@@ -34,9 +34,9 @@ Rows = Iterator[list[float]]
 
 
 def measure(group: dist.ProcessGroup, budget_s: float = 50.0) -> Timings:
-    """All rows, the median over samples of the largest time of any rank. Collective, on one GPU for each rank.
+    """Return all rows, with the median over samples of the largest time of any rank. Collective, one GPU per rank.
 
-    What fails on a rank is dropped on all, with the reason; what has not begun within the budget too.
+    Rows that fail on a rank are dropped on all ranks, with the reason, as are rows not begun within the budget.
     """
     clock, begin = _Clock(group), time.monotonic()
     rows: dict[str, list[list[float]]] = {}
@@ -52,8 +52,8 @@ def measure(group: dist.ProcessGroup, budget_s: float = 50.0) -> Timings:
             found = list(measured(clock))
             torch.cuda.synchronize()
         except Exception as error:  # whatever it is, the other numbers can still be measured
-            said = error.message if isinstance(error, TileLinkError) else str(error)
-            reason = ": ".join([type(error).__name__, *said.splitlines()[:1]])
+            message = error.message if isinstance(error, TileLinkError) else str(error)
+            reason = ": ".join([type(error).__name__, *message.splitlines()[:1]])
             print(f"calibrate: {name}: {reason}", file=sys.stderr, flush=True)
         if reason := clock.worst(reason):
             failures[name] = reason
@@ -68,7 +68,7 @@ def measure(group: dist.ProcessGroup, budget_s: float = 50.0) -> Timings:
 
 
 class _Clock:
-    """Times launches between two events, after the ranks have met and the caches have been emptied."""
+    """Times launches between two events, after a barrier of the ranks and a flush of the caches."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self.rank, self.ranks = group, dist.get_rank(group), dist.get_world_size(group)
@@ -76,7 +76,7 @@ class _Clock:
         self._flushed = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device=self.device)
 
     def seconds(self, run: Callable[..., Any], *arguments: Any) -> float:
-        """run(*arguments), timed: the median over samples of the largest time of any rank. Collective."""
+        """Return the seconds of run(*arguments): median over samples of the largest time of any rank. Collective."""
         meeting = torch.zeros(1, device=self.device)
         taken: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         for _ in range(WARMUPS + SAMPLES):
@@ -96,13 +96,13 @@ class _Clock:
         return bool(self._every(torch.tensor([float(well)], device=self.device)).amin() > 0)
 
     def worst(self, reason: str) -> str:
-        """The reason of the first rank that has one."""
+        """Return the reason of the first rank that has one, else "". Collective."""
         every: list[Any] = [None] * self.ranks
         dist.all_gather_object(every, reason, group=self.group)
-        return next((one for one in every if one), "")
+        return next((text for text in every if text), "")
 
     def _every(self, value: torch.Tensor) -> torch.Tensor:
-        """The numbers of all ranks, [ranks, numbers]. No rank goes on before all have come."""
+        """Return the numbers of all ranks, [ranks, numbers]. Collective: no rank continues before all have arrived."""
         found = torch.empty(self.ranks * value.numel(), dtype=value.dtype, device=self.device)
         dist.all_gather_into_tensor(found, value, group=self.group)
         return found.view(self.ranks, -1)
@@ -132,7 +132,7 @@ def _flat(clock: _Clock) -> Rows:
 
 
 def _product(clock: _Clock, tile: tuple[int, int, int, int], waves: int, inner: int, flat: str = "") -> float:
-    """Seconds of a product of which every SM has so many tiles."""
+    """Return the seconds of a product with `waves` tiles for every SM."""
     rows, columns, warps, stages = tile
     text = programs.PRODUCT.format(rows=rows, columns=columns, warps=warps, stages=stages, flat=flat)
     m, n = programs.product_sizes(current_target().sms, rows, columns, waves)
@@ -148,7 +148,7 @@ def _local(clock: _Clock) -> Rows:
 
 
 def _copies(clock: _Clock) -> Rows:
-    """To the next rank, by the calls that a launch makes."""
+    """Yield copies to the next rank, by the driver calls that a launch makes."""
     from torch.distributed import _symmetric_memory as symmetric
 
     memory = symmetric.empty(max(COPIED_BYTES), dtype=torch.uint8, device=clock.device)
@@ -176,7 +176,7 @@ def _push(clock: _Clock) -> Rows:
 
 
 def _bulk(clock: _Clock) -> Rows:
-    """Programs that find no accelerator, or one that cannot take such boxes, would load and store: that is no time."""
+    """Yield TMA copies to the next rank. Raises RankError without TMA, since programs would load and store instead."""
     if not current_target().tma:
         raise RankError("it has no tensor memory accelerator")
     for rows in programs.BULK_ROWS:
@@ -188,7 +188,7 @@ def _bulk(clock: _Clock) -> Rows:
 
 
 def _sent(clock: _Clock, text: str) -> Rows:
-    """[bytes, seconds] of sending two amounts to the next rank."""
+    """Yield [bytes, seconds] of sending two amounts to the next rank."""
     for rows in programs.MOVED_ROWS:
         dims = {"M": rows, "K": programs.MOVED_COLUMNS}
         given, out = ({name: clock.random(*dims.values())} for name in ("x", "y"))
@@ -231,5 +231,5 @@ MEASURED: Mapping[str, Callable[[_Clock], Rows]] = {
     "flat": _flat,
     "bulk": _bulk,
 }
-"""The quick ones first, what fewest schedules need last: what is left when the budget is spent keeps its old value."""
+"""Quick measurements come first, and those for the fewest schedules last, since a spent budget drops the last ones."""
 BETWEEN_RANKS = frozenset({"copies", "hops", "push", "pull", "bulk"})

@@ -1,28 +1,28 @@
-"""The programs that are timed to measure a node: each makes one of the machine's numbers large."""
+"""Programs that are timed to measure a node: each exposes one of the machine's numbers."""
 
 from __future__ import annotations
 
 PRODUCT_TILES: tuple[tuple[int, int, int, int], ...] = (
     (128, 256, 8, 4), (256, 128, 8, 4), (128, 128, 8, 4), (64, 256, 4, 4), (64, 128, 4, 4),
 )  # fmt: skip
-"""Rows, columns, warps and stages of the products whose speed is measured: those that schedules use."""
+"""Rows, columns, warps and pipeline stages of the measured products, which are those that schedules use."""
 WAVES_AND_INNER: tuple[tuple[int, int], ...] = ((2, 2048), (2, 6144), (6, 2048))
-"""Tiles that every SM computes, and the inner extent: what separates the main loop, a tile's overhead and the start."""
+"""Tiles per SM, and the inner extent, chosen to separate the main loop, a tile's overhead and the start."""
 MOVERS = (8, 64)
-"""Programs that move data: so few that each is at its own rate, and so many that the link is full."""
+"""Programs that move data: few enough for each to reach its own rate, and enough to saturate the link."""
 MOVED_ROWS = (8192, 16384)
 MOVED_COLUMNS = 4096
-"""Of 16-bit elements: 64 and 128 MiB, whose difference is free of what a launch costs."""
+"""Columns of 16-bit elements: 64 and 128 MiB in total, whose difference excludes the cost of a launch."""
 HOPS = (8, 72)
 HOP_ELEMENTS = 256
 CHAINS = (1, 5)
-"""Kernels of one stream."""
+"""Numbers of kernels of one stream."""
 FLAT_TILE, FLAT_INNER, FLAT_WAVES = (128, 256, 8, 4), 2048, (2, 6)
-"""Of the products that are compared with ones whose loops are flat, in the terms of the two above."""
+"""Tile, inner extent and waves of the products that are compared with and without a flattened loop."""
 BULK_SMS, BULK_PROGRAMS = 4, 4
-"""SMs whose programs copy by bulk, so few that the link is not full, and programs on each of them."""
+"""SMs whose programs copy by TMA, few enough not to saturate the link, and programs on each of them."""
 BULK_ROWS, BULK_COLUMNS = (32, 128), 512
-"""Of their tiles: 32 KiB, which a box's latency rules, and 128 KiB, which the rate of an SM does."""
+"""Rows and columns of their tiles: 32 KiB, bound by a box's latency, and 128 KiB, bound by the rate of an SM."""
 
 PRODUCT = """
 program product(M, N, K):
@@ -100,7 +100,7 @@ schedule measured for hops:
 
 
 def chain(kernels: int) -> str:
-    """Kernels of one tile that run one after the other, each on what the one before it has written."""
+    """Return a program of one-tile kernels that run one after the other, each on the output of the previous one."""
     names = ["x", *(f"b{n}" for n in range(1, kernels)), "y"]
     spaces = ["in", *["local"] * (kernels - 1), "out"]
     lines = ["program chain(M):", *(f"    {name} : {space} [M]" for name, space in zip(names, spaces, strict=True))]
@@ -115,6 +115,6 @@ def chain(kernels: int) -> str:
 
 
 def product_sizes(sms: int, rows: int, columns: int, waves: int) -> tuple[int, int]:
-    """M and N of a product that gives every SM `waves` tiles, as nearly square as the number of SMs allows."""
+    """Return M and N of a product that gives every SM `waves` tiles, as nearly square as the number of SMs allows."""
     across = max(n for n in range(1, int(sms**0.5) + 1) if sms % n == 0)
     return rows * waves * (sms // across), columns * across

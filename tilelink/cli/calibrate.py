@@ -19,11 +19,13 @@ from tilelink.simulator.machine import UNITS, Machine, description, load_machine
 
 def calibrate(
     ranks: Annotated[int | None, typer.Option("--ranks", "-n", min=1, help="GPUs to measure; default: all")] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="where the machine goes")] = Path("machine.json"),
-    machine: Annotated[str, typer.Option("--machine", "-m", help="what is not measured is as there")] = "8xH200",
-    name: Annotated[str | None, typer.Option("--name", help="of the machine; default: ranks and GPU")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="file for the machine")] = Path("machine.json"),
+    machine: Annotated[
+        str, typer.Option("--machine", "-m", help="machine that supplies what is not measured")
+    ] = "8xH200",
+    name: Annotated[str | None, typer.Option("--name", help="name of the machine; default: ranks and GPU")] = None,
     budget: Annotated[float, typer.Option("--budget", min=1.0, help="seconds in which measurements begin")] = 50.0,
-    raw: Annotated[Path | None, typer.Option("--timings", help="write the measured times there too")] = None,
+    raw: Annotated[Path | None, typer.Option("--timings", help="file for the measured times")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure this machine's GPUs, and write a machine that simulate and tune take."""
@@ -31,7 +33,7 @@ def calibrate(
         base = load_machine(machine)
         check_writable(out, raw)
         wanted = ranks or _gpus()
-        gpus.require_gpus(wanted, hint="a machine is measured where its GPUs are")
+        gpus.require_gpus(wanted, hint="run this on the machine with the GPUs to measure")
         answer = gpus.on_gpus({"what": "calibrate", "budget": budget}, wanted)
         timings = Timings(**answer)
         if raw:

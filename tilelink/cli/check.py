@@ -1,4 +1,4 @@
-"""`tilelink check`: what is wrong with programs and their schedules, each mistake once."""
+"""`tilelink check`: report the mistakes of programs and their schedules, each mistake once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Machine = Annotated[str, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90
 
 @dataclass(kw_only=True)
 class _Mistake:
-    """One mistake of a program; `schedules` names those with which it shows, none if it has nothing to do with them."""
+    """One mistake of a program; `schedules` names those that show it, empty if it does not depend on the schedule."""
 
     error: TileLinkError
     program: str
@@ -45,7 +45,7 @@ class _Mistake:
 
 
 class _Mistakes:
-    """What was refused. A mistake that several schedules meet, perhaps on other tiles, is one."""
+    """The mistakes so far. The same mistake under several schedules, perhaps on different tiles, counts once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, type[TileLinkError], str, Location | None, Location | None], _Mistake] = {}
@@ -100,7 +100,7 @@ def check(
 def _safe(
     module: compiler.Module, program: Program, schedule: str | None, options: Mapping[str, Any], wrong: _Mistakes
 ) -> dict[str, int]:
-    """schedule -> tiles, of those with which a program is safe."""
+    """Return schedule name -> number of tiles, for the schedules with which a program is safe."""
     tasks: dict[str, int] = {}
     try:
         compiler.check(program)
@@ -111,7 +111,7 @@ def _safe(
         try:
             tables = random_tables(program, options["dims"], options["ranks"])
             plan = compiler.plan(program, scheduled, **options, tables=tables)
-            compiler.source_of(plan)  # what is safe must also be something that can be generated
+            compiler.source_of(plan)  # a safe plan must also have a generated source
             tasks[schedule_name(scheduled)] = plan.tasks
         except TileLinkError as error:
             wrong.add(error, program.name, schedule_name(scheduled))

@@ -1,4 +1,4 @@
-"""`tilelink doctor`: what of this machine TileLink can use, and what to do about the rest."""
+"""`tilelink doctor`: report the parts of this machine that TileLink can use, with advice on the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROBE_DEADLINE_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at. good: True, False, or None for what is merely not there. advice: what to do."""
+    """The result of one check. good: True, False, or None if the thing is only missing. advice: the remedy."""
 
     name: str
     good: bool | None
@@ -42,9 +42,10 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def examine() -> Iterator[Finding]:
-    """Everything that is looked at, in the order of dependence.
+    """Yield the results of all checks, in the order of dependence.
 
-    Nothing runs without the packages, so without one they are all; what needs GPUs is left out where there are none.
+    If a package is missing, only the packages are checked, since nothing runs without them. Checks that need GPUs are
+    left out if there are none.
     """
     packages = list(_packages())
     yield from packages
@@ -64,7 +65,7 @@ def examine() -> Iterator[Finding]:
 
 
 def report(write: Callable[[str], None], *, as_json: bool) -> bool:
-    """Writes every finding as soon as it is there, or all of them as JSON. Returns whether nothing failed."""
+    """Write each finding as soon as it is known, or all as JSON at the end. Return True if no check failed."""
     findings: list[Finding] = []
     for finding in examine():
         findings.append(finding)
@@ -95,7 +96,7 @@ def _interpreter() -> Iterator[Finding]:
 
 
 def _cpu_ranks() -> Finding:
-    """Two ranks of this machine's processor run a small program."""
+    """Run a small program on two CPU ranks."""
     from tilelink.reference import trial
 
     module = compiler.parse(PROBE, "<probe>")
@@ -157,7 +158,7 @@ def _nvshmem() -> Finding:
 
 
 def _pairs(count: int) -> Iterator[Finding]:
-    """Symmetric memory, and a signal with 1 MiB between every pair."""
+    """Check symmetric memory, and a signal with 1 MiB between every pair of GPUs."""
     try:
         answer = gpus.on_gpus({"what": "probe", "deadline": PROBE_DEADLINE_S}, count, PROBE_DEADLINE_S)
     except TileLinkError as error:

@@ -1,4 +1,4 @@
-"""Requests of the command line that need GPUs: `tilelink.cli.rank` in a process for each, started by torchrun."""
+"""Requests of the command line that need GPUs: torchrun starts `tilelink.cli.rank` in a process for each GPU."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tilelink.errors import RankError
 from tilelink.settings import environment
 
 PATIENCE_S = 120.0
-"""Seconds beyond its deadlines after which a run is ended: processes start, and kernels are compiled."""
+"""Seconds beyond its deadlines after which a run is ended; they cover process starts and the compilation of kernels."""
 FAILED = "=== rank failed ===\n"
-"""Stands before what a rank that fails writes to its standard error."""
+"""Marks the start of the error message of a failed rank on its standard error."""
 ENDING_S = 40.0
-"""Seconds that the launcher of ranks may take to end them; it gives each rank 30 before it kills it."""
+"""Seconds that the launcher may take to end its ranks; it kills a rank after 30."""
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
-"""No launch uses NVLink multicast."""
+"""Environment that disables NVLink multicast, which no launch uses."""
 
 
 def on_gpus(
     request: Mapping[str, Any], ranks: int, deadline_s: float = 0.0, *, work_s: float = 0.0,
     hint: str = "give it a --deadline: then the wait that is stuck is named",
 ) -> dict[str, Any]:  # fmt: skip
-    """Runs a request on `ranks` GPUs of this machine and returns rank 0's answer.
+    """Run a request on `ranks` GPUs of this machine, and return rank 0's answer.
 
-    deadline_s: of one wait; work_s: seconds that the request may take beyond what every run takes.
-    Raises RankError if there are fewer GPUs, with the traceback of a rank that failed, or with `hint` if it is longer.
+    deadline_s: deadline of one wait. work_s: seconds that the request may take in addition to the limit of every run.
+    Raises RankError if there are fewer GPUs, if a rank fails (with its message), or if time runs out (with `hint`).
     """
     require_gpus(ranks)
     with tempfile.TemporaryDirectory() as folder:
@@ -52,12 +52,12 @@ def on_gpus(
 
 
 def _ended(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Runs a launcher of ranks. Raises subprocess.TimeoutExpired after so many seconds, and ends the ranks then."""
+    """Run a launcher of ranks. After `seconds` end the ranks and raise subprocess.TimeoutExpired."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         try:
             out, error = launcher.communicate(timeout=seconds)
         except BaseException:
-            launcher.terminate()  # torchrun then ends its ranks, which it would not do if it was killed
+            launcher.terminate()  # on SIGTERM torchrun ends its ranks; killed, it would leave them running
             try:
                 launcher.communicate(timeout=ENDING_S)
             except subprocess.TimeoutExpired:
@@ -76,6 +76,6 @@ def require_gpus(ranks: int, hint: str = "use --device cpu: the same kernels run
 
 
 def _first_failure(text: str) -> str:
-    """The message of the first rank that failed, out of the standard error of the ranks and their launcher."""
+    """Return the message of the first failed rank, from the standard error of the ranks and their launcher."""
     begin = text.find(FAILED)
     return text[begin + len(FAILED) :].split(FAILED)[0].strip() if begin >= 0 else text[-2000:]

@@ -1,4 +1,4 @@
-"""What commands say before and while they work: what was chosen for you, and how long it may take."""
+"""Notices of the commands on standard error: default choices, and estimates of the time left."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.scheduling.schedule import Schedule
 
 PATIENCE_S = 5.0
-"""After so long without a word a command says what it is doing."""
+"""Seconds without output after which a command reports its activity."""
 STEP_S = 4e-3
-"""What one step of an interpreted tile takes a core, roughly: a load, a product of blocks, a store, a signal."""
+"""Approximate seconds of a core for one step of an interpreted tile: a load, a product of blocks, a store, a signal."""
 PLANNED_S = 4e-5
-"""What planning, proving and simulating take for a tile, roughly."""
+"""Approximate seconds for planning, proving and simulating one tile."""
 
 
 def say(text: str) -> None:
-    """Beside the results, which alone are on the standard output."""
+    """Print a notice on standard error; standard output has the results alone."""
     typer.echo(text, err=True)
 
 
 def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None) -> None:
-    """The sizes, with a word about those that nobody gave; how many tiles they make."""
+    """Print the sizes, those that have default values, and the number of tiles."""
     names = {text.partition("=")[0].strip() for text in sets}
     chosen = [name for name in bound.numbers if name not in names]
     what = f"{bound.source.name} with {schedule_name(schedule)} on {bound.ranks} ranks"
@@ -43,7 +43,7 @@ def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None) -> N
 
 
 def say_built_in(module: compiler.Module, program: Program, more: str = "") -> None:
-    """That a program's own schedules are left aside, if it has any. more: another way to take them."""
+    """Print that the built-in schedule is used, if the program has others. more: text on another way to use those."""
     names = [one.name for one in module.schedules_of(program)]
     if names and DEFAULT not in names:
         say(f"the built-in schedule is taken; {program.name} has {', '.join(names)}: --schedule NAME takes one{more}")
@@ -51,8 +51,8 @@ def say_built_in(module: compiler.Module, program: Program, more: str = "") -> N
 
 @contextmanager
 def patience(what: str, seconds: float, quiet: bool = False) -> Generator[None]:
-    """After a while of silence says what is being done, and about how long that takes."""
-    about = f"about {round(seconds):,} s on a machine that is free" if seconds >= 2 * PATIENCE_S else "soon done"
+    """Print the activity and its estimated time if the block runs longer than PATIENCE_S."""
+    about = f"about {round(seconds):,} s on an idle machine" if seconds >= 2 * PATIENCE_S else "soon done"
     text = f"still {what} ({about}); --set gives smaller sizes, --schedule other tiles"
     timer = Timer(PATIENCE_S, say, [text])
     timer.daemon = True
@@ -68,19 +68,19 @@ def patience(what: str, seconds: float, quiet: bool = False) -> Generator[None]:
 
 
 def tiles_of(bound: Bound) -> int:
-    """Tiles of all ranks."""
+    """Return the number of tiles of all ranks."""
     return bound.ranks * sum(stage.total for stage in bound.stages.values())
 
 
 def interpreted_seconds(bound: Bound, launches: int) -> float:
-    """What launches take on CPU ranks, roughly."""
+    """Return the approximate seconds of launches on CPU ranks."""
     steps = sum(stage.total * _steps(bound, stage, stage.stage.body) for stage in bound.stages.values())
     programs = bound.ranks * sum(kernel.programs for kernel in bound.kernels)
     return STEP_S * launches * steps * bound.ranks / max(1, min(os.cpu_count() or 1, programs))
 
 
 def _steps(bound: Bound, stage: BoundStage, body: tuple[Statement, ...]) -> int:
-    """How often the interpreter does something for one tile."""
+    """Return the approximate number of interpreter steps of one tile."""
     total = 0
     for statement in body:
         match statement:
@@ -96,7 +96,7 @@ def _steps(bound: Bound, stage: BoundStage, body: tuple[Statement, ...]) -> int:
 
 
 def _blocks(bound: Bound, stage: BoundStage, statement: Statement) -> int:
-    """Blocks of the whole dimensions that a statement's products contract."""
+    """Return the number of K blocks of a statement's products over whole dimensions."""
     value, total = value_of(statement), 0
     for part in values(value) if value is not None else ():
         if isinstance(part, Dot) and isinstance(part.left, Read) and isinstance(part.left.region.coords[-1], Whole):
@@ -105,5 +105,5 @@ def _blocks(bound: Bound, stage: BoundStage, statement: Statement) -> int:
 
 
 def bound_of(program: Program, schedule: Schedule | None, options: Mapping[str, Any]) -> Bound:
-    """A program bound as a command is about to plan it."""
+    """Return a program bound as the command will plan it."""
     return compiler.bound(program, schedule, **{name: options[name] for name in ("ranks", "dims", "dtype")})

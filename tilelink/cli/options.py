@@ -1,4 +1,4 @@
-"""What the commands share: their options, what is chosen where nothing is said, errors and output."""
+"""Shared parts of the commands: options, defaults, errors and output."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from tilelink.scheduling.schedule import Schedule
 DEFAULT = "default"
 FOLDER = "name a file in a folder that exists"
 DEFAULT_DIMS = (80, 96, 48, 40, 56, 24)
-"""Sizes of tiled dimensions that nobody set: small, and no multiple of the usual tiles."""
+"""Default sizes of tiled dimensions: small, and not multiples of the usual tiles."""
 COUNTS = (4, 2, 3, 6)
-"""Sizes of dimensions that are never cut into tiles of more than one element: of layers, heads, experts, steps."""
+"""Default sizes of dimensions without tiles of more than one element: numbers of layers, heads, experts, steps."""
 DEFAULT_VALUES: dict[str, float | bool] = {"f32": 0.5, "i32": 1, "bool": True}
 
 
@@ -51,9 +51,11 @@ class Dtype(StrEnum):
 
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="a .tl file, or a name of the operator library")]
-ProgramName = Annotated[str | None, typer.Option("--program", "-p", help="which program of the file")]
-ScheduleName = Annotated[str | None, typer.Option("--schedule", "-s", help='which schedule; "default" is the built-in')]
-Ranks = Annotated[int, typer.Option("--ranks", "-n", min=1, help="how many ranks")]
+ProgramName = Annotated[str | None, typer.Option("--program", "-p", help="a program of the file")]
+ScheduleName = Annotated[
+    str | None, typer.Option("--schedule", "-s", help='a schedule of the file; "default" is the built-in')
+]
+Ranks = Annotated[int, typer.Option("--ranks", "-n", min=1, help="number of ranks")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="a dimension or parameter, as in Ms=256; repeatable")]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON object instead of text")]
 Element = Annotated[Dtype, typer.Option("--dtype", help="the element type of tensors that have none of their own")]
@@ -65,9 +67,9 @@ CostName = Annotated[str | None, typer.Option("--cost", help="your cost model, a
 
 
 def schedules_named(module: compiler.Module, program: Program, name: str | None) -> list[Schedule | None]:
-    """The schedule of that name (None: the built-in defaults), or without a name all that there are."""
+    """Return the schedule of a name (None: the built-in defaults), or, without a name, all schedules."""
     declared = module.schedules_of(program)
-    own = any(s.name == DEFAULT for s in declared)  # it takes the place of the built-in one
+    own = any(s.name == DEFAULT for s in declared)  # replaces the built-in schedule
     if name is None:
         return [*declared] if own else [None, *declared]
     if name == DEFAULT and not own:
@@ -78,7 +80,7 @@ def schedules_named(module: compiler.Module, program: Program, name: str | None)
 def programs_with(
     module: compiler.Module, programs: Sequence[Program], name: str | None
 ) -> tuple[list[Program], list[Program]]:
-    """Those programs that have a schedule of that name, and the others. Raises UnknownNameError if none has it."""
+    """Return the programs with a schedule of a name, and the other programs. Raises UnknownNameError if none has it."""
     if name in (None, DEFAULT):
         return list(programs), []
     able = [one for one in programs if any(s.name == name for s in module.schedules_of(one))]
@@ -95,7 +97,7 @@ def schedule_name(schedule: Schedule | None) -> str:
 
 
 def dims_of(program: Program, sets: list[str] | None, sizes: tuple[int, ...] = DEFAULT_DIMS) -> dict[str, Any]:
-    """A value for every parameter of the program: what was set, else a default."""
+    """Return a value for every parameter of the program: the given one, else a default."""
     given = dict(setting(text) for text in sets or [])
     names = {p.name: p.kind for p in program.params}
     if unknown := sorted(given.keys() - names.keys()):
@@ -111,7 +113,7 @@ def dims_of(program: Program, sets: list[str] | None, sizes: tuple[int, ...] = D
 
 
 def _tiled(program: Program) -> set[str]:
-    """The parameters along which a program has tiles or whole dimensions; others only count things."""
+    """Return the parameters along which a program has tiles or whole dimensions; the rest are only counts."""
     sizes: list[Scalar] = []
     for known in infer(program, Mistakes()).stages.values():
         sizes += [decl.extent for name, decl in known.indices.items() if name not in known.scalar_indices]
@@ -138,7 +140,7 @@ def setting(text: str) -> tuple[str, int | float | bool]:
 
 
 def imported(name: str) -> Any:
-    """What `module:name` names; modules of the current folder are found. Raises UnknownNameError."""
+    """Return the object `module:name`, also of a module in the current folder. Raises UnknownNameError if it fails."""
     module, _, attribute = name.partition(":")
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
@@ -159,7 +161,7 @@ def random_tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: i
 
 
 def cost_model(name: str | None) -> Any:
-    """The cost model that `module:class` (or an object) names; None for no name. Raises UnknownNameError."""
+    """Return the cost model `module:class` (or object), or None. Raises UnknownNameError, or CostError if it fails."""
     found = imported(name) if name else None
     if not isinstance(found, type):
         return found
@@ -168,7 +170,7 @@ def cost_model(name: str | None) -> Any:
 
 
 def check_writable(*paths: str | Path | None) -> None:
-    """Raises OutputError for a file that cannot be written: before a run, whose result would be lost, not after it."""
+    """Raises OutputError if a file cannot be written. Called before a run, whose result would otherwise be lost."""
     for path in (Path(one).absolute() for one in paths if one is not None):
         if not path.parent.is_dir():
             raise OutputError(f"{path} cannot be written: there is no folder {path.parent}", hint=FOLDER)
@@ -178,7 +180,7 @@ def check_writable(*paths: str | Path | None) -> None:
 
 @contextmanager
 def designed_errors(as_json: bool = False) -> Generator[None]:
-    """Turns an error into its text and exit status 1; programs may be as deep as they may be."""
+    """Turn an error into its text and exit status 1, with a stack for programs of any nesting depth."""
     try:
         with deep():
             yield
@@ -186,11 +188,11 @@ def designed_errors(as_json: bool = False) -> Generator[None]:
         fail(error, as_json)
     except MemoryError as error:
         hint = "take smaller sizes, larger tiles or fewer ranks"
-        fail(TileLinkError(f"this machine has not enough memory: {error}", hint=hint), as_json)
+        fail(TileLinkError(f"not enough memory on this machine: {error}", hint=hint), as_json)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:
-        # Whoever read the output has seen enough; nothing may be flushed to it at exit.
+        # The reader has closed the pipe: nothing may be flushed to it at exit.
         sys.stdout = None
         raise typer.Exit(0) from None
 
@@ -204,7 +206,7 @@ def fail(error: TileLinkError, as_json: bool) -> NoReturn:
 
 
 def mistakes_of(error: TileLinkError) -> list[dict[str, Any]]:
-    """An error for programs to read: its class, message, places and hint, and the text that people see."""
+    """Return an error as JSON values: its class, message, locations and hint, and its complete text."""
     if isinstance(error, SeveralErrors):
         return [one for each in error.errors for one in mistakes_of(each)]
     places = {name: _place(value) for name, value in (("location", error.location), ("related", error.related))}
@@ -212,13 +214,13 @@ def mistakes_of(error: TileLinkError) -> list[dict[str, Any]]:
 
 
 def _place(place: Location | None) -> dict[str, Any] | None:
-    """Lines and columns count from one."""
+    """Return a location as JSON values; lines and columns count from 1."""
     return place and {"file": place.file, "line": place.line, "column": place.column, "length": place.length}
 
 
 def write(text: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"
-    text = text.encode(encoding, "backslashreplace").decode(encoding)  # it may name files by names that are no text
+    text = text.encode(encoding, "backslashreplace").decode(encoding)  # names of files in it need not be valid text
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
 

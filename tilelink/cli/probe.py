@@ -1,4 +1,4 @@
-"""The program with which `tilelink doctor` tries CPU ranks and pairs of GPUs."""
+"""The program with which `tilelink doctor` tests CPU ranks and pairs of GPUs."""
 
 PROBE = """
 program probe(M, d: i32):

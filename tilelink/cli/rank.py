@@ -25,13 +25,13 @@ from tilelink.settings import variable
 from tilelink.simulator.measured import Measured, measured_text
 
 MEETING_CYCLES = 20_000_000
-"""About 10 ms, in which every host issues a launch."""
+"""About 10 ms, during which every host issues a launch."""
 PROBE_ELEMENTS = 2**19
-"""Of bf16: 1 MiB to each peer."""
+"""Elements of bf16: 1 MiB to each peer."""
 
 
 def main(question: str, answer: str) -> int:
-    """A rank: does what the request says. Returns its exit status."""
+    """Execute the request on one rank, and return the exit status."""
     import torch
     import torch.distributed as dist
 
@@ -46,14 +46,14 @@ def main(question: str, answer: str) -> int:
         if rank == 0:
             Path(answer).write_text(json.dumps(result), encoding="utf-8")
     except Exception as error:
-        said = f"rank {rank}: {error}" if isinstance(error, TileLinkError) else traceback.format_exc()
-        print(f"{FAILED}{said}", file=sys.stderr, flush=True)
+        message = f"rank {rank}: {error}" if isinstance(error, TileLinkError) else traceback.format_exc()
+        print(f"{FAILED}{message}", file=sys.stderr, flush=True)
         return 1
     return 0
 
 
 def _run(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Launches on random inputs, back to back: the largest error of every output, over ranks and launches."""
+    """Launch on random inputs, back to back, and return the largest error of each output over ranks and launches."""
     import torch
     import torch.distributed as dist
 
@@ -73,7 +73,7 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
         program, ranks=ranks, dims=dims, dtype=dtype, launches=request["launches"], seed=request["seed"]
     )
     given = [{name: value.cuda() for name, value in launch[rank].items()} for launch in inputs]
-    outputs = [kernel.empty_outputs() for _ in given]  # memory is not asked for between launches
+    outputs = [kernel.empty_outputs() for _ in given]  # no memory is allocated between launches
     torch.cuda.synchronize()
     dist.barrier(device_ids=[rank])
     begin = time.perf_counter()
@@ -104,7 +104,7 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _meet() -> None:
-    """Lets the GPUs begin what is issued next at the same time: each was waited for, so hosts do not go in step."""
+    """Align the start of the next launch on all GPUs: hosts wait for each launch, and so do not run in step."""
     import torch
     import torch.distributed as dist
 
@@ -114,7 +114,7 @@ def _meet() -> None:
 
 
 def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Times candidates and, where the file stands for an operator, its unfused way."""
+    """Time candidates and, if the file is that of an operator, its unfused implementation."""
     import torch.distributed as dist
 
     from tilelink import ops
@@ -159,7 +159,7 @@ def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _calibrate(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The times that a machine is made of."""
+    """Return the times to which a machine is fitted."""
     import torch.distributed as dist
 
     from tilelink.calibration.measure import measure
@@ -169,7 +169,7 @@ def _calibrate(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _every(value: Any) -> list[Any]:
-    """An output of all ranks."""
+    """Return an output of all ranks, on the CPU. Collective."""
     import torch.distributed as dist
 
     every = value.new_empty((dist.get_world_size(), *value.shape))
@@ -178,7 +178,7 @@ def _every(value: Any) -> list[Any]:
 
 
 def _probe(request: Mapping[str, Any]) -> dict[str, Any]:
-    """A signal and 1 MiB from every rank to every other, by copy engine and by programs."""
+    """Send a signal and 1 MiB from every rank to every other, by copy engine and by programs."""
     import torch
     import torch.distributed as dist
 
@@ -209,4 +209,4 @@ def _probe(request: Mapping[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     status = main(sys.argv[1], sys.argv[2])
     sys.stderr.flush()
-    os._exit(status)  # a rank that failed must not wait for the others in an orderly shutdown
+    os._exit(status)  # an orderly shutdown of a failed rank would wait for the other ranks

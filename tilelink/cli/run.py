@@ -1,4 +1,4 @@
-"""`tilelink run`: programs on random inputs, on CPU ranks or GPUs, and how far outputs are from what they mean."""
+"""`tilelink run`: run programs on random inputs, on CPU ranks or GPUs, and compare outputs with the reference."""
 
 from __future__ import annotations
 
@@ -76,16 +76,16 @@ def run(
     schedule: ScheduleName = None,
     ranks: Ranks = 4,
     sets: Sets = None,
-    device: Annotated[Device, typer.Option("--device", help="what the ranks are")] = Device.cpu,
+    device: Annotated[Device, typer.Option("--device", help="the kind of ranks")] = Device.cpu,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=-(2**63), max=2**63 - 1, help="of the inputs and of random delays")
+        int | None, typer.Option("--seed", min=-(2**63), max=2**63 - 1, help="seed of the inputs and of random delays")
     ] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="launches, back to back")] = 1,
     dtype: Element = Dtype.f32,
     delay: Delay = None,
     deadline: Deadline = None,
     trace: Annotated[str | None, typer.Option("--trace", help="write the measured timeline, for Perfetto")] = None,
-    every: Annotated[bool, typer.Option("--all", help="with the built-in schedule and each of the file's")] = False,
+    every: Annotated[bool, typer.Option("--all", help="run the built-in schedule and each of the file's")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a program on random inputs, fresh for every launch, and compare all outputs with what it means."""
@@ -127,7 +127,7 @@ def run(
 
 @dataclass(frozen=True, kw_only=True)
 class _How:
-    """How schedules are run. delay: seconds of the longest random delay, None for none. trace: a file for it."""
+    """Options of a run. delay: maximum random delay in seconds, None for no delays. trace: file for the timeline."""
 
     file: str
     seed: int
@@ -138,11 +138,11 @@ class _How:
 
 
 Compared = tuple[dict[str, float], dict[str, str]]
-"""The error of every output, and where those that are no numbers are none."""
+"""(output -> its error, output -> description of its first element that is not finite)."""
 
 
 def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, Any], how: _How) -> Compared:
-    """Runs what the report says on CPU ranks, and notes the seconds in it."""
+    """Run the program of the report on CPU ranks, and record the seconds in it."""
     from tilelink.reference import trial
 
     options: dict[str, Any] = {name: report[name] for name in ("ranks", "dims", "dtype")}
@@ -172,7 +172,7 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
 
 
 def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared:
-    """Runs what the report says on GPUs, and notes the seconds in it."""
+    """Run the program of the report on GPUs, and record the seconds in it."""
     request = {
         **report, "what": "run", "file": how.file, "schedule": report["schedule"] if scheduled else None,
         "seed": how.seed, "deadline": how.deadline, "trace": how.trace is not None,
@@ -185,7 +185,7 @@ def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared
 
 
 def _judged(report: Mapping[str, Any], compared: Compared, quiet: bool) -> dict[str, Any]:
-    """The report with the verdict, which is printed too. An error that is no number is wrong."""
+    """Return the report with the verdict, and print it unless `quiet`. An error that is not a number is wrong."""
     errors, odd = compared
     tolerance = TOLERANCE[report["dtype"]]
     finite = {name: error if error < float("inf") else None for name, error in errors.items()}
@@ -212,7 +212,7 @@ def _judged(report: Mapping[str, Any], compared: Compared, quiet: bool) -> dict[
 
 @contextmanager
 def _progress(steps: int, quiet: bool) -> Generator[Callable[[str], None]]:
-    """A function that reports the next step: as a bar on a terminal, else not at all."""
+    """Yield a function that reports the next step as a bar on a terminal, and does nothing elsewhere."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield _silent
@@ -228,4 +228,4 @@ def _progress(steps: int, quiet: bool) -> Generator[Callable[[str], None]]:
 
 
 def _silent(what: str) -> None:
-    """Reports nothing."""
+    """Report nothing."""

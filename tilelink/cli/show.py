@@ -1,4 +1,4 @@
-"""`tilelink show`: a program, its schedule, its plan, the generated source or the compiled PTX."""
+"""`tilelink show`: print a program, its schedule, its plan, the generated source or the compiled PTX."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Dialect(StrEnum):
 
 def show(
     file: File,
-    stage: Annotated[Stage, typer.Option("--stage", help="which form")] = Stage.program,
+    stage: Annotated[Stage, typer.Option("--stage", help="the form to print")] = Stage.program,
     program: ProgramName = None,
     schedule: ScheduleName = None,
     ranks: Ranks = 4,
     sets: Sets = None,
     after: Annotated[str | None, typer.Option("--after", help="the bound program after a pass, or after all")] = None,
-    dialect: Annotated[Dialect, typer.Option("--dialect", help="of the source")] = Dialect.triton,
+    dialect: Annotated[Dialect, typer.Option("--dialect", help="dialect of the source")] = Dialect.triton,
     target: Annotated[str | None, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")] = None,
     dtype: Annotated[Dtype | None, typer.Option("--dtype", help="the element type")] = None,
 ) -> None:
@@ -95,14 +95,14 @@ def show(
 # Choices -----------------------------------------------------------------------------------------------------
 
 DIMS_ON_GPU = (1024, 2048, 512, 256, 128, 64)
-"""Sizes of dimensions that nobody set, where kernels are compiled for a GPU."""
+"""Default sizes of dimensions for kernels that are compiled for a GPU."""
 
 
 # Output ------------------------------------------------------------------------------------------------------
 
 
 def _passes(program: Program, schedule: Schedule | None, after: str, options: dict[str, Any]) -> str:
-    """The bound program after a pass; after "all" of them, each with what it changed."""
+    """Return the bound program after a pass, or for "all" after each pass that changed it."""
     names = ["bind", *(one.name for one in passes())]
     if after not in (*names, "all"):
         hint = did_you_mean(after, [*names, "all"], f"one of {', '.join(names)}, or all")
@@ -119,7 +119,7 @@ def _passes(program: Program, schedule: Schedule | None, after: str, options: di
 
 
 def _show_plan(plan: Plan) -> None:
-    """The plan in numbers, and the tiles of the first rank's first programs."""
+    """Print the kernels, the channels and the numbers of tiles, signals and transfers of a plan."""
     bound = plan.bound
     console = Console(soft_wrap=not sys.stdout.isatty())
     box = rich_box.HEAVY_HEAD if console.is_terminal else None

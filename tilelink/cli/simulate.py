@@ -1,4 +1,4 @@
-"""`tilelink simulate FILE`: what a launch would take on a machine that need not be there, and where the time goes."""
+"""`tilelink simulate FILE`: predict the time of a launch on a described machine, with a breakdown of the time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tilelink.simulator.machine import load_machine
 from tilelink.simulator.trace import save_trace
 
 SIZES = (1024, 1024, 4096, 1024, 128, 64)
-"""Sizes of dimensions that nobody set."""
+"""Default sizes of dimensions."""
 US = 1e6
 
 
@@ -103,7 +103,7 @@ def _print(result: Simulated, head: dict[str, Any], as_json: bool) -> None:
 
 
 def _print_ranks(result: Simulated) -> None:
-    """A row for every rank."""
+    """Print a row for every rank."""
     names = list(result.breakdowns[0].parts())
     rows = [
         (f"{rank}", _us(seconds), *(_us(part) for part in breakdown.parts().values()))
@@ -121,7 +121,7 @@ def _print_ranks(result: Simulated) -> None:
 
 
 def _us(seconds: float) -> str:
-    return f"{round(seconds * US, 1) + 0.0:.1f}"  # adding zero takes the sign off a negative one
+    return f"{round(seconds * US, 1) + 0.0:.1f}"  # adding 0.0 turns -0.0 into 0.0
 
 
 def _values(result: Simulated) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`tilelink tune FILE`: searches a schedule, by the model alone or by measuring the best few, and remembers it."""
+"""`tilelink tune FILE`: search a schedule, by the model alone or by measuring the best few, and store the result."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from tilelink.simulator.machine import load_machine
 from tilelink.tuning import Database, Record, algorithms, distinct, key_of, rank
 
 SIZES = (1024, 1024, 4096, 1024, 128, 64)
-"""Sizes of dimensions that nobody set."""
+"""Default sizes of dimensions."""
 US = 1e6
 BUDGET_S = 60.0
-"""Seconds of a search of which nobody said how long it may be."""
+"""Seconds of a search without a given budget."""
 BUDGET = f"seconds of searching  [default: {BUDGET_S:g}; with --trials no limit]"
 SLOWER = 3.0
-"""Declared schedules that are predicted to take so many times what the best candidate does are not measured."""
+"""Declared schedules predicted to be slower than the best candidate by more than this factor are not measured."""
 NOT_MEASURED = "not measured: predicted slower"
 CANDIDATE_S = 15.0
-"""Seconds that a candidate may take which was not compiled ahead, or which is stuck until its deadline."""
+"""Seconds allowed for a candidate that was not compiled ahead, or that is stuck until its deadline."""
 
 
 def tune(
@@ -62,7 +62,7 @@ def tune(
     dtype: Element = Dtype.bf16,
     machine: MachineName = "8xH200",
     target: Annotated[
-        str | None, typer.Option("--target", help="what kernels are for  [default: the machine's]")
+        str | None, typer.Option("--target", help="target of the kernels  [default: the machine's]")
     ] = None,
     strategy: Annotated[
         str, typer.Option("--strategy", help=f"one of {', '.join(STRATEGIES)}, or yours as module:function")
@@ -79,7 +79,7 @@ def tune(
     compile_budget: Annotated[
         float, typer.Option("--compile-budget", min=0.0, max=300.0, help="seconds of compiling ahead with all cores")
     ] = 30.0,
-    seed: Annotated[int, typer.Option("--seed", help="of the search")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="seed of the search")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Search the schedules of a program and of those that compute the same, and show the best."""
@@ -114,13 +114,13 @@ def tune(
 
 
 def _require_measuring(ranks: int) -> None:
-    """Raises RankError without GPUs, and OutputError where the result of measuring would be lost."""
+    """Raises RankError without GPUs, and OutputError if the result of measuring could not be stored."""
     gpus.require_gpus(ranks, hint="without --measure the model alone compares them")
     Database().require_own()
 
 
 def _searched(programs: Sequence[Program], options: dict[str, Any], quiet: bool) -> Found:
-    """What a search finds that an interrupt ends, with a bar where somebody looks at it."""
+    """Return the result of a search that an interrupt may end, with a progress bar on a terminal."""
     console = Console(stderr=True)
     parts = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*parts, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
@@ -129,7 +129,7 @@ def _searched(programs: Sequence[Program], options: dict[str, Any], quiet: bool)
 
 
 def _nothing(found: Found) -> TileLinkError:
-    """Why a search has found nothing: the first error of the kind that it had most often."""
+    """Return the reason why a search has found nothing: the first error of its most frequent kind."""
     for kind, _ in found.refused.most_common():
         if kind in found.space.reasons:
             return found.space.reasons[kind]
@@ -138,36 +138,38 @@ def _nothing(found: Found) -> TileLinkError:
 
 
 def _shape(program: Program, text: str | None) -> list[str]:
-    """What --shape sets, as --set says it. Raises BindingError for what is not a size for every dimension."""
+    """Return the sizes of --shape in the form of --set. Raises BindingError unless there is a size per dimension."""
     names = [p.name for p in program.params if p.kind == "dim"]
     sizes = [part.strip() for part in text.split(",")] if text is not None else []
     if text is not None and (len(sizes) != len(names) or not all(size.isdecimal() for size in sizes)):
-        raise BindingError(f"--shape {text} is no shape of {program.name}", hint=f"write {','.join(names)} as numbers")
+        raise BindingError(
+            f"--shape {text} is not a shape of {program.name}", hint=f"write {','.join(names)} as numbers"
+        )
     return [f"{name}={size}" for name, size in zip(names, sizes, strict=False)]
 
 
 def _shown(found: Found, top: int) -> list[Tried]:
-    """The best of a search that differ, and all declared schedules; best first."""
+    """Return the best distinct schedules of a search, and all declared schedules, best first."""
     best = distinct(found, top)
     others = [one for one in found.ranking if one.declared and one not in best]
     return sorted([*best, *others], key=lambda one: one.seconds)
 
 
 def _line(programs: Sequence[Program], one: Tried) -> dict[str, Any]:
-    """origin: "found" by the search, or "declared" by the file."""
+    """Return a candidate as JSON values. origin: "found" by the search, or "declared" in the file."""
     name, origin = programs[one.candidate.program].name, "declared" if one.declared else "found"
     return {"program": name, "predicted_us": one.seconds * US, "schedule": str(one.schedule), "origin": origin}
 
 
 def worth_measuring(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All candidates but those declared ones that the model thinks far slower than the best."""
+    """Return all candidates except declared ones predicted to be slower than the best by more than SLOWER."""
     limit = SLOWER * min(line["predicted_us"] for line in lines)
     return [line for line in lines if line["origin"] != "declared" or line["predicted_us"] <= limit]
 
 
 @contextmanager
 def _measuring(lines: Sequence[dict[str, Any]], ranks: int, quiet: bool) -> Generator[None]:
-    """Says on stderr what is measured, with a spinner where somebody looks at it."""
+    """Print on stderr the number of candidates being measured, with a spinner on a terminal."""
     count, console = len(worth_measuring(lines)), Console(stderr=True)
     left = f"; {len(lines) - count} predicted to be {SLOWER:g} times slower are left out" if count < len(lines) else ""
     said = f"measuring {count} candidates on {ranks} GPUs{left}"
@@ -184,9 +186,9 @@ def _measuring(lines: Sequence[dict[str, Any]], ranks: int, quiet: bool) -> Gene
 def _measure(
     request: dict[str, Any], programs: Sequence[Program], lines: list[dict[str, Any]], ranks: int, quiet: bool
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Adds measured times to the lines and stores the best.
+    """Add measured times to the lines, and store the best.
 
-    Returns it with the time of the unfused way, and the seconds that preparation and measuring took.
+    Return the best with the time of the unfused implementation, and the seconds of preparation and measuring.
     """
     begin, chosen = time.perf_counter(), worth_measuring(lines)
     work_s = request["compile_budget"] + CANDIDATE_S * len(chosen)
@@ -215,7 +217,7 @@ def _show(
     found: Found, asked: dict[str, Any], lines: list[dict[str, Any]], best: dict[str, Any] | None,
     seconds: Mapping[str, float], as_json: bool,
 ) -> None:  # fmt: skip
-    """asked: what the search was asked for, so that somebody can ask again."""
+    """Print the result. asked: the arguments of the search, with which it can be repeated."""
     if as_json:
         tried = {**asked, "points": found.size, "tried": len(found.tried), "refused": dict(found.refused)}
         tried["ended"] = found.ended

@@ -1,4 +1,4 @@
-"""Finding the schedule of a program for sizes and a machine: the model ranks, the machine measures the best few.
+"""Tuning: find the schedule of a program for given sizes and a machine. The model ranks; the GPUs measure the best few.
 
 found = rank([program], dims=..., ranks=8, machine=load_machine("8xH200"), budget_s=30)
 prepare_shares([Point(...)], group, seconds=30)       # on GPU ranks: all cores compile ahead

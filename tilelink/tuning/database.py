@@ -1,4 +1,4 @@
-"""What was found by measuring: one JSON line for each record, in the cache folder. Later lines win."""
+"""Database of measured results: one JSON line for each record, in the cache folder. Later lines win."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.settings import settings
 
 FILE = "tuning.jsonl"
-OWN = "the file and the folders on the way to it must be yours or root's, and nobody else may write to them"
+OWN = "the file and the folders on the way to it must be yours or root's, and no other user may write to them"
 _log = logging.getLogger("tilelink.tuning")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """What a record is good for. programs: a hash of all algorithms; dims: the first one rounded up to a power of two.
+    """The problem that a record solves. programs: hash of all algorithms. dims: the first rounded to a power of two.
 
-    gpu, versions: of the machine that measured, such as "NVIDIA H200" and "torch 2.11.0, triton 3.6.0".
+    gpu, versions: those of the measuring machine, such as "NVIDIA H200" and "torch 2.11.0, triton 3.6.0".
     """
 
     programs: str
@@ -42,7 +42,7 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """The best of a measurement: its schedule as text, or "unfused". evidence: every candidate with its seconds."""
+    """The best of a measurement: its schedule as text, or "unfused". evidence: all candidates with their times."""
 
     key: Key
     program: str
@@ -60,7 +60,7 @@ def key_of(
     gpu: str,
     versions: str,
 ) -> Key:
-    """The key of programs that compute the same, in whatever order they are given."""
+    """Return the key of equivalent programs; their order does not matter."""
     texts = "\n".join(sorted(str(program) for program in programs))
     digest = hashlib.sha256(texts.encode()).hexdigest()[:16]
     first = next((p.name for p in programs[0].params if p.kind == "dim"), None)
@@ -70,26 +70,26 @@ def key_of(
 
 
 def here() -> tuple[str, str]:
-    """The GPU of this process and the versions that generate its code, as keys have them."""
+    """Return the GPU of this process, and the versions of the software that generates its code, as in keys."""
     import torch
 
     return torch.cuda.get_device_name(), f"torch {torch.__version__}, triton {metadata.version('triton')}"
 
 
 class Database:
-    """The records of a file; None: that of the cache folder.
+    """The records of a file; None: the file in the cache folder.
 
-    A line that is no record is passed over, and so is a whole file to which other users may write; the log
-    (`tilelink.tuning`, WARNING) says so once.
+    A line that is not a record is ignored, and so is a whole file to which other users may write. The log
+    (`tilelink.tuning`, WARNING) reports each once.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or settings().cache / FILE
 
     def store(self, record: Record) -> None:
-        """Adds a record. Many processes may do so at once: a line is written in one piece, if there is room for it.
+        """Append a record. Many processes may do so at once: a line is written in one piece if the disk has room.
 
-        Raises OutputError where it cannot be written whole; what was written of it is passed over.
+        Raises OutputError if the record cannot be written completely; an incomplete line is ignored later.
         """
         line = json.dumps(asdict(record), sort_keys=True) + "\n"
         self.require_own()
@@ -103,16 +103,16 @@ class Database:
             raise OutputError(f"{self.path} cannot be written: {files.reason(error)}", hint=hint) from error
 
     def require_own(self) -> None:
-        """Raises OutputError for a file that would not be read again, since other users may write to it."""
+        """Raises OutputError if the file would not be read again, since other users may write to it."""
         if why := self._distrusted():
             raise OutputError(f"{self.path} cannot be written: {why}", hint=OWN)
 
     def find(self, key: Key) -> Record | None:
-        """The last record of a key."""
+        """Return the last record of a key, or None."""
         return next((record for record in reversed(self.records()) if record.key == key), None)
 
     def records(self) -> list[Record]:
-        """All records, in the order in which they came."""
+        """Return all records in the order in which they were stored."""
         if why := self._distrusted():
             _warn(f"{self.path} is not used: {why}; {OWN}")
             return []
@@ -148,7 +148,7 @@ def _record(line: bytes, where: str) -> Record:
     return record
 
 
-@cache  # so that each thing is said once
+@cache  # so that each warning is logged once
 def _warn(text: str) -> None:
     _log.warning("%s", text)
 
@@ -157,7 +157,7 @@ def _append(path: Path, line: bytes) -> None:
     handle = files.open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         size = os.fstat(handle).st_size
-        torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # a full disk took the end of the last line
+        torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # a full disk cut off the end of the last line
         rest = b"\n" + line if torn else line
         while rest:
             rest = rest[os.write(handle, rest) :]

@@ -1,7 +1,7 @@
-"""Which of a search's schedules are worth measuring: no two with the same kernels, and not only twins of the best.
+"""Selection of the schedules to measure: no two with the same kernels, and not only near copies of the best.
 
-The model's errors are much the same for schedules that are alike, so each measurement of one more twin tells little.
-What comes next is chosen as in Carbonell and Goldstein's maximal marginal relevance (SIGIR 1998).
+The model's errors are correlated between similar schedules, so measuring another similar one gives little information.
+The next schedule is chosen by Carbonell and Goldstein's maximal marginal relevance (SIGIR 1998).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tilelink.planning.plan import Plan
 from tilelink.search import Found, Tried
 
 ALIKE = 0.2
-"""How much slower a schedule may be predicted that has nothing in common with those before it, to be taken before a
-twin of theirs: as far off as the model was of some of the best schedules of a shape."""
+"""Penalty of similarity: a schedule without any choice in common with those taken is preferred to a near copy of one if
+it is predicted to be slower by at most this fraction. It equals the model's error on some of the best schedules."""
 
 
 def distinct(found: Found, count: int) -> list[Tried]:
-    """So many of what a search has tried, best first: the best, and what is nearly as fast but differs.
+    """Return `count` of the schedules that a search has tried, best first: the best, and different ones nearly as fast.
 
-    What emits the kernels of another one, or none at all, is passed over; of two with the same kernels a declared one
-    is taken.
+    Schedules with the kernels of another one, or without kernels, are left out. Of two with the same kernels a declared
+    one is preferred.
     """
     left, taken, known = list(found.ranking), list[Tried](), set[str]()
     while left and len(taken) < count:
@@ -39,7 +39,7 @@ def distinct(found: Found, count: int) -> list[Tried]:
 
 
 def _alike(one: Tried, others: Sequence[Tried]) -> float:
-    """The share of choices that one has in common with the most similar of others: 0 .. 1."""
+    """Return the fraction of choices, 0 to 1, that a schedule has in common with the most similar of `others`."""
     mine = one.candidate
     same = [
         sum(a == b for a, b in zip(mine.choices, other.candidate.choices, strict=True))
@@ -58,7 +58,7 @@ def _kernels(found: Found, one: Tried) -> str | None:
 
 
 def kernels_of(plan: Plan) -> str:
-    """A hash of what is generated of a plan, and how it is launched. Raises EmitError."""
+    """Return a hash of the generated kernels of a plan and of their launch. Raises EmitError if emitting fails."""
     emitted = emit(plan.bound, plan.thresholds, dialect="triton")
     lines = [line for line in emitted.text.splitlines() if not line.lstrip().startswith("#")]
     slots = sorted((name, tensor.slots) for name, tensor in plan.bound.tensors.items())

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Measuring candidates on GPU ranks, in lock-step: all ranks try the same list, and drop and choose the same ones."""
+"""Measurement of candidates on GPU ranks in lock-step: all ranks try the same list, and drop and choose the same."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tilelink.tuning.prepare import Point, program_of
 
 SAMPLES, WARMUPS = 12, 3
 AGREES = 1e-2
-"""|out - other| / |other| up to which two results are the same."""
+"""Maximum of |out - other| / |other| for which two results count as equal."""
 SLEEP_CYCLES = 200_000
-"""Cycles that GPUs sleep before a sample, so that the launch is issued before it runs."""
+"""Cycles for which GPUs sleep before a sample, so that the launch is issued before it runs."""
 FLUSHED_BYTES = 256 * 2**20
 
 Run = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
@@ -32,7 +32,7 @@ Run = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A candidate's median over samples of the maximum over ranks, in seconds; None with the reason it was dropped."""
+    """A candidate's time in seconds, the median over samples of the maximum over ranks, or None with a reason."""
 
     label: str
     seconds: float | None
@@ -49,9 +49,10 @@ def measure(
     others: Mapping[str, Run] | None = None,
     deadline_s: float = 5.0,
 ) -> list[Measured]:
-    """Runs candidates and `others` (label -> function of the inputs) and times those that agree. Collective.
+    """Run candidates and `others` (label -> function of the inputs), and time those with equal results. Collective.
 
-    A candidate that does not compile, outlives its deadline, or is not what most say, on any rank, is dropped on all.
+    A candidate is dropped on all ranks if, on any rank, it does not compile, exceeds its deadline, or differs from the
+    result of the majority.
     """
     runs: dict[str, Run] = dict(others or {})
     reasons: dict[str, str] = {}
@@ -64,13 +65,13 @@ def measure(
             continue
         kernel, result, reason = _tried(program, inputs, group, deadline_s)
         reasons[label] = _worst(reason, group)
-        del kernel  # not before all have met: peers reach its memory until they end
+        del kernel  # only after `_worst` has synchronised the ranks: peers access its memory until they end
         if not reasons[label] and result is not None:
             results[label] = result
             runs[label] = GpuKernel(program, group, settings().deadline)
     agreed = _agreed(results, group)
     for label in set(runs) - agreed:
-        reasons[label] = "its result is not what the others give"
+        reasons[label] = "its result differs from the others"
     seconds = _timed({label: run for label, run in runs.items() if label in agreed}, inputs, group)
     labels = [*(others or {}), *(f"{program.name}:{n}" for n, (program, _) in enumerate(candidates))]
     return [Measured(label=name, seconds=seconds.get(name), reason=reasons.get(name, "")) for name in labels]
@@ -83,7 +84,7 @@ def points_of(
     dtype: str,
     group: dist.ProcessGroup,
 ) -> list[Point]:
-    """Candidates as the ranks of a group run them, and as `prepare_shares` takes them."""
+    """Return candidates as points for the ranks of a group, as `prepare_shares` takes them."""
     target, ranks = current_target(), dist.get_world_size(group)
     return [
         Point(program=program, schedule=schedule, dims=dims, dtype=dtype, ranks=ranks, target=target)
@@ -92,7 +93,7 @@ def points_of(
 
 
 def _made(point: Point, group: dist.ProcessGroup) -> tuple[str, Artifact | None]:
-    """("", what all ranks run), or why there is none on one of them."""
+    """Return ("", artifact), or (reason, None) if any rank has no artifact."""
     program, reason = None, ""
     try:
         program = program_of(point)
@@ -105,29 +106,29 @@ def _made(point: Point, group: dist.ProcessGroup) -> tuple[str, Artifact | None]
 def _tried(
     program: Artifact, inputs: Mapping[str, torch.Tensor], group: dist.ProcessGroup, deadline_s: float
 ) -> tuple[GpuKernel | None, Mapping[str, torch.Tensor] | None, str]:
-    """A kernel with a deadline and what it gives, or why it gives nothing."""
+    """Return (kernel with a deadline, its outputs, ""), or the kernel if any, None and the reason of the failure."""
     kernel = None
     try:
         kernel = GpuKernel(program, group, deadline_s)
         return kernel, kernel(inputs), ""
-    except Exception as error:  # Triton's and CUDA's own too
+    except Exception as error:  # also errors of Triton and CUDA
         return kernel, None, _text(error)
 
 
 def _text(error: Exception) -> str:
-    said = error.message if isinstance(error, TileLinkError) else next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {said}"
+    message = error.message if isinstance(error, TileLinkError) else next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {message}"
 
 
 def _worst(reason: str, group: dist.ProcessGroup) -> str:
-    """The reason of the first rank that has one."""
+    """Return the reason of the first rank that has one, else "". Collective."""
     every: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(every, reason, group=group)
-    return next((one for one in every if one), "")
+    return next((text for text in every if text), "")
 
 
 def _agreed(results: Mapping[str, Mapping[str, torch.Tensor]], group: dist.ProcessGroup) -> set[str]:
-    """The largest set of results that one of them agrees with, on all ranks."""
+    """Return the largest set of results that are equal to one of them on all ranks."""
     names = list(results)
     same = torch.tensor([[float(_close(results[a], results[b])) for b in names] for a in names], device="cuda")
     if not names:
@@ -146,7 +147,7 @@ def _close(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -
 
 
 def _timed(runs: Mapping[str, Run], inputs: Mapping[str, torch.Tensor], group: dist.ProcessGroup) -> dict[str, float]:
-    """Seconds of each, one after the other in every round."""
+    """Return the seconds of each run; the runs take turns in every round of samples."""
     flushed = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
     meeting = torch.zeros(1, device="cuda")
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {label: [] for label in runs}
@@ -169,7 +170,7 @@ def _timed(runs: Mapping[str, Run], inputs: Mapping[str, torch.Tensor], group: d
 
 
 def _every(value: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """The tensors of all ranks, [ranks, *shape]. No rank goes on before all have come."""
+    """Return the tensors of all ranks, [ranks, *shape]. Collective: no rank continues before all have arrived."""
     found = torch.empty((dist.get_world_size(group), *value.shape), dtype=value.dtype, device=value.device)
     dist.all_gather_into_tensor(found, value.contiguous(), group=group)
     return found

@@ -1,7 +1,7 @@
-"""Programs made ready for GPU ranks ahead of time: planned, generated, and compiled into Triton's cache by a pool.
+"""Ahead-of-time preparation of programs for GPU ranks: a pool plans, generates, and compiles into Triton's cache.
 
-No process of the pool touches a GPU: Triton is told which one there will be. Ranks then find the program in a file and
-its kernels in the cache. What is not ready in time they make themselves.
+No process of the pool uses a GPU: Triton compiles for a given target. Ranks then load the program from a file and its
+kernels from the cache. Ranks make programs that are not ready in time themselves.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 LATE = "not ready in time"
 _log = logging.getLogger("tilelink.tuning")
 GRACE_S = 5.0
-"""Seconds after its deadline in which a pool is ended; after them its processes end themselves."""
+"""Seconds after its deadline within which a pool is ended; later its processes end themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
     """A program as GPU ranks will run it: with a schedule (None: the built-in one), sizes, ranks and target.
 
-    deadlines: whether its kernels are compiled as they are without a deadline (False) and with one (True).
-    trace: whether its launches are measured; then there is always a deadline.
+    deadlines: the variants of its kernels to compile, without a deadline (False) and with one (True). trace: True if
+    its launches are measured, which always sets a deadline.
     """
 
     program: Program
@@ -60,7 +60,7 @@ class Point:
 
     @property
     def file(self) -> Path:
-        """Where it is kept once it is prepared, by this version of the package."""
+        """The file of the prepared program, for this version of the package."""
         texts = [str(self.program), str(self.schedule), self.dtype, repr(self.target), repr(self.deadlines)]
         key = json.dumps([_package(), *texts, self.trace, self.ranks, sorted(self.dims.items())])
         return settings().cache / "prepared" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
@@ -68,7 +68,7 @@ class Point:
 
 @cache
 def _package() -> str:
-    """A hash of the package's files: another version generates other programs."""
+    """Return a hash of the package's files: another version generates other programs."""
     root = Path(compiler.__file__).parents[1]
     found = hashlib.sha256()
     for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".j2", ".lark")):
@@ -77,9 +77,9 @@ def _package() -> str:
 
 
 def program_of(point: Point) -> Artifact:
-    """What ranks run of a point: from its file if it was prepared, else made now.
+    """Return the artifact that ranks run for a point: from its file if it was prepared, else made now.
 
-    Raises what `compiler.plan` raises, and EmitError.
+    Raises the errors of `compiler.plan`, and EmitError.
     """
     if (found := kept(point)) is not None:
         return found
@@ -90,9 +90,10 @@ def program_of(point: Point) -> Artifact:
 
 
 def kept(point: Point) -> Artifact | None:
-    """What the file of a point has; None for no file, or one that cannot be used, which the log tells of (WARNING).
+    """Return the artifact in the file of a point, or None if there is no file or it cannot be used.
 
-    It says which generated source runs, and nobody verifies that again. So it must be this user's or root's alone.
+    The log (WARNING) reports a file that cannot be used. The file decides which generated source runs, without another
+    verification. So only this user or root may own it and write to it.
     """
     try:
         if why := files.distrusted(point.file):
@@ -119,9 +120,9 @@ def _keep(point: Point, artifact: Artifact) -> None:
 
 
 def prepare(point: Point) -> None:
-    """Plans, generates and compiles one point, and keeps it. Only for processes that use no GPU afterwards.
+    """Plan, generate and compile one point, and store it. Only for processes that use no GPU afterwards.
 
-    Raises what planning and compiling raise; RuntimeError for a kernel that does not fit the target; OutputError.
+    Raises the errors of planning and compiling, RuntimeError if a kernel does not fit the target, and OutputError.
     """
     import torch
 
@@ -136,7 +137,7 @@ def prepare(point: Point) -> None:
 
 
 def _expire(seconds: float) -> None:
-    """Ends this process of a pool when the one that started it ends, and after so many seconds in any case."""
+    """End this process of a pool when its parent process ends, and after `seconds` in any case."""
     parent = multiprocessing.parent_process()
 
     def end() -> None:
@@ -147,9 +148,9 @@ def _expire(seconds: float) -> None:
 
 
 def prepare_all(points: Sequence[Point], *, workers: int, seconds: float) -> list[str]:
-    """Prepares points by a pool of processes. Returns for each "" or why it is not ready.
+    """Prepare points with a pool of processes. Return for each point "" or the reason why it is not ready.
 
-    What is not ready in so many seconds is left, and the pool is ended. Never raises: the ranks make such a point.
+    The pool is ended after `seconds`. Never raises: the ranks make the points that are not ready.
     """
     reasons = [LATE] * len(points)
     if not points or seconds <= 0:
@@ -172,7 +173,7 @@ def prepare_all(points: Sequence[Point], *, workers: int, seconds: float) -> lis
 
 
 def _end(pool: ProcessPoolExecutor) -> None:
-    """Ends a pool's processes, whatever they are doing."""
+    """Kill a pool's processes in any state."""
     left: Iterable[Any] = list((getattr(pool, "_processes", None) or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
     for process in left:
@@ -183,10 +184,10 @@ def _end(pool: ProcessPoolExecutor) -> None:
 
 
 def prepare_shares(points: Sequence[Point], group: ProcessGroup, *, seconds: float) -> list[str]:
-    """Prepares points by all ranks of a group: those of one host share the work, then all meet. Collective.
+    """Prepare points on all ranks of a group: the ranks of a host share the work, then all ranks meet. Collective.
 
-    Returns for each point "" or why it is not ready on some host; the same on all ranks. Takes not much longer than
-    `seconds`, 0 prepares nothing. Never raises for a point: the ranks make it.
+    Returns for each point "" or the reason why it is not ready on some host, the same on all ranks. Takes about
+    `seconds`; 0 prepares nothing. Never raises for a point: the ranks make it.
     """
     import torch.distributed as dist
 
@@ -199,19 +200,19 @@ def prepare_shares(points: Sequence[Point], group: ProcessGroup, *, seconds: flo
     found = prepare_all([points[n] for n in todo], workers=workers, seconds=seconds)
     dist.all_gather_object(every, dict(zip(todo, found, strict=True)), group=group)
     reasons = [""] * len(points)
-    for one in every:
-        for point, reason in one.items():
+    for share in every:
+        for point, reason in share.items():
             reasons[point] = reasons[point] or reason
     return reasons
 
 
 def _share(every: Sequence[tuple[str, Sequence[bool]]], rank: int) -> tuple[list[int], int]:
-    """The numbers of the points that a rank prepares, and how many ranks its host has.
+    """Return the numbers of the points that a rank prepares, and the number of ranks on its host.
 
-    every: of each rank its host, and for each point whether it is prepared there.
+    every: for each rank its host, and for each point True if it is prepared there.
     """
     host, _ = every[rank]
     local = [r for r, (name, _) in enumerate(every) if name == host]
     ready = [any(every[r][1][n] for r in local) for n in range(len(every[rank][1]))]
-    missing = [n for n, there in enumerate(ready) if not there]
+    missing = [n for n, prepared in enumerate(ready) if not prepared]
     return missing[local.index(rank) :: len(local)], len(local)

@@ -1,4 +1,4 @@
-"""The model's ranking of schedules."""
+"""Ranking of schedules by the simulator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilelink.target import Target
 
 @deep()
 def algorithms(programs: Sequence[Program], of: Program) -> tuple[Program, ...]:
-    """The programs that take the same tensors as one of them does and give the same results, that one first.
+    """Return `of` and the programs that take the same tensors and give the same results, with `of` first.
 
     The results are compared on random inputs of a few small sizes.
     """
@@ -29,7 +29,7 @@ def algorithms(programs: Sequence[Program], of: Program) -> tuple[Program, ...]:
 
 
 BUDGET_S = 30.0
-"""Seconds of a search of which nobody said how long it may be."""
+"""Seconds of a search without a given budget."""
 SMALL = (4, 6, 10, 8, 12, 14)
 """Sizes of dimensions at which programs are compared."""
 VALUES: Mapping[str, float | bool] = {"f32": 0.5, "i32": 1, "bool": True}
@@ -38,7 +38,7 @@ EQUAL = 1e-4
 
 
 def _agree(one: Program, other: Program) -> bool:
-    """Whether two programs of a signature give the same; not so for what cannot be run at these sizes."""
+    """True if two programs with one signature give the same results; False if either cannot run at these sizes."""
     from tilelink.reference import trial
 
     sizes = iter(SMALL * len(one.params))
@@ -57,7 +57,7 @@ def _agree(one: Program, other: Program) -> bool:
 
 
 def _signature(program: Program) -> tuple[object, ...]:
-    """What callers see of a program: its parameters, and the tensors that are passed in and out."""
+    """Return the interface of a program: its parameters, and the tensors that are passed in and out."""
     tensors = [(t.name, t.space, t.shape, t.dtype) for t in program.tensors if t.space in ("in", "out", "table")]
     return (program.params, tuple(tensors))
 
@@ -81,15 +81,15 @@ def rank(
     progress: Callable[[Tried | None], None] | None = None,
     keep_interrupted: bool = False,
 ) -> Found:
-    """Searches the schedules of programs that compute the same, judged by simulated seconds on a machine.
+    """Search the schedules of equivalent programs, rated by simulated seconds on a machine.
 
-    tables: those of the programs, the same of all. declared: schedules of these programs that are among what is ranked,
-    and near which strategies begin.
-    by: a strategy or its name. machine: a description, its name, or its file. target: what kernels are for (None: the
-    machine's own). cost: what work takes (None: the roofline model). budget_s: None for BUDGET_S, or, with trials, for
-    no limit. The rest is `search`'s.
-    Raises what Space.of and search raise, and MachineError, UnknownTargetError or UnknownNameError for names that there
-    are not.
+    tables: the tables that all programs use. declared: schedules of these programs to rank too, near which strategies
+    begin. by: a strategy or its name. machine: a description, its name, or its file. target: the target of the kernels
+    (None: the machine's). cost: the cost model (None: Roofline). budget_s: seconds; None means BUDGET_S, or no limit if
+    trials is given. The other arguments are those of `search`.
+
+    Raises the errors of Space.of and search. Raises MachineError, UnknownTargetError or UnknownNameError for an unknown
+    machine, target or strategy.
     """
     described = machine if isinstance(machine, Machine) else load_machine(machine)
     held = target if isinstance(target, Target) else replace(described, target=target or described.target).processor
