@@ -176,7 +176,7 @@ class Addresses:
         return self.scalar(span.limit, LEVEL["+"])
 
     def _divides(self, span: Span) -> bool:
-        """Whether all tiles of an axis surely lie in the dimension, and none is cut."""
+        """True if all tiles of an axis surely lie in the dimension, and none is cut."""
         if span.index is None or self.stage.extents[span.index] % span.size:
             return False
         first, last = self.bound.bounds(self.stage.name).of(span.start)

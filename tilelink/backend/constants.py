@@ -164,7 +164,7 @@ class Constants:
         return self.size(extent) if self.value(extent) == value else integer(value)
 
     def over_ranks(self, stage: BoundStage, index: str) -> bool:
-        """Whether an index runs over the ranks."""
+        """True if an index runs over the ranks."""
         return any(one.name == index and one.over_ranks for one in all_indices(stage.stage))
 
     def _index(self, stage: BoundStage, index: str) -> IndexDecl:

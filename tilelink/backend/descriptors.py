@@ -63,7 +63,7 @@ def box_of(descriptors: Descriptors, addresses: Addresses, read: Read, contracte
 
 
 def _contracts(addresses: Addresses, axis: Axis, span: Span, position: int, slices: Slices) -> bool:
-    """Whether a box along the contracted axis holds nothing but what belongs to it, or zeros behind the tensor."""
+    """True if a box along the contracted axis holds only elements that belong to it, or zeros past the tensor's end."""
     part = slices.get(position)
     block, extent = addresses.block(axis, part), addresses.extent(axis)
     if extent % block == 0 and (span.kind == "whole" or _whole_tiles(addresses, span)):
@@ -73,12 +73,12 @@ def _contracts(addresses: Addresses, axis: Axis, span: Span, position: int, slic
 
 
 def _whole_tiles(addresses: Addresses, span: Span) -> bool:
-    """Whether the index of a span has no tile that its end cuts."""
+    """True if the index of a span has no tile that its end cuts."""
     return span.index is not None and addresses.stage.extents[span.index] % span.size == 0
 
 
 def _to_the_end(addresses: Addresses, span: Span, block: int) -> bool:
-    """Whether tiles that are the whole dimension hold whole boxes each, but for the last one."""
+    """True if tiles that are the whole dimension hold whole boxes each, but for the last one."""
     if span.index is None or addresses.stage.extents[span.index] != span.extent:
         return False
     tiles = mul(Index(name=span.index), const(span.size))

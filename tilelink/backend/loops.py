@@ -41,7 +41,8 @@ def loop_head(loop: For, index: str, addresses: Addresses, *, inner: bool) -> st
 
 
 def index_is_reused(index: str, addresses: Addresses) -> bool:
-    """Whether the stage has several loops over an index of that name, and one inside a branch or another loop."""
+    """True if the stage has several loops over an index of that name, and one of them inside a branch or another
+    loop."""
     body = addresses.stage.stage.body
     loops = [s for s in statements(body) if isinstance(s, For) and any(d.name == index for d in s.indices)]
     return len(loops) > 1 and any(not any(loop is s for s in body) for loop in loops)

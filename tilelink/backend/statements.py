@@ -290,7 +290,7 @@ class Statements:
         self._channels(tile_map, grid, emit, {})
 
     def _notified_together(self, loop: For, count: int) -> bool:
-        """Whether a loop was written as one notify of many counters, with a vector in the place of its index."""
+        """True if a loop was written as one notify of many counters, with a vector in the place of its index."""
         found = notified_together(loop, count)
         addresses = self.values.addresses
         if found is None or not addresses.dialect.notifies_together:

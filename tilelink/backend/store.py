@@ -29,7 +29,7 @@ def save(text: str) -> Path:
 
 
 def intact(path: Path) -> bool:
-    """Whether a file of the store is there and is what its name says, whoever wrote it."""
+    """True if a file of the store is there and is what its name says, whoever wrote it."""
     try:
         generated.read_module(path)
         return True

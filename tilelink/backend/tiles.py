@@ -69,7 +69,7 @@ def in_kernel(tile: Tile) -> Tile:
 
 
 def nests(text: str) -> bool:
-    """Whether round brackets of a text stand deeper inside one another than a line should have them."""
+    """True if round brackets of a text stand deeper inside one another than a line should have them."""
     if text.count("(") <= MOST_BRACKETS:
         return False
     most = depth = 0

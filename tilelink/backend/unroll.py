@@ -20,7 +20,7 @@ TOGETHER = 32
 
 
 def unrolled(loop: For, count: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether a loop of `count` iterations only loads and computes small tiles, so that all its loads may be under way.
+    """True if a loop of `count` iterations only loads and computes small tiles, so that all its loads may be under way.
 
     The same for loops that only send such tiles, which saves the loop. shapes: of the tiles of the stage's names. Loops
     with products, reductions, other stores or signals stay loops.

@@ -99,7 +99,7 @@ class BoundStage:
     stages: int
     flat: bool = False
     defer_notify: bool = False
-    """Whether its tiles are to be notified while their programs multiply the next ones."""
+    """True if its tiles are to be notified while their programs multiply the next ones."""
     given_in: int | None = None
     """The statement in whose product a program notifies its tile before (lowering/clauses/defer_notify.py), or None."""
     tma_copy: Boxes | None = None
@@ -180,7 +180,7 @@ class Kernel:
 
     @property
     def beside(self) -> bool:
-        """Whether it runs on SMs on a stream of its own."""
+        """True if it runs on SMs on a stream of its own."""
         return self.stream not in ("main", "copy")
 
     @property
@@ -212,7 +212,7 @@ class Bound:
     protocol: LaunchProtocol = LaunchProtocol.HELPER_KERNELS
     """How ranks begin and end a launch together."""
     many_threads: bool = False
-    """Whether its programs are many threads, which meet where barriers and waits are, and not yet one each."""
+    """True if its programs are many threads, which meet where barriers and waits are, and not yet one each."""
 
     @cached_property
     def typing(self) -> Typing:
@@ -226,7 +226,7 @@ class Bound:
 
     @cached_property
     def in_line(self) -> bool:
-        """Whether all kernels run one after the other, on the caller's stream."""
+        """True if all kernels run one after the other, on the caller's stream."""
         return all(one.stream == "main" for one in self.kernels)
 
     @cached_property
@@ -312,7 +312,7 @@ def with_bodies(bound: Bound, bodies: Mapping[str, tuple[Statement, ...]]) -> Bo
 
 
 def same_domain(left: BoundStage, right: BoundStage) -> bool:
-    """Whether two stages have as many indices with the same extents and the same use as numbers."""
+    """True if two stages have as many indices with the same extents and the same use as numbers."""
     a, b = left.stage.indices, right.stage.indices
     return len(a) == len(b) and all(
         left.extents[x.name] == right.extents[y.name]

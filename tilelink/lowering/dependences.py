@@ -55,7 +55,7 @@ class _Iterations:
             raise TileSizeError(message, location=statement.location, related=one.location, hint=hint)
 
     def _apart(self, one: Region, other: Region) -> bool:
-        """Whether two regions surely have no element in common in iterations for different tiles of the index."""
+        """True if two regions surely have no element in common in iterations for different tiles of the index."""
         for here, there in ((one, other), (other, one)):
             if here.rank is None and there.rank is not None and elsewhere(there.rank, self.ranks):
                 return True
@@ -68,11 +68,11 @@ class _Iterations:
         return False
 
     def _moves(self, offset: Scalar) -> bool:
-        """Whether an offset has several values for one tile of the index."""
+        """True if an offset has several values for one tile of the index."""
         return any(isinstance(e, Index) and e.name in self.within for e in walk(offset))
 
     def _follows(self, region: Region) -> bool:
-        """Whether a region is another one for every tile of the index."""
+        """True if a region is another one for every tile of the index."""
         return any(self._offset(coord) is not None for coord in region.coords)
 
     def _offset(self, coord: Scalar | Whole) -> Scalar | None:

@@ -125,7 +125,7 @@ class Pending:
     """What loops made of what was pending before them: copies of one share it, so deep loops are passed but once."""
 
     def barrier(self, statement: Statement) -> bool:
-        """Whether there must be one before a statement, which is noted; branches are asked for their statements.
+        """True if there must be one before a statement, which is noted; branches are asked for their statements.
 
         Behind the answer for a loop, what is pending is what any of its iterations may begin with.
         """
@@ -197,7 +197,7 @@ _Key = tuple[int, frozenset[str], frozenset[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class _Passed:
-    """Whether a loop needs a barrier before it, and what is pending after it; with the loop, which its key names."""
+    """True if a loop needs a barrier before it, and what is pending after it; with the loop, which its key names."""
 
     loop: For
     needed: bool

@@ -257,11 +257,11 @@ class _Recurrence:
         return _mixed(used.carried) if keys or features else used
 
     def _is_own(self, value: Value, axis: int) -> bool:
-        """Whether an axis of a value runs along the tiles of the index."""
+        """True if an axis of a value runs along the tiles of the index."""
         return self.typing.type_of(value).axes[axis].index == self.index
 
     def _along(self, region: Region) -> bool:
-        """Whether a region is that of the iteration's tile."""
+        """True if a region is that of the iteration's tile."""
         tiles = (tile_index(c, self.stage.scalar_indices) for c in region.coords if isinstance(c, Scalar))
         return any(tile is not None and tile[1] == self.index for tile in tiles)
 
@@ -287,7 +287,7 @@ class _Recurrence:
         return any(s is self.loop for s in statements(loop.body))
 
     def _is_carried_on(self, name: str) -> bool:
-        """Whether a name ends each iteration as the value of a carried one, which got it as the last of both."""
+        """True if a name ends each iteration as the value of a carried one, which got it as the last of both."""
         order = {id(s): place for place, s in enumerate(statements(self.loop.body))}
         last = order[id(self.assigned[name][-1])]
         return any(

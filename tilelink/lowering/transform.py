@@ -264,7 +264,7 @@ def _concrete_stage(program: Program, stage: Stage, scalars: frozenset[str], num
 
 
 def _is_number(coord: Scalar | Whole) -> TypeGuard[Scalar]:
-    """Whether a coordinate is one number: neither `:` nor a row of a table."""
+    """True if a coordinate is one number: neither `:` nor a row of a table."""
     return isinstance(coord, Scalar) and not is_gather(coord)
 
 

@@ -157,7 +157,7 @@ def _gpu_of(x: torch.Tensor | None) -> AbstractContextManager[Any]:
 
 
 def _able(x: torch.Tensor) -> bool:
-    """Whether generated kernels can take what is on x's device and has its dtype."""
+    """True if generated kernels can take what is on x's device and has its dtype."""
     return x.dtype in _DTYPES and x.is_cuda
 
 

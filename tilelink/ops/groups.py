@@ -18,7 +18,7 @@ def group_named(name: str) -> ProcessGroup:
 
 
 def is_destroyed(group: ProcessGroup) -> bool:
-    """Whether nobody has the group's name any more, or another group has it."""
+    """True if no group has the name any more, or another group has it."""
     try:
         return group_named(group.group_name) is not group
     except RankError:

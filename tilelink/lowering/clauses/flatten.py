@@ -77,7 +77,7 @@ def flat_reason(body: tuple[Statement, ...]) -> str | None:
 
 
 def _yields(body: tuple[Statement, ...], at: int) -> bool:
-    """Whether a statement of a body is a condition under which something is computed that is used behind it."""
+    """True if a statement of a body is a condition under which something is computed that is used after it."""
     one = body[at]
     if not isinstance(one, If):
         return False

@@ -196,7 +196,7 @@ class _Split:
         return _Cut(tiles=left, parts=-(-steps // inner), inner=inner * self.stage.block, rows=rows)
 
     def _ends_with_its_index(self, region: Region) -> bool:
-        """Whether a tensor's end cuts the tiles that an index's end cuts: within a tile nobody knows the latter."""
+        """True if a tensor's end cuts the tiles that an index's end cuts: inside a tile the latter is unknown."""
         for coord, size in zip(region.coords, self.bound.tensors[region.tensor].shape, strict=True):
             tile = self._tile(coord)
             if tile is None or tile[1] not in self.within:
@@ -207,7 +207,7 @@ class _Split:
         return True
 
     def _by_rows(self) -> bool:
-        """Whether what follows the products can be done for some rows of a tile alone, and then is done once."""
+        """True if what follows the products can be done for some rows of a tile alone, and then is done once."""
         stage = self.stage.stage
         found = [v for s in statements(stage.body) if (v := value_of(s)) is not None]
         if any(isinstance(part, Reduce | UserCall) for value in found for part in values(value)):
@@ -363,7 +363,7 @@ class _Split:
         return total
 
     def _ended(self, wait: Wait) -> bool:
-        """Whether a wait before the products guards nothing else."""
+        """True if a wait before the products guards nothing else."""
         others = [v for s in statements(self.stage.stage.body) if (v := value_of(s)) is not None]
         read = {r.tensor for v in others for r in reads(map_value(v, lambda p: self._sum_of(p, 1)))}
         return any(wait is s for s in self.leading) and wait.region.tensor not in read
@@ -393,7 +393,7 @@ class _Split:
 
 
 def _ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
-    """Whether no stage runs with or after the tiles of this one in its kernel."""
+    """True if no stage runs with or after the tiles of this one in its kernel."""
     own = schedule.stage(stage)[RESOURCE]
     host = own.stage if isinstance(own, Fused) else stage
     last = Fused(stage=host, place="epilogue")

@@ -138,12 +138,12 @@ def _size(bound: Bound, stage: BoundStage, region: Region) -> tuple[int, int, bo
 
 
 def _uncut(stage: BoundStage, span: Span) -> bool:
-    """Whether the end of its index cuts no tile."""
+    """True if the end of its index cuts no tile."""
     return span.index is None or stage.extents[span.index] % span.size == 0
 
 
 def _in_steps(stage: BoundStage, span: Span) -> bool:
-    """Whether its tiles are the first ones of the dimension, one behind the other: none is shifted, or beyond its end.
+    """True if its tiles are the first ones of the dimension, one after the other: none is shifted, or beyond its end.
 
     What lies behind the last row of a dimension is the first one of the next.
     """

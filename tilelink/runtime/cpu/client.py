@@ -203,7 +203,7 @@ class _Worker:
                 return
 
     def _silent(self, seconds: float) -> bool:
-        """Whether within so many seconds nobody is left who could answer."""
+        """True if within so many seconds no process is left that could answer."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if self._said(1000 * left, CHUNK) == b"":

@@ -86,7 +86,7 @@ class CopyEngine:
 
 
 def may_be_begun(found: Recorded) -> bool:
-    """Whether a kernel may let a rank's copy engine begin: in every launch or in none there is something to begin.
+    """True if a kernel may let a rank's copy engine begin: in every launch or in none there is something to begin.
 
     What the main stream copies before its kernels waits for none.
     """

@@ -44,7 +44,7 @@ def launcher(compiled: Any, programs: int) -> Callable[..., None]:
 
 
 def _hooked() -> bool:
-    """Whether a profiler listens to launches: newer Tritons have a chain of hooks, which may be empty."""
+    """True if a profiler listens to launches: newer Tritons have a chain of hooks, which may be empty."""
     hooks = (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
     return any(hook is not None and bool(getattr(hook, "calls", True)) for hook in hooks)
 
@@ -149,7 +149,7 @@ class Function:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether a launch is one call of the driver, which nobody else listens to."""
+        """True if a launch is one call of the driver, to which no profiler listens."""
         return self._prepared is not None
 
     def __call__(self, stream: int, tensors: Mapping[str, torch.Tensor], instead: Replacements | None = None) -> None:

@@ -120,7 +120,7 @@ class GraphCache:
         return made
 
     def launch(self, executable: int, stream: int) -> bool:
-        """Whether the driver launched a graph on a stream. Where it does not, there are none from now on."""
+        """True if the driver launched a graph on a stream. Where it does not, there are none from now on."""
         refused = self._graphs().launch(executable, stream) != 0
         self.worth = self.worth and not refused
         return not refused

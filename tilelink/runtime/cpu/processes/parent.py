@@ -40,7 +40,7 @@ class Child:
 
     @property
     def failed(self) -> bool:
-        """Whether it is to blame for something."""
+        """True if it is to blame for something."""
         if self.outcome is None:
             return self.ended is not None and not self.stopped
         return self.outcome.kind in {"failed", "deadline"}
