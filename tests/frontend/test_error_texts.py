@@ -100,7 +100,7 @@ UnknownTargetError: there is no target 'sm_1'
     "MachineError": (
         lambda: machine.machine_of({"name": "box"}),
         """\
-MachineError: <json> describes no machine
+MachineError: <json> does not describe a machine
   hint: {"name": ..., "target": ..., "sms": {"value": ...}}""",
     ),
     "DataError": (
@@ -119,7 +119,7 @@ CostError: main of a TileTime is -1.0
         lambda: space_of_one().schedule(Candidate(program=1, choices=())),
         """\
 SearchError: a strategy proposes program 1 of 1
-  hint: Space has random, neighbour and cross, and Space.knobs says how many choices there are""",
+  hint: make points with Space.random, neighbour and cross; Space.knobs lists the choices""",
     ),
     "OutputError": (
         raised(errors.OutputError("out.png cannot be drawn", hint="name a .png, .svg or .pdf file")),

@@ -217,7 +217,7 @@ def proposing(what: Any) -> Callable[[Space, Random], Proposals]:
         (proposing(lambda s: Candidate(program=0, choices=(99,) * len(s.knobs[0]))), "proposes choice 99 of "),
         (proposing(lambda s: Candidate(program=0, choices=(-1,) * len(s.knobs[0]))), "proposes choice -1 of "),
         (proposing(lambda s: Candidate(program=0, choices=[0] * len(s.knobs[0]))), "choices=[0, "),  # type: ignore[arg-type]
-        (lambda space, chance: [], "is no strategy: it returns list"),
+        (lambda space, chance: [], "is not a strategy: it returns list"),
         (3.14, "the strategy 3.14 failed: TypeError: 'float' object is not callable"),
         (proposing(lambda s: {}["knob"]), "the strategy strategy failed: KeyError: 'knob'"),
     ],

@@ -72,7 +72,7 @@ def changed(**entries: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ([], "describes no machine"),
+        ([], "does not describe a machine"),
         (changed(speed={"value": 1}), "a machine has no 'speed'"),
         ({"name": "x", "target": "sm_90"}, "node_ranks is missing"),
         (changed(sms=132), "sms has no value"),

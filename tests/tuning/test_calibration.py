@@ -107,7 +107,7 @@ def test_what_failed_is_as_before_and_its_source_says_why() -> None:
     [
         ("chain", [[1, 8e-6], [5, 7e-6]], "kernel_gap", "kernel_gap came out as -2.5e-07"),
         ("local", [[1e6, 1e-5]], "memory_bandwidth", "too few times"),
-        ("hops", [], "fence", "there are no times"),
+        ("hops", [], "fence", "there are no measured times"),
         ("products", products()[:2], "tile_flops", "too few times of 128x256"),
         ("pull", moved(1e11, 1e11, 0)[:2], "sm_pull_rate", "too few times"),
         ("copies", [[1, 64 * MIB, 1e-4], [1, 64 * MIB, 1e-4]], "link_bandwidth", "too few times"),

@@ -72,7 +72,7 @@ def _rows(timings: Timings, name: str) -> Sequence[Row]:
     if reason := timings["failures"].get(name):
         raise ValueError(reason)
     if not (rows := timings["rows"].get(name, [])):
-        raise ValueError("there are no times")
+        raise ValueError("there are no measured times")
     return rows
 
 
@@ -111,7 +111,7 @@ def _products(rows: Sequence[Row], known: Machine) -> Found:
         inner, longer = min(i for _, i in own), max(i for _, i in own)
         needed = {(waves, inner), (waves, longer), (more, inner)}
         if len(needed) < 3 or not needed <= own.keys():
-            raise ValueError(f"there are too few times of {height}x{width}")
+            raise ValueError(f"there are too few times of {height}x{width} tiles")
         step = _slope((inner, own[waves, inner]), (longer, own[waves, longer])) / waves
         tile = _slope((waves, own[waves, inner]), (more, own[more, inner]))
         rates[f"{height}x{width}"] = 2.0 * height * width * known.sms / step

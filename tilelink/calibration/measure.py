@@ -178,7 +178,7 @@ def _push(clock: _Clock) -> Rows:
 def _bulk(clock: _Clock) -> Rows:
     """Yield TMA copies to the next rank. Raises RankError without TMA, since programs would load and store instead."""
     if not current_target().tma:
-        raise RankError("it has no tensor memory accelerator")
+        raise RankError("the GPU has no tensor memory accelerator")
     for rows in programs.BULK_ROWS:
         text = programs.BULK.format(
             sms=programs.BULK_SMS, programs=programs.BULK_PROGRAMS, rows=rows, columns=programs.BULK_COLUMNS

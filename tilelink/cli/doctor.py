@@ -36,7 +36,7 @@ class Finding:
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Look at what of this machine can be used, and say what to do about the rest."""
+    """Check which parts of this machine can be used, and give advice on the rest."""
     if not report(write, as_json=as_json):
         raise typer.Exit(1)
 

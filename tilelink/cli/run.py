@@ -88,7 +88,7 @@ def run(
     every: Annotated[bool, typer.Option("--all", help="run the built-in schedule and each of the file's")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a program on random inputs, fresh for every launch, and compare all outputs with what it means."""
+    """Run a program on random inputs, fresh for every launch, and compare all outputs with the reference."""
     with designed_errors(as_json):
         check_writable(trace)
         module = compiler.load(file)

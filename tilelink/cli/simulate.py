@@ -57,7 +57,7 @@ def simulate(
     plot: Annotated[Path | None, typer.Option("--plot", help="draw the timeline as PNG, SVG or PDF")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict the time of a launch on a machine, its bound, and where the difference goes."""
+    """Predict the time of a launch on a machine, its lower bound, and a breakdown of the time."""
     with designed_errors(as_json):
         check_writable(trace, plot)
         module = compiler.load(file)

@@ -82,7 +82,7 @@ def tune(
     seed: Annotated[int, typer.Option("--seed", help="seed of the search")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Search the schedules of a program and of those that compute the same, and show the best."""
+    """Search the schedules of a program and of equivalent programs, and show the best."""
     with designed_errors(as_json):
         module = compiler.load(file)
         chosen = module.program(program)

@@ -72,9 +72,9 @@ class Found:
     def progress(self) -> list[Tried]:
         """Return the trials that were better than all before them: the curve of the best so far."""
         line: list[Tried] = []
-        for one in self.tried:
-            if not line or one.seconds < line[-1].seconds:
-                line.append(one)
+        for trial in self.tried:
+            if not line or trial.seconds < line[-1].seconds:
+                line.append(trial)
         return line
 
 
@@ -103,7 +103,7 @@ def search(
     and CostError if a cost is not a finite number of seconds.
     """
     if budget_s is not None and not budget_s >= 0:
-        raise SearchError(f"a search of {budget_s!r} s", hint="give seconds, from 0 on, or None for no limit")
+        raise SearchError(f"a search of {budget_s!r} s", hint="give seconds, 0 or more, or None for no limit")
     judge = _Judge(space, cost, progress, budget_s, trials)
     try:
         ended = _declared(space, judge, budget_s) or _proposed(space, judge, _begun(strategy, space, seed))
@@ -121,7 +121,7 @@ def _begun(strategy: Strategy, space: Space, seed: int) -> Generator[Candidate, 
         proposals = strategy(space, Random(seed))
     if not isinstance(proposals, Generator):  # pyright: ignore[reportUnnecessaryIsInstance] - strategies need not be typed
         raise SearchError(
-            f"{_name(strategy)} is no strategy: it returns {type(proposals).__name__}", hint="yield the points"
+            f"{_name(strategy)} is not a strategy: it returns {type(proposals).__name__}", hint="yield points"
         )
     return proposals
 

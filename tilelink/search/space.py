@@ -67,12 +67,12 @@ class Space:
         `bind` for sizes, ranks or a dtype that no schedule of the first program can have.
         """
         if not programs:
-            raise ScheduleError("there is no program to search schedules for", hint="name one of the library")
+            raise ScheduleError("no program to search schedules for", hint="name one of the library")
         bind(programs[0], Schedule(name="default", program=programs[0].name), dims, ranks, target, dtype)
         found = tuple(knobs(program, dims, ranks, target) for program in programs)
         numbers = {program.name: number for number, program in enumerate(programs)}
         if other := next((s for s in declared if s.program not in numbers), None):
-            raise ScheduleError(f"{other.name} is for {other.program}", hint=f"searched are {', '.join(numbers)}")
+            raise ScheduleError(f"{other.name} is for {other.program}", hint=f"the search covers {', '.join(numbers)}")
         seeds = [
             Candidate(program=(n := numbers[one.program]), choices=nearest(found[n], one, dims, ranks))
             for one in declared
@@ -98,7 +98,7 @@ class Space:
 
     def check(self, candidate: Candidate) -> None:
         """Raises SearchError if `candidate` is not a point of this space."""
-        hint = "Space has random, neighbour and cross, and Space.knobs says how many choices there are"
+        hint = "make points with Space.random, neighbour and cross; Space.knobs lists the choices"
         # Strategies need not be typed.
         if not isinstance(candidate, Candidate) or not isinstance(candidate.choices, tuple):  # pyright: ignore
             raise SearchError(f"a strategy proposes {candidate!r}", hint="a Candidate with a tuple of choices")

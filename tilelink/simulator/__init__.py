@@ -44,9 +44,9 @@ def simulate(
     """
     offsets = [0.0] * plan.bound.ranks if offsets is None else [float(o) for o in offsets]
     if len(offsets) != plan.bound.ranks:
-        raise MachineError(f"{len(offsets)} launch offsets for {plan.bound.ranks} ranks", hint="one each")
+        raise MachineError(f"{len(offsets)} launch offsets for {plan.bound.ranks} ranks", hint="give one for each rank")
     if wrong := [offset for offset in offsets if not 0 <= offset < inf]:
-        raise MachineError(f"a rank launches after {wrong[0]} s", hint="offsets are seconds, from 0 on")
+        raise MachineError(f"a rank launches after {wrong[0]} s", hint="offsets are seconds, 0 or more")
     if isinstance(cost, type):
         raise CostError(f"the cost model is the class {cost.__name__}", hint=f"give an object: {cost.__name__}()")
     script = make_script(plan, machine, cost or Roofline(), tables)

@@ -120,7 +120,7 @@ class _Engine:
             else:
                 self._part(a)
         if self.sleepers or self.programs.unfinished:
-            raise ProgressError("the simulated launch never ends", hint="tilelink check says which tile waits for what")
+            raise ProgressError("the simulated launch never ends", hint="`tilelink check` names the tiles that wait")
 
     def _start(self, workers: list[tuple[int, float]]) -> None:
         for worker, time in workers:
@@ -283,7 +283,7 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
 
 
 def _deferred(script: Script) -> np.ndarray:
-    """Mask of the operations of tasks with a deferred notify, which is sent when its stores have arrived long since."""
+    """Mask of the operations of tasks with a deferred notify, which is sent long after its stores have arrived."""
     signals = script.plan.signals
     return np.isin(script.task, signals.task[signals.later > 0])
 

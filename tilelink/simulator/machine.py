@@ -244,7 +244,9 @@ def _machine_of(raw: Any, where: str, within: tuple[Path, ...]) -> Machine:
         base = description(_loaded(raw["base"], within))
         raw = {**base, **{key: value for key, value in raw.items() if key != "base"}}
     if not isinstance(raw, dict) or not {"name", "target"} <= raw.keys():
-        raise MachineError(f"{where} describes no machine", hint='{"name": ..., "target": ..., "sms": {"value": ...}}')
+        raise MachineError(
+            f"{where} does not describe a machine", hint='{"name": ..., "target": ..., "sms": {"value": ...}}'
+        )
     if unknown := sorted(raw.keys() - {"name", "target", *UNITS}):
         raise MachineError(f"{where}: a machine has no {unknown[0]!r}", hint=f"it has {', '.join(UNITS)}")
     if missing := [name for name in NUMBERS if name not in raw and name not in _DEFAULTS]:

@@ -67,7 +67,7 @@ class Script:
     early: NDArray[np.bool_]
     """Mask of the notifies of a copy engine to its own rank that cost nothing: they are sent before the launch."""
     waits_aside: bool
-    """True if copy engines wait in parallel with their copies; a wait then ends copy_wait after its counter fills."""
+    """True if copy engines wait in parallel with their copies: a wait ends a fixed time after its counter fills."""
     staging: float
     """Seconds for copies of a rank's symmetric inputs into their buffers, before its kernels."""
     keeping: float
@@ -205,7 +205,7 @@ def _asked(cost: CostModel, method: Literal["tile", "move"], about: tuple[Any, .
     with foreign(f"{method} of the cost model {name} failed", CostError):
         time = getattr(cost, method)(*about)
     if not isinstance(time, kind):
-        raise CostError(f"{name} answers {time!r}", hint=f"return a {kind.__name__}")
+        raise CostError(f"{name} returns {time!r}", hint=f"return a {kind.__name__}")
     return time
 
 

@@ -27,9 +27,10 @@ _log = logging.getLogger("tilelink.tuning")
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """The problem that a record solves. programs: hash of all algorithms. dims: the first rounded to a power of two.
+    """The problem that a record solves.
 
-    gpu, versions: those of the measuring machine, such as "NVIDIA H200" and "torch 2.11.0, triton 3.6.0".
+    programs: hash of all algorithms. dims: all dimensions, the first one rounded up to a power of two. gpu, versions:
+    those of the measuring machine, such as "NVIDIA H200" and "torch 2.11.0, triton 3.6.0".
     """
 
     programs: str

@@ -21,14 +21,14 @@ RULES: tuple[Rule, ...] = (coverage, accounting, progress, ordering, exclusive_w
 def refusals(plan: Plan, limit: int = 10) -> list[VerificationError]:
     """Return up to `limit` refusals of the first rule that the plan breaks; an empty list for a safe plan."""
     for rule in RULES:
-        found = list(islice(rule(plan), limit))
-        if found:
-            return found
+        errors = list(islice(rule(plan), limit))
+        if errors:
+            return errors
     return []
 
 
 def verify(plan: Plan) -> None:
     """Raises VerificationError, the first refusal, if the plan breaks a rule."""
-    found = refusals(plan, limit=1)
-    if found:
-        raise found[0]
+    errors = refusals(plan, limit=1)
+    if errors:
+        raise errors[0]

@@ -61,7 +61,7 @@ def astray(plan: Plan, name: str, rank: int, write: int, read: int) -> Astray:
 def _signals(plan: Plan, name: str, rows: Ints) -> list[Signal]:
     """Return the signals of a tensor among rows of plan.signals, in the order in which their task executes them."""
     s, shape = plan.signals, np.array(plan.bound.tensors[name].shape)
-    found: dict[int, Signal] = {}
+    signals: dict[int, Signal] = {}
     for row in rows[np.argsort(s.position[rows], kind="stable")]:
         tensor, kind, cell = plan.channel_name(int(s.channel[row]))
         if tensor != name:
@@ -69,11 +69,11 @@ def _signals(plan: Plan, name: str, rows: Ints) -> list[Signal]:
         sizes = np.array(plan.bound.channels[tensor, kind].sizes)
         lo = np.array(cell) * sizes
         hi = np.minimum(lo + sizes, shape)
-        known = found.get(int(s.position[row]))
+        known = signals.get(int(s.position[row]))
         if known is not None:
             lo, hi = np.minimum(lo, known.lo), np.maximum(hi, known.hi)
-        found[int(s.position[row])] = Signal(statement=int(s.statement[row]), rank=int(s.peer[row]), lo=lo, hi=hi)
-    return list(found.values())
+        signals[int(s.position[row])] = Signal(statement=int(s.statement[row]), rank=int(s.peer[row]), lo=lo, hi=hi)
+    return list(signals.values())
 
 
 def _meets(signal: Signal, rank: int, lo: Ints, hi: Ints) -> bool:

@@ -38,7 +38,7 @@ def progress(plan: Plan) -> Iterator[VerificationError]:
     full = _programs(plan) > slots and max(map(sum, (w.values() for w in waiting)), default=0) >= slots
     blocking = [s for s in streams if any(own.get(s) for own in waiting)]
     rest = [s for s in streams if s not in blocking]
-    # With several blocking streams the plan is refused anyway: a deadlocking order only gives a more specific message.
+    # With several blocking streams a full plan is refused below anyway: more orders only give a more specific message.
     first = islice(permutations(blocking), MAX_ORDERS) if full else [blocking]
     for priority in ((*order, *rest) for order in first):
         run = _Run(plan, scripts, priority, plan.bound.target.slots if full else len(plan.workers))
@@ -47,7 +47,7 @@ def progress(plan: Plan) -> Iterator[VerificationError]:
             yield _refusal(plan, run, priority if full else None)
             return
     if full and len(blocking) > 1:
-        message = f"programs of {', '.join(sorted(blocking))} wait for one another, and {slots} fit a rank"
+        message = f"programs of {', '.join(sorted(blocking))} wait for one another, and only {slots} fit on a rank"
         yield ProgressError(message, hint="give the kernels fewer programs, so that all are resident")
 
 
@@ -211,7 +211,7 @@ def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> Verific
         f"; {others}" if others else ""
     )
     if priority is not None:
-        hint = f"{plan.bound.target.slots} programs fit a rank; give the kernels fewer, so that all are resident"
+        hint = f"{plan.bound.target.slots} programs fit on a rank; give the kernels fewer, so that all are resident"
     return refuse(ProgressError, plan, message, task=int(s.task[first]), statement=int(s.statement[first]), hint=hint)
 
 
