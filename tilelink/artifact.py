@@ -328,7 +328,8 @@ class Artifact:
     its copy engine and its staged inputs then write to them; 0 waits for nobody. reuse_wait: kernels wait for peers'
     earlier launches, not only for the program's own signals. spans: what a program writes down of a launch at most,
     where kernels are traced; else 0. free_waits: the waits of copy engines may be a branch of a graph beside their
-    copies (planning/copy_queues.py).
+    copies. own_copies_first: copies of a copy engine within its rank, before its first wait, may overtake the rest of
+    its queue; else whatever comes before them is done before the kernels as well (planning/copy_queues.py).
     """
 
     program: str
@@ -351,6 +352,7 @@ class Artifact:
     reuse_wait: bool
     spans: int
     free_waits: bool
+    own_copies_first: bool
 
     # Look-ups --------------------------------------------------------------------------------------------
 

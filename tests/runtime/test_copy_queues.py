@@ -13,7 +13,7 @@ from tilelink import compiler
 from tilelink.errors import BindingError
 from tilelink.generated import load_module
 from tilelink.runtime.cuda.queue import Move, _moves
-from tilelink.runtime.cuda.record_copies import Copy, Recorder, StreamWait, StreamWrite, own_first, record
+from tilelink.runtime.cuda.record_copies import Copy, Recorder, StreamWait, StreamWrite, before_kernels, record
 
 RANKS = 3
 TEXT = """
@@ -142,10 +142,10 @@ def test_rows_become_one_copy_and_whole_rows_one_run() -> None:
 
 def test_own_copies_for_which_nothing_is_waited_come_first() -> None:
     _, operations = recorded(GATHER, "engine", 1)
-    early, late = own_first(operations, 1)
+    early, late = before_kernels(operations, 1, own_first=True)
     assert early and all(o.rank == 1 if isinstance(o, StreamWrite) else o.target.rank == 1 for o in early)  # type: ignore[union-attr]
     assert all(o.rank != 1 if isinstance(o, StreamWrite) else o.target.rank != 1 for o in late)  # type: ignore[union-attr]
-    early, late = own_first(recorded(TEXT, "rows", 1)[1], 1)
+    early, late = before_kernels(recorded(TEXT, "rows", 1)[1], 1, own_first=True)
     assert not early and late
 
 

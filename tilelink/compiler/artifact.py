@@ -14,9 +14,10 @@ from tilelink.backend.dialects import dialect_named
 from tilelink.ir.program import Statement, Transfer
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound
-from tilelink.planning.copy_queues import waits_are_free
+from tilelink.planning.copy_queues import own_copies, waits_are_free
 from tilelink.planning.plan import Plan
 from tilelink.planning.traces import most_spans
+from tilelink.verifier import refusals
 
 
 def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Artifact:
@@ -43,7 +44,14 @@ def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Arti
         reuse_wait=bound.schedule.reuse_wait,
         spans=most_spans(plan) if traced else 0,
         free_waits=not traced and waits_are_free(plan),
+        own_copies_first=_own_copies_first(plan),
     )
+
+
+def _own_copies_first(plan: Plan) -> bool:
+    """True if the plan is as safe, and computes the same, where copies within a rank overtake the rest of a queue."""
+    own = own_copies(plan)
+    return not own.conflict and not (len(own.overtaken) and refusals(own.first, limit=1))
 
 
 def _tensors(bound: Bound) -> tuple[TensorSpec, ...]:

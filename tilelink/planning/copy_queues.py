@@ -1,12 +1,122 @@
-"""A condition under which the queues of copy engines may be reordered."""
+"""Conditions under which the queues of copy engines may be reordered."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from tilelink.lowering.enumerate import NOTIFY, WAIT
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.lowering.columns import Ints, expand
+from tilelink.lowering.enumerate import NOTIFY, WAIT, WRITE
 from tilelink.planning.happens_before import HappensBefore
 from tilelink.planning.plan import Plan
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCopies:
+    """The copies within a rank that its copy engine does before it waits for anything, with the notifies after them.
+
+    SMs may do such a copy, and kernels that wait for it may take all SMs. So it is done before the kernels.
+    """
+
+    plan: Plan
+    events: Ints
+    """Their numbers in the plan, sorted."""
+    overtaken: Ints
+    """The numbers of the copies and notifies that one of them comes after in its queue, sorted."""
+
+    @cached_property
+    def conflict(self) -> bool:
+        """True if one of the copies and a copy that it overtakes touch an element that one of them writes."""
+        plan, a = self.plan, self.plan.accesses
+        number = plan.event(a.task, a.position)
+        early = np.flatnonzero(np.isin(number, self.events))
+        late = np.flatnonzero(np.isin(number, self.overtaken))
+        place = _queue_places(plan, a.task, a.position)
+        for tensor in np.intersect1d(a.tensor[early], a.tensor[late]):
+            one, other = (rows[a.tensor[rows] == tensor] for rows in (late, early))
+            if not (a.kind[one] == WRITE).any() and not (a.kind[other] == WRITE).any():
+                continue
+            first, second = _overlapping(plan, one, other)
+            written = (a.kind[first] == WRITE) | (a.kind[second] == WRITE)
+            if (written & (place[first] < place[second])).any():
+                return True
+        return False
+
+    @cached_property
+    def first(self) -> Plan:
+        """The plan in which they overtake the rest of their queues."""
+        return replace(self.plan, overtaking=self.events) if len(self.overtaken) else self.plan
+
+
+def own_copies(plan: Plan) -> OwnCopies:
+    """Return the copies within a rank for which no queue waits."""
+    if not any(kernel.on_copy_engine for kernel in plan.bound.kernels):
+        return OwnCopies(plan=plan, events=np.zeros(0, np.int64), overtaken=np.zeros(0, np.int64))
+    task, position, copies, waits, own = _queue_events(plan)
+    kernel, rank = _columns(plan, task)
+    number = plan.event(task, position)
+    order = np.lexsort((plan.place(task, position), kernel, rank))
+    events, overtaken = [number[:0]], [number[:0]]
+    for rows in np.split(order, np.flatnonzero(np.diff(rank[order])) + 1):
+        waiting = np.flatnonzero(waits[rows])
+        queue = rows[: waiting[0]] if len(waiting) else rows
+        last = np.maximum.accumulate(np.where(copies[queue], np.arange(len(queue)), -1))
+        early = (last >= 0) & own[queue[last]]
+        behind = np.arange(len(queue)) < np.flatnonzero(early).max(initial=-1)
+        events.append(number[queue[early]])
+        overtaken.append(number[queue[~early & behind]])
+    return OwnCopies(plan=plan, events=np.sort(np.concatenate(events)), overtaken=np.sort(np.concatenate(overtaken)))
+
+
+def _queue_events(plan: Plan) -> tuple[Ints, Ints, Bools, Bools, Bools]:
+    """Return (task, position, is a copy, is a wait, is a copy within its rank) of all that copy engines do."""
+    t, s, a = plan.transfers, plan.signals, plan.accesses
+    queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.workers], dtype=bool)
+    moved = np.flatnonzero(queued[plan.worker[t.task]] & (t.elements > 0))
+    told = np.flatnonzero(queued[plan.worker[s.task]])
+    task = np.concatenate([t.task[moved], s.task[told]])
+    position = np.concatenate([t.position[moved], s.position[told]])
+    copies = np.arange(len(task)) < len(moved)
+    waits = np.concatenate([np.zeros(len(moved), bool), s.kind[told] == WAIT])
+    away = a.peer != _columns(plan, a.task)[1]
+    own = copies & ~np.isin(plan.event(task, position), plan.event(a.task[away], a.position[away]))
+    return task, position, copies, waits, own
+
+
+def _columns(plan: Plan, task: Ints) -> tuple[Ints, Ints]:
+    """Return the places of the kernels on their streams and the ranks of tasks."""
+    columns = [(plan.bound.kernels[number].position, rank) for number, rank, _ in plan.workers]
+    position, rank = np.array(columns, np.int64).reshape(-1, 2)[plan.worker[task]].T
+    return position, rank
+
+
+def _queue_places(plan: Plan, task: Ints, position: Ints) -> Ints:
+    """Return numbers that order the events of copy engines as their queues do."""
+    kernel, _ = _columns(plan, task)
+    order = np.lexsort((plan.place(task, position), kernel))
+    result = np.empty(len(order), np.int64)
+    result[order] = np.arange(len(order))
+    return result
+
+
+def _overlapping(plan: Plan, one: Ints, other: Ints) -> tuple[Ints, Ints]:
+    """Return the pairs of rows of `one` and of `other`, accesses of one tensor, that have an element in common."""
+    a = plan.accesses
+    lo, hi = a.lo, a.hi
+    dim = int(np.argmax([len(np.unique(lo[other, d])) for d in range(lo.shape[1])]))
+    other = other[np.argsort(lo[other, dim], kind="stable")]
+    starts, widest = lo[other, dim], int((hi[other, dim] - lo[other, dim]).max(initial=0))
+    begin = np.searchsorted(starts, lo[one, dim] - widest, side="right")
+    end = np.searchsorted(starts, hi[one, dim], side="left")
+    source, at = expand(begin[:, None], end[:, None], (len(other),))
+    first, second = one[source], other[at]
+    meet = ((lo[first] < hi[second]) & (lo[second] < hi[first])).all(axis=1) & (a.peer[first] == a.peer[second])
+    return first[meet], second[meet]
 
 
 def waits_are_free(plan: Plan) -> bool:

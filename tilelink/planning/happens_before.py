@@ -31,7 +31,7 @@ class HappensBefore:
 
     def before(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         """Mask of the pairs of events (task, position) in which a is proved to happen before b."""
-        known = self._same_worker(task_a, at_a, task_b, at_b) | self._earlier_kernel(task_a, task_b)
+        known = self._same_worker(task_a, at_a, task_b, at_b) | self._earlier_kernel(task_a, at_a, task_b, at_b)
         rest = np.flatnonzero(~known)
         known[rest] = self._one_hop(task_a[rest], at_a[rest], task_b[rest], at_b[rest])
         rest = np.flatnonzero(~known)
@@ -43,10 +43,13 @@ class HappensBefore:
         same = self.plan.worker[task_a] == self.plan.worker[task_b]
         return same & (self.key(task_a, at_a) < self.key(task_b, at_b))
 
-    def _earlier_kernel(self, task_a: Ints, task_b: Ints) -> np.ndarray:
+    def _earlier_kernel(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         a, b = self.plan.worker[task_a], self.plan.worker[task_b]
         stream, position, rank = self._worker_columns
-        return (stream[a] == stream[b]) & (rank[a] == rank[b]) & (position[a] < position[b])
+        earlier = (stream[a] == stream[b]) & (rank[a] == rank[b]) & (position[a] < position[b])
+        if len(self.plan.overtaking):
+            earlier &= self.plan.overtakes(task_a, at_a) | ~self.plan.overtakes(task_b, at_b)
+        return earlier
 
     @cached_property
     def _worker_columns(self) -> tuple[Ints, Ints, Ints]:
@@ -58,11 +61,11 @@ class HappensBefore:
 
     @cached_property
     def _notifies(self) -> tuple[Ints, Ints, Ints]:
-        """(task, position, channel) of all notifies, by task."""
+        """(task, place, channel) of all notifies, by task."""
         s = self.plan.signals
         rows = np.flatnonzero(s.kind == NOTIFY)
         rows = rows[np.argsort(s.task[rows], kind="stable")]
-        return s.task[rows], s.position[rows], self.plan.counters[rows]
+        return s.task[rows], self.key(s.task[rows], s.position[rows]), self.plan.counters[rows]
 
     @cached_property
     def _waits(self) -> tuple[Ints, Ints]:
@@ -80,7 +83,7 @@ class HappensBefore:
 
     def _one_hop(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         """Mask of the pairs in which a's task notifies, after a, a channel that b's task waits for before b."""
-        task, position, channel = self._notifies
+        task, place, channel = self._notifies
         keys, first = self._waits
         result = np.zeros(len(task_a), bool)
         if not len(keys) or not len(task):
@@ -92,7 +95,8 @@ class HappensBefore:
         row = start[pair] + within
         wanted = task_b[pair] * self._channels + channel[row]
         found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        good = (keys[found] == wanted) & (position[row] > at_a[pair]) & (first[found] < at_b[pair])
+        later = place[row] > self.key(task_a, at_a)[pair]
+        good = (keys[found] == wanted) & later & (first[found] < at_b[pair])
         np.logical_or.at(result, pair[good], True)
         return result
 
@@ -174,7 +178,7 @@ class BySignals(HappensBefore):
             plan=replace(plan, worker=np.arange(tasks), sequence=np.zeros(tasks, np.int64), workers=workers)
         )
 
-    def _earlier_kernel(self, task_a: Ints, task_b: Ints) -> np.ndarray:
+    def _earlier_kernel(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         return np.zeros(len(task_a), bool)
 
     @cached_property

@@ -17,6 +17,7 @@ from tilelink.lowering.bound import Bound, Kernel
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import (
     NOTIFY,
+    SUBSTEPS,
     Accesses,
     Barriers,
     Enumerator,
@@ -30,6 +31,8 @@ from tilelink.lowering.places import Fault
 
 SHIFT = 32
 """An event's place in its worker is (sequence of its task) << SHIFT | position in the task."""
+BEFORE_ALL = 1 << 62
+"""What is subtracted from the places of events that happen before all others of their worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,8 @@ class Plan:
     """worker -> (kernel number, rank, program)."""
     faults: tuple[Fault, ...] = ()
     """Statements with an access outside of a tensor or a table; such a plan is refused."""
+    overtaking: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Events, as `event` numbers them, that happen before all others of their worker's stream (copy_queues.py)."""
 
     def task_name(self, task: int) -> tuple[str, int, int]:
         """Return (stage, rank, tile number) of a task."""
@@ -83,13 +88,24 @@ class Plan:
 
     def place(self, task: Ints, position: Ints) -> Ints:
         """Return the places of events in their workers, which order the events of one worker (see SHIFT)."""
-        return (self.sequence[task] << SHIFT) | position
+        places = (self.sequence[task] << SHIFT) | position
+        return np.where(self.overtakes(task, position), places - BEFORE_ALL, places) if len(self.overtaking) else places
+
+    def overtakes(self, task: Ints, position: Ints) -> NDArray[np.bool_]:
+        """Mask of the events that happen before all others of their worker's stream."""
+        return np.isin(self.event(task, position), self.overtaking)
+
+    @staticmethod
+    def event(task: Ints, position: Ints) -> Ints:
+        """Return a number for each event: that of the execution of a statement to which it belongs."""
+        return ((task << SHIFT) | position) // SUBSTEPS
 
     @cached_property
     def signal_places(self) -> Ints:
         """The places of signals in their workers; of a deferred notify, the latest place at which it is sent."""
         s = self.signals
-        return ((self.sequence[s.task] + s.later) << SHIFT) | np.where(s.later > 0, s.at, s.position)
+        places = self.place(s.task, s.position)
+        return np.where(s.later > 0, ((self.sequence[s.task] + 1) << SHIFT) | s.at, places)
 
     @cached_property
     def counters(self) -> Ints:

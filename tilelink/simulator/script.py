@@ -14,7 +14,7 @@ from tilelink.errors import CostError, foreign
 from tilelink.ir.program import ITEM_BYTES, Read, Transfer
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import NOTIFY, READ, WAIT
-from tilelink.planning.copy_queues import waits_are_free
+from tilelink.planning.copy_queues import own_copies, waits_are_free
 from tilelink.planning.plan import Plan
 from tilelink.simulator.cost import CostModel, Engine, Move, MoveTime, TileTime
 from tilelink.simulator.machine import Machine
@@ -122,26 +122,27 @@ def make_script(
     builder.signals()
     task, position, sub, kind, what, main, overhead = builder.columns.joined()
     worker = plan.worker[task]
-    order = np.lexsort((sub, position, plan.sequence[task], worker))
+    own = own_copies(plan)
+    early = np.isin(plan.event(task, position), own.events) & (not own.conflict)
+    order = np.lexsort((sub, position, plan.sequence[task], ~early, worker))
     task, kind, what, main, overhead = (c[order] for c in (task, kind, what, main, overhead))
     keep, main, overhead = _merged(task, kind, main, overhead)
     worker, task, kind, what = (c[keep] for c in (worker[order], task, kind, what))
-    moves = builder.moves()
-    order, early = _own_first(plan, moves, worker, kind, what)
+    rank = np.array([r for _, r, _ in plan.workers], dtype=np.int64)[worker]
     return Script(
         plan=plan,
         machine=machine,
         worker=worker,
-        task=task[order],
-        kind=kind[order],
-        what=what[order],
-        main=main[order],
-        overhead=overhead[order],
+        task=task,
+        kind=kind,
+        what=what,
+        main=main,
+        overhead=overhead,
         first=np.searchsorted(worker, np.arange(len(plan.workers) + 1)),
-        moves=moves,
+        moves=builder.moves(),
         need=_needs(plan),
         least=builder.least,
-        early=early,
+        early=early[order][keep] & (kind == SIGNAL) & (what // max(plan.channels, 1) == rank),
         waits_aside=waits_are_free(plan),
         staging=_copied(plan, "in", machine, cost),
         keeping=_copied(plan, "out", machine, cost),
@@ -155,31 +156,6 @@ def _merged(task: Ints, kind: Ints, main: Floats, overhead: Floats) -> tuple[Int
     same = (task[1:] == task[:-1]) & (kind[1:] == COMPUTE) & (kind[:-1] == COMPUTE)
     keep = np.flatnonzero(np.concatenate([[True], ~same]))
     return keep, np.add.reduceat(main, keep), np.add.reduceat(overhead, keep)
-
-
-def _own_first(plan: Plan, moves: Moves, worker: Ints, kind: Ints, what: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return the order in which operations are issued, and a mask (in that order) of the notifies that cost nothing.
-
-    A copy engine's copies within its rank before its first wait come first, regardless of the schedule: SMs execute
-    such copies, and kernels may wait for them on all SMs.
-    """
-    order, early = np.arange(len(worker)), np.zeros(len(worker), bool)
-    first = np.searchsorted(worker, np.arange(len(plan.workers) + 1))
-    for number, (kernel, rank, _) in enumerate(plan.workers):
-        rows = np.arange(first[number], first[number + 1])
-        if not plan.bound.kernels[kernel].on_copy_engine or not len(rows):
-            continue
-        waits = np.flatnonzero(kind[rows] == AWAIT)
-        rows = rows[: waits[0]] if len(waits) else rows
-        move = kind[rows] == MOVE
-        there = np.zeros(len(rows), bool)
-        there[move] = moves.reach[what[rows[move]]] == 0
-        last = np.maximum.accumulate(np.where(move, np.arange(len(rows)), -1))
-        own = there[last] & (last >= 0)
-        order[rows] = np.concatenate([rows[own], rows[~own]])
-        to_itself = what[rows] // max(plan.channels, 1) == rank
-        early[rows] = (own & (kind[rows] == SIGNAL) & to_itself)[order[rows] - rows[0]] if len(rows) else False
-    return order, early
 
 
 def _copied(plan: Plan, space: str, machine: Machine, cost: CostModel) -> float:

@@ -98,11 +98,12 @@ def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
     ranks, count = plan.bound.ranks, len(plan.bound.tensors)
     key = (s.task[rows] * ranks + s.peer[rows]) * count + plan.channel_tensors[s.channel[rows]]
     last: dict[int, int] = {}
-    for k, position in zip(key.tolist(), s.position[rows].tolist(), strict=True):
-        last[k] = max(position, last.get(k, -1))
+    for k, place in zip(key.tolist(), plan.place(s.task[rows], s.position[rows]).tolist(), strict=True):
+        last[k] = max(place, last.get(k, place))
     wanted = (a.task[far] * ranks + a.peer[far]) * count + a.tensor[far]
-    for row, k in zip(far, wanted.tolist(), strict=True):
-        if last.get(k, -1) < a.position[row]:
+    places = plan.place(a.task[far], a.position[far]).tolist()
+    for row, k, written in zip(far, wanted.tolist(), places, strict=True):
+        if k not in last or last[k] < written:
             name = outs[int(a.tensor[row])]
             message = f"writes {name} of rank {a.peer[row]}, which cannot know when its output is complete"
             hint = f"notify the region of {name} @ that rank after the write"

@@ -10,7 +10,7 @@ from tilelink.artifact import Artifact
 from tilelink.generated import file_of, load_module
 from tilelink.runtime.cuda import tables
 from tilelink.runtime.cuda.order import between_kernels
-from tilelink.runtime.cuda.record_copies import Operation, StreamWait, StreamWrite, own_first, record
+from tilelink.runtime.cuda.record_copies import Operation, StreamWait, StreamWrite, before_kernels, record
 from tilelink.runtime.order import kernels_in_order
 
 
@@ -45,7 +45,7 @@ def recorded(artifact: Artifact, rank: int) -> Recorded:
             flags = sum(isinstance(o, StreamWrite) for o in operations)
             operations += record(getattr(module, one.name), artifact, rank, epoch, flags)
         cycle.append(operations)
-    parts = tuple(own_first(operations, rank) for operations in cycle)
+    parts = tuple(before_kernels(one, rank, own_first=artifact.own_copies_first) for one in cycle)
     order = kernels_in_order(artifact.kernels)
     own = {o.number for o in parts[0][0] if isinstance(o, StreamWrite) and o.rank == rank}
     gated = {o.channel for operations in cycle for o in operations if isinstance(o, StreamWait)}

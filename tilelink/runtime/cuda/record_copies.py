@@ -201,22 +201,26 @@ def record(function: Callable[..., None], artifact: Artifact, rank: int, epoch: 
     return recorder.operations
 
 
-def own_first(operations: Sequence[Operation], rank: int) -> tuple[list[Operation], list[Operation]]:
-    """The copies within the own memory, with their notifies, for which nothing is waited, and the rest.
+def before_kernels(
+    operations: Sequence[Operation], rank: int, *, own_first: bool
+) -> tuple[list[Operation], list[Operation]]:
+    """The operations that are issued before the kernels, and the rest of a queue.
 
-    A copy within one GPU may be done by its SMs. Those are all taken while a kernel waits for that very copy, so it
-    is issued before the kernels.
+    A copy within one GPU may be done by its SMs. Those are all taken while a kernel waits for that very copy. So copies
+    within the own memory for which nothing is waited, with the notifies after them, are issued before the kernels.
+    own_first: they overtake the rest (`Artifact.own_copies_first`); else what comes before them is issued with them.
     """
-    early: list[Operation] = []
-    late: list[Operation] = []
-    own = True
-    for at, operation in enumerate(operations):
-        match operation:
-            case StreamWait():
-                return early, [*late, *operations[at:]]
-            case Copy(target=target, source=source):
-                own = target.rank == source.rank == rank
-            case StreamWrite():
-                pass
-        (early if own else late).append(operation)
-    return early, late
+    waits = (at for at, one in enumerate(operations) if isinstance(one, StreamWait))
+    end = next(waits, len(operations))
+    early: list[bool] = []
+    own = False
+    for operation in operations[:end]:
+        if isinstance(operation, Copy):
+            own = operation.target.rank == operation.source.rank == rank
+        early.append(own)
+    if not own_first:
+        last = max((at for at, one in enumerate(early) if one), default=-1)
+        early = [at <= last for at in range(end)]
+    taken = [one for one, before in zip(operations, early, strict=False) if before]
+    left = [one for one, before in zip(operations, early, strict=False) if not before]
+    return taken, [*left, *operations[end:]]

@@ -1,0 +1,158 @@
+"""Copies of a copy engine within its rank: they may be issued before the rest of its queue, which changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from tests.compiler.library import cases, dims, name
+from tilelink import compiler
+from tilelink.artifact import Artifact
+from tilelink.compiler.cuda import gpu_artifact
+from tilelink.errors import TileLinkError
+from tilelink.ir.printer import print_program
+from tilelink.ir.program import Program
+from tilelink.planning.copy_queues import own_copies
+from tilelink.planning.plan import Plan
+from tilelink.runtime.cuda.offline import recorded
+from tilelink.runtime.cuda.record_copies import Copy, Operation, StreamWrite
+from tilelink.scheduling.schedule import Schedule
+from tilelink.verifier import refusals
+
+RANKS, SIZES = 2, {"M": 4, "N": 8}
+PROGRAM = """program moved(M, N):
+    x : in        [M, N]
+    z : in        [M, N]
+    c : local     [M, N]
+    d : local     [M, N]
+    h : symmetric [M, N]
+    f : symmetric [M, N]
+    y : out       [M, N]
+
+    comm send(i: M):
+{send}
+
+    compute take(i: M):
+{take}
+        y[i, :] = {value}
+
+schedule engine for moved:
+    send on copy_engine, tile(i={rows})
+    take on sm, tile(i=4)
+"""
+PEER = "((rank + 1) % ranks)"
+REWRITTEN = ["tile_push_data(c[i, :], x[i, :])", f"tile_push_data(h[i, :] @ {PEER}, c[i, :])"]
+REWRITTEN += [f"producer_tile_notify(h[i, :] @ {PEER})", "tile_push_data(c[i, :], z[i, :])"]
+
+
+def planned(send: list[str], take: list[str], value: str = "x[i, :]", rows: int = 4) -> Plan:
+    body, rest = ("\n".join(f"        {line}" for line in lines) for lines in (send, take))
+    module = compiler.parse(PROGRAM.format(send=body, take=rest, value=value, rows=rows))
+    program = module.program()
+    return compiler.plan(program, module.schedules[0], ranks=RANKS, dims=SIZES, dtype="f32", target="sm_90")
+
+
+def memory(plan: Plan) -> dict[tuple[str, int], np.ndarray]:
+    """Different bytes for every element of every rank's tensors."""
+    chance = np.random.default_rng(0)
+    sizes = {t.name: 4 * t.size * t.slots for t in plan.bound.tensors.values()}
+    return {(n, r): chance.integers(0, 256, size, np.uint8) for n, size in sizes.items() for r in range(RANKS)}
+
+
+def after(plan: Plan, operations: list[Operation]) -> list[bytes]:
+    """The memory of all ranks after the copies, and what each notify saw of the rows of its tile."""
+    tensors, seen = memory(plan), dict[int, bytes]()
+    size = 4 * SIZES["N"] * int(plan.bound.stages["send"].tiles["i"])
+    for one in operations:
+        match one:
+            case Copy(target=target, source=source):
+                for to, start in zip(target.offsets, source.offsets, strict=True):
+                    data = tensors[source.tensor, source.rank][start : start + source.width].copy()
+                    tensors[target.tensor, target.rank][to : to + target.width] = data
+            case StreamWrite(number=number, rank=rank, channel=channel, tile=tile):
+                grid = next(g for g in gpu_artifact(plan).grids if g.has(channel))
+                seen[number] = tensors[grid.tensor, rank][tile * size :][:size].tobytes()
+            case _:
+                pass
+    return [*(t.tobytes() for t in tensors.values()), *(seen[number] for number in sorted(seen))]
+
+
+def issued(artifact: Artifact, rank: int) -> list[Operation]:
+    found = recorded(artifact, rank)
+    return [*found.early[0], *(one for part in found.late[0] for one in part)]
+
+
+def test_an_own_copy_does_not_overtake_one_that_reads_what_it_overwrites() -> None:
+    plan = planned(REWRITTEN, ["consumer_tile_wait(h[i, :])"])
+    own = own_copies(plan)
+    assert len(own.overtaken) == 2 * RANKS and own.conflict
+    artifact = gpu_artifact(plan)
+    assert not artifact.own_copies_first
+    early, late = recorded(artifact, 0).early[0], recorded(artifact, 0).late[0]
+    assert [type(one) for one in early] == [Copy, Copy, StreamWrite, Copy] and not any(late), "before the kernels"
+    assert [one.source.tensor for one in early if isinstance(one, Copy)] == ["x", "c", "z"]
+
+
+def test_a_notify_does_not_overtake_a_copy_that_it_announces() -> None:
+    """A kernel that waits for the later of two copies, within the rank, may read what the earlier one sent a peer."""
+    send = [f"tile_push_data(h[i, :] @ {PEER}, x[i, :])", "tile_push_data(c[i, :], x[i, :])"]
+    plan = planned([*send, "producer_tile_notify(c[i, :])"], ["consumer_tile_wait(c[i, :])", READ])
+    own = own_copies(plan)
+    assert not own.conflict and {e.rule for e in refusals(own.first)} == {"ordering"}
+    assert not gpu_artifact(plan).own_copies_first
+    plan = planned([*send, "producer_tile_notify(c[i, :])"], ["consumer_tile_wait(c[i, :])"])
+    assert gpu_artifact(plan).own_copies_first, "nobody reads what was sent"
+
+
+READ = f"tile_pull_data(d[i, :], h[i, :] @ {PEER})"
+COPIES = [
+    f"tile_push_data({target}, {source})"
+    for target in ("c[i, :]", f"h[i, :] @ {PEER}", f"f[i, :] @ {PEER}")
+    for source in ("x[i, :]", "z[i, :]", "c[i, :]")
+    if target != source
+]
+TELLS = {"c[i, :]": "c[i, :]", f"h[i, :] @ {PEER}": "h[i, :]", f"f[i, :] @ {PEER}": "f[i, :]"}
+
+
+def drawn(chance: Random) -> Plan:
+    """A plan that the verifier accepts."""
+    while True:
+        send = [chance.choice(COPIES) for _ in range(chance.randrange(2, 6))]
+        told = [one for one in TELLS if chance.random() < 0.5]
+        for one in told:
+            send.insert(chance.randrange(len(send) + 1), f"producer_tile_notify({one})")
+        try:
+            read = [TELLS[one] for one in told]
+            rows = chance.choice((1, 2, 4))
+            return planned(send, [f"consumer_tile_wait({one})" for one in read], " + ".join(["x[i, :]", *read]), rows)
+        except TileLinkError:
+            continue
+
+
+def test_the_order_of_issue_changes_nothing() -> None:
+    """Random copies of two ranks: what is in memory afterwards, and what was there when each notify was sent."""
+    chance, moved = Random(7), 0
+    for _ in range(60):
+        plan = drawn(chance)
+        artifact = gpu_artifact(plan)
+        for rank in range(RANKS):
+            first, queue = (issued(one, rank) for one in (artifact, replace(artifact, own_copies_first=False)))
+            moved += first != queue
+            assert after(plan, first) == after(plan, queue), print_program(plan.bound.source)
+    assert moved > 10, "some overtake others"
+
+
+COPIED = [case for case in cases() if "copy_engine" in str(case[1])]
+
+
+@pytest.mark.parametrize("case", COPIED, ids=name)
+def test_the_plan_knows_what_is_issued_before_the_kernels(case: tuple[Program, Schedule]) -> None:
+    program, schedule = case
+    plan = compiler.plan(program, schedule, ranks=3, dims=dims(program, 3), dtype="bf16", target="sm_90")
+    artifact, own = gpu_artifact(plan), own_copies(plan)
+    assert artifact.own_copies_first
+    early = [one for rank in range(3) for one in recorded(artifact, rank).early[0]]
+    assert len(early) == len(own.events)
