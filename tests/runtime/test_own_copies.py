@@ -44,8 +44,12 @@ schedule engine for moved:
     take on sm, tile(i=4)
 """
 PEER = "((rank + 1) % ranks)"
-REWRITTEN = ["tile_push_data(c[i, :], x[i, :])", f"tile_push_data(h[i, :] @ {PEER}, c[i, :])"]
-REWRITTEN += [f"producer_tile_notify(h[i, :] @ {PEER})", "tile_push_data(c[i, :], z[i, :])"]
+REWRITTEN = [
+    "tile_push_data(c[i, :], x[i, :])",
+    f"tile_push_data(h[i, :] @ {PEER}, c[i, :])",
+    f"producer_tile_notify(h[i, :] @ {PEER})",
+    "tile_push_data(c[i, :], z[i, :])",
+]
 
 
 def planned(send: list[str], take: list[str], value: str = "x[i, :]", rows: int = 4) -> Plan:
