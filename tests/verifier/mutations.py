@@ -1,10 +1,11 @@
-"""Mutants of programs, schedules and plans: one small mistake each."""
+"""Mutants of programs, schedules, lowered programs and plans: one small mistake each."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from tilelink.ir.program import (
     SIGNAL_KINDS,
+    Barrier,
     For,
     If,
     Notify,
@@ -24,7 +26,9 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.scalar import RANK, add, const
+from tilelink.ir.visitor import closing_notifies
 from tilelink.lowering.bind import bind
+from tilelink.lowering.bound import Bound, with_bodies
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE, Accesses, Barriers, Signals
@@ -52,14 +56,18 @@ class Case:
     def name(self) -> str:
         return f"{self.program.name}-{self.schedule.name if self.schedule else 'default'}-{self.ranks}"
 
+    def bound(self) -> Bound:
+        """Raises as bind does."""
+        return bind(self.program, self.schedule, self.numbers, self.ranks, self.target)
+
     def plan(self) -> Plan:
         """Raises as bind does."""
-        return make_plan(bind(self.program, self.schedule, self.numbers, self.ranks, self.target))
+        return make_plan(self.bound())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """level: program, schedule or plan; kind: the class of mistake; what: where it was made; make: its plan.
+    """level: program, schedule, lowered or plan; kind: the class of mistake; what: where it was made; make: its plan.
 
     `make` raises a TileLinkError where the mistake is seen before there is a plan.
     """
@@ -74,7 +82,8 @@ def mutants(case: Case, per_kind: int | None = None, seed: int = 0) -> Iterator[
     """All mutants of a case, or a sample with at most `per_kind` of each kind."""
     found: dict[tuple[str, str], list[Mutant]] = {}
     chance = random.Random(f"{seed} {case.name}")
-    for mutant in (*program_mutants(case), *schedule_mutants(case), *plan_mutants(case, chance)):
+    levels = program_mutants(case), schedule_mutants(case), lowered_mutants(case), plan_mutants(case, chance)
+    for mutant in (one for level in levels for one in level):
         found.setdefault((mutant.level, mutant.kind), []).append(mutant)
     for group in found.values():
         yield from group if per_kind is None or len(group) <= per_kind else chance.sample(group, per_kind)
@@ -189,6 +198,50 @@ def _schedules(case: Case, schedule: Schedule) -> Iterator[tuple[str, str, Sched
         if not isinstance(schedule.stage(stage.name)[RESOURCE], Fused):
             for programs in (1, 3):
                 yield "other programs", f"{stage.name} sm({programs})", schedule.on(stage.name, Sm(programs=programs))
+
+
+# Lowered programs --------------------------------------------------------------------------------------------
+
+
+def lowered_mutants(case: Case) -> Iterator[Mutant]:
+    """One statement of what the passes made dropped or moved, or a tile's notifies deferred to a later place."""
+    bound = case.bound()
+    seen = {(stage.name, stage.stage.body) for stage in bound.stages.values()}
+    for name, stage in bound.stages.items():
+        for kind, what, body in _shifts(stage.stage.body):
+            if (name, body) not in seen:
+                seen.add((name, body))
+                make = partial(make_plan, with_bodies(bound, {name: body}))
+                yield Mutant(level="lowered", kind=kind, what=f"{name}: {what}", make=make)
+        if not closing_notifies(stage.stage.body):
+            continue
+        for place in range(len(stage.stage.body) + 1):
+            late = {**bound.stages, name: replace(stage, given_in=place)}
+            if place != stage.given_in:
+                make = partial(make_plan, replace(bound, stages=late))
+                yield Mutant(level="lowered", kind="defer notify", what=f"{name}: before {place}", make=make)
+
+
+def _shifts(body: Body) -> Iterator[tuple[str, str, Body]]:
+    """(kind, what, body) for each way to drop a statement of a body, or to swap two neighbours, at any depth."""
+    for k, statement in enumerate(body):
+        before, after = body[:k], body[k + 1 :]
+        word = _word(statement)
+        if isinstance(statement, Wait | Notify | Barrier):
+            yield f"drop {word}", f"{word} {k}", (*before, *after)
+        if after:
+            yield f"{word} after the next statement", f"{word} {k}", (*before, after[0], statement, *after[1:])
+        for field in ("then", "orelse", "body"):
+            for kind, what, new in _shifts(getattr(statement, field, ())):
+                yield kind, f"{word} {k}, {what}", (*before, replace(statement, **{field: new}), *after)
+        if isinstance(statement, For):
+            for n, inner in enumerate(statement.body):
+                rest = replace(statement, body=(*statement.body[:n], *statement.body[n + 1 :]))
+                if not isinstance(inner, Wait | Notify | Barrier) or not rest.body:
+                    continue
+                out = "before" if isinstance(inner, Notify) else "after"
+                new = (*before, inner, rest, *after) if out == "before" else (*before, rest, inner, *after)
+                yield f"{_word(inner)} {out} its loop", f"for {k}, {_word(inner)} {n}", new
 
 
 # Plans -------------------------------------------------------------------------------------------------------

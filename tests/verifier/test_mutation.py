@@ -142,7 +142,7 @@ def test_a_verifier_without_a_rule_is_found_out(monkeypatch: pytest.MonkeyPatch)
 def test_mutants_of_a_kind_are_counted_and_each_differs() -> None:
     case = next(c for c in cases() if c.program.name == "gemm_rs_ring")
     found: list[Mutant] = list(mutants(case))
-    assert {m.level for m in found} == {"program", "schedule", "plan"}
+    assert {m.level for m in found} == {"program", "schedule", "lowered", "plan"}
     assert len({(m.level, m.kind, m.what) for m in found}) == len(found)
     kinds = [(m.level, m.kind) for m in mutants(case, 2)]
     assert max(kinds.count(kind) for kind in kinds) <= 2
