@@ -1,5 +1,6 @@
 """The pipeline, top to bottom, and its ends: CPU ranks, GPUs, the simulator."""
 
+from tilelink.compiler.lowered import parse_lowered
 from tilelink.compiler.pipeline import (
     PROGRAMS,
     Dims,
@@ -36,6 +37,7 @@ __all__ = [
     "library_module",
     "load",
     "parse",
+    "parse_lowered",
     "plan",
     "reference",
     "source",

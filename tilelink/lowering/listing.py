@@ -1,54 +1,123 @@
-"""A bound program as text: the program in the language, and its kernels as comments below it."""
+"""Lowered programs as text; parsing the text gives an equal program (tilelink/compiler/lowered.py).
+
+The text begins with `lowered for N ranks:` and what binding and the passes decided. It ends with the program itself in
+the language. A line of the first part has a kind, a name and properties: `word`, `word value`, `word(name=value, ...)`
+or `word[value, ...]`. Properties that have their usual value are left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 
+from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.printer import print_program, print_scalar
-from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop
+from tilelink.target import Target
 
 
 def listing(bound: Bound) -> str:
-    """The program with all numbers in place, which can be parsed again, and what runs its tiles in which order."""
-    lines = [print_program(bound.program).rstrip(), "", f"# {bound.ranks} ranks, {bound.target}"]
-    lines[-1] += f", launches by {bound.protocol.name}" if bound.kernels else ", no kernels yet"
+    """Return the text of a bound program, without the program and the schedule that it comes from."""
+    lines = [f"lowered for {bound.ranks} ranks:"]
+    lines += [f"    {line}" for line in _lines(bound)]
+    return "\n".join(lines) + "\n\n" + print_program(bound.program)
+
+
+def _lines(bound: Bound) -> Iterator[str]:
+    yield f"target {bound.target.name}: {_joined(_target(bound.target))}"
+    launch = [f"protocol {bound.protocol.name}", *_said("many_threads", bound.many_threads)]
+    launch += _said("reuse_wait off", not bound.schedule.reuse_wait)
+    yield f"launch: {_joined(launch)}"
+    yield f"sizes: {_joined([f'dtype {bound.dtype}', _named('numbers', bound.numbers)])}"
+    pad = [f"entered {bound.entered_base}", f"finished {bound.finished_base}", f"size {bound.pad_size}"]
+    yield f"signal_pad: {_joined(pad)}"
+    for tensor in bound.tensors.values():
+        yield f"tensor {tensor.name}: {_joined(_tensor(tensor))}"
+    for grid in bound.channels.values():
+        yield f"channel {grid.tensor} {grid.kind}: {_joined(_channel(grid))}"
     for kernel in bound.kernels:
-        lines += [f"# {line}" for line in _kernel(bound, kernel)]
-    for name, stage in bound.stages.items():
-        if name not in bound.kernel_of:
-            lines += [f"# {line}" for line in _stage(stage)]
-    return "\n".join(lines) + "\n"
+        yield f"kernel {kernel.name}: {_joined(_kernel(kernel))}"
+        yield from (f"    {_loop(bound, loop)}" for loop in kernel.loops)
+    for stage in bound.stages.values():
+        yield f"stage {stage.name}: {_joined(_stage(stage))}"
+        yield from (f"    {index} = {print_scalar(expr)}" for index, expr in stage.order.items())
 
 
-def _kernel(bound: Bound, kernel: Kernel) -> Iterator[str]:
-    where = "the copy engine" if kernel.on_copy_engine else f"stream {kernel.stream}"
-    said = [f"{kernel.programs} programs", f"{kernel.warps} warps", f"{kernel.stages} stages"]
-    if kernel.reuse_lag:
-        said.append(f"waits until peers have finished launch e - {kernel.reuse_lag}")
-    if kernel.needs_entry:
-        said.append("waits until peers have entered launch e")
-    yield f"kernel {kernel.name} on {where}: {', '.join(said)}"
-    for loop in kernel.loops:
-        yield f"    for tile in range({bound.stages[loop.stages[0]].total}){_programs(loop, kernel)}:"
-        for name in loop.stages:
-            yield from (f"        {line}" for line in _stage(bound.stages[name]))
+def _target(target: Target) -> Iterator[str]:
+    for field in fields(target):
+        value = getattr(target, field.name)
+        if field.name != "name" and value != field.default:
+            yield f"{field.name} {value}"
 
 
-def _programs(loop: Loop, kernel: Kernel) -> str:
-    if loop.width:
-        return f" by programs {loop.begin} to {loop.begin + loop.width - 1}"
-    first = loop.first % kernel.programs
-    return f" from program {first} on" if first else ""
+def _tensor(tensor: BoundTensor) -> Iterator[str]:
+    yield f"number {tensor.number}"
+    yield f"dtype {tensor.dtype}"
+    yield _list("shape", tensor.shape)
+    yield f"buffers {tensor.slots}"
+
+
+def _channel(grid: ChannelGrid) -> Iterator[str]:
+    yield f"base {grid.base}"
+    yield _list("counts", grid.counts)
+    yield _list("sizes", grid.sizes)
+    yield f"buffers {grid.slots}"
+
+
+def _kernel(kernel: Kernel) -> Iterator[str]:
+    yield f"stream {kernel.stream}"
+    yield f"position {kernel.position}"
+    yield f"programs {kernel.programs}"
+    yield f"warps {kernel.warps}"
+    yield f"stages {kernel.stages}"
+    yield from _said(f"reuse_lag {kernel.reuse_lag}", kernel.reuse_lag != 0)
+    yield from _said("needs_entry", kernel.needs_entry)
+    yield from _said(f"programs_per_cta {kernel.programs_per_cta}", kernel.programs_per_cta != 1)
+
+
+def _loop(bound: Bound, loop: Loop) -> str:
+    text = f"for tile in range({bound.stages[loop.stages[0]].total}): {', '.join(loop.stages)}"
+    where = [*_said(f"first {loop.first}", loop.first != 0), *_said(f"begin {loop.begin}", loop.begin != 0)]
+    where += _said(f"width {loop.width}", loop.width is not None)
+    return f"{text}; {_joined(where)}" if where else text
 
 
 def _stage(stage: BoundStage) -> Iterator[str]:
-    sizes = ", ".join(f"{index}={size}" for index, size in stage.tiles.items() if index not in stage.scalar_indices)
-    said = [f"tile({sizes})"] if sizes else []
-    said += [word for word, on in (("flatten", stage.flat), ("defer_notify", stage.given_in is not None)) if on]
+    yield f"number {stage.number}"
+    yield str(stage.resource)
+    yield _named("tile", stage.tiles)
+    yield _named("extent", stage.extents)
+    yield from _said(_list("numbers", sorted(stage.scalar_indices)), bool(stage.scalar_indices))
+    yield f"block {stage.block}"
+    yield f"warps {stage.warps}"
+    yield f"stages {stage.stages}"
+    yield from _said("flatten", stage.flat)
+    yield from _said("defer_notify", stage.defer_notify)
+    yield from _said(f"notified_in {stage.given_in}", stage.given_in is not None)
     if stage.tma_copy is not None:
-        said.append(
-            f"boxes of {' x '.join(map(str, stage.tma_copy.box))}, {stage.tma_copy.buffers} of a program at a time"
-        )
-    yield f"{stage.name}: {', '.join(said)}" if said else f"{stage.name}:"
-    for index, expr in stage.order.items():
-        yield f"    {index} = {print_scalar(expr)}"
+        yield _boxes(stage.tma_copy)
+    yield from _said(_list("ends_with_tensor", sorted(stage.ends_with_tensor)), bool(stage.ends_with_tensor))
+    yield from _said(_list("slices", sorted(stage.slices)), bool(stage.slices))
+    yield from _said(f"tiles {stage.tasks}", stage.tasks is not None)
+
+
+def _boxes(boxes: Boxes) -> str:
+    rows, columns = boxes.box
+    sizes = {"programs": boxes.programs, "rows": boxes.rows, "columns": boxes.columns}
+    return _named("tma_copy", {**sizes, "box_rows": rows, "box_columns": columns, "buffers": boxes.buffers})
+
+
+def _said(text: str, holds: bool) -> list[str]:
+    return [text] if holds else []
+
+
+def _list(word: str, values: Iterable[object]) -> str:
+    return f"{word}[{', '.join(map(str, values))}]"
+
+
+def _named(word: str, values: Mapping[str, object]) -> str:
+    return f"{word}({', '.join(f'{name}={value}' for name, value in values.items())})"
+
+
+def _joined(properties: Iterable[str]) -> str:
+    return ", ".join(properties)

@@ -1,0 +1,419 @@
+"""Reads the text of a lowered program (tilelink/lowering/listing.py)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any
+
+from tilelink.artifact import LaunchProtocol
+from tilelink.errors import Location, ParseError, TileLinkError, did_you_mean
+from tilelink.files import lines_of
+from tilelink.frontend.expressions import Scope
+from tilelink.frontend.parser import parse_text, require_text
+from tilelink.frontend.syntax import Source
+from tilelink.ir.depth import deep
+from tilelink.ir.mapping import ChannelGrid
+from tilelink.ir.program import SIGNAL_KINDS, IndexDecl, Program
+from tilelink.ir.scalar import Choose, Scalar
+from tilelink.ir.visitor import map_loops
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop
+from tilelink.lowering.orders import TILE
+from tilelink.lowering.transform import all_indices
+from tilelink.scheduling.schedule import Schedule, resource_of
+from tilelink.target import Target
+
+_HEAD = re.compile(r"lowered for (\d+) ranks:\s*$")
+_LINE = re.compile(r"    (?P<kind>\w+)(?: (?P<name>[\w ]+))?: (?P<rest>.*)$")
+_LOOP = re.compile(r"        for tile in range\(\d+\): (?P<stages>[\w, ]+)(?:; (?P<rest>.*))?$")
+_ORDER = re.compile(r"        (?P<index>\w+) = (?P<value>.*)$")
+_PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]]*)\]| (?P<value>[^,]*))?(?:, |$)")
+_RESOURCE = re.compile(r"(?:on (?:copy_engine|sm(?:\(\d+\))?)|in \w+ (?:prologue|epilogue))(?:, |$)")
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "target": tuple(one.name for one in fields(Target) if one.name != "name"),
+    "launch": ("protocol", "many_threads", "reuse_wait"),
+    "sizes": ("dtype", "numbers"),
+    "signal_pad": ("entered", "finished", "size"),
+    "tensor": ("number", "dtype", "shape", "buffers"),
+    "channel": ("base", "counts", "sizes", "buffers"),
+    "kernel": (
+        "stream", "position", "programs", "warps", "stages", "reuse_lag", "needs_entry", "programs_per_cta",
+    ),
+    "stage": (
+        "number", "resource", "tile", "extent", "numbers", "block", "warps", "stages", "flatten", "defer_notify",
+        "notified_in", "tma_copy", "ends_with_tensor", "slices", "tiles",
+    ),
+}  # fmt: skip
+"""Kind of line -> the words of its properties."""
+
+Properties = dict[str, Any]
+"""word -> value: True for a word alone, a str, a list of str, or a dict of str."""
+
+
+@deep()
+def parse_lowered(text: str, file: str = "<text>") -> Bound:
+    """Return the lowered program that `listing` wrote.
+
+    Its `source` is the program itself, and its `schedule` an empty one: the text does not have those that it comes
+    from. Raises ParseError for a text of another form, and what parsing its program raises.
+    """
+    require_text(text)
+    lines = lines_of(text)
+    start = next((n for n, line in enumerate(lines) if line.startswith("program ")), len(lines))
+    program = _program(lines, start, file)
+    reader = _Reader(file=file, lines=lines, program=program)
+    for number in range(start):
+        if lines[number].strip() and not lines[number].startswith("#"):
+            reader.line(number)
+    return reader.bound()
+
+
+def _program(lines: list[str], start: int, file: str) -> Program:
+    """The program after the lowered part; lines of that are empty ones, so that errors name the right lines."""
+    found = parse_text("\n".join(["" for _ in lines[:start]] + lines[start:]) + "\n", file).programs
+    if len(found) != 1:
+        place = Location(file=file, line=start + 1, text="")
+        raise ParseError(f"a lowered text has one program, not {len(found)}", location=place, hint="program NAME(...):")
+    return found[0]
+
+
+def _marked(decl: IndexDecl, *, numbers: frozenset[str]) -> IndexDecl:
+    return replace(decl, number=decl.name in numbers)
+
+
+class _OrderScope(Scope):
+    """The names in the order of a stage's tiles, which may choose from constants."""
+
+    def scalar(self, node: ast.expr) -> Scalar:
+        match node:
+            case ast.Call(func=ast.Name(id="choose"), args=[selector, *values]):
+                chosen = tuple(ast.literal_eval(one) for one in values)
+                return Choose(selector=self.scalar(selector), values=chosen)
+            case _:
+                return super().scalar(node)
+
+
+@dataclass(kw_only=True)
+class _Line:
+    """A line of the lowered part, with its properties and the lines below it."""
+
+    number: int
+    name: str
+    properties: Properties
+    loops: list[Loop] = field(default_factory=list[Loop])
+    order: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
+
+
+@dataclass(kw_only=True)
+class _Reader:
+    """Reads the lowered part line by line."""
+
+    file: str
+    lines: list[str]
+    program: Program
+    ranks: int | None = None
+    found: dict[str, list[_Line]] = field(default_factory=lambda: {kind: [] for kind in _WORDS})
+    last: _Line | None = None
+
+    def line(self, number: int) -> None:
+        """Read one line. Raises ParseError for one that cannot be read."""
+        text = self.lines[number].rstrip()
+        if self.ranks is None:
+            head = _HEAD.match(text)
+            if head is None:
+                raise self.error(number, "not the head of a lowered program", "lowered for N ranks:")
+            self.ranks = int(head[1])
+        elif (loop := _LOOP.match(text)) and self.last:
+            stages = tuple(name.strip() for name in loop["stages"].split(","))
+            self._check_stages(number, stages)
+            own = self._properties(number, loop["rest"] or "")
+            self._check_words(number, "loop", own)
+            self.last.loops.append(Loop(stages=stages, **{name: self._int(number, own, name) for name in own}))
+        elif (order := _ORDER.match(text)) and self.last:
+            self.last.order[order["index"]] = self._scalar(number, order["value"])
+        elif found := _LINE.match(text):
+            if found["kind"] not in _WORDS:
+                hint = did_you_mean(found["kind"], _WORDS) or f"one of {', '.join(_WORDS)}"
+                raise self.error(number, f"unknown line {found['kind']!r}", hint)
+            self.last = _Line(
+                number=number, name=found["name"] or "", properties=self._properties(number, found["rest"])
+            )
+            self._check_words(number, found["kind"], self.last.properties)
+            self.found[found["kind"]].append(self.last)
+        else:
+            hint = f"KIND NAME: properties, of {', '.join(_WORDS)}"
+            raise self.error(number, "not a line of a lowered program", hint)
+
+    def error(self, number: int, message: str, hint: str) -> ParseError:
+        """Return an error at a line."""
+        text = self.lines[number] if self.lines else ""
+        indent = len(text) - len(text.lstrip())
+        place = Location(
+            file=self.file, line=number + 1, text=text, column=indent + 1, length=max(1, len(text.strip()))
+        )
+        return ParseError(message, location=place, hint=hint)
+
+    def bound(self) -> Bound:
+        """Return the whole. Raises ParseError for lines that are missing or do not fit the program."""
+        if self.ranks is None:
+            raise self.error(0, "no lowered program", "lowered for N ranks:")
+        target, launch, sizes, pad = (self._only(kind) for kind in ("target", "launch", "sizes", "signal_pad"))
+        protocol = self._word(launch, "protocol")
+        if protocol not in LaunchProtocol.__members__:
+            known = ", ".join(LaunchProtocol.__members__)
+            raise self.error(launch.number, f"unknown protocol {protocol!r}", f"one of {known}")
+        schedule = Schedule(name="lowered", program=self.program.name)
+        self._check_complete()
+        self._mark_numbers()
+        return Bound(
+            source=self.program,
+            program=self.program,
+            schedule=replace(schedule, reuse_wait=launch.properties.get("reuse_wait") != "off"),
+            numbers=self._numbers(sizes),
+            ranks=self.ranks,
+            dtype=self._word(sizes, "dtype"),
+            target=self._target(target),
+            tensors={one.name: self._tensor(one) for one in self.found["tensor"]},
+            stages={one.name: self._stage(one) for one in self.found["stage"]},
+            kernels=tuple(self._kernel(one) for one in self.found["kernel"]),
+            channels={(grid.tensor, grid.kind): grid for grid in map(self._channel, self.found["channel"])},
+            entered_base=self._number(pad, "entered"),
+            finished_base=self._number(pad, "finished"),
+            pad_size=self._number(pad, "size"),
+            protocol=LaunchProtocol[protocol],
+            many_threads="many_threads" in launch.properties,
+        )
+
+    def _check_complete(self) -> None:
+        """Raise ParseError unless each tensor and each stage has a line, with all that the indices of a stage need."""
+        for kind, wanted in (("tensor", self.program.tensors), ("stage", self.program.stages)):
+            lines = {line.name: line for line in self.found[kind]}
+            names = [one.name for one in wanted]
+            for name, line in lines.items():
+                if name not in names:
+                    hint = did_you_mean(name, names, f"they are {', '.join(names)}")
+                    raise self.error(line.number, f"the program has no {kind} {name!r}", hint)
+            if missing := [name for name in names if name not in lines]:
+                raise self.error(0, f"there is no line for {kind} {missing[0]}", f"{kind} {missing[0]}: ...")
+        for line in self.found["stage"]:
+            stage = self.program.stage(line.name)
+            tiled = {decl.name for decl in all_indices(stage)}
+            given = {"tile": self._ints(line, "tile"), "extent": self._ints(line, "extent")}
+            for word, own in given.items():
+                if own.keys() != tiled or any(size < (word == "tile") for size in own.values()):
+                    hint = f"{word}({', '.join(f'{name}=1' for name in sorted(tiled))})"
+                    raise self.error(line.number, f"{word} does not fit the indices of {line.name}", hint)
+            for decl in stage.indices:
+                if decl.name not in line.order:
+                    hint = f"{decl.name} = an expression over `tile`"
+                    raise self.error(line.number, f"{line.name} has no order of {decl.name}", hint)
+        tensors = [one.name for one in self.program.tensors]
+        for line in self.found["channel"]:
+            tensor, _, kind = line.name.partition(" ")
+            if tensor not in tensors or kind not in SIGNAL_KINDS:
+                raise self.error(line.number, f"no channels {line.name!r}", f"TENSOR {'|'.join(SIGNAL_KINDS)}")
+            dims = len(self.program.tensor(tensor).shape)
+            for word in ("counts", "sizes"):
+                if len(self._numbers_of(line, word)) != dims:
+                    raise self.error(line.number, f"{tensor} has {dims} dimensions", f"{word}[one for each of them]")
+        for line in self.found["kernel"]:
+            if not line.loops:
+                raise self.error(line.number, f"kernel {line.name} runs no tiles", "for tile in range(N): STAGE")
+
+    def _mark_numbers(self) -> None:
+        """Mark the indices of the program that are plain numbers: binding finds out which these are."""
+        stages = {one.name: one for one in self.program.stages}
+        for line in self.found["stage"]:
+            numbers = frozenset(line.properties.get("numbers", ()))
+            stage, mark = stages[line.name], partial(_marked, numbers=numbers)
+            stages[line.name] = replace(
+                stage, indices=tuple(map(mark, stage.indices)), body=map_loops(stage.body, mark)
+            )
+        self.program = replace(self.program, stages=tuple(stages.values()))
+
+    # Lines -----------------------------------------------------------------------------------------------
+
+    def _target(self, line: _Line) -> Target:
+        own = {name: self._value(line.number, value) for name, value in line.properties.items() if name != "kind"}
+        for word in ("sms", "shared_memory"):
+            self._word(line, word)
+        kind = self._word(line, "kind")
+        if kind not in ("cpu", "cuda", "hip"):
+            raise self.error(line.number, f"no kind of processor {kind!r}", "cpu, cuda or hip")
+        return Target(name=line.name, kind=kind, **own)
+
+    def _numbers(self, line: _Line) -> dict[str, int | float | bool]:
+        found = self._named(line, "numbers")
+        return {name: self._value(line.number, value) for name, value in found.items()}
+
+    def _tensor(self, line: _Line) -> BoundTensor:
+        return BoundTensor(
+            decl=self.program.tensor(line.name),
+            number=self._number(line, "number"),
+            shape=self._numbers_of(line, "shape"),
+            dtype=self._word(line, "dtype"),
+            slots=self._number(line, "buffers"),
+        )
+
+    def _channel(self, line: _Line) -> ChannelGrid:
+        tensor, _, kind = line.name.partition(" ")
+        return ChannelGrid(
+            tensor=tensor,
+            kind=kind,
+            sizes=self._numbers_of(line, "sizes"),
+            counts=self._numbers_of(line, "counts"),
+            base=self._number(line, "base"),
+            slots=self._number(line, "buffers"),
+        )
+
+    def _kernel(self, line: _Line) -> Kernel:
+        own = line.properties
+        return Kernel(
+            name=line.name,
+            stream=self._word(line, "stream"),
+            position=self._number(line, "position"),
+            programs=self._number(line, "programs"),
+            loops=tuple(line.loops),
+            warps=self._number(line, "warps"),
+            stages=self._number(line, "stages"),
+            reuse_lag=self._number(line, "reuse_lag", 0),
+            needs_entry="needs_entry" in own,
+            programs_per_cta=self._number(line, "programs_per_cta", 1),
+        )
+
+    def _stage(self, line: _Line) -> BoundStage:
+        own = line.properties
+        try:
+            resource = resource_of(self._word(line, "resource"))
+        except TileLinkError as error:
+            raise self.error(line.number, error.message, error.hint or "on sm") from None
+        return BoundStage(
+            number=self._number(line, "number"),
+            stage=self.program.stage(line.name),
+            resource=resource,
+            scalar_indices=frozenset(own.get("numbers", ())),
+            tiles=self._ints(line, "tile"),
+            extents=self._ints(line, "extent"),
+            order=line.order,
+            block=self._number(line, "block"),
+            warps=self._number(line, "warps"),
+            stages=self._number(line, "stages"),
+            flat="flatten" in own,
+            defer_notify="defer_notify" in own,
+            given_in=self._number(line, "notified_in") if "notified_in" in own else None,
+            tma_copy=self._boxes(line) if "tma_copy" in own else None,
+            ends_with_tensor=frozenset(own.get("ends_with_tensor", ())),
+            slices=frozenset(own.get("slices", ())),
+            tasks=self._number(line, "tiles") if "tiles" in own else None,
+        )
+
+    def _boxes(self, line: _Line) -> Boxes:
+        sizes = self._ints(line, "tma_copy")
+        try:
+            box = sizes.pop("box_rows"), sizes.pop("box_columns")
+            return Boxes(box=box, **sizes)
+        except (KeyError, TypeError):
+            hint = "tma_copy(programs=, rows=, columns=, box_rows=, box_columns=, buffers=)"
+            raise self.error(line.number, "not the boxes of a stage that copies by TMA", hint) from None
+
+    def _check_stages(self, number: int, names: tuple[str, ...]) -> None:
+        known = [one.name for one in self.program.stages]
+        for name in names:
+            if name not in known:
+                hint = did_you_mean(name, known, f"its stages are {', '.join(known)}")
+                raise self.error(number, f"the program has no stage {name!r}", hint)
+
+    # Properties ------------------------------------------------------------------------------------------
+
+    def _properties(self, number: int, text: str) -> Properties:
+        found: Properties = {}
+        at = 0
+        while at < len(text):
+            if resource := _RESOURCE.match(text, at):
+                found["resource"], at = resource[0].removesuffix(", "), resource.end()
+                continue
+            one = _PROPERTY.match(text, at)
+            if one is None:
+                raise self.error(number, f"cannot read {text[at:]!r}", "word, word value, word(a=1, b=2) or word[1, 2]")
+            if one["named"] is not None:
+                pairs = [pair.partition("=") for pair in one["named"].split(", ") if pair]
+                found[one["word"]] = {name: value for name, _, value in pairs}
+            elif one["list"] is not None:
+                found[one["word"]] = [value for value in one["list"].split(", ") if value]
+            else:
+                found[one["word"]] = True if one["value"] is None else one["value"]
+            at = one.end()
+        return found
+
+    def _check_words(self, number: int, kind: str, own: Properties) -> None:
+        known = _WORDS.get(kind, ("first", "begin", "width"))
+        if unknown := [word for word in own if word not in known]:
+            hint = did_you_mean(unknown[0], known, f"one of {', '.join(known)}")
+            raise self.error(number, f"unknown property {unknown[0]!r}", hint)
+
+    def _only(self, kind: str) -> _Line:
+        found = self.found[kind]
+        if len(found) != 1:
+            number = found[1].number if found else 0
+            raise self.error(number, f"{len(found)} lines begin with {kind}", f"one line `{kind}: ...`")
+        return found[0]
+
+    def _word(self, line: _Line, word: str) -> str:
+        value = line.properties.get(word)
+        if not isinstance(value, str):
+            raise self.error(line.number, f"{word} is missing", f"{word} VALUE")
+        return value
+
+    def _number(self, line: _Line, word: str, usual: int | None = None) -> int:
+        if usual is not None and word not in line.properties:
+            return usual
+        return self._int(line.number, {word: self._word(line, word)}, word)
+
+    def _int(self, number: int, own: Mapping[str, Any], word: str) -> int:
+        try:
+            return int(own[word])
+        except (TypeError, ValueError):
+            raise self.error(number, f"{word} is no integer: {own[word]}", f"{word} NUMBER") from None
+
+    def _numbers_of(self, line: _Line, word: str) -> tuple[int, ...]:
+        value = line.properties.get(word)
+        if not isinstance(value, list):
+            raise self.error(line.number, f"{word} is missing", f"{word}[1, 2]")
+        return tuple(self._int(line.number, {word: one}, word) for one in value)
+
+    def _named(self, line: _Line, word: str) -> dict[str, str]:
+        value = line.properties.get(word)
+        if not isinstance(value, dict):
+            raise self.error(line.number, f"{word} is missing", f"{word}(a=1, b=2)")
+        return value
+
+    def _ints(self, line: _Line, word: str) -> dict[str, int]:
+        return {name: self._int(line.number, {word: value}, word) for name, value in self._named(line, word).items()}
+
+    def _value(self, number: int, text: str) -> Any:
+        """A number, a truth value or None, as Python writes it."""
+        try:
+            return float(text) if text in ("inf", "-inf", "nan") else ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            raise self.error(number, f"{text!r} is no number", "a number as Python writes it") from None
+
+    def _scalar(self, number: int, text: str) -> Scalar:
+        """An expression over the number of the tile."""
+        source = Source(file=self.file, lines=tuple(self.lines))
+        scope = _OrderScope(
+            source=source,
+            params={one.name: one for one in self.program.params},
+            tensors={one.name: one for one in self.program.tensors},
+            indices={TILE.name: IndexDecl(name=TILE.name, extent=TILE)},
+        )
+        try:
+            node = ast.parse(text.strip(), mode="eval").body
+        except SyntaxError:
+            raise self.error(number, "not an integer expression", "INDEX = an expression over `tile`") from None
+        for part in ast.walk(node):
+            if hasattr(part, "lineno"):
+                part.lineno = part.end_lineno = number + 1  # pyright: ignore[reportAttributeAccessIssue]
+        return scope.scalar(node)
