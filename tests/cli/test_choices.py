@@ -101,10 +101,10 @@ def test_sizes_and_what_was_chosen_of_them_are_said_first(file: str) -> None:
 
 
 def test_a_long_run_says_what_it_does_and_how_long_that_takes(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(notices, "PATIENCE_S", 0.0)
     done = tilelink("run", file, "--ranks", "1", "--set", "M=160")
     assert "still running (" in done.stderr and "--set gives smaller sizes" in done.stderr
-    assert "still planning and simulating (" in tilelink("simulate", file, "--ranks", "2").stderr
+    assert "still planning and simulating (" in tilelink("simulate", file, "--ranks", "2", "--set", "M=4096").stderr
 
 
 def test_estimates_grow_with_what_is_contracted() -> None:

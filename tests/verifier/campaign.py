@@ -46,6 +46,10 @@ STRICT = {
         "The two accesses are ordered by a chance that this machine always takes, such as the order of two events at "
         "one place of a task."
     ),
+    ("exclusive_writes", "only the schedule orders the two"): (
+        "Which of two writes is the last one must not be the schedule's choice. The schedule at hand always takes one "
+        "order, in which nothing fails."
+    ),
     ("progress", ""): (
         "Programs that do not all fit on a rank may start in any mixture; the deadlock needs a mixture that the "
         "interleavings did not meet, or the rule did not look for the one that shows it safe."
