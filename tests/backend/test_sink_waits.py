@@ -12,7 +12,6 @@ import torch
 from tests.backend.samples import Sample, emitted, numbered
 from tilelink import compiler
 from tilelink.errors import VerificationError
-from tilelink.frontend.parser import parse_text
 from tilelink.ir.printer import print_program
 from tilelink.ir.program import For, If, Statement, Wait
 from tilelink.ir.scalar import Compare, Index, add, const
@@ -136,8 +135,8 @@ def test_a_program_whose_waits_have_sunk_means_the_same(body: str) -> None:
     compiler.bound(
         program, module.schedules[0], ranks=2, dims=numbers, on_step=lambda one, bound: found.update({one: bound})
     )
-    sunk = parse_text(listing(found["sink_waits"]), "listing.tl").programs[0]
-    assert (print_program(sunk) == print_program(found["loops"].program)) == (body not in IN_LOOP)
+    sunk = compiler.parse_lowered(listing(found["sink_waits"])).program
+    assert (print_program(sunk) == print_program(found["transport"].program)) == (body not in IN_LOOP)
     for given in random_inputs(program, ranks=2, dims=numbers, dtype="f32", launches=1, seed=1):
         for one, other in zip(reference(program, given, numbers), reference(sunk, given, numbers), strict=True):
             torch.testing.assert_close(one["y"], other["y"], rtol=1e-6, atol=1e-6)

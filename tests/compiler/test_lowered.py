@@ -54,6 +54,7 @@ def test_a_program_that_was_read_is_planned_and_proved(schedule: str) -> None:
     [
         ("channel y tile: base 0, counts[", "channel y tile: base 0, counts[1, ", "y has 2 dimensions", "counts[one"),
         ("lowered for 2 ranks:", "lowered for ranks:", "not the head of a lowered program", "lowered for N ranks:"),
+        (", tile(i=16, j=16)", ", transport MAIL, tile(i=16, j=16)", "unknown transport 'MAIL'", "one of STORES, TMA"),
         ("    launch: protocol", "    lunch: protocol", "unknown line 'lunch'", "did you mean launch?"),
         ("protocol ", "protocol NO_", "unknown protocol 'NO_", "one of HELPER_KERNELS"),
         ("target cpu: kind cpu", "target cpu: kind fpga", "no kind of processor 'fpga'", "cpu, cuda or hip"),

@@ -51,7 +51,7 @@ from tilelink.ir.program import Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements
-from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop, Transport
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.launch_protocol import announces_end, announces_entry, ends_launch, waits_for_products
 
@@ -67,11 +67,12 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
     modules: set[str] = set()
     contexts: list[KernelContext] = []
     for kernel in bound.kernels:
-        if kernel.on_copy_engine:
+        transport = bound.stages[kernel.name].transport
+        if transport is Transport.COPY_ENGINE:
             contexts.append(_queue_kernel(bound, kernel, uniform))
             continue
         args = _arguments(bound, kernel, uniform, chosen)
-        if bound.stages[kernel.name].tma_copy and chosen.has_tma_copies:
+        if transport is Transport.TMA and chosen.has_tma_copies:
             contexts.append(_bulk_kernel(bound, kernel, args, uniform, chosen))
         else:
             contexts.append(_tile_kernel(bound, kernel, args, uniform, modules, chosen))

@@ -20,7 +20,7 @@ from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.program import SIGNAL_KINDS, IndexDecl, Program
 from tilelink.ir.scalar import Choose, Scalar
 from tilelink.ir.visitor import map_loops
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop, Transport
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import all_indices
 from tilelink.scheduling.schedule import Schedule, resource_of
@@ -44,7 +44,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     ),
     "stage": (
         "number", "resource", "tile", "extent", "numbers", "block", "warps", "stages", "flatten", "defer_notify",
-        "notified_in", "tma_copy", "ends_with_tensor", "slices", "tiles",
+        "notified_in", "transport", "tma_copy", "ends_with_tensor", "slices", "tiles",
     ),
 }  # fmt: skip
 """Kind of line -> the words of its properties."""
@@ -305,10 +305,18 @@ class _Reader:
             defer_notify="defer_notify" in own,
             given_in=self._number(line, "notified_in") if "notified_in" in own else None,
             tma_copy=self._boxes(line) if "tma_copy" in own else None,
+            transport=self._transport(line),
             ends_with_tensor=frozenset(own.get("ends_with_tensor", ())),
             slices=frozenset(own.get("slices", ())),
             tasks=self._number(line, "tiles") if "tiles" in own else None,
         )
+
+    def _transport(self, line: _Line) -> Transport:
+        word = line.properties.get("transport", Transport.STORES.name)
+        if word not in Transport.__members__:
+            hint = f"one of {', '.join(Transport.__members__)}"
+            raise self.error(line.number, f"unknown transport {word!r}", hint)
+        return Transport[word]
 
     def _boxes(self, line: _Line) -> Boxes:
         sizes = self._ints(line, "tma_copy")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from functools import cached_property
 from math import prod
 
@@ -47,6 +48,17 @@ class BoundTensor:
     def constant(self) -> bool:
         """True if no launch writes it on its own rank."""
         return self.decl.space in ("in", "table")
+
+
+class Transport(Enum):
+    """What moves a stage's data (lowering/choose_transport.py)."""
+
+    STORES = auto()
+    """Its programs load and store, also in peers' memory."""
+    TMA = auto()
+    """Its programs issue copies of boxes to the tensor memory accelerator."""
+    COPY_ENGINE = auto()
+    """The copy engine of the rank, in the order of its queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +116,8 @@ class BoundStage:
     """The statement in whose product a program notifies its tile before (lowering/clauses/defer_notify.py), or None."""
     tma_copy: Boxes | None = None
     """How it copies by TMA, if it does (see lowering/clauses/tma_copy.py)."""
+    transport: Transport = Transport.STORES
+    """What moves its data."""
     ends_with_tensor: frozenset[str] = frozenset()
     """Indices within a tile of another stage, which end where the tensor does and not with their extent."""
     slices: frozenset[str] = frozenset()

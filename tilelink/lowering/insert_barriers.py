@@ -23,7 +23,7 @@ from tilelink.ir.program import Assign, Barrier, For, If, Local, Region, Stateme
 from tilelink.ir.reach import elsewhere, on_all_ranks
 from tilelink.ir.scalar import Env, Index, Lookup, Scalar, Whole, evaluate, walk
 from tilelink.ir.visitor import mixes, reads, statements, value_of
-from tilelink.lowering.bound import Bound, BoundStage, with_bodies
+from tilelink.lowering.bound import Bound, BoundStage, Transport, with_bodies
 from tilelink.lowering.transform import free_name
 
 
@@ -32,7 +32,7 @@ def place_barriers(bound: Bound) -> Bound:
     bodies = {
         name: _Placing(bound=bound, stage=stage).body(stage.stage.body)
         for name, stage in bound.stages.items()
-        if not bound.kernel_of[name].on_copy_engine
+        if stage.transport is not Transport.COPY_ENGINE
     }
     return replace(with_bodies(bound, bodies), many_threads=True)
 

@@ -12,7 +12,7 @@ from dataclasses import fields
 
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.printer import print_program, print_scalar
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop, Transport
 from tilelink.target import Target
 
 
@@ -94,6 +94,7 @@ def _stage(stage: BoundStage) -> Iterator[str]:
     yield from _said("flatten", stage.flat)
     yield from _said("defer_notify", stage.defer_notify)
     yield from _said(f"notified_in {stage.given_in}", stage.given_in is not None)
+    yield from _said(f"transport {stage.transport.name}", stage.transport is not Transport.STORES)
     if stage.tma_copy is not None:
         yield _boxes(stage.tma_copy)
     yield from _said(_list("ends_with_tensor", sorted(stage.ends_with_tensor)), bool(stage.ends_with_tensor))

@@ -13,6 +13,7 @@ from tilelink.ir.scalar import const
 from tilelink.ir.simplify import simplify
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.choose_kernels import kernels_of
+from tilelink.lowering.choose_transport import choose_transport
 from tilelink.lowering.clauses import CLAUSES, clauses
 from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
@@ -47,6 +48,7 @@ def passes() -> tuple[Pass, ...]:
         Pass(name="backfill", apply=BACKFILL.apply),
         *(Pass(name=one.name, apply=one.apply) for one in own),
         Pass(name="loops", apply=_finish_loops),  # from here on nothing changes how many tiles a stage has
+        Pass(name="transport", apply=choose_transport),  # before waits and barriers, which queues do without
         Pass(name="sink_waits", apply=sink_waits),
         Pass(name="barriers", apply=place_barriers),  # from here on no statement comes or goes
         Pass(name="defer_notify", apply=DEFER_NOTIFY.apply),

@@ -39,14 +39,14 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.scalar import Index, Whole
 from tilelink.ir.visitor import map_value, map_values, reads, statements
-from tilelink.lowering.bound import Bound, BoundStage, with_bodies
+from tilelink.lowering.bound import Bound, BoundStage, Transport, with_bodies
 from tilelink.lowering.transform import free_name
 
 
 def sink_waits(bound: Bound) -> Bound:
     """The bound program with all waits sunk that can be, in stages that programs on SMs compute."""
-    for name, stage in bound.stages.items():
-        if not bound.kernel_of[name].on_copy_engine:
+    for stage in bound.stages.values():
+        if stage.transport is not Transport.COPY_ENGINE:
             bound = _Sinking(bound=bound, stage=stage).apply()
     return bound
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tilelink.errors import CostError, foreign
 from tilelink.ir.program import ITEM_BYTES, Read, Transfer
+from tilelink.lowering.bound import Transport
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import NOTIFY, READ, WAIT
 from tilelink.planning.copy_queues import own_copies, waits_are_free
@@ -24,6 +25,7 @@ Floats = NDArray[np.float64]
 COMPUTE, AWAIT, SIGNAL, MOVE = range(4)
 """Kinds of operations."""
 REACHES = ("local", "node", "network")
+_ENGINES: Mapping[Transport, Engine] = {Transport.COPY_ENGINE: "copy", Transport.TMA: "bulk"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,8 +258,8 @@ class _Builder:
         kernel = self.kernel_of[one.stage.name]
         node = self.machine.node_ranks
         reach = np.where(source == target, 0, np.where(source // node == target // node, 1, 2))
-        by_copy = kernel.on_copy_engine
-        engine = "copy" if by_copy else "bulk" if one.stage.tma_copy else engine
+        by_copy = one.stage.transport is Transport.COPY_ENGINE
+        engine = _ENGINES.get(one.stage.transport, engine)
         busy = min(kernel.programs_per_cta, -(-one.stage.total // kernel.blocks))
         moves = [
             Move(engine=engine, reach=far, programs=self.work_of.programs[one.stage.name], warps=kernel.warps,
