@@ -31,7 +31,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator
 from types import EllipsisType
-from typing import Any, NoReturn, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 from tilelink.errors import StageError
 from tilelink.frontend.python import program
@@ -47,6 +47,7 @@ __all__ = [
     "abs",
     "attend",
     "bf16",
+    "by",
     "call",
     "comm",
     "compute",
@@ -60,6 +61,7 @@ __all__ = [
     "gelu",
     "i32",
     "input",
+    "let",
     "local",
     "log",
     "max",
@@ -245,6 +247,28 @@ def tiles(first: Int | int, second: Int | int, third: Int | int, /) -> Iterator[
 def tiles(*extents: Any) -> Any:
     """Iterate over tiles, the last index fastest: `for s, j in tiles(ranks, N):`."""
     _outside("tiles")
+
+
+# Names -------------------------------------------------------------------------------------------------------
+
+
+Named = TypeVar("Named", Int, int, Tile)
+
+
+def let(value: Named, /) -> Named:
+    """Give an integer expression or a region a name: `peer = let((rank + 1) % ranks)`, `row = let(x[i, :])`.
+
+    The expression is put in where the name stands, in the rest of its block or, in a program's body, in all stages.
+    """
+    _outside("let")
+
+
+def by(extent: Int | int, size: int, /) -> Dim:
+    """Make an index a number, with tiles of one element: `e: Index = by(E, 1)`, `for e in tiles(by(E, 1)):`.
+
+    size: 1; other sizes are chosen by the schedule's clause `tile`.
+    """
+    _outside("by")
 
 
 # Primitives --------------------------------------------------------------------------------------------------

@@ -257,9 +257,9 @@ WRONG: dict[str, tuple[str, list[tuple[str, int, int, str]]]] = {
         "program p(M):\n    y : out [M]\n    compute f(i: M):\n        if rank == 0:\n            y[i] = 1.0\n          y[i] = 1.0\n",
         [("ParseError", 6, 11, "indentation that matches no block")],
     ),
-    "elif": (
-        "program p(M):\n    y : out [M]\n    compute f(i: M):\n        if rank == 0:\n            y[i] = 1.0\n        elif rank == 1:\n            y[i] = 1.0\n",
-        [("ParseError", 6, 9, "there is no elif")],
+    "else if": (
+        "program p(M):\n    y : out [M]\n    compute f(i: M):\n        if rank == 0:\n            y[i] = 1.0\n        else if rank == 1:\n            y[i] = 1.0\n",
+        [("ParseError", 6, 14, "did not expect 'if' here")],
     ),
     "many": (
         body(

@@ -116,7 +116,7 @@ SPACES = "a tensor is in, out, local, symmetric or table"
 MISSPELT = [
     ("comm", "com", 5, 5, "did you mean comm?"),
     ("compute", "compue", 9, 5, "did you mean compute?"),
-    ("compute", "def", 9, 5, "a stage is comm or compute"),
+    ("compute", "kernel", 9, 5, "a stage is comm or compute"),
     ("in", "inn", 2, 9, f"did you mean in? {SPACES}"),
     ("symmetric", "f32", 3, 9, SPACES),
     ("symmetric", "in symetric", 3, 12, f"did you mean symmetric? {SPACES}"),

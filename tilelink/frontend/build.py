@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Generator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from keyword import iskeyword
+from typing import Any
 
 from tilelink.errors import DtypeError, DuplicateNameError, ParseError, StageError, did_you_mean
-from tilelink.frontend.expressions import Scope
+from tilelink.frontend.expressions import FUNCTIONS, Scope
 from tilelink.frontend.limits import require_flat, require_shallow
-from tilelink.frontend.syntax import IndexSyntax, ProgramSyntax, StageSyntax, TensorSyntax
+from tilelink.frontend.names import Function
+from tilelink.frontend.syntax import DefSyntax, IndexSyntax, LetSyntax, ProgramSyntax, StageSyntax, TensorSyntax
 from tilelink.ir.printer import BARRIER
 from tilelink.ir.program import (
     DTYPES,
@@ -42,7 +45,10 @@ NOTIFIES = {"producer_tile_notify": "tile", "peer_tile_notify": "peer", "rank_no
 WAITS = {"consumer_tile_wait": "tile", "peer_tile_wait": "peer", "rank_wait": "rank"}
 MOVES = {"tile_push_data": "push", "tile_pull_data": "pull", "rank_copy_data": "copy"}
 PRIMITIVES = [*NOTIFIES, *WAITS, *MOVES, BARRIER]
-WORDS = ("program", "comm", "compute", "if", "else", "for", "not", "and", "or", "None", "True", "False")
+WORDS = (
+    "program", "comm", "compute", "let", "def", "return", "by", "if", "elif", "else", "for", "not", "and", "or", "None",
+    "True", "False",
+)  # fmt: skip
 RESERVED = {"rank", "ranks", "call", *WORDS, *PRIMITIVES}
 
 
@@ -56,10 +62,16 @@ def build_program(syntax: ProgramSyntax) -> Program:
             if param.kind not in KINDS:
                 raise scope.unknown(param.node, param.kind, "kind of parameter", list(KINDS))
             scope.params[param.name] = Param(name=param.name, kind=param.kind, location=scope.location(param.node))
-    for tensor in syntax.tensors:
-        with _declaring(scope, tensor.name):
-            _declare(scope, tensor.name, tensor.node)
-            scope.tensors[tensor.name] = _tensor(scope, tensor)
+    for declared in sorted((*syntax.tensors, *syntax.names), key=_place):
+        with _declaring(scope, declared.name):
+            _declare(scope, declared.name, declared.node)
+            match declared:
+                case TensorSyntax():
+                    scope.tensors[declared.name] = _tensor(scope, declared)
+                case LetSyntax():
+                    _let(scope, declared.name, declared.value)
+                case DefSyntax():
+                    _define(scope, declared)
     stages: list[Stage] = []
     for stage in syntax.stages:
         if iskeyword(stage.name):
@@ -85,18 +97,56 @@ def build_program(syntax: ProgramSyntax) -> Program:
 @contextmanager
 def _declaring(scope: Scope, name: str) -> Generator[None]:
     """Collect the errors of a declaration, and mark its name as broken so that its uses are not reported again."""
-    count = len(scope.mistakes.errors)
+    count, declared = len(scope.mistakes.errors), False
     with scope.mistakes.noted():
         yield
-    if len(scope.mistakes.errors) > count:
+        declared = True
+    if not declared or len(scope.mistakes.errors) > count:
         scope.broken.add(name)
 
 
 def _declare(scope: Scope, name: str, node: ast.AST) -> None:
     if name in RESERVED:
         raise DuplicateNameError(f"{name} is a word of the language", location=scope.location(node), hint="rename it")
-    if name in scope.params or name in scope.tensors or name in scope.indices or name in scope.locals:
+    declared = (scope.params, scope.tensors, scope.indices, scope.locals, scope.called)
+    if any(name in one for one in declared):
         raise DuplicateNameError(f"{name} is declared twice", location=scope.location(node), hint="rename one of them")
+
+
+def _place(declared: TensorSyntax | LetSyntax | DefSyntax) -> tuple[int, int]:
+    return getattr(declared.node, "lineno", 0), getattr(declared.node, "col_offset", 0)
+
+
+def _let(scope: Scope, name: str, value: ast.expr) -> None:
+    """Give an integer expression, a condition or a region a name. Raises the error of an invalid one."""
+    require_shallow(scope.source, value)
+    node = scope.replaced(value)
+    require_shallow(scope.source, node)
+    if scope.is_region(node):
+        scope.region(node)
+    elif any(isinstance(part, ast.expr) and scope.is_tile(part) for part in ast.walk(node)):
+        hint = f"{name} = value gives a tile a name"
+        raise ParseError("let names an integer or a region", location=scope.location(value), hint=hint)
+    else:
+        scope.scalar(node)
+    scope.called.values[name] = node
+
+
+def _define(scope: Scope, syntax: DefSyntax) -> None:
+    """Define an integer function. Raises the error of an invalid one."""
+    if syntax.name in (*FUNCTIONS, "min", "max"):
+        message = f"{syntax.name} is a function of the language"
+        raise DuplicateNameError(message, location=scope.location(syntax.node), hint="rename it")
+    require_shallow(scope.source, syntax.value)
+    inner = replace(scope, indices={}, called=scope.called.inner())
+    names = tuple(one.arg for one in syntax.parameters)
+    for one in syntax.parameters:
+        _declare(inner, one.arg, one)
+        inner.indices[one.arg] = IndexDecl(name=one.arg, extent=Int(value=1), location=scope.location(one))
+    body = scope.replaced(syntax.value)
+    require_shallow(scope.source, body)
+    inner.scalar(body)
+    scope.called.functions[syntax.name] = Function(name=syntax.name, parameters=names, body=body, node=syntax.node)
 
 
 def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
@@ -128,7 +178,7 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
 
 
 def _stage(scope: Scope, syntax: StageSyntax) -> Stage:
-    inner = replace(scope, indices={}, locals=set(), broken=set(scope.broken))
+    inner = replace(scope, indices={}, locals=set(), broken=set(scope.broken), called=scope.called.inner())
     indices = _indices(inner, syntax.indices)
     body: tuple[Statement, ...] = ()
     with scope.mistakes.noted():
@@ -145,6 +195,8 @@ def _stage(scope: Scope, syntax: StageSyntax) -> Stage:
 
 def _number(scope: Scope, node: ast.expr) -> Scalar:
     require_shallow(scope.source, node)
+    node = scope.replaced(node)
+    require_shallow(scope.source, node)
     return shortened(scope.scalar(node))
 
 
@@ -153,20 +205,55 @@ def _indices(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, 
     for index in syntax:
         with _declaring(scope, index.name):
             _declare(scope, index.name, index.node)
-            decl = IndexDecl(name=index.name, extent=_number(scope, index.extent), location=scope.location(index.node))
+            extent, number = _by_one(scope, index.extent)
+            place = scope.location(index.node)
+            decl = IndexDecl(name=index.name, extent=_number(scope, extent), number=number, location=place)
             scope.indices[index.name] = decl
             found.append(decl)
     return tuple(found)
 
 
+def _by_one(scope: Scope, extent: ast.expr) -> tuple[ast.expr, bool]:
+    """Return the extent of `E by 1` and True, or another extent and False."""
+    match extent:
+        case ast.Call(func=function, args=[inner, ast.Constant(value=1)], keywords=[]) if _last(function) == "by":
+            return inner, True
+        case ast.Call(func=function) if _last(function) == "by":
+            hint = "e: E by 1 makes e a number, with tiles of one element; other sizes are a schedule's: tile(e=2)"
+            raise ParseError("tiles of another size than 1", location=scope.location(extent), hint=hint)
+        case _:
+            return extent, False
+
+
+def _last(node: ast.expr) -> str:
+    """Return the last component of a dotted name."""
+    return ast.unparse(node).rpartition(".")[2]
+
+
 def _body(scope: Scope, body: tuple[ast.stmt, ...] | list[ast.stmt]) -> tuple[Statement, ...]:
     found: list[Statement] = []
+    outside, scope.called = scope.called, scope.called.inner()
     for node in body:
+        if (named := _named(node)) is not None:
+            with _declaring(scope, named[0]):
+                _declare(scope, named[0], node)
+                _let(scope, *named)
+            continue
         with scope.mistakes.noted():
             found.append(_statement(scope, node))
         if isinstance(node, ast.Assign | ast.AugAssign):
             _assigned(scope, node.targets[0] if isinstance(node, ast.Assign) else node.target)
+    scope.called = outside
     return tuple(found)
+
+
+def _named(node: ast.stmt) -> tuple[str, ast.expr] | None:
+    """Return the name and the value of a `let`, else None."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function, args=[value], keywords=[])):
+            return (name, value) if _last(function) == "let" else None
+        case _:
+            return None
 
 
 def _assigned(scope: Scope, target: ast.expr) -> None:
@@ -181,6 +268,7 @@ def _statement(scope: Scope, node: ast.stmt) -> Statement:
     require_shallow(
         scope.source, node.test if isinstance(node, ast.If) else node.iter if isinstance(node, ast.For) else node
     )
+    node = _replaced(scope, node)
     match node:
         case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call):
             return _primitive(scope, call, name)
@@ -202,6 +290,36 @@ def _statement(scope: Scope, node: ast.stmt) -> Statement:
         case _:
             hint = "a statement is an assignment, a primitive, if, or for"
             raise ParseError("not a statement of the language", location=place, hint=hint)
+
+
+def _replaced(scope: Scope, node: ast.stmt) -> ast.stmt:
+    """Return a statement in which the names of `let` and `def` are replaced, but for those of its blocks.
+
+    Raises DuplicateNameError for an assignment to such a name, ParseError for one that is misused.
+    """
+    result = copy(node)
+    match result:
+        case ast.Expr(value=value):
+            result.value = scope.replaced(value)
+        case ast.Assign(targets=[target], value=value):
+            result.targets = [_target(scope, target)]
+            result.value = scope.replaced(value)
+        case ast.AugAssign(target=target, value=value):
+            result.target = _target(scope, target)
+            result.value = scope.replaced(value)
+        case ast.If(test=test):
+            result.test = scope.replaced(test)
+        case _:
+            return node
+    require_shallow(scope.source, result.test if isinstance(result, ast.If) else result)
+    return result
+
+
+def _target(scope: Scope, target: Any) -> Any:
+    if isinstance(target, ast.Name) and target.id in scope.called:
+        hint = "assign to a new name; a region is stored to as it is written: y[i, :] = value"
+        raise DuplicateNameError(f"{target.id} cannot be assigned", location=scope.location(target), hint=hint)
+    return target if isinstance(target, ast.Name) else scope.replaced(target)
 
 
 def _load(target: ast.expr) -> ast.expr:

@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, field, replace
 
 from tilelink.errors import ConsequenceError, Location, Mistakes, ParseError, ShapeError, UnknownNameError, did_you_mean
+from tilelink.frontend.names import Names
 from tilelink.frontend.syntax import Source
 from tilelink.ir.program import (
     DTYPES,
@@ -53,6 +54,9 @@ _COMPARES: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.GtE: (">=", "ge"),
 }
 REDUCTIONS = ("sum", "max", "min")
+_BUILDERS = ("dot", "zeros", "full", "pos", "online_softmax", "attend", "finish", "call")
+FUNCTIONS = (*_BUILDERS, *ELEMENTWISE, *REDUCTIONS, *DTYPES)
+"""The functions of tile values."""
 
 
 @dataclass(kw_only=True)
@@ -65,13 +69,20 @@ class Scope:
     indices: dict[str, IndexDecl] = field(default_factory=dict[str, IndexDecl])
     locals: set[str] = field(default_factory=set[str])
     broken: set[str] = field(default_factory=set[str])
+    called: Names = field(default_factory=Names)
+    """The names of `let` and `def`."""
     mistakes: Mistakes = field(default_factory=Mistakes)
 
     def location(self, node: ast.AST) -> Location:
         return self.source.location(node)
 
     def names(self) -> list[str]:
-        return [*self.params, *self.tensors, *self.indices, *self.locals, "rank", "ranks"]
+        called = (*self.called.values, *self.called.functions)
+        return [*self.params, *self.tensors, *self.indices, *self.locals, *called, "rank", "ranks"]
+
+    def replaced(self, node: ast.expr) -> ast.expr:
+        """Return an expression in which the names of `let` and `def` are replaced by what they stand for."""
+        return self.called.replaced(node, self.source)
 
     def unknown(
         self, node: ast.AST, name: str, what: str = "name", known: list[str] | None = None
@@ -121,6 +132,8 @@ class Scope:
                     hint = f"where(c, a, b) chooses by values of {table}; declared as a table, its entries are integers"
                     raise ParseError(f"{table} is not a table", location=place, hint=hint)
                 return Lookup(table=table, coords=self._coords(node, self.tensors[table]), location=place)
+            case ast.Call(func=ast.Name(id=name)) if name not in FUNCTIONS:
+                raise self.unknown(node, name, "function", ["min", "max", *self.called.functions])
             case _:
                 hint = "numbers, parameters, rank, ranks, indices, table entries and + - * // % are integers"
                 raise ParseError("not an integer expression", location=place, hint=hint)
@@ -147,7 +160,7 @@ class Scope:
         match node:
             case ast.BinOp(left=left, op=ast.MatMult(), right=right):
                 inner = self.region(left)
-                if self._is_tile(right):
+                if self.is_tile(right):
                     message, hint = (
                         f"{ast.unparse(right)} is no rank",
                         "@ names the rank of a region; dot(a, b) multiplies",
@@ -168,7 +181,17 @@ class Scope:
                 hint = "a region is tensor[coordinates], optionally @ rank"
                 raise ParseError("not a region", location=self.location(node), hint=hint)
 
-    def _is_tile(self, node: ast.expr) -> bool:
+    def is_region(self, node: ast.expr) -> bool:
+        """True if an expression is a region, and not an integer expression with entries of tables."""
+        match node:
+            case ast.BinOp(op=ast.MatMult()):
+                return True
+            case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)):
+                return name in self.tensors and self.tensors[name].space != "table"
+            case _:
+                return False
+
+    def is_tile(self, node: ast.expr) -> bool:
         """True if an expression is a name with a tile, or a region of a tensor that is not a table."""
         name = node.value if isinstance(node, ast.Subscript) else node
         if not isinstance(name, ast.Name):
@@ -250,7 +273,7 @@ class Scope:
     def _binary(self, node: ast.expr, left: ast.expr, op: ast.operator, right: ast.expr) -> Value:
         place = self.location(node)
         if isinstance(op, ast.FloorDiv | ast.Mod | ast.BitXor):
-            if any(map(self._is_tile, (left, right))):
+            if any(map(self.is_tile, (left, right))):
                 hint = "tiles have + - * / and functions; //, % and ^ are of integers"
                 raise ParseError("no such operation on tiles", location=place, hint=hint)
             return FromScalar(scalar=self.scalar(node), location=place)
@@ -310,8 +333,7 @@ class Scope:
             "call": self._user_call,
         }
         if name not in builders:
-            known = [*builders, *ELEMENTWISE, *REDUCTIONS, *DTYPES]
-            raise self.unknown(node, name, "function", known)
+            raise self.unknown(node, name, "function", [*FUNCTIONS, *self.called.functions])
         return builders[name](node)
 
     def named_arguments(self, node: ast.Call, *known: str) -> None:

@@ -31,7 +31,16 @@ from tilelink.files import lines_of
 from tilelink.frontend.build import build_program
 from tilelink.frontend.recovery import parse_all
 from tilelink.frontend.schedule_parser import Head, parse_head, parse_schedule
-from tilelink.frontend.syntax import IndexSyntax, ParamSyntax, ProgramSyntax, Source, StageSyntax, TensorSyntax
+from tilelink.frontend.syntax import (
+    DefSyntax,
+    IndexSyntax,
+    LetSyntax,
+    ParamSyntax,
+    ProgramSyntax,
+    Source,
+    StageSyntax,
+    TensorSyntax,
+)
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
@@ -263,9 +272,6 @@ def _unexpected(error: UnexpectedInput, source: Source) -> ParseError:
         own, column = error.token.end_line, max(error.token.end_column or 1, 1)
     line = min(max(own or 1, 1), max(1, len(source.lines)))
     text = source.lines[line - 1] if source.lines else ""
-    if found := re.match(r"\s*elif\b", text):
-        place = Location(file=source.file, line=line, column=found.end() - 3, length=4, text=text)
-        return ParseError("there is no elif", location=place, hint="else: and an if inside it")
     found, length = "this character", 1
     if isinstance(error, UnexpectedToken):
         found = {"_NL": "the end of the line", "_INDENT": "a deeper indent", "_DEDENT": "the end of the block"}.get(
@@ -289,14 +295,21 @@ def _hint(line: str, found: str, column: int) -> str:
         return "a coordinate is :, an index, offset + i, or a number; no slices"
     if found == ";":
         return "a statement ends with its line: leave the semicolon out"
+    if found == "if" and before.strip() == "else":
+        return "elif condition:"
     if found == "if" and "=" in before:
         return "where(condition, a, b), or an if around statements"
     word = line.split()[0] if line.split() else ""
     if word == "for" and before == line[: line.index("for") + 3]:
         return "for (s: ranks, j: M): a loop over tiles; its block is indented"
-    if word in ("while", "def", "return", "import", "from", "with", "pass"):
+    if word in ("def", "return"):
+        hint = "an integer function is one line of a program: def NAME(a, b): return EXPRESSION"
+        return f"{hint}; a stage is comm or compute"
+    if word == "let":
+        return "let NAME = an integer expression, or a region: let row = x[i, :]"
+    if word in ("while", "import", "from", "with", "pass"):
         return f"{word} is no statement of the language: it has assignments, primitives, if and for (s: ranks):"
-    if word in ("program", "comm", "compute", "if", "else", "else:", "for"):
+    if word in ("program", "comm", "compute", "if", "elif", "else", "else:", "for"):
         return f"{word.rstrip(':')} ... ends in a colon and its block is indented; see docs/language.md"
     return "see docs/language.md for declarations, statements and values"
 
@@ -319,6 +332,7 @@ class _Build(Transformer_NonRecursive[Token, Any]):
             params=tuple(params or ()),
             tensors=tuple(i for i in rest if isinstance(i, TensorSyntax)),
             stages=tuple(i for i in rest if isinstance(i, StageSyntax)),
+            names=tuple(_program_name(i) for i in rest if isinstance(i, ast.Assign | DefSyntax)),
             node=_at(ast.Name(id=str(name)), name),
             source=self.source,
         )
@@ -359,7 +373,23 @@ class _Build(Transformer_NonRecursive[Token, Any]):
         return items
 
     def index(self, meta: Meta, items: list[Any]) -> IndexSyntax:
-        return IndexSyntax(name=str(items[0]), extent=items[1], node=_at(ast.Name(id=str(items[0])), meta))
+        name, extent, size = items
+        if size is not None:
+            extent = _at(ast.Call(func=ast.Name(id="by"), args=[extent, self.integer(size, [size])], keywords=[]), meta)
+        return IndexSyntax(name=str(name), extent=extent, node=_at(ast.Name(id=str(name)), meta))
+
+    def let(self, meta: Meta, items: list[Any]) -> ast.stmt:
+        name, value = items
+        call = _at(ast.Call(func=ast.Name(id="let"), args=[value], keywords=[]), value)
+        return _at(ast.Assign(targets=[self.name(name, [name])], value=call), name, value)
+
+    def definition(self, _: Meta, items: list[Any]) -> DefSyntax:
+        name, parameters, value = items
+        own = tuple(_at(ast.arg(arg=str(one)), one) for one in parameters or ())
+        return DefSyntax(name=str(name), parameters=own, value=value, node=_at(ast.Name(id=str(name)), name))
+
+    def names(self, _: Meta, items: list[Any]) -> list[Any]:
+        return items
 
     def block(self, _: Meta, items: list[Any]) -> list[ast.stmt]:
         return items
@@ -375,8 +405,14 @@ class _Build(Transformer_NonRecursive[Token, Any]):
         return _at(ast.Expr(value=items[0]), items[0])
 
     def conditional(self, meta: Meta, items: list[Any]) -> ast.stmt:
-        test, then, orelse = items
-        return _at(ast.If(test=test, body=then, orelse=orelse or []), test)
+        test, then, *alternatives, orelse = items
+        rest: list[ast.stmt] = orelse or []
+        for other, block in reversed(alternatives):
+            rest = [_at(ast.If(test=other, body=block, orelse=rest), other)]
+        return _at(ast.If(test=test, body=then, orelse=rest), test)
+
+    def alternative(self, _: Meta, items: list[Any]) -> tuple[ast.expr, list[ast.stmt]]:
+        return items[0], items[1]
 
     def loop(self, meta: Meta, items: list[Any]) -> ast.stmt:
         indices, body = items
@@ -462,6 +498,14 @@ class _Build(Transformer_NonRecursive[Token, Any]):
 
     def inner(self, _: Meta, items: list[Any]) -> ast.expr:
         return items[0]
+
+
+def _program_name(node: ast.Assign | DefSyntax) -> LetSyntax | DefSyntax:
+    """Return the syntax of a `let` or a `def` of a whole program."""
+    if isinstance(node, DefSyntax):
+        return node
+    assert isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Call)
+    return LetSyntax(name=node.targets[0].id, value=node.value.args[0], node=node.targets[0])
 
 
 def _flat(kind: type[ast.boolop], items: list[ast.expr]) -> list[ast.expr]:

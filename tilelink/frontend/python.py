@@ -16,7 +16,16 @@ from typing import Any
 from tilelink.errors import ParseError, StageError
 from tilelink.files import lines_of
 from tilelink.frontend.build import build_program
-from tilelink.frontend.syntax import IndexSyntax, ParamSyntax, ProgramSyntax, Source, StageSyntax, TensorSyntax
+from tilelink.frontend.syntax import (
+    DefSyntax,
+    IndexSyntax,
+    LetSyntax,
+    ParamSyntax,
+    ProgramSyntax,
+    Source,
+    StageSyntax,
+    TensorSyntax,
+)
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 
@@ -46,6 +55,7 @@ def program(function: Callable[..., Any]) -> Program:
 def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
     tensors: list[TensorSyntax] = []
     stages: list[StageSyntax] = []
+    names: list[LetSyntax | DefSyntax] = []
     hint = f"def {node.name}(M, N): values are given when the program is compiled"
     _plain_arguments(node, source, hint)
     if node.args.defaults:
@@ -54,8 +64,16 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
         match statement:
             case ast.Expr(value=ast.Constant(value=str())):
                 continue
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function, args=[value], keywords=[])) if (
+                _last(function) == "let"
+            ):
+                names.append(LetSyntax(name=name, value=value, node=statement))
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 tensors.append(_tensor(name, call, statement, source))
+            case ast.FunctionDef(decorator_list=[], body=[ast.Return(value=ast.expr() as value)]):
+                _plain_arguments(statement, source, f"def {statement.name}(a, b): return a + b")
+                own = tuple(statement.args.args)
+                names.append(DefSyntax(name=statement.name, parameters=own, value=value, node=statement))
             case ast.FunctionDef():
                 stages.append(_stage(statement, source))
             case _:
@@ -66,6 +84,7 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
         params=tuple(ParamSyntax(name=a.arg, kind=_kind(a), node=a) for a in node.args.args),
         tensors=tuple(tensors),
         stages=tuple(stages),
+        names=tuple(names),
         node=node,
         source=source,
     )

@@ -12,12 +12,12 @@ from tilelink.files import lines_of
 from tilelink.frontend.syntax import ProgramSyntax, Source
 
 CLOSING = {")": "(", "]": "["}
-HEAD = re.compile(r"\s*(program|comm|compute|schedule)\b")
+HEAD = re.compile(r"\s*(program|comm|compute|schedule|def)\b")
 STAGES = ("comm", "compute")
 BLOCKS = ("program", "schedule")
 SPACES = ("in", "out", "local", "symmetric", "table")
 BLOCK = re.compile(r"(\w+)\s+\w+\s*(?:\(|for\b)")
-STAGE = re.compile(r"\s*(\w+)\s+\w+\s*\(")
+STAGE = re.compile(r"\s*(?!def\b)(\w+)\s+\w+\s*\(")
 TENSOR = re.compile(r"\s*\w+\s*:\s*([A-Za-z_]\w*)(?:\s+([A-Za-z_]\w*))?\s*\[")
 MAX_ERRORS = 20
 """Maximum number of syntax errors reported per program."""

@@ -61,6 +61,25 @@ class IndexSyntax:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LetSyntax:
+    """`let NAME = value`, for a whole program; in a stage it is an assignment of a call of `let`."""
+
+    name: str
+    value: ast.expr
+    node: ast.AST
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefSyntax:
+    """`def NAME(parameters): return value`."""
+
+    name: str
+    parameters: tuple[ast.arg, ...]
+    value: ast.expr
+    node: ast.AST
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageSyntax:
     kind: str
     name: str
@@ -71,7 +90,10 @@ class StageSyntax:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramSyntax:
-    """The syntax of a program. broken: names whose declarations do not parse; their uses are not reported again."""
+    """The syntax of a program. names: of `let` and `def`. broken: names whose declarations do not parse.
+
+    The uses of those are not reported again.
+    """
 
     name: str
     params: tuple[ParamSyntax, ...]
@@ -79,4 +101,5 @@ class ProgramSyntax:
     stages: tuple[StageSyntax, ...]
     node: ast.AST
     source: Source
+    names: tuple[LetSyntax | DefSyntax, ...] = ()
     broken: tuple[str, ...] = ()

@@ -92,7 +92,11 @@ def _stage(stage: Stage) -> list[str]:
 
 
 def _indices(indices: tuple[IndexDecl, ...]) -> str:
-    return ", ".join(f"{d.name}: {print_scalar(d.extent)}" for d in indices)
+    return ", ".join(f"{d.name}: {print_scalar(d.extent)}{_by_one(d)}" for d in indices)
+
+
+def _by_one(index: IndexDecl) -> str:
+    return " by 1" if index.number and not index.over_ranks else ""
 
 
 def _indent(body: tuple[Statement, ...]) -> list[str]:
@@ -116,7 +120,14 @@ def print_statement(statement: Statement) -> list[str]:
             return [f"{BARRIER}()"]
         case If(condition=condition, then=then, orelse=orelse):
             lines = [f"if {print_scalar(condition)}:", *_indent(then)]
-            return [*lines, "else:", *_indent(orelse)] if orelse else lines
+            match orelse:
+                case ():
+                    return lines
+                case (If() as other,):
+                    first, *rest = print_statement(other)
+                    return [*lines, f"el{first}", *rest]
+                case _:
+                    return [*lines, "else:", *_indent(orelse)]
         case For(indices=indices, body=body):
             return [f"for ({_indices(indices)}):", *_indent(body)]
         case _:
