@@ -67,10 +67,10 @@ class LaunchContext:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopContext:
-    """A loop over tiles: their number (in source), the first tile of program `pid`, the body, and whether it is
-    flattened.
+    """A loop over tiles: their number (in source), the first tile of program `pid`, and the body.
 
-    step: from one tile of a program to its next. before, after: statements around the loop.
+    step: from one tile of a program to its next. flat: True if it is flattened. before, after: statements around the
+    loop.
     """
 
     total: str

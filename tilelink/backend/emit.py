@@ -261,7 +261,7 @@ def _bulk_kernel(
     )  # fmt: skip
     lowered.body(stage.stage.body)
     writer.add(TileEnd(stage=stage.number))
-    # a tensor of which only boxes are touched needs no pointer
+    # a tensor that is accessed only through boxes needs no pointer
     unused = {a.tensor for a in lowered.args.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
     args = tuple(a for a in args if not isinstance(a, TensorPointer | PeersPointer) or a.tensor not in unused)
     return KernelContext(

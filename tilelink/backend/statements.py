@@ -356,8 +356,7 @@ class Statements:
         self._channels(tile_map, grid, emit_all, {**fixed, dim: str(first)})
 
     def _row(self, tile_map: TileMap, grid: ChannelGrid, fixed: Mapping[int, str]) -> tuple[int, int, int] | None:
-        """Return (dimension, first channel, number of channels) of the only dimension along which an access has
-        several.
+        """Return (dimension, first channel, number of channels) of the dimension along which an access has several.
 
         Return None unless all coordinates are constants, equal for all tiles, and it is the only such dimension.
         """

@@ -144,8 +144,7 @@ class _Sinking:
         return [*loop, *map_values((statement,), lambda v: part if v is dots[0] else None)]
 
     def _slice_size(self, wait: Wait, value: Value, dot: Dot) -> int | None:
-        """Return the elements of a slice of the contracted dimension, or None if the product cannot wait for each
-        slice.
+        """Return the elements of a slice of K, or None if the product cannot wait for each slice.
 
         The product's loop advances by the block of the stage, so a slice must have whole steps. No other data that is
         written during the launch may be guarded by the same wait.
