@@ -73,7 +73,7 @@ class Dialect:
     """True if programs of one warp may copy by TMA (lowering/clauses/tma_copy.py)."""
 
     is_traced: bool = False
-    """True if programs record the begin and the end of their operations (device/tracing.py)."""
+    """True if programs record the start and the end of their operations (device/tracing.py)."""
 
     def call_arguments(self, *, of_warps: bool = False) -> CallArguments:
         """Return the arguments of all calls to the device library.
@@ -107,7 +107,7 @@ def _macros(files: tuple[str, ...]) -> Macros:
 
 @dataclass(frozen=True, kw_only=True)
 class Traced(Dialect):
-    """Stock Triton with programs that record the begin and the end of their operations (device/tracing.py)."""
+    """Stock Triton with programs that record the start and the end of their operations (device/tracing.py)."""
 
     name: str = "traced"
     files: tuple[str, ...] = ("dialects/traced.j2", *Dialect.files)

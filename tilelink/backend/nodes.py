@@ -238,7 +238,7 @@ class Pad(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class TileBegin(Node):
-    """Trace: begin of a tile."""
+    """Trace: start of a tile."""
 
     stage: int
 
@@ -252,7 +252,7 @@ class TileEnd(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class TransferBegin(Node):
-    """Trace: begin of a transfer."""
+    """Trace: start of a transfer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +341,7 @@ class QueueWait(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueTileBegin(Node):
-    """Trace: begin of a tile of a copy queue."""
+    """Trace: start of a tile of a copy queue."""
 
     stage: int
 

@@ -102,7 +102,7 @@ class CopyQueue(Protocol):
         ...
 
     def tile_begin(self, stage: int, t: int) -> None:
-        """Mark the begin of a tile."""
+        """Mark the start of a tile."""
         ...
 
     def tile_end(self, stage: int, t: int) -> None:
@@ -137,7 +137,7 @@ class Launcher(Protocol):
 
 
 class Trace(Protocol):
-    """The measurements of a traced artifact: begin and end of each tile, wait, notify and transfer of its programs."""
+    """The measurements of a traced artifact: start and end of each tile, wait, notify and transfer of its programs."""
 
     @property
     def spans(self) -> Sequence[Span]:

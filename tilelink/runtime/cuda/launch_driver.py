@@ -95,7 +95,7 @@ class LaunchDriver:
     # Launches ------------------------------------------------------------------------------------------------
 
     def issue(self, tensors: Tensors, stream: int, captured: bool, callers: bool) -> None:
-        """Issue the kernels and copies of a launch, with its begin and, unless outputs are copied out, its end.
+        """Issue the kernels and copies of a launch, with its start and, unless outputs are copied out, its end.
 
         captured: True if the stream is being captured. callers: True if the caller captures it, who may replay it at
         any time.
