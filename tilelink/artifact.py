@@ -24,10 +24,10 @@ from tilelink.data import Variant, checked, parse_json, plain, read_json
 from tilelink.errors import DataError
 
 FORMAT = 1
-"""The version of the text of an artifact."""
+"""Version of the JSON text of an artifact."""
 
 Signal = tuple[str, str]
-"""Counters of a program: of which tensor, and of which kind."""
+"""Counters of a program: (tensor, signal kind)."""
 
 
 class LaunchProtocol(Enum):
@@ -39,11 +39,15 @@ class LaunchProtocol(Enum):
     HELPER_KERNELS = auto()
     """Two kernels of the runtime, one before the program's kernels and one after them. Valid for every program."""
     IN_KERNEL = auto()
-    """The first kernel announces the entry; the last program of the last kernel announces the end. For kernels on one
-    stream."""
+    """The first kernel announces the entry, and the last program of the last kernel announces the end.
+
+    For kernels on one stream.
+    """
     COUNTED = auto()
-    """Each program increments a counter when it ends, and the counter gives the epoch. For a single kernel, if no rank
-    waits for the end of a launch."""
+    """Each program increments a counter when it ends, and the counter gives the epoch.
+
+    For a single kernel, if no rank waits for the end of a launch.
+    """
     COUNTED_ANNOUNCED = auto()
     """As COUNTED, for kernels that run in parallel; the next launch announces the end of this one before it waits."""
     COUNTED_WITH_COPIES = auto()
@@ -76,12 +80,12 @@ class _Parameter(Variant):
 
     @property
     def name(self) -> str:
-        """Its name in the source."""
+        """Return its name in the source."""
         return self.spelled
 
 
 class Number(_Parameter):
-    """An int32 that differs from rank to rank or from launch to launch: one binary serves them all."""
+    """An int32 that differs from rank to rank or from launch to launch, so that one binary serves all."""
 
 
 class Rank(Number):
@@ -91,7 +95,7 @@ class Rank(Number):
 
 
 class FirstProgram(Number):
-    """The number of the first program of the launch: 0 where one launch has all programs of a kernel."""
+    """The number of the first program of the launch, 0 if one launch has all programs of a kernel."""
 
     spelled = "first_program"
 
@@ -110,7 +114,7 @@ class IntegersPointer(_Parameter):
 
 
 class SignalsPointer(IntegersPointer):
-    """The own signal pad, [pad_size]."""
+    """The local signal pad, [pad_size]."""
 
     element = "i32"
     spelled = "signals"
@@ -129,13 +133,13 @@ class EpochPointer(IntegersPointer):
 
 
 class DebugBlockPointer(IntegersPointer):
-    """The debug block, in which a wait that outlives its deadline reports itself (device/debug.py); or None."""
+    """The debug block, in which a wait that exceeds its deadline reports itself (device/debug.py), or None."""
 
     spelled = "watch"
 
 
 class HandshakePointer(IntegersPointer):
-    """What a kernel that begins or ends a launch is told (device/handshake.py); or None."""
+    """State of the handshake of a kernel that begins or ends a launch (device/handshake.py), or None."""
 
     spelled = "edge"
 
@@ -166,7 +170,7 @@ class ThresholdsPointer(IntegersPointer):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorPointer(_Parameter):
-    """The own copy of a tensor, all buffers."""
+    """The local copy of a tensor, all buffers."""
 
     tensor: str
 
@@ -177,7 +181,7 @@ class TensorPointer(_Parameter):
 
 @dataclass(frozen=True, kw_only=True)
 class Described(_Parameter):
-    """What describes boxes of a tensor, all buffers, as rows of its last dimension. box: their rows and columns."""
+    """A descriptor of boxes of a tensor, all buffers, as rows of its last dimension. box: rows and columns of a box."""
 
     tensor: str
     box: tuple[int, int]
@@ -188,12 +192,12 @@ class Described(_Parameter):
 
 
 class Descriptor(Described):
-    """Triton's descriptor of the own copy."""
+    """Triton's descriptor of the local copy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boxes(Described):
-    """Gluon's descriptor of the copy of the rank `owner`; None: of the own one."""
+    """Gluon's descriptor of the copy of the rank `owner`, or of the local copy if `owner` is None."""
 
     owner: int | None = None
 
@@ -206,7 +210,7 @@ Parameter = (
     Rank | FirstProgram | NumPrograms | SignalsPointer | SignalTablePointer | EpochPointer | DebugBlockPointer
     | HandshakePointer | PeersPointer | ThresholdsPointer | TensorPointer | Descriptor | Boxes
 )  # fmt: skip
-"""A parameter of a generated kernel; a runtime binds each by its class."""
+"""A parameter of a generated kernel. A runtime chooses its argument by its class."""
 
 
 # What is launched --------------------------------------------------------------------------------------------
@@ -225,12 +229,12 @@ class _Launched:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSpec(_Launched):
-    """A generated kernel. Those of one stream run one after the other, by `position`; streams run in parallel.
+    """A generated kernel. Kernels of one stream run one after the other, by `position`; streams run in parallel.
 
-    track: the number of its first program, counted over all that the rank launches. needs_entry: it waits until every
-    peer has entered the launch. awaits, notifies: the signals of the program that its stages wait for and send.
-    num_warps, num_stages: of a block, as Triton is told. programs_per_cta: programs of one warp each that share a
-    block, in a kernel written in Gluon; else 1.
+    track: number of its first program, counted over all kernels of the rank. needs_entry: True if it waits until every
+    peer has entered the launch. awaits, notifies: the program's signals that its stages wait for and notify. num_warps,
+    num_stages: Triton's options for a block. programs_per_cta: number of programs of one warp each that share a block,
+    in a kernel written in Gluon; else 1.
     """
 
     programs: int
@@ -241,15 +245,15 @@ class KernelSpec(_Launched):
 
     @property
     def grid(self) -> int:
-        """Blocks of threads of a launch."""
+        """Return the number of CTAs of a launch."""
         return self.programs // self.programs_per_cta
 
 
 @dataclass(frozen=True, kw_only=True)
 class CopyProgram(_Launched):
-    """A generated function of (queue, rank, epoch) that says what a copy engine does (runtime/protocol.py: CopyQueue).
+    """A generated function of (queue, rank, epoch) that issues the operations of a copy engine.
 
-    Fields as those of a kernel; it counts as one program.
+    The queue is a CopyQueue (runtime/protocol.py). Fields are those of a kernel; it counts as one program.
     """
 
     programs: ClassVar[int] = 1
@@ -259,7 +263,7 @@ class CopyProgram(_Launched):
 class TensorSpec:
     """A tensor of every rank: `buffers` of `shape` elements, one after the other. `number` names it in traces.
 
-    symmetric: peers reach it. space: "in", "out", "local", "symmetric" or "table", as programs say.
+    symmetric: True if peers access it. space: "in", "out", "local", "symmetric" or "table", as in programs.
     """
 
     name: str
@@ -276,16 +280,16 @@ class TensorSpec:
 
     @property
     def is_passed(self) -> bool:
-        """True if launches are given it, or give it back, and no peer reaches it."""
+        """True if it is an argument or a result of launches, and no peer accesses it."""
         return self.space in ("in", "out") and not self.symmetric
 
     @property
     def size(self) -> int:
-        """Elements of a buffer."""
+        """Return the elements of a buffer."""
         return prod(self.shape)
 
     def buffer(self, epoch: int) -> int:
-        """The buffer that launch `epoch` uses."""
+        """Return the buffer that launch `epoch` uses."""
         return (epoch - 1) % self.buffers
 
 
@@ -293,7 +297,7 @@ class TensorSpec:
 class SignalGrid:
     """The counters of one (tensor, signal kind): pad[base + buffer * count + linear].
 
-    thresholds: notifies that reach each of them in one launch, int [ranks, count].
+    thresholds: number of notifies of each counter in one launch, int [ranks, count].
     """
 
     tensor: str
@@ -312,7 +316,7 @@ class SignalGrid:
         return self.tensor, self.kind
 
     def has(self, channel: int) -> bool:
-        """True if a counter of the pad is one of this grid's."""
+        """True if a counter of the pad belongs to this grid."""
         return self.base <= channel < self.base + self.buffers * self.count
 
 
@@ -320,16 +324,19 @@ class SignalGrid:
 class Artifact:
     """A compiled program of a group of ranks.
 
-    program, target: their names. source: the name of the generated module. dialect: what its kernels are written
-    against. pad_size: int32 counters in a rank's signal pad; the last ones are the runtime's, one a rank for entries
-    and one for ends of launches. stages: their names, by number; pulls: the numbers of those that fetch, so that traces
-    name the source of a copy that stays on its rank. tables: the values of the program's tables, int [ranks, *shape].
-    lag: a rank may prepare launch e, or let its copy engine begin, once all peers have finished launch e - lag, because
-    its copy engine and its staged inputs then write to them; 0 waits for nobody. reuse_wait: kernels wait for peers'
-    earlier launches, not only for the program's own signals. spans: what a program writes down of a launch at most,
-    where kernels are traced; else 0. free_waits: the waits of copy engines may be a branch of a graph beside their
-    copies. own_copies_first: copies of a copy engine within its rank, before its first wait, may overtake the rest of
-    its queue; else whatever comes before them is done before the kernels as well (planning/copy_queues.py).
+    program, target: their names. source: name of the generated module. dialect: dialect of its kernels.
+    pad_size: int32 counters in a rank's signal pad. The last ones are the runtime's: one per rank for entries, and
+        one per rank for ends of launches.
+    stages: their names, by number. pulls: numbers of the stages that fetch, so that traces name the source of a copy
+        that stays on its rank.
+    tables: values of the program's tables, int [ranks, *shape].
+    lag: a rank may prepare launch e, or let its copy engine begin, once all peers have finished launch e - lag,
+        because its copy engine and its staged inputs then write to them. 0: without waiting.
+    reuse_wait: True if kernels wait for peers' earlier launches, not only for the program's own signals.
+    spans: largest number of spans that a program records in a launch, if kernels are traced; else 0.
+    free_waits: True if the waits of copy engines may be a branch of a graph, in parallel with their copies.
+    own_copies_first: True if copies of a copy engine within its rank, before its first wait, may overtake the rest
+        of its queue (planning/copy_queues.py). Otherwise all operations before them precede the kernels as well.
     """
 
     program: str
@@ -360,7 +367,7 @@ class Artifact:
         return next(t for t in self.tensors if t.name == name)
 
     def grid(self, channel: int) -> SignalGrid:
-        """The grid of a counter. Raises KeyError for one of the runtime's own."""
+        """Return the grid of a counter. Raise KeyError for one of the runtime's own."""
         for grid in self.grids:
             if grid.has(channel):
                 return grid
@@ -371,11 +378,11 @@ class Artifact:
 
     @cached_property
     def launched(self) -> tuple[KernelSpec | CopyProgram, ...]:
-        """Kernels and copy programs, in the order in which their programs are counted."""
+        """Return kernels and copy programs, in the order in which their programs are counted."""
         return tuple(sorted((*self.kernels, *self.copy_programs), key=lambda one: one.track))
 
     def describe(self, stage: int, channel: int) -> tuple[str, str]:
-        """The names of a stage and of a counter, for messages."""
+        """Return the names of a stage and of a counter, for messages."""
         name = self.stages[stage] if 0 <= stage < len(self.stages) else "the runtime"
         return name, self._channel(channel)
 
@@ -396,17 +403,17 @@ class Artifact:
 
     @cached_property
     def awaited(self) -> frozenset[Signal]:
-        """The signals that kernels on SMs wait for."""
+        """Return the signals that kernels on SMs wait for."""
         return frozenset[Signal]().union(*(kernel.awaits for kernel in self.kernels))
 
     @cached_property
     def cycle(self) -> int:
-        """Launches after which every tensor is at the same buffer again."""
+        """Return the number of launches after which every tensor is at the same buffer again."""
         return lcm(*(t.buffers for t in self.tensors), *(g.buffers for g in self.grids), 1)
 
     @cached_property
     def counted(self) -> int:
-        """The programs of a launch, where they are counted to number launches; else 0."""
+        """Return the number of programs of a launch if they are counted to number launches, else 0."""
         return sum(kernel.programs for kernel in self.kernels) if self.protocol.counted else 0
 
     @cached_property
@@ -416,31 +423,31 @@ class Artifact:
 
     @cached_property
     def needs_entry(self) -> bool:
-        """True if peers read this rank's inputs, and so must be told that they are there."""
+        """True if peers read this rank's inputs, and so must be notified that these are ready."""
         return any(one.needs_entry for one in self.launched)
 
     @cached_property
     def fingerprint(self) -> int:
-        """60 bits that ranks share if they compile the same: the module, its counters and tables, and all else."""
+        """Return 60 bits that are equal on ranks that compile the same module, counters, tables and all else."""
         return int.from_bytes(hashlib.blake2b(self.to_json().encode(), digest_size=8).digest(), "big") >> 4
 
     # As text ---------------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """A text from which `from_json` makes an equal artifact."""
+        """Return a text from which `from_json` makes an equal artifact."""
         return json.dumps({"format": FORMAT, "artifact": plain(self)})
 
 
 def from_json(raw: bytes, where: str) -> Artifact:
-    """The artifact of a text; `where` names it in errors. Raises DataError for whatever else the text may be.
+    """Return the artifact of a text. `where` names it in errors. Raise DataError for any other text.
 
-    Everything in it is checked: the type of each field, and that it names nothing that it does not have.
+    Everything in it is checked: the type of each field, and that all names in it are defined in it.
     """
     return _artifact(parse_json(raw, where), where)
 
 
 def read_artifact(path: Path) -> Artifact:
-    """The artifact in a file, as `from_json` reads it. Raises DataError."""
+    """Return the artifact in a file, as `from_json` reads it. Raise DataError."""
     return _artifact(read_json(path), str(path))
 
 
@@ -455,7 +462,7 @@ def _artifact(found: Any, where: str) -> Artifact:
 
 
 def _check(artifact: Artifact, where: str) -> None:
-    """Raises DataError for an artifact whose parts do not fit each other."""
+    """Raise DataError for an artifact whose parts do not fit each other."""
     tensors = {t.name: t for t in artifact.tensors}
     signals = {g.signal for g in artifact.grids}
 

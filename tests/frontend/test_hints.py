@@ -19,8 +19,8 @@ program p(M, N, K):
     ("body", "name", "line", "column", "message", "hint"),
     [
         (
-            "if rank == 0:\n            y[i, j] = 1.0\n        else if rank == 1:\n            y[i, j] = 2.0", "f", 9, 14,
-            "did not expect 'if' here", "elif condition:",
+            "if rank == 0:\n            y[i, j] = 1.0\n        else if rank == 1:\n            y[i, j] = 2.0", "f",
+            9, 14, "did not expect 'if' here", "elif condition:",
         ),
         ("if x[i, 0] > 0:\n            y[i, j] = 1.0", "f", 7, 12, "x is not a table", "chooses by values of x"),
         ("y[i, j] = dot(x[i, :], w[j, :])", "f", 7, 19, "dot contracts :K", "did you forget .T?"),

@@ -1,1 +1,1 @@
-"""From a bound program to source: lowering renders statements from the IR, templates hold the frame."""
+"""Code generation: nodes for the statements of a bound program, which templates render as source."""

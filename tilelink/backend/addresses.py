@@ -1,4 +1,4 @@
-"""Addresses: which elements of which copy a tile of a region is, as pointer blocks with masks."""
+"""Addresses of a region's tile: pointer blocks with masks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilelink.lowering.bound import Bound, BoundStage
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """A part of an axis: `block` elements from `start` (source text, relative to the axis). size: `block` in source."""
+    """A part of an axis: `block` elements from `start` (source, relative to the axis). size: `block` in source."""
 
     start: str
     block: int
@@ -28,11 +28,11 @@ class Slice:
 
 
 Slices = Mapping[int, Slice]
-"""By position from the last axis (-1, -2, ...): two axes of a tile may run along the same dimension."""
+"""By position from the last axis (-1, -2, ...), because two axes of a tile may run along the same dimension."""
 
 
 def along(part: Slice | None, size: str) -> str:
-    """The places of a block along an axis: from the first one on, or from where a part of the axis begins."""
+    """Return the positions of a block along an axis: from its start, or from the start of a part of the axis."""
     steps = f"tl.arange(0, {size})"
     return f"{part.start} + {steps}" if part else steps
 
@@ -56,14 +56,14 @@ class Addresses:
     writer: Writer
     scalar: ScalarPrinter
     smallest: int
-    """The smallest block along an axis (tensor cores need 16)."""
+    """Smallest block along an axis in elements (tensor cores need 16)."""
     dialect: Dialect
     constants: Constants
     waits: bool = False
-    """The stage waits: `token` is its token, and loads of what other tasks write are tied to it."""
+    """True if the stage waits. Then `token` holds its token, and loads of data from other tasks are tied to it."""
 
     def extent(self, axis: Axis) -> int:
-        """Logical elements of an axis within one tile."""
+        """Return the logical elements of an axis within one tile."""
         if axis.kind == "tile":
             return self.stage.tiles[str(axis.index)]
         if axis.kind == "one" or axis.dim is None:
@@ -71,11 +71,11 @@ class Addresses:
         return self.number(axis.dim)
 
     def number(self, dim: Scalar) -> int:
-        """The value of a dimension."""
+        """Return the value of a dimension."""
         return int(evaluate(dim, Env(rank=0, ranks=self.bound.ranks, params=self.bound.numbers, indices={})))
 
     def block(self, axis: Axis, part: Slice | None) -> int:
-        """Elements of the axis, or of a part of it, in the block at hand."""
+        """Return the elements of the axis, or of a part of it, in the current block."""
         if axis.kind == "one":
             return 1
         return part.block if part else max(power_of_two(self.extent(axis)), self.smallest)
@@ -84,21 +84,21 @@ class Addresses:
         return tuple(self.block(a, slices.get(p - len(axes))) for p, a in enumerate(axes))
 
     def size(self, axis: Axis, part: Slice | None) -> str:
-        """`block` in source."""
+        """Return `block` in source."""
         return part.size if part else self.constants.block(self.stage, axis, self.block(axis, None))
 
     def dims(self, axes: tuple[Axis, ...], slices: Slices) -> str:
-        """The shape of a block in source."""
+        """Return the shape of a block in source."""
         sizes = [self.size(a, slices.get(p - len(axes))) for p, a in enumerate(axes)]
         return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
     def _base(self, region: Region, tile_map: TileMap, load: bool) -> str:
-        """The pointer to the slot of the tensor on the region's rank."""
+        """Return the pointer to the buffer of the tensor on the region's rank."""
         base = self._copy(region, tile_map)
         return self.after_waits(region, base, load=load)
 
     def after_waits(self, region: Region, place: str, *, load: bool = True) -> str:
-        """A pointer or coordinate that a load of the region or a store to it starts from, tied to the waits before."""
+        """Return the base pointer or coordinate of a load or a store of the region, tied to the earlier waits."""
         decl = self.bound.tensors[region.tensor].decl
         if not self.waits or (decl.space in ("in", "table") and region.rank is None):
             return place
@@ -113,7 +113,7 @@ class Addresses:
         return name
 
     def region(self, region: Region, slices: Slices, *, load: bool) -> Block:
-        """The pointers of a region's tile, restricted to slices of its axes, to load from or to store to."""
+        """Return the pointers of a region's tile, restricted to slices of its axes, for a load or a store."""
         tile_map = self.bound.tile_map(self.stage.name, region)
         tensor = self.bound.tensors[region.tensor]
         axes = self.typing.region_type(region).axes
@@ -135,14 +135,14 @@ class Addresses:
         return Block(pointers=pointers, mask=" & ".join(masks) or None, axes=axes)
 
     def _point(self, region: Region, span: Span) -> str:
-        """A coordinate as a factor, in 64 bits where the offset may need them."""
+        """Return a coordinate as a factor, in 64 bits if the offset may need them."""
         wide = self._wide(region) and not isinstance(span.start, Int)
         return f"tl.cast({self.scalar(span.start)}, tl.int64)" if wide else self.scalar(span.start, LEVEL["*"])
 
     def _offsets(
         self, region: Region, span: Span, dim: Scalar, axis: Axis, part: Slice | None
     ) -> tuple[str, str | None]:
-        """The element positions along one axis, of a dimension, and the mask of those that exist."""
+        """Return the element positions along one axis, of a dimension, and the mask of those that exist."""
         block = self.block(axis, part)
         steps = along(part, self.size(axis, part))
         wide = self._wide(region)
@@ -167,7 +167,10 @@ class Addresses:
         return ".to(tl.int64)" if tensor.size >= 2**31 else ""
 
     def _limit(self, span: Span, dim: Scalar) -> str:
-        """One past the last element of a tile axis: that of its index, or of the dimension where that cuts no tile."""
+        """Return the end (exclusive) of a tile axis.
+
+        It is the end of its index, or of the dimension if the index cuts no tile.
+        """
         whole = self.stage.extents[str(span.index)] % span.size == 0
         if span.limit is None or whole or span.limit == const(span.extent):
             return self.constants.size(dim, LEVEL["+"])
@@ -176,14 +179,14 @@ class Addresses:
         return self.scalar(span.limit, LEVEL["+"])
 
     def _divides(self, span: Span) -> bool:
-        """True if all tiles of an axis surely lie in the dimension, and none is cut."""
+        """True if all tiles of an axis are certainly inside the dimension and none is cut."""
         if span.index is None or self.stage.extents[span.index] % span.size:
             return False
         first, last = self.bound.bounds(self.stage.name).of(span.start)
         return first >= 0 and last + span.size <= span.extent
 
     def _gathered(self, gather: Lookup, steps: str, size: str) -> tuple[str, str]:
-        """The positions that a table names, of which it has `size`, and the mask of those that exist."""
+        """Return the positions that a table of `size` entries names, and the mask of those that exist."""
         table = self.constants.strides(self.bound.tensors[gather.table])
         name = self.writer.name(gather.table)
         inner = next(n for c, n in zip(gather.coords, table, strict=True) if isinstance(c, Whole))
@@ -195,14 +198,14 @@ class Addresses:
 
 
 def both(conditions: Sequence[str]) -> str | None:
-    """The condition that all of them hold, None for none."""
+    """Return the conjunction of conditions, or None if there are none."""
     if len(conditions) < 2:
         return next(iter(conditions), None)
     return " & ".join(f"({one})" for one in conditions)
 
 
 def _view(position: int, rank: int) -> str:
-    """`[:, None]` and the like: a vector as axis `position` of a block of `rank` axes."""
+    """Return `[:, None]` and the like: a vector as axis `position` of a block of `rank` axes."""
     if rank == 1:
         return ""
     return "[" + ", ".join(":" if p == position else "None" for p in range(rank)) + "]"

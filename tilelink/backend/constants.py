@@ -1,16 +1,16 @@
-"""Named constants of a kernel: sizes, tiles and counts that its source calls by name, written at its head.
+"""Named constants of a kernel: sizes, tiles and counts that its source uses by name, declared at its head.
 
     Ms  K  RANKS        dimensions of the program by their own names, and the number of ranks
-    BLOCK_I             elements of a tile along index i; of a step of a contracted dimension, BLOCK_K
-    TILE_I              the same where it is no power of two: BLOCK_I is then what Triton computes with
-    TILES_I             how many tiles there are along index i
+    BLOCK_I             elements of a tile along index i; BLOCK_K: elements of a step of a contracted dimension
+    TILE_I              elements of a tile that are no power of two; BLOCK_I is then the padded size
+    TILES_I             number of tiles along index i
     GROUP_I             tiles in a group of an order
     XS_BUFFERS          buffers of tensor xs
-    XS_SIGNALS          the first of its counters, and XS_CHANNELS, how many one buffer has
+    XS_SIGNALS          the first of its counters; XS_CHANNELS: counters of one buffer
     ENTERED, FINISHED   the first of the runtime's counters of launches
 
-A name that stages of a kernel use for different numbers begins with the stage, as GATHER_BLOCK_I. A number for which
-no name is left stays a number, so nothing depends on the names.
+If stages of a kernel use a name for different numbers, the stage becomes its prefix, as in GATHER_BLOCK_I. A number for
+which no name is left stays a literal, so nothing depends on the names.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from tilelink.lowering.bound import Bound, BoundStage, BoundTensor
 from tilelink.lowering.transform import all_indices
 
 TEMPORARY = re.compile(r".*_[0-9]+|.*_boxes_[0-9]+x.*")
-"""Names that a writer may give, and those of descriptors: constants have none of them."""
+"""Names of temporaries and of descriptors. Constants must not match it."""
 SIZES, BLOCKS, COUNTS, SIGNALS = LINES = range(4)
-"""The lines of a kernel's head, each of constants of one kind."""
+"""Lines of a kernel's head, each with constants of one kind."""
 LEVEL = {"+": 5, "-": 5, "*": 6, "//": 6, "%": 6, "^": 4}
-"""How tight an operation binds, in Python."""
+"""Precedence of operators in Python. A higher number binds tighter."""
 FACTOR = 7
-"""That of what may stand at the right of a product."""
+"""Precedence that the right operand of a product needs."""
 
 
 def wrap(text: str, own: int, level: int) -> str:
-    """An expression, in parentheses where it binds looser than `level`."""
+    """Return an expression, in parentheses if it binds looser than `level`."""
     return f"({text})" if own < level else text
 
 
 def times(factors: Iterable[str]) -> str:
-    """A product, without ones."""
+    """Return a product, without factors of one."""
     return " * ".join(one for one in factors if one != "1") or "1"
 
 
 def total(terms: Iterable[str]) -> str:
-    """A sum, without zeros."""
+    """Return a sum, without zeros."""
     return " + ".join(one for one in terms if one != "0") or "0"
 
 
 def scaled(term: str, factor: str) -> str:
-    """A term of a sum: `term * factor`, in which 0 stays 0."""
+    """Return a term of a sum: `term * factor`, or 0 if the term is 0."""
     return "0" if term == "0" else times((term, factor)) if factor != "1" else term
 
 
@@ -69,7 +69,7 @@ class Constants:
     taken: frozenset[str]
     values: dict[str, int] = field(default_factory=dict[str, int], init=False)
     lines: dict[str, int] = field(default_factory=dict[str, int], init=False)
-    """The line of the head that has a constant."""
+    """Constant -> its line of the head."""
     _of_stages: dict[str, set[int]] = field(default_factory=dict[str, set[int]], init=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Constants:
                     self._of_stages.setdefault(stem, set()).add(value)
 
     def number(self, line: int, value: int, *names: str) -> str:
-        """The first of the names that means no other number, or else the digits of the number."""
+        """Return the first of the names that stands for no other number, or else the literal."""
         for name in names:
             while name in self.taken or keyword.iskeyword(name) or TEMPORARY.fullmatch(name):
                 name += "_"
@@ -95,11 +95,11 @@ class Constants:
         return self.number(SIZES, self.bound.ranks, "RANKS")
 
     def value(self, dim: Scalar) -> int:
-        """The number that a dimension is."""
+        """Return the value of a dimension."""
         return int(evaluate(dim, Env(rank=0, ranks=self.bound.ranks, params=self.bound.numbers, indices={})))
 
     def size(self, dim: Scalar, level: int = 0) -> str:
-        """A dimension as the program writes it."""
+        """Return a dimension as the program writes it."""
         match dim:
             case Ranks():
                 return self.ranks
@@ -112,23 +112,23 @@ class Constants:
                 return integer(self.value(dim))
 
     def shape(self, tensor: BoundTensor) -> tuple[str, ...]:
-        """The dimensions of a tensor, as factors."""
+        """Return the dimensions of a tensor, as factors."""
         pairs = zip(tensor.decl.shape, tensor.shape, strict=True)
         return tuple(self.size(dim, FACTOR) if self.value(dim) == n else integer(n) for dim, n in pairs)
 
     def strides(self, tensor: BoundTensor) -> tuple[str, ...]:
-        """Row-major strides of a tensor in elements, as factors."""
+        """Return row-major strides of a tensor in elements, as factors."""
         shape = self.shape(tensor)
         return tuple(times(shape[d + 1 :]) for d in range(len(shape)))
 
     def elements(self, tensor: BoundTensor) -> str:
-        """Those of one buffer, as a factor."""
+        """Return the elements of one buffer, as a factor."""
         return times(self.shape(tensor))
 
     # Tiles of stages -----------------------------------------------------------------------------------------
 
     def _along(self, stage: BoundStage, index: str) -> dict[str, int]:
-        """The numbers along an index, by the name that each has if stages agree about it."""
+        """Return the numbers along an index, by the name that each has if all stages agree on it."""
         tile, upper = stage.tiles[index], index.upper()
         block = max(power_of_two(tile), self.bound.smallest_block(stage.name))
         return {
@@ -145,13 +145,13 @@ class Constants:
         return self.number(line, value, *([stem] if alone else []), f"{stage.name.upper()}_{stem}")
 
     def tile(self, stage: BoundStage, index: str) -> str:
-        """The elements of a tile along an index."""
+        """Return the elements of a tile along an index."""
         named = self._along(stage, index)
         stem = f"TILE_{index.upper()}"
         return self._of_stage(stage, stem if stem in named else f"BLOCK_{index.upper()}", stage.tiles[index])
 
     def count(self, stage: BoundStage, index: str, level: int = 0) -> str:
-        """How many tiles an index has."""
+        """Return the number of tiles along an index."""
         count = stage.count(index)
         extent = self._index(stage, index).extent
         if stage.tiles[index] == 1 and self.value(extent) == count > 1:
@@ -159,7 +159,7 @@ class Constants:
         return self._of_stage(stage, f"TILES_{index.upper()}", count)
 
     def extent(self, stage: BoundStage, index: str) -> str:
-        """Where an index ends, in elements."""
+        """Return the end of an index, in elements."""
         extent, value = self._index(stage, index).extent, stage.extents[index]
         return self.size(extent) if self.value(extent) == value else integer(value)
 
@@ -171,7 +171,7 @@ class Constants:
         return next(one for one in all_indices(stage.stage) if one.name == index)
 
     def total(self, stage: BoundStage) -> str:
-        """How many tiles a stage has."""
+        """Return the number of tiles of a stage."""
         names = [one.name for one in stage.stage.indices]
         if prod(stage.count(name) for name in names) != stage.total:
             return integer(stage.total)
@@ -179,13 +179,13 @@ class Constants:
         return times(self.count(stage, name, FACTOR if len(several) > 1 else 0) for name in names)
 
     def elements_of(self, stage: BoundStage, axis: Axis) -> str:
-        """The elements of an axis within one tile."""
+        """Return the elements of an axis within one tile."""
         if axis.kind == "tile":
             return self.tile(stage, str(axis.index))
         return "1" if axis.dim is None else self.size(axis.dim)
 
     def block(self, stage: BoundStage, axis: Axis, value: int) -> str:
-        """The block of an axis, of `value` elements."""
+        """Return the block of an axis, of `value` elements."""
         if value == 1:
             return "1"
         if axis.kind == "tile":
@@ -201,7 +201,7 @@ class Constants:
                 return integer(value)
 
     def copied(self, stage: BoundStage, axis: Axis, value: int) -> str:
-        """The elements of an axis that a copy moves at a time."""
+        """Return the elements of an axis that a copy moves at a time."""
         match axis:
             case Axis(kind="tile", index=str(name)) | Axis(dim=Param(name=name)):
                 named = f"STEP_{name.upper()}"
@@ -210,30 +210,30 @@ class Constants:
                 return integer(value)
 
     def step(self, stage: BoundStage, value: int) -> str:
-        """The elements of a contracted axis in one step."""
+        """Return the elements of a contracted axis in one step."""
         return "1" if value == 1 else self.number(BLOCKS, value, "BLOCK_K", f"{stage.name.upper()}_BLOCK_K")
 
     # Signals and buffers -------------------------------------------------------------------------------------
 
     @property
     def entered(self) -> str:
-        """The runtime's counter that rank 0 has entered a launch; those of other ranks lie after it."""
+        """Return the runtime's counter for "rank 0 has entered a launch". Those of other ranks follow it."""
         return self.number(SIGNALS, self.bound.entered_base, "ENTERED")
 
     @property
     def finished(self) -> str:
-        """The runtime's counter that rank 0 has finished a launch; those of other ranks lie after it."""
+        """Return the runtime's counter for "rank 0 has finished a launch". Those of other ranks follow it."""
         return self.number(SIGNALS, self.bound.finished_base, "FINISHED")
 
     def buffers(self, tensor: BoundTensor) -> str:
         return self.number(SIGNALS, tensor.slots, f"{tensor.name.upper()}_BUFFERS")
 
     def signals(self, grid: ChannelGrid) -> str:
-        """The first counter of a grid; 0 is that of the first one."""
+        """Return the first counter of a grid, 0 for the first grid."""
         return self.number(SIGNALS, grid.base, *self._of_grid(grid, "SIGNALS")) if grid.base else "0"
 
     def channels(self, grid: ChannelGrid) -> str:
-        """The counters of one buffer of a grid."""
+        """Return the counters of one buffer of a grid."""
         self.buffers(self.bound.tensors[grid.tensor])
         self.signals(grid)
         return self.number(SIGNALS, grid.count, *self._of_grid(grid, "CHANNELS"))
@@ -246,13 +246,16 @@ class Constants:
     # The head of the kernel ----------------------------------------------------------------------------------
 
     def head(self, text: str) -> tuple[tuple[tuple[str, int], ...], ...]:
-        """The constants that a kernel of this text names, with their values, by the line of its head."""
+        """Return the constants that a kernel of this text uses, with their values, by the line of its head."""
         words = frozenset(re.findall(r"\w+", text))
         used = sorted((name for name in self.values if name in words), key=self._place)
         lines = [tuple((name, self.values[name]) for name in used if self.lines[name] == line) for line in LINES]
         return tuple(line for line in lines if line)
 
     def _place(self, name: str) -> int:
-        """Dimensions stand as the program declares them, all others in the order in which they were named first."""
+        """Return the sort key of a constant.
+
+        Dimensions are sorted by declaration, other constants by first use.
+        """
         params = [one.name for one in self.bound.source.params]
         return params.index(name) if name in params else -1 if self.lines[name] == SIZES else len(params)

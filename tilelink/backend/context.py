@@ -1,4 +1,4 @@
-"""The values that templates of kernels are given: typed, with all expressions ready as text."""
+"""Typed values that the templates of kernels receive, with all expressions as source text."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tilelink.lowering.bound import Bound
 
 @dataclass(frozen=True, kw_only=True)
 class BufferContext:
-    """A tensor of several buffers: how many, and the elements of each, in source.
+    """A tensor of several buffers: their number, and the elements of each, in source.
 
-    by_pointer: it is read or written through pointers. is_signalled: its counters are waited for or notified.
+    by_pointer: True if it is accessed through pointers. is_signalled: True if its counters are waited for or notified.
     """
 
     tensor: str
@@ -38,13 +38,13 @@ class BufferContext:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchContext:
-    """How a kernel begins and ends its part of a launch (tilelink/artifact.py).
+    """Launch handshake of a kernel (tilelink/artifact.py).
 
-    track: the number of its first program, counted over all kernels of a rank. counted: the programs of a launch if
-    they are counted as they end, else 0. waits: (counter of rank 0, lag) of what peers must have reached before the
-    kernel begins: launch epoch - lag. entered_base, finished_base: the runtime's counters of rank 0, in source like
-    ranks. block: the ranks, rounded up to a power of two. stages: how many there are, which is the number of the
-    runtime in messages.
+    track: number of its first program, counted over all kernels of a rank. counted: number of programs of a launch if
+    they are counted as they exit, else 0. waits: pairs (counter of rank 0, lag); before the kernel begins, every peer
+    must have reached launch epoch - lag. entered_base, finished_base: the runtime's counters of rank 0, in source, like
+    ranks. block: number of ranks, rounded up to a power of two. stages: number of stages, which is the stage number of
+    the runtime in messages.
     """
 
     track: int
@@ -57,7 +57,7 @@ class LaunchContext:
     announces_entry: bool = False
     begins_copies: bool = False
     first_begins_copies: bool = False
-    """The first program lets the copies of the launch begin, not the last one."""
+    """True if the first program lets the copies of the launch begin; False for the last one."""
     tells_finished: bool = False
     counts_programs: bool = False
     leaves: bool = False
@@ -67,9 +67,10 @@ class LaunchContext:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopContext:
-    """A loop over tiles: how many, in source, the first one of program `pid`, its body, and whether it is flat.
+    """A loop over tiles: their number (in source), the first tile of program `pid`, and the body.
 
-    step: from one tile of a program to its next. before, after: statements around the loop.
+    step: from one tile of a program to its next. flat: True if it is flattened. before, after: statements around the
+    loop.
     """
 
     total: str
@@ -83,9 +84,9 @@ class LoopContext:
 
 @dataclass(frozen=True, kw_only=True)
 class FarContext:
-    """A function that loads or stores a box of a tensor on a rank that is known when it runs.
+    """A function that loads or stores a box of a tensor on a rank known only at run time.
 
-    what: "load" or "store". copies: the parameters that hold the descriptors of all ranks' copies.
+    what: "load" or "store". copies: parameters that hold the descriptors of all ranks' copies.
     """
 
     name: str
@@ -95,9 +96,9 @@ class FarContext:
 
 @dataclass(frozen=True, kw_only=True)
 class TmaCopyContext:
-    """What programs that copy by TMA share on an SM: `programs_per_cta` of them, with `buffers` boxes each.
+    """Shared state of programs that copy by TMA: `programs_per_cta` of them on an SM, with `buffers` boxes each.
 
-    like: the parameter whose descriptor has the boxes' type. box: rows and columns. far: see FarContext.
+    like: parameter whose descriptor has the type of the boxes. box: rows and columns. far: see FarContext.
     """
 
     like: str
@@ -109,9 +110,9 @@ class TmaCopyContext:
 
 @dataclass(frozen=True, kw_only=True)
 class CallArguments:
-    """Arguments that all calls of a kernel to the device library end with, each after a comma; "" for none.
+    """Last arguments of all calls of a kernel to the device library, each after a comma; "" for none.
 
-    scope: of programs that are single warps. trace: of programs that are traced.
+    scope: for programs that are single warps. trace: for programs that are traced.
     """
 
     scope: str = ""
@@ -120,7 +121,7 @@ class CallArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelContext:
-    """A kernel, or the function of a copy queue. template: of its kind, in templates/kernels."""
+    """A kernel, or the function of a copy queue. template: name of its template in templates/kernels."""
 
     name: str
     template: str
@@ -137,13 +138,13 @@ class KernelContext:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The parameters that differ from rank to rank, in quotes: one binary serves them all."""
+        """Return the quoted parameters that differ from rank to rank: one binary serves all ranks."""
         return tuple(f'"{a.name}"' for a in self.args if isinstance(a, Number))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleContext:
-    """header: lines of comment. user_modules: of users' functions. constants: lines of source."""
+    """A generated module. header: lines of comment. user_modules: of user functions. constants: lines of source."""
 
     header: tuple[str, ...]
     dialect: Macros
@@ -160,7 +161,7 @@ _POINTERS = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "i32": "*i32", "bo
 
 
 def signature(kernel: KernelSpec, bound: Bound) -> dict[str, str]:
-    """The type of every run-time parameter as Triton spells it, but of the debug block: None or a pointer."""
+    """Return the type of every run-time parameter in Triton's notation, except the debug block: None or a pointer."""
     return {a.name: _type(a, bound) for a in kernel.parameters if not isinstance(a, DebugBlockPointer)}
 
 
@@ -181,14 +182,14 @@ def _type(parameter: Parameter, bound: Bound) -> str:
 
 
 def plain_layout(bits: int) -> str:
-    """The text of the layout of boxes in shared memory whose rows lie one after the other, as Triton knows it."""
+    """Return the text, in Triton's notation, of the layout of boxes in shared memory with contiguous rows."""
     parts = f"swizzle_byte_width=0, element_bitwidth={bits}, rank=2, transposed=False, fp4_padded=False, cga_layout=[]"
     return f"NVMMASharedLayout({parts})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Emitted:
-    """A generated module and how its functions are called. dialect: the name of what it is written against."""
+    """A generated module and the specifications of its functions. dialect: name of its dialect."""
 
     text: str
     dialect: str

@@ -1,4 +1,4 @@
-"""Copy-engine stages as plain Python: what the host issues to a queue, one operation after the other."""
+"""Copy-engine stages as plain Python: the operations that the host issues to a queue, in order."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class QueueStatements:
         )
 
     def _sizes(self, region: Region) -> tuple[int, ...]:
-        """The sizes of a region's box, without those of one element."""
+        """Return the sizes of a region's box, without dimensions of one element."""
         spans = self.bound.tile_map(self.stage.name, region).spans
         return tuple(span.size for span in spans if span.kind != "point" and span.size != 1)
 
     def _box(self, region: Region) -> nodes.QueueBox:
-        """Where a region is, in the arithmetic of the host."""
+        """Return the box of a region, in the arithmetic of the host."""
         tile_map = self.bound.tile_map(self.stage.name, region)
         low = tuple(self.scalar(s.start) for s in tile_map.spans)
         sizes: list[str] = []
@@ -122,7 +122,7 @@ class QueueStatements:
         return self.constants.buffers(self.bound.tensors[grid.tensor])
 
     def _channels(self, tile_map: TileMap, grid: ChannelGrid, emit: Callable[[str, str], None]) -> None:
-        """Calls `emit(place in the pad, number in the grid)` for every channel of an access."""
+        """Call `emit(pad offset, number in the grid)` for every channel of an access."""
         terms: list[str] = []
         loops: list[nodes.Loop] = []
         for channels, step in zip(tile_map.channel_range(grid), strides(grid.counts), strict=True):

@@ -1,4 +1,4 @@
-"""Notifies of a tile that its program gives in the middle of its next product (lowering/clauses/defer_notify.py)."""
+"""Notifies of a tile that its program issues in the middle of its next product (lowering/clauses/defer_notify.py)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NONE = "tl.cast(-1, tl.int32)"
 
 @dataclass(kw_only=True)
 class Deferred:
-    """The closing notifies of one stage: what a program keeps of a tile, and where it gives them.
+    """The deferred notifies of one stage: the state that a program keeps of a tile, and the place where it issues them.
 
-    A program keeps the tile's number, -1 for none, and the channel of each notify. remote: the notifies by the identity
-    of their statements, with whether a copy engine waits for the counter.
+    A program keeps the tile's number, -1 for none, and the channel of each notify. remote: the deferred notifies, by
+    the identity of their statements; True if a copy engine waits for the counter.
     """
 
     stage: BoundStage
@@ -30,18 +30,21 @@ class Deferred:
     tile: str = field(init=False)
     channels: dict[int, str] = field(init=False)
     statement: int = field(init=False, default=0)
-    """The number of the tile's statement that is rendered; those of the tile before are given in `stage.given_in`."""
+    """Number of the tile's statement that is being rendered.
+
+    The notifies of the previous tile are issued in statement `stage.given_in`.
+    """
     given: bool = field(init=False, default=False)
-    """They have been rendered in a product."""
+    """True once they have been rendered in a product."""
 
     def __post_init__(self) -> None:
         self.tile = self.writer.name("held_tile")
         self.channels = {key: self.writer.name("held") for key in self.remote}
 
     def in_product(self, step: Slice, extent: int) -> None:
-        """Gives them in a loop over a contracted axis of `extent` elements, where it is at a step.
+        """Issue the notifies at one step of a loop over a contracted axis of `extent` elements.
 
-        Not in one that stands in another loop, which would give them again and again.
+        A product inside another loop is skipped, because it would issue them repeatedly.
         """
         elsewhere = self.statement != self.stage.given_in or self.writer.depth > 1
         if self.given or elsewhere or extent <= NOTIFY_STEP * step.block:
@@ -52,18 +55,18 @@ class Deferred:
             self.writer.add(*self._notifies())
 
     def keep(self, statement: Notify, channel: str) -> None:
-        """Keeps a notify of the tile that ends here."""
+        """Keep a notify at the end of a tile."""
         self.writer.let(self.channels[id(statement)], f"dl.hold({channel})")
         self.writer.let(self.tile, "dl.hold(tile)")
 
     @property
     def before(self) -> tuple[Node, ...]:
-        """Statements before the loop over tiles."""
+        """Return the statements before the loop over tiles."""
         return tuple(Let(name=name, value=NONE) for name in (self.tile, *self.channels.values()))
 
     @property
     def after(self) -> tuple[Node, ...]:
-        """Statements after the loop: the last tile has no next one."""
+        """Return the statements after the loop. They issue the notifies of the last tile, which has no next one."""
         last = Branch(condition=f"{self.tile} >= 0")
         last.body.extend(self._notifies())
         return (last,)
@@ -79,7 +82,10 @@ class Deferred:
 
 
 def deferred(stage: BoundStage, writer: Writer, hosted: frozenset[tuple[str, str]]) -> Deferred:
-    """What is deferred of a stage whose schedule asks for it. hosted: signals that copy engines wait for."""
+    """Return the deferred notifies of a stage, if its schedule asks for them.
+
+    hosted: signals that copy engines wait for.
+    """
     notifies = closing_notifies(stage.stage.body)
     remote = {id(s): (s.region.tensor, s.kind) in hosted for s in notifies}
     return Deferred(stage=stage, writer=writer, remote=remote)

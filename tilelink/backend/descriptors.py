@@ -1,8 +1,9 @@
-"""Loads through tensor descriptors (the tensor memory accelerator): operands of products as boxes of rows and columns.
+"""Loads through tensor descriptors (TMA): operands of products as boxes of rows and columns.
 
-A tensor is seen as rows of its last dimension; all other dimensions and the buffer slots are folded into the rows. A
-box may reach beyond its shard's last row into the next one. That is harmless for an axis that the product keeps, since
-what those rows give is masked where it is stored or reduced; a contracted axis must fit exactly or end with the tensor.
+A tensor is treated as rows of its last dimension. All other dimensions and the buffers are folded into the rows. A box
+may extend beyond its shard's last row into the next shard. That is harmless for an axis that the product keeps, because
+the results of those rows are masked when they are stored or reduced. A contracted axis must fit exactly or end with the
+tensor.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.typing import Axis
 
 ELEMENT_BYTES = {"f16": 2, "bf16": 2}
-"""Element types that are loaded so."""
+"""Element types that may be loaded through descriptors -> bytes."""
 LARGEST_BOX = 256
-"""Elements along an axis of a box (CUDA driver API, cuTensorMapEncodeTiled)."""
+"""Largest number of elements along an axis of a box (CUDA driver API, cuTensorMapEncodeTiled)."""
 ALIGNMENT = 16
-"""Bytes that rows and boxes are multiples of (ibid.)."""
+"""Alignment in bytes of rows and boxes (ibid.)."""
 
 
 @dataclass(kw_only=True)
@@ -33,15 +34,15 @@ class Descriptors:
     args: dict[tuple[str, int, int], Descriptor] = field(default_factory=dict[tuple[str, int, int], Descriptor])
 
     def parameter(self, tensor: str, rows: int, columns: int) -> str:
-        """The name of the parameter that holds the descriptor of a tensor with boxes of this size."""
+        """Return the name of the parameter that holds the descriptor of a tensor with boxes of this size."""
         key = (tensor, rows, columns)
         return self.args.setdefault(key, Descriptor(tensor=tensor, box=(rows, columns))).name
 
 
 def box_of(descriptors: Descriptors, addresses: Addresses, read: Read, contracted: int, slices: Slices) -> Box | None:
-    """The box that a product's operand is loaded from, or None where it takes pointers.
+    """Return the box that a product's operand is loaded from, or None if it is loaded through pointers.
 
-    contracted: the axis that the product sums over, -1 or -2. slices: the parts of the axes at hand.
+    contracted: axis that the product sums over, -1 or -2. slices: current parts of the axes.
     """
     region = read.region
     tensor = addresses.bound.tensors[region.tensor]
@@ -63,22 +64,22 @@ def box_of(descriptors: Descriptors, addresses: Addresses, read: Read, contracte
 
 
 def _contracts(addresses: Addresses, axis: Axis, span: Span, position: int, slices: Slices) -> bool:
-    """True if a box along the contracted axis holds only elements that belong to it, or zeros past the tensor's end."""
+    """True if a box holds only elements of the contracted axis, or zeros beyond the end of the tensor."""
     part = slices.get(position)
     block, extent = addresses.block(axis, part), addresses.extent(axis)
     if extent % block == 0 and (span.kind == "whole" or _whole_tiles(addresses, span)):
         return True
-    # behind the last element of the last dimension there are zeros
+    # beyond the end of the last dimension the elements are zeros
     return position == -1 and (span.kind == "whole" or _to_the_end(addresses, span, block))
 
 
 def _whole_tiles(addresses: Addresses, span: Span) -> bool:
-    """True if the index of a span has no tile that its end cuts."""
+    """True if the end of a span's index cuts no tile."""
     return span.index is not None and addresses.stage.extents[span.index] % span.size == 0
 
 
 def _to_the_end(addresses: Addresses, span: Span, block: int) -> bool:
-    """True if tiles that are the whole dimension hold whole boxes each, but for the last one."""
+    """True if the tiles cover the whole dimension, and each but the last consists of whole boxes."""
     if span.index is None or addresses.stage.extents[span.index] != span.extent:
         return False
     tiles = mul(Index(name=span.index), const(span.size))
@@ -86,7 +87,7 @@ def _to_the_end(addresses: Addresses, span: Span, block: int) -> bool:
 
 
 def _row(addresses: Addresses, region: Region, spans: tuple[Span, ...], slices: Slices) -> str:
-    """The first row of the box: leading coordinates and the buffer folded in, after the waits of the task."""
+    """Return the first row of the box: leading coordinates and the buffer folded in, after the waits of the task."""
     tensor = addresses.bound.tensors[region.tensor]
     shape = addresses.constants.shape(tensor)
     terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.slots > 1 else []

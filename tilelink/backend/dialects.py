@@ -1,17 +1,17 @@
-"""The libraries that generated kernels may be written against.
+"""Dialects: the libraries that generated kernels may be written against.
 
-`triton` is stock Triton with this package's device library, `traced` the same for a measured timeline. `triton_dist`
-is Triton-distributed's compiler and its `triton_dist.language` (ByteDance-Seed/Triton-distributed): ranks and peers'
-addresses come from the compiler instead of arguments, signals have 64 bits, and its wait is for equality. Equality is
-enough for the counters of a program, since the next launch notifies them only after this one has finished; the
-runtime's own counters may run ahead, so those are waited for with the comparison of OpenSHMEM, which is unsigned.
-Tile mathematics is this package's in both.
+`triton` is stock Triton with this package's device library, and `traced` is the same for a measured timeline.
+`triton_dist` is Triton-distributed's compiler with its `triton_dist.language` (ByteDance-Seed/Triton-distributed). In
+it ranks and peers' addresses come from the compiler instead of arguments, signals have 64 bits, and a wait tests for
+equality. Equality is enough for the counters of a program, since the next launch notifies them only after this one has
+finished. The runtime's own counters may run ahead, so they are waited for with the unsigned comparison of OpenSHMEM.
+Tile mathematics comes from this package in all dialects.
 
-What Triton-distributed asks of its users (its python/triton_dist/{jit,language} and lib/Conversion, commit 1512a811):
-* `triton_dist.jit` links the device library of NVSHMEM; `triton.jit` does not.
-* wait and notify are no barriers: each warp polls for itself, and thread 0 alone fences and signals.
-* a wait only reads, so one whose token nothing consumes is removed; a token may go nowhere but to consume_token.
-* its wait has no fence for the asynchronous proxy, so what other programs wrote is not loaded through descriptors.
+Requirements of Triton-distributed (its python/triton_dist/{jit,language} and lib/Conversion, commit 1512a811):
+- `triton_dist.jit` links the device library of NVSHMEM; `triton.jit` does not.
+- wait and notify are not barriers: each warp polls for itself, and only thread 0 fences and signals.
+- a wait only reads, so it is removed if its token is not consumed. Only consume_token may use a token.
+- its wait has no fence for the asynchronous proxy, so data that other programs wrote is not loaded through descriptors.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from tilelink.lowering.bound import Bound
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """A dialect of generated kernels: its limits here, its spelling in templates/dialects.
+    """A dialect of generated kernels: its limits are fields, its spelling is in templates/dialects.
 
-    files: the templates of its macros, the first that has a macro counts.
+    files: templates of its macros. The first file that defines a macro takes precedence.
     """
 
     name: str = "triton"
@@ -54,46 +54,49 @@ class Dialect:
         FirstProgram(),
         NumPrograms(),
     )
-    """Those that every kernel has."""
+    """Parameters of every kernel."""
     passes_addresses: bool = True
-    """Kernels are passed the addresses of peers' tensors and counters."""
+    """True if kernels take the addresses of peers' tensors and counters as arguments."""
     descriptors: bool = True
-    """Loads may go through tensor descriptors."""
+    """True if loads may go through tensor descriptors."""
     flattens: bool = True
-    """Loops over tiles may be flat (lowering/clauses/flatten.py)."""
+    """True if loops over tiles may be flattened (lowering/clauses/flatten.py)."""
     defers: bool = True
-    """Notifies may stand in the middle of a product (lowering/clauses/defer_notify.py)."""
+    """True if a product may contain notifies (lowering/clauses/defer_notify.py)."""
     notifies_together: bool = True
-    """A loop of notifies may be one of `notify_each`."""
+    """True if a loop of notifies may become one `notify_each`."""
     waits_together: bool = True
-    """A wait for evenly spaced counters may be one `wait_all`."""
+    """True if a wait for evenly spaced counters may be one `wait_all`."""
     handshakes: bool = True
-    """Kernels may begin and end a launch together with those of peers (tilelink/artifact.py)."""
+    """True if kernels may perform the launch handshake with peers (tilelink/artifact.py)."""
     has_tma_copies: bool = True
-    """Programs of one warp may copy by the tensor memory accelerator (lowering/clauses/tma_copy.py)."""
+    """True if programs of one warp may copy by TMA (lowering/clauses/tma_copy.py)."""
 
     is_traced: bool = False
-    """Programs write down when they began and ended what they did (device/tracing.py)."""
+    """True if programs record the start and the end of their operations (device/tracing.py)."""
 
     def call_arguments(self, *, of_warps: bool = False) -> CallArguments:
-        """Arguments of all calls to the device library; of_warps: in a kernel whose programs are single warps."""
+        """Return the arguments of all calls to the device library.
+
+        of_warps: True if the kernel's programs are single warps.
+        """
         scope, trace = ", scope=dl.WARP" if of_warps else "", ", trace=trace_track" if self.is_traced else ""
         return CallArguments(scope=scope, trace=trace)
 
     @property
     def macros(self) -> Macros:
-        """The macros of its templates."""
+        """Return the macros of its templates."""
         return _macros(self.files)
 
     def after_waits(self, place: str, *, load: bool) -> str:
-        """An address or coordinate to load from or to store to, tied to the token of the tile."""
+        """Return an address or coordinate of a load or a store, tied to the token of the tile."""
         return self.macros.after_waits(place, load)
 
     def check(self, bound: Bound) -> None:
-        """Raises EmitError for a bound program that the dialect cannot express."""
+        """Raise EmitError for a bound program that the dialect cannot express."""
 
     def protocol(self, bound: Bound) -> LaunchProtocol:
-        """The launch protocol of a program's kernels in this dialect."""
+        """Return the launch protocol of a program's kernels in this dialect."""
         return bound.protocol if self.handshakes else LaunchProtocol.HELPER_KERNELS
 
 
@@ -104,14 +107,14 @@ def _macros(files: tuple[str, ...]) -> Macros:
 
 @dataclass(frozen=True, kw_only=True)
 class Traced(Dialect):
-    """Stock Triton whose programs write down when they began and ended what they did (device/tracing.py)."""
+    """Stock Triton with programs that record the start and the end of their operations (device/tracing.py)."""
 
     name: str = "traced"
     files: tuple[str, ...] = ("dialects/traced.j2", *Dialect.files)
     is_traced: bool = True
-    flattens: bool = False  # a tile would begin before the one in front of it is written down
+    flattens: bool = False  # a tile would begin before the end of the previous one is recorded
     defers: bool = False
-    notifies_together: bool = False  # each is a record of its own
+    notifies_together: bool = False  # each notify has its own record
     waits_together: bool = False
 
     def check(self, bound: Bound) -> None:
@@ -122,7 +125,7 @@ class Traced(Dialect):
 
 @dataclass(frozen=True, kw_only=True)
 class TritonDistributed(Dialect):
-    """The compiler of Triton-distributed and its triton_dist.language."""
+    """Triton-distributed's compiler with its triton_dist.language."""
 
     name: str = "triton_dist"
     files: tuple[str, ...] = ("dialects/triton_dist.j2", "queue.j2", "statements.j2")
@@ -149,7 +152,7 @@ DIALECTS: dict[str, Dialect] = {d.name: d for d in (Dialect(), TritonDistributed
 
 
 def dialect_named(name: str) -> Dialect:
-    """The dialect of that name. Raises EmitError with the names that there are."""
+    """Return the dialect of that name. Raise EmitError, which lists the valid names, for any other name."""
     if name not in DIALECTS:
         raise EmitError(f"unknown dialect {name!r}", hint=f"one of {', '.join(DIALECTS)}")
     return DIALECTS[name]

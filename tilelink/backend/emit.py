@@ -1,4 +1,4 @@
-"""From a bound program and its thresholds to the text of a module."""
+"""Emission of the source of a module from a bound program and its thresholds."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Thresholds = Mapping[tuple[str, str], NDArray[Any]]
 
 @deep()
 def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Emitted:
-    """The generated module. `thresholds`: (tensor, kind) -> notifies per channel, int [ranks, *grid counts]."""
+    """Return the generated module. `thresholds`: (tensor, kind) -> notifies per channel, int [ranks, *grid counts]."""
     chosen = dialect_named(dialect)
     chosen.check(bound)
     uniform = {key: _uniform(counts) for key, counts in thresholds.items()}
@@ -95,7 +95,7 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
 
 
 def _uniform(counts: NDArray[Any]) -> int | None:
-    """The one number of notifies that every channel gets, or None."""
+    """Return the number of notifies that every channel gets, or None if it differs between channels."""
     found = np.unique(counts[counts > 0])
     return int(found[0]) if len(found) == 1 else None
 
@@ -114,7 +114,7 @@ def _header(bound: Bound) -> tuple[str, ...]:
 
 
 def _constants(bound: Bound, thresholds: Thresholds, uniform: Mapping[tuple[str, str], int | None]) -> tuple[str, ...]:
-    """Threshold tables of copy-engine stages, [rank][number in the grid]."""
+    """Return the threshold tables of copy-engine stages, [rank][number in the grid], as source lines."""
     lines: list[str] = []
     queued = [s.name for k in bound.kernels if k.on_copy_engine for s in _stages(bound, k)]
     for stage in queued:
@@ -133,7 +133,10 @@ def _stages(bound: Bound, kernel: Kernel) -> list[BoundStage]:
 def _arguments(
     bound: Bound, kernel: Kernel, uniform: Mapping[tuple[str, str], int | None], dialect: Dialect
 ) -> tuple[Parameter, ...]:
-    """The parameters of a kernel: the tensors its stages touch, in the order of declaration, then the common ones."""
+    """Return the parameters of a kernel.
+
+    They are the tensors that its stages access, in declaration order, and then the common ones.
+    """
     own: set[str] = set()
     peers: set[str] = set()
     tables: dict[tuple[str, str], None] = {}
@@ -159,14 +162,14 @@ def _scalars(stage: BoundStage) -> list[Scalar]:
 
 
 def _constants_of(bound: Bound, kernel: Kernel) -> Constants:
-    """The constants of a kernel, whose names are no others of it."""
+    """Return the constants of a kernel. They use none of its other names."""
     stages = _stages(bound, kernel)
     taken = frozenset[str]().union(*(user_names(bound, stage) for stage in stages))
     return Constants(bound=bound, stages=stages, taken=taken)
 
 
 def _writer(bound: Bound, loop: Loop) -> Writer:
-    """Of a loop, whose temporaries are no names of users and no dimensions."""
+    """Return the writer of a loop. Its temporaries use no user names and no dimensions."""
     params = frozenset(one.name for one in bound.source.params)
     return Writer(taken=params.union(*(user_names(bound, bound.stages[name]) for name in loop.stages)))
 
@@ -179,7 +182,7 @@ def _printer(constants: Constants, stage: BoundStage, *, triton: bool) -> Scalar
 
 
 def _indices(writer: Writer, constants: Constants, stage: BoundStage, scalar: ScalarPrinter) -> None:
-    """The indices of a tile, from its number, after the order that the schedule names."""
+    """Emit the indices of a tile, computed from its number by the order of the schedule."""
     order = constants.bound.schedule.stage(stage.name)[ORDER]
     if order is not None:
         writer.add(Comment(text=comment(str(order))))
@@ -249,7 +252,7 @@ def _bulk_kernel(
     uniform: Mapping[tuple[str, str], int | None],
     dialect: Dialect,
 ) -> KernelContext:
-    """A kernel of one stage, whose programs are warps that copy boxes."""
+    """Return a kernel of one stage whose programs are warps that copy boxes."""
     stage, constants = bound.stages[kernel.name], _constants_of(bound, kernel)
     writer = _writer(bound, kernel.loops[0])
     values = Values(addresses=_tile_head(constants, stage, writer, dialect), descriptors=Descriptors())
@@ -259,7 +262,7 @@ def _bulk_kernel(
     )  # fmt: skip
     lowered.body(stage.stage.body)
     writer.add(TileEnd(stage=stage.number))
-    # a tensor of which only boxes are touched needs no pointer
+    # a tensor that is accessed only through boxes needs no pointer
     unused = {a.tensor for a in lowered.args.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
     args = tuple(a for a in args if not isinstance(a, TensorPointer | PeersPointer) or a.tensor not in unused)
     return KernelContext(
@@ -275,7 +278,10 @@ def _bulk_kernel(
 
 
 def _refuse_taken_names(bound: Bound, contexts: Sequence[KernelContext]) -> None:
-    """Raises EmitError where a function of a stage that copies by TMA has the name of a stage or of another's."""
+    """Raise EmitError if a function of a stage that copies by TMA has a name that is taken.
+
+    It is taken by a stage or by a function of another stage.
+    """
     taken = {name: name for name in bound.stages}
     for kernel in contexts:
         for name in (f"_{kernel.name}", *(one.name for one in kernel.tma_copy.far)) if kernel.tma_copy else ():
@@ -287,14 +293,14 @@ def _refuse_taken_names(bound: Bound, contexts: Sequence[KernelContext]) -> None
 
 
 def _hosted(bound: Bound) -> frozenset[tuple[str, str]]:
-    """The signals that stages on the copy engine wait for."""
+    """Return the signals that stages on the copy engine wait for."""
     queued = [stage for kernel in bound.kernels if kernel.on_copy_engine for stage in _stages(bound, kernel)]
     waits = [s for stage in queued for s in statements(stage.stage.body) if isinstance(s, Wait)]
     return frozenset((s.region.tensor, s.kind) for s in waits)
 
 
 def _tile_head(constants: Constants, stage: BoundStage, writer: Writer, dialect: Dialect) -> Addresses:
-    """The lines that a tile begins with, and what renders the regions behind them."""
+    """Emit the first lines of a tile, and return the renderer of the regions after them."""
     bound, scalar = constants.bound, _printer(constants, stage, triton=True)
     awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
     _indices(writer, constants, stage, scalar)
@@ -315,7 +321,7 @@ def _tile_head(constants: Constants, stage: BoundStage, writer: Writer, dialect:
 
 
 def _launch(constants: Constants, kernel: Kernel, dialect: Dialect, *, by_pointer: bool = True) -> LaunchContext:
-    """How a kernel begins and ends: its buffers, the handshake with peers, and what it waits for."""
+    """Return the launch context of a kernel: its buffers, the handshake with peers, and its initial waits."""
     bound = constants.bound
     protocol = dialect.protocol(bound)
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
@@ -354,7 +360,7 @@ def _launch(constants: Constants, kernel: Kernel, dialect: Dialect, *, by_pointe
 
 
 def _runtime_waits(constants: Constants, kernel: Kernel) -> Iterator[tuple[str, int]]:
-    """(counter of rank 0, lag) of what a kernel waits for before it begins launch `epoch`: peers' epoch - lag."""
+    """Yield (counter of rank 0, lag) for the initial waits of a kernel: in launch `epoch` for peers' epoch - lag."""
     if constants.bound.ranks > 1:
         if kernel.reuse_lag:
             yield constants.finished, kernel.reuse_lag
@@ -363,7 +369,7 @@ def _runtime_waits(constants: Constants, kernel: Kernel) -> Iterator[tuple[str, 
 
 
 def _first_track(bound: Bound, kernel: Kernel) -> int:
-    """The number of a kernel's first program, counted over all kernels of a rank."""
+    """Return the number of a kernel's first program, counted over all kernels of a rank."""
     return sum(one.programs for one in bound.kernels[: bound.kernels.index(kernel)])
 
 

@@ -1,4 +1,4 @@
-"""Names of the numbers in integer expressions. Simplified ones hold values alone: what a number does there names it.
+"""Names of the numbers in integer expressions. Simplified expressions hold plain values; the use of a number names it.
 
 before: s = (rank + 4 - tile // 6) % 4
 after:  s = (rank + RANKS - tile // (TILES_I * TILES_J)) % RANKS
@@ -17,19 +17,19 @@ from tilelink.lowering.clauses.order import ORDER
 from tilelink.scheduling.schedule import Order
 
 Named = Sequence[tuple[int, str]]
-"""Numbers and their names, the likeliest first."""
+"""Numbers with their names, most likely first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """Names of the numbers in expressions of a stage. All of its methods give None for a number that has none."""
+    """Names of the numbers in expressions of a stage. Its methods return None for a number without a name."""
 
     constants: Constants
     stage: BoundStage
     divisors: Named = ()
     moduli: Named = ()
     grouped: Named = ()
-    """Numbers of an order in groups of tiles."""
+    """Numbers of a grouped order."""
 
     def counts_ranks(self, dividend: Scalar, divisor: int) -> bool:
         """True if `dividend % divisor` is a rank."""
@@ -41,28 +41,28 @@ class Names:
         return over_ranks or any(isinstance(one, Rank) for one in parts)
 
     def rank(self, value: int) -> str | None:
-        """A number in a sum that counts modulo the ranks."""
+        """Return the name of a number in a sum modulo the number of ranks."""
         ranks = self.constants.bound.ranks
         if value == ranks:
             return self.constants.ranks
         return f"{self.constants.ranks} - 1" if value == ranks - 1 > 1 else None
 
     def factor(self, other: Scalar, value: int) -> str | None:
-        """The number of `other * value`."""
+        """Return the name of the number in `other * value`."""
         if isinstance(other, Index) and self.stage.tiles.get(other.name) == value > 1:
             return self.constants.tile(self.stage, other.name)
         return self.term(value)
 
     def divisor(self, value: int) -> str | None:
-        """The number of `tile // value`."""
+        """Return the name of the number in `tile // value`."""
         return _first(value, self.divisors)
 
     def modulus(self, value: int) -> str | None:
-        """The number of `tile % value`."""
+        """Return the name of the number in `tile % value`."""
         return _first(value, self.moduli)
 
     def term(self, value: int) -> str | None:
-        """A number in a sum or a minimum of an order."""
+        """Return the name of a number in a sum or a minimum of an order."""
         return _first(value, self.grouped)
 
 
@@ -71,7 +71,7 @@ def _first(value: int, named: Named) -> str | None:
 
 
 def names_of_order(constants: Constants, stage: BoundStage, index: str) -> Names:
-    """Names in the expression that gives an index of a stage from the number of the tile."""
+    """Return the names for the expression that computes an index of a stage from the tile number."""
     order = constants.bound.schedule.stage(stage.name)[ORDER]
     indices = [one.name for one in stage.stage.indices]
     nest = _nest(order, indices)
@@ -103,7 +103,7 @@ def names_of_order(constants: Constants, stage: BoundStage, index: str) -> Names
 
 
 def _nest(order: Order | None, indices: Sequence[str]) -> list[str]:
-    """The indices, the outermost first; of the two that are walked in groups, that of the group runs faster."""
+    """Return the indices, outermost first. Of the two indices of a grouped order, the grouped one runs faster."""
     named = [term.index for term in order.nest if term.index in indices] if order else []
     nest = [*named, *(name for name in indices if name not in named)]
     if order and order.group and len(nest) > 1 and nest[-2] == order.group[0]:

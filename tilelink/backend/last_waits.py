@@ -1,4 +1,4 @@
-"""Waits that nothing comes behind: where a wait is known by its token, a compiler would see no use of theirs."""
+"""Waits with no store, transfer or notify after them. In a dialect with tokens nothing would consume their tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilelink.ir.visitor import statements
 
 
 def last_waits(body: tuple[Statement, ...], *, followed: bool = False) -> Iterator[Wait]:
-    """The waits behind which no store, transfer or notify may come. followed: one comes behind the body."""
+    """Yield the waits that no store, transfer or notify can follow. followed: True if one follows the body."""
     for statement in reversed(body):
         match statement:
             case Wait():

@@ -1,4 +1,4 @@
-"""Whose tiles a kernel's loop has, and how loops of a tile are rendered: unrolled, in flight, or one by one."""
+"""The tiles that a CTA executes, and the loops inside a tile: unrolled, pipelined or plain."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tilelink.lowering.bound import Kernel, Loop
 
 
 def turns(kernel: Kernel, loop: Loop, total: str) -> tuple[str, str]:
-    """A program's first tile of a loop over so many tiles, and the steps to its next ones.
+    """Return a program's first tile of a loop over `total` tiles, and the step to its next one.
 
-    Tile 0 goes to the program behind that of the last tile before, or to the first of those that take tiles at all.
+    Tile 0 goes to the program after that of the previous loop's last tile, or to the first of those that take tiles.
     """
     if loop.width:
         return f"tl.where(pid >= {loop.begin}, pid - {loop.begin}, {total})", str(loop.width)
@@ -23,15 +23,16 @@ def turns(kernel: Kernel, loop: Loop, total: str) -> tuple[str, str]:
 
 
 def loop_head(loop: For, index: str, addresses: Addresses, *, inner: bool) -> str:
-    """What a loop over an index runs over. inner: it stands in another loop, which may be pipelined itself."""
+    """Return the iterator of a loop over an index. inner: True if it is inside another loop, which may be pipelined."""
     count, number = addresses.stage.count(index), addresses.constants.count(addresses.stage, index)
     if unrolled(loop, count, _shapes(loop, addresses)):
         return f"tl.static_range(0, {number})"
-    # Loads of the next iteration must not pass this iteration's stores and notifies, and Triton's pipeliner does not
-    # take waits that loads depend on: only loops inside such a loop, or without any of these, are software-pipelined.
+    # Loads of the next iteration must not overtake this iteration's stores and notifies, and Triton's pipeliner does
+    # not accept waits that loads depend on. Only loops inside such a loop, or without any of these, are
+    # software-pipelined.
     if any(isinstance(s, Store | Transfer | Notify | Wait) for s in statements(loop.body)):
         return f"tl.range(0, {number}, num_stages=1)"
-    # A product has stages of its own, whose buffers are free behind it, but not in a flat loop.
+    # A product has its own pipeline stages. Their buffers are free after the product, but not in a flattened loop.
     target = addresses.bound.target
     if not inner and not addresses.stage.flat and target.kind == "cuda":
         ahead = rounds_ahead(loop, count, lambda region: _bytes(region, addresses), target.shared_memory)
@@ -41,21 +42,20 @@ def loop_head(loop: For, index: str, addresses: Addresses, *, inner: bool) -> st
 
 
 def index_is_reused(index: str, addresses: Addresses) -> bool:
-    """True if the stage has several loops over an index of that name, and one of them inside a branch or another
-    loop."""
+    """True if the stage has several loops over an index of that name, one of them inside a branch or another loop."""
     body = addresses.stage.stage.body
     loops = [s for s in statements(body) if isinstance(s, For) and any(d.name == index for d in s.indices)]
     return len(loops) > 1 and any(not any(loop is s for s in body) for loop in loops)
 
 
 def _shapes(loop: For, addresses: Addresses) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tiles that a loop assigns or sends."""
+    """Return the shapes of the tiles that a loop assigns or sends."""
     names = [s.name for s in loop.body if isinstance(s, Assign)]
     names += [s.source.name for s in loop.body if isinstance(s, Transfer) and isinstance(s.source, Local)]
     return {name: addresses.shape(addresses.typing.locals[name].axes, {}) for name in names}
 
 
 def _bytes(region: Region, addresses: Addresses) -> int:
-    """What a tile of a region takes."""
+    """Return the bytes of a tile of a region."""
     shape = addresses.shape(addresses.typing.region_type(region).axes, {})
     return prod(shape) * ITEM_BYTES[addresses.bound.tensors[region.tensor].dtype]

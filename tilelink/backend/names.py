@@ -1,4 +1,4 @@
-"""Names in generated source: those of the user, those of the frame, and that they never meet."""
+"""Names in generated source: user names and frame names, which must be distinct."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ FRAME = frozenset(
 )
 """Names that every kernel uses for itself."""
 DERIVED = ("local", "offset", "buffer", "generation", "peers")
-"""What is put after a tensor's name; a softmax state's variables end in m, l and acc."""
+"""Suffixes of names derived from a tensor's name. A softmax state's variables end in m, l and acc."""
 _BOXES = re.compile(r"_boxes_[0-9]+x")
-"""In the names of descriptors."""
+"""Part of every descriptor name."""
 
 
 def user_names(bound: Bound, stage: BoundStage) -> frozenset[str]:
-    """The names that a stage's body may use: tensors, indices and values. Raises EmitError where two things share one.
+    """Return the names that a stage's body may use: tensors, indices and values.
 
-    Generated temporaries must be none of these.
+    Generated temporaries must not use them. Raise EmitError if two objects share a name.
     """
     assigned = {s.name: s for s in statements(stage.stage.body) if isinstance(s, Assign)}
     tensors = frozenset(bound.tensors)

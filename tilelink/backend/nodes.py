@@ -1,4 +1,4 @@
-"""The body of a kernel as templates see it: nodes for statements, with all expressions ready as text.
+"""Body of a kernel as templates see it: nodes for statements, with all expressions as source text.
 
 Each class has a macro of its name in snake case, in templates/statements.j2 or in the file of a dialect.
 """
@@ -15,20 +15,20 @@ class Node:
 
     @property
     def macro(self) -> str:
-        """The name of the macro that renders it."""
+        """Return the name of the macro that renders the node."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block(Node):
-    """A statement with others under it."""
+    """A statement with a nested body."""
 
     body: list[Node] = field(default_factory=list[Node], init=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comment(Node):
-    """text: with its `#`."""
+    """A comment line. text: includes the `#`."""
 
     text: str
 
@@ -46,7 +46,7 @@ class Let(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Zeros(Node):
-    """An accumulator of a product, in f32. shape: with its brackets."""
+    """An f32 accumulator of a product. shape: in brackets."""
 
     name: str
     shape: str
@@ -54,7 +54,7 @@ class Zeros(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Load(Node):
-    """A load of a tile. mask: of the elements that exist, None for all; others are 0."""
+    """A load of a tile. mask: elements that exist, None for all. Other elements are 0."""
 
     name: str
     pointers: str
@@ -63,7 +63,7 @@ class Load(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A box of a tensor: the parameter that holds the descriptor, and the row and column where the box begins."""
+    """A box of a tensor: the parameter that holds its descriptor, and the first row and column of the box."""
 
     descriptor: str
     row: str
@@ -80,7 +80,7 @@ class LoadBox(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Store(Node):
-    """A store of a tile. mask: of the elements that are stored, None for all."""
+    """A store of a tile. mask: elements that are stored, None for all."""
 
     pointers: str
     value: str
@@ -98,7 +98,7 @@ class Multiply(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxBegin(Node):
-    """An empty state of an online softmax, whose values have `columns` columns."""
+    """Initialization of an online softmax state, whose values have `columns` columns."""
 
     name: str
     rows: str
@@ -107,7 +107,7 @@ class SoftmaxBegin(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxCopy(Node):
-    """One state under another name."""
+    """A copy of an online softmax state to another name."""
 
     name: str
     state: str
@@ -115,7 +115,7 @@ class SoftmaxCopy(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxStep(Node):
-    """A state with more scores [rows, keys] and their values [keys, columns]."""
+    """An update of an online softmax state with scores [rows, keys] and their values [keys, columns]."""
 
     name: str
     state: str
@@ -151,12 +151,12 @@ class Otherwise(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Token(Node):
-    """The token of a tile that has waited for nothing yet."""
+    """Initialization of the token of a tile that has not waited yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wait(Node):
-    """A wait until a counter of the own pad has reached a target. consumed: a store or a notify may follow it."""
+    """A wait until a local counter has reached a target. consumed: True if a store or a notify may follow it."""
 
     channel: str
     target: str
@@ -166,7 +166,7 @@ class Wait(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class WaitAll(Node):
-    """A wait for `count` counters of the own pad, every `step`-th from the first one on."""
+    """A wait for `count` local counters, every `step`-th from the first one."""
 
     channel: str
     count: int | str
@@ -177,10 +177,10 @@ class WaitAll(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Notify(Node):
-    """One more for a counter of a rank's pad.
+    """An increment of a counter in a rank's signal pad.
 
-    pad: the name of the peer's pad, None for the own one. remote: others than this processor look at the counter.
-    waited: the tile has a token. tile: the name of the number of the tile.
+    pad: name of the peer's pad, None for the local one. remote: True if the counter is read outside this processor.
+    waited: True if the tile has a token. tile: name of the variable with the tile number.
     """
 
     pad: str | None
@@ -194,7 +194,7 @@ class Notify(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class NotifyEach(Node):
-    """One more for counters in the pads of several ranks: rank, channel and mask are vectors, or may be."""
+    """Increments of counters in the signal pads of several ranks. rank, channel and mask may be vectors."""
 
     rank: str
     channel: str
@@ -204,18 +204,20 @@ class NotifyEach(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class SignalBarrier(Node):
-    """A barrier of the program's threads before a wait or a notify that is none by itself."""
+    """A barrier of the program's threads before a wait or a notify that does not contain one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Barrier(Node):
-    """A barrier of a program's threads, between what it stored and what it loads or the other way round."""
+    """A barrier of a program's threads, between a store and a later load or the reverse."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peer(Node):
-    """The address of a rank's copy of a tensor. offset: the name of where the buffer
-    begins, None for a single one."""
+    """The address of a rank's copy of a tensor.
+
+    offset: name of the offset of its buffer, None for a single buffer.
+    """
 
     name: str
     tensor: str
@@ -236,26 +238,26 @@ class Pad(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class TileBegin(Node):
-    """The begin of a tile."""
+    """Trace: start of a tile."""
 
     stage: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class TileEnd(Node):
-    """The end of a tile."""
+    """Trace: end of a tile."""
 
     stage: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransferBegin(Node):
-    """The begin of a transfer."""
+    """Trace: start of a transfer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer(Node):
-    """The end of a transfer, of the tensor of that number at an offset in elements."""
+    """Trace: end of a transfer, of the tensor of that number at an offset in elements."""
 
     stage: int
     tensor: int
@@ -268,9 +270,9 @@ class Transfer(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class BoxAccess:
-    """Where boxes are loaded from or stored to. name: of a descriptor, or with a peer of a function for all ranks.
+    """The source or target of copied boxes. name: of a descriptor, or with a peer of a function for all ranks.
 
-    place: row and column of a box. copies: the descriptors of all ranks' copies, for such a function.
+    place: row and column of a box. copies: descriptors of all ranks' copies, the arguments of such a function.
     """
 
     name: str
@@ -281,9 +283,9 @@ class BoxAccess:
 
 @dataclass(frozen=True, kw_only=True)
 class CopyBoxes(Node):
-    """All boxes of a tile, each loaded `ahead` steps before it is stored.
+    """Copies of all boxes of a tile, each loaded `ahead` steps before it is stored.
 
-    step, number, box: names of its own. count: boxes. buffers: those in shared memory of one program.
+    step, number, box: names of local variables. count: number of boxes. buffers: boxes in shared memory of one program.
     """
 
     step: str
@@ -311,7 +313,7 @@ class QueueBox:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueCopy(Node):
-    """A copy of the copy engine. is_transfer: False for what stays on the rank, which no trace shows."""
+    """A copy by the copy engine. is_transfer: False for a copy within the rank, which no trace shows."""
 
     target: QueueBox
     source: QueueBox
@@ -339,13 +341,13 @@ class QueueWait(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueTileBegin(Node):
-    """The begin of a tile of a queue."""
+    """Trace: start of a tile of a copy queue."""
 
     stage: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueTileEnd(Node):
-    """The end of a tile of a queue."""
+    """Trace: end of a tile of a copy queue."""
 
     stage: int

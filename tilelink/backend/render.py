@@ -1,4 +1,4 @@
-"""Renders nodes and kernels by the templates of the package."""
+"""Rendering of nodes and kernels with the package's templates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tilelink.backend.nodes import Block, Node
 
 
 class Macros:
-    """The macros of a dialect, as in `dl.wait(node, call_arguments)`; the first file that has a macro counts."""
+    """The macros of a dialect, as in `dl.wait(node, call_arguments)`.
+
+    The first file that defines a macro takes precedence.
+    """
 
     def __init__(self, *files: str) -> None:
         self._modules = [environment().get_template(file).module for file in files]
@@ -25,7 +28,7 @@ class Macros:
 
 
 def body(nodes: Sequence[Node], macros: Macros, call_arguments: object) -> str:
-    """The lines of statements, each of which ends with a line end."""
+    """Return the lines of statements, each with its newline."""
     return "".join(f"{line}\n" for line in _lines(nodes, macros, call_arguments))
 
 
@@ -34,19 +37,19 @@ def _lines(nodes: Sequence[Node], macros: Macros, call_arguments: object) -> Ite
         yield from filter(None, getattr(macros, node.macro)(node, call_arguments).split("\n"))
         if isinstance(node, Block):
             inner = list(_lines(node.body, macros, call_arguments))
-            if all(line.lstrip().startswith("#") for line in inner):  # none for Python
+            if all(line.lstrip().startswith("#") for line in inner):  # a comment alone is not a body in Python
                 inner.append("pass")
             yield from (f"    {line}" for line in inner)
 
 
 def code(text: str, depth: int) -> str:
-    """Lines at a depth, without those that are empty; each ends with a line end."""
+    """Return the lines of a text at a depth, each with its newline, without empty ones."""
     return "".join(f"{'    ' * depth}{line}\n" for line in text.split("\n") if line.strip())
 
 
 @cache
 def environment() -> Environment:
-    """The environment of the package's templates."""
+    """Return the Jinja environment of the package's templates."""
     loader = PackageLoader("tilelink", "templates")
     made = Environment(
         loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True

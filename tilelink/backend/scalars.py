@@ -29,8 +29,8 @@ from tilelink.ir.simplify import simplify
 class ScalarPrinter:
     """Renders scalars, simplified.
 
-    triton: chooses the dialect. strides: the row-major strides of every table, as factors. bounds: of what scalars are
-    made of. names: of the numbers in them, if they have names.
+    triton: True for Triton's dialect. strides: row-major strides of every table, as factors. bounds: value ranges of
+    the operands. names: names of the numbers, or None.
     """
 
     triton: bool
@@ -39,11 +39,11 @@ class ScalarPrinter:
     names: Names | None = None
 
     def __call__(self, expr: Scalar, level: int = 0) -> str:
-        """Source of the expression, in parentheses where it binds looser than `level`."""
+        """Return the source of an expression, in parentheses if it binds looser than `level`."""
         return self._print(simplify(expr, self.bounds), level)
 
     def _print(self, expr: Scalar, level: int = 0, *, of_ranks: bool = False) -> str:
-        """of_ranks: the expression is part of a sum that counts modulo the ranks."""
+        """Return the source of an expression. of_ranks: True if it is part of a sum modulo the number of ranks."""
         match expr:
             case Int(value=value) if of_ranks and self.names and (name := self.names.rank(value)) is not None:
                 return wrap(name, LEVEL["-"] if " " in name else FACTOR, level)
@@ -85,7 +85,7 @@ class ScalarPrinter:
         return wrap(f"{left} {op} {self._right(op, a, b, own + 1, inner)}", own, level)
 
     def _right(self, op: str, a: Scalar, b: Scalar, level: int, of_ranks: bool) -> str:
-        """The right operand, which has a name for what it does there."""
+        """Return the right operand, whose name depends on the operator."""
         name = None
         if isinstance(b, Int) and self.names is not None and not of_ranks:
             match op:
@@ -102,7 +102,7 @@ class ScalarPrinter:
         return wrap(name, LEVEL["*"] if " " in name else FACTOR, level)
 
     def _term(self, expr: Scalar, level: int = 0) -> str:
-        """An operand of a difference or a minimum."""
+        """Return an operand of a difference or a minimum."""
         name = self.names.term(expr.value) if isinstance(expr, Int) and self.names is not None else None
         return self._print(expr, level) if name is None else name
 
@@ -119,7 +119,7 @@ class ScalarPrinter:
         return self.bounds.of(expr)[0] >= 0
 
     def lookup(self, table: str, coords: tuple[Scalar | Whole, ...]) -> str:
-        """An entry of a table."""
+        """Return the source of a table entry."""
         pairs = zip(coords, self.strides[table], strict=True)
         offset = total(scaled(self(c, LEVEL["*"]), n) for c, n in pairs if isinstance(c, Scalar))
         return f"tl.load({table} + {offset})" if self.triton else f"queue.entry({table!r}, {offset})"

@@ -1,7 +1,8 @@
-"""Names that a body reads where Triton's scopes would hide them.
+"""Names that a body reads but that Triton's scoping rules would hide.
 
-Triton knows a name behind an `if` that assigns it in both branches, and behind a loop only if it was there before. The
-language is Python's: such a name keeps its value. It is declared before the outermost statement that first assigns it.
+In Triton a name is visible after an `if` that assigns it in both branches, and after a loop only if it was assigned
+before the loop. The language has Python's rules: such a name keeps its value. So it is declared before the outermost
+statement that first assigns it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tilelink.ir.visitor import statements, value_of, values
 
 
 def undeclared(body: tuple[Statement, ...]) -> Mapping[int, tuple[str, ...]]:
-    """The names to declare before a statement of the body, by its number."""
+    """Return the names to declare before each statement of the body, by the number of the statement."""
     hidden: dict[str, None] = {}
     _visible(body, frozenset(), hidden)
     found: dict[int, tuple[str, ...]] = {}
@@ -25,7 +26,7 @@ def undeclared(body: tuple[Statement, ...]) -> Mapping[int, tuple[str, ...]]:
 
 
 def _visible(body: tuple[Statement, ...], known: frozenset[str], hidden: dict[str, None]) -> frozenset[str]:
-    """The names known behind a body, whose hidden reads are noted."""
+    """Return the names that are visible after a body. Its hidden reads are added to `hidden`."""
     for statement in body:
         value = value_of(statement)
         for part in values(value) if value is not None else ():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
+    """Return row-major strides in elements."""
     result: list[int] = []
     below = 1
     for n in reversed(shape):

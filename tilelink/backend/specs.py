@@ -1,4 +1,4 @@
-"""How the functions of a generated module are called, as the artifact has it."""
+"""Specifications of the functions of a generated module, as the artifact stores them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, Kernel
 
 MIN_GLUON_WARPS = 4
-"""Gluon gives a kernel that is divided into warps of several kinds at least so many of the first one."""
+"""Least number of warps of Gluon's default partition in a warp-specialized kernel."""
 
 
 def kernel_spec(bound: Bound, kernel: Kernel, context: KernelContext) -> KernelSpec:
-    """A kernel on SMs."""
+    """Return the specification of a kernel on SMs."""
     of_warps = context.tma_copy is not None
     return KernelSpec(
         name=kernel.name,
@@ -32,7 +32,7 @@ def kernel_spec(bound: Bound, kernel: Kernel, context: KernelContext) -> KernelS
 
 
 def copy_program(bound: Bound, kernel: Kernel, context: KernelContext) -> CopyProgram:
-    """A kernel on the copy engine."""
+    """Return the specification of a kernel on the copy engine."""
     return CopyProgram(
         name=kernel.name,
         stream=kernel.stream,
@@ -45,6 +45,6 @@ def copy_program(bound: Bound, kernel: Kernel, context: KernelContext) -> CopyPr
 
 
 def _signals(bound: Bound, kernel: Kernel, kind: type[Wait] | type[Notify]) -> frozenset[Signal]:
-    """The signals that a kernel's stages wait for or send."""
+    """Return the signals that a kernel's stages wait for or notify."""
     bodies = (statements(bound.stages[stage].stage.body) for stage in kernel.stage_names)
     return frozenset((s.region.tensor, s.kind) for body in bodies for s in body if isinstance(s, kind))

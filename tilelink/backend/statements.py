@@ -1,4 +1,4 @@
-"""Statements of a stage's body as lines of Triton source."""
+"""Lowering of the statements of a stage to Triton source."""
 
 from __future__ import annotations
 
@@ -44,27 +44,30 @@ from tilelink.ir.typing import Axis
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 COPY_ROWS, COPY_COLUMNS = 32, 256
-"""Elements of a copied block: rows x columns."""
+"""Rows and columns of a copied block, in elements."""
 COPY_ROWS_OF_A_WARP = 4
-"""At least: a thread then has 64 bytes under way. Half of that made an all-gather by 12 programs 15 % slower (H200)."""
+"""Least number of rows per warp: a thread then has 64 bytes in flight.
+
+Half of that made an all-gather by 12 programs 15 % slower (H200).
+"""
 
 
 @dataclass(kw_only=True)
 class Statements:
     """Lowers the statements of one stage.
 
-    `thresholds`: (tensor, kind) -> the number of notifies of every awaited channel, or None where it differs and a
-    table is read.
+    `thresholds`: (tensor, kind) -> the number of notifies of every awaited channel, or None if it differs between
+    channels and a table is read.
     """
 
     values: Values
     thresholds: Mapping[tuple[str, str], int | None]
     hosted: frozenset[tuple[str, str]] = frozenset()
-    """Signals that copy engines wait for: seen from outside the processor, like those of peers."""
+    """Signals that copy engines wait for. They must be visible outside the processor, like those of peers."""
     inside: int = field(init=False, default=0)
-    """Loops that a statement stands in."""
+    """Number of loops around the current statement."""
     last: frozenset[int] = field(init=False)
-    """The identities of waits behind which a tile does nothing that is seen."""
+    """Identities of waits after which a tile has no visible effect."""
 
     def __post_init__(self) -> None:
         addresses = self.values.addresses
@@ -75,7 +78,7 @@ class Statements:
         return self.values.addresses.writer
 
     def body(self, body: tuple[Statement, ...]) -> None:
-        """The body of the stage."""
+        """Lower the body of the stage."""
         names = undeclared(body)
         for number, statement in enumerate(body):
             if self.values.deferred is not None:
@@ -93,7 +96,7 @@ class Statements:
         self._statement(statement)
 
     def _begin(self, statement: Statement) -> None:
-        """What stands before every statement: its text, and a barrier where a signal needs one."""
+        """Emit the lines before a statement: its text as a comment, and a barrier if a signal needs one."""
         if isinstance(statement, Barrier):
             return
         self.writer.add(nodes.Comment(text=statement_comment(statement)))
@@ -101,7 +104,7 @@ class Statements:
             self.writer.add(nodes.SignalBarrier())
 
     def _declare(self, name: str) -> None:
-        """A name before the first statement that may assign it."""
+        """Declare a name before the first statement that may assign it."""
         if self.values.addresses.typing.locals[name].dtype == "state":
             self.values.begin_state(name)
             return
@@ -109,7 +112,7 @@ class Statements:
         self.writer.let(name, self._final(name, zero, constant=True))
 
     def _product(self, product: SlicedProduct) -> None:
-        """A product whose slices are waited for one by one: one loop, in the steps of all products."""
+        """Lower a product that waits for its slices one by one: a single loop, with the steps of any product."""
         addresses = self.values.addresses
         size = addresses.constants.tile(addresses.stage, product.index)
 
@@ -176,7 +179,8 @@ class Statements:
         with self.writer.block(nodes.Loop(index=index, over=head)):
             self._loop(loop, depth + 1)
         if "static" in head and index_is_reused(index, self.values.addresses):
-            # A number that is known stays one behind the loop, and Triton lets no branch turn it into an unknown one.
+            # A known number stays constant after the loop, and Triton does not let a branch turn it into an unknown
+            # one.
             self.writer.let(index, "tl.cast(0, tl.int32)")
 
     def _assign(self, name: str, value: Value) -> None:
@@ -192,7 +196,7 @@ class Statements:
                 self.writer.let(name, self._final(name, tile, isinstance(value, Full)))
 
     def _final(self, name: str, tile: Tile, constant: bool) -> str:
-        """The value in the final shape and dtype of the name it goes to (branches and loops carry one type)."""
+        """Return the value with the final shape and dtype of its name, because branches and loops carry one type."""
         addresses = self.values.addresses
         kind = addresses.typing.locals[name]
         dims = addresses.dims(kind.axes, {})
@@ -217,7 +221,7 @@ class Statements:
         self._store(region, tile, {})
 
     def _copy(self, region: Region, value: Read, slices: Slices, axes: tuple[Axis, ...]) -> None:
-        """A plain copy, in blocks: axes that are long are walked in slices, the last ones as blocks."""
+        """Lower a plain copy, in blocks: long axes are traversed in slices, the last ones as blocks."""
         if not axes:
             source = self.values.of_operand(value, slices)
             self._store(region, self.values.lower(value, source, raw=True), slices)
@@ -290,7 +294,10 @@ class Statements:
         self._channels(tile_map, grid, emit, {})
 
     def _notified_together(self, loop: For, count: int) -> bool:
-        """True if a loop was written as one notify of many counters, with a vector in the place of its index."""
+        """Emit a loop as one notify of many counters, with a vector in place of its index.
+
+        Return False, and emit nothing, if that is impossible.
+        """
         found = notified_together(loop, count)
         addresses = self.values.addresses
         if found is None or not addresses.dialect.notifies_together:
@@ -317,7 +324,7 @@ class Statements:
         return True
 
     def _wait(self, kind: str, region: Region, consumed: bool, fixed: Mapping[int, str] | None = None) -> None:
-        """The wait for all channels of a region, or for those with the given coordinates along some dimensions."""
+        """Emit the wait for all channels of a region, or for those with the given coordinates along some dimensions."""
         addresses = self.values.addresses
         tile_map = addresses.bound.tile_map(addresses.stage.name, region)
         grid = addresses.bound.channels[region.tensor, kind]
@@ -349,9 +356,9 @@ class Statements:
         self._channels(tile_map, grid, emit_all, {**fixed, dim: str(first)})
 
     def _row(self, tile_map: TileMap, grid: ChannelGrid, fixed: Mapping[int, str]) -> tuple[int, int, int] | None:
-        """The dimension along which an access has several channels, the first and how many; None unless all is known.
+        """Return (dimension, first channel, number of channels) of the dimension along which an access has several.
 
-        Coordinates are numbers there, the same for all tiles, and it is the only such dimension.
+        Return None unless all coordinates are constants, equal for all tiles, and it is the only such dimension.
         """
         ranges = enumerate(tile_map.channel_range(grid))
         many = [(d, channels) for d, channels in ranges if d not in fixed and channels.count != 1]
@@ -365,7 +372,7 @@ class Statements:
     def _channels(
         self, tile_map: TileMap, grid: ChannelGrid, emit: Callable[[str, str], None], fixed: Mapping[int, str]
     ) -> None:
-        """Call `emit(pad offset, number in the grid)` for every channel of an access, in loops where there are many."""
+        """Call `emit(pad offset, number in the grid)` for every channel of an access, in loops if there are many."""
         scalar = self.values.addresses.scalar
         constants = self.values.addresses.constants
         buffer = [scaled(f"{grid.tensor}_buffer", constants.channels(grid))] if grid.slots > 1 else []

@@ -1,4 +1,4 @@
-"""The store of generated modules: files named by their content, written whole or not at all."""
+"""Store of generated modules: files named by their content, written atomically."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tilelink.errors import EmitError, SettingsError
 
 
 def save(text: str) -> Path:
-    """Write a module into the cache folder; many ranks and users may do so at once. Returns its file.
+    """Write a module into the cache folder and return its file. Concurrent writers, also of other users, are safe.
 
-    Raises SettingsError for a folder that cannot be written.
+    Raise SettingsError for a folder that cannot be written.
     """
     path = generated.file_of(generated.stem(text))
     if not intact(path):
         try:
             files.make_folder(path.parent)
-            files.replace(path, text.encode())  # others who share the folder may read it, as the umask lets them
+            files.replace(path, text.encode())  # other users of the folder may read it, as the umask permits
         except OSError as error:
             hint = "set TILELINK_CACHE to a folder that can be written"
             if what := files.kind(path):
@@ -29,7 +29,7 @@ def save(text: str) -> Path:
 
 
 def intact(path: Path) -> bool:
-    """True if a file of the store is there and is what its name says, whoever wrote it."""
+    """True if a file of the store exists and its content matches its name, whichever user wrote it."""
     try:
         generated.read_module(path)
         return True
@@ -38,5 +38,5 @@ def intact(path: Path) -> bool:
 
 
 def load(path: Path) -> ModuleType:
-    """A stored module. Raises EmitError for a file that is not what its name says."""
+    """Load a stored module. Raise EmitError for a file whose content does not match its name."""
     return generated.load_module(path)

@@ -1,4 +1,4 @@
-"""Rendered values, and how Triton names their types."""
+"""Rendered values, and Triton's names for their types."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tilelink.ir.typing import Axis
 
 TRITON = {"f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "i32": "tl.int32", "bool": "tl.int1"}
 LOW = ("f16", "bf16")
-"""Types that are computed with in f32."""
+"""Types that are computed in f32."""
 MOST_BRACKETS = 30
-"""How deep brackets stand in one line: CPython takes 200, Triton's compiler walks less."""
+"""Deepest nesting of brackets in one line. CPython allows 200, Triton's compiler fewer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Tile:
 
 
 def aligned(tile: Tile, size: int) -> str:
-    """The tile as one of `size` axes, for broadcasting; a scalar stays one."""
+    """Return the tile with `size` axes, for broadcasting. A scalar stays one."""
     missing = size - len(tile.axes)
     if not tile.axes or not missing:
         return tile.text
@@ -36,9 +36,9 @@ FLOAT_ONLY = ("exp", "log", "sqrt")
 
 
 def as_operands(op: str, dtype: str, tiles: list[Tile]) -> list[Tile]:
-    """The operands of an operation in the types that Triton needs to compute what the language means.
+    """Return the operands of an operation in the types with which Triton computes what the language means.
 
-    dtype: of the result. Integers are conditions where they are not zero, and conditions are the numbers 0 and 1.
+    dtype: of the result. A nonzero integer is a true condition, and conditions are the numbers 0 and 1.
     """
     if op in ("and", "or"):
         return [truth(t) for t in tiles]
@@ -50,12 +50,12 @@ def as_operands(op: str, dtype: str, tiles: list[Tile]) -> list[Tile]:
 
 
 def truth(tile: Tile) -> Tile:
-    """A tile as a condition: integers are true where they are not zero."""
+    """Return a tile as a condition: nonzero integers are true."""
     return tile if tile.dtype == "bool" else replace(tile, text=f"({tile.text} != 0)", dtype="bool")
 
 
 def _number(tile: Tile, dtype: str) -> Tile:
-    """An operand of what gives a number of a type."""
+    """Return an operand of an operation that gives a number of a type."""
     return _cast(tile, dtype) if tile.dtype == "bool" and dtype != "bool" else tile
 
 
@@ -64,12 +64,12 @@ def _cast(tile: Tile, dtype: str) -> Tile:
 
 
 def in_kernel(tile: Tile) -> Tile:
-    """A number that Python may know as one of the kernel's, in whose arithmetic it is then."""
+    """Return a number that Python may evaluate as a value of the kernel, so that it has the kernel's arithmetic."""
     return replace(tile, text=f"tl.full((), {tile.text}, {TRITON[tile.dtype]})")
 
 
 def nests(text: str) -> bool:
-    """True if round brackets of a text stand deeper inside one another than a line should have them."""
+    """True if the parentheses of a text are nested deeper than a line should have them."""
     if text.count("(") <= MOST_BRACKETS:
         return False
     most = depth = 0

@@ -1,4 +1,4 @@
-"""Stages that copy by the tensor memory accelerator: programs of one warp, in Gluon (lowering/clauses/tma_copy.py)."""
+"""Stages that copy by TMA: programs of one warp, in Gluon (lowering/clauses/tma_copy.py)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tilelink.lowering.bound import Boxes
 
 @dataclass(kw_only=True)
 class TmaCopyStatements(Statements):
-    """Lowers the statements of a stage that copies so. Waits and notifies are those of other stages."""
+    """Lowers the statements of a stage that copies by TMA. Waits and notifies are those of other stages."""
 
     kernel: str
     boxes: Boxes
     args: dict[str, artifact.Boxes] = field(default_factory=dict[str, artifact.Boxes])
-    """The descriptors that the kernel is passed, by parameter."""
+    """Descriptors that the kernel takes, by parameter."""
     far: list[FarContext] = field(default_factory=list[FarContext])
 
     @property
     def own(self) -> str:
-        """The name of the function that each of its programs runs."""
+        """Return the name of the function that each of its programs runs."""
         return f"_{self.kernel}"
 
     def _write(self, region: Region, value: Value) -> None:
@@ -44,7 +44,7 @@ class TmaCopyStatements(Statements):
         )  # fmt: skip
 
     def _corner(self, region: Region, *, load: bool) -> tuple[str, str]:
-        """Names of the row and column of a tile's first element, in its tensor seen as rows of its last dimension."""
+        """Return names of the row and column of a tile's first element, in its tensor as rows of its last dimension."""
         addresses, writer = self.values.addresses, self.writer
         tensor = addresses.bound.tensors[region.tensor]
         spans = addresses.bound.tile_map(addresses.stage.name, region).spans
@@ -58,7 +58,7 @@ class TmaCopyStatements(Statements):
         return row, column
 
     def _place(self, corner: tuple[str, str], number: str) -> str:
-        """Row and column of a box of the tile."""
+        """Return the row and column of a box of the tile."""
         (row, column), (down, wide) = corner, self._box
         if self.boxes.across == 1:
             return f"{row} + {scaled(number, down)}, {column}"
@@ -67,7 +67,7 @@ class TmaCopyStatements(Statements):
 
     @property
     def _box(self) -> tuple[str, str]:
-        """Rows and columns of a box."""
+        """Return the rows and columns of a box."""
         number = self.values.addresses.constants.number
         rows, columns = self.boxes.box
         return number(BLOCKS, rows, "BOX_ROWS"), number(BLOCKS, columns, "BOX_COLUMNS")
@@ -77,7 +77,11 @@ class TmaCopyStatements(Statements):
         return self.values.addresses.constants.number(BLOCKS, self.boxes.buffers, "BUFFERS")
 
     def _access(self, what: str, region: Region, place: str) -> BoxAccess:
-        """Loads from or stores to a region, on a rank that is only known when it runs if it is another one."""
+        """Return the access to a region.
+
+        A local region is accessed directly, another one through a function of the rank, which is known only at run
+        time.
+        """
         bound, stage = self.values.addresses.bound, self.values.addresses.stage.name
         if region.rank is None:
             name = self._descriptor(artifact.Boxes(tensor=region.tensor, box=self.boxes.box))
@@ -95,7 +99,7 @@ class TmaCopyStatements(Statements):
         return arg.name
 
     def context(self) -> TmaCopyContext:
-        """What the kernel's template is to know of its boxes."""
+        """Return the context of the kernel's template."""
         like = next(iter(self.args))
         boxes = self.boxes
         return TmaCopyContext(

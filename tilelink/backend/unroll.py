@@ -1,5 +1,7 @@
-"""Loops over ranks as straight lines, or with several iterations under way: no peer should be waited for before the
-next one is asked, or told."""
+"""Unrolled loops over ranks, and loops with several iterations in flight.
+
+A program should not wait for one peer before it has sent its request or its notify to the next.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,21 @@ from tilelink.ir.visitor import reads, values
 
 ITERATIONS = 8
 ELEMENTS = 16384
-"""Of all iterations together: they are in registers at the same time."""
+"""Largest number of elements of all iterations together, which are in registers at the same time."""
 ROUNDS_AHEAD = 3
-"""Of a loop that loads. Seven peers' 128x256 tiles are added in 15 us with two to four, in 22 us one by one (H200)."""
+"""Largest number of iterations in flight of a loop that loads.
+
+Adding seven peers' 128x256 tiles takes 15 us with two to four in flight, and 22 us one by one (H200).
+"""
 TOGETHER = 32
-"""Notifies that are given together at most: one for each thread of a warp."""
+"""Largest number of notifies that are issued together: one for each thread of a warp."""
 
 
 def unrolled(loop: For, count: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """True if a loop of `count` iterations only loads and computes small tiles, so that all its loads may be under way.
+    """True if a loop of `count` iterations only loads and computes small tiles, so that all its loads may be in flight.
 
-    The same for loops that only send such tiles, which saves the loop. shapes: of the tiles of the stage's names. Loops
-    with products, reductions, other stores or signals stay loops.
+    Also true for loops that only send such tiles, which saves the loop. Loops with products, reductions, other stores
+    or signals are not unrolled. shapes: shapes of the tiles of the stage's names, in elements.
     """
     elements = 0
     for statement in loop.body:
@@ -39,11 +44,11 @@ def unrolled(loop: For, count: int, shapes: Mapping[str, tuple[int, ...]]) -> bo
 
 
 def rounds_ahead(loop: For, count: int, bytes_of: Callable[[Region], int], room: int) -> int:
-    """How many iterations of a loop may have their loads under way at the same time, 1 if that cannot be or is no use.
+    """Return how many iterations of a loop may have their loads in flight together; 1 if impossible or of no use.
 
-    bytes_of: of what a region holds. room: bytes of shared memory, through which such loads go (Triton takes those of
-    one iteration less). It is for loops of assignments that load and compute elementwise: what else is in a loop has an
-    order of its own.
+    More than 1 needs a loop of assignments that load and compute elementwise: the order of any other statement matters.
+    bytes_of: bytes of a region. room: bytes of shared memory, through which such loads go (Triton buffers those of one
+    iteration less).
     """
     size = 0
     for statement in loop.body:
@@ -56,7 +61,7 @@ def rounds_ahead(loop: For, count: int, bytes_of: Callable[[Region], int], room:
 
 
 def notified_together(loop: For, count: int) -> tuple[Notify, Scalar | None] | None:
-    """The notify that is all a loop does, and the comparison that it depends on: one instruction can give them all."""
+    """Return the notify that is the whole body of a loop, and its condition, or None: one instruction can issue all."""
     if len(loop.indices) != 1 or len(loop.body) != 1 or not 1 < count <= TOGETHER:
         return None
     match loop.body[0]:

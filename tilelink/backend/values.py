@@ -1,4 +1,4 @@
-"""Tile values as Triton expressions, rendered from the IR."""
+"""Lowering of tile values to Triton expressions."""
 
 from __future__ import annotations
 
@@ -48,36 +48,36 @@ NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
 NEUTRAL_INTEGER = {"sum": "0", "max": "-2147483648", "min": "2147483647"}
 OF_DTYPE = {"i32": int, "bool": bool, "f32": float}
 CONSTANT = Literal | Full | FromScalar | Local
-"""Without axes, Python may know their values."""
+"""Kinds of values that Python may evaluate if they have no axes."""
 REDUCE = {"sum": "tl.sum({}, axis={})", "max": "tiles.reduce_max({}, {})", "min": "tiles.reduce_min({}, {})"}
 COMBINE = {"sum": "{0} + {1}", "max": "tiles.maximum({0}, {1})", "min": "tiles.minimum({0}, {1})"}
 
 
 def _kept(slices: Slices, pattern: tuple[bool, ...]) -> Slices:
-    """Slices of `v[pattern]` as slices of v."""
+    """Return the slices of `v[pattern]` as slices of v."""
     kept = {p: part for p, part in slices.items() if pattern[p]}
     return {p + pattern[p:].count(False): part for p, part in kept.items()}
 
 
 def _with(slices: Slices, moved: Mapping[int, int], position: int, part: Slice | None) -> Slices:
-    """The slices at their places in an operand, and a part of one more axis."""
+    """Return the slices at their positions in an operand, with a part of one more axis."""
     inner = {moved[p]: s for p, s in slices.items() if p in moved}
     return {**inner, position: part} if part else inner
 
 
 @dataclass(kw_only=True)
 class Values:
-    """Lowers the values of one stage; temporaries go to the addresses' writer."""
+    """Lowers the values of one stage. Temporaries go to the addresses' writer."""
 
     addresses: Addresses
     descriptors: Descriptors = field(default_factory=Descriptors)
     deferred: Deferred | None = None
-    """Notifies of the tile before that are given in the product of this one."""
+    """Notifies of the previous tile that the product of this one issues."""
     modules: set[str] = field(default_factory=set[str])
-    """Modules of users' functions that the source must import."""
+    """Modules of user functions that the source must import."""
 
     def lower(self, value: Value, slices: Slices, raw: bool = False) -> Tile:
-        """A value; low precision reads are widened to f32 unless `raw`. Parts of what nests deep get names."""
+        """Lower a value. Low-precision reads are widened to f32 unless `raw`. Deeply nested parts get names."""
         tile = self._lowered(value, slices, raw)
         return self.named(tile) if nests(tile.text) else tile
 
@@ -105,11 +105,11 @@ class Values:
                 return self._shaped(value, slices, raw)
 
     def dtype(self, dtype: str) -> str:
-        """The concrete element type of a type."""
+        """Return the concrete element type of a type."""
         return self.addresses.bound.dtype if dtype == ELEMENT else dtype
 
     def _named_value(self, name: str, dtype: str, axes: tuple[Axis, ...], raw: bool) -> Tile:
-        """A name's tile, which is f32 where its type is lower; `divisible` keeps it out of loops that cut its axes."""
+        """Return a name's tile, as f32 if its type is lower. `divisible` keeps it out of loops that slice its axes."""
         if dtype not in LOW:
             return Tile(text=name, dtype=dtype, axes=axes)
         tile = Tile(text=name, dtype="f32", axes=axes)
@@ -130,7 +130,7 @@ class Values:
                 return Tile(text=f"({tile.text})[{view}]" if tile.axes else tile.text, dtype=tile.dtype, axes=axes)
             case Cast(value=inner, dtype=dtype):
                 tile = self.lower(inner, slices)
-                if not tile.axes:  # Python may know it, and `tiles.cast` takes what the kernel has
+                if not tile.axes:  # Python may evaluate it, but `tiles.cast` takes a value of the kernel
                     wide = "f32" if dtype in LOW else dtype
                     tile = Tile(text=f"tl.cast({tile.text}, {TRITON[wide]})", dtype=wide)
                     if wide == dtype:
@@ -167,7 +167,7 @@ class Values:
         return Tile(text=f"tiles.cast({name}, tl.float32)", dtype="f32", axes=block.axes)
 
     def named(self, tile: Tile, stem: str = "v") -> Tile:
-        """The tile under a name of its own, if it has none yet."""
+        """Return the tile under a name, which is assigned if it has none yet."""
         if tile.text.isidentifier():
             return tile
         name = self.addresses.writer.let(self.addresses.writer.name(stem), tile.text)
@@ -175,7 +175,7 @@ class Values:
 
     def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices) -> Tile:
         tiles = [self.lower(a, self.of_operand(a, slices)) for a in args]
-        if op not in COMPARISONS and not any(t.axes for t in tiles):  # Python's arithmetic is another one
+        if op not in COMPARISONS and not any(t.axes for t in tiles):  # Python's arithmetic differs
             tiles = [in_kernel(t) if isinstance(a, CONSTANT) else t for a, t in zip(args, tiles, strict=True)]
         dtype = self.dtype(self.addresses.typing.type_of(value).dtype)
         dtype = "f32" if dtype in LOW else dtype
@@ -196,14 +196,14 @@ class Values:
         return Tile(text=f"{FUNCTIONS[op]}({', '.join(texts)})", dtype=dtype, axes=axes)
 
     def of_operand(self, value: Value, slices: Slices) -> Slices:
-        """The slices of a broadcast value that its operand has too."""
+        """Return the slices of a broadcast value that apply to its operand."""
         axes = self.addresses.typing.type_of(value).axes
         return {p: part for p, part in slices.items() if -p <= len(axes) and axes[p] != ONE}
 
     # Contractions and reductions -----------------------------------------------------------------------------
 
     def _loop(self, axis: Axis, divisible: bool, body: Callable[[Slice | None], None]) -> None:
-        """Run `body` once, or in a loop over blocks of the axis when it is longer than the stage's block."""
+        """Run `body` once, or in a loop over blocks if the axis is longer than the stage's block."""
         extent = self.addresses.extent(axis)
         over_ranks = axis.kind == "whole" and isinstance(axis.dim, Ranks)
         block = 1 if over_ranks else self.contraction_block
@@ -218,7 +218,7 @@ class Values:
 
     @property
     def contraction_block(self) -> int:
-        """Elements of a contracted axis in one step of its loop."""
+        """Return the elements of a contracted axis in one step of its loop."""
         return self.addresses.bound.contraction_block(self.addresses.stage.name)
 
     def _dot(self, value: Dot, slices: Slices) -> Tile:
@@ -235,7 +235,10 @@ class Values:
     def product(
         self, value: Dot, acc: str, slices: Slices, before: Callable[[Slice | None], None] | None = None
     ) -> None:
-        """Adds a product to an accumulator. before: renders what is done before a step of its loop, or all of it."""
+        """Emit the addition of a product to an accumulator.
+
+        before: renders what precedes a step of its loop, or all of it (None).
+        """
         typing = self.addresses.typing
         axis = typing.type_of(value.left).axes[-1]
 
@@ -252,19 +255,19 @@ class Values:
         self._loop(axis, has_steps(typing, value), body)
 
     def _operand(self, value: Value, position: int, slices: Slices) -> Tile:
-        """An operand of a product; what is computed is made zero beyond the end of the contracted axis."""
+        """Lower an operand of a product. A computed operand is zero beyond the end of the contracted axis."""
         if (box := self._box(value, position, slices)) is not None:
             return box
         return self._zero_beyond(value, position, slices)
 
     def _zero_beyond(self, value: Value, position: int, slices: Slices) -> Tile:
-        """A value that is zero beyond the end of an axis, as what is read is there anyway."""
+        """Lower a value that is zero beyond the end of an axis. A read is zero there already."""
         tile = self.lower(value, slices, raw=True)
         inner = value.value if isinstance(value, Transpose) else value
         return tile if isinstance(inner, Read) else self._masked(tile, position, slices, "0.0")
 
     def _box(self, value: Value, position: int, slices: Slices) -> Tile | None:
-        """A read operand, transposed or not, that can be loaded through a descriptor; a product asks for no axes."""
+        """Return a read operand, transposed or not, that a descriptor can load, or None. A product asks for no axes."""
         if isinstance(value, Transpose):
             swapped = {-3 - p: part for p, part in slices.items()}
             box = self._box(value.value, -3 - position, swapped)
@@ -279,7 +282,7 @@ class Values:
         return Tile(text=name, dtype=self.addresses.bound.tensors[value.region.tensor].dtype)
 
     def _masked(self, tile: Tile, position: int, slices: Slices, neutral: str) -> Tile:
-        """The tile with a neutral number where the block reaches beyond its axis at a position from the last."""
+        """Return the tile with a neutral value beyond the end of an axis. position: counted from the last axis."""
         axis, part = tile.axes[position], slices.get(position)
         extent, block = self.addresses.extent(axis), self.addresses.block(axis, part)
         limits: list[str] = []
@@ -298,7 +301,7 @@ class Values:
         return Tile(text=f"tl.where({mask}, {tile.text}, {neutral})", dtype=tile.dtype, axes=tile.axes)
 
     def _same_dtype(self, a: Tile, b: Tile) -> tuple[Tile, Tile]:
-        """The operands of a product in one element type."""
+        """Return the operands of a product with a common element type."""
         dtype = product_dtype(a.dtype, b.dtype)
         return tuple(t if t.dtype == dtype else self._cast(t, dtype) for t in (a, b))  # type: ignore[return-value]
 
@@ -333,19 +336,19 @@ class Values:
     # Attention and users' functions --------------------------------------------------------------------------
 
     def begin_state(self, name: str) -> None:
-        """`name = online_softmax(f32)`: three variables."""
+        """Emit `name = online_softmax(f32)`: three variables."""
         axes = self.addresses.typing.locals[name].axes
         if not axes:
-            return  # nothing uses it
+            return  # unused
         rows, columns = (self.addresses.size(axis, None) for axis in axes)
         self.addresses.writer.add(nodes.SoftmaxBegin(name=name, rows=rows, columns=columns))
 
     def copy_state(self, name: str, other: str) -> None:
-        """`name = other`, where that is a state."""
+        """Emit `name = other` for a softmax state."""
         self.addresses.writer.add(nodes.SoftmaxCopy(name=name, state=other))
 
     def attend(self, name: str, value: Attend) -> None:
-        """`name = attend(state, q, k, v, scale, mask)`."""
+        """Emit `name = attend(state, q, k, v, scale, mask)`."""
         writer = self.addresses.writer
         scores = self.named(self.lower(Dot(left=value.q, right=Transpose(value=value.k)), {}), "scores")
         scale = self.lower(value.scale, {})
@@ -356,7 +359,7 @@ class Values:
         masked = self._masked(scores, -1, {}, 'float("-inf")')
         if masked.text != scores.text:
             writer.let(scores.text, masked.text)
-        v = self.named(self._zero_beyond(value.v, -2, {}))  # a weight of 0 does not take away what is infinite
+        v = self.named(self._zero_beyond(value.v, -2, {}))  # a weight of 0 does not remove an infinite value
         old = self._state(value.state)
         writer.add(nodes.SoftmaxStep(name=name, state=old, scores=scores.text, values=v.text))
 
@@ -368,4 +371,4 @@ class Values:
         tiles = [self.lower(a, {}) for a in args]
         axes = tiles[0].axes if tiles else ()
         call = f"{function}({', '.join(t.text for t in tiles)})"
-        return Tile(text=f"tiles.cast({call}, tl.float32)", dtype="f32", axes=axes)  # whatever it returns
+        return Tile(text=f"tiles.cast({call}, tl.float32)", dtype="f32", axes=axes)  # for any type that it returns

@@ -1,6 +1,6 @@
-"""What users write, as text in generated source: comments that stay comments, and numbers that mean themselves.
+"""User text in generated source: comments that stay comments, and literals with their exact value.
 
-Everything that reaches generated source comes through here, or is a name of the language (ir/words.py).
+All text in generated source passes through this module, or is a name of the language (ir/words.py).
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from tilelink.ir.printer import print_statement
 from tilelink.ir.program import Statement
 
 ENCODING = "# -*- coding: utf-8 -*-"
-"""The first line of a generated file: Python looks no further, so no comment after it can name another encoding."""
+"""First line of a generated file. Python looks no further, so no later comment can declare another encoding."""
 SMALLEST, LARGEST = 2.0**-126, (2 - 2**-23) * 2.0**127
-"""Between them, and as zero, Triton takes a float for an f32; all others it takes for an f64."""
+"""Bounds of the normal f32 numbers. Triton types a Python float as f32 if it is between them or zero, else as f64."""
 
 
 def comment(text: str) -> str:
-    """One line of comment. What is not printed, as line ends of any kind and halves of surrogates, is escaped."""
+    """Return a one-line comment.
+
+    Characters that are not printable, such as newlines of any kind and lone surrogates, are escaped.
+    """
     return f"# {''.join(c if c.isprintable() else _escaped(c) for c in text)}".rstrip()
 
 
@@ -31,14 +34,17 @@ def _escaped(character: str) -> str:
 
 
 def statement_comment(statement: Statement) -> str:
-    """The comment above what a statement becomes: its file and line, and its text."""
+    """Return the comment above the lines of a statement: its file, line and text."""
     place = statement.location
     where = f"{PurePath(place.file).name}:{place.line}: " if place else ""
     return comment(where + print_statement(statement)[0])
 
 
 def integer(value: object) -> str:
-    """An integer as an operand, in Triton's dialect of Python and in Python. Raises EmitError for anything else."""
+    """Return an integer as an operand, in Triton's dialect of Python and in Python.
+
+    Raise EmitError for anything else.
+    """
     if not isinstance(value, Integral):
         raise EmitError(f"{value!r} is no integer", hint="programs hold Python's int, as parsed ones do")
     whole = int(value)
@@ -46,10 +52,10 @@ def integer(value: object) -> str:
 
 
 def literal(value: object) -> str:
-    """A truth value, an i32 or an f32 as an operand in a kernel, for any target and interpreted.
+    """Return a bool, an i32 or an f32 as an operand in a kernel, for any target and for the interpreter.
 
-    A float means the f32 nearest to it. Zeros lose their signs where Triton makes a constant of them, and numbers below
-    the normal ones become f64: those are given by their bits. Raises EmitError for what is no number.
+    A float is rounded to the nearest f32. Triton makes zeros lose their sign in constants, and makes numbers below the
+    normal ones f64. So these are written by their bits. Raise EmitError for anything that is not a number.
     """
     if isinstance(value, bool | np.bool_):
         return str(bool(value))

@@ -1,4 +1,4 @@
-"""Collects the nodes of a kernel's body, and gives fresh names."""
+"""Collects the nodes of a kernel's body and generates unique names."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from tilelink.backend.nodes import Block, Let, Node
 
 @dataclass(kw_only=True)
 class Writer:
-    """Collects nodes; `name` gives each temporary a name of its own."""
+    """Collects nodes; `name` generates unique names for temporaries."""
 
     nodes: list[Node] = field(default_factory=list[Node])
     taken: frozenset[str] = frozenset()
-    """Names that `name` must not give."""
+    """Names that `name` must not generate."""
     _used: dict[str, int] = field(default_factory=dict[str, int])
     _open: list[list[Node]] = field(default_factory=list[list[Node]])
 
     def add(self, *nodes: Node) -> None:
-        """Statements at the current depth."""
+        """Add statements at the current depth."""
         (self._open[-1] if self._open else self.nodes).extend(nodes)
 
     def let(self, name: str, value: str) -> str:
-        """`name = value`; returns the name."""
+        """Add `name = value` and return the name."""
         self.add(Let(name=name, value=value))
         return name
 
     @property
     def depth(self) -> int:
-        """The blocks that are open."""
+        """Return the number of open blocks."""
         return len(self._open)
 
     @contextmanager
     def block(self, block: Block) -> Generator[None]:
-        """A block and the statements under it."""
+        """Add a block. Statements that are added in the context go into it."""
         self.add(block)
         self._open.append(block.body)
         yield
         self._open.pop()
 
     def name(self, stem: str) -> str:
-        """A name not given before and not taken: stem_0, stem_1, ..."""
+        """Return an unused name: stem_0, stem_1, ..."""
         count = self._used.get(stem, 0)
         while f"{stem}_{count}" in self.taken:
             count += 1

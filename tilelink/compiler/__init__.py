@@ -1,4 +1,4 @@
-"""The pipeline, top to bottom, and its ends: CPU ranks, GPUs, the simulator."""
+"""The compiler pipeline, top to bottom, and its back ends: CPU ranks, GPUs, the simulator."""
 
 from tilelink.compiler.lowered import parse_lowered
 from tilelink.compiler.pipeline import (

@@ -1,4 +1,4 @@
-"""From a verified plan and its generated module to the artifact that runtimes read."""
+"""Conversion of a verified plan and its generated module to the artifact that runtimes read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilelink.verifier import refusals
 
 
 def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Artifact:
-    """What a plan that was verified is compiled to. tables: their values, as the plan was made with."""
+    """Return the artifact of a verified plan. tables: their values, with which the plan was made."""
     bound, traced = plan.bound, emitted.dialect == "traced"
     return Artifact(
         program=bound.source.name,
@@ -49,7 +49,7 @@ def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Arti
 
 
 def _own_copies_first(plan: Plan) -> bool:
-    """True if the plan is as safe, and computes the same, where copies within a rank overtake the rest of a queue."""
+    """True if copies within a rank may overtake the rest of a queue: the plan stays safe and its results the same."""
     own = own_copies(plan)
     return not own.conflict and not (len(own.overtaken) and refusals(own.first, limit=1))
 
@@ -84,12 +84,15 @@ def _grids(plan: Plan) -> tuple[SignalGrid, ...]:
 
 
 def _lag(bound: Bound) -> int:
-    """How many launches ahead of its peers a rank may prepare one: its copy engine and staged inputs write to them."""
+    """Return how many launches ahead of its peers a rank may prepare a launch.
+
+    The limit is due to its copy engine and its staged inputs, which write to peers.
+    """
     lags = [one.reuse_lag for one in bound.kernels if one.on_copy_engine and one.reuse_lag]
     lags += [t.slots for t in bound.tensors.values() if t.decl.symmetric and t.decl.space == "in"]
     return min(lags, default=0)
 
 
 def _pulls(statement: Statement) -> bool:
-    """True if a statement fetches a region to the own rank."""
+    """True if a statement fetches a region to the local rank."""
     return isinstance(statement, Transfer) and statement.mode != "push" and statement.target.rank is None

@@ -1,4 +1,4 @@
-"""The end of the pipeline on CPU ranks: a verified program as a callable, and the memory that a plan's ranks need."""
+"""Back end for CPU ranks: a verified program as a callable, and the memory that a plan's ranks need."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tilelink.runtime.job import RunResult
 
 DEADLINE_S = 60.0
-"""Seconds that one wait of a CPU rank may take where nobody says otherwise."""
+"""Default limit of a wait of a CPU rank, in seconds."""
 LONGEST_S = 7 * 24 * 3600
-"""Seconds that anybody may say."""
+"""Largest limit of a wait, in seconds."""
 SIGNAL_BYTES = 4
-"""Of a counter."""
+"""Bytes of a counter."""
 
 Tensors = Mapping[str, "torch.Tensor"]
 
@@ -52,20 +52,23 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """The generated module."""
+        """Return the source of the generated module."""
         return self.emitted.text
 
     @property
     def path(self) -> Path:
-        """The file of the generated module, in the store; written again if somebody has cleared that."""
+        """Return the file of the generated module, in the store. It is written again if the store was cleared."""
         return store.save(self.emitted.text)
 
     def __call__(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
-        """One launch: inputs[rank][name] -> outputs[rank][name]. Raises as `run` does."""
+        """Launch once: inputs[rank][name] -> outputs[rank][name]. Raise as `run` does."""
         return [dict(own) for own in self.run([inputs]).outputs[0]]
 
     def reference(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
-        """What one launch means: inputs[rank][name] -> outputs[rank][name]. Tables may be left out."""
+        """Return the reference result of one launch: inputs[rank][name] -> outputs[rank][name].
+
+        Tables may be left out.
+        """
         complete = self._all_inputs(inputs)
         from tilelink.reference.run import run
 
@@ -80,12 +83,13 @@ class Kernel:
         trace: bool = False,
         deadline_s: float | None = None,
     ) -> RunResult:
-        """Launches back to back, without resets between them: launches[k][rank][name] -> outputs[k][rank][name].
+        """Launch back to back, without resets in between: launches[k][rank][name] -> outputs[k][rank][name].
 
         seed, max_delay_s: random delays before waits, notifies and transfers, to provoke other interleavings.
-        trace: keep the events of every process. deadline_s: seconds that one wait may take.
-        Raises BindingError, ShapeError or DtypeError for what does not fit, also into memory, RankError for a rank that
-        failed, DeadlineError for a wait that outlived its deadline.
+        trace: True to keep the events of every process. deadline_s: seconds that one wait may take.
+
+        Raise BindingError, ShapeError or DtypeError for inputs that do not fit, and BindingError if they do not fit
+        into memory. Raise RankError for a rank that failed, DeadlineError for a wait that exceeded its deadline.
         """
         from tilelink.runtime.cpu.client import run_cpu
         from tilelink.runtime.job import Job
@@ -98,7 +102,7 @@ class Kernel:
         return run_cpu(Job(artifact=self.artifact, source=self.path, inputs=inputs, deadline_s=deadline, **options))
 
     def require_memory(self, launches: int = 1) -> None:
-        """Raises BindingError where a run of so many launches takes more memory than this machine has."""
+        """Raise BindingError if a run of `launches` launches takes more memory than this machine has."""
         once, each = self.bound.pad_size * SIGNAL_BYTES, 0
         for tensor in self.bound.tensors.values():
             size = prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
@@ -112,11 +116,11 @@ class Kernel:
 
     @cached_property
     def artifact(self) -> Artifact:
-        """What CPU ranks run."""
+        """Return the artifact that CPU ranks run."""
         return artifact_of(self.plan, self.emitted, self.tables)
 
     def _all_inputs(self, launch: Sequence[Tensors]) -> tuple[dict[str, torch.Tensor], ...]:
-        """The inputs of all ranks for one launch, checked."""
+        """Return the inputs of all ranks for one launch, checked."""
         hint = "one mapping of names to tensors for each rank: inputs[rank][name]"
         if not isinstance(launch, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
             raise BindingError(f"inputs of a launch are a {type(launch).__name__}", hint=hint)
@@ -129,7 +133,7 @@ class Kernel:
         return tuple(self._inputs(rank, own) for rank, own in enumerate(given))
 
     def _inputs(self, rank: int, given: Tensors) -> dict[str, torch.Tensor]:
-        """The inputs of one rank, checked, with the tables of the kernel."""
+        """Return the inputs of one rank, checked, with the tables of the kernel."""
         import torch
 
         from tilelink.runtime.dtypes import TORCH_DTYPES
@@ -163,17 +167,17 @@ class Kernel:
 
 
 def machine_memory() -> int:
-    """Bytes of memory of this machine, whoever uses them."""
+    """Return the bytes of memory of this machine, used or not."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _seconds(name: str, given: float | None) -> float | None:
-    """Raises BindingError for what is no number of seconds that a wait can last."""
+    """Raise BindingError for a value that is not a number of seconds that a wait can last."""
     if given is None or (isinstance(given, Real) and 0 <= given <= LONGEST_S):
         return given
     raise BindingError(f"{name} is {given!r}", hint=f"a number of seconds, from 0 to {LONGEST_S}")
 
 
 def _alone(value: torch.Tensor) -> torch.Tensor:
-    """The tensor in memory of its own size: with a view all that it is a view of would be sent to the ranks."""
+    """Return the tensor in memory of its own size. A view would be sent to the ranks with all of its base."""
     return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()

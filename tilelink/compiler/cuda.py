@@ -1,4 +1,4 @@
-"""The end of the pipeline on GPUs: a verified program as a callable on this rank's tensors."""
+"""Back end for GPUs: a verified program as a callable on this rank's tensors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 def gpu_kernel(
     verified: Plan, group: ProcessGroup, tables: Mapping[str, Any], deadline_s: float | None, trace: bool = False
 ) -> GpuKernel:
-    """A verified plan on this rank of a group of GPU ranks. Collective: every rank calls it.
+    """Return the kernel of a verified plan on this rank of a group of GPU ranks. Collective.
 
-    deadline_s: seconds that one wait may take (None: for ever). With a deadline each launch is waited for.
-    trace: measure launches from inside the kernels; then there is always a deadline.
-    Raises RankError if the ranks of the group compile different programs.
+    deadline_s: seconds that one wait may take (None: no limit). With a deadline the host waits for each launch.
+    trace: True to measure launches inside the kernels; then there is always a deadline.
+
+    Raise RankError if the ranks of the group compile different programs.
     """
     from tilelink.runtime.cuda.kernel import GpuKernel
 
@@ -34,9 +35,9 @@ def gpu_kernel(
 
 
 def gpu_artifact(verified: Plan, tables: Mapping[str, Any] | None = None, trace: bool = False) -> Artifact:
-    """What GPU ranks run of a verified plan, with its module in the store. Needs no GPU.
+    """Return the artifact of a verified plan for GPU ranks, with its module in the store. No GPU is needed.
 
-    tables, trace: as `compiler.compile` takes them. Raises EmitError for what the dialect cannot express.
+    tables, trace: as for `compiler.compile`. Raise EmitError for a program that the dialect cannot express.
     """
     emitted = emit(verified.bound, verified.thresholds, dialect="traced" if trace else "triton")
     store.save(emitted.text)

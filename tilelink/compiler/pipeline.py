@@ -1,6 +1,6 @@
 """The pipeline, top to bottom: text -> program -> bound -> plan -> verified -> source -> run.
 
-This is the one module that knows every layer. Nothing runs that the verifier has not seen.
+This is the only module that knows every layer. Only verified programs run.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ Tables = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Module:
-    """What a `.tl` file declares."""
+    """The declarations of a `.tl` file."""
 
     file: str
     programs: tuple[Program, ...]
     schedules: tuple[Schedule, ...]
 
     def program(self, name: str | None = None) -> Program:
-        """The program of that name; None: the one that is named like the file, or the only one.
+        """Return the program of that name. None: the program that is named like the file, or the only one.
 
-        Raises UnknownNameError with the names that there are.
+        Raise UnknownNameError, which lists the names of the file.
         """
         names = ", ".join(p.name for p in self.programs)
         found = [p for p in self.programs if name in (None, p.name)]
@@ -84,11 +84,11 @@ class Module:
         return found[0]
 
     def schedules_of(self, program: Program) -> tuple[Schedule, ...]:
-        """The schedules that the file has for a program."""
+        """Return the schedules that the file has for a program."""
         return tuple(s for s in self.schedules if s.program == program.name)
 
     def schedule(self, name: str, program: Program) -> Schedule:
-        """The schedule of that name for a program. Raises UnknownNameError with the names that there are."""
+        """Return the schedule of that name for a program. Raise UnknownNameError, which lists the names of the file."""
         of_program = self.schedules_of(program)
         for schedule in of_program:
             if schedule.name == name:
@@ -98,10 +98,10 @@ class Module:
 
 
 def load(name: str | Path) -> Module:
-    """The programs and schedules of a `.tl` file, or of the operator library by file or program name.
+    """Return the programs and schedules of a `.tl` file, or of the operator library by file or program name.
 
-    A program of the library found by its own name comes alone. Raises UnknownNameError for neither a file nor a name
-    of the library, ParseError and its kin for a file that is not in the language.
+    A program of the library that is found by its own name is returned alone. Raise UnknownNameError if the name is
+    neither a file nor in the library, ParseError and related errors for a file that is not in the language.
     """
     path = Path(name)
     if files.is_file(path):
@@ -123,12 +123,12 @@ def load(name: str | Path) -> Module:
 
 
 def library_module(name: str) -> Module:
-    """The file of the operator library that has a name, else its program of that name alone, whatever the folder holds.
+    """Return the library file of that name, or else only the library program of that name.
 
-    Raises UnknownNameError for a name that the library has not.
+    Files in the current folder are ignored. Raise UnknownNameError for a name that is not in the library.
     """
     if (own := PROGRAMS / f"{name}.tl") in _library_files():
-        return _parse_file(own)  # most names are files': no need to read all of them
+        return _parse_file(own)  # most names are those of files, so that not all files need to be read
     known = library()
     for module in known:
         for program in module.programs:
@@ -140,7 +140,7 @@ def library_module(name: str) -> Module:
 
 
 def library() -> tuple[Module, ...]:
-    """The operator library."""
+    """Return the operator library."""
     return tuple(map(_parse_file, _library_files()))
 
 
@@ -149,15 +149,15 @@ def _library_files() -> list[Path]:
 
 
 def _parse_file(path: Path) -> Module:
-    return parse(files.read(path).decode("utf-8-sig"), str(path))  # some editors write a mark before the text
+    return parse(files.read(path).decode("utf-8-sig"), str(path))  # some editors write a byte order mark
 
 
 def parse(text: str, file: str = "<text>") -> Module:
-    """The programs and schedules of a text; `file` names it in errors."""
+    """Return the programs and schedules of a text. `file` names it in errors."""
     return _parsed(text, file)
 
 
-@lru_cache(maxsize=64)  # nothing of a module can be changed, so one text in one file is one module
+@lru_cache(maxsize=64)  # modules are immutable, so the same text in the same file is the same module
 def _parsed(text: str, file: str) -> Module:
     found = parse_text(text, file)
     return Module(file=file, programs=tuple(found.programs), schedules=tuple(found.schedules))
@@ -166,10 +166,10 @@ def _parsed(text: str, file: str) -> Module:
 def reference(
     program: Program, inputs: Sequence[Tensors], *, dims: Dims, dtype: str = "f32"
 ) -> list[dict[str, torch.Tensor]]:
-    """What a program means: inputs[rank][name] -> outputs[rank][name], on torch tensors and without any schedule.
+    """Return the reference result: inputs[rank][name] -> outputs[rank][name], on torch tensors, without a schedule.
 
-    Every index is one tile, unless it is used as a number. Raises what is wrong with that: a program may be safe with
-    smaller tiles alone, as where a step waits for the one before it along such an index.
+    Every index is one tile, except for scalar indices. Raise the errors of such a schedule: a program may be safe only
+    with smaller tiles, for example if a step waits for the previous one along such an index.
     """
     from tilelink.reference.run import run
 
@@ -195,12 +195,13 @@ def bound(
     target: str | Target = "cpu",
     on_step: Callable[[str, Bound], None] | None = None,
 ) -> Bound:
-    """A program with a schedule (None: the defaults), its dimensions and parameters, ranks, element type and target.
+    """Return a bound program.
 
-    on_step: is called with the name of each pass and the program after it (tilelink/lowering/passes.py).
+    schedule: None for the defaults. dims: dimensions and parameters. dtype: element type.
+    on_step: called with the name of each pass and the program after it (tilelink/lowering/passes.py).
 
-    Raises BindingError for dimensions without a value, ScheduleError for a schedule that does not fit,
-    TileSizeError for tiles that a processor cannot hold.
+    Raise BindingError for dimensions without a value, ScheduleError for a schedule that does not fit, TileSizeError for
+    tiles that a processor cannot hold.
     """
     machine = named_target(target) if isinstance(target, str) else target
     result = bind(check(program), schedule, dims, ranks, machine, dtype, on_step)
@@ -219,10 +220,10 @@ def plan(
     target: str | Target = "cpu",
     tables: Tables | None = None,
 ) -> Plan:
-    """Every tile task of every rank, verified. tables: name -> int array [ranks, *shape] of the dynamic mappings.
+    """Return the verified plan: every tile task of every rank.
 
-    Raises what `bound` raises, BindingError and ShapeError for tables that do not fit, and VerificationError for a plan
-    that is not safe.
+    tables: name -> int array [ranks, *shape] of the dynamic mappings. Raise what `bound` raises, BindingError and
+    ShapeError for tables that do not fit, and VerificationError for a plan that is not safe.
     """
     numbers = bound(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target)
     result = make_plan(numbers, checked_tables(numbers, tables or {}))
@@ -231,9 +232,9 @@ def plan(
 
 
 def checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:
-    """The tables as arrays: each has integers of its shape and below its bound, for kernels read them unchecked.
+    """Return the tables as arrays. Integers, shape and bound are checked, because kernels read the tables unchecked.
 
-    Raises BindingError and ShapeError.
+    Raise BindingError and ShapeError.
     """
     if not isinstance(tables, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
         raise BindingError(f"tables are a {type(tables).__name__}", hint="tables={name: integers}")
@@ -272,19 +273,20 @@ def source(
     tables: Tables | None = None,
     dialect: str = "triton",
 ) -> str:
-    """The generated module of a verified plan.
+    """Return the source of the generated module of a verified plan.
 
-    dialect: "triton", stock Triton with this package's device library, which `compile` runs; or "triton_dist", the same
-    kernels against Triton-distributed's compiler and language, for NVIDIA's processors: the caller launches them, with
-    tensors and a zeroed int64 signal pad in the symmetric memory of NVSHMEM, and signals entries and ends of launches.
-    Raises what `plan` raises, and EmitError for what the dialect cannot express.
+    dialect: "triton" is stock Triton with this package's device library, which `compile` runs. "triton_dist" is the
+        same kernels for Triton-distributed's compiler and language, for NVIDIA GPUs. The caller launches those, with
+        tensors and a zeroed int64 signal pad in NVSHMEM's symmetric memory, and signals entries and ends of launches.
+
+    Raise what `plan` raises, and EmitError for a program that the dialect cannot express.
     """
     verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target, tables=tables)
     return source_of(verified, dialect)
 
 
 def source_of(verified: Plan, dialect: str = "triton") -> str:
-    """The generated module of a plan that was verified. Raises EmitError for what no kernel can express."""
+    """Return the generated module of a verified plan. Raise EmitError for a program that kernels cannot express."""
     return emit(verified.bound, verified.thresholds, dialect=dialect).text
 
 
@@ -334,14 +336,18 @@ def compile(
     deadline_s: float | None = None,
     trace: bool = False,
 ) -> Kernel | GpuKernel:
-    """A verified program that runs. cpu: on `ranks` processes of this machine. cuda: on this rank of a group of GPUs.
+    """Compile a verified program into a callable.
 
-    tables: the values of the program's tables, int [ranks, *shape]; they hold for every launch of the kernel, whose
-    counters are laid out by them. group: of torch.distributed, None for all ranks; every rank of it calls this, in the
-    same order. deadline_s, on GPUs: seconds that one wait may take (None: TILELINK_DEADLINE, or for ever); with a
-    deadline each launch is waited for. trace: launches are measured from inside the kernels, which are other ones then
-    (`spans` of what `run` returns; on GPUs `timeline`, and there is always a deadline).
-    Raises what `plan` raises, BindingError for a device that there is not, RankError for ranks that differ.
+    device: "cpu" runs it on `ranks` processes of this machine, "cuda" on this rank of a group of GPUs.
+    tables: values of the program's tables, int [ranks, *shape]. They apply to every launch of the kernel, because its
+        counters are laid out with them.
+    group: of torch.distributed, None for all ranks. Every rank of it must make this call, in the same order.
+    deadline_s: on GPUs, seconds that one wait may take (None: TILELINK_DEADLINE, or no limit). With a deadline the host
+        waits for each launch.
+    trace: True to measure launches inside the kernels, which differ then (`spans` of the result of `run`; on GPUs
+        `timeline`, and there is always a deadline).
+
+    Raise what `plan` raises, BindingError for an unknown device, RankError for ranks that differ.
     """
     if device == "cuda":
         from tilelink.compiler.cuda import gpu_kernel
@@ -370,9 +376,10 @@ def assembly(
     target: str | Target = "sm_90",
     tables: Tables | None = None,
 ) -> str:
-    """The generated kernels compiled for a GPU, which need not be there: PTX, or AMD's assembly for an AMD target.
+    """Return the generated kernels compiled for a GPU, which need not be present.
 
-    Raises what `plan` raises, UnknownTargetError for the CPU, SettingsError where TRITON_INTERPRET is set.
+    It is PTX, or AMD's assembly for an AMD target. Raise what `plan` raises, UnknownTargetError for the CPU,
+    SettingsError if TRITON_INTERPRET is set.
     """
     from tilelink.runtime.cuda.assembly import KernelSource, assemble
 

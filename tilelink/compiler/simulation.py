@@ -1,4 +1,4 @@
-"""Predicting a program's launch in one call: plan, prove, simulate."""
+"""Prediction of a program's launch in one call: plan, verify, simulate."""
 
 from __future__ import annotations
 
@@ -26,12 +26,16 @@ def simulate(
     cost: CostModel | None = None,
     offsets: Sequence[float] | None = None,
 ) -> Simulated:
-    """What one launch takes on a machine that need not be there, in seconds; the plan is made for it and proved first.
+    """Return the predicted times of one launch, in seconds, on a machine that need not be present.
 
-    machine: a shipped description by its name, a JSON file, or a description. tables: name -> int array
-    [ranks, *shape] of the dynamic mappings. cost: what work takes (None: the roofline model). offsets: seconds after
-    the first rank's launch that each rank launches (None: all at once).
-    Raises what `tilelink.plan` raises, and MachineError for a machine that there is not or offsets that do not fit.
+    The plan is made for that machine and verified first.
+
+    machine: name of a built-in description, a JSON file, or a description.
+    tables: name -> int array [ranks, *shape] of the dynamic mappings.
+    cost: cost model (None: the roofline model).
+    offsets: seconds after the first rank's launch at which each rank launches (None: all at once).
+
+    Raise what `tilelink.plan` raises, and MachineError for an unknown machine or offsets that do not fit.
     """
     described = machine if isinstance(machine, Machine) else load_machine(machine)
     plan = compiler.plan(

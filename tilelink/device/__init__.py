@@ -1,12 +1,13 @@
 """The device library: functions for kernels, on stock Triton, compiled or interpreted.
 
 Generated kernels say `from tilelink import device as dl` and call `dl.wait`, `dl.notify`, ... A name means the
-same in both modes: compiled for NVIDIA or AMD it is a `@triton.jit` function (compiled.py), in Triton's interpreter
-(TRITON_INTERPRET=1 when triton was imported) a plain Python function (interpreted.py) that reports to monitor.py.
+same in both modes. Compiled for NVIDIA or AMD it is a `@triton.jit` function (compiled.py). In Triton's interpreter
+(TRITON_INTERPRET=1 when triton was imported) it is a plain Python function (interpreted.py) that reports to
+monitor.py.
 
-A kernel's rank and number of ranks are its own run-time arguments, so that one binary serves every rank; there is
-no device-side state to ask for them. Puts and gets go through peer pointers, inside one node: what needs NVSHMEM's
-bitcode (puts between nodes) is not here.
+A kernel's rank and number of ranks are run-time arguments, so that one binary serves every rank. The device keeps no
+state that would hold them. Puts and gets use peer pointers, inside one node. Puts between nodes, which need NVSHMEM's
+bitcode, are not provided.
 
 pointers    symm_at, remote_ptr
 launches    enter, leave, launch_number, tell_finished, begin_copies, count_program

@@ -1,24 +1,24 @@
 # pyright: basic
-"""The assembly behind signals. Every rule that a signal must keep is in these texts; tests look for them in the PTX.
+"""Assembly of signals. These texts implement every ordering rule of a signal; tests look for the rules in the PTX.
 
 They are constexpr globals: Triton hashes those into a kernel's cache key, so a changed text is a new binary.
 
-* notify: every thread of the program arrives at a barrier, then one thread releases; a release by one thread alone
-  would publish its own stores and nobody else's. Before that, TMA stores (the asynchronous proxy) are waited for
-  until they are *written*, hence wait_group without .read, and fenced against the ordinary proxy.
-* wait: one thread polls with acquire, then the barrier lets the others go, then a proxy fence for TMA loads.
-  The difference of counter and target is compared with zero: counters only grow, and this survives their wrapping.
-* the result of each text is a zero that the compiler cannot know. Added to the coordinates of a load it is a data
+- notify: every thread of the program arrives at a barrier, then one thread releases. A release by one thread without
+  the barrier would publish only its own stores. Before that, TMA stores (the asynchronous proxy) are waited for until
+  they are *written*, hence wait_group without .read, and fenced against the ordinary proxy.
+- wait: one thread polls with acquire, then the barrier releases the others, then a proxy fence orders TMA loads. The
+  difference of counter and target is compared with zero: counters only grow, and this is correct when they wrap.
+- the result of each text is a zero that the compiler does not know. Added to the coordinates of a load it is a data
   dependence, the only thing that keeps a software-pipelined loop from loading before it waits.
-* traces: thread 0 writes them, so that a track needs no atomics and the others do not wait for its loads.
-* publish: the same barrier and fence between a program's own stores and its loads.
-* `bar.sync` is inside the text: Triton's own barrier operation in a loop switches off the loop's pipelining.
+- traces: thread 0 writes them, so that a track needs no atomics and the other threads do not wait for its loads.
+- publish: the same barrier and fence between a program's own stores and its loads.
+- `bar.sync` is inside the text: Triton's own barrier operation in a loop disables the loop's pipelining.
 
 Labels and registers are local to the braces, so a text may appear any number of times in a kernel.
 
-Texts are written for the threads of a scope: all of a block, or the one warp that a program is where a block has
-several programs. Their fields are {thread}, the number of a thread, {threads}, how many there are, {barrier}, which
-waits for them, and what a text says of its own.
+Texts are written for the threads of a scope: all threads of a block, or one warp if a block has several programs, one
+per warp. Their fields are {thread}, the number of a thread, {threads}, the number of threads, {barrier}, a barrier of
+these threads, and the fields of the text itself.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from tilelink.device.spans import BEGUN, CAPACITY, COUNT, HEAD, RECORD
 
 
 class Threads(NamedTuple):
-    """The threads of a program, as PTX names them."""
+    """The threads of a program, in PTX."""
 
     thread: str
     threads: str
@@ -41,7 +41,7 @@ WARP_THREADS = Threads(thread="%laneid", threads="32", barrier="bar.warp.sync 0x
 
 
 def _of(threads: Threads, text: str, **fields: str) -> tl.constexpr:
-    """A text for the threads of a scope."""
+    """Return a text for the threads of a scope."""
     return tl.constexpr(text.format(**threads._asdict(), **fields))
 
 
@@ -62,8 +62,8 @@ DONE:
 mov.u32 $0, 0;
 }}"""
 
-# $0 token, $1 first counter, $2 target, $3 counters, $4 from one to the next: the threads share them out, so that none
-# waits behind another
+# $0 token, $1 first counter, $2 target, $3 number of counters, $4 step between them. The threads divide the counters,
+# so that they wait in parallel.
 _POLL_ALL = """{{
 .reg .pred %p; .reg .b32 %i, %v; .reg .b64 %at;
 mov.u32 %i, {thread};
@@ -88,7 +88,7 @@ mov.u32 $0, 0;
 }}"""
 
 # $3 debug block: budget in ns, tripped, stage, tile, channel, seen, expected, program; $4 stage, $5 tile, $6 channel.
-# The first wait of a rank that outlives the budget writes the block; once it is tripped, every wait gives up at once.
+# The rank's first wait that exceeds the budget writes the block. Once it is tripped, every wait returns at once.
 _POLL_WITH_DEADLINE = """{{
 .reg .pred %p; .reg .b32 %v, %d; .reg .b64 %start, %now, %budget, %word;
 mov.u32 %v, {thread};
@@ -143,7 +143,7 @@ setp.eq.u32 %p, %v, 0;
 mov.u32 $0, 0;
 }}"""
 
-# $1 track, $2 kind; how a track lies in memory is in spans.py
+# $1 track, $2 kind; spans.py describes the layout of a track
 _TRACE_BEGIN = f"""{{{{
 .reg .pred %p; .reg .b32 %v; .reg .b64 %now, %at;
 mov.u32 %v, {{thread}};
@@ -157,7 +157,7 @@ DONE:
 mov.u32 $0, 0;
 }}}}"""
 
-# $1 track, $2 kind, $3 stage, $4 tile, $5 and $6 what the kind says more; what finds no room is only counted
+# $1 track, $2 kind, $3 stage, $4 tile, $5 and $6 arguments of the kind; records that do not fit are only counted
 _TRACE_END = f"""{{{{
 .reg .pred %p; .reg .b32 %v; .reg .b64 %now, %begin, %count, %room, %at, %next, %what, %more;
 {{before}}
@@ -188,8 +188,8 @@ DONE:
 mov.u32 $0, 0;
 }}}}"""
 
-# The word is the whole message, so nothing is released with it: a fence would take longer in one direction.
-# $1 own word, $2 the peer's word, $3 where (sent, the peer's time, received) go, $4 the time at which to give up
+# The word is the whole message, so no release is needed: a fence would take longer in one direction. $1 local word, $2
+# the peer's word, $3 address for (sent, the peer's time, received), $4 the time at which to give up
 PING = tl.constexpr("""{
 .reg .pred %p; .reg .b32 %v; .reg .b64 %sent, %now, %word;
 mov.u32 %v, %tid.x;
@@ -215,7 +215,7 @@ bar.sync 0;
 mov.u32 $0, 0;
 }""")
 
-# $1 own word, $2 the peer's word, $3 the time at which to give up
+# $1 local word, $2 the peer's word, $3 the time at which to give up
 PONG = tl.constexpr("""{
 .reg .pred %p; .reg .b32 %v; .reg .b64 %now, %word;
 mov.u32 %v, %tid.x;
@@ -269,14 +269,14 @@ FENCE = tl.constexpr("fence.acq_rel.sys; mov.u32 $0, 0;")
 QUIET_TMA = tl.constexpr("cp.async.bulk.wait_group 0; fence.proxy.async.global; fence.acq_rel.sys; mov.u32 $0, 0;")
 
 
-# Programs of one warp copy by the tensor memory accelerator, so theirs are all of that kind.
+# Programs of one warp copy by TMA, so all of their variants are the TMA ones.
 WARP_POLL = _of(WARP_THREADS, _POLL, after=_FENCE_PROXY)
 WARP_POLL_ALL = _of(WARP_THREADS, _POLL_ALL, after=_FENCE_PROXY)
 WARP_POLL_DEADLINE = _of(WARP_THREADS, _POLL_WITH_DEADLINE, after=_FENCE_PROXY)
 WARP_ADD_GPU = _of(WARP_THREADS, _SIGNAL, before=_STORES_DONE, operation=_ADD.format(scope="gpu"))
 WARP_ADD_SYS = _of(WARP_THREADS, _SIGNAL, before=_STORES_DONE, operation=_ADD.format(scope="sys"))
 WARP_PUBLISH = tl.constexpr(f"{_STORES_DONE}\n{WARP_THREADS.barrier}\nmov.u32 $0, 0;")
-# $1 the counter, $2 by how much it goes up: lane 0 counts, after all that the others have loaded
+# $1 the counter, $2 the increment: lane 0 counts, after all loads of the other lanes
 WARP_COUNT = _of(
     WARP_THREADS,
     """{{
@@ -291,8 +291,8 @@ mov.u32 $0, 0;
 WARP_TRACE_BEGIN = _of(WARP_THREADS, _TRACE_BEGIN)
 WARP_TRACE_END = _of(WARP_THREADS, _TRACE_END, before="")
 
-# AMD, as LLVM's memory model of gfx942 has it. Before a release every wave writes back its own stores and waits for
-# that (vmcnt counts stores too): the release by one wave would not wait for the others'.
+# AMD, by LLVM's memory model of gfx942. Before a release every wave writes back its own stores and waits for that
+# (vmcnt counts stores too): the release by one wave would not wait for the others' stores.
 AMD_RELEASE_GPU = tl.constexpr("buffer_wbl2 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\ns_mov_b32 $0, 0")
 AMD_RELEASE_SYS = tl.constexpr("buffer_wbl2 sc0 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\ns_mov_b32 $0, 0")
 AMD_FENCE = tl.constexpr("buffer_wbl2 sc0 sc1\ns_waitcnt vmcnt(0) lgkmcnt(0)\nbuffer_inv sc0 sc1\ns_mov_b32 $0, 0")

@@ -1,9 +1,9 @@
 # pyright: basic, reportArgumentType=false
 """Pointers, signals and fences as Triton compiles them: PTX for NVIDIA, atomics for AMD.
 
-The functions that tell one program to signal or wait are called by all of its threads, and each is one signal. A
-program is a block of threads, or one warp of a block that has several programs (scope WARP): a barrier of the block
-would wait for the others too.
+All threads of a program call a function that signals or waits, and each call is one signal. A program is a block of
+threads, or one warp of a block with several programs (scope WARP): there a barrier of the block would wait for the
+others too.
 """
 
 import triton
@@ -49,9 +49,9 @@ from tilelink.device.tracing import NOTIFY, TILE, TRANSFER, WAIT, begin, end
 
 @triton.jit
 def symm_at(table, rank, like):
-    """Where `rank`'s copy of a symmetric tensor begins.
+    """Return the address of `rank`'s copy of a symmetric tensor.
 
-    table: pointer to int64[ranks], the base addresses; they are multiples of 16 bytes.
+    table: pointer to int64[ranks], the base addresses, multiples of 16 bytes.
     like: a pointer whose element type the result takes.
     """
     base = tl.load(table + rank)
@@ -60,14 +60,16 @@ def symm_at(table, rank, like):
 
 @triton.jit
 def wait(signals, channel, target, watch, stage: tl.constexpr, tile, trace=None, scope: tl.constexpr = BLOCK):
-    """Waits until counter `channel` of the own pad has reached `target`, with acquire at system scope.
+    """Wait until counter `channel` of the local pad has reached `target`, with acquire at system scope.
 
-    signals: pointer to int32, the own pad. target: integer, taken modulo 2**32 as the counters are.
-    watch: None, or a pointer to the rank's debug block (see debug.py): then a wait that outlives the block's budget
-    writes itself there and returns, and so does every later wait at once. It names the block of threads as its program.
+    Return an int32 zero that the compiler treats as unknown: pass it to `consume_token`.
+
+    signals: pointer to int32, the local pad. target: integer, modulo 2**32 as the counters are.
+    watch: None, or a pointer to the rank's debug block (see debug.py). With it a wait that exceeds the block's budget
+        reports itself there and returns, and every later wait returns at once. The report names the block of threads
+        as its program.
     stage, tile: for that report. trace: None, or the track to which its span is written (see tracing.py).
-    scope: BLOCK, or WARP of a program that is one warp (sm_90).
-    Returns an int32 zero that the compiler takes for unknown: pass it to `consume_token`.
+    scope: BLOCK, or WARP for a program that is one warp (sm_90).
     """
     begin(trace, WAIT, scope)
     aim = tl.cast(target, tl.int32)
@@ -96,7 +98,7 @@ def wait_all(
     signals, first, count: tl.constexpr, target, watch, stage: tl.constexpr, tile, step: tl.constexpr = 1,
     scope: tl.constexpr = BLOCK,
 ):  # fmt: skip
-    """Waits until `count` counters, every `step`-th from `first` on, have all reached `target`; else as `wait`."""
+    """Wait until `count` counters, every `step`-th from `first` on, have all reached `target`; otherwise as `wait`."""
     token = tl.cast(0, tl.int32)  # Gluon has no `full` without a layout
     if isa() == "amdgcn" or watch is not None:
         for number in range(0, count):
@@ -169,20 +171,20 @@ def _clock_amd():
 
 @triton.jit
 def consume_token(value, token):
-    """`value` (an integer or pointer, or a tile of them), made to depend on a wait.
+    """Return `value` (an integer or pointer, or a tile of them), made to depend on a wait.
 
-    Pass what the guarded load takes its address from: a coordinate, an offset, a pointer. Inside a software-pipelined
-    loop nothing else keeps the load after the wait.
+    Pass the base of the guarded load's address: a coordinate, an offset, a pointer. Inside a software-pipelined loop
+    nothing else keeps the load after the wait.
     """
     return value + token
 
 
 @triton.jit
 def hold(value):
-    """`value`, an integer of 32 bits, as it is where this stands, for a later tile of a program.
+    """Return `value`, an integer of 32 bits, evaluated at this point, for a later tile of a program.
 
-    Triton makes one loop of two without asking when a number that is carried by the outer one was assigned; it does not
-    move this.
+    When Triton merges two loops into one, it does not check where a number that the outer loop carries was assigned. It
+    does not move this.
     """
     value = tl.cast(value, tl.int32)
     if isa() == "amdgcn":
@@ -197,13 +199,15 @@ def notify(
     pad, channel, rank, watch, stage: tl.constexpr, tile, remote: tl.constexpr, tma: tl.constexpr = True,
     trace=None, scope: tl.constexpr = BLOCK,
 ):  # fmt: skip
-    """Adds one to counter `channel` of the pad of `rank`, after all that the program has stored so far.
+    """Add 1 to counter `channel` of the pad of `rank`, after all earlier stores of the program, with release.
 
-    pad: pointer to int32, that rank's pad (`symm_at(signal_table, rank, signals)`, or the own one).
-    remote: another GPU reads the data or the counter; else the release reaches this GPU alone.
-    tma: the program may have stored through descriptors; False saves the wait for those (before sm_90 it is nothing).
-    trace, scope: as of `wait`; one warp always waits for its stores through descriptors.
-    It may stand in a software-pipelined loop, which stays pipelined: there it publishes stores before that loop.
+    pad: pointer to int32, that rank's pad (`symm_at(signal_table, rank, signals)`, or the local one).
+    remote: True if another GPU reads the data or the counter; otherwise the release has the scope of this GPU.
+    tma: True if the program may have stored through descriptors. False saves the wait for those stores (before sm_90
+        there is none).
+    trace, scope: as for `wait`. A program of one warp always waits for its stores through descriptors.
+
+    It may be inside a software-pipelined loop, which stays pipelined: there it publishes stores before that loop.
     """
     begin(trace, NOTIFY, scope)
     if scope == WARP:
@@ -215,11 +219,12 @@ def notify(
 
 @triton.jit
 def notify_each(signals, table, ranks, channels, mask, watch, stage: tl.constexpr, tile):
-    """A notify of several counters at once: of counter `channels` in the pad of each of `ranks` where `mask` holds.
+    """Notify several counters at once: counter `channels` in the pad of each of `ranks` for which `mask` holds.
 
-    table: pointer to int64[ranks], the addresses of all pads. ranks, channels: vectors of at most 32 integers as `mask`
-    is, or numbers. Else as `notify`, remote and without tma. Each release is a thread's own; all are under way
-    together.
+    table: pointer to int64[ranks], the addresses of all pads.
+    ranks, channels: vectors of at most 32 integers with the shape of `mask`, or scalars.
+
+    Otherwise as `notify`, remote and without tma. Each thread performs its own release; all are in flight together.
     """
     none = mask.to(tl.int32) * 0
     pads = tl.load(table + (ranks + none), mask=mask, other=0).to(signals.dtype)
@@ -232,7 +237,7 @@ def notify_each(signals, table, ranks, channels, mask, watch, stage: tl.constexp
 
 @triton.jit
 def signal_add(pointer, value, remote: tl.constexpr, tma: tl.constexpr = True):
-    """Adds `value` to the int32 at `pointer` once, with release (arguments as for `notify`)."""
+    """Add `value` to the int32 at `pointer` once, with release (arguments as for `notify`)."""
     value = tl.cast(value, tl.int32)
     if isa() == "amdgcn":
         _release_amd(remote)
@@ -250,7 +255,7 @@ def signal_add(pointer, value, remote: tl.constexpr, tma: tl.constexpr = True):
 
 @triton.jit
 def signal_set(pointer, value, remote: tl.constexpr, tma: tl.constexpr = True):
-    """Writes `value` to the int32 at `pointer` once, with release (arguments as for `notify`)."""
+    """Write `value` to the int32 at `pointer` once, with release (arguments as for `notify`)."""
     value = tl.cast(value, tl.int32)
     if isa() == "amdgcn":
         _release_amd(remote)
@@ -282,7 +287,7 @@ def _release_amd(remote: tl.constexpr):
 
 @triton.jit
 def signal_read(pointer):
-    """The int32 at `pointer` as it is now, with acquire at system scope (for the calling threads alone)."""
+    """Return the current int32 at `pointer`, with acquire at system scope (for the calling threads alone)."""
     if isa() == "amdgcn":
         seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
     else:
@@ -292,7 +297,7 @@ def signal_read(pointer):
 
 @triton.jit
 def fence():
-    """Orders what each thread stored before it against what it stores after it, for every GPU that looks."""
+    """Order each thread's earlier stores before its later stores, for every GPU that observes them."""
     if isa() == "amdgcn":
         tl.inline_asm_elementwise(AMD_FENCE, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
     else:
@@ -301,7 +306,7 @@ def fence():
 
 @triton.jit
 def quiet():
-    """Waits until every store of the program, through descriptors too, is written and visible to every GPU."""
+    """Wait until every store of the program, also through descriptors, is complete and visible to every GPU."""
     if isa() == "amdgcn":
         tl.inline_asm_elementwise(AMD_FENCE, "=s", [], dtype=tl.int32, is_pure=False, pack=1)
     elif isa() == "ptx90":
@@ -313,9 +318,9 @@ def quiet():
 
 @triton.jit
 def publish(scope: tl.constexpr = BLOCK):
-    """A barrier of the program's threads: what they stored before it all of them load after it, descriptors too.
+    """Execute a barrier of the program's threads: later loads of all threads see earlier stores, also by descriptors.
 
-    A program of one warp ends with it too: it waits for its stores through descriptors.
+    A program of one warp also calls it at its end: it waits for the program's stores through descriptors.
     """
     if isa() == "amdgcn":
         _release_amd(False)
@@ -329,19 +334,19 @@ def publish(scope: tl.constexpr = BLOCK):
 
 @triton.jit
 def tile_begin(watch, stage: tl.constexpr, tile, trace=None, scope: tl.constexpr = BLOCK):
-    """Marks the begin of a tile: an event when interpreted, and a span in programs that are traced."""
+    """Mark the start of a tile: an event when interpreted, and a span in traced programs."""
     begin(trace, TILE, scope)
 
 
 @triton.jit
 def tile_end(stage: tl.constexpr, tile, trace, scope: tl.constexpr = BLOCK):
-    """Marks the end of a tile, in programs that are traced."""
+    """Mark the end of a tile, in traced programs."""
     end(trace, TILE, stage, tile, 0, 0, scope)
 
 
 @triton.jit
 def transfer_begin(trace, scope: tl.constexpr = BLOCK):
-    """Marks the begin of a transfer before its first load, in programs that are traced."""
+    """Mark the start of a transfer before its first load, in traced programs."""
     begin(trace, TRANSFER, scope)
 
 
@@ -349,8 +354,8 @@ def transfer_begin(trace, scope: tl.constexpr = BLOCK):
 def transfer(
     watch, stage: tl.constexpr, tile, tensor: tl.constexpr, rank, offset, trace=None, scope: tl.constexpr = BLOCK
 ):  # fmt: skip
-    """Marks that a tile moved data of a tensor to or from `rank`, at element `offset` of its copy; as tile_begin.
+    """Mark a transfer of a tensor's data to or from `rank`, at element `offset` of its copy; as tile_begin.
 
-    It stands after the last store; stores need not have arrived, which a notify waits for.
+    It follows the last store. The stores need not have arrived; a notify waits for that.
     """
     end(trace, TRANSFER, stage, tile, rank, tensor, scope)

@@ -1,9 +1,9 @@
 # pyright: basic, reportArgumentType=false
 """Block copies between ranks through peer pointers, in the manner of OpenSHMEM.
 
-A program copies together, so each function and its `_block` name are one. Source and destination have the same
-element type; n is a number of elements, any integer >= 0. The pointers are local addresses, `symm_at` or
-`remote_ptr` makes them: what needs NVSHMEM's bitcode, puts to other nodes, is not here.
+All threads of a program copy together, so each function and its `_block` name are the same. Source and destination have
+the same element type; n is a number of elements, any integer >= 0. The pointers are local addresses from `symm_at` or
+`remote_ptr`. Puts to other nodes, which need NVSHMEM's bitcode, are not provided.
 """
 
 import triton.language as tl
@@ -15,14 +15,14 @@ if INTERPRETED:
 else:
     from tilelink.device.compiled import quiet, signal_add, signal_set
 
-# NVSHMEM's numbers.
+# NVSHMEM's values.
 SIGNAL_SET = tl.constexpr(9)
 SIGNAL_ADD = tl.constexpr(10)
 
 
 @portable
 def remote_ptr(pointer, table, rank, peer):
-    """The address on `peer` of what `pointer` addresses in the copy of `rank`, the own rank.
+    """Return the address on `peer` that corresponds to `pointer` in the copy of `rank`, the local rank.
 
     table: pointer to int64[ranks], the base addresses of that symmetric tensor.
     """
@@ -37,7 +37,7 @@ def _copy(destination, source, n, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):
         source = tl.multiple_of(source, 16)
     lane = tl.arange(0, BLOCK)
     whole = n // BLOCK * BLOCK
-    # The unmasked loop moves 16 bytes a thread and instruction where the alignment is known; a mask would forbid it.
+    # If the alignment is known, the unmasked loop moves 16 bytes per thread and instruction; a mask would prevent that.
     for first in range(0, whole, BLOCK):
         tl.store(destination + first + lane, tl.load(source + first + lane))
     if whole < n:
@@ -47,16 +47,16 @@ def _copy(destination, source, n, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):
 
 @portable
 def putmem(destination, source, n, BLOCK: tl.constexpr = 4096, ALIGNED: tl.constexpr = False):
-    """Copies n elements from `source` (own memory) to `destination` (a peer's); `quiet` or a signal completes it.
+    """Copy n elements from `source` (local memory) to `destination` (a peer's). `quiet` or a signal completes the copy.
 
-    BLOCK: elements a step, a power of two. ALIGNED: the caller knows both pointers to be multiples of 16 bytes.
+    BLOCK: elements per step, a power of two. ALIGNED: True if both pointers are known to be multiples of 16 bytes.
     """
     _copy(destination, source, n, BLOCK, ALIGNED)
 
 
 @portable
 def getmem(destination, source, n, BLOCK: tl.constexpr = 4096, ALIGNED: tl.constexpr = False):
-    """Copies n elements from `source` (a peer's memory) to `destination` (own); complete when it returns."""
+    """Copy n elements from `source` (a peer's memory) to `destination` (local). The copy is complete on return."""
     _copy(destination, source, n, BLOCK, ALIGNED)
     quiet()
 
@@ -72,9 +72,9 @@ def putmem_signal(
     BLOCK: tl.constexpr = 4096,
     ALIGNED: tl.constexpr = False,
 ):
-    """As putmem; then sets or adds to the int32 at `signal`, on the peer, with release: who sees it, sees the data.
+    """Copy as putmem, then set or add to the int32 at `signal`, on the peer, with release.
 
-    OPERATION: SIGNAL_SET or SIGNAL_ADD.
+    A rank that sees the signal sees the data. OPERATION: SIGNAL_SET or SIGNAL_ADD.
     """
     _copy(destination, source, n, BLOCK, ALIGNED)
     tl.static_assert((OPERATION == SIGNAL_SET) | (OPERATION == SIGNAL_ADD), "OPERATION is SIGNAL_SET or SIGNAL_ADD")

@@ -1,11 +1,11 @@
-"""The debug block: int64 words in a rank's device memory through which a compiled wait reports that it took too long.
+"""The debug block: int64 words in a rank's device memory in which a compiled wait reports that it took too long.
 
-The host writes the budget (nanoseconds that one wait may take) and a zero into `tripped` before a launch, and reads
-the block after it. Once it is tripped every wait of the rank returns at once, so that the kernels end; what they
-computed after that is worthless.
+The host writes the budget (nanoseconds that one wait may take) and a zero into `tripped` before a launch, and reads the
+block after it. Once it is tripped every wait of the rank returns at once, so that the kernels end. What they computed
+after that is invalid.
 
-Of a program that is traced the block also says where the tracks of its spans are (see device/spans.py): the address of
-the first one, and how many bytes each takes.
+For a traced program the block also holds the location of the tracks of its spans (see device/spans.py): the address of
+the first one, and the bytes of each.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ BUDGET, TRIPPED, STAGE, TILE, CHANNEL, SEEN, EXPECTED, PROGRAM, TRACE, STRIDE = 
 
 @dataclass(frozen=True, kw_only=True)
 class Trip:
-    """The wait that outlived the budget first: where it is in the plan and what its counter was."""
+    """The wait that first exceeded the budget: its location in the plan and the value of its counter."""
 
     stage: int
     tile: int
@@ -28,14 +28,14 @@ class Trip:
 
 
 def armed(deadline: float) -> list[int]:
-    """The words of a fresh block whose waits may take `deadline` seconds each."""
+    """Return the words of a new block whose waits may take `deadline` seconds each."""
     words = [0] * WORDS
     words[BUDGET] = int(deadline * 1e9)
     return words
 
 
 def trip(words: Sequence[int]) -> Trip | None:
-    """The report in a block, or None if no wait took too long."""
+    """Return the report in a block, or None if no wait took too long."""
     if not words[TRIPPED]:
         return None
     return Trip(

@@ -1,34 +1,37 @@
 # pyright: basic, reportArgumentType=false
-"""How ranks meet at the begin and the end of a launch: for the kernels between launches, or inside of a launch's own.
+"""Launch handshake between ranks, in helper kernels between launches or in the kernels of a launch.
 
-A launch whose kernels run one after the other needs no kernel of the runtime's: the first of its own tells the peers
-that the rank has entered (`enter`), the last program of its last one that it has finished (`leave`).
+If the kernels of a launch run one after the other, the runtime launches no helper kernels. The first kernel announces
+to the peers that the rank has entered (`enter`), and the last program of the last kernel announces that it has finished
+(`leave`).
 
-Where nobody waits for that it would only make every launch longer: there the programs are counted as they end
-(`count_program`), which nobody waits for, the number of a launch follows from the count (`launch_number`), and the next
-launch tells peers that the one before is finished (`tell_finished`). There may be several kernels, and a copy engine
-beside one, which begins when that kernel says so (`begin_copies`): its flags have the values of the launch, and peers
-have finished the launches whose buffers it writes to. Nothing is left to do then when the kernels have ended.
+If no rank waits for the end of a launch, announcing it would only make every launch longer. Then each program adds 1 to
+a counter when it ends (`count_program`), and no rank waits for that. The number of a launch follows from the count
+(`launch_number`), and the next launch announces to peers that the previous one is finished (`tell_finished`). There may
+be several kernels, or one kernel with a copy engine in parallel, which that kernel releases (`begin_copies`): its flags
+then have the values of the launch, and peers have finished the launches whose buffers it writes to. No work is left
+when the kernels have ended.
 
-Kernels get a block for that, `edge`, int64:
+The kernels' argument for the handshake is a block, `edge`, int64:
 
-    0   whether they do so at all: not in a graph that a caller captures, nor where outputs are copied first
-        (HELPER_KERNELS of tilelink/artifact.py); on CPU ranks, where the runtime does it, `edge` is None
-    1   how many programs have left, in all launches
-    2   the next launch may begin once peers have finished that many launches before it; 0: at once
+    0   1 if kernels perform the handshake; 0 in a graph that a caller captures, and if outputs are copied first
+        (HELPER_KERNELS of tilelink/artifact.py); on CPU ranks the runtime performs it, and `edge` is None
+    1   number of programs that have left, in all launches
+    2   lag: the next launch may begin once peers have finished launch (next - lag); 0: at once
     3   rows of the table of symmetric outputs' counters
-    4   where that table is: int32 rows (first counter, buffers, counters of a buffer, threshold)
-    5   rows of the table of the copy engine's flags (runtime/cuda/helper_kernels.py), where a kernel lets it begin
-    6   where that table is
-    7   where the values of the flags are, int32
-    8   where the word is, int32, for which the copy engine waits: it becomes 1 here, and 0 again when it has waited
+    4   address of that table: int32 rows (first counter, buffers, counters of a buffer, threshold)
+    5   rows of the table of the copy engine's flags (runtime/cuda/helper_kernels.py), if a kernel releases it
+    6   address of that table
+    7   address of the values of the flags, int32
+    8   address of the word, int32, that the copy engine waits for: a kernel sets it to 1, and the copy engine to 0
+        after its wait
 
 and `epoch_at`, the state of launches, int64:
 
-    0   the number of the launch, but for those that programs have counted since
-    1   how many launches were skipped before it (runtime/cuda/helper_kernels.py)
-    2   how many programs were counted
-    3   of how many launches peers know that they are finished, where programs are counted
+    0   number of the launch, without those that programs have counted since
+    1   number of launches skipped before it (runtime/cuda/helper_kernels.py)
+    2   number of programs counted
+    3   number of launches announced to peers as finished, if programs are counted
 """
 
 import triton
@@ -48,21 +51,22 @@ NUMBER, SKIPPED, COUNTED, TOLD = (tl.constexpr(n) for n in range(4))
 
 @triton.jit
 def enter(edge, signal_table, rank, ENTERED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):
-    """The first program tells all peers that this rank has entered its launch.
+    """Announce to all peers, from the first program, that this rank has entered its launch.
 
     ENTERED: the counter of rank 0. BLOCK: a power of two, at least RANKS.
     """
     if edge is not None:
-        pads = _pads(signal_table, RANKS, BLOCK)  # on its way while it is asked whether they are needed
+        pads = _pads(signal_table, RANKS, BLOCK)  # loaded while the condition below is evaluated
         if (tl.program_id(0) == 0) & (tl.load(edge + ON) != 0):
             _tell_each(pads, ENTERED + rank, 1, RANKS, BLOCK)
 
 
 @triton.jit
 def launch_number(epoch_at, edge, PROGRAMS: tl.constexpr):
-    """The number of a launch whose programs, PROGRAMS in all, are counted as they end. int64.
+    """Return the number (int64) of a launch whose programs, PROGRAMS in all, are counted as they end.
 
-    This program has not been counted yet, so however many of the others have, the quotient is of the launches before.
+    This program has not been counted yet. So the quotient is that of the previous launches, however many of the other
+    programs have been counted.
     """
     launch = tl.load(epoch_at + NUMBER)
     if edge is not None:
@@ -74,7 +78,7 @@ def launch_number(epoch_at, edge, PROGRAMS: tl.constexpr):
 def tell_finished(
     edge, signal_table, epoch_at, launch, rank, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The last program tells peers what launches this one has found finished."""
+    """Announce to peers, from the last program, the launches that have finished before this one."""
     if edge is not None:  # noqa: SIM102
         if tl.program_id(0) == tl.num_programs(0) - 1:
             _tell_of(edge, signal_table, epoch_at, launch, rank, FINISHED, RANKS, BLOCK)
@@ -85,10 +89,11 @@ def begin_copies(
     edge, signals, signal_table, epoch_at, watch, launch, rank,
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
-    """One program tells peers what launches this one has found finished, and lets the copy engine begin.
+    """Announce to peers the launches that have finished before this one, and release the copy engine.
 
-    That of the launch before has ended: the launch began behind it. FIRST: the first program does, which runs whenever
-    any does; else the last one, which has the fewest tiles, but runs only where all do.
+    One program does so. The previous launch has ended, because this launch began after it. FIRST: True for the first
+    program, which runs whenever any program does. False for the last one, which has the fewest tiles, but runs only if
+    all do.
     """
     if edge is not None:  # noqa: SIM102
         if tl.program_id(0) == (0 if FIRST else tl.num_programs(0) - 1):
@@ -121,11 +126,11 @@ def _tell_of(
 
 @triton.jit
 def set_flags(signals, flags, values, launch, count):
-    """The values of the copy engine's flags in a launch, by its number (int64).
+    """Set the values of the copy engine's flags in a launch, by its number (int64).
 
     flags: int32 [count, 5], rows (step, count, buffers, counter, counters of a buffer), see
-    runtime/cuda/helper_kernels.py;
-    values: int32 [count]. The own counters that are named get their values here.
+        runtime/cuda/helper_kernels.py.
+    values: int32 [count]. The local counters that are named in the rows are set here.
     """
     # A pipeline would take shared memory from a product's.
     for start in tl.range(0, count, 128, num_stages=1):  # pyright: ignore[reportGeneralTypeIssues]
@@ -143,13 +148,16 @@ def set_flags(signals, flags, values, launch, count):
 
 @triton.jit
 def count_program(edge, epoch_at, scope: tl.constexpr = BLOCK):
-    """Counts a program that ends; later launches see it, and none of this one waits for it. scope: as of `wait`."""
+    """Count a program that ends.
+
+    Later launches see the count, and this one does not wait for it. scope: as for `wait`.
+    """
     if edge is not None:
         on = tl.load(edge + ON)
         if scope == WARP:
             _count_warp(epoch_at + COUNTED, on)
         else:
-            tl.debug_barrier()  # all threads have asked for the number of the launch
+            tl.debug_barrier()  # all threads have read the number of the launch
             tl.atomic_add(epoch_at + COUNTED, on, sem="relaxed", scope="gpu")
 
 
@@ -163,13 +171,13 @@ def leave(
     edge, signals, signal_table, epoch_at, watch, rank, programs,
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
-    """The last of the programs to end does what ends a launch, as the kernel after other launches does."""
+    """End the launch from the last program that ends, as the helper kernel does after other launches."""
     if edge is not None:
-        # All that the last program may need is on its way while the programs are counted; where no launch ends here
-        # the count goes to a block that nobody reads.
+        # All data that the last program may need is loaded while the programs are counted. If no launch ends here, the
+        # count goes to a block that is not read.
         on, lag, exits, table = tl.load(edge + ON), tl.load(edge + LAG), tl.load(edge + EXITS), tl.load(edge + TABLE)
         pads, launch = _pads(signal_table, RANKS, BLOCK), tl.load(epoch_at + NUMBER)
-        tl.debug_barrier()  # all threads of the program have stored, before one of them counts it
+        tl.debug_barrier()  # all threads of the program have stored before one of them counts it
         left = tl.atomic_add(edge + LEFT, tl.full((), 1, tl.int64), sem="acq_rel", scope="gpu")
         if (on != 0) & ((left + 1) % programs == 0):
             exit_table = table.to(tl.pointer_type(tl.int32))
@@ -191,14 +199,14 @@ def _end(
 
 @triton.jit
 def _pads(signal_table, RANKS: tl.constexpr, BLOCK: tl.constexpr):
-    """Where the pads of all peers are."""
+    """Return the addresses of all peers' pads."""
     peers = tl.arange(0, BLOCK)
     return tl.load(signal_table + peers, mask=peers < RANKS, other=0).to(tl.pointer_type(tl.int32))
 
 
 @triton.jit
 def _tell_each(pads, counter, value, RANKS: tl.constexpr, BLOCK: tl.constexpr):
-    """Adds to a counter in the pads of all peers. Nothing is stored through descriptors before."""
+    """Add to a counter in the pads of all peers. There must be no earlier stores through descriptors."""
     peers = tl.arange(0, BLOCK)
     there = peers < RANKS
     tl.debug_barrier()
@@ -209,7 +217,7 @@ def _tell_each(pads, counter, value, RANKS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def await_exits(signals, launch, exits, count, watch, STAGE: tl.constexpr):
-    """Waits for what peers write into symmetric outputs in a launch, by its number (int64).
+    """Wait for peers' writes to symmetric outputs in a launch, by its number (int64).
 
     exits: int32 [count, 4], rows as above.
     """
@@ -225,9 +233,9 @@ def await_exits(signals, launch, exits, count, watch, STAGE: tl.constexpr):
 
 @triton.jit
 def tell(signal_table, counter, value, mask, peers):
-    """Adds to a counter in the pads of all peers, after all that this GPU has stored so far.
+    """Add to a counter in the pads of all peers, after all earlier stores of this GPU.
 
-    Of a kernel that stores nothing through descriptors; kernels before it have ended.
+    It is for a kernel that stores nothing through descriptors. Earlier kernels have ended.
     """
     pads = tl.load(signal_table + peers, mask=mask, other=0).to(tl.pointer_type(tl.int32))
     tl.debug_barrier()
@@ -237,7 +245,7 @@ def tell(signal_table, counter, value, mask, peers):
 
 @triton.jit
 def reach(signals, counters, targets, mask, watch, STAGE: tl.constexpr):
-    """Waits until all the own counters have reached their targets (modulo 2**32), or the watch's budget is spent."""
+    """Wait until all local counters have reached their targets (modulo 2**32), or the watch's budget is spent."""
     targets = tl.cast(targets, tl.int32)
     missing = _missing(signals, counters, targets, mask)
     if watch is None:
@@ -258,14 +266,14 @@ def reach(signals, counters, targets, mask, watch, STAGE: tl.constexpr):
 
 @triton.jit
 def _missing(signals, counters, targets, mask):
-    """The largest number of notifies that a counter still lacks; loops carry this scalar, not a tile."""
+    """Return the largest number of notifies that a counter still lacks. Loops carry this scalar, not a tile."""
     seen = tl.load(signals + counters, mask=mask, other=0, volatile=True)
     return tl.max(tl.where(mask, targets - seen, 0))
 
 
 @triton.jit
 def _report(watch, signals, counters, targets, mask, STAGE: tl.constexpr):
-    """Writes the first counter that was late into the watch, unless an earlier wait is there."""
+    """Report the first late counter to the watch, unless an earlier wait is reported there."""
     seen = tl.load(signals + counters, mask=mask, other=0, volatile=True)
     channel = tl.min(tl.where(mask & (seen < targets), counters, 2147483647))
     first = mask & (counters == channel)

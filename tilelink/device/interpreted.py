@@ -1,8 +1,8 @@
 # pyright: basic, reportArgumentType=false
-"""Pointers, signals and fences in Triton's interpreter: compiled.py's functions in Python, over real atomics.
+"""Pointers, signals and fences in Triton's interpreter: compiled.py's functions in Python, with real atomics.
 
-Each rank (and each resident program) is a process there, and symmetric memory is shared between them. Every event
-is reported to monitor.py, which traces, delays, and ends a wait that outlives its deadline.
+Each rank (and each resident program) is a process there, and the processes share symmetric memory. Every event is
+reported to monitor.py, which traces, delays, and ends a wait that exceeds its deadline.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from tilelink.device.mode import BLOCK, number
 
 
 def wrapped(value: int) -> int:
-    """`value` modulo 2**32 as an int32, which is how counters behave."""
+    """Return `value` modulo 2**32 as an int32, as counters wrap."""
     return (value + 2**31) % 2**32 - 2**31
 
 
@@ -58,7 +58,7 @@ def notify(pad, channel, rank, watch, stage, tile, remote, tma=True, trace=None,
 
 
 def notify_each(signals, table, ranks, channels, mask, watch, stage, tile):
-    chosen = np.atleast_1d(mask.handle.data).astype(bool)  # where a part of it is a number, they are 0 and 1
+    chosen = np.atleast_1d(mask.handle.data).astype(bool)  # if part of it is a number, the values are 0 and 1
     every = (np.broadcast_to(_numbers(one), chosen.shape)[chosen] for one in (ranks, channels))
     for rank, channel in zip(*every, strict=True):
         notify(symm_at(table, int(rank), signals), int(channel), int(rank), watch, stage, tile, True, False)
@@ -81,7 +81,7 @@ def signal_read(pointer):
 
 
 def fence():
-    # A process's stores reach the shared memory in order with its atomics; nothing is in flight between calls.
+    # A process's stores and atomics reach the shared memory in order; nothing is in flight between calls.
     pass
 
 

@@ -1,6 +1,6 @@
-"""What interpreted kernels report to their process: waits that go on, and events for a trace.
+"""Reports of interpreted kernels to their process: pending waits, and events for a trace.
 
-The device library calls `poll` and `record`; the monitor that the process has installed ends waits that take too long,
+The device library calls `poll` and `record`. The monitor that the process has installed ends waits that take too long,
 stops when another process of the run has failed, keeps a trace, and delays events to provoke other interleavings.
 """
 
@@ -22,12 +22,14 @@ SHORTEST_SLEEP_S = 0.00005
 LONGEST_SLEEP_S = 0.002
 
 Describe = Callable[[int, int], tuple[str, str]]
-"""(stage, channel) -> their names in the program, as in ("gemm", "xs channel 3"); "" for none."""
+"""(stage, channel) -> their names in the program, for example ("gemm", "xs channel 3"); "" if unknown."""
 
 
 class Event(NamedTuple):
-    """One event of a process: kind "tile" (0, 0), "wait" (channel, expected), "notify" (rank, channel) or "transfer"
-    (tensor, rank, offset), in the launch `epoch`."""
+    """One event of a process in the launch `epoch`.
+
+    kind: "tile" (0, 0), "wait" (channel, expected), "notify" (rank, channel) or "transfer" (tensor, rank, offset).
+    """
 
     kind: str
     stage: int
@@ -42,8 +44,8 @@ class Event(NamedTuple):
 class Wait:
     """A wait that has not passed: it saw `seen` on `channel` and needs `expected`.
 
-    seconds: how long it has gone on, in the launch `epoch` (0: in none). The names are "" where there are none; a
-    stage below 0 is the runtime's own.
+    seconds: duration so far, in the launch `epoch` (0: outside of a launch). Names are "" if unknown. A stage below 0
+    is the runtime itself.
     """
 
     rank: int
@@ -66,7 +68,7 @@ class Wait:
         return f"{place} waits for {channel}: {self.seen} of {self.expected}"
 
     def error(self) -> DeadlineError:
-        """This wait as the error that ends the run."""
+        """Return the error that ends the run because of this wait."""
         launch = f" in launch {self.epoch}" if self.epoch else ""
         return DeadlineError(
             f"{self}, after {self.seconds:.2f} s{launch}",
@@ -84,9 +86,9 @@ class Wait:
 
 
 class Aborted(BaseException):
-    """Another process of the run has failed, so this one stops. It is no error of its own, hence no Exception.
+    """Raised to stop this process because another one of the run has failed. Not an error here, hence no Exception.
 
-    waiting: the wait that it ended, as a sentence; "" where there was none.
+    waiting: the wait that it ended, as a sentence; "" if there was none.
     """
 
     def __init__(self, waiting: str = "") -> None:
@@ -95,14 +97,14 @@ class Aborted(BaseException):
 
 
 class Monitor:
-    """Watches one process: the sequential work of one process.
+    """Monitor of one process: of its sequential work.
 
-    rank, process: whose it is; together with `seed` they decide the delays.
+    rank, process: identify the process. Together with `seed` they determine the delays.
     deadline_s: seconds that a wait may take, from its first unsuccessful look.
-    seed, max_delay_s: with a seed, each wait, notify and transfer comes 0..max_delay_s seconds late.
-    trace: keep the events, in `events`. Spans, which only traced kernels report, are always kept, in `spans`.
+    seed, max_delay_s: with a seed, each wait, notify and transfer is delayed by 0..max_delay_s seconds.
+    trace: True to keep the events, in `events`. Spans, which only traced kernels report, are always kept, in `spans`.
     describe: names stages and channels in messages.
-    aborted: whether another process has failed. beat: called at every event, as a sign of life.
+    aborted: returns True if another process has failed. beat: called at every event, as a sign of life.
     """
 
     def __init__(
@@ -135,10 +137,10 @@ class Monitor:
         self._waiting_for: tuple[int, int, int, int] | None = None
 
     def poll(self, *, channel: int, seen: int, expected: int, stage: int, tile: int) -> None:
-        """Called after each look at a counter that was too small; leaves the processor to others for a moment.
+        """Called after each look at a counter that was too small. Yields the processor for a moment.
 
-        A new wait begins with another channel, count, stage or tile, and after every event.
-        Raises DeadlineError if the wait has taken too long, Aborted if another process has failed.
+        A new wait begins with another channel, count, stage or tile, and after every event. Raise DeadlineError if the
+        wait has taken too long, Aborted if another process has failed.
         """
         wait = (channel, expected, stage, tile)
         if wait != self._waiting_for:
@@ -152,7 +154,7 @@ class Monitor:
         self._pause()
 
     def record(self, kind: str, stage: int, tile: int, a: int, b: int, c: int = 0) -> None:
-        """Notes an event, perhaps after a delay. Raises Aborted if another process has failed."""
+        """Record an event, possibly after a delay. Raise Aborted if another process has failed."""
         self._waiting_for = None
         if self._aborted():
             raise Aborted
@@ -163,11 +165,11 @@ class Monitor:
             self.events.append(Event(kind, stage, tile, a, b, c, self.epoch))
 
     def begin(self, kind: str) -> None:
-        """Notes when something of a kind of spans begins, in ns of the clock that all processes share."""
+        """Record the start of a span of a kind, in ns of the clock that all processes share."""
         self._begun[kind] = time.perf_counter_ns()
 
     def end(self, track: int, kind: str, stage: int, tile: int, a: int, b: int) -> None:
-        """Keeps the span of what was begun last of this kind."""
+        """Keep the span of the last begun operation of this kind."""
         end = time.perf_counter_ns()
         self.spans.append(Span(self.rank, track, kind, stage, tile, a, b, self.epoch, self._begun[kind], end))
 
@@ -188,9 +190,9 @@ class Monitor:
 
 
 class Pause:
-    """Leaves the processor to others, each time for longer: first a yield, then sleeps of an eighth of the time so far.
+    """Yields the processor, each time for longer: first once, then in sleeps of an eighth of the time so far.
 
-    A wait so ends at most an eighth late, and many waiting processes on few cores do not starve the working ones.
+    So a wait ends at most an eighth late, and many waiting processes on few cores do not starve the working ones.
     """
 
     def __init__(self) -> None:
@@ -198,7 +200,7 @@ class Pause:
         self._calls = 0
 
     def seconds(self) -> float:
-        """Since this pause was made."""
+        """Return the seconds since this pause was created."""
         return time.monotonic() - self._start
 
     def __call__(self) -> None:
@@ -213,13 +215,13 @@ _installed: Monitor | None = None
 
 
 def install(monitor: Monitor | None) -> None:
-    """Makes `monitor` this process's; None: one that only keeps the deadline, which is there from the start."""
+    """Install the process's monitor. None: one that only checks the deadline, which is installed from the start."""
     global _installed
     _installed = monitor
 
 
 def installed() -> Monitor:
-    """This process's monitor."""
+    """Return this process's monitor."""
     global _installed
     if _installed is None:
         _installed = Monitor(rank=0, process="", deadline_s=settings().deadline or DEFAULT_DEADLINE_S)
@@ -227,21 +229,23 @@ def installed() -> Monitor:
 
 
 def poll(*, channel: int, seen: int, expected: int, stage: int, tile: int) -> None:
-    """Monitor.poll of the installed monitor: called after each look at a counter that was too small."""
+    """Call Monitor.poll of the installed monitor, after each look at a counter that was too small."""
     installed().poll(channel=channel, seen=seen, expected=expected, stage=stage, tile=tile)
 
 
 def record(kind: str, stage: int, tile: int, a: int, b: int, c: int = 0) -> None:
-    """Monitor.record of the installed monitor: kind "tile" (0, 0), "wait" (channel, expected), "notify"
-    (rank, channel) or "transfer" (tensor, rank, offset)."""
+    """Call Monitor.record of the installed monitor.
+
+    kind: "tile" (0, 0), "wait" (channel, expected), "notify" (rank, channel) or "transfer" (tensor, rank, offset).
+    """
     installed().record(kind, stage, tile, a, b, c)
 
 
 def begin(kind: str) -> None:
-    """Monitor.begin of the installed monitor."""
+    """Call Monitor.begin of the installed monitor."""
     installed().begin(kind)
 
 
 def end(track: int, kind: str, stage: int, tile: int, a: int, b: int) -> None:
-    """Monitor.end of the installed monitor; a and b as Span has them."""
+    """Call Monitor.end of the installed monitor. a and b are those of Span."""
     installed().end(track, kind, stage, tile, a, b)

@@ -1,7 +1,7 @@
-"""Measured spans: when a program or a queue began and ended a tile, a wait, a notify or a transfer.
+"""Measured spans: start and end of a tile, a wait, a notify or a transfer of a program or a queue.
 
-Kernels that were compiled for it write them (device/tracing.py); on a GPU into a track for each program of the rank's
-kernels: HEAD words, then records of RECORD words, all int64.
+Traced kernels write them (device/tracing.py). On a GPU each program of the rank's kernels has a track: HEAD words, then
+records of RECORD words, all int64.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 KINDS = ("tile", "wait", "notify", "transfer")
-"""By the numbers that they have in records."""
+"""Kinds of spans. Their positions are their numbers in records."""
 COUNT, CAPACITY, BEGUN = 0, 1, 2
-"""Words of a track's head: records so far, records that there is room for, and when each kind was begun."""
+"""Words of a track's head: number of records, capacity in records, and the time at which each kind was begun."""
 HEAD = 8
 RECORD = 4
 """Words of a record: tile << 32 | stage << 8 | kind, b << 32 | a, begin, end."""
 
 
 class Span(NamedTuple):
-    """Something that program `track` of `rank` did in launch `epoch`, from `begin` to `end` (ns of one clock).
+    """An operation of program `track` of `rank` in launch `epoch`, from `begin` to `end` (ns of one clock).
 
-    track: counted over the programs of all kernels of a rank. (a, b) is (0, 0) of a tile, (channel, 0) of a wait,
-    (rank, channel) of a notify and (rank, tensor) of a transfer; a stage beyond the program's is the runtime's own.
+    track: counted over the programs of all kernels of a rank. (a, b) is (0, 0) for a tile, (channel, 0) for a wait,
+    (rank, channel) for a notify and (rank, tensor) for a transfer. A stage beyond the program's is the runtime itself.
     """
 
     rank: int
@@ -40,14 +40,14 @@ class Span(NamedTuple):
 
 
 def empty(tracks: int, capacity: int) -> NDArray[np.int64]:
-    """The words of tracks without records, [tracks, HEAD + RECORD * capacity]."""
+    """Return the words of tracks without records, int64 [tracks, HEAD + RECORD * capacity]."""
     words = np.zeros((tracks, HEAD + RECORD * capacity), np.int64)
     words[:, CAPACITY] = capacity
     return words
 
 
 def decoded(words: NDArray[Any], rank: int, epoch: int) -> tuple[list[Span], int]:
-    """The spans in the tracks of a rank after launch `epoch`, and how many found no room."""
+    """Return the spans in the tracks of a rank after launch `epoch`, and the number of spans that did not fit."""
     spans: list[Span] = []
     dropped = 0
     for track, own in enumerate(words):

@@ -1,4 +1,4 @@
-"""Tile mathematics for generated kernels: what the language has and Triton has not, or not with the same meaning."""
+"""Tile mathematics for generated kernels: functions that Triton lacks, or has with another meaning."""
 
 from tilelink.device.attention import attend_begin, attend_finish, attend_step
 from tilelink.device.numeric import (

@@ -1,11 +1,12 @@
 # pyright: basic, reportArgumentType=false, reportRedeclaration=false
-"""Spans of time that a program writes down: when it began and ended a tile, a wait, a notify or a transfer.
+"""Spans of time that a program records: start and end of a tile, a wait, a notify or a transfer.
 
-A program's spans go to its track (see device/spans.py). On a GPU a track is an address that the debug block leads to
-(see debug.py). Thread 0 reads %globaltimer, the one clock that all SMs of a GPU share; %clock64 counts the cycles of
-one SM, whose length changes with power. Interpreted, the process's monitor keeps the spans; a track is its number.
+A program's spans go to its track (see device/spans.py). On a GPU a track is an address that is derived from the debug
+block (see debug.py). Thread 0 reads %globaltimer, the one clock that all SMs of a GPU share. %clock64 counts the cycles
+of one SM, whose length changes with power. Interpreted, the process's monitor keeps the spans, and a track is its
+number.
 
-Where `trace`, the track, is None, nothing is written, and nothing is compiled.
+If `trace`, the track, is None, nothing is recorded, and nothing is compiled.
 """
 
 import triton
@@ -44,12 +45,15 @@ else:
 
     @triton.jit
     def trace_track(watch, program):
-        """The address (int64) of the track of a rank's program `program`. watch: the rank's debug block, not None."""
+        """Return the address (int64) of the track of a rank's program `program`.
+
+        watch: the rank's debug block, not None.
+        """
         return tl.load(watch + _TRACE) + tl.load(watch + _STRIDE) * program
 
     @triton.jit
     def begin(trace, KIND: tl.constexpr, scope: tl.constexpr):
-        """Notes that something begins."""
+        """Record the start of an operation of a kind."""
         if trace is not None:
             if scope == WARP:
                 _note(WARP_TRACE_BEGIN, trace, KIND)
@@ -62,7 +66,10 @@ else:
 
     @triton.jit
     def end(trace, KIND: tl.constexpr, stage: tl.constexpr, tile, a, b, scope: tl.constexpr):
-        """Writes the record of what was begun last of this kind. Of tiles and transfers all threads have come here."""
+        """Record the span of the last begun operation of this kind.
+
+        For tiles and transfers all threads have arrived here.
+        """
         if trace is not None:
             if scope == WARP:
                 _write(WARP_TRACE_END, trace, KIND, stage, tile, a, b)

@@ -1,1 +1,1 @@
-"""From a program and a schedule to what each kernel does: binding, the passes, and the one enumerator of tiles."""
+"""Lowering of a program and a schedule to kernels: binding, the passes, and the enumerator of tiles."""

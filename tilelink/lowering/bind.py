@@ -1,4 +1,4 @@
-"""Binding: program x schedule x shapes x ranks x target -> everything concrete that the plan and the emitter share."""
+"""Binding: combine program, schedule, shapes, ranks and target into the concrete program of the planner and emitter."""
 
 from __future__ import annotations
 
@@ -56,13 +56,15 @@ def bind(
     dtype: str = "f32",
     on_step: Callable[[str, Bound], None] | None = None,
 ) -> Bound:
-    """Resolve a program and a schedule for given shapes, ranks and target; `schedule` None takes defaults.
+    """Return the lowered program for given shapes, ranks and target.
 
-    on_step: is called with the name of each pass and the program after it, and with "bind" before them all.
+    If `schedule` is None, defaults are used.
+
+    on_step: called with "bind" and the bound program, then with the name of each pass and the program after that pass.
     """
-    if not isinstance(ranks, Integral) or ranks < 1:  # callers need not be typed
+    if not isinstance(ranks, Integral) or ranks < 1:  # callers may pass any type
         raise BindingError(f"{ranks!r} ranks", hint="a program runs on at least one rank")
-    ranks = int(ranks)  # NumPy's integers have no room for what they are multiplied with
+    ranks = int(ranks)  # NumPy's integers would overflow in the products below
     if dtype not in FLOATS:
         raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(FLOATS)}")
     schedule = schedule or Schedule(name="default", program=program.name)
@@ -123,7 +125,7 @@ def _check_parts(program: Program, schedule: Schedule) -> None:
 
 
 def _apply(program: Program, schedule: Schedule) -> Program:
-    """The rewrites that the schedule asks for: directions, and slices of whole dimensions."""
+    """Apply the rewrites of the schedule that need no numbers: directions, and indices over whole dimensions."""
     stages: list[Stage] = []
     for stage in program.stages:
         part = schedule.stage(stage.name)
@@ -135,9 +137,10 @@ def _apply(program: Program, schedule: Schedule) -> Program:
 
 
 def _resource(program: Program, stage: Stage, part: StageSchedule) -> Resource:
-    """What the schedule says, else: the copy engine for host primitives, programs in the order of the stages.
+    """Return the resource that the schedule names, or the default.
 
-    A stage that an earlier one waits for cannot come after it: it gets a program of its own.
+    The default is the copy engine for host primitives, and otherwise the SMs, in the order of the stages. A stage that
+    an earlier one waits for cannot run after it: it gets CTAs of its own.
     """
     said = part[RESOURCE]
     if said is not None:
@@ -202,7 +205,7 @@ def _concrete_order(part: StageSchedule, numbers: Numbers, ranks: int) -> Order 
 
 
 def _tiles(part: StageSchedule, sizes: Mapping[str, int], extents: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """The tiles of all indices, numbers with one element, and the block of what is contracted."""
+    """Return the tile size of every index, and the block size of the contraction. Scalar indices have size 1."""
     given = dict(part[TILE])
     for name in extents:
         size = given.pop(name, None)
@@ -215,7 +218,7 @@ def _tiles(part: StageSchedule, sizes: Mapping[str, int], extents: Mapping[str, 
 
 
 def _match_fused(stages: dict[str, BoundStage]) -> dict[str, BoundStage]:
-    """A stage fused into the epilogue of one with the same domain takes that stage's tiles and order."""
+    """Give a stage fused into the epilogue of one with the same domain the tiles and the order of that stage."""
     result = dict(stages)
     for name, bound in stages.items():
         if not isinstance(bound.resource, Fused) or bound.resource.place != "epilogue":

@@ -1,4 +1,4 @@
-"""Kernels: which stages run in the same programs, on which stream, with how many programs and which waits."""
+"""Division of stages into kernels: their streams, numbers of CTAs and the waits at their start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilelink.scheduling.schedule import CopyEngine, Fused, Sm
 
 
 def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
-    """The kernels of a bound program, in the order of their stages."""
+    """Return the kernels of a bound program, in the order of their stages."""
     hosts = [s for s in bound.stages.values() if not isinstance(s.resource, Fused)]
     loops_of = {host.name: _loops(bound, host) for host in hosts}
     programs = _programs(bound, hosts, {name: _tiles(bound, loops) for name, loops in loops_of.items()})
@@ -50,12 +50,12 @@ def kernels_of(bound: Bound) -> tuple[Kernel, ...]:
 
 
 def _own(stage: BoundStage) -> int | None:
-    """The programs that its schedule asks for on SMs of their own, None for a stage that takes what is left."""
+    """Return the number of SMs that the schedule reserves for the stage, or None if it takes the remaining ones."""
     return stage.resource.programs if isinstance(stage.resource, Sm) else None
 
 
 def _programs_per_cta(stage: BoundStage) -> int:
-    """The programs that share an SM."""
+    """Return how many programs of the stage share an SM."""
     return stage.tma_copy.programs if stage.tma_copy else 1
 
 
@@ -68,7 +68,10 @@ def _stream(stage: BoundStage) -> str:
 
 
 def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
-    """Prologue stages, the host with the epilogues that share its domain, then the other epilogues."""
+    """Return the loops of a kernel.
+
+    They are the prologue stages, the host with the epilogues that share its domain, and the other epilogues.
+    """
     before: list[Loop] = []
     same: list[str] = [host.name]
     after: list[Loop] = []
@@ -90,15 +93,17 @@ def _loops(bound: Bound, host: BoundStage) -> tuple[Loop, ...]:
 
 
 def _tiles(bound: Bound, loops: tuple[Loop, ...]) -> int:
-    """What caps the programs of a kernel: as many as its longest loop has tiles, or parts of tiles."""
+    """Return the largest useful number of programs: the most tiles, or parts of tiles, of any loop."""
     parts = {part.name: part[SPLIT_K_TAIL] or 1 for part in bound.schedule.stages}
     return max(bound.stages[n].total * parts.get(n, 1) for loop in loops for n in loop.stages)
 
 
 def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -> dict[str, int]:
-    """Programs of each kernel: what its schedule asks for, else what those leave free; capped by tiles and target.
+    """Return the number of programs of each kernel.
 
-    Stages on SMs of their own leave to the others what they are too small to use.
+    It is the number that the schedule asks for, or else the number that those kernels leave free. It is at most the
+    number of tiles and the limit of the target. If a stage is too small to use all of its reserved SMs, the others may
+    use the rest.
     """
     cap = bound.target.max_programs
     most = {host.name: min(tiles[host.name], cap or tiles[host.name]) for host in hosts}
@@ -121,13 +126,16 @@ def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -
 
 
 def _touched(bound: Bound) -> frozenset[str]:
-    """Tensors of which some stage reads or writes a peer's copy."""
+    """Return the tensors of which some stage reads or writes a peer's copy."""
     read = {r.tensor for s in bound.program.stages for r in remote_reads(s)}
     return frozenset(read | {r.tensor for s in bound.program.stages for r in stage_writes(s) if r.rank is not None})
 
 
 def _remote_tensors(touched: frozenset[str], stage: BoundStage) -> list[str]:
-    """Symmetric tensors that the stage shares with peers: it touches a peer's copy (data or signals), or it writes
-    the own copy of one that peers read or write."""
+    """Return the symmetric tensors that the stage shares with peers.
+
+    The stage accesses a peer's copy (data or signals), or it writes the local copy of a tensor that peers read or
+    write.
+    """
     written = [r.tensor for r in stage_writes(stage.stage) if r.rank is None and r.tensor in touched]
     return [r.tensor for r in stage_regions(stage.stage) if r.rank is not None] + written

@@ -18,7 +18,7 @@ def join(parts: list[tuple[Ints, ...]], columns: int, dims: int) -> list[Ints]:
 
 
 def expand(low: Ints, high: Ints, counts: tuple[int, ...]) -> tuple[Ints, Ints]:
-    """All cells of boxes [low, high): the row each comes from, and its linear number."""
+    """Return all cells of boxes [low, high): the row that each comes from, and its linear index."""
     source = np.arange(len(low))
     linear = np.zeros(len(low), np.int64)
     for d, count in enumerate(counts):

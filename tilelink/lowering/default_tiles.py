@@ -1,4 +1,4 @@
-"""Tile sizes that a schedule does not name."""
+"""Default tile sizes, for indices that a schedule does not name."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ from tilelink.ir.typing import Axis, StageTyping
 from tilelink.lowering.transform import number_of
 
 SIZES = {"compute": 64, "comm": 128}
-"""By the kind of the stage."""
+"""Default tile size in elements, by the kind of the stage."""
 BLOCK = 64
-"""Of what is contracted."""
+"""Default block of the contracted dimension, in elements."""
 ELEMENTS = 8192
-"""Of one value of a tile: 64 registers for each of 128 threads. Whole dimensions count in full."""
+"""Largest number of elements of one value of a tile: 64 registers for each of 128 threads.
+
+Whole dimensions count in full.
+"""
 
 
 def default_sizes(
     typing: StageTyping, given: Mapping[str, int], extents: Mapping[str, int], numbers: Numbers, ranks: int
 ) -> dict[str, int]:
-    """The tile size of every index of a stage but the numbers: the given one, else as large as its values allow.
+    """Return the tile size in elements of every index of a stage except scalar ones.
 
-    The stage's default is halved, the largest first, while a value that the body names has too many elements.
+    A given size is kept. Otherwise it starts at the default of the stage's kind. While a value that the body names has
+    too many elements, the largest default is halved.
     """
     sizes = {
         name: min(given.get(name, SIZES[typing.stage.kind]), max(extent, 1))

@@ -1,15 +1,14 @@
-"""What the iterations of a loop over tiles do to each other through memory: nothing, else tiles of another size do it
-anew.
+"""Memory dependences between the iterations of a loop over tiles: none are allowed.
 
-An iteration that writes what another one reads or writes too comes before it or after it, element by element where
-tiles have one element and all at once where one tile is all there is:
+If an iteration writes an element that another one reads or writes, the result depends on the tile size. With tiles of
+one element the iterations are ordered element by element, and with a single tile all accesses happen at once:
 
     t = h[0 + k]            c[:] = zeros(f32)
     h[1 + k] = t            c[k] = x[k]
 
-So of two accesses of a tensor, one of them a write, both follow the tile of the iteration, moved by the same offset, or
-they have no element in common, or both are the same for all tiles: then what is written is, too
-(lowering/recurrences.py).
+So one of these must hold for two accesses of a tensor, if one of them is a write. Both follow the tile of the
+iteration, shifted by the same offset. Or they have no element in common. Or both are the same for all tiles: then the
+value that is written is the same, too (lowering/recurrences.py).
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from tilelink.lowering.recurrences import holds_all
 
 
 def check_dependences(stage: BoundStage, ranks: int, loop: For, index: str) -> None:
-    """Raises TileSizeError where iterations for two tiles of an index of a loop may access one element, and one
-    writes."""
+    """Raise TileSizeError if iterations for two tiles of an index may access the same element, and one writes it."""
     _Iterations(stage, ranks, loop, index).check()
 
 
@@ -40,7 +38,7 @@ class _Iterations:
         names = [decl.name for decl in loop.indices]
         inner = {d.name for s in statements(loop.body) if isinstance(s, For) for d in s.indices}
         self.within = inner.union(names[names.index(index) + 1 :])
-        """The indices that run for each tile of the index again."""
+        """Indices whose loops run again for each tile of the index."""
 
     def check(self) -> None:
         for (one, writes, _), (other, also, statement) in combinations_with_replacement(_accesses(self.body), 2):
@@ -55,7 +53,7 @@ class _Iterations:
             raise TileSizeError(message, location=statement.location, related=one.location, hint=hint)
 
     def _apart(self, one: Region, other: Region) -> bool:
-        """True if two regions surely have no element in common in iterations for different tiles of the index."""
+        """True if two regions certainly have no element in common in iterations for different tiles of the index."""
         for here, there in ((one, other), (other, one)):
             if here.rank is None and there.rank is not None and elsewhere(there.rank, self.ranks):
                 return True
@@ -72,11 +70,11 @@ class _Iterations:
         return any(isinstance(e, Index) and e.name in self.within for e in walk(offset))
 
     def _follows(self, region: Region) -> bool:
-        """True if a region is another one for every tile of the index."""
+        """True if a region differs for every tile of the index."""
         return any(self._offset(coord) is not None for coord in region.coords)
 
     def _offset(self, coord: Scalar | Whole) -> Scalar | None:
-        """By what a coordinate that is a tile of the index is moved; None for another one."""
+        """Return the offset of a coordinate that is a tile of the index, or None if it is not one."""
         if isinstance(coord, Whole) or is_gather(coord):
             return None
         tile = tile_index(coord, self.stage.scalar_indices)
@@ -84,7 +82,7 @@ class _Iterations:
 
 
 def _accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool, Statement]]:
-    """Every region that a body reads, or writes (True), with its statement."""
+    """Yield every region that a body reads (False) or writes (True), with its statement."""
     for statement in statements(body):
         value = value_of(statement)
         yield from ((region, False, statement) for region in (reads(value) if value is not None else ()))

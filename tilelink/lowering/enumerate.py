@@ -1,4 +1,4 @@
-"""The one enumerator of tiles: what all tasks of a bound program read, write, wait for and notify, as numpy columns."""
+"""The enumerator of tiles: all reads, writes, waits and notifies of a bound program's tasks, as NumPy columns."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tilelink.lowering.places import GUARD, Fault, box, chosen, divides, in_tabl
 
 READ, WRITE, WAIT, NOTIFY = range(4)
 SUBSTEPS = 4
-"""Places in a task's sequence that one statement takes: read, write or signal, in this order."""
+"""Positions in a task's sequence that one statement takes: read, write or signal, in this order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accesses:
-    """Reads and writes of tensors, one row each. `lo`, `hi` are [rows, dims] element bounds, padded with 0, 1."""
+    """Reads and writes of tensors, one row each. `lo`, `hi` are bounds in elements, [rows, dims], padded with 0, 1."""
 
     task: Ints
     position: Ints
@@ -41,9 +41,9 @@ class Accesses:
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
-    """Waits and notifies, one row per channel. `channel` counts over all grids, without buffer slots.
+    """Waits and notifies, one row per channel. `channel` is numbered across all grids, without buffers.
 
-    later, at: a program gives a deferred notify (`later` is 1, else 0) at place `at` of its next task.
+    later, at: if `later` is 1, a program issues the notify at position `at` of its next task; otherwise `later` is 0.
     """
 
     task: Ints
@@ -58,7 +58,7 @@ class Signals:
 
 @dataclass(frozen=True, kw_only=True)
 class Barriers:
-    """Where the threads of programs meet, one row each time."""
+    """Barriers of the threads of a program, one row each."""
 
     task: Ints
     position: Ints
@@ -66,9 +66,9 @@ class Barriers:
 
 @dataclass(frozen=True, kw_only=True)
 class Transfers:
-    """Data moved between ranks' tensors: the traced events of pushes, pulls and copies.
+    """Transfers of data between ranks' tensors: the traced events of pushes, pulls and copies.
 
-    `tensor`, `peer`, `offset`: target tensor, its rank and linear offset for a push; the source's for a pull.
+    `tensor`, `peer`, `offset`: target tensor, its rank and linear offset for a push; those of the source for a pull.
     """
 
     task: Ints
@@ -80,7 +80,10 @@ class Transfers:
 
 
 def number_tasks(bound: Bound) -> tuple[dict[str, int], int]:
-    """The first task of each stage, and the number of all tasks: stage by stage, rank by rank, tile by tile."""
+    """Return the first task of each stage, and the number of all tasks.
+
+    Tasks are numbered stage by stage, rank by rank, tile by tile.
+    """
     first: dict[str, int] = {}
     used = 0
     for stage in bound.stages.values():
@@ -90,7 +93,7 @@ def number_tasks(bound: Bound) -> tuple[dict[str, int], int]:
 
 
 def number_channels(bound: Bound) -> tuple[dict[tuple[str, str], int], int]:
-    """The first channel of each (tensor, kind), and the number of all channels of a rank."""
+    """Return the first channel of each (tensor, kind), and the number of all channels of a rank."""
     base: dict[tuple[str, str], int] = {}
     used = 0
     for key, grid in bound.channels.items():
@@ -100,7 +103,10 @@ def number_channels(bound: Bound) -> tuple[dict[tuple[str, str], int], int]:
 
 
 def signals_of(bound: Bound) -> tuple[Signals, dict[str, int]]:
-    """What all stages wait for and notify, and the first task of each: as in the plan of a program without tables."""
+    """Return the waits and notifies of all stages, and the first task of each stage.
+
+    They are those of the plan of a program without tables.
+    """
     first_task, _ = number_tasks(bound)
     collector = Enumerator(bound, first_task, number_channels(bound)[0], {})
     for stage in bound.stages.values():
@@ -110,7 +116,7 @@ def signals_of(bound: Bound) -> tuple[Signals, dict[str, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """Where a statement runs: one row per (task, loop iteration)."""
+    """Executions of a statement: one row per (task, loop iteration)."""
 
     task: Ints
     position: Ints
@@ -124,13 +130,13 @@ class _Rows:
 
 @dataclass(kw_only=True)
 class _Uses:
-    """Where the tasks of a stage read and assign a name: (statement, tasks, positions) and (tasks, positions)."""
+    """Reads and assignments of a name by the tasks of a stage: (statement, tasks, positions) and (tasks, positions)."""
 
     read: list[tuple[int, Ints, Ints]] = field(default_factory=list[tuple[int, Ints, Ints]])
     assigned: list[tuple[Ints, Ints]] = field(default_factory=list[tuple[Ints, Ints]])
 
     def faults(self, name: str) -> Iterator[Fault]:
-        """The first task that reads the name before it has assigned it."""
+        """Yield a fault for the first task that reads the name before it has assigned it."""
         tasks = max((int(task.max(initial=-1)) for _, task, _ in self.read), default=-1) + 1
         first = np.full(tasks, np.iinfo(np.int64).max)
         for task, position in self.assigned:
@@ -145,7 +151,7 @@ class _Uses:
 
 
 class Enumerator:
-    """Walks the stages' bodies once, for all ranks, tiles and iterations together."""
+    """Walks the bodies of the stages once, for all ranks, tiles and iterations together."""
 
     def __init__(
         self,
@@ -183,7 +189,7 @@ class Enumerator:
         return np.broadcast_to(np.asarray(evaluate(expr, env), dtype=np.int64), (rows,))
 
     def _columns(self, exprs: Sequence[Scalar], env: Env, rows: int) -> Ints:
-        """The values of expressions as columns: [rows, expressions]."""
+        """Return the values of expressions as columns: [rows, expressions]."""
         columns = [self._column(expr, env, rows) for expr in exprs]
         return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.int64)
 
@@ -192,7 +198,7 @@ class Enumerator:
 
     def _block(self, stage: BoundStage, body: tuple[Statement, ...], rows: _Rows) -> None:
         if not len(rows.task):
-            self._pass_over(stage, statements(body))  # a place that is a constant would be looked up without a row, too
+            self._pass_over(stage, statements(body))  # a constant position would be looked up even without rows
             return
         offset = 0
         for statement in body:
@@ -201,7 +207,7 @@ class Enumerator:
             offset += length(stage, statement)
 
     def _pass_over(self, stage: BoundStage, missed: Iterable[Statement]) -> None:
-        """Statements that no task comes to have numbers all the same: whoever walks a program counts them."""
+        """Number the statements that no task reaches, because every walk over a program counts them."""
         self.statements.extend((stage.name, one) for one in missed)
 
     def _statement(self, stage: BoundStage, statement: Statement, rows: _Rows) -> None:
@@ -235,13 +241,13 @@ class Enumerator:
                 pass
 
     def _divided(self, number: int, expr: Binary, rows: _Rows) -> _Rows:
-        """The rows whose divisor is not zero; of the others the first is a fault."""
+        """Return the rows whose divisor is not zero. The first other row is a fault."""
         there = divides(expr, self._env(rows), len(rows.task))
         self._fault(number, ~there, rows, f"{print_scalar(expr)} divides by zero")
         return rows if there.all() else rows.pick(there)
 
     def _looked_up(self, number: int, lookup: Lookup, rows: _Rows) -> _Rows:
-        """The rows whose entry is in the table; of the others the first is a fault."""
+        """Return the rows whose entry is in the table. The first other row is a fault."""
         there, where = in_table(lookup, self._env(rows), len(rows.task))
         if there.all():
             return rows
@@ -268,7 +274,7 @@ class Enumerator:
         self._block(stage, loop.body, inner)
 
     def _data(self, stage: BoundStage, number: int, statement: Statement, value: Value, rows: _Rows) -> None:
-        """value: what the statement computes."""
+        """Note the accesses of a statement. value: the value that it computes."""
         for region in reads(value):
             self._access(stage, number, READ, region, rows)
         for name in self._unsure.keys() & local_names(value):
@@ -316,7 +322,7 @@ class Enumerator:
         self._accesses.append(row)
 
     def _inside(self, number: int, name: str, tile_map: TileMap, rows: _Rows, lo: Ints, hi: Ints) -> None:
-        """Notes a fault where boxes leave their tensor."""
+        """Note a fault if boxes extend beyond their tensor."""
         leaves, ends = reach(tile_map, self._env(rows), lo, hi)
         if leaves.any():
             row, shape = int(np.argmax(leaves)), list(self.bound.tensors[name].shape)
@@ -324,7 +330,7 @@ class Enumerator:
             self._fault(number, leaves, rows, message)
 
     def _fault(self, number: int, wrong: NDArray[np.bool_], rows: _Rows, message: str, hint: str = GUARD) -> None:
-        """Notes the first of the rows that are wrong."""
+        """Note a fault for the first of the wrong rows."""
         for row in np.flatnonzero(wrong)[:1]:
             self.faults.append(Fault(task=int(rows.task[row]), statement=number, message=message, hint=hint))
 
@@ -350,7 +356,7 @@ class Enumerator:
         ranges = tile_map.channel_range(grid)
         low = self._columns([one.low for one in ranges], env, n)
         high = self._columns([one.high for one in ranges], env, n)
-        # A signal outside of its tensor is a fault; clipped, it names no counter of another tensor.
+        # A signal outside of its tensor is a fault. It is clipped, so that it names no counter of another tensor.
         counts = np.array(grid.counts)
         source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
         peer = self._column(tile_map.rank, env, n)
@@ -370,7 +376,7 @@ class Enumerator:
         )
 
     def _deferred(self, stage: BoundStage, number: int, task: Ints) -> tuple[Ints, Ints]:
-        """Which tasks leave a signal to their program's next tile, and at which place of that."""
+        """Return which tasks leave a notify to their program's next tile, and its position there."""
         body, statement = stage.stage.body, self.statements[number][1]
         if stage.given_in is None or not any(statement is one for one in closing_notifies(body)):
             return np.zeros_like(task), np.zeros_like(task)
@@ -399,7 +405,7 @@ class Enumerator:
 
 
 def length(stage: BoundStage, statement: Statement) -> int:
-    """How many places a statement takes in its task's sequence."""
+    """Return the number of positions that a statement takes in its task's sequence."""
     match statement:
         case If(then=then, orelse=orelse):
             return max(sum(length(stage, s) for s in then), sum(length(stage, s) for s in orelse), SUBSTEPS)

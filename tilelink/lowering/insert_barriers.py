@@ -1,9 +1,9 @@
-"""Barriers where a program must wait for all of its own threads between a store and what follows it.
+"""Barriers between the threads of a program, where a store must be complete before the statements after it.
 
-Tiles that a program runs one after the other are ordered by that alone, and so are the statements of a tile. But a
-program is many threads: what one of them stores another may load too early, and what one still loads another may
-overwrite, unless a barrier is in between. A wait has one; everything else is found here. The rule of ordering asks
-afterwards whether it is there (verify/threads.py).
+The tiles that a program executes are ordered by the program itself, and so are the statements of a tile. But a program
+has many threads: one thread may load too early what another one stores, or overwrite what another one still loads,
+unless there is a barrier between the two. A wait contains a barrier. This pass inserts the others. The rule of ordering
+checks the result (verify/threads.py).
 
 before: c[i, :] = x[i, :] * 2.0
         y[i, :] = dot(c[i, :], w[:, :].T)
@@ -28,7 +28,10 @@ from tilelink.lowering.transform import free_name
 
 
 def place_barriers(bound: Bound) -> Bound:
-    """The bound program with all barriers that its programs on SMs need, which are many threads from here on."""
+    """Return the bound program with all barriers that its programs on SMs need.
+
+    After this pass these programs have many threads.
+    """
     bodies = {
         name: _Placing(bound=bound, stage=stage).body(stage.stage.body)
         for name, stage in bound.stages.items()
@@ -39,7 +42,7 @@ def place_barriers(bound: Bound) -> Bound:
 
 @dataclass(kw_only=True)
 class _Placing:
-    """The barriers of one stage."""
+    """Inserts the barriers of one stage."""
 
     bound: Bound
     stage: BoundStage
@@ -74,7 +77,7 @@ class _Placing:
 
     def _branches(self, branch: If) -> If:
         taken = on_all_ranks(branch.condition, self.bound.ranks)
-        if taken is not None:  # the other one is never run
+        if taken is not None:  # the other branch is never executed
             return (
                 replace(branch, then=self.body(branch.then))
                 if taken
@@ -88,7 +91,7 @@ class _Placing:
         return replace(branch, then=then, orelse=orelse)
 
     def _in_place(self, statement: Store | Transfer, region: Region) -> list[Statement]:
-        """A statement, in three if it writes what it reads and one thread's element comes of what others load."""
+        """Return a statement, split in three if it overwrites what it reads and mixes elements of different threads."""
         value = value_of(statement)
         if value is None or not mixes(value) or all(one.tensor != region.tensor for one in reads(value)):
             return [statement]
@@ -110,10 +113,11 @@ class _Placing:
 
 @dataclass(kw_only=True)
 class Pending:
-    """The memories that the program may have stored to or loaded from since its last barrier, as a tile is rendered.
+    """The memories that a program may have accessed since its last barrier, as a tile is rendered.
 
-    A memory is the own copy of a tensor, or those of all peers together. counts: of every index of the stage the number
-    of tiles. scratch: memories whose elements may be written more than once.
+    A memory is the local copy of a tensor, or the copies of all peers together. counts: number of tiles of every index
+    of the stage. scratch: memories whose elements may be written more than once. stored, loaded: memories with pending
+    stores and loads.
     """
 
     ranks: int
@@ -122,12 +126,12 @@ class Pending:
     stored: frozenset[str] = frozenset()
     loaded: frozenset[str] = frozenset()
     loops: dict[_Key, _Passed] = field(default_factory=dict["_Key", "_Passed"])
-    """What loops made of what was pending before them: copies of one share it, so deep loops are passed but once."""
+    """Effect of loops on what was pending before them. Copies share it, so nested loops are analyzed only once."""
 
     def barrier(self, statement: Statement) -> bool:
-        """True if there must be one before a statement, which is noted; branches are asked for their statements.
+        """True if a barrier is needed before a statement. Updates the state; an `if` is asked for its statements.
 
-        Behind the answer for a loop, what is pending is what any of its iterations may begin with.
+        After the answer for a loop, the state covers everything that may be pending at the start of any iteration.
         """
         match statement:
             case If():
@@ -141,7 +145,7 @@ class Pending:
                 return self._plain(statement)
 
     def barriers(self, body: tuple[Statement, ...]) -> int:
-        """How many the statements of a body need, which are noted."""
+        """Return the number of barriers that the statements of a body need. Updates the state."""
         count = 0
         for statement in body:
             count += self.barrier(statement)
@@ -152,7 +156,7 @@ class Pending:
         return count
 
     def join(self, other: Pending) -> None:
-        """What is pending where two ways meet."""
+        """Merge the state of another branch into this one."""
         self.stored |= other.stored
         self.loaded |= other.loaded
 
@@ -165,7 +169,7 @@ class Pending:
         return passed.needed
 
     def _passed(self, loop: For) -> _Passed:
-        """One before the loop saves one in each iteration, where it is what came before that asks for it."""
+        """Analyze a loop. A barrier before it saves one in each iteration if only earlier accesses require it."""
         before, alone = replace(self), replace(self)
         alone._clear()
         needed = before.barriers(loop.body) > alone.barriers(loop.body)
@@ -192,12 +196,15 @@ class Pending:
 
 
 _Key = tuple[int, frozenset[str], frozenset[str]]
-"""The identity of a loop, and what was pending before it."""
+"""Identity of a loop, and the stored and loaded memories pending before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Passed:
-    """True if a loop needs a barrier before it, and what is pending after it; with the loop, which its key names."""
+    """The result for a loop: whether it needs a barrier before it, and what is pending after it.
+
+    It holds the loop, so that the identity in its key stays valid.
+    """
 
     loop: For
     needed: bool
@@ -207,7 +214,7 @@ class _Passed:
 
 @dataclass(kw_only=True)
 class _Parts:
-    """Which regions of its memories a program touches, again and again."""
+    """Regions of its memories that a program accesses repeatedly."""
 
     ranks: int
     stored: set[str] = field(default_factory=set[str])
@@ -215,7 +222,10 @@ class _Parts:
     places: dict[str, set[object]] = field(default_factory=dict[str, set[object]])
 
     def note(self, body: tuple[Statement, ...], counts: Mapping[str, int], number: int = 0) -> None:
-        """A body that is run for all values of some indices; bodies with other numbers have other tiles."""
+        """Note a body that is executed for all values of some indices.
+
+        Bodies with different numbers have different tiles.
+        """
         for region, stores in accesses(body):
             names = {_moves_with(c, counts, self.ranks) for c in (*region.coords, region.rank)}
             part = (number, region.coords, region.rank) if names >= counts.keys() else None
@@ -225,14 +235,14 @@ class _Parts:
 
     @property
     def apart(self) -> set[str]:
-        """Memories of which every run has its own part."""
+        """Return the memories of which every execution accesses a separate part."""
         return {memory for memory, parts in self.places.items() if len(parts) == 1 and None not in parts}
 
 
 def pending_at(bound: Bound, stage: str) -> Pending:
-    """What a program may have left when it begins with a tile: anything its kernel did up to there.
+    """Return the accesses that may be pending at the start of a tile: all that its kernel can have done before.
 
-    The first stage of a tile need not care for memories of which every tile has its own part.
+    The first stage of a tile ignores memories of which every tile accesses a separate part.
     """
     kernel = bound.kernel_of[stage]
     last = next(n for n, loop in enumerate(kernel.loops) if stage in loop.stages)
@@ -246,14 +256,14 @@ def pending_at(bound: Bound, stage: str) -> Pending:
         ranks=bound.ranks,
         counts={name: bound.stages[stage].count(name) for name in bound.stages[stage].extents},
         scratch=frozenset(memory for name in scratch for memory in (name, f"{name} @")),
-        # of two tiles that write the same, the later one waits for the earlier one, which is a barrier
+        # if two tiles write the same elements, the later one waits for the earlier one, and a wait is a barrier
         stored=frozenset((parts.stored & parts.loaded) - apart),
         loaded=frozenset(parts.loaded - apart),
     )
 
 
 def accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool]]:
-    """Every region that statements load from (False) or store to (True)."""
+    """Yield every region that statements load from (False) or store to (True)."""
     for statement in statements(body):
         value = value_of(statement)
         yield from ((region, False) for region in (reads(value) if value is not None else ()))
@@ -264,7 +274,7 @@ def accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool]]:
 
 
 def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ranks: int) -> str | None:
-    """The one index whose every value gives a coordinate another value, on all ranks."""
+    """Return the one index whose values all give a coordinate different values, on all ranks; None if there is none."""
     if not isinstance(coordinate, Scalar):
         return None
     if isinstance(coordinate, Index):
@@ -275,7 +285,7 @@ def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ra
     (name,) = names
     numbers = np.arange(counts[name])
     for rank in range(ranks):
-        with np.errstate(divide="ignore"):  # by an index that is 0 where nothing is accessed
+        with np.errstate(divide="ignore"):  # divisors may be 0 for index values at which nothing is accessed
             found = evaluate(coordinate, Env(rank=rank, ranks=ranks, params={}, indices={name: numbers}))
         if len(np.unique(found)) < counts[name]:
             return None
@@ -283,7 +293,7 @@ def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ra
 
 
 def _memories(region: Region, ranks: int) -> tuple[str, ...]:
-    """Where a region may lie: in the own copy of its tensor, in one of a peer, or either."""
+    """Return the memories that may contain a region: the local copy of its tensor, the peers' copies, or both."""
     if region.rank is None:
         return (region.tensor,)
     far = f"{region.tensor} @"

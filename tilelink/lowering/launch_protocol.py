@@ -1,7 +1,7 @@
-"""The launch protocol of a bound program: the cheapest that is right for its kernels (tilelink/artifact.py).
+"""Choice of the launch protocol of a bound program: the cheapest correct one (tilelink/artifact.py).
 
-A program has HELPER_KERNELS from the start, with which the rules hold whatever passes do; this one, the last, asks
-which kernels run one after the other, and who waits for peers.
+A program starts with HELPER_KERNELS, which is correct whatever the passes do. This pass is the last. It considers which
+kernels run one after the other, and which ranks wait for peers.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from tilelink.lowering.bound import Bound, Kernel
 
 
 def choose_protocol(bound: Bound) -> Bound:
-    """before: HELPER_KERNELS. after: the protocol that costs least."""
+    """Return the bound program with the cheapest protocol in place of HELPER_KERNELS."""
     return replace(bound, protocol=_protocol(bound))
 
 
 def announces_entry(bound: Bound, kernel: Kernel, protocol: LaunchProtocol) -> bool:
-    """True for the kernel that announces to peers that its rank has entered a launch, where peers wait for that."""
+    """True if the kernel announces to peers that its rank has entered a launch. None does if no peer waits for that."""
     first = not kernel.on_copy_engine and kernel.position == 0 and bound.ranks > 1
     return protocol.in_kernels and first and any(one.needs_entry for one in bound.kernels)
 
 
 def ends_launch(bound: Bound, kernel: Kernel, protocol: LaunchProtocol) -> bool:
-    """True for kernels whose programs end a launch, or are counted as they do."""
+    """True if the programs of the kernel end the launch, or are counted as they exit."""
     last = protocol.counted or kernel.position == len(bound.kernels) - 1
     return protocol.in_kernels and not kernel.on_copy_engine and last
 
 
 def announces_end(kernel: Kernel) -> bool:
-    """True for the kernel that announces the end of earlier launches: the first one of the caller's stream."""
+    """True for the kernel that announces the end of earlier launches: the first one on the caller's stream."""
     return kernel.stream == "main" and kernel.position == 0
 
 
 def waits_for_products(bound: Bound) -> bool:
-    """True if the copy engine waits for what programs make; then it needs all of them to run."""
+    """True if the copy engine waits for data that programs produce. Then all programs must be resident."""
     queued = (bound.stages[name].stage for one in bound.kernels if one.on_copy_engine for name in one.stage_names)
     return any(isinstance(s, Wait) for stage in queued for s in statements(stage.body))
 
@@ -45,8 +45,8 @@ def waits_for_products(bound: Bound) -> bool:
 def _protocol(bound: Bound) -> LaunchProtocol:
     if (counted := _counted(bound)) is not None:
         return counted
-    # The last kernel ends a launch before outputs are copied out of buffers that peers write to. Then peers must be
-    # kept from the next launch by waiting for this rank's entry.
+    # The last kernel ends a launch before outputs are copied out of buffers that peers write to. So the wait for this
+    # rank's entry must keep peers from writing in the next launch.
     copied_out = any(t.decl.symmetric and t.decl.space == "out" for t in bound.tensors.values())
     entered = any(one.needs_entry for one in bound.kernels if one.position == 0)
     if bound.kernels and bound.in_line and (entered or not copied_out):
@@ -55,12 +55,12 @@ def _protocol(bound: Bound) -> LaunchProtocol:
 
 
 def _counted(bound: Bound) -> LaunchProtocol | None:
-    """A protocol without an end of launches, or None where a rank waits for one.
+    """Return a protocol without an end of launches, or None if a rank waits for that end.
 
-    No rank waits where peers read no inputs and write no outputs, and the kernels run beside each other, or there is
-    one beside a copy engine, which it releases. A kernel alone is counted if it does not wait until a peer has finished
-    an earlier launch; inputs that peers read must have a second buffer then: whoever enters a launch has finished the
-    one before.
+    No rank waits for it if peers read no inputs and write no outputs, and if the kernels run concurrently, or if there
+    is one kernel next to a copy engine, which it releases. A single kernel is counted if it does not wait until a peer
+    has finished an earlier launch. Inputs that peers read must then have a second buffer: a rank that enters a launch
+    has finished the one before.
     """
     kernels, copies = bound.on_sms, len(bound.on_sms) < len(bound.kernels)
     if not kernels or (len(kernels) > 1 and bound.in_line):

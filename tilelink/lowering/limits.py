@@ -1,4 +1,4 @@
-"""How large a plan may get, of which every tile and every channel of every rank is a row; how large a value may."""
+"""Limits on the size of a value and of a plan, which has a row for every tile and channel of every rank."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.transform import number_of
 
 MOST_TILES = 1 << 22
-"""A plan of so many takes minutes and gigabytes."""
+"""Largest number of tiles of all ranks. Such a plan takes minutes and gigabytes."""
 MOST_CHANNELS = 1 << 26
 MOST_ELEMENTS = 1 << 20
-"""Of one value of a tile: what a tensor of Triton may have (TRITON_MAX_TENSOR_NUMEL)."""
+"""Largest number of elements of one value of a tile: Triton's limit for a tensor (TRITON_MAX_TENSOR_NUMEL)."""
 
 
 def check_size(bound: Bound) -> None:
-    """Raises ScheduleError for a program that no machine could plan, before any memory is asked for."""
+    """Raise ScheduleError for a program whose plan is too large for any machine, before memory is allocated."""
     tiles = channels = 0
     for name, stage in bound.stages.items():
         tiles += stage.total * bound.ranks
@@ -39,7 +39,7 @@ def check_size(bound: Bound) -> None:
 
 
 def check_elements(bound: Bound, typing: Typing) -> None:
-    """Raises TileSizeError for a value that no kernel can hold. Plain copies are made block by block."""
+    """Raise TileSizeError for a value that is too large for any kernel. Plain copies are made block by block."""
     for name, stage in bound.stages.items():
         known = typing.stage(name)
         for what, axes, place in _held(known):
@@ -58,7 +58,7 @@ def check_elements(bound: Bound, typing: Typing) -> None:
 
 
 def _held(known: StageTyping) -> Iterator[tuple[str, tuple[Axis, ...], Location | None]]:
-    """The values that a stage names or stores, in words, with their axes and places."""
+    """Yield the values that a stage names or stores: a description, their axes and their location."""
     for statement in statements(known.stage.body):
         match statement:
             case Assign(name=name):

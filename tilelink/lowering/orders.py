@@ -1,4 +1,4 @@
-"""Orders: from the number of a tile in its queue to its indices, as one symbolic expression per index."""
+"""Orders: the indices of a tile from its number in the order of its stage, as one symbolic expression per index."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tilelink.scheduling.schedule import IndexOrder, Order
 from tilelink.scheduling.words import StageSchedule
 
 TILE = Index(name="tile")
-"""The number of a tile in its stage's order."""
+"""Number of a tile in the order of its stage."""
 
 
 def decode(order: Order | None, counts: Mapping[str, int], part: StageSchedule) -> dict[str, Scalar]:
-    """index -> expression over the tile number `tile` (and `rank`), for a domain of `counts` tiles per index."""
+    """Return index -> expression over the tile number `tile` (and `rank`), for a domain of `counts` tiles per index."""
     terms = _nest(order, counts, part)
     parts = _mixed_radix([term.index for term in terms], counts)
     if order and order.group:
@@ -40,7 +40,7 @@ def _nest(order: Order | None, counts: Mapping[str, int], part: StageSchedule) -
 
 
 def _mixed_radix(names: list[str], counts: Mapping[str, int]) -> dict[str, Scalar]:
-    """Digits of the tile number, the last name running fastest."""
+    """Return the digits of the tile number. The last name runs fastest."""
     parts: dict[str, Scalar] = {}
     below = 1
     for position in range(len(names) - 1, -1, -1):
@@ -60,7 +60,7 @@ def _group(
     counts: Mapping[str, int],
     location: Location | None,
 ) -> None:
-    """Walk the two innermost indices in bands of `size` tiles of one of them (Triton's grouped ordering)."""
+    """Walk the two innermost indices in groups of `size` tiles of one of them (Triton's grouped ordering)."""
     name, size = group
     if len(names) < 2 or name not in names[-2:]:
         hint = "put the grouped index and its partner last in the nest"
@@ -109,7 +109,7 @@ def _sequence(term: IndexOrder, t: Scalar, n: int, location: Location | None) ->
 
 
 def _hierarchical(group: int, start: Scalar, t: Scalar, n: int, location: Location | None) -> Scalar:
-    """Own group of ranks first (beginning at start), then the other groups."""
+    """Return the rank for step t: the local group of ranks first, beginning at `start`, then the other groups."""
     if group < 1 or n % group:
         raise OrderError(f"hier({group}) over {n} values", location=location, hint=f"a divisor of {n}")
     node = binary("%", add(binary("//", start, const(group)), binary("//", t, const(group))), const(n // group))

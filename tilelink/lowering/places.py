@@ -1,7 +1,7 @@
-"""Which elements an access names, exactly: also those that do not exist, and the rows that a table chooses.
+"""The exact elements that an access names, including those that do not exist and the rows that a table chooses.
 
-The rules take an access as boxes inside of its tensor. What is no such box is a fault, and is refused by coverage: an
-element outside of its tensor, an entry outside of its table, a row that one statement writes twice.
+The rules take an access as boxes inside of its tensor. An access that is no such box is a fault, which coverage
+refuses: an element outside of its tensor, an entry outside of its table, a row that one statement writes twice.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tilelink.lowering.columns import Ints, expand
 
 Bools = NDArray[np.bool_]
 GUARD = "guard the statement with an if, or shift it"
-"""What to do about a fault, as a rule."""
+"""Usual remedy for a fault."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One execution of a statement that reaches what is not there. `message` says what, `hint` what to do."""
+    """One execution of a statement that accesses an element which does not exist. `hint` is the remedy."""
 
     task: int
     statement: int
@@ -35,14 +35,14 @@ class Fault:
 
 
 def box(lo: Ints, hi: Ints, dims: int) -> str:
-    """`[0:1, 16:32]`: elements, as slices of a tensor."""
+    """Return elements as slices of a tensor, for example `[0:1, 16:32]`."""
     return "[" + ", ".join(f"{lo[d]}:{hi[d]}" for d in range(dims)) + "]"
 
 
 def partial(statement: Statement) -> Iterator[Lookup | Binary]:
-    """Expressions of a statement that may have no value, look-ups and divisions, inner ones first.
+    """Yield the expressions of a statement that may be undefined, look-ups and divisions, inner ones first.
 
-    Without those of its branches or iterations.
+    The expressions of its branches or iterations are not included.
     """
     found: list[Scalar] = []
 
@@ -74,12 +74,12 @@ def _inner_first(expr: Scalar) -> Iterator[Lookup | Binary]:
 
 
 def divides(quotient: Binary, env: Env, rows: int) -> Bools:
-    """For each row whether the divisor is not zero."""
+    """Return True for each row whose divisor is not zero: [rows]."""
     return np.broadcast_to(np.asarray(evaluate(quotient.right, env)) != 0, (rows,))
 
 
 def in_table(lookup: Lookup, env: Env, rows: int) -> tuple[Bools, Ints]:
-    """For each row whether the entry that a look-up names is in its table, and the coordinates, [rows, dims]."""
+    """Return True for each row whose look-up names an entry in its table, [rows], and the coordinates, [rows, dims]."""
     shape = env.tables[lookup.table].shape[1:]
     where = np.zeros((rows, len(shape)), np.int64)
     for d, coord in enumerate(lookup.coords):
@@ -89,9 +89,9 @@ def in_table(lookup: Lookup, env: Env, rows: int) -> tuple[Bools, Ints]:
 
 
 def reach(tile_map: TileMap, env: Env, lo: Ints, hi: Ints) -> tuple[Bools, Ints]:
-    """For each row whether an access leaves its tensor, and one past the last element that it names.
+    """Return True for each row whose access leaves its tensor, and the end (exclusive) of the elements that it names.
 
-    lo, hi: [rows, dims], the elements that exist; a box without elements leaves nothing.
+    lo, hi: [rows, dims], the elements that exist. An empty box leaves no tensor.
     """
     ends, leaves, empty = hi.copy(), np.zeros(len(lo), bool), np.zeros(len(lo), bool)
     for d, span in enumerate(tile_map.spans):
@@ -103,9 +103,10 @@ def reach(tile_map: TileMap, env: Env, lo: Ints, hi: Ints) -> tuple[Bools, Ints]
 
 
 def chosen(lookup: Lookup, env: Env, rows: int) -> tuple[Ints, Ints, Ints, Bools]:
-    """The entries of a look-up with a `:` as runs of consecutive ones.
+    """Return the entries of a look-up with a `:` as runs of consecutive ones.
 
-    Returns the row of each run, its first entry and one past its last, and for each row whether an entry comes twice.
+    The arrays are the row of each run, its first entry and the end (exclusive), and for each row True if an entry
+    occurs twice.
     """
     places = np.concatenate([np.broadcast_to(env.rank, rows)[:, None], in_table(lookup, env, rows)[1]], axis=1)
     distinct, which = np.unique(places, axis=0, return_inverse=True)
@@ -118,7 +119,7 @@ def chosen(lookup: Lookup, env: Env, rows: int) -> tuple[Ints, Ints, Ints, Bools
 
 
 def _runs(entries: Ints) -> tuple[Ints, Ints, Ints, Bools]:
-    """For entries [rows, n] the row of each run, its first entry and one past its last; which rows repeat an entry."""
+    """Return the runs in entries [rows, n]: row, first entry, end (exclusive); and a mask of rows that repeat one."""
     ordered = np.sort(entries, axis=1)
     step = np.diff(ordered, axis=1)
     begins = np.ones(ordered.shape, bool)

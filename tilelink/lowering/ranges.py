@@ -1,6 +1,7 @@
-"""What values integer expressions may have: kernels compute them in 32 bits, the plan in 64.
+"""Value ranges of integer expressions: kernels compute them in 32 bits, the plan in 64 bits.
 
-Intervals are found from those of ranks, indices and tables, so an expression may be refused that never gets so large.
+Intervals are derived from those of ranks, indices and tables. So an expression may be refused although it never gets
+that large.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from tilelink.lowering.transform import number_of
 
 
 def check_ranges(bound: Bound) -> None:
-    """Raises BindingError for an expression that may leave 32 bits, and for a division by zero."""
+    """Raise BindingError for an expression that may overflow 32 bits, and for a division by zero."""
     for stage in bound.stages.values():
         for expr in (*stage_scalars(stage.stage), *(stage.order.values() if stage.total else ())):
             _interval(expr, bound, stage, bound.bounds(stage.name))
 
 
 def _interval(expr: Scalar, bound: Bound, stage: BoundStage, bounds: Bounds, place: Location | None = None) -> Range:
-    """The interval of an expression; raises BindingError where it, or a part of it, has none of 32 bits."""
+    """Return the interval of an expression. Raise BindingError if it, or a part of it, may overflow 32 bits."""
     place = expr.location or place
     below = [_interval(child, bound, stage, bounds, place) for child in children(expr)]
     match expr:
-        case Ranks() | Param():  # of an extent
+        case Ranks() | Param():  # only in an extent
             number = number_of(expr, bound.numbers, bound.ranks)
             found = (number, number)
         case Binary(op="//" | "%") if below[1] == (0, 0):

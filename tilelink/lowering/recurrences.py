@@ -1,16 +1,15 @@
-"""What the iterations of a loop over tiles make of them: it must not depend on how large a tile is.
+"""Recurrences of a loop over tiles: their results must not depend on the tile size.
 
-Each iteration reduces one tile, so it has a part of what all of the index gives, and parts have to be put together as
-the reduction does:
+Each iteration reduces one tile, so it computes a partial result for the whole index. Partial results must be combined
+with the operation of the reduction:
 
     acc = acc + dot(x[i, k], w[k, j])        m = maximum(m, max(x[i, k], axis=1))
 
 The values of an iteration are classified from the first statement to the last, as dependent on its tile or not. A name
-that
-an iteration reads before it assigns it has its value from the iterations before: that name is carried. It must end the
-iteration as that value with parts put to it. A name whose iterations also depend on other carried names, as in a
-softmax with a running maximum, is a recurrence of the program's own: whether it gives the same for all tiles is not
-known here.
+that an iteration reads before it assigns it has its value from an earlier iteration: that name is carried. At the end
+of the iteration it must be that value combined with partial results. A name whose iterations also depend on other
+carried names, as in a softmax with a running maximum, is a recurrence of the program itself: the analysis cannot tell
+if its result is the same for all tile sizes.
 """
 
 from __future__ import annotations
@@ -51,22 +50,22 @@ from tilelink.lowering.bound import BoundStage
 
 
 class Part(Enum):
-    """How a value depends on the tile of its iteration."""
+    """Dependence of a value on the tile of its iteration."""
 
     WHOLE = auto()
-    """Not at all."""
+    """Independent of the tile."""
     ZERO = auto()
-    """Not at all, and it is zero."""
+    """Independent of the tile, and zero."""
     SUM = auto()
-    """As a part of a sum."""
+    """A partial sum."""
     MAX = auto()
     MIN = auto()
     MIXED = auto()
-    """In another way."""
+    """Any other dependence."""
 
 
 STEADY = frozenset({Part.WHOLE, Part.ZERO})
-"""The parts that do not depend on the tile."""
+"""The kinds that do not depend on the tile."""
 REDUCED = {"sum": Part.SUM, "max": Part.MAX, "min": Part.MIN}
 PUT_TOGETHER = {
     "add": (Part.SUM, {Part.SUM, Part.ZERO}),
@@ -74,15 +73,15 @@ PUT_TOGETHER = {
     "maximum": (Part.MAX, {Part.MAX, *STEADY}),
     "minimum": (Part.MIN, {Part.MIN, *STEADY}),
 }
-"""Operation -> what it puts together, and what it may be given for that."""
+"""Operation -> the reduction that it combines, and the kinds of operands that it may combine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What is known of a value.
+    """The analysis result for a value.
 
-    carried: the names whose values from the iterations before it comes of. total: it is the value of the one such name
-    with parts put to it, those of `part`, or none for WHOLE. A value that comes of carried names in another way is
+    carried: carried names that the value depends on. total: True if it is the value of the one such name combined with
+    partial results of kind `part`, or with none for WHOLE. A value that depends on carried names in another way is
     MIXED.
     """
 
@@ -96,17 +95,17 @@ class Made:
 
 
 State = dict[str, Made]
-"""Names -> what is known of their values."""
+"""Names -> analysis results for their values."""
 _WHOLE = Made(part=Part.WHOLE)
 
 
 def check_iterations(stage: BoundStage, typing: StageTyping, loop: For, index: str) -> None:
-    """Raises TileSizeError where what a loop gives may depend on how large the tiles of one of its indices are."""
+    """Raise TileSizeError if the result of a loop may depend on the tile size of one of its indices."""
     _Recurrence(stage, typing, loop, index).check()
 
 
 def holds_all(stage: BoundStage, index: str) -> str:
-    """What to do about an index that needs one tile."""
+    """Return a remedy for an index that needs one tile."""
     return f"tile({index}={power_of_two(stage.extents[index])}) holds all of it"
 
 
@@ -116,13 +115,13 @@ class _Recurrence:
         self.old = frozenset(read_unassigned(loop.body, iterations=True) & self.assigned.keys())
         self.carried = self.old
         self._entered: dict[int, State] = {}
-        """What is known where the iterations of a loop in the body begin, by the loop's identity."""
+        """State at the start of the iterations of each inner loop, by the loop's identity."""
         self._end: State = {}
         self._checks = False
 
     @cached_property
     def assigned(self) -> dict[str, list[Assign]]:
-        """What an iteration assigns to every name."""
+        """Return all assignments of an iteration, by name."""
         found: dict[str, list[Assign]] = {}
         for statement in statements(self.loop.body):
             if isinstance(statement, Assign):
@@ -131,17 +130,17 @@ class _Recurrence:
 
     @cached_property
     def written(self) -> frozenset[str]:
-        """The tensors that an iteration writes."""
+        """Return the tensors that an iteration writes."""
         inside = statements(self.loop.body)
         return frozenset(
             (s.region if isinstance(s, Store) else s.target).tensor for s in inside if isinstance(s, Store | Transfer)
         )
 
     def check(self) -> None:
-        """Raises TileSizeError for what depends on the size of tiles."""
+        """Raise TileSizeError for a result that depends on the tile size."""
         end = self._settled()
         while stale := {name for name in self.carried if name not in _sources(name, end)}:
-            self.carried -= stale  # what the iteration before made of its own tile
+            self.carried -= stale  # the previous iteration computed them from its own tile alone
             end = self._settled()
         self._end, self._checks = end, True
         self._round()
@@ -161,7 +160,7 @@ class _Recurrence:
     # Statements ----------------------------------------------------------------------------------------------
 
     def _settled(self) -> State:
-        """What is known at the end of an iteration, once the iterations of the loops in it add nothing to that."""
+        """Return the state at the end of an iteration, once further iterations of its inner loops do not change it."""
         self._entered = {}
         while True:
             before, end = dict(self._entered), self._round()
@@ -193,14 +192,14 @@ class _Recurrence:
         return state
 
     def _check_step(self, name: str, value: Value, statement: Statement, state: State) -> None:
-        """Raises TileSizeError where something else than parts is put to what is carried."""
+        """Raise TileSizeError if a carried value is combined with anything other than partial results."""
         while isinstance(value, Apply) and value.op in PUT_TOGETHER:
             sides = [(self._made(a, state), a) for a in value.args]
             (old, rest), (new, _) = sorted(sides, key=lambda side: (name not in side[0].carried, not side[0].carried))
             if not old.carried:
                 return
             fits = new.part in PUT_TOGETHER[value.op][1]
-            if new.carried:  # what other names have so far, unless those follow this one in turn
+            if new.carried:  # totals so far of other names, unless those depend on this name in turn
                 fits = not old.total or any(name in _sources(one, self._end) for one in new.carried)
             if not fits:
                 raise self._error(f"combines them in {name} in a way that depends on it", statement)
@@ -248,7 +247,7 @@ class _Recurrence:
                 return _used(made)
 
     def _attention(self, value: Attend, state: State) -> Made:
-        """Keys are put to a state in any order; a part of the features of each of them is of no use."""
+        """Classify attention. Keys are added to its state in any order; a tile of the features is an error."""
         old, *rest = (self._made(v, state) for v in operands(value))
         used = _used([old, *rest])
         features, keys = self._is_own(value.k, -1), self._is_own(value.k, -2)
@@ -268,13 +267,13 @@ class _Recurrence:
     # After the loop ------------------------------------------------------------------------------------------
 
     def _seen_afterwards(self) -> Iterator[str]:
-        """Names that the loop assigns and that a later statement of its stage reads first."""
+        """Yield the names that the loop assigns and that a later statement of its stage reads before assigning them."""
         body, inside = self.stage.stage.body, {id(s) for s in statements((self.loop,))}
         every = list(statements(body))
         at = next(n for n, s in enumerate(every) if s is self.loop)
         around = next((n for n, s in enumerate(every[:at]) if isinstance(s, For) and self._is_in(s)), at)
         gone: set[str] = set()
-        # What stands before the loop within another one comes again in the next iteration of that.
+        # Inside an outer loop, statements before this loop run again in the next iteration of the outer one.
         for statement in [*every[at:], *every[around:at]]:
             if id(statement) in inside:
                 continue
@@ -287,7 +286,7 @@ class _Recurrence:
         return any(s is self.loop for s in statements(loop.body))
 
     def _is_carried_on(self, name: str) -> bool:
-        """True if a name ends each iteration as the value of a carried one, which got it as the last of both."""
+        """True if a name ends each iteration as a copy of a carried name's final value."""
         order = {id(s): place for place, s in enumerate(statements(self.loop.body))}
         last = order[id(self.assigned[name][-1])]
         return any(
@@ -301,8 +300,10 @@ class _Recurrence:
 
 
 def _sources(name: str, end: State) -> set[str]:
-    """The carried names whose values at the beginning of an iteration, or of those before, a name ends an iteration
-    with."""
+    """Return the carried names that a name's value at the end of an iteration depends on.
+
+    Their values are those at the start of this iteration or of earlier ones.
+    """
     found, fresh = set[str](), {name}
     while fresh:
         fresh = set[str]().union(*(end[one].carried for one in fresh)) - found
@@ -315,7 +316,7 @@ def _mixed(carried: frozenset[str] = frozenset()) -> Made:
 
 
 def _either(one: State, other: State) -> State:
-    """What is known where one of two ways was taken; a name that only one of them assigns is read after that alone."""
+    """Merge the states of two branches. A name that only one branch assigns is later read only after that branch."""
     both = {name: _joined(one[name], other[name]) for name in one.keys() & other.keys()}
     return {**one, **other, **both}
 
@@ -331,7 +332,7 @@ def _joined(one: Made, other: Made) -> Made:
 
 
 def _one_of(one: Part, other: Part) -> Part:
-    """How one of two values depends on the tile: a sum may be zero, or a value, but no maximum."""
+    """Merge the kinds of two branches: a partial sum may be combined with zero or WHOLE, but not with a maximum."""
     kinds = {one, other} - {Part.ZERO}
     if len(kinds) == 1 and (one == other or kinds <= {Part.SUM, Part.WHOLE}):
         return kinds.pop()
@@ -339,7 +340,7 @@ def _one_of(one: Part, other: Part) -> Part:
 
 
 def _applied(op: str, args: list[Made]) -> Made:
-    """An elementwise operation."""
+    """Classify an elementwise operation."""
     if op == "where" and args[0].steady:
         return _joined(args[1], args[2])
     if not any(a.carried for a in args):
@@ -353,7 +354,7 @@ def _applied(op: str, args: list[Made]) -> Made:
 
 
 def _elementwise(op: str, args: list[Part]) -> Part:
-    """The same of values that come of nothing that is carried."""
+    """Classify an elementwise operation on values that depend on no carried name."""
     if op == "mul":
         return _product(*args)
     if op == "div" and args[1] in STEADY:
@@ -370,7 +371,7 @@ def _elementwise(op: str, args: list[Part]) -> Part:
 
 
 def _used(args: list[Made]) -> Made:
-    """What takes its operands in a way of its own."""
+    """Classify an operation that combines its operands in any other way."""
     carried = frozenset[str]().union(*(a.carried for a in args))
     return _WHOLE if all(a.steady for a in args) else _mixed(carried)
 
@@ -385,7 +386,7 @@ def _product(left: Part, right: Part) -> Part:
 
 
 def _reduction(inner: Part, kind: Part, along: bool) -> Part:
-    """A reduction of a value. along: over the tiles' own axis."""
+    """Classify a reduction of a value. along: True if it reduces the axis of the tiles."""
     if inner in STEADY:
         return kind if along else inner
     return inner if inner == kind and not along else Part.MIXED

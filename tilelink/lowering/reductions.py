@@ -1,8 +1,8 @@
-"""Reductions need all of what they reduce: a tile of it would make the result depend on the schedule.
+"""Reductions must see all of the reduced index: with a part of it, the result would depend on the schedule.
 
-Over an index of the stage's domain a sum, a product or attention takes one tile alone, so the index must have one.
-Over an index of a loop each iteration gives a part (lowering/recurrences.py), and is no other one's business in memory
-(lowering/dependences.py).
+A sum, a matrix product or attention over an index of the stage's domain covers a single tile, so that index must have
+one tile. Over an index of a loop each iteration gives a partial result (lowering/recurrences.py), and the iterations
+must be independent in memory (lowering/dependences.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilelink.lowering.recurrences import check_iterations, holds_all
 
 
 def check_reductions(stages: Mapping[str, BoundStage], typing: Typing, ranks: int) -> None:
-    """Raises TileSizeError for a stage whose results would depend on how large the tiles of an index are."""
+    """Raise TileSizeError for a stage whose results depend on the tile size of an index."""
     for name, stage in stages.items():
         known = typing.stage(name)
         _check_domain(stage, known)
@@ -32,7 +32,7 @@ def check_reductions(stages: Mapping[str, BoundStage], typing: Typing, ranks: in
 
 
 def reduced_indices(value: Value, typing: StageTyping) -> Iterator[tuple[str, str]]:
-    """(what is taken, index) for each index along an axis that a value reduces."""
+    """Yield (name of the operation, index) for each index along an axis that a value reduces."""
     match value:
         case Reduce(op=op, value=inner, axis=axis):
             found = [(f"the {op}", typing.type_of(inner).axes[axis])]

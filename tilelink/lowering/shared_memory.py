@@ -1,4 +1,4 @@
-"""Shared memory: what the products of a kernel take at least, and what they are likely to take."""
+"""Shared memory of a kernel's matrix products: the least that they take, and an estimate of what they take."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.transform import stage_writes
 
 ALIGNMENT = 16
-"""Bytes that a row is a multiple of, where loads surely go through shared memory."""
+"""Alignment in bytes of rows whose loads certainly go through shared memory."""
 GROUP_ROWS, GROUP_WARPS = 64, 4
-"""Of the least product that four warps do together out of shared memory (wgmma)."""
+"""Rows and warps of the smallest product of a warpgroup with operands in shared memory (wgmma)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """Bytes of shared memory: `buffers` blocks of each operand of a stage's product, which are under way together."""
+    """Need of shared memory, in bytes: `buffers` blocks of each operand of a stage's product, in flight together."""
 
     stage: BoundStage
     buffers: int
@@ -33,7 +33,7 @@ class Need:
 
 
 def check_memory(bound: Bound) -> None:
-    """Raises TileSizeError for products whose operands no program of the target can hold, at the least."""
+    """Raise TileSizeError for products whose operands exceed the shared memory of any program of the target."""
     room = bound.target.shared_memory
     need = max(least(bound), key=lambda one: one.bytes, default=None)
     if bound.target.kind == "cpu" or need is None or need.bytes <= room:
@@ -48,7 +48,10 @@ def check_memory(bound: Bound) -> None:
 
 
 def does_not_fit(bound: Bound) -> str | None:
-    """Why a processor can hardly hold a bound program, judged by its products and what is beside them."""
+    """Return why a processor will probably not hold a bound program, or None.
+
+    The estimate covers its products and the results on their way to memory.
+    """
     if bound.target.kind != "cpu":
         for need in least(bound):
             own = bound.stages[need.stage.name]
@@ -59,7 +62,7 @@ def does_not_fit(bound: Bound) -> str | None:
 
 
 def least(bound: Bound) -> list[Need]:
-    """What each product takes at the least. Stages of one kernel take turns, and so do the products of a stage."""
+    """Return the least need of each product. Stages of one kernel run in turn, and so do the products of a stage."""
     return [
         need
         for kernel in bound.kernels
@@ -81,24 +84,31 @@ def _of_stage(bound: Bound, kernel: Kernel, stage: BoundStage) -> list[Need]:
 
 
 def _of_product(bound: Bound, kernel: Kernel, stage: BoundStage, product: Dot) -> Need | None:
-    """Of a product along a whole dimension, whose loop Triton pipelines; others may keep operands in registers."""
+    """Return the need of a product along a whole dimension, whose loop Triton pipelines.
+
+    Return None for other products, which may keep operands in registers.
+    """
     left, right = (_operand(bound, stage, one) for one in (product.left, product.right))
     if left is None or right is None or left.whole != (False, True) or right.whole != (True, False):
         return None
     if bound.target.kind == "hip" and any(isinstance(s, Wait) for s in statements(stage.stage.body)):
-        return None  # a wait in the loop keeps its loads from being pipelined there
+        return None  # a wait in the loop prevents its loads from being pipelined there
     contracted, block = left.sizes[1], power_of_two(stage.block)
     by_groups = bound.target.tma and max(left.item, right.item) <= 2
     by_groups = by_groups and power_of_two(left.sizes[0]) >= GROUP_ROWS and kernel.warps % GROUP_WARPS == 0
     rows, columns = power_of_two(left.sizes[0]) * left.item, power_of_two(right.sizes[1]) * right.item
-    if contracted <= block or kernel.stages < 2:  # no loop, or no block ahead: the left operand may be in registers
+    if contracted <= block or kernel.stages < 2:  # no loop, or no block in flight: the left operand may be in registers
         return Need(stage=stage, buffers=1, block=columns * min(block, power_of_two(contracted))) if by_groups else None
     return Need(stage=stage, buffers=kernel.stages - (0 if by_groups else 1), block=(rows + columns) * block)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Operand:
-    """sizes: elements of its two axes in a tile, rows first. whole: which of them are whole dimensions."""
+    """An operand of a product.
+
+    sizes: elements of its two axes in a tile, rows first. whole: True for each axis that is a whole dimension. item:
+    bytes of an element.
+    """
 
     sizes: tuple[int, int]
     whole: tuple[bool, bool]
@@ -106,7 +116,7 @@ class _Operand:
 
 
 def _operand(bound: Bound, stage: BoundStage, value: Value) -> _Operand | None:
-    """An operand that is read as it lies in memory, in rows that loads can take piece by piece; else None."""
+    """Return an operand that is read in its memory layout, in rows that asynchronous copies can load; or None."""
     if isinstance(value, Transpose):
         inner = _operand(bound, stage, value.value)
         if inner is None:
@@ -132,7 +142,10 @@ def _operand(bound: Bound, stage: BoundStage, value: Value) -> _Operand | None:
 
 
 def _beside(bound: Bound, stage: BoundStage) -> int:
-    """Bytes that Triton often takes for results on their way to memory, which a flat loop has beside its operands."""
+    """Return an estimate of the bytes that Triton takes for results on their way to memory.
+
+    A flattened loop needs them in addition to its operands.
+    """
     own: Stage = stage.stage
     stored = [bound.tensors[r.tensor].dtype for r in stage_writes(own)]
     return prod(stage.tiles[d.name] for d in own.indices) * (4 if "f32" in stored else 1)

@@ -1,8 +1,8 @@
-"""Waits that sink into the loop of the product after them, slice by slice.
+"""Sinking of waits into the loop of the following matrix product, slice by slice.
 
-A schedule may give every slice of a contracted dimension a channel of its own. Where a product stands directly after
-the wait for all of them, it need not wait for the last slice before it multiplies the first: its loop over the
-contracted dimension becomes explicit, and waits for each slice when it comes to it.
+A schedule may give every slice of a contracted dimension a channel of its own. If a product directly follows the wait
+for all slices, it can multiply the first slice before the last one has arrived. Its loop over the contracted dimension
+becomes explicit, and waits for each slice before its use.
 
 before: wait(x[s, i, :])
         y[s, i, j] = f(dot(x[s, i, :], w[j, :].T))
@@ -44,7 +44,7 @@ from tilelink.lowering.transform import free_name
 
 
 def sink_waits(bound: Bound) -> Bound:
-    """The bound program with all waits sunk that can be, in stages that programs on SMs compute."""
+    """Return the bound program with every possible wait sunk, in stages that run on SMs."""
     for stage in bound.stages.values():
         if stage.transport is not Transport.COPY_ENGINE:
             bound = _Sinking(bound=bound, stage=stage).apply()
@@ -55,7 +55,7 @@ def sink_waits(bound: Bound) -> Bound:
 class SlicedProduct:
     """A product whose loop over the contracted dimension is explicit.
 
-    waits: what is waited for before each slice. name: what the slices are added to. dot: the product of one slice.
+    waits: waits before each slice. name: accumulator of the slices. dot: the product of one slice.
     """
 
     index: str
@@ -65,7 +65,7 @@ class SlicedProduct:
 
     @property
     def whole(self) -> Dot:
-        """The product of all slices."""
+        """Return the product of all slices."""
         unsliced = map_value(
             self.dot, lambda v: replace(v, region=self.of_all(v.region)) if isinstance(v, Read) else None
         )
@@ -73,13 +73,13 @@ class SlicedProduct:
         return unsliced
 
     def of_all(self, region: Region) -> Region:
-        """The region of all slices of one."""
+        """Return the region of all slices, given that of one."""
         own = Index(name=self.index)
         return replace(region, coords=tuple(Whole() if c == own else c for c in region.coords))
 
 
 def sliced_product(stage: BoundStage, statement: Statement) -> SlicedProduct | None:
-    """The product that a loop of a stage is, if it is one that was made explicit."""
+    """Return the sliced product that a loop of a stage stands for, or None for any other loop."""
     if not isinstance(statement, For) or statement.indices[0].name not in stage.slices:
         return None
     *waits, last = statement.body
@@ -92,15 +92,15 @@ def sliced_product(stage: BoundStage, statement: Statement) -> SlicedProduct | N
 
 @dataclass(kw_only=True)
 class _Sinking:
-    """The waits of one stage."""
+    """Sinks the waits of one stage."""
 
     bound: Bound
     stage: BoundStage
     indices: dict[str, int] = field(default_factory=dict[str, int])
-    """The new loops' indices -> elements of a slice."""
+    """Index of each new loop -> elements of a slice."""
     extents: dict[str, int] = field(default_factory=dict[str, int])
     names: set[str] = field(default_factory=set[str])
-    """Names that were given to new loops, and to what they add to."""
+    """Names of new loop indices and accumulators."""
 
     def apply(self) -> Bound:
         body = self._body(self.stage.stage.body)
@@ -127,7 +127,7 @@ class _Sinking:
         return tuple(done)
 
     def _sunk(self, before: list[Statement], statement: Assign | Store, value: Value) -> list[Statement]:
-        """A statement in whose product waits sink that stand directly before it, and are taken from there."""
+        """Sink the waits directly before a statement into its product, and remove them from `before`."""
         first = next((n for n in range(len(before), 0, -1) if not isinstance(before[n - 1], Wait)), 0)
         waits = [wait for wait in before[first:] if isinstance(wait, Wait)]
         dots = products_of(value)
@@ -144,10 +144,10 @@ class _Sinking:
         return [*loop, *map_values((statement,), lambda v: part if v is dots[0] else None)]
 
     def _slice_size(self, wait: Wait, value: Value, dot: Dot) -> int | None:
-        """Elements of a slice of what a product contracts, where it can wait for each when it comes to it.
+        """Return the elements of a slice of K, or None if the product cannot wait for each slice.
 
-        The product's loop is in steps of the stage's block, so a slice is of whole steps. What else may be written
-        during the launch may be guarded by the same wait.
+        The product's loop advances by the block of the stage, so a slice must have whole steps. No other data that is
+        written during the launch may be guarded by the same wait.
         """
         bound, stage = self.bound, self.stage.name
         guarded = [r for r in reads(value) if r.rank is not None or not bound.tensors[r.tensor].constant]
@@ -160,7 +160,7 @@ class _Sinking:
         return size if many == [dim] and span.kind == "whole" and size % block == 0 and span.extent > block else None
 
     def _loop(self, waits: list[Wait], dot: Dot, size: int) -> tuple[Assign, For] | None:
-        """The loop over the slices of a product; None where an operand cannot be cut."""
+        """Return the loop over the slices of a product, or None if an operand cannot be sliced."""
         place, region = dot.location, waits[0].region
         dim = contracted_dimension(dot, region)
         assert dim is not None
@@ -178,7 +178,10 @@ class _Sinking:
         return zeros, For(indices=(decl,), body=(*own, more), location=place)
 
     def _cut(self, value: Value, axis: int, index: str) -> Value | None:
-        """An operand with an index for `:` along an axis (-1 is the last); None where that is not a region's own."""
+        """Return an operand with an index in place of `:` along an axis (-1 is the last).
+
+        Return None if the axis is not a whole dimension of a region.
+        """
         typing = self.bound.typing.stage(self.stage.name)
         axes = typing.type_of(value).axes
         if len(axes) < -axis or axes[axis].kind == "one":
@@ -211,5 +214,5 @@ class _Sinking:
 
 
 def _at(region: Region, dim: int, index: str) -> Region:
-    """A region at an index along a dimension."""
+    """Return a region with an index along a dimension."""
     return replace(region, coords=(*region.coords[:dim], Index(name=index), *region.coords[dim + 1 :]))

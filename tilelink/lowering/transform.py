@@ -1,4 +1,4 @@
-"""Rewrites of a program that a schedule asks for; each keeps its meaning. Valid program in, valid program out."""
+"""Program rewrites that a schedule asks for. Each preserves the meaning: valid program in, valid program out."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from tilelink.ir.visitor import (
 
 
 def split_whole(program: Program, stage: Stage, key: str, location: Location | None) -> tuple[Stage, str]:
-    """`tile(k=...)` of a comm stage: a new index over a dimension that the stage moves as a whole.
+    """Apply `tile(k=...)` of a comm stage: add an index over a dimension that the stage moves as a whole.
 
     before: `push(xs[rank, i, :] @ p, x[i, :])` over (p, i)
     after:  `push(xs[rank, i, k] @ p, x[i, k])` over (p, i, k)
@@ -99,7 +99,7 @@ def split_whole(program: Program, stage: Stage, key: str, location: Location | N
 
 
 def whole_dim(program: Program, stage: Stage, key: str) -> Scalar | None:
-    """The dimension called `key` (case does not matter) that the stage addresses with `:`, if there is one."""
+    """Return the dimension called `key` (ignoring case) that the stage addresses with `:`, or None."""
     for region in stage_regions(stage):
         for coord, dim in zip(region.coords, program.tensor(region.tensor).shape, strict=True):
             if isinstance(coord, Whole) and isinstance(dim, Param) and dim.name.lower() == key.lower():
@@ -108,13 +108,13 @@ def whole_dim(program: Program, stage: Stage, key: str) -> Scalar | None:
 
 
 def remote_reads(stage: Stage) -> list[Region]:
-    """The regions that a stage reads on a named rank."""
+    """Return the regions that a stage reads on a named rank."""
     found = [value_of(s) for s in statements(stage.body)]
     return [r for value in found if value is not None for r in reads(value) if r.rank is not None]
 
 
 def stage_writes(stage: Stage) -> list[Region]:
-    """The regions that a stage writes."""
+    """Return the regions that a stage writes."""
     found: list[Region] = []
     for statement in statements(stage.body):
         match statement:
@@ -128,7 +128,7 @@ def stage_writes(stage: Stage) -> list[Region]:
 
 
 def flip_direction(program: Program, stage: Stage, direction: str, location: Location | None) -> Stage:
-    """Turn a pushing comm stage into a pulling one, or the reverse, by exchanging the two ranks' roles.
+    """Turn a pushing comm stage into a pulling one, or the reverse, by exchanging the roles of the two ranks.
 
     before: every rank, for each p: push(xs[rank, i] @ p, x[i]);       notify(xs[rank, i] @ p)
     after:  every rank, for each p: pull(xs[p, i], x[i] @ p);          notify(xs[p, i])
@@ -148,7 +148,7 @@ def flip_direction(program: Program, stage: Stage, direction: str, location: Loc
     if any(isinstance(s, Wait) for s in statements(stage.body)):
         hint = "a wait is on the own rank's signals, so the side that waits must move the data"
         raise ScheduleError(f"stage {stage.name} waits and cannot change to {direction}", location=location, hint=hint)
-    # Every region names its rank while the ranks change places: what is here is at the peer afterwards.
+    # Every region names its rank while the ranks are exchanged: a local region is at the peer afterwards.
     body = map_regions(stage.body, lambda r: r if r.rank is not None else replace(r, rank=RANK))
     body = map_regions(map_scalars(body, _swap(peer)), _local_form)
     body = map_statements(body, lambda s: replace(s, mode=direction) if isinstance(s, Transfer) else s)
@@ -181,7 +181,7 @@ def _local_form(region: Region) -> Region:
 
 
 def _bound_to_rank(stage: Stage) -> tuple[str, Location | None] | None:
-    """What in a stage cannot be done by the peer instead, and where; None where it only moves data and notifies."""
+    """Return what in a stage only this rank can do, and its location; None if it only moves data and notifies."""
     for statement in statements(stage.body):
         if isinstance(statement, Assign | Store):
             return "it computes something beside its transfers", statement.location
@@ -202,17 +202,17 @@ def _check_flipped(
                 raise ScheduleError(f"stage {stage.name} cannot pull a computed value", location=location, hint=hint)
     for region in stage_regions(replace(stage, body=body)):
         tensor = program.tensor(region.tensor)
-        if not tensor.symmetric:  # what is here now was at the peer before
+        if not tensor.symmetric:  # a region that is local now was at the peer before
             hint = f"declare {tensor.name} symmetric so that peers can reach it"
             message = f"stage {stage.name} cannot {direction} {tensor.name}"
             raise ScheduleError(message, location=location, related=tensor.location, hint=hint)
 
 
 def concretize(program: Program, typing: Typing, numbers: Numbers, ranks: int) -> Program:
-    """Put numbers for parameters and make the arithmetic modulo ranks explicit. `@ rank` is the own tensor.
+    """Substitute numbers for parameters and make arithmetic modulo ranks explicit. `@ rank` is the local tensor.
 
-    typing: of the program. That of the result is the same, whatever arithmetic is folded: tensor shapes and index
-    extents stay symbolic, indices that are numbers are declared so, and a shifted tile stays one if it is moved by 0.
+    typing: of the program. The typing of the result is the same, whatever arithmetic is folded: tensor shapes and index
+    extents stay symbolic, scalar indices are declared as such, and a shifted tile stays one if it is moved by 0.
     """
     scalars = typing.scalar_indices
     stages = tuple(_concrete_stage(program, s, scalars(s.name), numbers, ranks) for s in program.stages)
@@ -240,7 +240,7 @@ def _concrete_stage(program: Program, stage: Stage, scalars: frozenset[str], num
         return None
 
     def among_ranks(tensor: str, coords: Iterable[Scalar | Whole]) -> tuple[Scalar | Whole, ...]:
-        """Coordinates of a tensor or a table, those of a dimension of size `ranks` modulo ranks."""
+        """Return coordinates of a tensor or a table, those of a dimension of size `ranks` modulo ranks."""
         pairs = zip(coords, program.tensor(tensor).shape, strict=True)
         return tuple(modulo(c, ranks, over_ranks) if isinstance(n, Ranks) and _is_number(c) else c for c, n in pairs)
 
@@ -264,30 +264,30 @@ def _concrete_stage(program: Program, stage: Stage, scalars: frozenset[str], num
 
 
 def _is_number(coord: Scalar | Whole) -> TypeGuard[Scalar]:
-    """True if a coordinate is one number: neither `:` nor a row of a table."""
+    """True if a coordinate is a scalar: neither `:` nor a row of a table."""
     return isinstance(coord, Scalar) and not is_gather(coord)
 
 
 def modulo(expr: Scalar, ranks: int, over_ranks: frozenset[str]) -> Scalar:
-    """expr modulo ranks, left alone when it surely lies in range."""
+    """Return expr modulo ranks, or expr itself if it is certainly in range."""
     if isinstance(expr, Rank) or (isinstance(expr, Index) and expr.name in over_ranks):
         return expr
     return binary("%", expr, const(ranks))
 
 
 def all_indices(stage: Stage) -> tuple[IndexDecl, ...]:
-    """The stage's own indices and those of its loops."""
+    """Return the stage's own indices and those of its loops."""
     inner = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
     return (*stage.indices, *inner)
 
 
 def shape_of(tensor: Tensor, numbers: Numbers, ranks: int) -> tuple[int, ...]:
-    """A tensor's shape in elements."""
+    """Return a tensor's shape in elements."""
     return tuple(number_of(n, numbers, ranks) for n in tensor.shape)
 
 
 def number_of(expr: Scalar, numbers: Numbers, ranks: int) -> int:
-    """The value of an expression of parameters and ranks."""
+    """Return the value of an expression of parameters and ranks."""
     try:
         return int(evaluate(expr, Env(rank=0, ranks=ranks, params=numbers, indices={})))
     except ZeroDivisionError:
@@ -296,7 +296,7 @@ def number_of(expr: Scalar, numbers: Numbers, ranks: int) -> int:
 
 
 def free_name(wanted: str, taken: Collection[str]) -> str:
-    """The name, or the next one like it that is not taken."""
+    """Return the name, or a similar one that is not taken."""
     while wanted in taken:
         wanted += "_"
     return wanted

@@ -1,1 +1,1 @@
-"""What runs kernels: the device library, symmetric memory and launches. torch and triton are imported only here."""
+"""Execution of kernels: symmetric memory and launches. torch and triton are imported only here."""

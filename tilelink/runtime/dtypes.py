@@ -1,4 +1,4 @@
-"""Element types of tensors, and what uninitialised memory is filled with."""
+"""Element types of tensors, and the values that fill uninitialised memory."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "i64": torch.int64,
     "bool": torch.bool,
 }
-"""Element types by the names that programs and artifacts have for them."""
+"""Element types by their names in programs and artifacts."""
 
 
 def dtype_of(tensor: TensorSpec) -> torch.dtype:
-    """The element type of a tensor."""
+    """Return the element type of a tensor."""
     return TORCH_DTYPES[tensor.dtype]
 
 
 def poison(tensor: torch.Tensor) -> None:
-    """Fills a tensor with values that no kernel computes, so that what is read too early shows."""
+    """Fill a tensor with values that no kernel computes, so that premature reads become visible."""
     fill: Any = float("nan") if tensor.dtype.is_floating_point else True
     if tensor.dtype == torch.int32:
         fill = torch.iinfo(torch.int32).min

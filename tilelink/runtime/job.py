@@ -1,4 +1,4 @@
-"""What a run on CPU ranks is given and gives back: plain values that cross to a process of their own."""
+"""Arguments and results of a run on CPU ranks: plain values that are sent to another process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Tensors = Mapping[str, torch.Tensor]
 class Job:
     """A run: launch k takes inputs[k][rank][name] and there are len(inputs) of them, back to back.
 
-    source: the file of the artifact's module. deadline_s: seconds that one wait may take. seed: of random delays of up
-    to max_delay_s before each wait, notify and transfer; None delays nothing. trace: keep the events.
+    source: file of the artifact's module. deadline_s: seconds that one wait may take. seed: of random delays of up to
+    max_delay_s seconds before each wait, notify and transfer; None for no delays. trace: True to keep the events.
     """
 
     artifact: Artifact
@@ -44,9 +44,9 @@ class WorkerTrace:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """outputs[launch][rank][name], the traces where they were asked for, and the seconds that the launches took.
+    """outputs[launch][rank][name], the traces if requested, and the seconds that the launches took.
 
-    spans: what kernels measured that were generated to be traced, in ns of time.perf_counter_ns.
+    spans: measurements of kernels that were generated with tracing, in ns of time.perf_counter_ns.
     """
 
     outputs: tuple[tuple[dict[str, torch.Tensor], ...], ...]

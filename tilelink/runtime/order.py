@@ -1,4 +1,4 @@
-"""In which order a runtime that issues kernels one by one does so."""
+"""Order in which a runtime that issues kernels one by one issues them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from tilelink.artifact import KernelSpec
 
 
 def kernels_in_order(kernels: Sequence[KernelSpec]) -> list[KernelSpec]:
-    """Kernels as they are issued. Without waits between them the side streams' come first, which have fewer programs.
+    """Return the kernels in the order in which they are issued.
 
-    Kernels of one stream stay in order. Where kernels wait for one another, no order is better: all must run at once.
+    If no kernel waits for another, those of side streams come first, because they have fewer programs. Kernels of one
+    stream stay in order. If kernels wait for one another, no order is better: all must run concurrently.
     """
     left = sorted(kernels, key=lambda k: (k.stream == "main", k.position))
     found: list[KernelSpec] = []

@@ -1,8 +1,8 @@
-"""What a runtime provides so that an artifact (tilelink/artifact.py) runs on its ranks.
+"""Interface of a runtime: what it must provide so that an artifact (tilelink/artifact.py) runs on its ranks.
 
-`cpu` and `cuda` provide it, each in its own way. tests/runtime/test_contract.py holds them, and a runtime of its own,
-to what is said here. Launches are numbered: epoch e = 1, 2, ... uses buffer (e - 1) % buffers of each tensor and each
-grid of counters, and a counter of a grid counts up to its threshold in each generation of its buffer.
+`cpu` and `cuda` implement it, each in its own way. tests/runtime/test_contract.py tests them, and any other runtime,
+against this description. Launches are numbered: epoch e = 1, 2, ... uses buffer (e - 1) % buffers of each tensor and
+each grid of counters. A counter of a grid counts up to its threshold in each generation of its buffer.
 """
 
 from __future__ import annotations
@@ -28,55 +28,61 @@ Ints = Sequence[int]
 
 
 class Memory(Protocol):
-    """What one rank has of an artifact's memory: made once, before its first launch, alike on every rank.
+    """The memory of one rank for an artifact: allocated once, before its first launch, in the same way on every rank.
 
-    All counters are 0 before any rank launches. A tensor with peers lies at one place for the life of the memory.
+    All counters are 0 before any rank launches. A tensor with peers keeps its address for the lifetime of the memory.
     """
 
     @property
     def pad(self) -> torch.Tensor:
-        """The own signal pad, int32 [pad_size]."""
+        """Return the local signal pad, int32 [pad_size]."""
         ...
 
     @property
     def pads(self) -> Ints:
-        """Where each rank's signal pad begins, as kernels of this rank reach it."""
+        """Return the address of each rank's signal pad, as kernels of this rank access it."""
         ...
 
     def tensor(self, name: str) -> torch.Tensor | None:
-        """The own copy of a tensor, [buffers, *shape]; None if kernels take what a caller passes with each launch."""
+        """Return the local copy of a tensor, [buffers, *shape].
+
+        Return None if the caller passes the tensor with each launch.
+        """
         ...
 
     def addresses(self, name: str) -> Ints:
-        """Where each rank's copy of a symmetric tensor begins, as kernels of this rank reach it."""
+        """Return the address of each rank's copy of a symmetric tensor, as kernels of this rank access it."""
         ...
 
 
 class Arguments(Protocol):
-    """What the kernels of one rank are passed."""
+    """The arguments of the kernels of one rank."""
 
     def argument(self, kernel: KernelSpec, parameter: Parameter) -> Any:
-        """The argument for a parameter, chosen by its class, the same in every launch of a kernel.
+        """Return the argument for a parameter, chosen by its class, the same in every launch of a kernel.
 
-        Tensors for pointers, integers for numbers. None for a tensor that callers pass, and for a debug block or
-        handshake that there is not.
+        It is a tensor for a pointer and an integer for a number. It is None for a tensor that callers pass, and for a
+        debug block or a handshake that does not exist.
         """
         ...
 
 
 class CopyQueue(Protocol):
-    """The signals and copies of a rank's copy engine in one launch: what a copy program is called with.
+    """The signals and copies of a rank's copy engine in one launch: the first argument of a copy program.
 
-    Operations take effect in the order of the calls. Places and sizes are in elements, without buffers: the queue adds
-    the buffer of its launch. stage, t: which tile it is of, for traces and messages.
+    Operations take effect in the order of the calls. Offsets and sizes are in elements and do not include buffers: the
+    queue adds the buffer of its launch. stage, t: stage and tile of the operation, for traces and messages.
     """
 
     def wait(self, channel: int, target: int, stage: int, t: int) -> None:
-        """Goes on once the own counter `channel` has reached `target`; sees all that was done before its notifies."""
+        """Wait, with acquire, until the local counter `channel` has reached `target`.
+
+        All that happened before its notifies is visible afterwards.
+        """
         ...
 
     def notify(self, rank: int, channel: int, stage: int, t: int) -> None:
-        """Adds 1 to counter `channel` of a rank, after all copies before it are complete there."""
+        """Add 1 to counter `channel` of a rank, after all earlier copies are complete there."""
         ...
 
     def copy(
@@ -84,61 +90,65 @@ class CopyQueue(Protocol):
         source: str, source_rank: int, source_low: Ints, source_sizes: Ints,
         stage: int, t: int, traced: bool = True,
     ) -> None:  # fmt: skip
-        """Copies a box of elements between tensors of any ranks. traced: it is a transfer of the plan."""
+        """Copy a box of elements between tensors of any ranks. traced: True if it is a transfer of the plan."""
         ...
 
     def entry(self, table: str, offset: int) -> int:
-        """The value at a linear offset of one of the rank's tables."""
+        """Return the value at a linear offset of one of the rank's tables."""
         ...
 
     def trace(self, track: int) -> None:
-        """From here on the operations are measured, as those of this track of the rank."""
+        """Measure the operations after this call, as those of this track of the rank."""
         ...
 
     def tile_begin(self, stage: int, t: int) -> None:
-        """A tile begins."""
+        """Mark the start of a tile."""
         ...
 
     def tile_end(self, stage: int, t: int) -> None:
-        """A tile ends."""
+        """Mark the end of a tile."""
         ...
 
 
 class Launcher(Protocol):
-    """A compiled program, ready on the ranks that this process has.
+    """A compiled program, ready on the ranks of this process.
 
-    One launch runs every kernel and copy program once on each of them: those of one stream one after the other by
-    `position`, streams in parallel, and one launch after the other with the epoch one higher. It begins and ends as the
-    launch protocol says; where the protocol is in the kernels, the runtime adds nothing. Outputs are complete when the
-    launch is.
+    One launch runs every kernel and copy program once on each of these ranks. Those of one stream run one after the
+    other by `position`, streams run in parallel, and each launch runs after the one before it, with the next epoch. It
+    begins and ends as the launch protocol says. If the protocol is in the kernels, the runtime adds nothing. Outputs
+    are complete when the launch is.
 
-    Deadline: with one, no wait of a kernel, a copy program or the runtime takes longer. The first that does ends the
-    launch with a DeadlineError, which names rank, stage, tile and counter, what the counter was and what it had to be.
+    Deadline: if there is one, it limits each wait of a kernel, a copy program or the runtime. The first wait that
+    exceeds it ends the launch with a DeadlineError, which names rank, stage, tile and counter, the value of the counter
+    and the value that it had to reach.
     """
 
     @property
     def artifact(self) -> Artifact:
-        """What it runs."""
+        """Return the artifact that is run."""
         ...
 
     def __call__(self, inputs: Any) -> Any:
-        """One launch with the inputs of the ranks of this process; returns their outputs, by name.
+        """Launch once with the inputs of the ranks of this process. Return their outputs, by name.
 
-        Raises BindingError for tensors that do not fit, DeadlineError for a wait that outlived its deadline.
+        Raise BindingError for tensors that do not fit, DeadlineError for a wait that exceeded its deadline.
         """
         ...
 
 
 class Trace(Protocol):
-    """What a traced artifact measured: when its programs began and ended each tile, wait, notify and transfer."""
+    """The measurements of a traced artifact: start and end of each tile, wait, notify and transfer of its programs."""
 
     @property
     def spans(self) -> Sequence[Span]:
-        """Of all ranks on one clock, in ns. A span names its rank, track (KernelSpec.track) and epoch."""
+        """Return the spans of all ranks on one clock, in ns.
+
+        A span names its rank, track (KernelSpec.track) and epoch.
+        """
         ...
 
 
-if TYPE_CHECKING:  # the type checker says what a runtime lacks
+if TYPE_CHECKING:  # the type checker reports members that a runtime lacks
     MEMORIES: tuple[type[Memory], ...] = (cpu_memory.RankMemory, cuda_memory.Memory)
     ARGUMENTS: tuple[type[Arguments], ...] = (cpu_memory.Arguments, cuda_arguments.Arguments, prepared.StandIns)
     QUEUES: tuple[type[CopyQueue], ...] = (copy_queue.CopyQueue, record_copies.Recorder)

@@ -1,6 +1,6 @@
-"""The clauses of the schedule language, one module each, and the passes that do what they say.
+"""The clauses of the schedule language, one module each, with the passes that apply them.
 
-A clause of one's own is registered, and then it is one of the language: `register(CLAUSE)`.
+`register(CLAUSE)` adds a user-defined clause to the language.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ CLAUSES: tuple[Clause[Any], ...] = (
     RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, BACKFILL, DEFER_NOTIFY, TMA_COPY,
     CHANNEL, BUFFERS,
 )  # fmt: skip
-"""The clauses that the package has, in the order in which schedules are printed."""
+"""Built-in clauses, in the order in which schedules are printed."""
 _own: list[Clause[Any]] = []
 
 
 def register(clause: Clause[Any]) -> None:
-    """Makes a clause one of the language. Raises ScheduleError where another has a name or a word of it."""
+    """Add a clause to the language. Raise ScheduleError if its name or its keyword is already in use."""
     language.register(clause)
     _own.append(clause)
 
 
 def forget(clause: Clause[Any]) -> None:
-    """Takes a registered clause out of the language again."""
+    """Remove a registered clause from the language."""
     language.forget(clause)
     _own.remove(clause)
 
 
 def clauses() -> tuple[Clause[Any], ...]:
-    """All clauses of the language."""
+    """Return all clauses of the language."""
     return (*CLAUSES, *_own)
 
 

@@ -1,16 +1,17 @@
-"""Programs without a tile in the last wave of a kernel's products do tiles of what comes behind them meanwhile.
+"""`backfill n`: CTAs that are idle in the last wave of one stage start tiles of the next stage.
 
-P programs do the T tiles of a kernel's loops in ceil(T / P) waves, and in the last one only busy = T % P of them have
-work. The next stage is dealt out evenly all the same: programs that are free a wave earlier are done with it a wave
-earlier, and wait. With `backfill n` they do up to n tiles of that stage each before all programs share the rest of it:
+P CTAs execute the T tiles of a kernel's loops in ceil(T / P) waves. In the last wave only busy = T % P of them have a
+tile. Without this clause the next stage is divided evenly all the same: CTAs that are free a wave earlier finish it a
+wave earlier, and then idle. With `backfill n` each idle CTA executes up to n tiles of that stage. All CTAs then share
+the remaining tiles:
 
 before: sums(t: S)          tile t: program (T + t) % P
 after:  sums(t: F)          tile t: program busy + t % (P - busy),                 F <= n * (P - busy)
-        sums_rest(t: S - F) tile F + t of the order: program t % P, for the wave is full
+        sums_rest(t: S - F) tile F + t of the order: program t % P, because the wave is full
 
-Tiles that wait for what the kernel itself makes in its last wave or later, or for what others make of that, would hold
-them up, so F ends before the first of these. They are done tile by tile, without what `flatten` and `defer_notify` do
-for the rest. What comes out are stages with tiles like all others: nobody else knows that they were one.
+A tile that waits for data of the kernel's own last wave or later, directly or through other stages, would stall an idle
+CTA. So F ends before the first such tile. The F tiles are executed one by one, without the `flatten` and the
+`defer_notify` of the remaining ones. The result is two ordinary stages: no later pass knows that they were one.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ from tilelink.scheduling.schedule import Fused, Schedule
 
 Bools = NDArray[np.bool_]
 SEARCHED_TILES = 2
-"""Tiles at most where a search tries it."""
+"""Largest n that a search tries."""
 
 
 def _apply(bound: Bound) -> Bound:
-    """The bound program with all stages cut in two that its schedule lets fill a wave. Raises ScheduleError where one
-    cannot."""
+    """Return the bound program in which every stage with a `backfill` clause is split in two.
+
+    Raise ScheduleError if a stage cannot be split.
+    """
     stages = [name for kernel in bound.kernels for loop in kernel.loops for name in loop.stages]
-    for name in stages:  # in the order of a kernel's loops: what fills a wave moves all that comes after it
+    for name in stages:  # in the order of a kernel's loops, because a backfilled stage moves all loops after it
         part = bound.schedule.stage(name)
         most = part[BACKFILL]
         if most is None:
@@ -73,14 +76,14 @@ def _reason(bound: Bound, kernel: Kernel, at: int) -> str | None:
 
 
 def _ready(bound: Bound, kernel: Kernel, at: int) -> int:
-    """How many of its first tiles wait, on every rank, for nothing that comes of its kernel's last wave or later."""
+    """Return how many of the first tiles wait, on no rank, for data of the kernel's last wave or later."""
     stage = bound.stages[kernel.loops[at].stages[0]]
     signals, first_task = signals_of(bound)
     late = np.zeros(sum(one.total for one in bound.stages.values()) * bound.ranks, bool)
     last = (kernel.loops[at].first - 1) // kernel.programs * kernel.programs
     for loop in kernel.loops:
         if loop.width:
-            continue  # what fills a wave was done before the last one, or that one is full
+            continue  # tiles of a backfilled stage run before the last wave, or that wave is full
         for name in loop.stages:
             place = loop.first + np.tile(np.arange(bound.stages[name].total), bound.ranks)
             late[first_task[name] + np.arange(len(place))] = place >= last
@@ -90,7 +93,7 @@ def _ready(bound: Bound, kernel: Kernel, at: int) -> int:
 
 
 def _held(signals: Signals, late: Bools) -> Bools:
-    """Which tasks wait for late ones, or for tasks that do."""
+    """Return a mask of the tasks that wait for late tasks, directly or through other tasks."""
     cell = signals.channel * (int(signals.peer.max(initial=0)) + 1) + signals.peer
     notify, wait = signals.kind == NOTIFY, signals.kind == WAIT
     held, found = np.zeros_like(late), -1
@@ -102,7 +105,7 @@ def _held(signals: Signals, late: Bools) -> Bools:
 
 
 def _cut(bound: Bound, kernel: Kernel, at: int, tiles: int) -> Bound:
-    """The first tiles of a loop's stage for the programs that are free, and a stage and a loop for the others."""
+    """Split a loop: its first tiles go to the idle programs, and a new stage and loop get the others."""
     loop = kernel.loops[at]
     stage = bound.stages[loop.stages[0]]
     busy = loop.first % kernel.programs
@@ -124,7 +127,7 @@ def _cut(bound: Bound, kernel: Kernel, at: int, tiles: int) -> Bound:
 
 
 def _behind(bound: Bound, stage: BoundStage, tiles: int) -> BoundStage:
-    """The stage without its first tiles, by another name."""
+    """Return the stage without its first tiles, under another name."""
     taken = {*bound.stages, *bound.tensors, *(p.name for p in bound.program.params), *stage.extents}
     name = free_name(f"{stage.name}_rest", taken)
     place = {TILE.name: add(TILE, const(tiles))}
@@ -138,7 +141,7 @@ def _behind(bound: Bound, stage: BoundStage, tiles: int) -> BoundStage:
 
 
 def _stage_reason(stage: Stage, typing: StageTyping) -> str | None:
-    """Why a search does not try it: it is for what is made of other tiles, as sums are."""
+    """Return why a search does not try it, or None. It suits stages that consume other tiles, such as sums."""
     body = list(statements(stage.body))
     computed = [value for s in body if (value := value_of(s)) is not None]
     if any(isinstance(v, Dot | Attend) for value in computed for v in values(value)):

@@ -1,4 +1,4 @@
-"""How many launches of a program may be in flight: `buffers n`."""
+"""`buffers n`: the number of launches of a program that may be in flight."""
 
 from __future__ import annotations
 

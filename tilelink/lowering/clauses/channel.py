@@ -1,4 +1,4 @@
-"""Which elements of a tensor share a signal: `channel(i=128)`."""
+"""`channel(i=128)`: the number of elements of a tensor that share a signal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tilelink.scheduling.words import Part, Sizes, check_sizes, show_sizes
 
 
 def dims_called(program: Program, tensor: Tensor, key: str) -> list[int]:
-    """The dimensions of a tensor that a schedule means by a name: of the dimension, or of an index along it."""
+    """Return the dimensions of a tensor that a name in a schedule stands for.
+
+    It is the name of a dimension, or of an index that runs along one.
+    """
     named = [d for d, n in enumerate(tensor.shape) if getattr(n, "name", "ranks").lower() == key.lower()]
     if named:
         return named[:1]
@@ -42,7 +45,8 @@ def _inner(sizes: Sizes) -> Sequence[tuple[str, str]]:
 
 def _check(program: Program, part: Part) -> None:
     tensor = program.tensor(part.name)
-    # In the other direction a stage addresses a tensor by its index over the ranks: binding knows which way it is.
+    # With the other direction, a stage addresses the tensor by its index over the ranks. Only binding knows the
+    # direction.
     ranks = {d.name for stage in program.stages for d in all_indices(stage) if d.over_ranks}
     for key, size in part[CHANNEL]:
         if key not in ranks and not dims_called(program, tensor, key):
@@ -53,7 +57,7 @@ def _check(program: Program, part: Part) -> None:
 
 
 def _apart(_: Sizes, __: Sizes, ___: Numbers, ____: int) -> float:
-    """A search sets it with the tile of what waits."""
+    """Return 0: a search sets the channel together with the tile of the stage that waits."""
     return 0.0
 
 

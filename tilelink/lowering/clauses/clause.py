@@ -1,5 +1,7 @@
-"""Clauses of the schedule language as values: how one is written, whom it may be said of, what it does, what a search
-may try, and its line in the manual. The package has one module for each of them."""
+"""Schedule clauses as values: syntax, owner, rewrite, pass, choices of a search and a line of the manual.
+
+The package has one module for each clause.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tilelink.scheduling.words import Part, Word, check_count, positive
 T = TypeVar("T")
 Numbers = Mapping[str, int | float | bool]
 FAR = 8.0
-"""How far apart two values are that have nothing in common; a doubled size is one apart."""
+"""Distance of two values that have nothing in common. Doubling a size is a distance of 1."""
 
 
 def _as_it_is(_: Program, stage: Stage, __: Part) -> Stage:
@@ -38,11 +40,13 @@ def _everywhere(_: Program, __: Schedule, ___: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices(Generic[T]):
-    """What a search may try of a clause of stages.
+    """Values of a stage's clause that a search may try.
 
-    name: of the knob, after that of the stage or tensor. labels: words -> value. reason(stage, typing): what keeps a
-    stage from having it, or None. together: one choice for all stages that multiply, and not one for each stage.
-    fits(program, schedule, stage): False where the default is taken instead, as other choices are made.
+    name: name of the knob, printed after the name of the stage or tensor.
+    labels: words -> value.
+    reason(stage, typing): returns why a stage cannot have the clause, or None.
+    together: True for one choice for all stages that multiply, instead of one for each stage.
+    fits(program, schedule, stage): returns False if the default is used because of other choices.
     """
 
     name: str
@@ -56,10 +60,10 @@ class Choices(Generic[T]):
 class Clause(Word[T]):
     """A clause of the schedule language.
 
-    manual: what it means, for docs/language.md. rewrite(program, stage, part): the stage as the clause has it, before
-    anything has a number. apply(bound): the pass that does it, or refuses it, in a bound program; it finds the stages
-    that have it.
-    apart(one, other, dims, ranks): how far two values are from one another, for a search that begins near a schedule.
+    manual: its meaning, for docs/language.md.
+    rewrite(program, stage, part): returns the stage with the clause applied, before anything has a number.
+    apply(bound): the pass that applies the clause to the stages that have it, or raises if that is impossible.
+    apart(one, other, dims, ranks): the distance of two values, for a search that starts near a given schedule.
     """
 
     manual: str
@@ -70,7 +74,7 @@ class Clause(Word[T]):
 
 
 def switch(name: str, **others: Any) -> Clause[bool]:
-    """A clause of one word, which is there or not."""
+    """Return a clause of a single word, which is present or absent."""
 
     def read(_: str, __: Sequence[Any]) -> bool:
         return True
@@ -83,7 +87,7 @@ def switch(name: str, **others: Any) -> Clause[bool]:
 
 
 def count(name: str, least: str, **others: Any) -> Clause[int | None]:
-    """A clause of a word and a number from one on. least: what there is at least one of, in words."""
+    """Return a clause of a word and a positive number. least: text for what there must be at least one of."""
 
     def read(_: str, children: Sequence[Any]) -> int:
         return positive(children[0])
@@ -101,5 +105,5 @@ def count(name: str, least: str, **others: Any) -> Clause[int | None]:
 
 
 def ratio(one: int | None, other: int | None) -> float:
-    """How often a size has to be doubled to be another; 0 where one of them is not said."""
+    """Return how many times one size must be doubled to give the other, or 0 if either is None."""
     return abs(log2(one / other)) if one and other else 0.0

@@ -1,20 +1,20 @@
-"""Tiles that a program notifies only while it multiplies its next one.
+"""`defer_notify`: a program notifies a tile while it multiplies its next tile.
 
 before: for tile:  c[i, j] = dot(x[i, :], w[j, :].T)
                    producer_tile_notify(c[i, j])
-after:  for tile:  c[i, j] = dot(x[i, :], w[j, :].T), in whose third step the notify of the program's tile before
-        and after the loop that of its last tile
+after:  for tile:  c[i, j] = dot(x[i, :], w[j, :].T), which issues the notify of the previous tile in its third step
+        and after the loop the notify of the last tile
 
-A notify waits until what the program stored is where others can see it, which takes most of a microsecond between two
-tiles. Some steps into the next product it is there anyway. What a schedule asks for with `defer_notify` changes nothing
-that a proof needs:
+A notify waits until the stores of the program are visible to other ranks, which takes almost a microsecond between two
+tiles. A few steps into the next product they are visible anyway. Deferral does not change anything that verification
+relies on:
 
-* The stage waits for nothing, or only behind everything that it multiplies. So between the end of a tile and the middle
-  of the next there is nothing that could hold up the notify for ever, and nothing that others could mean to come behind
-  it.
-* It notifies its own rank at the end of a tile, one counter each time, which a program can keep until then.
-* Its tiles have a product, outside of conditions, loops and other sums, so that one step of it comes once a tile; no
-  other stage has the same loop over tiles.
+- The stage executes no wait, or executes waits only after its last product. So the program executes no wait between the
+  end of a tile and the middle of the next. The deferred notify cannot deadlock, and no later statement relies on the
+  notify having been sent.
+- It notifies its own rank at the end of a tile, one counter each time, so the program can keep the notify until then.
+- Its tiles have a product outside of conditions, loops and other reductions, so that a given step runs once per tile.
+  No other stage shares the loop over tiles.
 """
 
 from __future__ import annotations
@@ -32,12 +32,17 @@ from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.transform import number_of
 
 NOTIFY_STEP = 2
-"""The step of a product in which the tile before is notified. That saved 0.5 us of each 128x256 tile, and step 1 or 4
-saved 0.4 (measured on an H200)."""
+"""Step of a product in which the previous tile is notified. It saved 0.5 us of each 128x256 tile.
+
+Steps 1 and 4 saved 0.4 us (measured on an H200).
+"""
 
 
 def _apply(bound: Bound) -> Bound:
-    """The bound program with the places of deferred notifies. Raises ScheduleError for one that cannot be deferred."""
+    """Return the bound program with the positions of deferred notifies.
+
+    Raise ScheduleError for a notify that cannot be deferred.
+    """
     stages = dict(bound.stages)
     for kernel in bound.kernels:
         for loop in kernel.loops:
@@ -52,7 +57,7 @@ def _apply(bound: Bound) -> Bound:
 
 
 def deferred_reason(body: tuple[Statement, ...]) -> str | None:
-    """What in the statements of a tile keeps its notifies from being deferred, or None."""
+    """Return why the statements of a tile do not allow its notifies to be deferred, or None."""
     last = closing_notifies(body)
     if not last:
         return "its tiles do not end with a notify"
@@ -71,7 +76,7 @@ def deferred_reason(body: tuple[Statement, ...]) -> str | None:
 
 
 def _given_in(bound: Bound, stage: BoundStage) -> int | None:
-    """The first statement of a tile with a product that has enough steps to give the notifies of the tile before."""
+    """Return the first statement of a tile whose product has enough steps to notify the previous tile, or None."""
     if bound.target.kind == "hip":
         return None
     typing, block = bound.typing.stage(stage.name), bound.contraction_block(stage.name)
@@ -83,14 +88,17 @@ def _given_in(bound: Bound, stage: BoundStage) -> int | None:
 
 
 def _extent(axis: Axis, bound: Bound, stage: BoundStage) -> int:
-    """Elements of a contracted axis."""
+    """Return the number of elements of a contracted axis."""
     if axis.index is not None:
         return stage.tiles[axis.index]
     return number_of(axis.dim, bound.numbers, bound.ranks) if axis.dim is not None else 1
 
 
 def _before_last_product(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """The statements of a tile before the last one that multiplies, within sums or attention too; all if none does."""
+    """Return the statements of a tile before its last matrix product, or all if there is none.
+
+    Products within sums and attention count too.
+    """
     found = [value_of(s) for s in body]
     multiply = [
         at for at, one in enumerate(found) if one is not None and any(isinstance(v, Dot | Attend) for v in values(one))
@@ -99,7 +107,7 @@ def _before_last_product(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
 
 
 def _products(body: tuple[Statement, ...]) -> list[Dot]:
-    """The products that a tile does once, each in a loop of its own: not those in another product or a reduction."""
+    """Return the products that a tile computes once, each in its own loop: none nested in a product or a reduction."""
     found: list[Dot] = []
 
     def outermost(value: Value) -> Value | None:

@@ -1,4 +1,4 @@
-"""Who moves the data of a communication stage: `push`, `pull`."""
+"""`push`, `pull`: which rank moves the data of a communication stage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _rewrite(program: Program, stage: Stage, part: Part) -> Stage:
 
 
 def _apart(_: str | None, __: str | None, ___: Numbers, ____: int) -> float:
-    """No search changes it."""
+    """Return 0: no search changes the direction."""
     return 0.0
 
 

@@ -1,15 +1,16 @@
-"""Where a program may begin with its next tile before it has ended the last one.
+"""`flatten`: a program starts its next tile before it has finished the current one.
 
-A flat loop has one software pipeline through all tiles of a program: while the last steps of a tile's product run, the
-operands of the next tile are on their way. What a schedule asks for with `flatten` is sound where nobody can tell:
+A flattened loop has one software pipeline across all tiles of a program: the last steps of a tile's product overlap the
+loads of the next tile's operands. The clause is accepted only if the overlap cannot be observed:
 
-* A tile begins with its product, behind nothing but waits: only these, and loads of the product's operands, move before
-  the end of the tile in front.
-* If there are such waits, nothing in the loop notifies. Else a program could wait for what a peer sends only after the
-  notify that now stands behind the wait.
-* No value comes out of a condition: Triton's pass that makes one loop of two loses what such an `if` yields.
-* What the operands are loaded from is never written during the launch, or written by other kernels only, or waited for
-  and not written by the tiles of the loop: a tile may find what the one in front stored without a wait for that.
+- A tile begins with its product, and only waits stand before it. Only these waits and the loads of the product's
+  operands move before the end of the previous tile.
+- If there are such waits, no statement in the loop notifies. Otherwise a program could wait for data that a peer sends
+  only after a notify, and that notify would now come after the wait.
+- No value leaves a condition: the Triton pass that merges two loops into one loses the results of such an `if`.
+- The operands are loaded from memory that is never written during the launch, or is written only by other kernels, or
+  is waited for and not written by the tiles of the loop. A tile may then load, without a wait, no data that the
+  previous tile stored.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tilelink.lowering.transform import stage_writes
 
 
 def _apply(bound: Bound) -> Bound:
-    """Raises ScheduleError for a stage that cannot be flattened, and says why."""
+    """Raise ScheduleError, with the reason, for a stage that cannot be flattened."""
     for kernel in bound.kernels:
         for loop in kernel.loops:
             for name in loop.stages:
@@ -40,7 +41,7 @@ def _apply(bound: Bound) -> Bound:
 
 
 def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
-    """Why the loop that a stage begins cannot be flattened, or None."""
+    """Return why the loop that begins with a stage cannot be flattened, or None."""
     if kernel.on_copy_engine or loop.stages[0] != stage.name:
         return "it has no tiles of its own on SMs"
     together = tuple(s for name in loop.stages for s in bound.stages[name].stage.body)
@@ -61,7 +62,7 @@ def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str 
 
 
 def flat_reason(body: tuple[Statement, ...]) -> str | None:
-    """What in the statements of a tile keeps a loop over such tiles from being flat, or None."""
+    """Return why the statements of a tile do not allow a flattened loop over such tiles, or None."""
     waits = _leading_waits(body)
     if not products(body[len(waits) : len(waits) + 1]):
         return "its tiles do not begin with a product"
@@ -77,7 +78,7 @@ def flat_reason(body: tuple[Statement, ...]) -> str | None:
 
 
 def _yields(body: tuple[Statement, ...], at: int) -> bool:
-    """True if a statement of a body is a condition under which something is computed that is used after it."""
+    """True if a statement of a body is a condition that computes something used after it."""
     one = body[at]
     if not isinstance(one, If):
         return False
@@ -87,7 +88,7 @@ def _yields(body: tuple[Statement, ...], at: int) -> bool:
 
 
 def _leading_waits(body: tuple[Statement, ...]) -> list[Wait]:
-    """The waits that a tile begins with."""
+    """Return the waits at the beginning of a tile."""
     found: list[Wait] = []
     for statement in body:
         if not isinstance(statement, Wait):
@@ -97,7 +98,7 @@ def _leading_waits(body: tuple[Statement, ...]) -> list[Wait]:
 
 
 def _operands(body: tuple[Statement, ...]) -> Iterator[Region]:
-    """What the product of a body multiplies."""
+    """Yield the regions that the product of a body multiplies."""
     for dot in products(statements(body)):
         yield from reads(dot.left)
         yield from reads(dot.right)

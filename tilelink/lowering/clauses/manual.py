@@ -9,7 +9,7 @@ from tilelink.scheduling.words import Owner
 
 
 def table(of: Owner) -> str:
-    """A table in Markdown of the package's clauses of a stage or a tensor: how they are written, and what they mean."""
+    """Return a Markdown table of the built-in clauses of a stage or a tensor: syntax and meaning."""
     rows = [f"| part of a {of} | meaning |", "|---|---|"]
     rows += [f"| {_form(clause)} | {clause.manual} |" for clause in CLAUSES if clause.of == of]
     return "\n".join(rows)

@@ -1,4 +1,4 @@
-"""In which order a stage's tiles are taken: `order(s = rank + 1 step +1, i, group(i, 8))`."""
+"""`order(s = rank + 1 step +1, i, group(i, 8))`: the order in which the tiles of a stage are executed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _read(_: str, children: Sequence[Any]) -> Order:
 
 def _valid(owner: str, order: Order | None) -> None:
     group: Any = order.group if order is not None else None
-    pair = isinstance(group, tuple) and len(group) == 2 and isinstance(group[0], str)  # callers need not be typed
+    pair = isinstance(group, tuple) and len(group) == 2 and isinstance(group[0], str)  # callers may pass any type
     if group is not None and not (pair and type(group[1]) is int and group[1] > 0):
         raise OrderError(f"group {group!r} of {owner}", hint='an index and how many of its tiles: group=("i", 8)')
     if order is not None and not all(isinstance(term, IndexOrder) for term in order.nest):  # pyright: ignore
@@ -44,7 +44,7 @@ def _check(program: Program, part: Part) -> None:
     stage = program.stage(part.name)
     known = list(dict.fromkeys(d.name for d in stage.indices))
     for name in [*(term.index for term in order.nest), *([order.group[0]] if order.group else [])]:
-        # A tile size may still make an index of what a communication stage moves as a whole.
+        # A tile size may still turn a dimension that a communication stage moves as a whole into an index.
         sliced = stage.kind == "comm" and whole_dim(program, stage, name) is not None
         if name not in known and not sliced:
             hint = did_you_mean(name, known, f"indices: {', '.join(known)}")
@@ -58,7 +58,7 @@ def _apart(one: Order | None, other: Order | None, dims: Numbers, ranks: int) ->
 
 
 def _turns(order: Order, dims: Numbers, ranks: int) -> set[tuple[object, ...]]:
-    """What an order says of its indices, with numbers in place of expressions."""
+    """Return the parts of an order, with numbers in place of expressions."""
 
     def start(value: Scalar | None) -> tuple[int, ...]:
         known = (Env(rank=rank, ranks=ranks, params=dict(dims), indices={}) for rank in range(ranks))

@@ -1,4 +1,4 @@
-"""How a stage's kernel is compiled: `num_warps n`, `num_stages n`."""
+"""`num_warps n`, `num_stages n`: compile options of a stage's kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tilelink.lowering.clauses.clause import FAR, Clause, Numbers, count, ratio
 from tilelink.scheduling.words import Part
 
 MAX_WARPS = 32
-"""Of a program of a GPU: 1024 threads."""
+"""Largest number of warps of a GPU program (1024 threads)."""
 
 
 def _check(_: Program, part: Part) -> None:

@@ -1,4 +1,4 @@
-"""Where a stage runs: `on sm`, `on sm(n)`, `on copy_engine`, `in STAGE prologue`, `in STAGE epilogue`."""
+"""`on sm`, `on sm(n)`, `on copy_engine`, `in STAGE prologue`, `in STAGE epilogue`: the resource of a stage."""
 
 from __future__ import annotations
 

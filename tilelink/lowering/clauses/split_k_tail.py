@@ -1,16 +1,16 @@
-"""The tiles that are left over from whole waves of a kernel's programs, divided among all of them.
+"""`split_k_tail n`: the tiles of the last, partial wave are divided among all CTAs by split-K.
 
-P programs do T tiles in ceil(T / P) waves, and in the last one only R = T % P of them have work. With `split_k_tail n`
-each of these R tiles becomes S <= n products over parts of the contracted dimension, whose results are added up in the
-order of the parts (the hybrid of whole tiles and split-K in Osama et al., "Stream-K", PPoPP 2023). They take one wave
-where R * S <= P, or two short ones: 80 tiles on 132 programs are 240 parts, two waves of a third of a tile each.
+P CTAs execute T tiles in ceil(T / P) waves. In the last wave only R = T % P of them have a tile. With `split_k_tail n`
+each of these R tiles becomes S <= n products over parts of the contracted dimension. Their results are added up in the
+order of the parts (the hybrid of whole tiles and split-K in Osama et al., "Stream-K", PPoPP 2023). The parts take one
+wave if R * S <= P, or else two short ones: 80 tiles on 132 CTAs are 240 parts, two waves of a third of a tile each.
 
 before: gemm(i: M, j: N):                    y[i, j] = f(dot(a[i, :], b[j, :].T))
 after:  gemm, its first T - R tiles;         and then, in the same kernel
         gemm_parts(t: R, p: S):              split[t, p] = dot(a[i, k], b[j, k].T); notify(split[t, p])
         gemm_sums(t: R, some rows of i):     wait(split[t, :]); y[i, j] = f(split[t, 0] + split[t, 1] + ...)
 
-What comes out are stages with tiles, waits and notifies like all others: nobody else knows that they were one.
+The result is ordinary stages with tiles, waits and notifies: no later pass knows that they were one.
 """
 
 from __future__ import annotations
@@ -51,19 +51,22 @@ from tilelink.lowering.transform import free_name, number_of, stage_writes
 from tilelink.scheduling.schedule import Fused, Schedule
 
 FEWEST_STEPS = 4
-"""Steps of its loop that a part has at least: what it adds to the work should not be more than what it takes."""
+"""Least number of loop steps of a part. With fewer, the added work exceeds the work of the part."""
 WAVES = 2
-"""Of parts at most: they are all in memory at a time, and each is stored and loaded once more."""
+"""Largest number of waves of parts. All parts are in memory together, and each is stored and loaded once more."""
 PART_STEPS = 8
-"""Steps of the loop that a part takes beside its own, to fill the pipeline and to store its result."""
+"""Additional loop steps that a part costs, to fill the pipeline and to store its result."""
 FEWEST_ROWS = 8
-"""Rows of a tile that are added up together at least."""
+"""Least number of rows of a tile that one program sums."""
 SEARCHED_PARTS = 32
-"""Parts at most where a search tries it."""
+"""Largest number of parts that a search tries."""
 
 
 def _apply(bound: Bound) -> Bound:
-    """The bound program with all tails split that its schedule names. Raises ScheduleError where one cannot be."""
+    """Return the bound program with every tail split that the schedule names.
+
+    Raise ScheduleError if a tail cannot be split.
+    """
     for part in bound.schedule.stages:
         parts = part[SPLIT_K_TAIL]
         if parts is None:
@@ -88,7 +91,7 @@ def _reason(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
 
 
 def split_reason(stage: Stage, typing: StageTyping) -> str | None:
-    """What in the statements of a tile keeps it from being split along what its products contract, or None."""
+    """Return why the statements of a tile do not allow it to be split along its contracted dimension, or None."""
     leading = _leading(stage)
     found = products(leading)
     if not found:
@@ -100,7 +103,7 @@ def split_reason(stage: Stage, typing: StageTyping) -> str | None:
     axes = {typing.type_of(p).axes for p in found}
     tiled = {d.name for d in stage.indices if d.name not in typing.scalar_indices}
     names = [axis.index for axis in next(iter(axes))]
-    if len(axes) > 1 or len(tiled) != 2 or set(names) != tiled:  # the names tell rows and columns apart
+    if len(axes) > 1 or len(tiled) != 2 or set(names) != tiled:  # rows and columns are distinguished by their names
         return "its products are not the tile that its indices make"
     multiplied = [value for product in found for value in operands(product)]
     if not all(isinstance(v, Read) and sum(isinstance(c, Whole) for c in v.region.coords) == 1 for v in multiplied):
@@ -112,16 +115,16 @@ def split_reason(stage: Stage, typing: StageTyping) -> str | None:
 
 
 def _leading(stage: Stage) -> tuple[Statement, ...]:
-    """The statements up to the last one with a product, not looking into loops and conditions."""
+    """Return the statements up to the last one with a product, without those inside loops and conditions."""
     last = max((n for n, s in enumerate(stage.body) if products((s,))), default=-1)
     return stage.body[: last + 1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Cut:
-    """The last `tiles` of a stage become `parts` products each, over `inner` elements of the contracted dimension.
+    """A split: the last `tiles` of a stage become `parts` products each, over `inner` elements of K.
 
-    rows: how many rows of a tile are added up by one program.
+    rows: number of rows of a tile that one program sums.
     """
 
     tiles: int
@@ -132,7 +135,7 @@ class _Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class _Running:
-    """An index of a stage with what a bound stage says of it."""
+    """An index of a stage with its properties in the bound stage."""
 
     decl: IndexDecl
     tile: int
@@ -141,8 +144,11 @@ class _Running:
 
 
 def _inner(most: int, steps: int, left: int, free: int, programs: int) -> int:
-    """The steps of a part, of at most so many of a tile, with which the `left` tiles take the least time; all of
-    them where no parts are worth it. free: programs that have no other tile in the first wave."""
+    """Return the number of steps of a part with which the `left` tiles take the least time.
+
+    If splitting does not pay off, return `steps`, all steps of a tile. most: largest number of parts of a tile. free:
+    number of programs with no other tile in the first wave.
+    """
 
     def waves(inner: int) -> int:
         return 1 + -(-max(0, left * -(-steps // inner) - free) // programs)
@@ -156,7 +162,7 @@ def _inner(most: int, steps: int, left: int, free: int, programs: int) -> int:
 
 
 class _Split:
-    """Writes the three stages that one becomes."""
+    """The rewrite of one stage into three."""
 
     def __init__(self, bound: Bound, stage: BoundStage) -> None:
         self.bound, self.stage = bound, stage
@@ -178,14 +184,17 @@ class _Split:
         return name
 
     def cut(self, kernel: Kernel, most: int) -> _Cut | None:
-        """How the last wave is divided; None where that gains nothing, and where tiles end with their index alone."""
+        """Return how the last wave is split.
+
+        Return None if that saves no time, or if the end of an index alone cuts the tiles.
+        """
         if not all(map(self._ends_with_its_index, stage_regions(self.stage.stage))):
             return None
         total = self.stage.total
         busy = (kernel.loops[-1].first + total) % kernel.programs
         left = min(busy, total)
         steps = -(-self.length // self.stage.block)
-        # programs that have a tile of another loop in the last wave do that one
+        # programs that have a tile of another loop in the last wave execute that tile
         free = kernel.programs - (busy - left)
         inner = _inner(min(most, steps // FEWEST_STEPS), steps, left, free, kernel.programs)
         if inner == steps:
@@ -196,7 +205,10 @@ class _Split:
         return _Cut(tiles=left, parts=-(-steps // inner), inner=inner * self.stage.block, rows=rows)
 
     def _ends_with_its_index(self, region: Region) -> bool:
-        """True if a tensor's end cuts the tiles that an index's end cuts: inside a tile the latter is unknown."""
+        """True if the end of a tensor cuts the same tiles as the end of an index.
+
+        Inside a tile the end of the index is unknown.
+        """
         for coord, size in zip(region.coords, self.bound.tensors[region.tensor].shape, strict=True):
             tile = self._tile(coord)
             if tile is None or tile[1] not in self.within:
@@ -207,7 +219,7 @@ class _Split:
         return True
 
     def _by_rows(self) -> bool:
-        """True if what follows the products can be done for some rows of a tile alone, and then is done once."""
+        """True if the statements after the products can be executed for a few rows at a time, and once for each."""
         stage = self.stage.stage
         found = [v for s in statements(stage.body) if (v := value_of(s)) is not None]
         if any(isinstance(part, Reduce | UserCall) for value in found for part in values(value)):
@@ -217,11 +229,14 @@ class _Split:
         return all(self.rows in [tile[1] for tile in own if tile] for own in tiles)
 
     def _tile(self, coord: Scalar | Whole) -> tuple[Scalar, str] | None:
-        """The offset and the index of a coordinate that is a tile."""
+        """Return the offset and the index of a coordinate that is a tile, or None."""
         return tile_index(coord, self.stage.scalar_indices)
 
     def apply(self, kernel: Kernel, cut: _Cut) -> Bound:
-        """The bound program with the tail's stages in the kernel, and memory and counters for what they share."""
+        """Return the bound program with the tail's stages in the kernel.
+
+        It has the memory and the counters that these stages share.
+        """
         bound = self.bound
         head = replace(self.stage, tasks=self.stage.total - cut.tiles)
         parts, sums = self._parts(cut), self._sums(cut)
@@ -249,7 +264,7 @@ class _Split:
         )
 
     def _memory(self, cut: _Cut) -> BoundTensor:
-        """The parts' results: f32 [tiles, parts, products of a tile, rows, columns]."""
+        """Return the tensor of partial results: f32 [tiles, parts, products of a tile, rows, columns]."""
         sizes = [self.stage.tiles[name] for name in (self.rows, self.columns)]
         shape = (cut.tiles, cut.parts, len(self.products), *sizes)
         place = self.stage.stage.location
@@ -257,7 +272,7 @@ class _Split:
         return BoundTensor(decl=decl, number=len(self.bound.tensors), shape=shape, dtype="f32", slots=1)
 
     def _grid(self, cut: _Cut) -> ChannelGrid:
-        """One counter for all parts of a tile."""
+        """Return the counters: one for all parts of a tile."""
         sizes = (1, *self._memory(cut).shape[1:])
         counts = (cut.tiles, 1, 1, 1, 1)
         return ChannelGrid(tensor=self.memory, kind="tile", sizes=sizes, counts=counts, base=self.bound.entered_base)
@@ -265,7 +280,7 @@ class _Split:
     # Stages --------------------------------------------------------------------------------------------------
 
     def _parts(self, cut: _Cut) -> BoundStage:
-        """Waits for what a tile waits for, computes a part of each of its products, and tells that it is there."""
+        """Return the stage that executes the tile's waits, computes a part of each of its products, and notifies."""
         body = [self._placed(s) for s in self.leading if isinstance(s, Wait)]
         own = Index(name=self.part)
         for number, product in enumerate(self.products):
@@ -283,7 +298,7 @@ class _Split:
         return self._stage("parts", body, running, cut.tiles * cut.parts)
 
     def _sums(self, cut: _Cut) -> BoundStage:
-        """Waits for all parts of a tile and does with their sums what the tile did with its products."""
+        """Return the stage that waits for all parts of a tile and applies the tile's epilogue to their sums."""
         rest = [s for s in self.stage.stage.body if not (isinstance(s, Wait) and self._ended(s))]
         whole = self._region(Whole(), Whole())
         body: list[Statement] = [Wait(kind="tile", region=whole, location=self.stage.stage.location)]
@@ -313,7 +328,10 @@ class _Split:
         )
 
     def _running(self, cut: _Cut, piece: Scalar, rows: int) -> list[_Running]:
-        """The tile of the tail, its place in the domain, and the rows and columns in it."""
+        """Return the indices of a summing stage.
+
+        They are the tile of the tail, its position in the domain, and its rows and columns.
+        """
         old, tail = self.stage, binary("%", TILE, const(cut.tiles))
         numbered = IndexDecl(name=self.tail, extent=const(cut.tiles), number=True)
         running = [_Running(decl=numbered, tile=1, extent=cut.tiles, order=tail)]
@@ -324,7 +342,7 @@ class _Split:
                 count = old.count(decl.name)
                 decl = replace(decl, extent=const(count), number=True)
                 running.append(_Running(decl=decl, tile=1, extent=count, order=order))
-            else:  # a number also where only the products, which are not in all of the stages, show that it is one
+            else:  # scalar also if only the products, which not all of the stages contain, use it as a scalar
                 name = decl.name
                 decl = replace(decl, number=decl.number or name in old.scalar_indices)
                 running.append(_Running(decl=decl, tile=old.tiles[name], extent=old.extents[name], order=order))
@@ -337,7 +355,7 @@ class _Split:
     # Statements ----------------------------------------------------------------------------------------------
 
     def _region(self, part: Scalar | Whole, product: Scalar | Whole, origin: Value | None = None) -> Region:
-        """The rows and columns at hand of parts of products of a tile."""
+        """Return the current rows and columns of partial results of a tile."""
         inside = (Index(name=self.within[name]) for name in (self.rows, self.columns))
         coords = (Index(name=self.tail), part, product, *inside)
         return Region(tensor=self.memory, coords=coords, location=origin.location if origin else None)
@@ -352,7 +370,7 @@ class _Split:
         return map_value(product, cut)
 
     def _sum_of(self, value: Value, parts: int) -> Value | None:
-        """The parts of a product, added up from the first to the last."""
+        """Return the sum of the parts of a product, added from the first to the last."""
         number = next((n for n, product in enumerate(self.products) if product is value), None)
         if number is None:
             return None
@@ -363,13 +381,13 @@ class _Split:
         return total
 
     def _ended(self, wait: Wait) -> bool:
-        """True if a wait before the products guards nothing else."""
+        """True if a wait before the products guards no later statement."""
         others = [v for s in statements(self.stage.stage.body) if (v := value_of(s)) is not None]
         read = {r.tensor for v in others for r in reads(map_value(v, lambda p: self._sum_of(p, 1)))}
         return any(wait is s for s in self.leading) and wait.region.tensor not in read
 
     def _placed(self, statement: Statement) -> Statement:
-        """The statement for the rows and columns at hand of the tile at a place in the domain."""
+        """Return the statement for the current rows and columns of the tile at a position in the domain."""
         (placed,) = map_values(map_regions((statement,), self._at), self._position)
         return placed
 

@@ -1,4 +1,4 @@
-"""How large tiles are: `tile(i=128, k=64)`."""
+"""`tile(i=128, k=64)`: the tile sizes of a stage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _check(program: Program, part: Part) -> None:
 
 
 def _rewrite(program: Program, stage: Stage, part: Part) -> Stage:
-    """A tile size of what a communication stage moves as a whole makes an index of it."""
+    """Add an index over a dimension that a communication stage moves as a whole, if the clause gives it a tile size."""
     if stage.kind == "comm":
         names = {d.name for d in all_indices(stage)}
         for key, _ in part[TILE]:
@@ -45,7 +45,7 @@ def _rewrite(program: Program, stage: Stage, part: Part) -> Stage:
 
 
 def _apart(one: Sizes, other: Sizes, _: Numbers, __: int) -> float:
-    """Sizes that only one of them says count for nothing."""
+    """Return the distance of two clauses. Sizes that only one of them gives are ignored."""
     sizes = dict(other)
     return sum(ratio(size, sizes.get(name)) for name, size in one)
 

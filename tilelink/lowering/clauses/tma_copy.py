@@ -1,13 +1,13 @@
-"""Where programs may copy by the tensor memory accelerator, and in which boxes.
+"""`tma_copy n`: which stages copy by the tensor memory accelerator (TMA), and in which boxes.
 
-A program that copies by loads and stores needs many threads, and waits with all of them until what it stored has
-arrived before it can notify. The accelerator (PTX ISA, cp.async.bulk.tensor) needs one thread, and shared memory for
-what is under way. So `tma_copy n` puts n programs of one warp each on an SM: while one of them waits for the end of its
-tile, the others copy. They are programs like any others: each waits, copies and notifies its tiles in their order.
+A program that copies by loads and stores needs many threads. All of them wait until its stores have arrived before it
+can notify. TMA (PTX ISA, cp.async.bulk.tensor) needs one thread, and shared memory for the data in flight. So `tma_copy
+n` puts n programs of one warp each on an SM: while one waits for the end of its tile, the others copy. They are
+ordinary programs: each executes its waits, copies and notifies in the order of its tiles.
 
-Stages that do one copy a tile, behind waits and before notifies, may ask for it; which copy may depend on conditions,
-and under some there may be none. Where a processor has no such accelerator, or a tile is not made of whole boxes of
-both tensors of its copy, programs load and store as they do without it.
+The clause is allowed for stages that execute one copy per tile, after waits and before notifies. Conditions may choose
+which copy it is, and may exclude all of them. If a processor has no TMA, or if a tile does not consist of whole boxes
+of both tensors of its copy, programs use loads and stores as they do without the clause.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from tilelink.lowering.clauses.clause import Clause, count
 from tilelink.scheduling.schedule import Fused, Sm
 
 SHARED = 192 * 1024
-"""Bytes of shared memory of an SM that hold boxes. No large product's program finds room beside them."""
+"""Bytes of an SM's shared memory for boxes. A program with a large matrix product does not fit beside them."""
 BUFFERS = 8
-"""Boxes of a program at most."""
+"""Largest number of boxes of a program."""
 FEWEST = 6
-"""Boxes of a program at least, where tiles are large enough: some are loaded while others are stored."""
+"""Least number of boxes of a program if its tiles are large enough: some are loaded while others are stored."""
 ROW_BYTES = 256
-"""Of a box at most."""
+"""Largest number of bytes in a row of a box."""
 LONGEST = 256
-"""Elements of a box along a dimension at most (CUDA driver API, cuTensorMapEncodeTiled)."""
+"""Largest number of elements of a box along a dimension (CUDA driver API, cuTensorMapEncodeTiled)."""
 ALIGNMENT = 16
-"""Bytes that rows of tensors and boxes are multiples of (ibid.)."""
+"""Alignment in bytes of rows of tensors and boxes (ibid.)."""
 SHELF = 128
-"""Bytes in shared memory of which the place of a box is a multiple (PTX ISA, cp.async.bulk.tensor)."""
+"""Alignment in bytes of a box in shared memory (PTX ISA, cp.async.bulk.tensor)."""
 MOST_PROGRAMS = 16
-"""Of an SM: with more of them none has room for boxes worth an order."""
+"""Largest number of programs of an SM. With more, the boxes of each would be too small."""
 MOST_RANKS = 16
-"""A descriptor of every rank's copy is a parameter of the kernel, of which there is room for a few thousand bytes."""
+"""Largest number of ranks. The descriptors of all ranks are kernel parameters, which hold only a few thousand bytes."""
 
 
 def _apply(bound: Bound) -> Bound:
-    """The stages with what their schedule asks for, where it is possible.
+    """Return the bound program with the boxes of every stage that has the clause and can use it.
 
-    Raises ScheduleError for a stage that is not one copy on SMs of its own.
+    Raise ScheduleError for a stage that is not one copy on SMs of its own.
     """
     stages = dict(bound.stages)
     for name, stage in bound.stages.items():
@@ -63,7 +63,7 @@ def _apply(bound: Bound) -> Bound:
 
 
 def bulk_reason(body: tuple[Statement, ...]) -> str | None:
-    """What in the statements of a tile keeps it from being copied so, or None."""
+    """Return why the statements of a tile do not allow a copy by TMA, or None."""
     copies = [at for at, s in enumerate(body) if isinstance(s, If) or copied(s) is not None]
     if len(copies) != 1:
         return "its tiles are not one copy each"
@@ -78,7 +78,7 @@ def bulk_reason(body: tuple[Statement, ...]) -> str | None:
 
 
 def copied(statement: Statement) -> tuple[Region, Region] | None:
-    """(to, from) of a statement that is a copy."""
+    """Return (target, source) of a statement that is a copy, or None."""
     match statement:
         case Transfer(target=target, source=Read(region=source)) | Store(region=target, value=Read(region=source)):
             return target, source
@@ -97,13 +97,13 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
 
 
 def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
-    """The boxes of a stage's tiles where `programs` of them share an SM; None where there are none that fit."""
+    """Return the boxes of a stage's tiles if `programs` of them share an SM, or None if none fit."""
     if not bound.target.tma or bound.ranks > MOST_RANKS or not stage.total:
         return None
     regions = [region for s in statements(stage.stage.body) for region in copied(s) or ()]
     sizes = {_size(bound, stage, region) for region in regions}
     dtypes = {bound.tensors[region.tensor].dtype for region in regions}
-    if len(sizes) != 1 or None in sizes or len(dtypes) != 1 or "bool" in dtypes:  # no descriptor has that
+    if len(sizes) != 1 or None in sizes or len(dtypes) != 1 or "bool" in dtypes:  # a descriptor cannot express it
         return None
     ((rows, columns, whole),) = (size for size in sizes if size is not None)
     (width,) = (ITEM_BYTES[dtype] for dtype in dtypes)
@@ -118,7 +118,10 @@ def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
 
 
 def _size(bound: Bound, stage: BoundStage, region: Region) -> tuple[int, int, bool] | None:
-    """Rows, columns and whether these are all that its tensor has; None for what is no block of whole tiles' rows."""
+    """Return (rows, columns, True if these are all columns of the tensor) of a region.
+
+    Return None if it is not a block of the rows of whole tiles.
+    """
     tensor = bound.tensors[region.tensor]
     spans = bound.tile_map(stage.name, region).spans
     *others, columns = spans
@@ -143,9 +146,9 @@ def _uncut(stage: BoundStage, span: Span) -> bool:
 
 
 def _in_steps(stage: BoundStage, span: Span) -> bool:
-    """True if its tiles are the first ones of the dimension, one after the other: none is shifted, or beyond its end.
+    """True if its tiles are the first ones of the dimension, contiguous: none is shifted or out of bounds.
 
-    What lies behind the last row of a dimension is the first one of the next.
+    In memory the last row of a dimension is followed by the first row of the next.
     """
     if span.index is None:
         return True
@@ -158,7 +161,7 @@ def _power_dividing(n: int) -> int:
 
 
 def _power_below(n: int) -> int:
-    """The largest power of two up to n."""
+    """Return the largest power of two that is at most n."""
     return 1 << (n.bit_length() - 1)
 
 

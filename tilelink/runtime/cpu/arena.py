@@ -1,4 +1,4 @@
-"""Memory that forked processes share at the same addresses, and that no process can leave behind."""
+"""Memory that forked processes share at the same addresses, and that cannot outlive them."""
 
 import math
 import mmap
@@ -25,31 +25,32 @@ DTYPES = frozenset(
 
 
 def size_for(tensors: Iterable[tuple[tuple[int, ...], torch.dtype]]) -> int:
-    """Bytes that an arena needs to hold tensors of these shapes and dtypes, whatever their order."""
+    """Return the bytes that an arena needs to hold tensors of these shapes and dtypes, in any order."""
     return sum(_padded(_count(shape) * dtype.itemsize) for shape, dtype in tensors)
 
 
 class Arena:
-    """`size` bytes of zeros, handed out as tensors that processes forked afterwards see at the same addresses.
+    """`size` bytes of zeros, allocated as tensors that processes forked later see at the same addresses.
 
-    The mapping has no name, so nothing stays when the processes die, however they die. It lives as long as the
-    arena is open or one of its tensors is alive; a tensor never outlives its memory.
-    Raises MemoryError if the machine does not give that much.
+    The mapping has no name, so nothing is left when the processes end, however they end. It lives as long as the arena
+    is open or one of its tensors is alive. A tensor never outlives its memory. Raise MemoryError if the machine does
+    not provide that much.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._used = 0
         try:
-            # mmap.close would pull the memory from under the tensors, which hold no lock on it: it is never called.
+            # mmap.close would unmap the memory of live tensors, which hold no lock on it. So it is never called.
             self._memory: mmap.mmap | None = mmap.mmap(-1, max(size, 1), mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise MemoryError(f"cannot map {size} bytes of shared memory: {error.strerror}") from error
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A contiguous tensor of zeros of this shape and dtype, at an address that is a multiple of 128 bytes.
+        """Return a contiguous tensor of zeros of this shape and dtype, aligned to 128 bytes.
 
-        Raises DtypeError for a dtype that programs do not have, MemoryError if the arena is full, ValueError if closed.
+        Raise DtypeError for a dtype that programs do not have, MemoryError if the arena is full, ValueError if it is
+        closed.
         """
         if self._memory is None:
             raise ValueError("the arena is closed")
@@ -67,7 +68,7 @@ class Arena:
         return tensor.view(shape)
 
     def close(self) -> None:
-        """Hands out no more; the memory goes with the last tensor."""
+        """Allocate no more. The memory is freed with the last tensor."""
         self._memory = None
 
     def __enter__(self) -> Self:

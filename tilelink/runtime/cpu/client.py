@@ -1,6 +1,6 @@
-"""CPU ranks: runs generated kernels in Triton's interpreter, in processes of their own.
+"""CPU ranks: runs generated kernels in Triton's interpreter, in separate processes.
 
-Triton decides at its import whether kernels are interpreted, and ranks are forked; so another Python process
+Triton decides at its import if kernels are interpreted, and ranks are forked. So another Python process
 (fork_server.py) imports it once, and forks a worker (worker.py) for each run, which forks the ranks. The caller's
 process keeps its Triton, its threads and its memory.
 """
@@ -27,7 +27,7 @@ from tilelink.runtime.cpu.request import LENGTH, NEW, NUMBER, Pipes, ProcessEnvi
 from tilelink.runtime.job import Job, RunResult
 
 MODULE = "tilelink.runtime.cpu.fork_server"
-PATIENCE_S = 5.0  # for a process that was asked to end
+PATIENCE_S = 5.0  # for a process to end after it was asked to
 CHUNK = 1 << 20
 
 
@@ -36,11 +36,11 @@ class _Traceback(Exception):
 
 
 def run_cpu(job: Job) -> RunResult:
-    """Runs all launches of a job and returns their outputs.
+    """Run all launches of a job and return their outputs.
 
-    Raises RankError with the traceback of the rank that failed first, CallError, with that as its cause, where it was
-    in a function that the program calls, DeadlineError for the first wait that outlived its deadline. When it returns
-    or raises, all processes of the run have ended and no shared memory is left.
+    Raise RankError with the traceback of the rank that failed first. Raise CallError, with that as its cause, if the
+    failure was in a function that the program calls. Raise DeadlineError for the first wait that exceeded its deadline.
+    On return or exception all processes of the run have ended and no shared memory is left.
     """
     data = [pickle.dumps(one, protocol=pickle.HIGHEST_PROTOCOL) for one in (ProcessEnvironment.here(), job)]
     with _worker() as worker:
@@ -53,7 +53,7 @@ def run_cpu(job: Job) -> RunResult:
 
 
 class ForkServer:
-    """The process that forks workers for this one: started when one is needed, and anew where it has ended."""
+    """The process that forks workers for this one. It is started on first use, and restarted if it has ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,8 +61,8 @@ class ForkServer:
         self._socket: socket.socket | None = None
 
     def worker(self, pipes: Pipes) -> int:
-        """The process of a new worker. Raises RankError if there is none to be had."""
-        for _ in range(2):  # one that was idle for long has ended, which a request finds out
+        """Return the process of a new worker. Raise RankError if none can be started."""
+        for _ in range(2):  # a server that was idle for long has ended, which only a request reveals
             with self._lock:
                 self._ensure()
             process = self.ask(NEW, pipes)
@@ -71,7 +71,7 @@ class ForkServer:
         raise RankError("the process that starts CPU ranks does not run", hint="it wrote to stderr what is wrong")
 
     def ask(self, number: int, descriptors: Sequence[int] = ()) -> int | None:
-        """The reply to a request; None if there is nobody who replies."""
+        """Return the reply to a request, or None if the server is gone."""
         with self._lock:
             if self._socket is None:
                 return None
@@ -81,7 +81,7 @@ class ForkServer:
             except ConnectionError:
                 reply = b""
             except BaseException:
-                self._end()  # what it would reply now would be taken for the reply to the next request
+                self._end()  # a late reply would be taken for the reply to the next request
                 raise
             if len(reply) == NUMBER.size:
                 return NUMBER.unpack(reply)[0]
@@ -96,13 +96,13 @@ class ForkServer:
             with other:
                 process = _start(other.fileno())
             self._process, self._socket = process, own
-        except BaseException:  # one that was started all the same ends when it sees the socket closed
+        except BaseException:  # a server that was started all the same ends when the socket is closed
             self._process = self._socket = None
             own.close()
             raise
 
     def _end(self) -> None:
-        # Whatever interrupts this, the next run finds no half of it.
+        # If this is interrupted, the next run still finds a consistent state.
         process, own = self._process, self._socket
         self._process = self._socket = None
         if own is not None:
@@ -117,21 +117,21 @@ class ForkServer:
                     raise
 
     def end(self) -> None:
-        """Ends it, and with it the workers that still run."""
+        """End the server and the workers that still run."""
         with self._lock:
             self._end()
 
     def forget(self) -> None:
-        """Called in a process that was forked from this one, and has a fork server of its own when it needs one."""
+        """Forget the server in a process forked from this one, which starts its own if it needs one."""
         if self._socket is not None:
             self._socket.close()
         if self._process is not None:
-            self._process.returncode = 0  # it is not for this process to wait for
+            self._process.returncode = 0  # only the parent may wait for it
         self.__init__()
 
 
 def _start(number: int) -> subprocess.Popen[bytes]:
-    """A fork server that serves the socket of that descriptor. Nothing in the caller's folder takes part in it."""
+    """Start a fork server on the socket of that descriptor. It imports nothing from the caller's working directory."""
     here = ProcessEnvironment.here()
     variables = {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(here.path), "PYTHONSAFEPATH": "1"}
     return subprocess.Popen(
@@ -147,9 +147,9 @@ atexit.register(FORK_SERVER.end)
 
 @dataclass(kw_only=True)
 class _Worker:
-    """A worker: its process, and where it takes its job and gives its answer.
+    """A worker: its process, the pipe for its job and the pipe for its answer.
 
-    life: a descriptor that can be read once the process has ended; None where the system has none.
+    life: a descriptor that becomes readable when the process has ended; None if the system has none.
     """
 
     process: int
@@ -159,7 +159,7 @@ class _Worker:
     ended: bool = False
 
     def do(self, data: Sequence[bytes]) -> bytes:
-        """Its answer to a job, once it has ended. Raises RankError if it gave none."""
+        """Return its answer to a job, after it has ended. Raise RankError if it gave none."""
         with contextlib.suppress(BrokenPipeError), self.job as pipe:
             pipe.writelines(data)
         reply = self._reply()
@@ -170,7 +170,7 @@ class _Worker:
         return reply
 
     def _reply(self) -> bytes | None:
-        """Its answer; None if it ended before it had said all of it."""
+        """Return its answer, or None if it ended before the answer was complete."""
         length = self._read(LENGTH.size)
         return None if length is None else self._read(LENGTH.unpack(length)[0])
 
@@ -181,9 +181,11 @@ class _Worker:
         return bytes(data) if len(data) == size else None
 
     def _said(self, milliseconds: float | None, most: int) -> bytes | None:
-        """What it has said, empty if nobody is left who could say more; None if in that time it has said nothing.
+        """Return bytes of its answer.
 
-        A process that another thread forked may hold the pipe open long after it, so its end alone is not waited for.
+        They are empty if no process is left that could write more. Return None if no bytes came in that time. A process
+        that another thread forked may hold the pipe open long after the worker has ended, so the end of the pipe is not
+        the only condition.
         """
         poll = select.poll()
         for one in filter(None, (self.answer.fileno(), self.life)):
@@ -194,7 +196,7 @@ class _Worker:
         return b"" if ready else None
 
     def end(self) -> None:
-        """Ends one that still runs, which happens only when its caller was interrupted."""
+        """End a process that still runs, which happens only if its caller was interrupted."""
         for number in () if self.ended else (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process, number)
@@ -203,7 +205,7 @@ class _Worker:
                 return
 
     def _silent(self, seconds: float) -> bool:
-        """True if within so many seconds no process is left that could answer."""
+        """True if within that time no process is left that could answer."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if self._said(1000 * left, CHUNK) == b"":
@@ -213,7 +215,7 @@ class _Worker:
 
 @contextmanager
 def _worker() -> Generator[_Worker]:
-    """A worker that waits for a job. All that it was given is closed behind it, and it has ended."""
+    """Start a worker that waits for a job. When the context is left, its descriptors are closed and it has ended."""
     with ExitStack() as own:
         with ExitStack() as others:
             theirs, job = _pipe(others, own)
@@ -231,23 +233,23 @@ def _worker() -> Generator[_Worker]:
 
 
 def _pipe(read: ExitStack, write: ExitStack) -> tuple[BinaryIO, BinaryIO]:
-    """The ends of a pipe, which the stacks close."""
+    """Return the ends of a pipe, which the stacks close."""
     source, sink = map(_high, os.pipe())
     return read.enter_context(open(source, "rb")), write.enter_context(open(sink, "wb"))
 
 
 def _output(number: int, stack: ExitStack) -> int:
-    """The descriptor of this process's output, or of nothing where it has none."""
+    """Return the descriptor of this process's output, or of the null device if it has none."""
     return number if _is_open(number) else _opened(os.devnull, os.O_WRONLY, stack)
 
 
 def _folder(stack: ExitStack) -> int:
-    """A descriptor of this process's folder, which may have no name any more."""
+    """Return a descriptor of this process's working directory, which may have been deleted."""
     return _opened(".", os.O_RDONLY | os.O_DIRECTORY, stack)
 
 
 def _life(process: int, stack: ExitStack) -> int | None:
-    """A descriptor that can be read once a process has ended; None on systems without."""
+    """Return a descriptor that becomes readable when a process has ended, or None on systems without."""
     try:
         descriptor = _high(os.pidfd_open(process))
     except (AttributeError, OSError):
@@ -271,7 +273,7 @@ def _is_open(number: int) -> bool:
 
 
 def _high(descriptor: int) -> int:
-    """The same file by a number that is not one of the standard streams', which this process may have closed."""
+    """Duplicate a descriptor to a number above the standard streams', which this process may have closed."""
     if descriptor > 2:
         return descriptor
     try:

@@ -1,4 +1,4 @@
-"""The copy engine of a CPU rank: does what a generated queue function issues, one operation after the other."""
+"""Copy engine of a CPU rank: executes the operations of a generated queue function, one after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ints = Sequence[int]
 
 
 class CopyQueue:
-    """The queue of one rank in the launch `epoch`. Places and sizes are in elements, without buffer slots."""
+    """The queue of one rank in the launch `epoch`. Offsets and sizes are in elements, without buffers."""
 
     def __init__(self, memory: Memory, rank: int, epoch: int) -> None:
         self._memory = memory
@@ -23,16 +23,16 @@ class CopyQueue:
         self._track: int | None = None
 
     def trace(self, track: int) -> None:
-        """From here on it keeps the spans of what it does, as that track of the rank."""
+        """Record the spans of the operations after this call, as that track of the rank."""
         self._track = track
 
     def tile_begin(self, stage: int, t: int) -> None:
-        """Notes that tile t of a stage begins."""
+        """Record that tile t of a stage begins."""
         monitor.record("tile", stage, t, 0, 0)
         monitor.begin("tile")
 
     def tile_end(self, stage: int, t: int) -> None:
-        """Notes that tile t of a stage ends."""
+        """Record that tile t of a stage ends."""
         self._end("tile", stage, t, 0, 0)
 
     def _end(self, kind: str, stage: int, t: int, a: int, b: int) -> None:
@@ -40,19 +40,19 @@ class CopyQueue:
             monitor.end(self._track, kind, stage, t, a, b)
 
     def wait(self, channel: int, target: int, stage: int, t: int) -> None:
-        """Waits until the own counter `channel` reached `target`. Raises DeadlineError if that takes too long."""
+        """Wait until the local counter `channel` has reached `target`. Raise DeadlineError if that takes too long."""
         monitor.begin("wait")
         host_signals.wait(self._memory.pads[self._rank], channel, target, stage, t)
         self._end("wait", stage, t, channel, 0)
 
     def notify(self, rank: int, channel: int, stage: int, t: int) -> None:
-        """Adds 1 to counter `channel` of `rank`, after all copies issued before."""
+        """Add 1 to counter `channel` of `rank`, after all copies issued before."""
         monitor.begin("notify")
         host_signals.notify(self._memory.pads[rank], channel, rank, stage, t)
         self._end("notify", stage, t, rank, channel)
 
     def entry(self, table: str, offset: int) -> int:
-        """The value at a linear offset of one of the own tables."""
+        """Return the value at a linear offset of one of the local tables."""
         return int(self._memory.tensors[self._rank][table].flatten()[offset])
 
     def copy(
@@ -60,10 +60,10 @@ class CopyQueue:
         source: str, source_rank: int, source_low: Ints, source_sizes: Ints,
         stage: int, t: int, traced: bool = True,
     ) -> None:  # fmt: skip
-        """Copies a box of elements between two tensors of any ranks, and converts to the target's dtype.
+        """Copy a box of elements between two tensors of any ranks, and convert to the target's dtype.
 
-        low, sizes: one number per dimension. The event names the far end: the source of what is fetched, else the
-        target. traced: it is a transfer of the plan, not a plain store.
+        low, sizes: one number per dimension. traced: True if it is a transfer of the plan, False for a plain store. The
+        event names the remote end: the source if data is fetched, else the target.
         """
         own = rank == self._rank
         pulled = source_rank != self._rank or (own and stage in self._memory.artifact.pulls)

@@ -1,8 +1,9 @@
 # pyright: basic
-"""A process that has imported what CPU ranks need, and forks a worker for each run: to import takes longer than most.
+"""Fork server: a process that has imported what CPU ranks need, and forks a worker for each run.
 
-Started by client.py as `python -m tilelink.runtime.cpu.fork_server SOCKET`, with TRITON_INTERPRET=1. It ends when its
-caller ends or closes the other end of the socket, or has asked for nothing for a while.
+The imports take longer than most runs. client.py starts it as `python -m tilelink.runtime.cpu.fork_server SOCKET`, with
+TRITON_INTERPRET=1. It ends if its caller ends, if its caller closes the other end of the socket, or if there has been
+no request for a while.
 """
 
 import contextlib
@@ -30,34 +31,34 @@ def _nothing(at):
 
 
 def main(number: int) -> int:
-    """Serves the requests on a socket. Returns the exit status."""
+    """Serve the requests on a socket. Return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for workers, and for the caller, who ends them
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it lets its children do so too
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if the caller ignores it, its children inherit that
     with socket.socket(fileno=number) as requests, single_thread():
         requests.set_inheritable(False)
         requests.settimeout(IDLE_S)
         _nothing[(1,)](torch.zeros(1))  # Triton imports more when the first kernel runs
         gc.collect()
-        gc.freeze()  # what is imported stays, and workers share its pages
+        gc.freeze()  # imported objects stay, and workers share their pages
         Server(requests).serve()
     return 0
 
 
 class Server:
-    """What a fork server does for its caller. workers: those whose status nobody has asked for yet."""
+    """Serves a caller's requests. workers: those whose status has not been requested yet."""
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
         self.workers: set[int] = set()
 
     def serve(self) -> None:
-        """Returns when there is nobody left to serve."""
-        with contextlib.suppress(ConnectionError):  # the caller ended before it had its reply
+        """Serve requests until the caller is gone."""
+        with contextlib.suppress(ConnectionError):  # the caller ended before it received its reply
             while self._serve():
                 pass
 
     def _serve(self) -> bool:
-        """Serves a request, or waits for a while if there is none. Returns whether another one may come."""
+        """Serve a request, or wait for a while if there is none. Return True if another one may come."""
         try:
             message, descriptors, _, _ = socket.recv_fds(self._requests, NUMBER.size, len(Pipes._fields))
         except TimeoutError:
@@ -70,7 +71,7 @@ class Server:
         return True
 
     def _fork(self, pipes: Pipes) -> int:
-        """Forks a worker, which does not come back. Returns its process."""
+        """Fork a worker, in which this does not return. Return its process."""
         fork_server = os.getpid()
         process = fork()
         if process:

@@ -10,7 +10,7 @@ import triton
 from tilelink import device as dl
 
 RUNTIME = -1
-"""The stage of the runtime's own waits and notifies."""
+"""Stage number of the runtime's own waits and notifies."""
 
 
 @triton.jit
@@ -24,10 +24,10 @@ def _notify(pad, channel, rank, stage, t):
 
 
 def wait(pad: torch.Tensor, channel: int, target: int, stage: int = RUNTIME, t: int = -1) -> None:
-    """Waits until pad[channel] (int32) reached `target`. Raises DeadlineError if that takes too long."""
+    """Wait until pad[channel] (int32) has reached `target`. Raise DeadlineError if that takes too long."""
     _wait[(1,)](pad, channel, target, stage, t)
 
 
 def notify(pad: torch.Tensor, channel: int, rank: int, stage: int = RUNTIME, t: int = -1) -> None:
-    """Adds 1 to pad[channel], `pad` being that of `rank`; who sees it sees all stores made before."""
+    """Add 1 to pad[channel] of `rank`, with release: a rank that sees it sees all earlier stores."""
     _notify[(1,)](pad, channel, rank, stage, t)

@@ -1,4 +1,4 @@
-"""The launches of a job: which process runs which kernel, and what a rank does before and after its kernels."""
+"""Launches of a job: the assignment of kernels to processes, and the work of a rank before and after its kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tilelink.runtime.job import Job, RunResult, WorkerTrace
 
 
 def run_job(job: Job) -> RunResult:
-    """Runs a job in this process, in which Triton interprets. Raises as run_processes does."""
+    """Run a job in this process, in which Triton interprets. Raise as run_processes does."""
     artifact = job.artifact
     module = load_module(job.source)
     _prepare(module)
@@ -53,10 +53,10 @@ def run_job(job: Job) -> RunResult:
 
 
 def _prepare(module: ModuleType) -> None:
-    """Lets Triton prepare its interpreter and the functions for it, which else every process does for itself."""
+    """Make Triton prepare its interpreter and the functions for it once, instead of in every process."""
     options = interpreter_builder.options
     if getattr(options, "sanitize_overflow", False):
-        # With it each sum of integers is made in 64 bits too, for an assertion that the interpreter never makes.
+        # With it each sum of integers is also computed in 64 bits, for an assertion that the interpreter never makes.
         interpreter_builder.options = replace(options, sanitize_overflow=False)
     for value in list(vars(module).values()):  # it adds names to the module
         if isinstance(value, InterpretedFunction):
@@ -64,7 +64,7 @@ def _prepare(module: ModuleType) -> None:
 
 
 def _processes(module: ModuleType, memory: Memory, rank: int) -> Iterator[Process]:
-    """One process for each program of each stream; a program beyond those of a kernel sits it out."""
+    """Yield one process for each program of each stream. If a kernel has fewer programs, the others skip it."""
     launched = memory.artifact.launched
     for stream in dict.fromkeys(one.stream for one in launched):
         steps_of = sorted((one for one in launched if one.stream == stream), key=lambda one: one.position)
@@ -74,7 +74,7 @@ def _processes(module: ModuleType, memory: Memory, rank: int) -> Iterator[Proces
 
 
 def _step(launched: KernelSpec | CopyProgram, module: ModuleType, memory: Memory, rank: int, program: int) -> Step:
-    """One program of a kernel, or a copy program, as a function of the epoch."""
+    """Return one program of a kernel, or a copy program, as a function of the epoch."""
     function: Any = getattr(module, launched.name)
     if isinstance(launched, CopyProgram):
         return lambda epoch: function(CopyQueue(memory, rank, epoch), rank, epoch)
@@ -89,7 +89,7 @@ def _step(launched: KernelSpec | CopyProgram, module: ModuleType, memory: Memory
 
 
 class _Launch:
-    """What a rank does around its kernels: stages inputs, tells its peers, completes and keeps outputs."""
+    """The work of a rank around its kernels: stages inputs, notifies its peers, completes and keeps outputs."""
 
     def __init__(self, job: Job, memory: Memory) -> None:
         self._job = job
@@ -100,7 +100,7 @@ class _Launch:
         self._staged = [t for t in symmetric if t.space == "in"]
 
     def begin(self, rank: int, epoch: int) -> None:
-        """Puts the inputs in place, poisons what only this rank writes, and says to all that it has entered."""
+        """Store the inputs, poison memory that only this rank writes, and announce the entry to all ranks."""
         if self._staged:
             self._await_peers(rank, epoch - min(t.buffers for t in self._staged))
         inputs = self._job.inputs[epoch - 1][rank]
@@ -113,7 +113,7 @@ class _Launch:
         self._tell(rank, self._artifact.entered_base)
 
     def finish(self, rank: int, epoch: int) -> None:
-        """Waits for what peers write into outputs, keeps the outputs, and says to all that it has finished."""
+        """Wait for peers' writes to outputs, keep the outputs, and announce the end to all ranks."""
         for grid in self._exits:
             self._await_grid(grid, rank, epoch)
         for name, kept in self._memory.results[rank].items():
@@ -122,7 +122,7 @@ class _Launch:
         self._tell(rank, self._artifact.finished_base)
 
     def _await_peers(self, rank: int, epoch: int) -> None:
-        """All peers have finished launch `epoch`; below 1 there is nothing to wait for."""
+        """Wait until all peers have finished launch `epoch`. Below 1 there is nothing to wait for."""
         for peer in range(self._artifact.ranks if epoch > 0 else 0):
             if peer != rank:
                 host_signals.wait(self._memory.pads[rank], self._artifact.finished_base + peer, epoch)
@@ -135,6 +135,6 @@ class _Launch:
                 host_signals.wait(self._memory.pads[rank], first + linear, threshold * (rounds + 1))
 
     def _tell(self, rank: int, base: int) -> None:
-        """Counts one up for this rank in every pad, the own one included."""
+        """Add 1 to the counter of this rank in every pad, the local one included."""
         for peer in range(self._artifact.ranks):
             host_signals.notify(self._memory.pads[peer], base + rank, peer)

@@ -1,4 +1,4 @@
-"""The memory of CPU ranks: an arena that all their processes share, and what kernels are passed of it."""
+"""Memory of CPU ranks: an arena that all their processes share, and the arguments of kernels in it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from tilelink.runtime.dtypes import dtype_of, poison
 
 
 class Memory:
-    """Tensors, signal pads and tables of all ranks, and room for the outputs of `launches` launches.
+    """Tensors, signal pads and tables of all ranks, and memory for the outputs of `launches` launches.
 
-    Everything that kernels may write holds poison, counters hold 0. `of_rank` is what one rank has of it.
+    Memory that kernels may write is filled with poison, counters are 0. `of_rank` gives the memory of one rank.
     """
 
     def __init__(self, artifact: Artifact, launches: int) -> None:
@@ -58,7 +58,7 @@ class Memory:
 
 
 class RankMemory:
-    """What one rank has of the memory (runtime/protocol.py)."""
+    """The memory of one rank (runtime/protocol.py)."""
 
     def __init__(self, memory: Memory, rank: int) -> None:
         self.all, self.rank = memory, rank
@@ -66,27 +66,27 @@ class RankMemory:
 
     @property
     def pads(self) -> Sequence[int]:
-        """Where each rank's signal pad begins."""
+        """Return the address of each rank's signal pad."""
         return self.all.signal_table.tolist()
 
     def tensor(self, name: str) -> torch.Tensor | None:
-        """The own copy of a tensor, [buffers, *shape]; also what a caller passes is copied there."""
+        """Return the local copy of a tensor, [buffers, *shape]. A caller's tensors are copied there, too."""
         return self.all.tensors[self.rank][name]
 
     def addresses(self, name: str) -> Sequence[int]:
-        """Where each rank's copy of a symmetric tensor begins."""
+        """Return the address of each rank's copy of a symmetric tensor."""
         return self.all.peers[name].tolist()
 
 
 class Arguments:
-    """What the kernels of one program of a rank are passed (runtime/protocol.py); epoch: int64 [1]."""
+    """The arguments of the kernels of one program of a rank (runtime/protocol.py). epoch: int64 [1]."""
 
     def __init__(self, memory: RankMemory, program: int) -> None:
         self._memory, self._program = memory, program
         self.epoch = torch.zeros(1, dtype=torch.int64)
 
     def argument(self, kernel: KernelSpec, parameter: Parameter) -> Any:
-        """What a kernel is passed for a parameter, the same in every launch."""
+        """Return a kernel's argument for a parameter, the same in every launch."""
         memory, rank = self._memory.all, self._memory.rank
         match parameter:
             case Rank():

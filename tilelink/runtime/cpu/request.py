@@ -12,17 +12,20 @@ from typing import NamedTuple, Self
 from tilelink import settings
 
 NUMBER = struct.Struct("q")
-"""Requests and replies. NEW, sent with descriptors (`Pipes`), asks for a worker, and the reply is its process. The
-process of a worker asks for its status as `waitpid` gives it, when it ends; LOST if another fork server forked it."""
+"""Requests and replies.
+
+NEW, sent with descriptors (`Pipes`), asks for a worker, and the reply is its process. The process of a worker asks for
+its status as `waitpid` gives it, after it has ended. The reply is LOST if another fork server forked it.
+"""
 NEW, LOST = 0, -1
 
 
 LENGTH = struct.Struct("Q")
-"""The bytes of an answer, with which it begins: somebody else may hold its pipe open, so its end says nothing."""
+"""Number of bytes of an answer, sent before it. The end of the pipe says nothing: another process may hold it open."""
 
 
 class Pipes(NamedTuple):
-    """Descriptors of a worker: where its job comes from, where its answer goes, its output, and its folder."""
+    """Descriptors of a worker: source of its job, target of its answer, its output, and its working directory."""
 
     job: int
     answer: int
@@ -33,24 +36,27 @@ class Pipes(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessEnvironment:
-    """What a process takes over from one that starts it."""
+    """The state that a process takes over from the one that starts it."""
 
     variables: dict[str, str]
     path: list[str]
 
     @classmethod
     def here(cls) -> Self:
-        """Those of this process."""
+        """Return the environment of this process."""
         return cls(variables=settings.variables(), path=_absolute(sys.path))
 
     def enter(self) -> None:
-        """Makes them those of this process, in which Triton goes on to interpret."""
+        """Apply the environment to this process, in which Triton continues to interpret."""
         settings.adopt(self.variables | {"TRITON_INTERPRET": "1"})
         sys.path[:] = self.path
 
 
 def _absolute(path: Iterable[object]) -> list[str]:
-    """The folders of a path, for processes that are elsewhere. As Python does, it passes over what is no folder."""
+    """Return the folders of a path as absolute ones, for processes with another working directory.
+
+    As in Python, entries of other types are skipped.
+    """
     try:
         here = os.getcwd()
     except FileNotFoundError:

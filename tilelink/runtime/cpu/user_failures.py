@@ -1,4 +1,4 @@
-"""What failed in a function that a program calls, found in what Triton's interpreter makes of it."""
+"""Failures of functions that a program calls, extracted from the errors of Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _PLACED = re.compile(r"# (?P<place>.+?:\d+): (?P<text>.*)")
 class UserCallFailure:
     """The failure of a user's function. summary: the exception in a line. function: as the program calls it.
 
-    statement, place: the program's statement with the call, and its file and line; "" where nobody knows them.
-    location: the user's line that failed; None for a call that did not begin, or whose value does not fit.
+    statement, place: the program's statement with the call, and its file and line; "" if unknown. location: the user's
+    line that failed; None for a call that did not begin, or whose value does not fit.
     """
 
     summary: str
@@ -44,7 +44,7 @@ class UserCallFailure:
 
 
 def called(error: BaseException) -> UserCallFailure | None:
-    """What failed in a user's function; None for an error that has nothing to do with one."""
+    """Return the failure of a user's function, or None for an error that does not come from one."""
     chain = list(_chain(error))
     frames = [found for one in chain for found in _frames(one)]
     at = max((n for n, (frame, _) in enumerate(frames) if _module(frame).startswith(GENERATED)), default=None)
@@ -67,7 +67,7 @@ def called(error: BaseException) -> UserCallFailure | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it wraps, down to the first that is not one of the interpreter's own."""
+    """Yield the error and the errors that it wraps, down to the first that is not one of the interpreter's own."""
     found: BaseException | None = error
     while found is not None:
         yield found
@@ -89,7 +89,10 @@ def _package(frame: FrameType) -> str:
 
 
 def _statement(where: traceback.FrameSummary) -> tuple[str, str]:
-    """(place, text) of the program's statement: generated lines come below a comment that has both, and as deep."""
+    """Return (place, text) of the program's statement that a generated line belongs to; "" if unknown.
+
+    A generated line comes below a comment that has both, and is indented at least as deep.
+    """
     lines = linecache.getlines(where.filename)[: where.lineno or 0]
     deep = _depth(lines[-1]) if lines else 0
     comments = (line for line in reversed(lines) if line.lstrip().startswith("# ") and 0 < _depth(line) <= deep)

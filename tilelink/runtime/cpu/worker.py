@@ -1,7 +1,7 @@
 """The process of a run on CPU ranks: reads a Job from a pipe, forks the ranks, answers with their outputs.
 
-fork_server.py forks it. To the run it is as if its caller had started it, with the caller's variables, folder and
-output.
+fork_server.py forks it. It behaves as if its caller had started it, with the caller's environment variables, working
+directory and output.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(pipes: Pipes, fork_server: int) -> int:
-    """Runs the job that comes by a pipe and writes its RunResult or its error to another. Returns the exit status."""
+    """Run the job from one pipe and write its RunResult or its error to another. Return the exit status."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != fork_server:
         return 1
@@ -41,7 +41,7 @@ def main(pipes: Pipes, fork_server: int) -> int:
 
 
 def _answer(stream: BinaryIO) -> RunResult | TileLinkError:
-    """stream: the caller's ProcessEnvironment and then the Job."""
+    """Return the answer to a job. stream: the caller's ProcessEnvironment and then the Job."""
     try:
         pickle.load(stream).enter()
         return run_job(pickle.load(stream))

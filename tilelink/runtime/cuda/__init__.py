@@ -1,1 +1,1 @@
-"""The GPU ranks: generated kernels on the GPUs of one node, over torch's symmetric memory."""
+"""GPU ranks: generated kernels on the GPUs of one node, with torch's symmetric memory."""

@@ -1,5 +1,5 @@
 # pyright: basic
-"""What the kernels of a GPU rank are passed: memory of the rank, and what a caller gives."""
+"""Arguments of a GPU rank's kernels: memory of the rank, and tensors of the caller."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from tilelink.runtime.cuda.operands import Operands, Tensors
 class Arguments:
     """The arguments of a rank's kernels (runtime/protocol.py), and the inputs and outputs of its launches.
 
-    given, taken: all inputs and all outputs, as callers pass them. made: the outputs that are not symmetric.
-    staged: inputs that peers read, from a buffer. kept: outputs that peers write, into a buffer.
-    keyed: names of the tensors whose addresses kernels take.
+    given, taken: all inputs and all outputs, as callers pass them. made: outputs that are not symmetric. staged: inputs
+    that peers read, from a buffer. kept: outputs that peers write, into a buffer. keyed: names of the tensors whose
+    addresses kernels take.
     """
 
     def __init__(
         self, artifact: Artifact, memory: Memory, debug_block: torch.Tensor | None, handshake: torch.Tensor
     ) -> None:
-        """debug_block, handshake: what kernels take for the parameters of that name."""
+        """debug_block, handshake: arguments of kernels for the parameters of that name."""
         self._memory, self._debug_block, self._handshake = memory, debug_block, handshake
         inputs = [t for t in artifact.tensors if t.space == "in"]
         self.outputs = [t for t in artifact.tensors if t.space == "out"]
@@ -54,7 +54,7 @@ class Arguments:
         self._ordinary = [t.name for t in ordinary]
 
     def argument(self, kernel: KernelSpec, parameter: Parameter) -> Any:
-        """What a kernel is passed for a parameter, the same in every launch; None for what a caller passes."""
+        """Return the argument for a parameter, the same in every launch; None if a caller passes it."""
         memory = self._memory
         match parameter:
             case Rank():
@@ -83,26 +83,26 @@ class Arguments:
                 return memory.tensor(parameter.tensor)
 
     def allocate(self, results: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The outputs that are not symmetric: those given, or new ones."""
+        """Return the outputs that are not symmetric: those in `results`, or new ones."""
         made = self.made.new(results)
         if not results:
             return made
         return {name: results[name] if name in results else made[name] for name in self._ordinary}
 
     def stage(self, tensors: Tensors, slot: int) -> None:
-        """Copies the inputs that peers read into the buffers of a launch, where they are not there already."""
+        """Copy the inputs that peers read into the buffers of a launch, unless they are already there."""
         for tensor in self.staged:
             there = self._memory.own[tensor.name][slot % tensor.buffers]
             if there.data_ptr() != tensors[tensor.name].data_ptr():
                 there.copy_(tensors[tensor.name])
 
     def make_kept(self, results: dict[str, torch.Tensor]) -> None:
-        """New tensors for the outputs that are copied out of buffers, where none are given."""
+        """Add new tensors for the outputs that are copied out of buffers, unless the caller has given them."""
         for tensor in self.kept:
             if tensor.name not in results:
                 results[tensor.name] = torch.empty_like(self._memory.own[tensor.name][0])
 
     def keep(self, results: Tensors, slot: int) -> None:
-        """Copies symmetric outputs out of the buffers of a launch, before a later launch of a peer writes there."""
+        """Copy symmetric outputs out of the buffers of a launch, before a later launch of a peer writes there."""
         for tensor in self.kept:
             results[tensor.name].copy_(self._memory.own[tensor.name][slot % tensor.buffers])

@@ -1,4 +1,4 @@
-"""Generated modules compiled for a GPU that need not be there."""
+"""Generated modules compiled for a GPU that need not be present."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilelink.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSource:
-    """A kernel of a generated module. types: of its run-time parameters, as Triton spells them; others are None."""
+    """A kernel of a generated module. types: of its run-time parameters, in Triton's notation; others are None."""
 
     name: str
     types: Mapping[str, str]
@@ -23,7 +23,7 @@ class KernelSource:
 
 
 def assemble(source: Path, kernels: Sequence[KernelSource], target: Target) -> str:
-    """The assembly of all kernels, one after the other. Raises SettingsError where TRITON_INTERPRET is set."""
+    """Return the assembly of all kernels, one after the other. Raise SettingsError if TRITON_INTERPRET is set."""
     if settings().interpret:
         raise SettingsError("Triton interprets kernels in this process", hint="unset TRITON_INTERPRET to compile")
     from tilelink.generated import load_module

@@ -1,10 +1,10 @@
 # pyright: basic, reportArgumentType=false
-"""The clocks of GPUs: their resolution, how far those of the ranks are apart, and when an event of a stream happened.
+"""Clocks of GPUs: their resolution, the offsets between ranks, and the times of stream events.
 
 A rank's clock is %globaltimer, one for all SMs of a GPU, in ns. Ranks' clocks differ by a constant and drift slowly. A
-rank sends rank 0's ping back with the time at which it came (Cristian, "Probabilistic clock synchronization", 1989):
-it came halfway between the ping and the answer, and the fastest of many exchanges leave the least room for anything
-else. Both directions are a store to the peer and a poll of the own memory.
+rank answers rank 0's ping with the time of its arrival (Cristian, "Probabilistic clock synchronization", 1989). The
+ping is assumed to arrive halfway between its sending and its answer, and the fastest of many exchanges have the
+smallest error. Both directions are a store to the peer and a poll of local memory.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ STAMPS = 2048
 
 @triton.jit
 def ping(own, there, answers, budget, ROUNDS: tl.constexpr):
-    """Sends ROUNDS words to a peer and waits for each answer; all of it ends after `budget` ns.
+    """Send ROUNDS words to a peer and wait for each answer. Give up after `budget` ns in total.
 
     own, there: addresses of int64 [ROUNDS], zeros, on this GPU and on the peer. answers: int64 [ROUNDS, 3], the time
-    sent, the peer's time, the time received; zeros where no answer came.
+    sent, the peer's time, the time received; zeros if no answer came.
     """
     limit = _now() + budget
     for i in range(ROUNDS):
@@ -47,7 +47,7 @@ def ping(own, there, answers, budget, ROUNDS: tl.constexpr):
 
 @triton.jit
 def pong(own, there, budget, ROUNDS: tl.constexpr):
-    """Answers ROUNDS words of a peer with the time at which each came (arguments as of `ping`)."""
+    """Answer ROUNDS words of a peer with the time at which each came (arguments as of `ping`)."""
     limit = _now() + budget
     for i in range(ROUNDS):
         tl.inline_asm_elementwise(
@@ -57,7 +57,7 @@ def pong(own, there, budget, ROUNDS: tl.constexpr):
 
 @triton.jit
 def stamp(times, COUNT: tl.constexpr):
-    """Writes the time, COUNT times, to int64 [COUNT]."""
+    """Write the time, COUNT times, to int64 [COUNT]."""
     for i in range(COUNT):
         tl.store(times + i, _now())
 
@@ -69,7 +69,10 @@ def _now():
 
 @dataclass(frozen=True, kw_only=True)
 class Offset:
-    """At `time` (ns of its own clock) a rank's clock was `ahead` ns ahead of rank 0's; half of `trip` is the doubt."""
+    """Clock offset: at `time` (ns of its own clock) a rank's clock was `ahead` ns ahead of rank 0's.
+
+    trip: duration of the exchange in ns; half of it is the uncertainty.
+    """
 
     time: float = 0.0
     ahead: float = 0.0
@@ -77,33 +80,33 @@ class Offset:
 
 
 def offset(answers: Sequence[Sequence[int]]) -> Offset:
-    """The offset that exchanges (sent, the peer's time, received) tell: the middle one of their fastest quarter.
+    """Return the offset from exchanges (sent, the peer's time, received): the median of their fastest quarter.
 
-    Raises RankError if one of them was not answered.
+    Raise RankError if one of them was not answered.
     """
     if not all(peer for _, peer, _ in answers):
         raise RankError("the ranks' clocks cannot be compared: a peer did not answer")
     fastest = sorted(answers, key=lambda one: one[2] - one[0])[: max(len(answers) // 4, 1)]
     sent, peer, received = fastest[0]
-    # The numbers are beyond 2**53: differences first.
+    # The numbers exceed 2**53, so they are subtracted before any division.
     ahead = statistics.median(there - first - (last - first) / 2 for first, there, last in fastest)
     return Offset(time=float(peer), ahead=ahead, trip=float(received - sent))
 
 
 def moved(time: int, first: Offset, last: Offset) -> int:
-    """A rank's time (ns) on the clock of rank 0, with the drift between two measured offsets spread evenly."""
+    """Convert a rank's time (ns) to the clock of rank 0. Drift is spread evenly between two measured offsets."""
     whole = last.time - first.time
     part = min(max((time - first.time) / whole, 0.0), 1.0) if whole > 0 else 0.0
     return time - round(first.ahead + part * (last.ahead - first.ahead))
 
 
 def resolution(times: Sequence[int]) -> int:
-    """The smallest step between times, ns; 0 if they do not differ."""
+    """Return the smallest step between times in ns, or 0 if all are equal."""
     return min((b - a for a, b in pairwise(times) if b > a), default=0)
 
 
 class Clocks:
-    """The clocks of a group of ranks. Building and `offsets` are collective."""
+    """The clocks of a group of ranks. Construction and `offsets` are collective."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self._group = group
@@ -128,7 +131,7 @@ class Clocks:
         self.resolution = resolution(times.tolist())
 
     def offsets(self) -> list[Offset]:
-        """Of every rank, now. Raises RankError on all ranks if one of them does not answer."""
+        """Measure the current offset of every rank. Raise RankError on all ranks if one of them does not answer."""
         self._mail.zero_()
         self._answers.zero_()
         torch.cuda.synchronize(self._device)

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Compiles kernels for a GPU that need not be there, down to PTX or AMD assembly and the binary."""
+"""Compilation of kernels for a GPU that need not be present, to PTX or AMD assembly and to the binary."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -24,16 +24,16 @@ def compile_source(
     num_stages: int = 3,
     aligned: Collection[str] | None = None,
 ) -> Any:
-    """Compiles a `@triton.jit` function and returns Triton's CompiledKernel.
+    """Compile a `@triton.jit` function and return Triton's CompiledKernel.
 
-    signature: the type of each run-time parameter as Triton spells it: "i32", "i64", "fp32", pointers "*bf16",
-    host descriptors "tensordesc<bf16[128,64]>", with the layout of boxes behind the size in Gluon.
+    signature: the type of each run-time parameter in Triton's notation: "i32", "i64", "fp32", pointers "*bf16",
+        host descriptors "tensordesc<bf16[128,64]>", in Gluon with the layout of boxes after the size.
     constexprs: the values of all others, None included.
     aligned: the parameters that are multiples of 16 (bytes, for pointers); default: every pointer.
 
     Of the result, `.asm["ptx"]` or `.asm["amdgcn"]` is the text and `.metadata.shared` the bytes of shared memory.
-    Raises UnknownTargetError for a target that there is not or that interprets, SettingsError where TRITON_INTERPRET
-    was set when Triton was imported, BindingError for a parameter without a type or value.
+    Raise UnknownTargetError for an unknown target or one that interprets, SettingsError if TRITON_INTERPRET was set
+    when Triton was imported, BindingError for a parameter without a type or value.
     """
     machine = named_target(target) if isinstance(target, str) else target
     if machine.kind == "cpu":
@@ -51,10 +51,10 @@ def compile_source(
 
 
 def _language(kernel: Any) -> Any:
-    """What Triton compiles a function of its own as, or one in Gluon."""
+    """Return the source class for a Triton function or a Gluon function."""
     if not kernel.is_gluon():
         return ASTSource
-    from triton.experimental.gluon._runtime import GluonASTSource  # Triton has no other name for it
+    from triton.experimental.gluon._runtime import GluonASTSource  # Triton has no public name for it
 
     return GluonASTSource
 
@@ -62,7 +62,7 @@ def _language(kernel: Any) -> Any:
 def _full_signature(
     names: Collection[str], signature: Mapping[str, str], constexprs: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Every parameter's type in order, "constexpr" for those that have a value."""
+    """Return every parameter's type in order, "constexpr" for those that have a value."""
     unknown = sorted((signature.keys() | constexprs.keys()) - set(names))
     missing = sorted(set(names) - signature.keys() - constexprs.keys())
     if unknown or missing:

@@ -1,4 +1,4 @@
-"""The copy engine of a GPU rank with the tables by which kernels count and tell for it."""
+"""The copy engine of a GPU rank, with the tables from which kernels count and signal for it."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from tilelink.runtime.cuda.offline import HelperOptions, helper_options, recorde
 
 
 class Copies:
-    """What a rank's copy engine does in a launch, for every buffer in the cycle. Building it is collective."""
+    """The operations of a rank's copy engine in a launch, for every buffer in the cycle. Construction is collective."""
 
     engine: CopyEngine
     options: HelperOptions
-    """Of the rank's helper kernels."""
+    """Options of the rank's helper kernels."""
     waits: list[int]
-    """The counters that the copy engine waits for."""
+    """Counters that the copy engine waits for."""
     exits: torch.Tensor
     counters: torch.Tensor
     flags: torch.Tensor
     flag_values: torch.Tensor
     """Tables of the helper kernels, int32 (helper_kernels.close_launch)."""
     releases_as_meant: bool
-    """False where the protocol has a kernel release the copy engine, and some rank's copies begin before that."""
+    """False if the protocol makes a kernel release the copy engine, but some rank's copies begin before that kernel."""
 
     def __init__(
         self, artifact: Artifact, memory: Memory, group: dist.ProcessGroup, *, timed: bool, replayed: bool
     ) -> None:
-        """timed: there are events around every operation. replayed: operations are issued as graphs.
+        """timed: True to put events around every operation. replayed: True to issue operations as graphs.
 
-        Raises BindingError for a stage that the copy engine cannot do.
+        Raise BindingError for a stage that the copy engine does not support.
         """
         rank, device = memory.rank, memory.device
         found = recorded(artifact, rank)
-        # All ranks or none: one that is told of a launch in the next one must not be waited for at this one's end.
+        # All ranks or none: if a rank is notified of a launch's end only in the next launch, its peers must not wait
+        # for it at the end of this one.
         releases = artifact.protocol is LaunchProtocol.COUNTED_WITH_COPIES
         begun = releases and all(of_all(int(may_be_begun(found)), group, device))
         self.releases_as_meant = begun == releases
@@ -62,7 +63,7 @@ class Copies:
 
 
 def _refuse_shared_waits(artifact: Artifact, waits: Collection[int]) -> None:
-    """Raises BindingError where programs wait for counters that the copy engine puts back to zero."""
+    """Raise BindingError if programs wait for counters that the copy engine resets to zero."""
     for grid in artifact.grids:
         if grid.signal in artifact.awaited and any(map(grid.has, waits)):
             hint = "run one of the stages on the other resource"

@@ -1,5 +1,5 @@
 # pyright: basic
-"""The copy engine of a rank: its queues for every buffer in the cycle, and how a launch issues them."""
+"""The copy engine of a rank: its queues for every buffer in the cycle, and their issue in a launch."""
 
 from __future__ import annotations
 
@@ -17,47 +17,48 @@ from tilelink.runtime.cuda.record_copies import Operation, StreamWrite
 from tilelink.runtime.cuda.side_streams import SIDE_PRIORITY, new_stream
 
 Parts = dict[int, tuple[Replay, int | None]]
-"""What is issued behind so many kernels, and its graph, if there is one."""
+"""Number of issued kernels -> the operations to issue then, and their graph, if there is one."""
 
 
 class CopyEngine:
-    """The queues of a rank. Those of a launch begin when it does, or when its kernel says so (device/handshake.py)."""
+    """The queues of a rank. In a launch they start at once, or when its kernel releases them (device/handshake.py)."""
 
     def __init__(
         self, found: Recorded, places: Places, pads: Sequence[int], rank: int, values: torch.Tensor,
         *, branches: bool, timed: bool, replayed: bool, begun: bool,
     ) -> None:  # fmt: skip
-        """pads: where each rank's counters begin. values: of the flags.
+        """pads: address of each rank's counters. values: values of the flags.
 
-        branches: its waits may be a branch of a graph. timed: there are events around every operation. replayed: it is
-        issued as graphs. begun: a kernel lets it begin, in launches that are not captured by a caller; `may_be_begun`.
+        branches: True if its waits may be a branch of a graph. timed: True to put events around every operation.
+        replayed: True to issue it as graphs. begun: True if a kernel releases it, in launches that are not captured by
+        a caller (`may_be_begun`).
         """
         self._device = values.device
         self._branches = self._branching() if branches and found.gated else None
         self._given = places, pads, rank, values.data_ptr(), timed
         self._replayed = replayed
         self.begin = torch.zeros(1, dtype=torch.int32, device=values.device)
-        """The word by which a kernel lets it begin."""
+        """Word by which a kernel releases the copy engine."""
         rest = [[o for o in early if not (isinstance(o, StreamWrite) and o.rank == rank)] for early in found.early]
         self.early = [Queue(operations, *self._given) for operations in rest]
-        """What the main stream does before the kernels, for each buffer."""
+        """Operations of the main stream before the kernels, for each buffer."""
         captured = [self._queues(late, None) for late in found.late]
         self.late = [self._queues(behind(late), self.begin) for late in found.late] if begun else captured
-        """The rest, for each buffer in parts: before the kernels, and behind each of them."""
+        """The other operations, for each buffer in parts: before the kernels, and after each of them."""
         self._captured_replays = self._replays_of(captured)
         self._replays = self._replays_of(self.late) if begun else self._captured_replays
         self.names = sorted({name for queue in chain(self.early, *self.late) for name in queue.names})
-        """The tensors of the caller whose addresses it takes."""
+        """Names of the caller's tensors whose addresses it uses."""
         busy = any(any(late) for late in self.late)
         self.stream = new_stream(library(), self._device, SIDE_PRIORITY) if busy else None
 
     def _branching(self) -> Branches:
-        """What makes a branch of the waits of captured queues, on a stream of which nothing else is asked."""
+        """Return the object that puts the waits of captured queues into a branch, on a stream used for nothing else."""
         self._waits = new_stream(library(), self._device, SIDE_PRIORITY)
         return Branches(library(), self._waits.cuda_stream)
 
     def _queues(self, parts: Sequence[Sequence[Operation]], begin: torch.Tensor | None) -> list[Queue]:
-        """The queues of a buffer; the first that is not empty waits for `begin`."""
+        """Return the queues of a buffer. The first one that is not empty waits for `begin`."""
         first = next((at for at, part in enumerate(parts) if part), None)
         word = None if begin is None else begin.data_ptr()
         return [
@@ -68,9 +69,9 @@ class CopyEngine:
         return [[(at, Replay(one, graphs, self._replayed)) for at, one in enumerate(late) if one] for late in queues]
 
     def ready(self, slot: int, bases: Bases, captured: bool, callers: bool) -> Parts:
-        """What it does in a launch with the buffers of `slot`, with graphs, which are made before any of them waits.
+        """Return its operations in a launch with the buffers of `slot`. Graphs are created before any of them waits.
 
-        captured: the streams are being captured; callers: by the caller.
+        captured: True if the streams are being captured. callers: True if the caller captures them.
         """
         if not self.stream:
             return {}
@@ -79,20 +80,23 @@ class CopyEngine:
         return {at: (one, one.graph(stream, bases, captured)) for at, one in replays}
 
     def issue(self, parts: Parts, kernels: int, bases: Bases, captured: bool) -> None:
-        """Issues what comes behind so many kernels."""
+        """Issue the operations that follow a number of kernels."""
         if self.stream and kernels in parts:
             replay, graph = parts[kernels]
             replay.issue(self.stream.cuda_stream, bases, graph, captured)
 
 
 def may_be_begun(found: Recorded) -> bool:
-    """True if a kernel may let a rank's copy engine begin: in every launch or in none there is something to begin.
+    """True if a kernel may release a rank's copy engine: either every launch has operations for it or none has.
 
-    What the main stream copies before its kernels waits for none.
+    Copies of the main stream before its kernels cannot wait for a release.
     """
     return not any(found.early) and len({any(late) for late in found.late}) == 1
 
 
 def behind(parts: Sequence[list[Operation]]) -> list[list[Operation]]:
-    """The same without a part before the first kernel, which lets all of them begin: it must be issued before."""
+    """Move the part before the first kernel to the part after it: [a, b, ...] -> [[], a + b, ...].
+
+    That kernel releases all parts, so it must be issued first.
+    """
     return [[], [*parts[0], *parts[1]], *parts[2:]]

@@ -1,4 +1,4 @@
-"""Deadlines on a GPU rank: a wait that outlives its budget ends the launch, and the launch is an error."""
+"""Deadlines on a GPU rank: a wait that exceeds its budget ends the launch, and the launch is an error."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tilelink.runtime.cuda.driver import driver, library, with_context
 from tilelink.runtime.cuda.memory import Memory
 
 _PATIENCE = 1.5
-"""Times the deadline after which waits of the copy engine, which has no clock, are let go."""
+"""Multiple of the deadline after which waits of the copy engine, which has no clock, are released."""
 _PRIORITY = -2
-"""Not that of a launch's streams, whose waits would hold up what lets them go."""
+"""Priority of the side stream. It differs from that of a launch's streams, whose waits would block the release."""
 _WRITTEN_S = 0.01
-"""A rank says first that it was late, and then where."""
+"""Time in seconds that a rank may take to write the report: it first writes that it was late, and then the details."""
 
 
 class DebugBlock:
-    """The debug block of a rank, which its peers read too; `words` (int64) is what kernels take."""
+    """The debug block of a rank, which its peers read too. `words` (int64) is the argument of kernels."""
 
     def __init__(self, artifact: Artifact, memory: Memory, deadline_s: float) -> None:
         heap, device = memory.heap, memory.device
@@ -36,17 +36,17 @@ class DebugBlock:
         self._host = torch.zeros(WORDS, dtype=torch.int64, pin_memory=True)
 
     def check(self) -> None:
-        """Raises the DeadlineError of an earlier launch again, the own one or a peer's.
+        """Raise the DeadlineError of an earlier launch of this rank or of a peer.
 
-        What a late kernel left behind is worthless, and it goes on to its end: what it computes is sent and notified,
-        and may be all that a peer waits for. Whoever was notified after a wait was late finds that written here.
+        The results of a late kernel are invalid, but it runs to its end: it sends and notifies them, and a peer may
+        wait for nothing else. Each rank that a late kernel may have notified finds the report here.
         """
         for rank, report in self._reports():
             if report is not None:
                 raise self._error(rank, report)
 
     def _reports(self) -> list[tuple[int, Trip | None]]:
-        """What every rank's block says, the own one first."""
+        """Return the report in every rank's block, the local one first."""
         blocks = self._blocks()
         if any(block[TRIPPED] for block in blocks):
             time.sleep(_WRITTEN_S)
@@ -82,7 +82,7 @@ class DebugBlock:
         )  # fmt: skip
 
     def settle(self, done: torch.cuda.Event, gated: list[int]) -> None:
-        """Waits for the end of a launch. Raises DeadlineError if one of its waits, or a peer's, was too long."""
+        """Wait for the end of a launch. Raise DeadlineError if one of its waits, or a peer's, exceeded its deadline."""
         begin = time.monotonic()
         while not done.query():
             if time.monotonic() - begin > _PATIENCE * self._seconds:
@@ -92,7 +92,7 @@ class DebugBlock:
         self.check()
 
     def _release(self, gated: list[int]) -> None:
-        """Lets the copy engine's waits pass, and says which one it was if no kernel was late."""
+        """Release the copy engine's waits. If no kernel was late, report which of them was."""
         heap = self._heap
         pad = heap.pads[self._rank]
         with torch.cuda.stream(self._side):

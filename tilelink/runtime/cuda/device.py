@@ -1,5 +1,5 @@
 # pyright: basic
-"""The GPU of this rank and the group it belongs to, with which it agrees on what they build."""
+"""The GPU of this rank, its group, and checks that the ranks of the group build the same thing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tilelink.target import TARGETS, Target
 
 
 def gpu_of(group: dist.ProcessGroup) -> torch.device:
-    """The GPU that the group, or that of all ranks, is bound to, else the current one.
+    """Return the GPU that the group, or that of all ranks, is bound to, else the current one.
 
-    A thread's current GPU is the first one until the thread says otherwise, whichever one the rank has.
+    A thread's current GPU is the first one until the thread changes it, whichever GPU the rank has.
     """
     for one in (group, dist.group.WORLD):
         bound: torch.device | None = getattr(one, "bound_device_id", None)
@@ -25,9 +25,9 @@ def gpu_of(group: dist.ProcessGroup) -> torch.device:
 
 
 def current_target(group: dist.ProcessGroup | None = None) -> Target:
-    """What generated kernels are compiled for on this rank's GPU: the current one, or that of a group.
+    """Return the target of this rank's GPU: the current one, or that of a group.
 
-    Raises RankError where there is none.
+    Raise RankError if there is none.
     """
     if not torch.cuda.is_available():
         raise RankError("there is no GPU here", hint="compile(...) runs the same program on CPU ranks")
@@ -41,9 +41,9 @@ def current_target(group: dist.ProcessGroup | None = None) -> Target:
 
 
 def group_of(group: dist.ProcessGroup | None, ranks: int | None = None) -> dist.ProcessGroup:
-    """The group, or that of all ranks.
+    """Return the group, or that of all ranks.
 
-    Raises RankError if there is none, if this rank is not in it, or if it has another number of ranks.
+    Raise RankError if there is none, if this rank is not in it, or if it has another number of ranks.
     """
     if not dist.is_initialized():
         hint = 'start with torchrun and call torch.distributed.init_process_group("nccl", device_id=...) first'
@@ -56,13 +56,13 @@ def group_of(group: dist.ProcessGroup | None, ranks: int | None = None) -> dist.
 
 
 def check_member(group: object) -> None:
-    """Raises RankError for what torch gives ranks outside of a group in its place."""
+    """Raise RankError for the placeholder that torch returns to ranks outside of a group."""
     if group == dist.GroupMember.NON_GROUP_MEMBER:
         raise RankError("this rank is not in the group", hint="only the ranks that a group is made of can use it")
 
 
 def agree(number: int, group: dist.ProcessGroup, device: torch.device) -> None:
-    """Raises RankError on every rank if their programs have different numbers: they would wait for ever. Collective."""
+    """Raise RankError on every rank if their programs have different numbers: they would deadlock. Collective."""
     every = of_all(number, group, device)
     different = [rank for rank, one in enumerate(every) if one != number]
     if different:
@@ -71,7 +71,7 @@ def agree(number: int, group: dist.ProcessGroup, device: torch.device) -> None:
 
 
 def of_all(number: int, group: dist.ProcessGroup, device: torch.device) -> list[int]:
-    """The numbers of all ranks. Collective."""
+    """Return the numbers of all ranks. Collective."""
     own = torch.tensor([number], dtype=torch.int64, device=device)
     every = torch.zeros(dist.get_world_size(group), dtype=torch.int64, device=device)
     dist.all_gather_into_tensor(every, own, group=group)

@@ -1,7 +1,7 @@
-"""The few calls of the CUDA driver that copy engines need: stream-ordered copies, writes and waits.
+"""CUDA driver calls for copy engines: stream-ordered copies, writes and waits.
 
-Through ctypes, not a binding package: they are issued on every launch, and a call costs a third of what the bindings
-cost. Signatures: CUDA driver API reference, "Memory Management" and "Stream Memory Operations".
+They use ctypes instead of a binding package, because they are issued on every launch and a call costs a third of a call
+through the bindings. Signatures: CUDA driver API reference, "Memory Management" and "Stream Memory Operations".
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Copy2D(ctypes.Structure):
 
 
 class _MemoryOperation(ctypes.Structure):
-    """CUstreamBatchMemOpParams: of waits and writes of values, which lie alike."""
+    """CUstreamBatchMemOpParams: waits and writes of values, which have the same layout."""
 
     _fields_ = (
         ("operation", ctypes.c_int), ("address", ctypes.c_uint64), ("value", ctypes.c_uint64),
@@ -49,11 +49,11 @@ _WAIT_VALUE, _WRITE_VALUE = 1, 2  # CU_STREAM_MEM_OP_..._32
 Handle = ctypes.c_void_p
 Address = ctypes.c_uint64
 Call = tuple[Callable[..., int], tuple[Any, ...]]
-"""A function of the driver and its arguments; the result is the driver's error number, 0 for none."""
+"""A function of the driver and its arguments. It returns the driver's error number, 0 for success."""
 
 
 class Driver:
-    """Prepared calls. Streams and addresses are cells, whose values a call takes when it is made."""
+    """Prepared calls. Streams and addresses are cells, whose values are read at the time of the call."""
 
     def __init__(self, library: Any) -> None:
         address, size, handle, word = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint32
@@ -67,13 +67,13 @@ class Driver:
         self._elapsed = function_of(library, "cuEventElapsedTime", ctypes.POINTER(ctypes.c_float), handle, handle)
 
     def copy(self, stream: Handle, target: Address, source: Address, size: int) -> Call:
-        """Copies `size` bytes."""
+        """Return a call that copies `size` bytes."""
         return self._copy, (target, source, ctypes.c_size_t(size), stream)
 
     def copy_rows(
         self, stream: Handle, target: Address, source: Address, pitches: tuple[int, int], width: int, rows: int
     ) -> Call:
-        """Copies `rows` rows of `width` bytes, which begin a pitch apart: that of the target, that of the source."""
+        """Return a call that copies `rows` rows of `width` bytes. pitches: bytes between rows of (target, source)."""
         one = _Copy2D(
             srcMemoryType=_DEVICE_MEMORY, srcPitch=pitches[1], dstMemoryType=_DEVICE_MEMORY, dstPitch=pitches[0],
             WidthInBytes=width, Height=rows,
@@ -87,13 +87,13 @@ class Driver:
         return copy, (target, source, stream)
 
     def write(self, stream: Handle, counter: Address, value: int) -> Call:
-        """Writes an int32, after all that the stream did before."""
+        """Return a call that writes an int32, after all earlier work of the stream."""
         return self._write, (stream, counter, ctypes.c_uint32(value), ctypes.c_uint(_WRITE_DEFAULT))
 
     def wait_and_zero(self, stream: Handle, counter: int, value: int) -> Call:
-        """The stream goes on once the int32 at `counter` has reached `value`, and then that is zero.
+        """Return a call that waits until the int32 at `counter` has reached `value`, and then sets it to zero.
 
-        One call, in a CUDA graph one node: the driver does the operations of a batch in their order.
+        It is a single call, and a single node of a CUDA graph: the driver executes the operations of a batch in order.
         """
         operations = (_MemoryOperation * 2)(
             _MemoryOperation(operation=_WAIT_VALUE, address=counter, value=value, flags=_WAIT_GEQ),
@@ -102,17 +102,17 @@ class Driver:
         return self._batch, (stream, ctypes.c_uint(2), operations, ctypes.c_uint(0))
 
     def event(self) -> Handle:
-        """A new event that keeps its time. Raises RankError if there is none to be had."""
+        """Return a new event that records its time. Raise RankError if the driver has none."""
         made = Handle()
         _done(self._create(ctypes.byref(made), 0))
         return made
 
     def record(self, stream: Handle, event: Handle) -> Call:
-        """The event happens after all that the stream did before."""
+        """Return a call that records the event after all earlier work of the stream."""
         return self._record, (event, stream)
 
     def elapsed_ns(self, first: Handle, second: Handle) -> float:
-        """From one event to another, which both have happened. Raises RankError if one has not."""
+        """Return the time between two completed events in ns. Raise RankError if one is not complete."""
         found = ctypes.c_float()
         _done(self._elapsed(ctypes.byref(found), first, second))
         return found.value * 1e6
@@ -125,13 +125,13 @@ def _done(status: int) -> None:
 
 @cache
 def driver() -> Driver:
-    """The driver of this machine. Raises RankError where there is none."""
+    """Return the driver of this machine. Raise RankError if there is none."""
     return Driver(library())
 
 
 @cache
 def library() -> Any:
-    """The driver's shared library. Raises RankError where there is none."""
+    """Return the driver's shared library. Raise RankError if there is none."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -139,9 +139,9 @@ def library() -> Any:
 
 
 def with_context(library: Any, status: int, function: Callable[..., int], *arguments: Any) -> int:
-    """What a call returns that failed with `status`, and is made again if that was for want of a context.
+    """Return the result of a call that failed with `status`, repeated if the thread lacked a context.
 
-    A thread of its own, as that of a backward pass, has none until it calls something of CUDA's runtime.
+    A thread that has not called CUDA's runtime, such as that of a backward pass, has no context.
     """
     if status != _NO_CONTEXT:
         return status
@@ -150,9 +150,9 @@ def with_context(library: Any, status: int, function: Callable[..., int], *argum
 
 
 def enter_context(library: Any, device: int) -> None:
-    """Gives the calling thread a GPU's primary context: a thread that has called nothing of CUDA's runtime has none.
+    """Give the calling thread a GPU's primary context. A thread that has not called CUDA's runtime has none.
 
-    Raises RankError if there is none to be had.
+    Raise RankError if there is none to be had.
     """
     ordinal, context = ctypes.c_int(), ctypes.c_void_p()
     get = function_of(library, "cuDeviceGet", ctypes.POINTER(ctypes.c_int), ctypes.c_int)
@@ -164,7 +164,7 @@ def enter_context(library: Any, device: int) -> None:
 
 
 def function_of(library: Any, name: str, *types: Any) -> Any:
-    """A function of the library that takes such arguments and returns the driver's error number."""
+    """Return a function of the library with these argument types. It returns the driver's error number."""
     function = getattr(library, name)
     function.argtypes = types
     function.restype = ctypes.c_int

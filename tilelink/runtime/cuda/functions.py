@@ -1,5 +1,5 @@
 # pyright: basic
-"""Compiled Triton functions with their arguments, as launches need them."""
+"""Compiled Triton functions with their arguments, ready to launch."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tilelink.runtime.cuda.launch import PreparedLaunch, UnsupportedLaunch
 from tilelink.runtime.dtypes import dtype_of
 
 Argument = Callable[[KernelSpec, Parameter], Any]
-"""What a kernel is passed for a parameter; None for what a caller passes."""
+"""Function that returns a kernel's argument for a parameter, or None if the caller passes it."""
 Replacements = Mapping[type, torch.Tensor]
-"""Other tensors for parameters, by their class."""
+"""Replacement tensors for parameters, by their class."""
 _log = logging.getLogger("tilelink.runtime")
 
 
 def launcher(compiled: Any, programs: int) -> Callable[..., None]:
-    """A function of (stream, *arguments) that launches a compiled kernel by Triton's own launcher.
+    """Return a function of (stream, *arguments) that launches a compiled kernel by Triton's own launcher.
 
-    It calls that directly, without the look-up of its caller's stream and of hooks; profilers that set hooks before a
-    program is compiled get the longer way.
+    It skips the look-up of the caller's stream and of hooks. If a profiler has set hooks before a program is compiled,
+    the function takes the slower path that calls them.
     """
     if _hooked():
         run = compiled[(programs, 1, 1)]
@@ -44,13 +44,13 @@ def launcher(compiled: Any, programs: int) -> Callable[..., None]:
 
 
 def _hooked() -> bool:
-    """True if a profiler listens to launches: newer Tritons have a chain of hooks, which may be empty."""
+    """True if a profiler has hooks on launches. Newer Tritons have a chain of hooks, which may be empty."""
     hooks = (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
     return any(hook is not None and bool(getattr(hook, "calls", True)) for hook in hooks)
 
 
 class _Later:
-    """Triton's launcher of a kernel, made when it is first used: Triton 3.6 has a C compiler make each."""
+    """Triton's launcher of a kernel, created on first use: Triton 3.6 runs a C compiler for each."""
 
     def __init__(self, make: Callable[..., Callable[..., None]], *arguments: Any) -> None:
         self._make = cache(lambda: make(*arguments))
@@ -61,7 +61,7 @@ class _Later:
 
 @contextmanager
 def _launchers_later() -> Iterator[None]:
-    """Kernels that are loaded meanwhile get their launcher when it is first used, if ever."""
+    """Make kernels that are loaded in this context create their launchers on first use."""
     active: Any = driver.active
     made = active.launcher_cls
     active.launcher_cls = partial(_Later, made)
@@ -72,7 +72,7 @@ def _launchers_later() -> Iterator[None]:
 
 
 def _load(compiled: Any, name: str) -> None:
-    """Puts a compiled kernel on the GPU. Raises BindingError for one that asks for more than an SM has."""
+    """Load a compiled kernel onto the GPU. Raise BindingError if it needs more resources than an SM has."""
     try:
         with _launchers_later():
             compiled._init_handles()
@@ -82,7 +82,7 @@ def _load(compiled: Any, name: str) -> None:
 
 
 def _prepared(compiled: Any, programs: int, arguments: Sequence[Any]) -> PreparedLaunch | None:
-    """The kernel with its parameters, if its launch is understood."""
+    """Return the kernel with its parameters, or None if they cannot be prepared."""
     if _hooked():
         return None
     try:
@@ -93,7 +93,7 @@ def _prepared(compiled: Any, programs: int, arguments: Sequence[Any]) -> Prepare
 
 
 def _launch(kernel: PreparedLaunch, stream: int, name: str) -> None:
-    """Raises RankError if the driver does not launch a kernel."""
+    """Launch a prepared kernel. Raise RankError if the driver fails."""
     if status := kernel(stream):
         status = with_context(library(), status, kernel, stream)
     if status:
@@ -101,7 +101,7 @@ def _launch(kernel: PreparedLaunch, stream: int, name: str) -> None:
 
 
 class HelperKernel:
-    """A helper kernel of one program, all of whose arguments are fixed."""
+    """A helper kernel of one program, whose arguments are all fixed."""
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         compiled = settled(function).warmup(*arguments, **options, grid=(1,), num_warps=4)
@@ -119,10 +119,10 @@ class HelperKernel:
 
 
 class Function:
-    """A generated kernel. What changes from launch to launch are the tensors that a caller passes."""
+    """A generated kernel. Only the tensors that a caller passes change from launch to launch."""
 
     def __init__(self, kernel: KernelSpec, function: Any, argument: Argument, artifact: Artifact) -> None:
-        """Raises BindingError for a kernel that does not fit the GPU."""
+        """Compile the kernel. Raise BindingError if it does not fit the GPU."""
         self._name = kernel.name
         self._arguments: list[Any] = []
         self._changing: list[tuple[int, TensorPointer | Described, str]] = []
@@ -149,13 +149,13 @@ class Function:
 
     @property
     def is_prepared(self) -> bool:
-        """True if a launch is one call of the driver, to which no profiler listens."""
+        """True if a launch is a single driver call, without hooks of a profiler."""
         return self._prepared is not None
 
     def __call__(self, stream: int, tensors: Mapping[str, torch.Tensor], instead: Replacements | None = None) -> None:
-        """Launches it; instead: the same few replacements again and again.
+        """Launch the kernel. instead: replacements, from a small set that recurs.
 
-        Where the driver cannot describe a tensor that a caller passes, Triton launches it, then and from then on.
+        If the driver cannot describe a tensor that a caller passes, Triton performs this launch and all later ones.
         """
         kernel = self._prepared if instead is None else self._other(tensors, instead)
         if kernel is not None:
@@ -179,7 +179,7 @@ class Function:
         return arguments
 
     def _other(self, tensors: Mapping[str, torch.Tensor], instead: Replacements) -> PreparedLaunch | None:
-        """The kernel with other arguments, if its launch is understood."""
+        """Return the kernel with replaced arguments, or None if they cannot be prepared."""
         if self._prepared is None:
             return None
         key = tuple((kind, value.data_ptr()) for kind, value in instead.items())
@@ -189,7 +189,10 @@ class Function:
 
 
 class Address:
-    """Stands for a contiguous tensor in a descriptor without keeping it alive; address: where it lies, if elsewhere."""
+    """Stand-in for a contiguous tensor in a descriptor that does not keep the tensor alive.
+
+    address: its address, if it differs from that of the tensor.
+    """
 
     def __init__(self, tensor: torch.Tensor, address: int | None = None) -> None:
         self.dtype = tensor.dtype
@@ -201,7 +204,7 @@ class Address:
 
 
 def described(tensor: torch.Tensor | Address, parameter: TensorPointer | Described) -> Any:
-    """What a kernel is passed for a tensor: itself, or a descriptor as rows of its last dimension, in boxes."""
+    """Return a kernel's argument for a tensor: the tensor, or a descriptor as rows of its last dimension, in boxes."""
     if isinstance(parameter, TensorPointer):
         return tensor
     columns = tensor.shape[-1]
@@ -209,7 +212,7 @@ def described(tensor: torch.Tensor | Address, parameter: TensorPointer | Describ
     base = tensor if isinstance(tensor, Address) else Address(tensor)
     if isinstance(parameter, Descriptor):
         return TensorDescriptor(base, shape, strides, list(parameter.box))
-    # only kernels in Gluon have these, and importing that takes a while
+    # only kernels in Gluon need these, and the import is slow
     from triton.experimental.gluon.language import NVMMASharedLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 

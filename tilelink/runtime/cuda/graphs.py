@@ -1,8 +1,8 @@
-"""What a launch issues as one CUDA graph: the host then makes a single call instead of one for each operation.
+"""Launches as CUDA graphs: the host makes a single call instead of one for each operation.
 
 The driver takes several microseconds for a kernel or a copy to a peer, and a launch has two copies for every peer and
-channel. A graph holds the addresses of the tensors that a caller passed; so there is one for each set of addresses that
-comes again, as a training step's do.
+channel. A graph holds the addresses of the tensors that a caller passed. So there is one for each set of addresses that
+recurs, as the addresses of a training step do.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tilelink.errors import RankError
 from tilelink.runtime.cuda.driver import function_of, library, with_context
 
 KEPT = 32
-"""Sets of addresses that are remembered, and sets that have a graph: the last ones of each."""
+"""Number of address sets that are remembered, and number of sets that have a graph. The most recent ones are kept."""
 ENOUGH = 3
-"""Operations that are worth a graph."""
+"""Least number of operations for which a graph is created."""
 Key = tuple[int, ...]
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 
 class Issues(Protocol):
-    """What can be captured: `names` are the tensors whose addresses it takes."""
+    """An object that can be captured. `names` are the tensors whose addresses it uses."""
 
     @property
     def names(self) -> frozenset[str]: ...
@@ -52,9 +52,9 @@ class Graphs:
         self.drop = function_of(library, "cuGraphExecDestroy", handle)
 
     def captured(self, issue: Callable[[], None], stream: int) -> int | None:
-        """What `issue` puts on the stream as an executable graph, or None if the driver cannot have it as one.
+        """Return what `issue` puts on the stream as an executable graph, or None if the driver refuses.
 
-        Then nothing was done, and `issue` may be called again for the stream that is meant.
+        If None, nothing was done, and `issue` may be called again for the intended stream.
         """
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         if self._done(self._begin, stream, _THREAD_LOCAL):
@@ -73,24 +73,27 @@ class Graphs:
         self._destroy(graph)
         if status or refused or not executable.value:
             return None
-        self._upload(executable, stream)  # else the first launch does it, when kernels may wait already
+        self._upload(executable, stream)  # otherwise the first launch uploads it, when kernels may already be waiting
         return executable.value
 
     def launch(self, executable: int, stream: int) -> int:
-        """Launches an executable graph on a stream. Returns the driver's error number, 0 for none."""
+        """Launch an executable graph on a stream. Return the driver's error number, 0 for success."""
         return self._done(self._launch, executable, stream)
 
     def _done(self, function: Callable[..., int], *arguments: int) -> int:
-        """What a call returns, also by a thread that has no context yet: that is no reason to have no graphs."""
+        """Return the result of a call. A thread without a context is given one: it can have graphs too."""
         status = function(*arguments)
         return with_context(self._library, status, function, *arguments) if status else 0
 
 
 class GraphCache:
-    """Executable graphs by what they hold: one is made when the same comes for the second time."""
+    """Executable graphs by key. A graph is created the second time that its key occurs."""
 
     def __init__(self, graphs: Callable[[], Graphs], worth: bool = True, kept: int = KEPT) -> None:
-        """worth: False never makes one. kept: the keys that are remembered, and as many graphs: the last ones."""
+        """worth: False never creates a graph.
+
+        kept: number of keys that are remembered, and of graphs; the most recent ones are kept.
+        """
         self.worth = worth
         self._graphs, self._kept = graphs, kept
         self._new: OrderedDict[Key, None] = OrderedDict()
@@ -98,7 +101,7 @@ class GraphCache:
         weakref.finalize(self, _free, self._known, graphs)
 
     def find(self, key: Key, issue: Callable[[], None], stream: int) -> int | None:
-        """The graph of what `issue` puts on a stream; it may be made now, which takes a while. None: there is none."""
+        """Return the graph of what `issue` puts on a stream, or None. It may be created now, which takes a while."""
         if not self.worth:
             return None
         if key in self._known:
@@ -116,29 +119,29 @@ class GraphCache:
             return None
         self._known[key] = made
         if len(self._known) > self._kept:
-            self._graphs().drop(self._known.popitem(last=False)[1])  # the driver frees it once it is done
+            self._graphs().drop(self._known.popitem(last=False)[1])  # the driver frees it after its last launch
         return made
 
     def launch(self, executable: int, stream: int) -> bool:
-        """True if the driver launched a graph on a stream. Where it does not, there are none from now on."""
+        """Launch a graph on a stream. Return True if the driver did; after a failure there are no more graphs."""
         refused = self._graphs().launch(executable, stream) != 0
         self.worth = self.worth and not refused
         return not refused
 
 
 class Replay:
-    """Issues a queue: as it is for addresses that are new, as a graph for those that it has seen."""
+    """Issues a queue: directly for new addresses, as a graph for addresses that recur."""
 
     def __init__(self, queue: Issues, graphs: Callable[[], Graphs], worth: bool = True) -> None:
-        """worth: False never makes a graph, as where operations are timed one by one."""
+        """worth: False never creates a graph, for example if operations are timed one by one."""
         self._queue = queue
         self._names = sorted(queue.names)
         self._seen = GraphCache(graphs, worth and len(queue) >= ENOUGH)
 
     def graph(self, stream: int, bases: Mapping[str, int], capturing: bool) -> int | None:
-        """The graph that `issue` is to launch, if there is one; it may be made now, which takes a while.
+        """Return the graph that `issue` is to launch, or None. It may be created now, which takes a while.
 
-        capturing: the stream is being captured already, by the caller.
+        capturing: True if the caller is capturing the stream.
         """
         if capturing:
             return None
@@ -146,7 +149,7 @@ class Replay:
         return self._seen.find(key, lambda: self._queue.issue(stream, bases, True), stream)
 
     def issue(self, stream: int, bases: Mapping[str, int], executable: int | None, capturing: bool = False) -> None:
-        """Issues all operations on a stream. executable: their graph."""
+        """Issue all operations on a stream. executable: their graph."""
         if executable is None:
             self._queue.issue(stream, bases, capturing)
         elif not self._seen.launch(executable, stream):
@@ -160,5 +163,5 @@ def _free(executables: Mapping[Key, int], graphs: Callable[[], Graphs]) -> None:
 
 @cache
 def graphs() -> Graphs:
-    """The driver's calls on this machine."""
+    """Return the driver's graph calls on this machine."""
     return Graphs(library())

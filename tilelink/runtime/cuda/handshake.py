@@ -1,4 +1,4 @@
-"""What kernels that begin and end a launch by themselves are told of their rank (device/handshake.py)."""
+"""Argument of kernels that perform the launch handshake: the state of their rank (device/handshake.py)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tilelink.runtime.cuda.copies import Copies
 
 
 class Handshake:
-    """Words for the `HandshakePointer` of a rank's kernels; `block` has them meet their peers, `none` has them not."""
+    """Arguments for the `HandshakePointer` of a rank's kernels: `block` enables the handshake, `none` disables it."""
 
     def __init__(self, artifact: Artifact, copies: Copies, device: torch.device) -> None:
         exits = copies.exits
         rows = len(exits) if exits.dim() == 2 else 0
-        # Whoever has waited for all peers to enter a launch knows that they have finished the one before it.
+        # A rank that has waited for all peers to enter a launch knows that they have finished the one before it.
         lag = 0 if artifact.needs_entry and artifact.lag > 1 else artifact.lag
         words = [1, 0, lag, rows, exits.data_ptr()]
         words += [len(copies.flag_values), copies.flags.data_ptr(), copies.flag_values.data_ptr()]
@@ -22,9 +22,9 @@ class Handshake:
         found = torch.tensor([words, [0] * len(words)], dtype=torch.int64, device=device)
         self.block, self.none = found[0], found[1].clone()
         self.in_kernels = artifact.protocol.in_kernels and copies.releases_as_meant
-        """True if the rank's kernels meet their peers, in launches that are not captured by a caller."""
+        """True if the rank's kernels perform the handshake, in launches that are not captured by a caller."""
 
     @property
     def usual(self) -> torch.Tensor:
-        """What kernels are passed, but for captured launches."""
+        """Return the argument of kernels in launches that are not captured."""
         return self.block if self.in_kernels else self.none

@@ -1,4 +1,4 @@
-"""Memory of a GPU rank that its peers reach: one symmetric allocation for all tensors and counters of a program."""
+"""Memory of a GPU rank that its peers access: one symmetric allocation for all tensors and counters of a program."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ALIGNMENT = 1024
 class Heap:
     """The symmetric tensors [buffers, *shape], the signal pad (int32 counters, all 0) and a debug block of one rank.
 
-    Building it is collective: all ranks of the group build equal heaps in the same order. After it everybody's
-    counters are zero. addresses(name)[rank] is where that rank's copy begins, as this process sees it.
+    Construction is collective: all ranks of the group build equal heaps in the same order. After it the counters of all
+    ranks are zero. addresses(name)[rank] is the address of that rank's copy, as this process sees it.
     """
 
     def __init__(self, artifact: Artifact, group: dist.ProcessGroup, device: torch.device) -> None:
@@ -49,17 +49,17 @@ class Heap:
         return self.memory[start : start + size].view(dtype_of(tensor)).view(shape)
 
     def addresses(self, name: str) -> list[int]:
-        """Where each rank's copy of a symmetric tensor begins."""
+        """Return the address of each rank's copy of a symmetric tensor."""
         return [base + self._offsets[name] for base in self._bases]
 
     @property
     def pads(self) -> list[int]:
-        """Where each rank's signal pad begins."""
+        """Return the address of each rank's signal pad."""
         return list(self._bases)
 
     @property
     def debugs(self) -> list[int]:
-        """Where each rank's debug block begins."""
+        """Return the address of each rank's debug block."""
         return [base + self._debug_offset for base in self._bases]
 
 

@@ -1,11 +1,11 @@
 # pyright: basic, reportArgumentType=false
-"""What a GPU rank does between launches: one small kernel before, where peers read its inputs, and one after.
+"""Helper kernels of a GPU rank: a small kernel before a launch, if peers read its inputs, and one after it.
 
-The number of the launch lives in device memory, and only kernels change it: these, or a launch's own that begins and
-ends by itself (device/handshake.py). So a launch that was captured into a CUDA graph can be replayed. A captured launch
+The number of the launch is in device memory, and only kernels change it: these, or a launch's own kernels that perform
+the handshake (device/handshake.py). So a launch that was captured into a CUDA graph can be replayed. A captured launch
 always uses the buffers that it was captured with. So a replay first skips launches, as if they had happened, until it
-is the turn of these buffers, and afterwards as many as it takes to leave the turn as it was: for launches outside of
-the graph nothing has changed.
+is the turn of these buffers. Afterwards it skips as many as restore the turn. For launches outside of the graph nothing
+has changed.
 """
 
 import triton
@@ -17,7 +17,10 @@ from tilelink.device import handshake
 
 @triton.jit
 def _number(epoch_at, PROGRAMS: tl.constexpr):
-    """The number of the launch, int64. PROGRAMS: those of a launch that kernels count, or 0 (device/handshake.py)."""
+    """Return the number of the launch, int64. PROGRAMS: programs of a launch that kernels count, or 0.
+
+    device/handshake.py describes the counting.
+    """
     launch = tl.load(epoch_at + handshake.NUMBER)
     if PROGRAMS:
         launch += tl.load(epoch_at + handshake.COUNTED) // PROGRAMS
@@ -29,10 +32,10 @@ def open_launch(
     signals, signal_table, epoch_at, watch, rank,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, WAIT: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
-    """Tells all peers that this rank has entered its launch; WAIT: and waits until all have entered it.
+    """Announce to all peers that this rank has entered its launch. WAIT: also wait until all have entered it.
 
-    signals, signal_table, watch: as generated kernels take them. BLOCK: a power of two, at least RANKS. Kernels that
-    are counted run without WAIT.
+    signals, signal_table, watch: as generated kernels take them. BLOCK: a power of two, at least RANKS. If programs are
+    counted, WAIT is False.
     """
     peers = tl.arange(0, BLOCK)
     handshake.tell(signal_table, ENTERED + rank, 1, peers < RANKS, peers)
@@ -44,7 +47,7 @@ def open_launch(
 
 @triton.jit
 def await_outputs(signals, epoch_at, watch, exits, EXITS: tl.constexpr, STAGE: tl.constexpr):
-    """Waits for what peers write into outputs, which can then be copied before `close_launch` says that all is done."""
+    """Wait for peers' writes to outputs. These can then be copied before `close_launch` announces the end."""
     handshake.await_exits(signals, tl.load(epoch_at + handshake.NUMBER), exits, EXITS, watch, STAGE)
 
 
@@ -55,16 +58,16 @@ def close_launch(
     EXITS: tl.constexpr, COUNTERS: tl.constexpr, FLAGS: tl.constexpr,
     LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr, PROGRAMS: tl.constexpr, CYCLE: tl.constexpr,
 ):  # fmt: skip
-    """Waits for what peers still write into outputs, tells them that the launch is finished, and prepares the next one.
+    """Wait for peers' writes to outputs, announce to peers that the launch is finished, and prepare the next one.
 
-    epoch_at: int64 [4], as generated kernels take it. PROGRAMS: how many of them kernels count in a launch, or 0.
-    exits: int32 [EXITS, 4], rows (first counter, buffers, counters of a buffer, threshold) of outputs' counters.
-    counters: int32 [COUNTERS, 3], rows (threshold, buffer, buffers) of the pad's counters, for skipped launches.
-    flags: int32 [FLAGS, 5], rows (step, count, buffers, counter, counters of a buffer) of the copy engine's notifies;
-    flag_values: their values in the next launch. A counter (of the first buffer) is named where it is the rank's own
-    and its copy comes before the kernels: then it is set here, else it is -1.
-    LAG: the next launch may begin once peers have finished that many launches before it; 0: at once.
-    CYCLE: of a captured launch, launches after which the buffers are the same; 0 if it is not captured.
+    epoch_at: int64 [4], as generated kernels take it. PROGRAMS: number of programs that kernels count in a launch, or
+    0. exits: int32 [EXITS, 4], rows (first counter, buffers, counters of a buffer, threshold) of outputs' counters.
+    counters: int32 [COUNTERS, 3], rows (threshold, buffer, buffers) of the pad's counters, for skipped launches. flags:
+    int32 [FLAGS, 5], rows (step, count, buffers, counter, counters of a buffer) of the copy engine's notifies;
+    flag_values: their values in the next launch. counter (of the first buffer) is the rank's own if its copy comes
+    before the kernels: then it is set here. Otherwise it is -1. LAG: the next launch may begin once peers have finished
+    launch (next - LAG); 0: at once. CYCLE: for a captured launch, the number of launches after which the buffers
+    repeat; 0 if it is not captured.
     """
     launch = _number(epoch_at, PROGRAMS)
     handshake.await_exits(signals, launch, exits, EXITS, watch, STAGE)
@@ -84,7 +87,7 @@ def turn_launch(
     COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
     PROGRAMS: tl.constexpr, CYCLE: tl.constexpr, TURN: tl.constexpr,
 ):  # fmt: skip
-    """Skips launches until the next one, counted from 0, is number TURN of its cycle. Parameters as of close_launch."""
+    """Skip launches until the next one, counted from 0, is number TURN of its cycle. Parameters as of close_launch."""
     launch = _number(epoch_at, PROGRAMS)
     skipped = (TURN + CYCLE - (launch - 1) % CYCLE) % CYCLE
     tl.store(epoch_at + handshake.SKIPPED, skipped)
@@ -101,10 +104,10 @@ def _advance(
     COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
     PROGRAMS: tl.constexpr, CYCLE: tl.constexpr,
 ):  # fmt: skip
-    """Ends `done` launches and `skipped` ones from number `first` on, and prepares the launch after them.
+    """End `done` launches and `skipped` ones from number `first` on, and prepare the launch after them.
 
-    The stream waits for this kernel, so what is only of this rank is loaded and written before peers are told: then
-    one fence is behind all of it, and few of the loads wait for another.
+    The stream waits for this kernel. So local data is loaded and written before peers are notified: then a single fence
+    follows all of it, and few of the loads wait for another.
     """
     peers = tl.arange(0, BLOCK)
     following = first + skipped
@@ -115,17 +118,17 @@ def _advance(
             there = at < COUNTERS
             slot = tl.load(counters + at * 3 + 1, mask=there, other=0)
             slots = tl.load(counters + at * 3 + 2, mask=there, other=1)
-            # numbers in [begin, begin + skipped) whose remainder by `slots` is `slot`
+            # count of numbers in [begin, begin + skipped) whose remainder by `slots` is `slot`
             times = (begin + skipped - 1 - slot + slots) // slots - (begin - 1 - slot + slots) // slots
             step = tl.load(counters + at * 3, mask=there, other=0)
             tl.atomic_add(signals + at, (step * times).to(tl.int32), mask=there, sem="relaxed", scope="sys")
-        tl.debug_barrier()  # flags below are of some of these counters
+        tl.debug_barrier()  # some flags below are among these counters
         if ENTRY:
             handshake.tell(signal_table, ENTERED + rank, skipped, peers < RANKS, peers)
     handshake.set_flags(signals, flags, flag_values, following, FLAGS)
     finished = done + skipped
     if PROGRAMS:
-        finished = following - 1 - tl.load(epoch_at + handshake.TOLD)  # kernels tell of a launch in the next one
+        finished = following - 1 - tl.load(epoch_at + handshake.TOLD)  # kernels announce a launch's end in the next one
     handshake.tell(signal_table, FINISHED + rank, finished, peers < RANKS, peers)
     if LAG:
         handshake.reach(signals, FINISHED + peers, following - LAG + peers * 0, peers < RANKS, watch, STAGE)

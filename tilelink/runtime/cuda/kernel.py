@@ -21,26 +21,27 @@ from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.dtypes import dtype_of
 
 SETS = 128
-"""Sets of tensors that are remembered, and for which a launch is one graph."""
+"""Number of tensor sets that are remembered, and for which a launch becomes one graph."""
 
 
 class GpuKernel:
     """A compiled program of a group of GPU ranks: `kernel({"x": x})` launches it on the current stream.
 
-    Building it is collective. Launches are asynchronous and ordered: one begins after the one before it, also when
-    they are made on different streams, or one after the other by different threads. Tensors may be written, or freed on
-    that stream, as soon as a call returns. May be captured into a CUDA graph once it was launched eagerly.
+    Construction is collective. Launches are asynchronous and ordered: each begins after the previous one, also if they
+    are made on different streams, or one after the other by different threads. Tensors may be written, or freed on that
+    stream, as soon as a call returns. A launch may be captured into a CUDA graph after one eager launch.
     """
 
     def __init__(self, artifact: Artifact, group: dist.ProcessGroup, deadline_s: float | None = None) -> None:
-        """deadline_s: seconds that one wait may take; then every launch is waited for, and is slow. None: for ever.
+        """deadline_s: seconds that one wait may take; then every launch is waited for, and is slow. None: no limit.
 
-        Raises RankError if the ranks build different programs, BindingError for a stage that its copy engine cannot do.
+        Raise RankError if the ranks build different programs, BindingError for a stage that its copy engine does not
+        support.
         """
         self.artifact = artifact
         self._rank, self._group = dist.get_rank(group), group
         self.device = gpu_of(group)
-        with torch.cuda.device(self.device), torch.inference_mode(False):  # else nobody may write its buffers later
+        with torch.cuda.device(self.device), torch.inference_mode(False):  # else its buffers are read-only later
             self._build(deadline_s)
 
     def _build(self, deadline_s: float | None) -> None:
@@ -63,11 +64,11 @@ class GpuKernel:
     # Launches ------------------------------------------------------------------------------------------------
 
     def __call__(self, inputs: Tensors, out: Tensors | None = None) -> dict[str, torch.Tensor]:
-        """One launch on the current stream; every rank of the group makes it.
+        """Launch once on the current stream. Every rank of the group makes the launch.
 
-        inputs: tensors of this rank, of the shapes and dtypes of the program. out: where outputs go, which share no
-        memory with inputs or each other. Returns the outputs, which have no gradients.
-        Raises BindingError for tensors that do not fit; with a deadline DeadlineError.
+        inputs: tensors of this rank, of the shapes and dtypes of the program. out: tensors for outputs, which share no
+        memory with inputs or each other. Return the outputs, which have no gradients. Raise BindingError for tensors
+        that do not fit; with a deadline DeadlineError.
         """
         if self._elsewhere():
             with torch.cuda.device(self.device):
@@ -93,9 +94,9 @@ class GpuKernel:
         return {t.name: results.get(t.name, tensors.get(t.name)) for t in arguments.outputs}  # type: ignore[misc]
 
     def _launch(self, tensors: Tensors, stream: int, capturing: bool, results: dict[str, torch.Tensor]) -> None:
-        """Everything on a stream, by its handle. results: where the outputs go that are symmetric, or get there."""
+        """Issue a launch on a stream, by its handle. results: the symmetric outputs; missing ones are added."""
         arguments, driver = self._arguments, self._driver
-        if arguments.kept:  # before anything is done: where there is no memory for it, nothing has happened yet
+        if arguments.kept:  # before anything is issued: if memory is exhausted, nothing has happened yet
             arguments.make_kept(results)
         if capturing and driver.turns:
             driver.turns[driver.slot](stream)
@@ -104,12 +105,12 @@ class GpuKernel:
         graph = self._whole(tensors) if self._graphs.worth and not capturing else None
         if graph is None or not self._graphs.launch(graph, stream):
             driver.issue(tensors, stream, capturing, capturing)
-        if arguments.kept:  # peers may write there again when they are told that the launch is closed
+        if arguments.kept:  # peers may write there again once the end of the launch is announced
             arguments.keep(results, driver.slot)
             driver.end_launch(stream, capturing)
 
     def _whole(self, tensors: Tensors) -> int | None:
-        """The graph of all that is issued for these tensors and this launch's buffers, if there is one."""
+        """Return the graph of the whole launch for these tensors and the current buffers, or None."""
         driver = self._driver
         key = (driver.slot, *[tensors[name].data_ptr() for name in self._arguments.keyed])
         stream = driver.capturing
@@ -126,13 +127,13 @@ class GpuKernel:
             self._tracer.drain((engine.early[slot], *engine.late[slot]))
 
     def _elsewhere(self) -> bool:
-        """True if the calling thread has another current GPU: its streams and its context are not this rank's."""
+        """True if the calling thread has another current GPU, whose streams and context are not this rank's."""
         return torch._C._cuda_getDevice() != self.device.index
 
     def buffer(self, name: str) -> torch.Tensor:
-        """Where the current stream may put an input of the next launch, so that it need not be copied.
+        """Return a tensor for an input of the next launch on the current stream, so that it need not be copied.
 
-        The symmetric buffer that the launch uses; a new tensor where that is not known yet, or the input has none.
+        It is the symmetric buffer of the launch, or a new tensor if the buffer is not known yet or the input has none.
         """
         if self._elsewhere():
             with torch.cuda.device(self.device):
@@ -144,19 +145,20 @@ class GpuKernel:
         stream = driver.current()
         if not capturing and stream is not driver.last:
             driver.follow(stream)
-        # Detached: else what a caller writes there with gradients keeps its graph in the buffer, launch after launch.
+        # Detached: otherwise a value with gradients would keep its autograd graph alive in the buffer, launch after
+        # launch.
         return self._memory.own[name][driver.slot % tensor.buffers].detach()
 
     def empty_outputs(self) -> dict[str, torch.Tensor]:
-        """New tensors for all outputs, so that a launch which is given them allocates nothing."""
+        """Return new tensors for all outputs, so that a launch that is given them allocates nothing."""
         return self._arguments.taken.new()
 
     # Measuring -----------------------------------------------------------------------------------------------
 
     def timeline(self) -> Timeline:
-        """What all ranks did in their launches since the last call. Collective, and only if compiled with trace.
+        """Return what all ranks did in their launches since the last call. Collective.
 
-        Raises BindingError if it was not.
+        Raise BindingError if the kernel was not compiled with trace.
         """
         if self._tracer is None:
             raise BindingError("this kernel does not measure its launches", hint="compile it with trace=True")
@@ -164,9 +166,9 @@ class GpuKernel:
             return self._tracer.timeline()
 
     def preset(self, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """The kernels of the main stream alone, with all signals set and nothing moved: what waiting costs nothing.
+        """Launch only the kernels of the main stream, with all signals set and no transfers: the time without waits.
 
-        The values of the outputs mean nothing. Needs no peer.
+        The values of the outputs are meaningless. It needs no peer.
         """
         if self._elsewhere():
             with torch.cuda.device(self.device):
@@ -178,7 +180,7 @@ class GpuKernel:
 
 
 def _check_captured(capturing: bool, measured: bool) -> None:
-    """Raises BindingError for a launch that is captured, of a kernel whose launches are waited for."""
+    """Raise BindingError for a captured launch of a kernel that waits for each launch."""
     if capturing:
         what, hint = "with a deadline", "compile it without a deadline, and without TILELINK_DEADLINE"
         if measured:

@@ -11,11 +11,11 @@ from triton.runtime.jit import JITCallable
 
 
 def settled(function: Any) -> Any:
-    """A `@triton.jit` function, once Triton has hashed all that it calls, and then the function itself.
+    """Return a `@triton.jit` function after Triton has hashed all functions that it calls, and then itself.
 
     Triton (3.6 and 3.7, `DependenciesFinder._update_hash`) hashes a function together with the constants of those that
-    it calls, but leaves out the constants of one that it had not hashed before. The hash would say what else the
-    process has compiled, and a kernel that another process compiled would not be found.
+    it calls, but leaves out the constants of a function that it had not hashed before. The hash would depend on what
+    else the process has compiled, and a kernel that another process compiled would not be found.
     """
     _settle(function, set())
     return function
@@ -31,7 +31,10 @@ def _settle(function: Any, begun: set[int]) -> None:
 
 
 def _callees(function: Any) -> Iterator[Any]:
-    """What a function may call: all that bears a name which it uses, in its module or in one that this imports."""
+    """Yield the functions that a function may call.
+
+    They are all objects with a name that it uses, in its module or in one that this imports.
+    """
     names, here = function.fn.__code__.co_names, function.fn.__globals__
     for place in (here, *(vars(here[n]) for n in names if isinstance(here.get(n), ModuleType))):
         yield from (place[n] for n in names if isinstance(place.get(n), JITCallable))

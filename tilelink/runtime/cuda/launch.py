@@ -1,10 +1,10 @@
-"""Launches of compiled kernels with parameters that stay in place: a launch changes a few of them and is one call.
+"""Launches of compiled kernels with parameters that stay in memory: a launch changes a few of them in a single call.
 
-Triton's own launcher takes all arguments anew: it asks every tensor for its address and encodes every tensor
-descriptor, which together cost more than the launch. The parameters that Triton's compiler gives a kernel are: one for
-each argument that is not constant; for a descriptor its 128 bytes and then its shape (int32) and strides (int64); and
-two pointers to scratch memory. Where the driver says that a kernel has others, it is launched as Triton does it.
-Signatures: CUDA driver API reference, "Execution Control" and "Tensor Map Object Management".
+Triton's own launcher takes all arguments anew. It asks every tensor for its address and encodes every tensor
+descriptor, which together costs more than the launch. Triton's compiler gives a kernel these parameters: one for each
+argument that is not constant; for a descriptor its 128 bytes and then its shape (int32) and strides (int64); and two
+pointers to scratch memory. If the driver reports other parameters, Triton launches the kernel. Signatures: CUDA driver
+API reference, "Execution Control" and "Tensor Map Object Management".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from tilelink.runtime.cuda.driver import function_of
 
 MAP_BYTES = 128
-"""Of a CUtensorMap, which begins at a multiple of 64."""
+"""Bytes of a CUtensorMap, which is aligned to 64 bytes."""
 _ON_HOST = {8: 10, 9: 8, 10: 9}  # Triton's numbers of element types on the device -> CUtensorMapDataType
 _L2_PROMOTION = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 _NUMBERS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64}
@@ -25,14 +25,14 @@ Addresses = tuple[int, ...]
 
 
 class UnsupportedLaunch(Exception):
-    """A kernel has parameters that are not understood here."""
+    """Raised for a kernel with parameters that this module does not support."""
 
 
 class TensorMap:
-    """A tensor descriptor as a kernel takes it, encoded anew for another address."""
+    """A tensor descriptor as a kernel's parameter, re-encoded for another address."""
 
     def __init__(self, library: Any, descriptor: Any, meta: Mapping[str, Any]) -> None:
-        """descriptor: Triton's host descriptor. meta: what Triton's compiler says of it."""
+        """descriptor: Triton's host descriptor. meta: its metadata from Triton's compiler."""
         if meta.get("fp4_padded") or getattr(descriptor, "padding", "zero") != "zero":
             raise UnsupportedLaunch("a descriptor that pads")
         if getattr(descriptor, "round_f32_to_tf32", False):
@@ -61,7 +61,7 @@ class TensorMap:
         self.point(descriptor.base.data_ptr())
 
     def point(self, address: int) -> None:
-        """The same tensor at another address. Raises UnsupportedLaunch if the driver cannot describe it."""
+        """Set the address of the tensor. Raise UnsupportedLaunch if the driver cannot describe it."""
         if address == self._address:
             return
         if status := self._encode(*self._before, address, *self._after):
@@ -70,12 +70,12 @@ class TensorMap:
 
 
 class PreparedLaunch:
-    """A compiled kernel with its parameters: `point` changes where some of them point, calling it launches."""
+    """A compiled kernel with its parameters. `point` changes addresses among them, calling it launches."""
 
     def __init__(self, library: Any, compiled: Any, programs: int, arguments: Sequence[Any]) -> None:
         """arguments: one for each of the kernel's own, in order.
 
-        Raises UnsupportedLaunch for parameters not understood here.
+        Raise UnsupportedLaunch for parameters that this module does not support.
         """
         meta = compiled.metadata
         if (
@@ -135,9 +135,9 @@ class PreparedLaunch:
         return MAP_BYTES if isinstance(cell, TensorMap) else ctypes.sizeof(cell)
 
     def point(self, position: int, address: int) -> None:
-        """Where the tensor or descriptor at a position of the arguments begins from now on.
+        """Set the address of the tensor or descriptor at a position of the arguments.
 
-        Raises UnsupportedLaunch if the driver cannot describe it: then the next launches are not this one's to do.
+        Raise UnsupportedLaunch if the driver cannot describe it. Then Triton must perform the next launches.
         """
         if position in self._pointers:
             self._pointers[position].value = address
@@ -145,12 +145,15 @@ class PreparedLaunch:
             self._maps[position].point(address)
 
     def __call__(self, stream: int) -> int:
-        """Launches it on a stream. Returns the driver's error number, 0 for none."""
+        """Launch the kernel on a stream. Return the driver's error number, 0 for success."""
         return self._launch(*self._before, stream, *self._after)
 
 
 def _sizes(library: Any, handle: int) -> list[int]:
-    """Bytes of each parameter of a kernel. Raises UnsupportedLaunch where the driver is too old to be asked."""
+    """Return the bytes of each parameter of a kernel.
+
+    Raise UnsupportedLaunch if the driver is too old to report them.
+    """
     if not hasattr(library, "cuFuncGetParamInfo"):
         raise UnsupportedLaunch("a driver that does not know the parameters of kernels")
     size_t = ctypes.POINTER(ctypes.c_size_t)

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Issues the kernels and copies of a GPU rank's launches on their streams, with what begins and ends them."""
+"""Issue of a GPU rank's launches: kernels, copies and helper kernels on their streams."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tilelink.runtime.order import kernels_in_order
 
 
 class LaunchDriver:
-    """Knows a program's launch protocol and streams. A launch is issued on a caller's stream, given by its handle.
+    """Issues launches with the protocol and streams of a program, on a caller's stream, given by its handle.
 
-    slot: the number of the next launch in the cycle of buffers. turns: the helper kernels before a captured launch, by
-    slot. gains: one graph is faster than what a launch issues.
+    slot: number of the next launch in the cycle of buffers. turns: helper kernels before a captured launch, by slot.
+    gains: True if one graph is faster than issuing a launch's operations one by one.
     """
 
     def __init__(
         self, artifact: Artifact, memory: Memory, arguments: Arguments, copies: Copies, handshake: Handshake,
         debug_block: torch.Tensor | None,
     ) -> None:  # fmt: skip
-        """Compiles the kernels. Raises BindingError for one that does not fit the GPU."""
+        """Compile the kernels. Raise BindingError for one that does not fit the GPU."""
         self._memory, self._copies = memory, copies
         self._engine = copies.engine
         self._in_kernels = handshake.in_kernels
@@ -39,7 +39,7 @@ class LaunchDriver:
         self._needs_entry, self._copies_outputs = artifact.needs_entry, artifact.copies_outputs
         self.slot, self.cycle = 0, artifact.cycle
         self.last: torch.cuda.Stream | None = None
-        """The stream of the last launch."""
+        """Stream of the last launch."""
         self._callers: dict[int, torch.cuda.Stream] = {}
         self.end = torch.cuda.Event()
         module = load_module(file_of(artifact.source))
@@ -50,11 +50,11 @@ class LaunchDriver:
             (streams.get(one.stream), Function(one, getattr(module, one.name), arguments.argument, artifact))
             for one in order
         ]
-        # Of kernels beside each other most were 6 to 24 us slower in a graph, where they seem to get other SMs.
+        # Most launches with kernels in parallel were 6 to 24 us slower in a graph, where they seem to get other SMs.
         self.gains = bool(self._engine.stream) and not streams and all(one.is_prepared for _, one in self._functions)
         self._capturing = new_stream(library(), memory.device)
         self.capturing = self._capturing.cuda_stream
-        """A stream on which whole launches are captured."""
+        """Stream on which whole launches are captured."""
         sides = [*streams.values(), *([self._engine.stream] if self._engine.stream else [])]
         self._sides = Sides(library(), [side.cuda_stream for side in sides])
         self._compile_helpers(debug_block)
@@ -75,7 +75,10 @@ class LaunchDriver:
     # Callers' streams ----------------------------------------------------------------------------------------
 
     def current(self) -> torch.cuda.Stream:
-        """The current stream, always by the same object; asking for a new one costs more than a kernel's launch."""
+        """Return the current stream, always as the same object.
+
+        Asking torch for a new one costs more than a kernel's launch.
+        """
         handle = torch._C._cuda_getCurrentRawStream(self._memory.device.index)
         found = self._callers.get(handle)
         if found is None:
@@ -83,7 +86,7 @@ class LaunchDriver:
         return found
 
     def follow(self, stream: torch.cuda.Stream) -> None:
-        """Lets a stream wait for the launches made on another one."""
+        """Make a stream wait for the launches made on another one."""
         if self.last is not None:
             self.end.record(self.last)
             stream.wait_event(self.end)
@@ -92,9 +95,10 @@ class LaunchDriver:
     # Launches ------------------------------------------------------------------------------------------------
 
     def issue(self, tensors: Tensors, stream: int, captured: bool, callers: bool) -> None:
-        """The kernels and copies of a launch, with what begins and, unless outputs are kept, ends it.
+        """Issue the kernels and copies of a launch, with its start and, unless outputs are copied out, its end.
 
-        captured: the stream is being captured; callers: by the caller, who may replay it at any time.
+        captured: True if the stream is being captured. callers: True if the caller captures it, who may replay it at
+        any time.
         """
         if self._needs_entry and (callers or not self._in_kernels):
             self._open(stream)
@@ -116,14 +120,14 @@ class LaunchDriver:
             self.end_launch(stream, callers)
 
     def end_launch(self, stream: int, callers: bool) -> None:
-        """Tells peers that the launch is over, where its kernels do not. callers: the caller captures it."""
+        """Announce the end of the launch to peers, if its kernels do not. callers: True if the caller captures it."""
         if callers:
             self._close_captured(stream)
         elif not self._in_kernels:
             self._close(stream)
 
     def preset(self, tensors: Tensors, stream: int) -> None:
-        """The kernels of the caller's stream alone, which find all signals set and meet no peer."""
+        """Issue only the kernels of the caller's stream. They find all signals set and perform no handshake."""
         if self._preset is None:
             pad = torch.full_like(self._memory.pad, 2**30)
             table = torch.full_like(self._memory.signal_table, pad.data_ptr())

@@ -1,4 +1,4 @@
-"""The memory of a GPU rank: the heap that its peers reach, and tensors, tables and the launch's number of its own."""
+"""The memory of a GPU rank: the heap that its peers access, local tensors, tables and the number of the launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilelink.runtime.dtypes import dtype_of
 
 
 class Memory:
-    """What a rank has of an artifact's memory (runtime/protocol.py). Building it is collective."""
+    """The memory of a rank for an artifact (runtime/protocol.py). Construction is collective."""
 
     def __init__(self, artifact: Artifact, rank: int, group: dist.ProcessGroup, device: torch.device) -> None:
         self.heap = Heap(artifact, group, device)
@@ -20,12 +20,12 @@ class Memory:
         self.rank = rank
         self.pad, self.pads = self.heap.pad, self.heap.pads
         self.own = dict(self.heap.tensors)
-        """Tensors [buffers, *shape] by name, but those that a caller passes."""
+        """Tensors [buffers, *shape] by name, without those that a caller passes."""
         for tensor in artifact.tensors:
             if tensor.space in ("local", "table"):
                 self.own[tensor.name] = self._local(artifact, tensor)
         self.epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=device)
-        """The number of the launch, as kernels take it (device/handshake.py)."""
+        """State of launches, as kernels take it (device/handshake.py)."""
         self.signal_table = torch.tensor(self.pads, dtype=torch.int64, device=device)
         self.peers = {
             name: torch.tensor(self.addresses(name), dtype=torch.int64, device=device) for name in self.heap.tensors
@@ -38,15 +38,15 @@ class Memory:
         return torch.zeros((tensor.buffers, *tensor.shape), dtype=dtype_of(tensor), device=self.device)
 
     def tensor(self, name: str) -> torch.Tensor | None:
-        """The own copy of a tensor, [buffers, *shape]; None for what a caller passes."""
+        """Return the local copy of a tensor, [buffers, *shape], or None if a caller passes it."""
         return self.own.get(name)
 
     def addresses(self, name: str) -> list[int]:
-        """Where each rank's copy of a symmetric tensor begins, as this process reaches it."""
+        """Return the address of each rank's copy of a symmetric tensor, as this process accesses it."""
         return self.heap.addresses(name)
 
     def place(self, name: str, rank: int) -> int | None:
-        """Where a rank's copy of a tensor begins; None for what a caller passes."""
+        """Return the address of a rank's copy of a tensor, or None if a caller passes it."""
         if name in self.heap.tensors:
             return self.addresses(name)[rank]
         return self.own[name].data_ptr() if name in self.own else None

@@ -1,4 +1,4 @@
-"""What is known of a rank without its GPU: the operations of its copy engine, and what helper kernels get."""
+"""State of a rank that is known without its GPU: its copy engine's operations, and options of helper kernels."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from tilelink.runtime.order import kernels_in_order
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """The copy engine of a rank. early: for each buffer in the cycle what the main stream does before the kernels.
+    """The copy engine of a rank.
 
-    late: likewise the rest, in the parts before the first kernel and behind each of them (`order.kernels_in_order`).
-    gated: the counters that it waits for. exits, counters, flags: rows of the tables of `helper_kernels.close_launch`.
+    early: operations of the main stream before the kernels, for each buffer in the cycle. late: the other operations,
+    for each buffer, in the parts before the first kernel and after each of them (`order.kernels_in_order`). gated:
+    counters that it waits for. exits, counters, flags: rows of the tables of `helper_kernels.close_launch`.
     """
 
     early: tuple[list[Operation], ...]
@@ -35,7 +36,7 @@ EMPTY = Recorded(early=(), late=(), gated=frozenset(), exits=[], counters=[], fl
 
 
 def recorded(artifact: Artifact, rank: int) -> Recorded:
-    """Runs the queue functions of a rank once for each buffer. Raises BindingError for what a copy engine cannot do."""
+    """Run the queue functions of a rank once for each buffer. Raise BindingError for an unsupported stage."""
     module = load_module(file_of(artifact.source))
     queued = sorted(artifact.copy_programs, key=lambda one: one.position)
     cycle: list[list[Operation]] = []
@@ -63,8 +64,8 @@ def recorded(artifact: Artifact, rank: int) -> Recorded:
 class HelperOptions:
     """The constants of a program's helper kernels: of `open_launch`, of `close_launch` and of every `turn_launch`.
 
-    awaiting: of `await_outputs`, where it is needed.
-    captured: of `close_launch` in a CUDA graph, where that is another kernel.
+    awaiting: of `await_outputs`, or None if it is not needed. captured: of `close_launch` in a CUDA graph, or None if
+    it is the same kernel.
     """
 
     opening: Mapping[str, Any]
@@ -75,7 +76,7 @@ class HelperOptions:
 
 
 def helper_options(artifact: Artifact, found: Recorded, begun: bool) -> HelperOptions:
-    """What the helper kernels of a rank are compiled with. begun: a kernel lets the copy engine begin."""
+    """Return the compile options of a rank's helper kernels. begun: True if a kernel releases the copy engine."""
     cycle = artifact.cycle
     common: dict[str, Any] = {
         "RANKS": artifact.ranks, "BLOCK": 1 << (artifact.ranks - 1).bit_length(), "ENTERED": artifact.entered_base,
@@ -87,11 +88,12 @@ def helper_options(artifact: Artifact, found: Recorded, begun: bool) -> HelperOp
         "LAG": artifact.lag, "ENTRY": artifact.needs_entry, "PROGRAMS": artifact.counted,
     }  # fmt: skip
     closing = {**options, "EXITS": len(found.exits)}
-    # Kernels of a captured launch tell peers of nothing, and let nobody begin: that must be done before them.
+    # Kernels of a captured launch notify no peers and release no copies, so helper kernels must do it before them.
     turns = range(cycle if cycle > 1 or artifact.protocol.announces_late else 0)
-    # Captured launches skip others. Where only the signals of every launch keep ranks together, they must wait instead.
+    # Captured launches skip others. If only the signals of every launch keep ranks together, they must wait instead.
     skipping = {"CYCLE": cycle, "LAG": artifact.lag if artifact.reuse_wait or cycle == 1 else 1}
-    # Of a launch that others begin, peers may be told in the next one: whoever waited for that here would never end.
+    # If a kernel releases the copies of a launch, peers may be notified of its end only in the next one. A wait for
+    # that here would deadlock.
     ending = {**skipping, "LAG": 0} if begun and artifact.reuse_wait else skipping
     awaits = bool(found.exits) and artifact.copies_outputs
     return HelperOptions(

@@ -1,5 +1,5 @@
 # pyright: basic
-"""The tensors that a caller passes to a kernel, or that are made for it: every launch looks at them, so it is quick."""
+"""Validation of the tensors that a caller passes, and allocation of others. Every launch runs it, so it is fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilelink.runtime.dtypes import dtype_of
 
 Tensors = Mapping[str, torch.Tensor]
 ALIGNED = 16
-"""Bytes: where descriptors and vectors of a kernel begin."""
+"""Alignment in bytes that descriptors and vector accesses of a kernel need."""
 
 
 class Operands:
@@ -29,15 +29,15 @@ class Operands:
         ]  # fmt: skip
 
     def new(self, but: Container[str] = ()) -> dict[str, torch.Tensor]:
-        """New tensors for all, but for some."""
+        """Return new tensors for all operands, except those in `but`."""
         contiguous = torch.contiguous_format
         return {n: torch.empty_like(m, memory_format=contiguous) for n, m in self._models if n not in but}
 
     def checked(self, given: Tensors, complete: bool = True) -> dict[str, torch.Tensor]:
-        """The given tensors as a kernel takes them: contiguous and aligned, inputs by a copy where they are not.
+        """Return the given tensors as a kernel takes them: contiguous and aligned. Inputs are copied if they are not.
 
-        Inputs come back without their gradients, which a kernel does not have. complete: all must be there.
-        Raises BindingError for tensors that do not fit, and for an output that would need a gradient.
+        Inputs are returned without their gradients, which a kernel does not have. complete: True if all operands must
+        be given. Raise BindingError for tensors that do not fit, and for an output that would need a gradient.
         """
         if type(given) is not dict and not isinstance(given, Mapping):
             hint = f"as {{name: tensor}}; there are {', '.join(name for name, *_ in self._rows)}"
@@ -53,7 +53,7 @@ class Operands:
             try:
                 fits = value.shape == shape and value.dtype is dtype and value.device == device
                 plain = fits and not (value.data_ptr() % ALIGNED or not value.is_contiguous() or value.requires_grad)
-            except (AttributeError, RuntimeError):  # no tensor, or a sparse or a pretended one
+            except (AttributeError, RuntimeError):  # not a tensor, or a sparse or a fake one
                 raise self._unusable(tensor, value) from None
             if not plain:
                 value = _placed(tensor, value) if fits else self._refuse(tensor, value)
@@ -64,7 +64,7 @@ class Operands:
         return result
 
     def _refuse(self, tensor: TensorSpec, value: Any) -> NoReturn:
-        """Raises BindingError for what is no tensor of that shape and dtype on that device."""
+        """Raise BindingError for a value that is not a tensor of that shape and dtype on that device."""
         if not isinstance(value, torch.Tensor):
             raise self._unusable(tensor, value)
         got = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')} on {value.device}"
@@ -82,9 +82,9 @@ class Operands:
 
 
 def check_apart(outputs: Tensors, inputs: Tensors, own: torch.Tensor) -> None:
-    """Raises BindingError for an output that shares memory with an input, another output, or the kernel's own buffers.
+    """Raise BindingError for an output that shares memory with an input, another output, or the kernel's own buffers.
 
-    Tiles of it would be written while other tiles, or peers, still have to read what was there. All are contiguous.
+    Tiles of it would be written before other tiles, or peers, have read the old values. All tensors must be contiguous.
     """
     taken = [(own.data_ptr(), own.data_ptr() + own.nbytes, "the buffers of the kernel")]
     taken += [(t.data_ptr(), t.data_ptr() + t.nbytes, f"input {name!r}") for name, t in inputs.items()]
@@ -99,9 +99,9 @@ def check_apart(outputs: Tensors, inputs: Tensors, own: torch.Tensor) -> None:
 
 
 def _placed(tensor: TensorSpec, value: torch.Tensor) -> torch.Tensor:
-    """An input without its gradient, by a copy that is contiguous and aligned if it is not so; an output as it is.
+    """Return an input without its gradient, copied if it is not contiguous and aligned, or an output as it is.
 
-    Raises BindingError for an output that is not contiguous and aligned, or whose gradient would be wrong.
+    Raise BindingError for an output that is not contiguous and aligned, or whose gradient would be wrong.
     """
     unfit = bool(value.data_ptr() % ALIGNED) or not value.is_contiguous()
     if tensor.space != "out":

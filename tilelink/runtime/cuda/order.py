@@ -1,9 +1,9 @@
-"""Between which kernels a copy engine's operations are issued, so that a launch ends even with one hardware queue.
+"""Placement of a copy engine's operations between kernels, such that a launch ends even with one hardware queue.
 
-A GPU has a few queues, onto which CUDA maps streams and the branches of graphs. What stands in a queue behind a wait
-waits too, whether or not it is of the same stream, and CUDA knows nothing of waits for counters (CUDA driver API
-reference, "Stream Memory Operations"). So whatever notifies is issued before what waits for it. That a graph's branches
-keep the order in which they were captured is not documented: it is what GPUs were seen to do.
+A GPU has a few hardware queues, onto which CUDA maps streams and the branches of graphs. An operation in a queue after
+a wait is blocked too, even if it belongs to another stream, and CUDA does not track waits for counters (CUDA driver API
+reference, "Stream Memory Operations"). So each notify is issued before the operations that wait for it. It is not
+documented that a graph's branches keep the order in which they were captured, but GPUs were observed to keep it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def between_kernels(
     artifact: Artifact,
     queued: Sequence[CopyProgram] = (),
 ) -> list[list[Operation]]:
-    """The operations of a copy engine before the first of these kernels, and those behind each of them.
+    """Return the operations of a copy engine before the first of these kernels, and those after each of them.
 
-    They stay in order. One is issued when all have been whose notifies it, or one before it, waits for: also those that
-    a peer's copy engine waits for before it notifies. queued: the copy programs.
+    They stay in order. An operation is issued once all kernels are whose notifies it, or an earlier one, waits for.
+    These include notifies that a peer's copy engine waits for before its own. queued: the copy programs.
     """
     parts: list[list[Operation]] = [[] for _ in range(len(kernels) + 1)]
     place = 0
@@ -36,7 +36,7 @@ def between_kernels(
 
 
 def _behind(signal: Signal, queued: Sequence[CopyProgram]) -> set[Signal]:
-    """The signal, and all that the copy engine waits for in the copy programs that send it."""
+    """Return the signal, and all signals that the copy engine waits for in the copy programs that send it."""
     found, left = {signal}, [signal]
     while left:
         one = left.pop()

@@ -1,5 +1,5 @@
 # pyright: reportMissingTypeStubs=false
-"""Kernels compiled into Triton's cache ahead of the ranks that launch them, by a process that touches no GPU."""
+"""Compilation of kernels into Triton's cache before ranks launch them, by a process that touches no GPU."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from tilelink.runtime.dtypes import TORCH_DTYPES, dtype_of
 from tilelink.target import Target
 
 SOME = 16
-"""Elements of a tensor that stands for another one: Triton asks for its type, and whether its address is aligned."""
+"""Elements of a stand-in tensor: Triton asks only for its type and for the alignment of its address."""
 
 
 class _Absent:
-    """Stands for Triton's driver of a GPU that this process does not touch."""
+    """Stand-in for Triton's driver of a GPU that this process does not touch."""
 
     def __init__(self, machine: Target) -> None:
         self._machine = machine
@@ -53,10 +53,11 @@ class _Absent:
 
 
 def compile_ahead(artifact: Artifact, machine: Target, deadlines: Collection[bool] = (False, True)) -> list[int]:
-    """Compiles all that ranks launch of a program, its helper kernels included, as it is without and with a deadline.
+    """Compile all kernels that ranks launch for a program, including helper kernels, with and without a deadline.
 
-    Returns the bytes of shared memory of its own kernels. Only for processes that use no GPU afterwards: Triton's
-    driver is replaced for good. Raises what Triton raises, BindingError for what a copy engine cannot do.
+    Return the bytes of shared memory of its own kernels. Only for processes that use no GPU afterwards: Triton's driver
+    is replaced permanently. Raise what Triton raises, and BindingError for a stage that the copy engine does not
+    support.
     """
     driver.set_active(_Absent(machine))  # type: ignore[arg-type]
     different: list[HelperOptions] = []
@@ -79,15 +80,15 @@ def _some(dtype: torch.dtype) -> torch.Tensor:
 
 
 class StandIns:
-    """Arguments (runtime/protocol.py) of the types that those of a rank have."""
+    """Stand-ins for a rank's arguments (runtime/protocol.py), with the same types."""
 
     def __init__(self, artifact: Artifact, *, deadline: bool) -> None:
-        """deadline: waits of its kernels have one."""
+        """deadline: True if the waits of its kernels have one."""
         self._artifact = artifact
         self.debug_block = _some(torch.int64) if deadline else None
 
     def argument(self, kernel: KernelSpec, parameter: Parameter) -> Any:
-        """What stands for the argument of a kernel."""
+        """Return the stand-in for the argument of a kernel."""
         match parameter:
             case NumPrograms():
                 return kernel.programs
@@ -106,7 +107,7 @@ class StandIns:
 
 
 def _compiled(artifact: Artifact, kernel: KernelSpec, stand_ins: StandIns) -> int:
-    """Compiles a kernel with arguments as a rank has them; returns its bytes of shared memory."""
+    """Compile a kernel with arguments like those of a rank. Return its bytes of shared memory."""
     arguments = [stand_ins.argument(kernel, parameter) for parameter in kernel.parameters]
     function = getattr(load_module(file_of(artifact.source)), kernel.name)
     options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
@@ -115,7 +116,7 @@ def _compiled(artifact: Artifact, kernel: KernelSpec, stand_ins: StandIns) -> in
 
 
 def _compile_helpers(options: HelperOptions, debug_block: torch.Tensor | None) -> None:
-    """Compiles what runs before and after the kernels, with arguments as `runtime.cuda.launch_driver` passes them."""
+    """Compile the helper kernels, with arguments as `runtime.cuda.launch_driver` passes them."""
     common = (_some(torch.int32), _some(torch.int64), _some(torch.int64), debug_block)
     rows = [_some(torch.int32) for _ in range(4)]
     calls: list[tuple[Any, tuple[Any, ...], Any]] = [(open_launch, (*common, 0), options.opening)]

@@ -1,4 +1,4 @@
-"""Recorded operations of copy engines, with addresses put in, as they are issued on every launch."""
+"""Recorded operations of copy engines, with addresses filled in, as each launch issues them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tilelink.runtime.cuda.graph_branches import Branches
 from tilelink.runtime.cuda.record_copies import Box, Copy, Operation, StreamWait, StreamWrite
 
 Bases = Mapping[str, int]
-"""Where the tensors begin that a caller passes, by name."""
+"""Addresses of the tensors that a caller passes, by name."""
 Places = Callable[[str, int], int | None]
-"""Where a rank's copy of a tensor begins, by name and rank; None for a tensor that the caller passes."""
+"""Address of a rank's copy of a tensor, by name and rank; None for a tensor that the caller passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """One side of a copy: an address, or an offset from the tensor of that name that the caller passes."""
+    """One side of a copy: an address, or an offset in bytes from a tensor that the caller passes."""
 
     address: int
     name: str | None
@@ -31,7 +31,7 @@ class End:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """`rows` runs of `width` bytes, which begin a pitch apart on either side."""
+    """A copy of `rows` runs of `width` bytes, with a pitch on either side."""
 
     target: End
     target_pitch: int
@@ -51,7 +51,7 @@ class Word:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """A wait until the four-byte word at an address is 1; then it is zero again."""
+    """A wait until the four-byte word at an address is 1, which then becomes zero again."""
 
     address: int
 
@@ -60,20 +60,20 @@ Step = Move | Word | StreamWait | Ready
 
 
 class Queue:
-    """The operations of one launch on one stream, as driver calls whose arguments are in place.
+    """The operations of one launch on one stream, as driver calls with prepared arguments.
 
-    What changes are the stream and the addresses of the tensors that a caller passes: cells that all calls share.
+    Only the stream and the addresses of a caller's tensors change. They are cells that all calls share.
     """
 
     def __init__(
         self, operations: Sequence[Operation], places: Places, pads: Sequence[int], rank: int, values: int,
         timed: bool = False, branches: Branches | None = None, ready: int | None = None,
     ) -> None:  # fmt: skip
-        """pads: where each rank's counters begin; values: where the values of the flags are.
+        """pads: address of each rank's counters. values: address of the values of the flags.
 
-        ready: the address of a word that all operations wait for.
-        timed: there is an event before the first operation and behind each of them; see `timed` and `elapsed_ns`.
-        branches: what makes a branch of captured waits; None if they must stay in line.
+        ready: address of a word that all operations wait for.
+        timed: True for an event before the first operation and after each; see `self.timed` and `elapsed_ns`.
+        branches: puts captured waits into a branch; None if they must stay in line.
         """
         self._pad = pads[rank]
         self._stream, self._waits = Handle(), Handle()
@@ -81,7 +81,7 @@ class Queue:
         self._cells: list[tuple[ctypes.c_uint64, End]] = []
         self._calls: list[tuple[bool, Call]] = []
         self.timed: list[tuple[Operation, Handle, Handle]] = []
-        """The operations that are timed, with the events before and behind each."""
+        """The timed operations, with the events before and after each."""
         if ready is not None:
             self._calls.append((True, self._prepared(driver(), Ready(address=ready))))
         before = self._mark() if timed and operations else None
@@ -98,13 +98,13 @@ class Queue:
 
     @property
     def names(self) -> frozenset[str]:
-        """The tensors of the caller whose addresses it takes."""
+        """Return the names of the caller's tensors whose addresses it uses."""
         return frozenset(end.name for _, end in self._cells if end.name is not None)
 
     def issue(self, stream: int, bases: Bases, captured: bool = False) -> None:
-        """Issues all operations on a stream (its handle). Raises RankError when the driver refuses one.
+        """Issue all operations on a stream (its handle). Raise RankError if the driver refuses one.
 
-        captured: the stream is being captured, so that the waits may become a branch of a graph.
+        captured: True if the stream is being captured, so that the waits may become a branch of a graph.
         """
         for cell, end in self._cells:
             cell.value = end.at(bases)
@@ -125,7 +125,7 @@ class Queue:
             branches.before_copy(stream)
 
     def elapsed_ns(self, first: int, second: Handle) -> float:
-        """From an event, by its handle, to one of `timed`, once all has been done. Raises RankError before that."""
+        """Return the ns from an event (its handle) to one of `timed`. Raise RankError if one is not complete."""
         return driver().elapsed_ns(Handle(first), second)
 
     def _mark(self) -> Handle:
@@ -166,7 +166,7 @@ def _steps(operation: Operation, places: Places, pads: Sequence[int], values: in
 
 
 def _moves(target: Box, source: Box, places: Places) -> list[Move]:
-    """One move where the rows lie evenly on both sides, else one for each row."""
+    """Return one move if the rows are evenly spaced on both sides, else one for each row."""
     rows = len(target.offsets)
     to, of = _pitch(target.offsets), _pitch(source.offsets)
     if rows == 1 or (to is not None and of is not None and min(to, of) >= target.width):
@@ -194,6 +194,6 @@ def _end(box: Box, row: int, places: Places) -> End:
 
 
 def _pitch(offsets: Sequence[int]) -> int | None:
-    """The even distance between offsets, or None."""
+    """Return the constant distance between offsets, or None."""
     steps = {b - a for a, b in pairwise(offsets)}
     return steps.pop() if len(steps) == 1 else None

@@ -1,11 +1,11 @@
 """Copy-engine stages of a GPU rank: a generated queue function, recorded once for each buffer and then replayed.
 
-Nothing that is recorded depends on the number of the launch, so that a CUDA graph may hold it:
-* a notify is a copy of a four-byte value that the rank's own GPU computed when it prepared the launch, in a helper
-  kernel or in a kernel of the launch (device/handshake.py). It sets the counter of a peer, where programs would add; so
-  nobody else may notify that counter.
-* a wait is for the threshold of one launch, and the stream puts the counter back to zero; so nobody else may wait for
-  that counter.
+No recorded operation depends on the number of the launch, so that a CUDA graph may hold it:
+- a notify is a copy of a four-byte value that the rank's own GPU computed when it prepared the launch, in a helper
+  kernel or in a kernel of the launch (device/handshake.py). The copy engine writes the counter (kernels add to it), so
+  a counter that it notifies must have no other notifier.
+- a wait is for the threshold of one launch, and the stream resets the counter to zero, so no other wait may use that
+  counter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class _Owned:
-    """Whose operation it is, for timelines: two operations that do the same are equal."""
+    """Stage and tile of an operation, for timelines. Two operations with the same effect are equal."""
 
     kernel: str = field(default="", compare=False)
     stage: int = field(default=-1, compare=False)
@@ -45,7 +45,7 @@ class _Owned:
 
 @dataclass(frozen=True, kw_only=True)
 class Copy(_Owned):
-    """Equally many runs of bytes on both sides."""
+    """A copy with equally many runs of bytes on both sides."""
 
     target: Box
     source: Box
@@ -55,7 +55,7 @@ class Copy(_Owned):
 class StreamWrite(_Owned):
     """The number-th notify of the rank's copy engine in a launch, in the order of issue: counter `channel` of `rank`.
 
-    step: notifies of that counter in a launch; count: how many there were with this one. buffers: of the counter.
+    step: notifies of that counter in a launch. count: notifies up to and including this one. buffers: of the counter.
     """
 
     number: int
@@ -68,7 +68,7 @@ class StreamWrite(_Owned):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamWait(_Owned):
-    """A wait until the own counter `channel` reached `threshold`; then it is zero again."""
+    """A wait until the local counter `channel` has reached `threshold`. Then it becomes zero again."""
 
     channel: int
     threshold: int
@@ -78,7 +78,7 @@ Operation = Copy | StreamWrite | StreamWait
 
 
 class Recorder:
-    """Takes the place of a queue, and keeps what a generated function issues in launch `epoch`."""
+    """Takes the place of a queue, and records what a generated function issues in launch `epoch`."""
 
     def __init__(self, artifact: Artifact, rank: int, epoch: int, flags: int, kernel: str) -> None:
         self.operations: list[Operation] = []
@@ -91,16 +91,16 @@ class Recorder:
         self._gates: set[int] = set()
 
     def trace(self, track: int) -> None:
-        """Says nothing: the operations themselves are timed."""
+        """Do nothing: the operations themselves are timed."""
 
     def tile_begin(self, stage: int, t: int) -> None:
-        """Says nothing: a stream has no tiles."""
+        """Do nothing: a stream has no tiles."""
 
     def tile_end(self, stage: int, t: int) -> None:
-        """Says nothing, as tile_begin."""
+        """Do nothing, as tile_begin."""
 
     def wait(self, channel: int, target: int, stage: int, t: int) -> None:
-        """Keeps a wait for a counter of the program. The runtime's own counters are seen to before the launch."""
+        """Record a wait for a counter of the program. The runtime's own counters are handled before the launch."""
         if channel >= self._artifact.entered_base or channel in self._gates:
             return
         grid, linear = _place(self._artifact, channel)
@@ -111,7 +111,7 @@ class Recorder:
         )
 
     def notify(self, rank: int, channel: int, stage: int, t: int) -> None:
-        """Keeps a notify, which must be one of those that this queue alone sends to the counter."""
+        """Record a notify. This queue must be the only one that notifies the counter."""
         grid, linear = _place(self._artifact, channel)
         count = self._notified[rank, channel] = self._notified.get((rank, channel), 0) + 1
         step = int(grid.thresholds[rank][linear])
@@ -123,7 +123,7 @@ class Recorder:
         self.operations.append(flag)
 
     def check(self) -> None:
-        """Raises BindingError if anybody else notifies a counter that this queue notifies."""
+        """Raise BindingError if a counter that this queue notifies has another notifier."""
         for (rank, channel), count in self._notified.items():
             grid, linear = _place(self._artifact, channel)
             if count != grid.thresholds[rank][linear]:
@@ -132,7 +132,7 @@ class Recorder:
                 raise BindingError(f"the copy engine shares {what} with other notifies, and it cannot add", hint=hint)
 
     def entry(self, table: str, offset: int) -> int:
-        """The value at a linear offset of one of the own tables."""
+        """Return the value at a linear offset of one of the local tables."""
         return int(self._artifact.tables[table][self._rank].reshape(-1)[offset])
 
     def copy(
@@ -140,7 +140,7 @@ class Recorder:
         source: str, source_rank: int, source_low: Ints, source_sizes: Ints,
         stage: int, t: int, traced: bool = True,
     ) -> None:  # fmt: skip
-        """Keeps a copy of a box of elements. Raises BindingError for boxes of different element types."""
+        """Record a copy of a box of elements. Raise BindingError for boxes of different element types."""
         here, there = self._artifact.tensor(source), self._artifact.tensor(target)
         if here.dtype != there.dtype:
             hint = "run the stage on sm"
@@ -159,7 +159,7 @@ class Recorder:
         )
 
     def _box(self, name: str, rank: int, low: Ints, sizes: Ints, width: int) -> Box:
-        """The box as runs of `width` elements, which its longest contiguous run is a multiple of."""
+        """Return the box as runs of `width` elements, which divides its longest contiguous run."""
         tensor = self._artifact.tensor(name)
         item = dtype_of(tensor).itemsize
         starts = _starts(tensor.shape, low, sizes, width) + tensor.buffer(self._epoch) * prod(tensor.shape)
@@ -167,13 +167,13 @@ class Recorder:
 
 
 def _place(artifact: Artifact, channel: int) -> tuple[SignalGrid, int]:
-    """The grid of a counter and its number there."""
+    """Return the grid of a counter and its number in the grid."""
     grid = artifact.grid(channel)
     return grid, (channel - grid.base) % grid.count
 
 
 def _run(shape: Ints, sizes: Ints) -> int:
-    """Elements of a box that lie behind one another: its last dimensions as far as they are whole, and one more."""
+    """Return the contiguous elements of a box: its last dimensions as far as they are whole, and one more."""
     run = 1
     for extent, size in zip(reversed(shape), reversed(sizes), strict=True):
         run *= size
@@ -183,7 +183,10 @@ def _run(shape: Ints, sizes: Ints) -> int:
 
 
 def _starts(shape: Ints, low: Ints, sizes: Ints, width: int) -> Any:
-    """Where every width-th element of a box lies in its tensor; the others are many, and are not looked at."""
+    """Return the offsets of every width-th element of a box in its tensor.
+
+    The others are many, and are not computed.
+    """
     within = np.arange(0, prod(sizes), width, dtype=np.int64)
     starts, stride = np.zeros_like(within), 1
     for extent, start, size in zip(reversed(shape), reversed(low), reversed(sizes), strict=True):
@@ -194,7 +197,7 @@ def _starts(shape: Ints, low: Ints, sizes: Ints, width: int) -> Any:
 
 
 def record(function: Callable[..., None], artifact: Artifact, rank: int, epoch: int, flags: int = 0) -> list[Operation]:
-    """What a generated queue function issues in launch `epoch`; its flags are numbered from `flags`."""
+    """Return what a generated queue function issues in launch `epoch`. Its flags are numbered from `flags`."""
     recorder = Recorder(artifact, rank, epoch, flags, function.__name__)
     function(recorder, rank, epoch)
     recorder.check()
@@ -204,11 +207,12 @@ def record(function: Callable[..., None], artifact: Artifact, rank: int, epoch: 
 def before_kernels(
     operations: Sequence[Operation], rank: int, *, own_first: bool
 ) -> tuple[list[Operation], list[Operation]]:
-    """The operations that are issued before the kernels, and the rest of a queue.
+    """Return the operations that are issued before the kernels, and the rest of a queue.
 
-    A copy within one GPU may be done by its SMs. Those are all taken while a kernel waits for that very copy. So copies
-    within the own memory for which nothing is waited, with the notifies after them, are issued before the kernels.
-    own_first: they overtake the rest (`Artifact.own_copies_first`); else what comes before them is issued with them.
+    A copy within one GPU may be executed by its SMs. Those may all be taken by a kernel that waits for this very copy.
+    So copies within local memory that precede all waits are issued before the kernels, with the notifies after them.
+    own_first: True if they overtake the rest (`Artifact.own_copies_first`); otherwise all operations before them are
+    issued with them.
     """
     waits = (at for at, one in enumerate(operations) if isinstance(one, StreamWait))
     end = next(waits, len(operations))

@@ -1,6 +1,6 @@
-"""The side streams of a launch, which begin behind what the caller's stream has done and which it waits for.
+"""Side streams of a launch: they start after the caller's earlier work, and the caller's stream waits for them.
 
-By the driver's own calls, without torch's objects around them: there are four of these in a launch. Signatures: CUDA
+They use the driver's own calls, without torch's objects, because a launch makes four of these calls. Signatures: CUDA
 driver API reference, "Event Management" and "Stream Management".
 """
 
@@ -16,13 +16,13 @@ import torch
 from tilelink.errors import RankError
 from tilelink.runtime.cuda.driver import function_of, with_context
 
-SIDE_PRIORITY = -1  # other hardware queues than those of a caller's stream of the usual priority
+SIDE_PRIORITY = -1  # not the hardware queues of a caller's stream of default priority
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 
 class Events:
-    """Events of the driver, freed with this object, and streams that wait for one another by them."""
+    """Events of the driver, freed with this object, and waits of streams for them."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -33,7 +33,7 @@ class Events:
         weakref.finalize(self, _destroy, library, self._events)
 
     def new(self) -> int:
-        """An event. Raises RankError if the driver has none."""
+        """Return a new event. Raise RankError if the driver has none."""
         create = function_of(self._library, "cuEventCreate", ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint)
         made = ctypes.c_void_p()
         status = create(ctypes.byref(made), _DISABLE_TIMING)
@@ -43,15 +43,15 @@ class Events:
         return made.value
 
     def record(self, event: int, stream: int) -> None:
-        """The event happens once the stream has done all that was issued so far."""
+        """Record the event after all earlier work of the stream."""
         self._call(self._record, event, stream)
 
     def wait(self, stream: int, event: int) -> None:
-        """What is issued on the stream from now on comes behind the event."""
+        """Make all later work of the stream wait for the event."""
         self._call(self._wait, stream, event, 0)
 
     def follow(self, first: int, second: int, event: int) -> None:
-        """The second stream goes on once the first has done all that was issued so far."""
+        """Make the second stream wait for all earlier work of the first."""
         self.record(event, first)
         self.wait(second, event)
 
@@ -63,9 +63,9 @@ class Events:
 
 
 def new_stream(library: Any, device: torch.device, priority: int = 0) -> torch.cuda.ExternalStream:
-    """A stream that nobody else has: torch's come from a pool, and a caller's may be one of the same.
+    """Return a stream that is used nowhere else. torch's streams come from a pool, which a caller's stream may share.
 
-    Freed with this object. Raises RankError if the driver has none.
+    It is freed with this object. Raise RankError if the driver has none.
     """
     create = function_of(
         library, "cuStreamCreateWithPriority", ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint, ctypes.c_int
@@ -81,23 +81,23 @@ def new_stream(library: Any, device: torch.device, priority: int = 0) -> torch.c
 
 
 class Sides:
-    """Streams, by their handles, and an event for each."""
+    """Streams, by their handles, with an event for each."""
 
     def __init__(self, library: Any, streams: Sequence[int]) -> None:
-        """Raises RankError if the driver has no event."""
+        """Create the events. Raise RankError if the driver has none."""
         self._events = Events(library)
         self._begin = self._events.new() if streams else 0
         self._streams = [(stream, self._events.new()) for stream in streams]
 
     def fork(self, stream: int) -> None:
-        """Lets the side streams begin once the caller's has done all that was issued so far."""
+        """Make the side streams wait for all earlier work of the caller's stream."""
         if self._streams:
             self._events.record(self._begin, stream)
             for side, _ in self._streams:
                 self._events.wait(side, self._begin)
 
     def join(self, stream: int) -> None:
-        """Lets the caller's stream go on once the side streams have done all that was issued so far."""
+        """Make the caller's stream wait for all earlier work of the side streams."""
         for side, end in self._streams:
             self._events.follow(side, stream, end)
 

@@ -1,4 +1,4 @@
-"""Integer tables in device memory that kernels and helper kernels read."""
+"""Integer tables in device memory, for kernels and helper kernels."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tilelink.runtime.cuda.record_copies import StreamWrite
 
 
 def int32(rows: Sequence[Sequence[int]] | Sequence[int], device: torch.device) -> torch.Tensor:
-    """The rows on the device; one zero where there are none, since a kernel takes no null pointer."""
+    """Return the rows on the device; a single zero if there are none, because a kernel takes no null pointer."""
     return torch.tensor(rows if len(rows) else [0], dtype=torch.int32, device=device)
 
 
 def exits(artifact: Artifact, rank: int, gated: Collection[int]) -> list[tuple[int, int, int, int]]:
-    """(first counter, buffers, counters of a buffer, threshold) of all that peers notify in symmetric outputs.
+    """Return rows (first counter, buffers, counters of a buffer, threshold) of peers' notifies in symmetric outputs.
 
-    But for the counters that the copy engine waits for and puts back to zero.
+    Counters that the copy engine waits for and resets to zero are left out.
     """
     outputs = {t.name for t in artifact.tensors if t.symmetric and t.space == "out"}
     return [
@@ -31,7 +31,10 @@ def exits(artifact: Artifact, rank: int, gated: Collection[int]) -> list[tuple[i
 
 
 def counters(artifact: Artifact, rank: int, gated: set[int]) -> list[tuple[int, int, int]]:
-    """(threshold, buffer, buffers) of each counter of the pad; 0 notifies for those that are zeroed by a gate."""
+    """Return rows (threshold, buffer, buffers) of the pad's counters.
+
+    The threshold is 0 for counters that a wait of the copy engine resets to zero.
+    """
     rows = [(0, 0, 1)] * artifact.entered_base
     for grid in artifact.grids:
         for slot in range(grid.buffers):
@@ -44,10 +47,10 @@ def counters(artifact: Artifact, rank: int, gated: set[int]) -> list[tuple[int, 
 def flag_rows(
     flags: Sequence[StreamWrite], own: Collection[int], artifact: Artifact
 ) -> list[tuple[int, int, int, int, int]]:
-    """(step, count, buffers, counter, counters of a buffer) of the copy engine's notifies, by their numbers.
+    """Return rows (step, count, buffers, counter, counters of a buffer) of the copy engine's notifies, by number.
 
-    own: the numbers of those that the rank sends itself before its kernels start; of others the counter is -1. The
-    last of several notifies of a counter is the one that counts.
+    own: numbers of those that the rank sends to itself before its kernels start. For all others the counter is -1. If a
+    counter has several notifies, the last one counts.
     """
     last = {(f.rank, f.channel): f.number for f in flags}
     rows: list[tuple[int, int, int, int, int]] = []
@@ -60,5 +63,5 @@ def flag_rows(
 
 
 def thresholds(grid: SignalGrid, rank: int, device: torch.device) -> torch.Tensor:
-    """The notifies of each counter of one buffer in a launch."""
+    """Return the notifies of each counter of one buffer in a launch."""
     return int32(grid.thresholds[rank].tolist(), device)

@@ -1,4 +1,4 @@
-"""The measured timeline of a rank's launches: what its programs wrote down, and when its copies began and ended."""
+"""The measured timeline of a rank's launches: the spans that its programs recorded, and the times of its copies."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ANCHORS = 8
 class Timeline:
     """The spans of all ranks on the clock of rank 0.
 
-    resolution_ns: of the programs' clocks, the coarsest. ahead_ns, trip_ns: how far each rank's clock was ahead of rank
-    0's, and how long the fastest exchange took by which that was found. dropped: spans that found no room.
+    resolution_ns: of the programs' clocks, the coarsest. ahead_ns, trip_ns: offset of each rank's clock to rank 0's,
+    and the duration of the fastest exchange that measured it. dropped: number of spans that did not fit.
     """
 
     spans: list[Span]
@@ -37,7 +37,7 @@ class Timeline:
 
     @property
     def clock(self) -> dict[str, Any]:
-        """What there is to say about the times."""
+        """Return the properties of the clocks, for reports."""
         return {
             "clock": "%globaltimer", "resolution_ns": self.resolution_ns, "ahead_ns": list(self.ahead_ns),
             "trip_ns": list(self.trip_ns), "dropped": self.dropped,
@@ -45,7 +45,7 @@ class Timeline:
 
 
 class Tracer:
-    """Keeps the spans of a rank, launch after launch. Building and `timeline` are collective."""
+    """Collects the spans of a rank, launch by launch. Construction and `timeline` are collective."""
 
     def __init__(
         self, artifact: Artifact, debug_block: DebugBlock, group: dist.ProcessGroup, device: torch.device
@@ -69,14 +69,14 @@ class Tracer:
         self._dropped = 0
 
     def begin(self, stream: torch.cuda.Stream) -> None:
-        """Ties the time of events to the clock of programs, before a launch on this stream."""
+        """Relate the time of events to the clock of programs, before a launch on this stream."""
         for write, (before, after) in zip(self._stamps, self._events, strict=True):
             before.record(stream)
             write(stream.cuda_stream)
             after.record(stream)
 
     def drain(self, queues: Iterable[Queue]) -> None:
-        """Takes the spans of a launch that is over, which used these queues."""
+        """Collect the spans of a completed launch that used these queues."""
         self._epoch += 1
         found, dropped = decoded(self._words.cpu().numpy(), self._rank, self._epoch)
         self._words[:, COUNT] = 0
@@ -97,13 +97,13 @@ class Tracer:
             yield Span(self._rank, track, kind, operation.stage, operation.tile, a, b, self._epoch, begin, end)
 
     def _anchor(self) -> tuple[int, int]:
-        """An event's handle, and the time at which it happened: that of the stamp that followed it fastest."""
+        """Return an event's handle and its time: that of the stamp that followed it fastest."""
         gaps = [before.elapsed_time(after) for before, after in self._events]
         number = min(range(ANCHORS), key=gaps.__getitem__)
         return self._events[number][0].cuda_event, int(self._times[number, 0]) - round(gaps[number] * 1e6 / 2)
 
     def timeline(self) -> Timeline:
-        """What all ranks have recorded since they were last asked."""
+        """Return the spans that all ranks have recorded since the last call."""
         last = self._clocks.offsets()
         every: list[Any] = [None] * dist.get_world_size(self._group)
         mine = [tuple(span) for span in self._spans], self._clocks.resolution, self._dropped
@@ -124,7 +124,7 @@ class Tracer:
 
 
 def what(operation: Operation, rank: int, artifact: Artifact) -> tuple[str, int, int]:
-    """The kind, a and b of an operation's span on the copy engine of `rank`."""
+    """Return the kind, a and b of an operation's span on the copy engine of `rank`."""
     match operation:
         case StreamWait(channel=channel):
             return "wait", channel, 0
@@ -136,5 +136,5 @@ def what(operation: Operation, rank: int, artifact: Artifact) -> tuple[str, int,
 
 
 def aligned(span: Span, first: Offset, last: Offset) -> Span:
-    """A span on the clock of rank 0; its rank's clock was compared before and after it."""
+    """Return a span on the clock of rank 0. Its rank's clock was compared before and after it."""
     return span._replace(begin=moved(span.begin, first, last), end=moved(span.end, first, last))

@@ -1,8 +1,8 @@
-"""Runs callables in forked processes, as the programs, streams and launches of several ranks.
+"""Callables in forked processes, as the programs, streams and launches of several ranks.
 
 In each launch a process runs its steps. All processes of a stream finish step k before one of them starts step k + 1,
-and all processes of a rank finish a launch before one of them starts the next. Ranks do not wait for each other here:
-the steps' own signals order them.
+and all processes of a rank finish a launch before one of them starts the next. There is no barrier between ranks: the
+signals of the steps order them.
 """
 
 from tilelink.runtime.cpu.processes.run import run_processes

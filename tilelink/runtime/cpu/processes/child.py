@@ -1,4 +1,4 @@
-"""The process of one process: from the fork to its exit."""
+"""The operating system's process of one `Process`: from the fork to its exit."""
 
 import contextlib
 import ctypes
@@ -35,39 +35,39 @@ _LIBC = ctypes.CDLL(None)
 
 
 def main(run: Run, progress: SharedProgress, index: int, *, pipe: int, parent: int, mask: Iterable[int]) -> NoReturn:
-    """Runs process `index` and writes its Outcome to `pipe`. It never returns.
+    """Run process `index` and write its Outcome to `pipe`. Never return.
 
-    parent: who forked it. mask: the signals to be blocked.
+    parent: the process that forked it. mask: signals to be blocked.
     """
     code = 1
     try:
         _detach(parent, mask)
-        with np.errstate(all="ignore"):  # as on a GPU; processes outside of a tile compute with whatever is there
+        with np.errstate(all="ignore"):  # as on a GPU; processes without a tile compute with undefined values
             outcome = _Execution(run, progress, index).outcome()
         _write(pipe, pickle.dumps(outcome))
         code = 0
     except BrokenPipeError:
-        pass  # the parent is gone, and so is whoever would read a message
+        pass  # the parent has ended, so no process would read a message
     except BaseException:
         traceback.print_exc()
     finally:
-        # Not sys.exit: what the parent registered for its own exit is none of this process's business.
+        # Not sys.exit: it would run exit handlers that the parent has registered for itself.
         flush_output()
         os._exit(code)
 
 
 def _detach(parent: int, mask: Iterable[int]) -> None:
-    """Cuts what a fork inherits: the process dies with `parent`, leaves Ctrl-C to it, and handles no signal itself."""
+    """Detach from what a fork inherits: end with `parent`, leave Ctrl-C to it, and handle no signals."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
-        os._exit(1)  # it died before it was watched
+        os._exit(1)  # it ended before it was watched
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    gc.freeze()  # the parent's garbage is not collected twice
+    gc.freeze()  # do not collect the parent's garbage a second time
 
 
 def flush_output() -> None:
@@ -91,7 +91,7 @@ class _Execution:
         self._monitor = _monitor(run, progress, index, process)
 
     def outcome(self) -> Outcome:
-        """Runs all launches. If that fails, the parent hears of it and stops the others."""
+        """Run all launches. A failure is reported to the parent, which stops the others."""
         monitor.install(self._monitor)
         try:
             for epoch in self._run.epochs:
@@ -133,13 +133,13 @@ class _Execution:
             self._run.finish(self._process.rank, epoch)
 
     def _barrier(self, step: int) -> None:
-        """All processes of the stream have done `step`."""
+        """Wait until all processes of the stream have done `step`."""
         self._barriers += 1
         self._progress.put(self._index, ARRIVED, self._barriers)
         self._until(self._stream, ARRIVED, self._barriers, f"its stream after step {step}")
 
     def _until(self, processes: list[int], word: int, value: int, what: str) -> None:
-        """Waits for as long as it takes: who computes is not late, and who waits in vain has a deadline of its own."""
+        """Wait without a limit: a computing process is not late, and a wait for a counter has its own deadline."""
         pause = monitor.Pause()
         while any(self._progress.get(process, word) < value for process in processes):
             if self._progress.aborted():
@@ -180,7 +180,7 @@ def _monitor(run: Run, progress: SharedProgress, index: int, process: Process) -
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from, which Triton's interpreter wraps in errors of its own."""
+    """Yield the error and its causes, which Triton's interpreter wraps in errors of its own."""
     found: BaseException | None = error
     while found is not None:
         yield found

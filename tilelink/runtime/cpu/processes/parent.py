@@ -1,4 +1,4 @@
-"""The parent's side: forks the processes, listens to them, ends them when one fails, and leaves no process behind."""
+"""Parent of the processes of a run: forks them, reads their messages, stops them if one fails, and reaps all."""
 
 import contextlib
 import os
@@ -22,10 +22,10 @@ _HELD_BACK = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGALRM})
 
 @dataclass(kw_only=True)
 class Child:
-    """The process of process `index` and what is known of it.
+    """The operating system's process of process `index`, and its state.
 
-    ended: when its end was seen; None while it runs. status: as waitpid gives it.
-    stopped: the parent did not wait for its end. outcome: what it said in the end; None if it said nothing.
+    ended: time at which its end was seen; None while it runs. status: as waitpid gives it. stopped: True if the parent
+    did not wait for its end. outcome: its last message; None if it sent none.
     """
 
     index: int
@@ -47,7 +47,7 @@ class Child:
 
 
 class Supervisor:
-    """The processes of a run. On leaving the context all have ended and are reaped, whatever happened inside."""
+    """The processes of a run. When the context is left, all have ended and are reaped, whatever happened inside."""
 
     def __init__(self, run: Run, progress: SharedProgress) -> None:
         self._run = run
@@ -58,7 +58,7 @@ class Supervisor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        # Ctrl-C has no chance to interrupt this halfway.
+        # Ctrl-C must not interrupt this halfway.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
         try:
             for one in self.children:
@@ -69,9 +69,9 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def start(self) -> None:
-        """Forks a process for each process."""
+        """Fork all processes."""
         parent = os.getpid()
-        child.flush_output()  # or each child would print what is still in the buffers
+        child.flush_output()  # otherwise each child would print the buffered output again
         with single_thread():
             for index in range(len(self._run.processes)):
                 self._start(index, parent)
@@ -79,7 +79,7 @@ class Supervisor:
     def _start(self, index: int, parent: int) -> None:
         read, write = os.pipe()
         os.set_blocking(read, False)
-        # A signal's handler must not run between the fork and the line that makes the child known.
+        # A signal handler must not run between the fork and the line that stores the child.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
         try:
             pid = fork()
@@ -94,10 +94,10 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def watch(self, limit_s: float | None, quiet_s: float) -> str | None:
-        """Listens until every process has ended.
+        """Listen until every process has ended.
 
-        Once one has failed, the others have GRACE_S to stop. Returns why the parent itself ended the run: it took more
-        than limit_s, or for quiet_s no process gave a sign of life; None if it did not.
+        After a failure the others have GRACE_S to stop. Return why the parent itself ended the run: it took more than
+        limit_s, or for quiet_s no process gave a sign of life. Return None if it did not.
         """
         guard = _Guard(self._progress, limit_s, quiet_s)
         failed_at: float | None = None
@@ -123,7 +123,7 @@ class Supervisor:
             self._end(one, patience_s=GRACE_S)
 
     def _sweep(self, selector: selectors.BaseSelector) -> None:
-        """Ends processes that died while a process forked by somebody else keeps their pipe open."""
+        """End processes that died while a process forked elsewhere keeps their pipe open."""
         for key in list(selector.get_map().values()):
             if _reaped(key.data):
                 while _read(key.data):
@@ -132,7 +132,7 @@ class Supervisor:
                 self._end(key.data)
 
     def _end(self, one: Child, patience_s: float = 0.0) -> None:
-        """Reaps a process, which it kills if it is still there after patience_s, and reads what it said."""
+        """Reap a process, after a kill if it still runs after patience_s, and read its message."""
         until = time.monotonic() + patience_s
         while not _reaped(one):
             if time.monotonic() >= until:
@@ -147,7 +147,7 @@ class Supervisor:
 
 
 class _Guard:
-    """Ends a run that takes too long, or in which nothing happens any more."""
+    """Ends a run that takes too long or makes no progress."""
 
     def __init__(self, progress: SharedProgress, limit_s: float | None, quiet_s: float) -> None:
         self._progress = progress
@@ -169,7 +169,7 @@ class _Guard:
 
 
 def _read(one: Child) -> int | None:
-    """Takes what is in the pipe. Returns the bytes taken: 0 at its end, None if there are none for now."""
+    """Read what is in the pipe. Return the number of bytes: 0 at its end, None if there are none for now."""
     try:
         chunk = os.read(one.pipe, 1 << 16)
     except BlockingIOError:
@@ -183,6 +183,6 @@ def _reaped(one: Child, *, block: bool = False) -> bool:
         try:
             pid, one.status = os.waitpid(one.pid, 0 if block else os.WNOHANG)
         except ChildProcessError:
-            pid = one.pid  # somebody else has reaped it, so its status is unknown
+            pid = one.pid  # it was reaped elsewhere, so its status is unknown
         one.reaped = pid != 0
     return one.reaped

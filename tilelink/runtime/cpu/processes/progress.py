@@ -1,4 +1,4 @@
-"""The words that the processes of a run share: who has come how far, and whether it is over."""
+"""Words that the processes of a run share: the progress of each process, and whether the run is over."""
 
 import mmap
 import threading
@@ -13,8 +13,8 @@ AT_BEGIN, AT_FINISH, AT_JOIN = -1, -2, -3
 class SharedProgress:
     """A line of counters for each process, which alone writes it, and a word that the parent sets to end the run.
 
-    ARRIVED: barriers reached in the stream. JOINED: epoch whose steps are done. BEGUN: epoch begun for the rank.
-    BEATS: signs of life. EPOCH, PLACE: where the process is: a step's number or one of AT_BEGIN, AT_FINISH, AT_JOIN.
+    ARRIVED: barriers reached in the stream. JOINED: epoch whose steps are done. BEGUN: epoch begun for the rank. BEATS:
+    signs of life. EPOCH, PLACE: current position: the number of a step, or one of AT_BEGIN, AT_FINISH, AT_JOIN.
     """
 
     def __init__(self, processes: int) -> None:
@@ -24,33 +24,33 @@ class SharedProgress:
         self._words = memoryview(self._memory).cast("q")
 
     def get(self, process: int, word: int) -> int:
-        """Loads made afterwards see at least what was stored before the word was put."""
+        """Return a word, with acquire: later loads see all stores that preceded its `put`."""
         value = self._words[(HEAD + process) * LINE + word]
         self._fence()
         return value
 
     def put(self, process: int, word: int, value: int) -> None:
-        """Called by the process itself; a reader of the value sees all that was stored before it."""
+        """Set a word of the calling process, with release: a reader of the value sees all earlier stores."""
         self._fence()
         self._words[(HEAD + process) * LINE + word] = value
 
     def beat(self, process: int) -> None:
-        """Notes that the process is alive."""
+        """Record that the process is alive."""
         self._words[(HEAD + process) * LINE + BEATS] += 1
 
     def beats(self) -> int:
-        """Signs of life of all processes together."""
+        """Return the signs of life of all processes together."""
         return sum(self._words[(HEAD + process) * LINE + BEATS] for process in range(self._processes))
 
     def abort(self) -> None:
-        """Ends the run: every process stops at its next event or look at a counter."""
+        """End the run: every process stops at its next event or look at a counter."""
         self._words[0] = 1
 
     def aborted(self) -> bool:
         return self._words[0] != 0
 
     def place(self, process: int) -> str:
-        """Where the process is, in words: "step 2 of launch 3"."""
+        """Return the position of the process as text: "step 2 of launch 3"."""
         epoch, place = self.get(process, EPOCH), self.get(process, PLACE)
         if not epoch:
             return "its start"
@@ -62,7 +62,7 @@ class SharedProgress:
         self._memory.close()
 
     def _fence(self) -> None:
-        """Orders the loads and stores before it with those after it, on machines whose memory does not.
+        """Order earlier loads and stores before later ones, on machines whose memory does not.
 
         Nothing moves down over a release of the lock, and nothing up over an acquire that follows it.
         """

@@ -1,4 +1,4 @@
-"""run_processes: checks what it is given, runs it, and says who failed first and why."""
+"""run_processes: checks its arguments, runs the processes, and reports the first failure and its reason."""
 
 import os
 import signal
@@ -28,18 +28,19 @@ def run_processes(
     describe: Describe | None = None,
     timeout_s: float | None = None,
 ) -> RunReport:
-    """Runs all processes, each in a forked process, for the epochs first_epoch .. first_epoch + launches - 1.
+    """Run all processes, each in a forked process, for the epochs first_epoch .. first_epoch + launches - 1.
 
-    begin(rank, epoch) runs in the rank's first process before any process of the rank starts that launch. finish(rank,
-    epoch) runs there after all processes of the rank are done with it, before the next begin. Either may be None.
-    deadline_s is for each wait of a step; seed, max_delay_s, trace and describe are the Monitor's.
-    timeout_s: seconds that the whole run may take. None: no limit, but a run in which for ten minutes (or ten
-    deadlines, if those are longer) no process finishes a step or reports an event is ended.
+    begin(rank, epoch) runs in the rank's first process before any process of the rank starts that launch.
+    finish(rank, epoch) runs there after all processes of the rank are done with it, before the next begin.
+        Either may be None.
+    deadline_s: limit of each wait of a step. seed, max_delay_s, trace, describe: those of the Monitor.
+    timeout_s: seconds that the whole run may take. None: no limit, but a run ends if for ten minutes (or ten
+        deadlines, if those are longer) no process finishes a step or reports an event.
 
-    Processes share what was shared before: an Arena's tensors. Everything else a step changes stays in its process.
-    When it returns or raises, all processes have ended. Raises RankError for the first process that raised or was
-    killed (CallError, if what raised was a function that the program calls), DeadlineError for the first wait that
-    outlived its deadline or for a run that takes too long, ValueError for processes that do not fit together.
+    Processes share the memory that was shared before: an Arena's tensors. All other changes of a step are local to its
+    process. On return or exception all processes have ended. Raise RankError for the first process that raised or was
+    killed (CallError, if a function that the program calls raised), DeadlineError for the first wait that exceeded its
+    deadline or for a run that takes too long, ValueError for processes that do not fit together.
     """
     run = Run(
         processes=tuple(processes),
@@ -83,9 +84,9 @@ def _check(run: Run) -> None:
 
 
 def _first_error(run: Run, progress: SharedProgress, children: list[Child], reason: str | None) -> TileLinkError | None:
-    """The error of the process that failed first: those that failed because of it are not reported."""
+    """Return the error of the process that failed first. Failures that follow from it are not reported."""
     failed = sorted((one for one in children if one.failed), key=_moment)
-    # A reason is the cause only if nobody failed: the guard is not asked after a failure, but it may notice one late.
+    # A reason counts only if no process failed: the guard does not run after a failure, but may notice one late.
     if not failed:
         return DeadlineError(reason, waiting=tuple(_waits(run, progress, children, None))) if reason else None
     first = failed[0]
@@ -116,7 +117,7 @@ def _moment(one: Child) -> float:
 
 
 def _waits(run: Run, progress: SharedProgress, children: list[Child], blamed: Child | None) -> Iterator[str]:
-    """What the other processes waited for, and which were too busy to stop when asked."""
+    """Yield the waits of the other processes, and the processes that were too busy to stop when asked."""
     for one in children:
         if one is blamed:
             continue

@@ -1,4 +1,4 @@
-"""One thread per process: processes are the parallelism, and more threads than cores cost far more than they give."""
+"""One thread per process: the processes are the parallelism. More threads than cores cost far more than they gain."""
 
 import ctypes
 import os
@@ -24,9 +24,10 @@ _LIBRARIES = ("blas", "mkl_rt", "blis")
 
 @contextmanager
 def single_thread() -> Generator[None]:
-    """Inside, torch and the BLAS that NumPy uses compute on one thread, and processes forked there stay so.
+    """Limit torch and NumPy's BLAS to one thread in this context, also in processes that are forked in it.
 
-    It is the parent that asks: a forked process that asks OpenBLAS for one thread first starts all, and they spin.
+    The parent sets the limit, because a forked process that asks OpenBLAS for one thread first starts all, and they
+    spin.
     """
     libraries = list(_thread_counts())
     before = [getter() for getter, _ in libraries]
@@ -43,9 +44,9 @@ def single_thread() -> Generator[None]:
 
 
 def fork() -> int:
-    """`os.fork` without the warning of newer Pythons where there are several threads.
+    """Call `os.fork` without the warning of newer Pythons about several threads.
 
-    Those of torch and the BLAS are idle, and the child does not use them: each process computes on one thread.
+    The threads of torch and the BLAS are idle, and the child does not use them: each process computes on one thread.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -53,7 +54,7 @@ def fork() -> int:
 
 
 def _thread_counts() -> list[tuple[Any, Any]]:
-    """The functions of each loaded BLAS that get and set its number of threads."""
+    """Return the functions of each loaded BLAS that get and set its number of threads."""
     found: list[tuple[Any, Any]] = []
     for path in _loaded_libraries():
         library = ctypes.CDLL(path)
@@ -64,7 +65,7 @@ def _thread_counts() -> list[tuple[Any, Any]]:
 
 
 def _loaded_libraries() -> list[str]:
-    """Paths of the shared libraries of this process that look like a BLAS."""
+    """Return the paths of the shared libraries of this process that look like a BLAS."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a run of processes is given, and what it gives back."""
+"""Arguments and results of a run of processes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Hook = Callable[[int, int], None]
 class Process:
     """A process of one rank: program `program` of the stream `stream`.
 
-    steps: what it runs in each launch, step k being its part of the stream's kernel k; None: it has no part in it.
+    steps: its steps in each launch. Step k is its part of the stream's kernel k, or None if it has no part in it.
     """
 
     rank: int
@@ -49,7 +49,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """Events and spans of each process of a run that went well, in the order of the processes given; its seconds."""
+    """Events and spans of each process of a successful run, in the order of the processes given, and its seconds."""
 
     traces: tuple[tuple[Event, ...], ...]
     spans: tuple[tuple[Span, ...], ...]
@@ -58,12 +58,12 @@ class RunReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a process ended, as its process tells it.
+    """The end of a process, as the process reports it.
 
-    moment: when, in seconds of the clock that all processes share (time.monotonic).
+    moment: time in seconds of the clock that all processes share (time.monotonic).
     where: "step 2 of launch 3". summary, details: the exception in a line, and its traceback.
-    called: where it came from a function that the program calls.
-    error: the wait that outlived its deadline. waiting: the wait that ended because others failed, as a sentence.
+    called: the failure of a function that the program calls, if it is the cause.
+    error: the wait that exceeded its deadline. waiting: the wait that ended because others failed, as a sentence.
     """
 
     kind: Literal["done", "failed", "deadline", "aborted"]
