@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tilelink.compiler.simulation import simulate
     from tilelink.errors import TileLinkError
     from tilelink.frontend.python import program
+    from tilelink.frontend.variants import variant
     from tilelink.ir.link import link
     from tilelink.ir.program import Program
     from tilelink.language import comm, compute, input, local, output, symmetric, table, tiles
@@ -24,6 +25,7 @@ _HOMES = {
     ),
     "tilelink.errors": ("TileLinkError",),
     "tilelink.frontend.python": ("program",),
+    "tilelink.frontend.variants": ("variant",),
     "tilelink.ir.link": ("link",),
     "tilelink.ir.program": ("Program",),
     "tilelink.language": ("comm", "compute", "input", "local", "output", "symmetric", "table", "tiles"),
@@ -59,6 +61,7 @@ __all__ = [
     "symmetric",
     "table",
     "tiles",
+    "variant",
 ]
 
 

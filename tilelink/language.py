@@ -39,6 +39,7 @@ from tilelink.frontend.python import program
 __all__ = [
     "DType",
     "Dim",
+    "Function",
     "Index",
     "Int",
     "Table",
@@ -60,6 +61,7 @@ __all__ = [
     "full",
     "gelu",
     "i32",
+    "identity",
     "input",
     "let",
     "local",
@@ -193,6 +195,15 @@ class DType:
         _outside(self.name)
 
 
+class Function:
+    """A function that is chosen before the program is built: `activation: Function = identity` (tilelink.variant)."""
+
+    def __call__(self, *values: Tile | Int | float) -> Tile:
+        _outside("a function parameter")
+
+
+identity = Function()
+"""The function that returns its argument."""
 f16, bf16, f32, i32 = (DType(name) for name in ("f16", "bf16", "f32", "i32"))
 rank: Int = Int()
 """The number of this rank, from 0."""
@@ -203,8 +214,13 @@ ranks: Dim = Dim()
 # Declarations ------------------------------------------------------------------------------------------------
 
 
-def input(*shape: Int | int, symmetric: builtins.bool = False, dtype: DType | str | None = None) -> Tensor:
-    """Declare a tensor that the caller passes, one on every rank. symmetric: peers may read it."""
+def input(
+    *shape: Int | int, symmetric: builtins.bool = False, dtype: DType | str | None = None, default: float | None = None
+) -> Tensor:
+    """Declare a tensor that the caller passes, one on every rank.
+
+    symmetric: peers may read it. default: the number in its place where a variant of the program leaves it out.
+    """
     _outside("input")
 
 

@@ -5,6 +5,7 @@ This is the only module that knows every layer. Only verified programs run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -159,8 +160,15 @@ def parse(text: str, file: str = "<text>") -> Module:
 
 @lru_cache(maxsize=64)  # modules are immutable, so the same text in the same file is the same module
 def _parsed(text: str, file: str) -> Module:
-    found = parse_text(text, file)
+    found = parse_text(text, file, _written_in_library)
     return Module(file=file, programs=tuple(found.programs), schedules=tuple(found.schedules))
+
+
+def _written_in_library(name: str) -> Program | None:
+    """The program of the library that a file writes out, of which other files may have variants; None if none does."""
+    head = re.compile(rf"^program {re.escape(name)}\(", re.MULTILINE)
+    own = (path for path in _library_files() if head.search(files.read(path).decode("utf-8-sig")))
+    return next((_parse_file(path).program(name) for path in own), None)
 
 
 def reference(

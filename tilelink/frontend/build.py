@@ -15,6 +15,7 @@ from tilelink.frontend.expressions import FUNCTIONS, Scope
 from tilelink.frontend.limits import require_flat, require_shallow
 from tilelink.frontend.names import Function
 from tilelink.frontend.syntax import DefSyntax, IndexSyntax, LetSyntax, ProgramSyntax, StageSyntax, TensorSyntax
+from tilelink.frontend.variants import Choices, Template, choices_of, is_open
 from tilelink.ir.printer import BARRIER
 from tilelink.ir.program import (
     DTYPES,
@@ -24,10 +25,12 @@ from tilelink.ir.program import (
     For,
     If,
     IndexDecl,
+    Local,
     Notify,
     Param,
     Program,
     Read,
+    Region,
     Stage,
     Statement,
     Store,
@@ -52,15 +55,27 @@ WORDS = (
 RESERVED = {"rank", "ranks", "call", *WORDS, *PRIMITIVES}
 
 
-def build_program(syntax: ProgramSyntax) -> Program:
+def parsed_program(syntax: ProgramSyntax) -> Program:
+    """Return a program with the defaults of all that it leaves open. Raises what `build_program` raises."""
+    return build_program(syntax, choices_of(syntax, {}, None))
+
+
+def build_program(syntax: ProgramSyntax, choices: Choices) -> Program:
     """Resolve names and build the IR. Raises the error of a mistake, or SeveralErrors."""
-    scope = Scope(source=syntax.source, params={}, tensors={})
+    scope = Scope(source=syntax.source, params={}, tensors={}, choices=choices)
     scope.broken |= set(syntax.broken)
     for param in syntax.params:
         with _declaring(scope, param.name):
             _declare(scope, param.name, param.node)
+            if is_open(param):
+                scope.open.add(param.name)
+                continue
             if param.kind not in KINDS:
-                raise scope.unknown(param.node, param.kind, "kind of parameter", list(KINDS))
+                raise scope.unknown(param.node, param.kind, "kind of parameter", [*KINDS, "dtype", "function"])
+            if param.default is not None:
+                hint = "a number is given when the program is compiled: dims={...}, or --set"
+                place = scope.location(param.node)
+                raise ParseError(f"{param.name} has a default", location=place, hint=hint)
             scope.params[param.name] = Param(name=param.name, kind=param.kind, location=scope.location(param.node))
     for declared in sorted((*syntax.tensors, *syntax.names), key=_place):
         with _declaring(scope, declared.name):
@@ -88,9 +103,10 @@ def build_program(syntax: ProgramSyntax) -> Program:
     return Program(
         name=syntax.name,
         params=tuple(scope.params.values()),
-        tensors=tuple(scope.tensors.values()),
+        tensors=tuple(one for one in scope.tensors.values() if one.name not in choices.left_out),
         stages=tuple(stages),
         location=scope.location(syntax.node),
+        template=Template(syntax=syntax, build=build_program, choices=choices),
     )
 
 
@@ -108,7 +124,7 @@ def _declaring(scope: Scope, name: str) -> Generator[None]:
 def _declare(scope: Scope, name: str, node: ast.AST) -> None:
     if name in RESERVED:
         raise DuplicateNameError(f"{name} is a word of the language", location=scope.location(node), hint="rename it")
-    declared = (scope.params, scope.tensors, scope.indices, scope.locals, scope.called)
+    declared = (scope.params, scope.tensors, scope.indices, scope.locals, scope.called, scope.open)
     if any(name in one for one in declared):
         raise DuplicateNameError(f"{name} is declared twice", location=scope.location(node), hint="rename one of them")
 
@@ -152,6 +168,9 @@ def _define(scope: Scope, syntax: DefSyntax) -> None:
 def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
     place = scope.location(syntax.node)
     word = scope.location(syntax.dtype_node) if syntax.dtype_node is not None else place
+    dtypes = scope.choices.dtypes
+    if syntax.dtype in dtypes:
+        syntax = replace(syntax, dtype=dtypes[syntax.dtype])
     if syntax.dtype is not None and syntax.dtype not in DTYPES:
         hint = did_you_mean(syntax.dtype, DTYPES, f"one of {', '.join(DTYPES)}")
         raise DtypeError(f"unknown dtype {syntax.dtype!r}", location=word, hint=hint)
@@ -240,11 +259,20 @@ def _body(scope: Scope, body: tuple[ast.stmt, ...] | list[ast.stmt]) -> tuple[St
                 _let(scope, *named)
             continue
         with scope.mistakes.noted():
-            found.append(_statement(scope, node))
+            statement = _statement(scope, node)
+            if statement != _unchanged(statement):
+                found.append(statement)
         if isinstance(node, ast.Assign | ast.AugAssign):
             _assigned(scope, node.targets[0] if isinstance(node, ast.Assign) else node.target)
     scope.called = outside
     return tuple(found)
+
+
+def _unchanged(statement: Statement) -> Statement | None:
+    """Return the assignment of a name to itself, which `acc += bias[j]` is where the bias is left out."""
+    if not isinstance(statement, Assign):
+        return None
+    return replace(statement, value=Local(name=statement.name))
 
 
 def _named(node: ast.stmt) -> tuple[str, ast.expr] | None:
@@ -343,10 +371,18 @@ def _assign(scope: Scope, node: ast.stmt, target: ast.expr, value: Value) -> Sta
             return Assign(name=name, value=value, location=place)
         case _:
             region = scope.region(target)
+            _require_there(scope, region)
             if region.rank is not None:
                 hint = "tile_push_data(region @ rank, value) writes to another rank"
                 raise StageError("a store is on the own rank", location=place, hint=hint)
             return Store(region=region, value=value, location=place)
+
+
+def _require_there(scope: Scope, region: Region) -> None:
+    """Raise StageError for an input that is left out where only a tensor can be."""
+    if region.tensor in scope.choices.left_out:
+        hint = f"values read it: v + {region.tensor}[...]; or declare it without `= number`"
+        raise StageError(f"{region.tensor} may be left out", location=region.location, hint=hint)
 
 
 def _loop(scope: Scope, node: ast.For) -> Statement:
@@ -383,6 +419,7 @@ def _primitive(scope: Scope, call: ast.Call, name: str) -> Statement:
     if name == BARRIER:
         return Barrier(location=place)
     region = scope.region(call.args[0])
+    _require_there(scope, region)
     if name in NOTIFIES:
         return Notify(kind=NOTIFIES[name], region=region, location=place)
     if name in WAITS:

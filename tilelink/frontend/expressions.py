@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from tilelink.errors import ConsequenceError, Location, Mistakes, ParseError, ShapeError, UnknownNameError, did_you_mean
 from tilelink.frontend.names import Names
 from tilelink.frontend.syntax import Source
+from tilelink.frontend.variants import IDENTITY, Choices
 from tilelink.ir.program import (
     DTYPES,
     ELEMENTWISE,
@@ -71,6 +72,11 @@ class Scope:
     broken: set[str] = field(default_factory=set[str])
     called: Names = field(default_factory=Names)
     """The names of `let` and `def`."""
+    choices: Choices = field(default_factory=Choices)
+    open: set[str] = field(default_factory=set[str])
+    """The parameters that are element types or functions."""
+    constants: list[Value] = field(default_factory=list[Value])
+    """What stands for inputs that are left out."""
     mistakes: Mistakes = field(default_factory=Mistakes)
 
     def location(self, node: ast.AST) -> Location:
@@ -226,6 +232,8 @@ class Scope:
         match node:
             case ast.Constant(value=bool() | int() | float() as number):
                 return Literal(value=number, location=place)
+            case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)) if name in self.choices.left_out:
+                return self._left_out(node, name)
             case ast.Name(id=name):
                 return self._value_name(node, name)
             case ast.BinOp(op=ast.MatMult()):
@@ -247,11 +255,31 @@ class Scope:
             case ast.Subscript(value=ast.Name(id=name)) if name in self.tensors:
                 return self._read(node, name)
             case ast.Subscript(value=inner, slice=index):
-                return Expand(value=self.value(inner), pattern=self._pattern(node, index), location=place)
+                value, pattern = self.value(inner), self._pattern(node, index)
+                return value if self._is_constant(value) else Expand(value=value, pattern=pattern, location=place)
             case ast.Call():
                 return self._call(node)
             case _:
                 raise ParseError("not a tile value", location=place, hint="see the list of values in docs/language.md")
+
+    def _left_out(self, node: ast.expr, name: str) -> Value:
+        """Return the number that stands for a region of an input that is left out; the region must be a valid one."""
+        self.region(node)
+        constant = Literal(value=self.choices.left_out[name], location=self.location(node))
+        self.constants.append(constant)
+        return constant
+
+    def _is_constant(self, value: Value) -> bool:
+        return any(value is one for one in self.constants)
+
+    def _without(self, op: ast.operator, left: Value, right: Value) -> Value | None:
+        """Return what is left of an operation with the number of an input that is left out, if that changes nothing."""
+        neutral = 0 if isinstance(op, ast.Add | ast.Sub) else 1 if isinstance(op, ast.Mult | ast.Div) else None
+        if self._is_constant(right) and isinstance(right, Literal) and right.value == neutral:
+            return left
+        if isinstance(op, ast.Add | ast.Mult) and self._is_constant(left):
+            return right if isinstance(left, Literal) and left.value == neutral else None
+        return None
 
     def _read(self, node: ast.Subscript, name: str) -> Value:
         return Read(region=self.region(node), location=self.location(node))
@@ -278,6 +306,8 @@ class Scope:
                 raise ParseError("no such operation on tiles", location=place, hint=hint)
             return FromScalar(scalar=self.scalar(node), location=place)
         a, b = self.value(left), self.value(right)
+        if (rest := self._without(op, a, b)) is not None:
+            return rest
         if isinstance(a, FromScalar | Literal) and isinstance(b, FromScalar) and type(op) in _SCALAR_OPS:
             if not isinstance(a, Literal) or isinstance(a.value, int):
                 return self._numbers(node, op, a, b)
@@ -315,9 +345,12 @@ class Scope:
         if not isinstance(node.func, ast.Name):
             raise ParseError("not a function", location=place, hint="see the list of values in docs/language.md")
         name = node.func.id
-        if name in DTYPES:
+        if name in self.choices.functions:
+            return self._chosen(node, self.choices.functions[name])
+        if name in DTYPES or name in self.choices.dtypes:
             self._arity(node, 1)
-            return Cast(value=self.value(node.args[0]), dtype=name, location=place)
+            value, dtype = self.value(node.args[0]), self._dtype(node.func)
+            return value if self._is_constant(value) else Cast(value=value, dtype=dtype, location=place)
         if name in REDUCTIONS:
             return self._reduce(node, name)
         if name in ELEMENTWISE:
@@ -366,7 +399,27 @@ class Scope:
     def _dtype(self, node: ast.expr) -> str:
         if isinstance(node, ast.Name) and node.id in DTYPES:
             return node.id
+        if isinstance(node, ast.Name) and node.id in self.choices.dtypes:
+            if (chosen := self.choices.dtypes[node.id]) is not None:
+                return chosen
+            message = f"{node.id} is the program's element type, which values are not told"
+            hint = f"give {node.id} a default: {node.id}: dtype = f32"
+            raise ParseError(message, location=self.location(node), hint=hint)
         raise self.unknown(node, ast.unparse(node), "dtype", list(DTYPES))
+
+    def _chosen(self, node: ast.Call, function: str) -> Value:
+        """Return the call of a function that was chosen."""
+        if function == IDENTITY:
+            self._arity(node, 1)
+            return self.value(node.args[0])
+        if "." in function:
+            args = tuple(self.value(a) for a in node.args)
+            return UserCall(function=function, args=args, location=self.location(node))
+        if len(node.args) != ELEMENTWISE[function]:
+            name = ast.unparse(node.func)
+            message = f"{name} is {function}, which takes {ELEMENTWISE[function]} arguments, not {len(node.args)}"
+            raise ParseError(message, location=self.location(node), hint=f"choose another function for {name}")
+        return self._elementwise(node, function)
 
     def _elementwise(self, node: ast.Call, name: str) -> Value:
         self._arity(node, ELEMENTWISE[name])

@@ -28,7 +28,7 @@ from tilelink.errors import (
     did_you_mean,
 )
 from tilelink.files import lines_of
-from tilelink.frontend.build import build_program
+from tilelink.frontend.build import parsed_program
 from tilelink.frontend.recovery import parse_all
 from tilelink.frontend.schedule_parser import Head, parse_head, parse_schedule
 from tilelink.frontend.syntax import (
@@ -40,7 +40,9 @@ from tilelink.frontend.syntax import (
     Source,
     StageSyntax,
     TensorSyntax,
+    VariantSyntax,
 )
+from tilelink.frontend.variants import Elsewhere, variant_of
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
@@ -76,8 +78,11 @@ def require_text(text: object) -> None:
 
 
 @deep()
-def parse_text(text: str, file: str = "<text>") -> Module:
-    """Parse programs and schedules. Raises ParseError, an error of `build_program`, or SeveralErrors."""
+def parse_text(text: str, file: str = "<text>", elsewhere: Elsewhere = lambda _: None) -> Module:
+    """Parse programs and schedules. elsewhere: where bases of variants are looked for that the text does not have.
+
+    Raises ParseError, an error of `build_program`, or SeveralErrors.
+    """
     require_text(text)
     lines = lines_of(text)
     mistakes = Mistakes()
@@ -93,7 +98,10 @@ def parse_text(text: str, file: str = "<text>") -> Module:
     programs: list[Program] = []
     for syntax in parse_all(kept, source, _parse_programs, mistakes):
         with mistakes.noted():
-            programs.append(build_program(syntax))
+            if isinstance(syntax, VariantSyntax):
+                programs.append(variant_of(syntax, {one.name: one for one in programs}, elsewhere))
+            else:
+                programs.append(parsed_program(syntax))
     _check_named_once(programs, schedules, mistakes)
     mistakes.raise_any()
     _check_programs_named(programs, schedules, mistakes)
@@ -249,7 +257,7 @@ def _grammar() -> Lark:
     return Lark(text, parser="lalr", postlex=_Indenter(), propagate_positions=True)
 
 
-def _parse_programs(text: str, source: Source) -> list[ProgramSyntax]:
+def _parse_programs(text: str, source: Source) -> list[ProgramSyntax | VariantSyntax]:
     try:
         tree = _grammar().parse(text)
         return _Build(source).transform(tree)
@@ -322,8 +330,24 @@ class _Build(Transformer_NonRecursive[Token, Any]):
         super().__init__()
         self.source = source
 
-    def start(self, _: Meta, items: list[Any]) -> list[ProgramSyntax]:
-        return [item for item in items if isinstance(item, ProgramSyntax)]
+    def start(self, _: Meta, items: list[Any]) -> list[ProgramSyntax | VariantSyntax]:
+        return [item for item in items if isinstance(item, ProgramSyntax | VariantSyntax)]
+
+    def variant(self, _: Meta, items: list[Any]) -> VariantSyntax:
+        name, base, choices = items
+        node = _at(ast.Name(id=str(name)), name)
+        return VariantSyntax(
+            name=str(name), base=str(base), choices=tuple(choices or ()), node=node, source=self.source
+        )
+
+    def choices(self, _: Meta, items: list[Any]) -> list[tuple[str, str | bool]]:
+        return items
+
+    def choice(self, _: Meta, items: list[Any]) -> tuple[str, str | bool]:
+        name, value = items
+        if value is None:
+            return str(name), True
+        return str(name), value.value if isinstance(value, ast.Constant) else ast.unparse(value)
 
     def program(self, meta: Meta, items: list[Any]) -> ProgramSyntax:
         name, params, *rest = items
@@ -341,11 +365,16 @@ class _Build(Transformer_NonRecursive[Token, Any]):
         return items
 
     def param(self, meta: Meta, items: list[Any]) -> ParamSyntax:
-        name, kind = items
-        return ParamSyntax(name=str(name), kind=str(kind or "dim"), node=_at(ast.Name(id=str(name)), meta))
+        name, kind, default = items
+        return ParamSyntax(
+            name=str(name),
+            kind=str(kind or "dim"),
+            node=_at(ast.Name(id=str(name)), meta),
+            default=None if default is None else ast.unparse(default),
+        )
 
     def tensor(self, _: Meta, items: list[Any]) -> TensorSyntax:
-        name, (space, symmetric), dims, dtype, bound = items
+        name, (space, symmetric), dims, dtype, bound, default = items
         return TensorSyntax(
             name=str(name),
             space=space,
@@ -355,6 +384,7 @@ class _Build(Transformer_NonRecursive[Token, Any]):
             bound=bound,
             node=_at(ast.Name(id=str(name)), name),
             dtype_node=_at(ast.Name(id=str(dtype)), dtype) if dtype is not None else None,
+            default=default,
         )
 
     def space(self, _: Meta, items: list[Any]) -> tuple[str, bool]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tilelink.errors import ParseError, StageError
 from tilelink.files import lines_of
-from tilelink.frontend.build import build_program
+from tilelink.frontend.build import parsed_program
 from tilelink.frontend.syntax import (
     DefSyntax,
     IndexSyntax,
@@ -49,7 +49,7 @@ def program(function: Callable[..., Any]) -> Program:
     node = ast.parse(text).body[0]
     if not isinstance(node, ast.FunctionDef):
         raise ParseError("a program is a function", location=source.location(node), hint="def name(M, N): ...")
-    return build_program(_program(node, source))
+    return parsed_program(_program(node, source))
 
 
 def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
@@ -58,8 +58,11 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
     names: list[LetSyntax | DefSyntax] = []
     hint = f"def {node.name}(M, N): values are given when the program is compiled"
     _plain_arguments(node, source, hint)
-    if node.args.defaults:
-        raise ParseError("parameters are plain names", location=source.location(node.args.defaults[0]), hint=hint)
+    own = node.args.args
+    defaults: list[ast.expr | None] = [None] * (len(own) - len(node.args.defaults)) + [*node.args.defaults]
+    for arg, default in zip(own, defaults, strict=True):
+        if default is not None and _kind(arg) not in ("dtype", "function"):
+            raise ParseError("parameters are plain names", location=source.location(default), hint=hint)
     for statement in node.body:
         match statement:
             case ast.Expr(value=ast.Constant(value=str())):
@@ -81,7 +84,10 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
                 raise ParseError("neither a declaration nor a stage", location=source.location(statement), hint=hint)
     return ProgramSyntax(
         name=node.name,
-        params=tuple(ParamSyntax(name=a.arg, kind=_kind(a), node=a) for a in node.args.args),
+        params=tuple(
+            ParamSyntax(name=arg.arg, kind=_kind(arg), node=arg, default=None if default is None else _word(default))
+            for arg, default in zip(own, defaults, strict=True)
+        ),
         tensors=tuple(tensors),
         stages=tuple(stages),
         names=tuple(names),
@@ -101,7 +107,8 @@ def _kind(arg: ast.arg) -> str:
     if arg.annotation is None:
         return "dim"
     word = ast.unparse(arg.annotation).strip("'\"")
-    return {"float": "f32", "int": "i32", "Dim": "dim"}.get(word, word)
+    kinds = {"float": "f32", "int": "i32", "Dim": "dim", "DType": "dtype", "Function": "function"}
+    return kinds.get(word.rpartition(".")[2], word)
 
 
 def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> TensorSyntax:
@@ -111,9 +118,9 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
         hint = f"{name} = tilelink.input(M, K); also {', '.join(DECLARATIONS)}"
         raise ParseError(f"{ast.unparse(call.func)} declares nothing", location=place, hint=hint)
     options = {k.arg: k.value for k in call.keywords}
-    unknown = set(options) - {"symmetric", "dtype", "bound"}
+    unknown = set(options) - {"symmetric", "dtype", "bound", "default"}
     if unknown:
-        hint = "symmetric=True, dtype='f32', bound=M"
+        hint = "symmetric=True, dtype='f32', bound=M, default=0"
         raise ParseError(f"unknown option {sorted(map(str, unknown))[0]}", location=place, hint=hint)
     flag = options.get("symmetric")
     if flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, bool)):
@@ -128,6 +135,7 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
         bound=options.get("bound"),
         node=node,
         dtype_node=dtype,
+        default=options.get("default"),
     )
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from tilelink.errors import Location, Mistakes, ParseError, did_you_mean
 from tilelink.files import lines_of
-from tilelink.frontend.syntax import ProgramSyntax, Source
+from tilelink.frontend.syntax import ProgramSyntax, Source, VariantSyntax
 
 CLOSING = {")": "(", "]": "["}
 HEAD = re.compile(r"\s*(program|comm|compute|schedule|def)\b")
@@ -22,7 +22,8 @@ TENSOR = re.compile(r"\s*\w+\s*:\s*([A-Za-z_]\w*)(?:\s+([A-Za-z_]\w*))?\s*\[")
 MAX_ERRORS = 20
 """Maximum number of syntax errors reported per program."""
 
-Parse = Callable[[str, Source], list[ProgramSyntax]]
+Syntax = ProgramSyntax | VariantSyntax
+Parse = Callable[[str, Source], list[Syntax]]
 
 
 @dataclass(kw_only=True)
@@ -77,21 +78,23 @@ class _Part:
         return len(kept) < 2
 
 
-def parse_all(text: str, source: Source, parse: Parse, mistakes: Mistakes) -> list[ProgramSyntax]:
+def parse_all(text: str, source: Source, parse: Parse, mistakes: Mistakes) -> list[Syntax]:
     """Return the programs of a text without the stages and declarations that do not parse, and add their errors."""
-    found: list[ProgramSyntax] = []
+    found: list[Syntax] = []
     for part in _parts(lines_of(text), source):
         found += _parse_part(part, parse, mistakes)
     return found
 
 
-def _parse_part(part: _Part, parse: Parse, mistakes: Mistakes) -> list[ProgramSyntax]:
+def _parse_part(part: _Part, parse: Parse, mistakes: Mistakes) -> list[Syntax]:
     for _ in range(MAX_ERRORS):
         try:
             _brackets(part)
             _words(part)
             _dedents(part)
-            return [replace(p, broken=tuple(part.broken)) for p in parse("\n".join(part.lines) + "\n", part.source)]
+            found = parse("\n".join(part.lines) + "\n", part.source)
+            broken = tuple(part.broken)
+            return [replace(one, broken=broken) if isinstance(one, ProgramSyntax) else one for one in found]
         except ParseError as error:
             mistakes.add(error)
             line = (error.location.line if error.location else 1) - 1

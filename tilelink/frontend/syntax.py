@@ -36,9 +36,12 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class ParamSyntax:
+    """A parameter. default: of one of kind dtype or function."""
+
     name: str
     kind: str
     node: ast.AST
+    default: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,8 @@ class TensorSyntax:
     bound: ast.expr | None
     node: ast.AST
     dtype_node: ast.AST | None = None
+    default: ast.expr | None = None
+    """What stands for an input that is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,3 +108,14 @@ class ProgramSyntax:
     source: Source
     names: tuple[LetSyntax | DefSyntax, ...] = ()
     broken: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantSyntax:
+    """`program NAME = BASE(choices)`."""
+
+    name: str
+    base: str
+    choices: tuple[tuple[str, str | bool], ...]
+    node: ast.AST
+    source: Source

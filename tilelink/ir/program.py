@@ -292,6 +292,8 @@ class Program(Node):
     params: tuple[Param, ...]
     tensors: tuple[Tensor, ...]
     stages: tuple[Stage, ...]
+    template: object = field(default=None, compare=False, repr=False)
+    """What it was parsed of, to make variants of it (frontend/variants.py)."""
 
     def tensor(self, name: str) -> Tensor:
         return self._tensors[name]

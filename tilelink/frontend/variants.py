@@ -1,0 +1,177 @@
+"""Variants of programs: element types, functions and optional inputs that are chosen before a program is built.
+
+A program may have parameters that are element types or functions, and inputs that may be left out. The program itself
+has their defaults; `program silu_product = product(activation=silu, bias)` is another program, with others.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tilelink.errors import BindingError, Location, ParseError, TileLinkError, UnknownNameError, did_you_mean
+from tilelink.frontend.syntax import ParamSyntax, ProgramSyntax, Source, TensorSyntax, VariantSyntax
+from tilelink.ir.program import DTYPES, ELEMENTWISE, Program
+from tilelink.ir.words import DOTTED, NAME
+
+IDENTITY = "identity"
+"""The function that returns its argument: the default of a function parameter."""
+
+Choice = str | bool
+"""The name of an element type or of a function; True for an optional input that is given, False for one left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What was chosen for a program.
+
+    dtypes: parameter -> element type, None for that of the program. functions: parameter -> function. left_out: inputs
+    that are left out, with the constants in their place.
+    """
+
+    dtypes: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    functions: Mapping[str, str] = field(default_factory=dict[str, str])
+    left_out: Mapping[str, float | int] = field(default_factory=dict[str, float | int])
+
+
+def choices_of(syntax: ProgramSyntax, given: Mapping[str, Choice], place: Location | None) -> Choices:
+    """Return what is chosen for all that a program leaves open. place: of the choices that are given.
+
+    Raises UnknownNameError for a choice that the program does not have, ParseError for one that does not fit.
+    """
+    params = {one.name: one for one in syntax.params if one.kind in ("dtype", "function")}
+    optional = {one.name: one for one in syntax.tensors if one.default is not None}
+    known = [*params, *optional]
+    for name in given:
+        if name not in known:
+            what = f"it has {', '.join(known)}" if known else "it has no parameter of kind dtype or function, no in = 0"
+            hint = did_you_mean(name, known, what)
+            raise UnknownNameError(f"{syntax.name} leaves no {name!r} open", location=place, hint=hint)
+    dtypes: dict[str, str | None] = {}
+    functions: dict[str, str] = {}
+    for name, param in params.items():
+        own = syntax.source.location(param.node)
+        value, where = (given[name], place or own) if name in given else (param.default, own)
+        if param.kind == "dtype":
+            dtypes[name] = None if value is None else _dtype(name, value, where)
+        else:
+            functions[name] = IDENTITY if value is None else _function(name, value, where)
+    left_out = {
+        name: _constant(tensor, syntax.source) for name, tensor in optional.items() if not _given(name, given, place)
+    }
+    return Choices(dtypes=dtypes, functions=functions, left_out=left_out)
+
+
+def _dtype(name: str, value: Choice, place: Location) -> str:
+    if value not in DTYPES:
+        hint = did_you_mean(str(value), DTYPES, f"one of {', '.join(DTYPES)}")
+        raise ParseError(f"{name} is an element type, not {value}", location=place, hint=hint)
+    return str(value)
+
+
+def _function(name: str, value: Choice, place: Location) -> str:
+    text = str(value)
+    if isinstance(value, bool) or (text not in (IDENTITY, *ELEMENTWISE) and "." not in text):
+        functions = [one for one, count in ELEMENTWISE.items() if NAME.fullmatch(one) and count == 1 and one != "neg"]
+        others = f"one of {IDENTITY}, {', '.join(functions)}, or module.function"
+        hint = did_you_mean(text, functions, others)
+        raise ParseError(f"{name} is a function, not {value}", location=place, hint=hint)
+    if DOTTED.fullmatch(text) is None:
+        raise ParseError(f"{text!r} is not the name of a function", location=place, hint="module.function")
+    return text
+
+
+def _given(name: str, given: Mapping[str, Choice], place: Location | None) -> bool:
+    value = given.get(name, False)
+    if not isinstance(value, bool):
+        hint = f"{name} for an input that is given, {name}=False for one that is left out"
+        raise ParseError(f"{name} is an input, not {value}", location=place, hint=hint)
+    return value
+
+
+def _constant(tensor: TensorSyntax, source: Source) -> float | int:
+    """Return the number that stands for an input that is left out."""
+    place, hint = source.location(tensor.node), f"{tensor.name} : in [N] = 0"
+    if tensor.space != "in" or tensor.symmetric:
+        raise ParseError("only an input of the own rank may be left out", location=place, hint=hint)
+    match tensor.default:
+        case ast.Constant(value=bool()):
+            pass
+        case ast.Constant(value=int() | float() as number):
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case _:
+            pass
+    raise ParseError("a number stands for an input that is left out", location=place, hint=hint)
+
+
+Build = Callable[[ProgramSyntax, Choices], Program]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """The syntax that a program was built of, to build variants of it."""
+
+    syntax: ProgramSyntax
+    build: Build
+    choices: Choices
+
+    def variant(
+        self, program: Program, name: str, given: Mapping[str, Choice], place: Location | None = None
+    ) -> Program:
+        """Return the variant of a program with other choices. Raises what `choices_of` and building raise.
+
+        Raises BindingError for a program that was changed after it was built: the change would be lost.
+        """
+        if self.build(self.syntax, self.choices) != program:
+            hint = "make the variant first, then link or change it"
+            raise BindingError(f"{program.name} is no longer what was written", location=place, hint=hint)
+        made = self.build(replace(self.syntax, name=name), choices_of(self.syntax, given, place))
+        return made if place is None else replace(made, location=place)
+
+
+def variant(program: Program, name: str, **choices: Choice) -> Program:
+    """Return a variant of a program: `variant(product, "silu_product", activation="silu", bias=True)`.
+
+    choices: for a parameter of kind dtype the name of an element type; for one of kind function the name of an
+    elementwise function, "identity", or "module.function"; for an optional input True if it is given. What is not
+    chosen has its default. Raises UnknownNameError or ParseError for choices that do not fit, BindingError for a
+    program that was built by hand or changed since it was parsed.
+    """
+    if NAME.fullmatch(name) is None:
+        raise ParseError(f"{name!r} is not a name", hint="letters, digits and _")
+    if not isinstance(program.template, Template):
+        hint = "variants are made of programs that were parsed, from text or from a Python function"
+        raise BindingError(f"{program.name} was not parsed", hint=hint)
+    return program.template.variant(program, name, choices)
+
+
+Elsewhere = Callable[[str], Program | None]
+"""A program of another file by its name, or None."""
+
+
+def variant_of(syntax: VariantSyntax, programs: Mapping[str, Program], elsewhere: Elsewhere) -> Program:
+    """Return the program that `program NAME = BASE(choices)` declares. programs: those before it in its file.
+
+    Raises UnknownNameError for a base that there is not, and what `variant` raises.
+    """
+    place = syntax.source.location(syntax.node)
+    base = programs.get(syntax.base) or elsewhere(syntax.base)
+    if base is None:
+        hint = did_you_mean(syntax.base, programs, f"the programs before it are {', '.join(programs) or 'none'}")
+        raise UnknownNameError(f"no program {syntax.base!r} before it", location=place, hint=hint)
+    given: dict[str, Choice] = {}
+    for name, value in syntax.choices:
+        if name in given:
+            raise ParseError(f"{name} is chosen twice", location=place, hint="choose it once")
+        given[name] = value
+    if not isinstance(base.template, Template):
+        raise TileLinkError(f"{base.name} has no variants", location=place)
+    return base.template.variant(base, syntax.name, given, place)
+
+
+def is_open(param: ParamSyntax) -> bool:
+    """True if a parameter is chosen before the program is built."""
+    return param.kind in ("dtype", "function")
