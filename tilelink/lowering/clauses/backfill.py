@@ -170,10 +170,10 @@ BACKFILL: Clause[int | None] = count(
         fits=_after_other_tiles,
     ),
     manual=(
-        "programs that have no tile in the last wave of what comes before in their kernel do up to n tiles of this "
-        "stage each meanwhile, then all programs share the rest; only tiles that wait for nothing which comes of that "
-        "wave; they are done tile by tile, without `flatten` and `defer_notify`; for a stage after others in a kernel "
-        "that shares its tiles with none, in programs without tables; no effect where every program has a tile, or "
-        "where the first tiles have to wait"
+        "CTAs that are idle in the last wave of the previous stages of their kernel execute up to n tiles of this "
+        "stage each, then all CTAs share the rest. Only tiles that do not wait for data of that wave qualify. They "
+        "are executed one by one, without `flatten` and `defer_notify`. For a stage after others in a kernel that "
+        "shares its tiles with none, in programs without tables; no effect if every CTA has a tile, or if the first "
+        "tiles have to wait"
     ),
 )

@@ -147,9 +147,9 @@ DEFER_NOTIFY: Clause[bool] = switch(
         name="notified", labels={"at its end": False, "in the next product": True}, reason=_stage_reason, together=True
     ),
     manual=(
-        "a tile is notified while its program multiplies the next one: a notify waits for the tile's stores, and "
-        "nothing is multiplied meanwhile; for stages with tiles of their own that wait for nothing, or only after all "
-        "that they multiply, have no conditions or loops, and end with a notify of their own rank, one counter a tile; "
-        "not with `split_k_tail`; no effect where products have two steps or fewer"
+        "a tile is notified while its program multiplies the next one, because a notify waits for the tile's stores "
+        "and delays the next product. For stages with tiles of their own that wait for nothing, or only after their "
+        "last product, that have no conditions or loops, and that end with a notify of their own rank, one counter "
+        "per tile; not with `split_k_tail`; no effect if products have two steps or fewer"
     ),
 )

@@ -116,7 +116,7 @@ FLATTEN: Clause[bool] = switch(
         name="pipeline", labels={"tile by tile": False, "through all tiles": True}, reason=_stage_reason, together=True
     ),
     manual=(
-        "one software pipeline through all tiles of a program: the next tile's wait and first loads come before a "
-        "tile's last steps and stores; refused where that could change anything"
+        "one software pipeline across all tiles of a program: the next tile's wait and first loads come before a "
+        "tile's last steps and stores; refused if that could be observed"
     ),
 )

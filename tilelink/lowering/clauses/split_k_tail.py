@@ -432,9 +432,9 @@ SPLIT_K_TAIL: Clause[int | None] = count(
         fits=_ends_kernel,
     ),
     manual=(
-        "tiles beyond whole waves of the kernel's programs are computed in up to n parts of their contracted "
-        "dimension, by programs that would have no tile, and added up in a fixed order; in one wave, or in two that "
-        "together are shorter than it; for the stage whose tiles come last in a kernel; no effect where nothing is "
-        "left over, or too much, or where tiles end with their index and not with the tensor"
+        "tiles of the last, partial wave of the kernel are computed by split-K, in up to n parts, by CTAs that would "
+        "have no tile, and summed in a fixed order. The parts take one wave, or two that together are shorter than "
+        "it. For the stage whose tiles come last in a kernel; no effect if nothing is left over, or too much, or if "
+        "the end of an index and not that of the tensor cuts the tiles"
     ),
 )

@@ -171,10 +171,10 @@ TMA_COPY: Clause[int | None] = count(
     formerly="bulk",
     apply=_apply,
     manual=(
-        "of a stage `on sm(m)` whose tiles are one copy each, after waits and before notifies, and which copy may "
-        "depend on conditions: each of its m SMs runs n programs of one warp that copy by the tensor memory "
-        "accelerator, n at most 16; while one of them waits for the end of its tile, the others copy; programs load "
-        "and store where a processor has no such accelerator, on more than 16 ranks, and where tiles are not whole "
-        "boxes of both tensors or are shifted"
+        "each of the m SMs of a stage `on sm(m)` runs n programs of one warp, n at most 16, that copy by the tensor "
+        "memory accelerator (TMA); while one of them waits for the end of its tile, the others copy. For stages whose "
+        "tiles are one copy each, after waits and before notifies; conditions may choose which copy it is. Programs "
+        "use loads and stores instead if the processor has no TMA, on more than 16 ranks, and if tiles are shifted or "
+        "not whole boxes of both tensors"
     ),
 )
