@@ -100,7 +100,7 @@ class Module:
 def load(name: str | Path) -> Module:
     """Return the programs and schedules of a `.tl` file, or of the operator library by file or program name.
 
-    A program of the library that is found by its own name is returned alone. Raise UnknownNameError if the name is
+    A library program that the name itself refers to is returned alone. Raise UnknownNameError if the name is
     neither a file nor in the library, ParseError and related errors for a file that is not in the language.
     """
     path = Path(name)

@@ -140,7 +140,7 @@ def _resource(program: Program, stage: Stage, part: StageSchedule) -> Resource:
     """Return the resource that the schedule names, or the default.
 
     The default is the copy engine for host primitives, and otherwise the SMs, in the order of the stages. A stage that
-    an earlier one waits for cannot run after it: it gets CTAs of its own.
+    an earlier one waits for cannot run after it: it gets its own CTAs.
     """
     said = part[RESOURCE]
     if said is not None:

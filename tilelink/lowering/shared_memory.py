@@ -50,7 +50,7 @@ def check_memory(bound: Bound) -> None:
 def does_not_fit(bound: Bound) -> str | None:
     """Return why a processor will probably not hold a bound program, or None.
 
-    The estimate covers its products and the results on their way to memory.
+    The estimate covers its products and the buffers of results that are stored.
     """
     if bound.target.kind != "cpu":
         for need in least(bound):
@@ -142,7 +142,7 @@ def _operand(bound: Bound, stage: BoundStage, value: Value) -> _Operand | None:
 
 
 def _beside(bound: Bound, stage: BoundStage) -> int:
-    """Return an estimate of the bytes that Triton takes for results on their way to memory.
+    """Return an estimate of the bytes that Triton takes to buffer results that are stored.
 
     A flattened loop needs them in addition to its operands.
     """

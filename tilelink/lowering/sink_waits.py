@@ -1,13 +1,13 @@
 """Sinking of waits into the loop of the following matrix product, slice by slice.
 
-A schedule may give every slice of a contracted dimension a channel of its own. If a product directly follows the wait
+A schedule may give every slice of a contracted dimension its own channel. If a product directly follows the wait
 for all slices, it can multiply the first slice before the last one has arrived. Its loop over the contracted dimension
 becomes explicit, and waits for each slice before its use.
 
 before: wait(x[s, i, :])
         y[s, i, j] = f(dot(x[s, i, :], w[j, :].T))
 after:  part = zeros(f32)
-        for (k: K):                                     # a slice with a channel of its own
+        for (k: K):                                     # a slice with its own channel
             wait(x[s, i, k])
             part = part + dot(x[s, i, k], w[j, k].T)
         y[s, i, j] = f(part)

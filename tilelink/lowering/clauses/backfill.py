@@ -1,8 +1,8 @@
 """`backfill n`: CTAs that are idle in the last wave of one stage start tiles of the next stage.
 
 P CTAs execute the T tiles of a kernel's loops in ceil(T / P) waves. In the last wave only busy = T % P of them have a
-tile. Without this clause the next stage is divided evenly all the same: CTAs that are free a wave earlier finish it a
-wave earlier, and then idle. With `backfill n` each idle CTA executes up to n tiles of that stage. All CTAs then share
+tile. Without this clause the next stage is divided evenly among all CTAs. Those that are free a wave earlier finish it
+a wave earlier, and then idle. With `backfill n` each idle CTA executes up to n tiles of that stage. All CTAs then share
 the remaining tiles:
 
 before: sums(t: S)          tile t: program (T + t) % P

@@ -1,6 +1,6 @@
 """Launches of compiled kernels with parameters that stay in memory: a launch changes a few of them in a single call.
 
-Triton's own launcher takes all arguments anew. It asks every tensor for its address and encodes every tensor
+Triton's own launcher processes all arguments again. It asks every tensor for its address and encodes every tensor
 descriptor, which together costs more than the launch. Triton's compiler gives a kernel these parameters: one for each
 argument that is not constant; for a descriptor its 128 bytes and then its shape (int32) and strides (int64); and two
 pointers to scratch memory. If the driver reports other parameters, Triton launches the kernel. Signatures: CUDA driver
