@@ -67,8 +67,8 @@ def bulk_reason(body: tuple[Statement, ...]) -> str | None:
     copies = [at for at, s in enumerate(body) if isinstance(s, If) or copied(s) is not None]
     if len(copies) != 1:
         return "its tiles are not one copy each"
-    before, behind = body[: copies[0]], body[copies[0] + 1 :]
-    if not all(isinstance(s, Wait) for s in before) or not all(isinstance(s, Notify) for s in behind):
+    before, after = body[: copies[0]], body[copies[0] + 1 :]
+    if not all(isinstance(s, Wait) for s in before) or not all(isinstance(s, Notify) for s in after):
         return "its tiles do more than to wait, copy and notify"
     match body[copies[0]]:
         case If(then=then, orelse=orelse):
