@@ -213,7 +213,7 @@ Parameter = (
 """A parameter of a generated kernel. A runtime chooses its argument by its class."""
 
 
-# What is launched --------------------------------------------------------------------------------------------
+# Launched functions ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,7 +399,7 @@ class Artifact:
         place = ", ".join(str(int(c)) for c in np.unravel_index(linear, grid.counts))
         return f"{grid.tensor} {grid.kind} channel [{place}] of buffer {buffer}"
 
-    # What follows from it --------------------------------------------------------------------------------
+    # Derived values --------------------------------------------------------------------------------------
 
     @cached_property
     def awaited(self) -> frozenset[Signal]:

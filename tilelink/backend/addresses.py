@@ -28,7 +28,7 @@ class Slice:
 
 
 Slices = Mapping[int, Slice]
-"""By position from the last axis (-1, -2, ...), because two axes of a tile may run along the same dimension."""
+"""Slices by position from the last axis (-1, -2, ...), because two axes of a tile may run along the same dimension."""
 
 
 def along(part: Slice | None, size: str) -> str:

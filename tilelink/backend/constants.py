@@ -106,8 +106,8 @@ class Constants:
             case Param(name=name):
                 return self.number(SIZES, self.value(dim), name)
             case Binary(op="+" | "-" | "*" | "//" | "%" as op, left=left, right=right):
-                own = LEVEL[op]
-                return wrap(f"{self.size(left, own)} {op} {self.size(right, own + 1)}", own, level)
+                precedence = LEVEL[op]
+                return wrap(f"{self.size(left, precedence)} {op} {self.size(right, precedence + 1)}", precedence, level)
             case _:
                 return integer(self.value(dim))
 

@@ -133,8 +133,8 @@ class QueueStatements:
                 loops.append(nodes.Loop(index=channel, over=over))
             terms.append(scaled(channel, str(step)))
         buffer = f"(epoch - 1) % {self._buffers(grid)}" if grid.slots > 1 else "0"
-        place = total([self.constants.signals(grid), scaled(buffer, self.constants.channels(grid)), *terms])
+        offset = total([self.constants.signals(grid), scaled(buffer, self.constants.channels(grid)), *terms])
         with ExitStack() as around:
             for loop in loops:
                 around.enter_context(self.writer.block(loop))
-            emit(place, total(terms))
+            emit(offset, total(terms))

@@ -96,8 +96,8 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
 
 def _uniform(counts: NDArray[Any]) -> int | None:
     """Return the number of notifies that every channel gets, or None if it differs between channels."""
-    found = np.unique(counts[counts > 0])
-    return int(found[0]) if len(found) == 1 else None
+    distinct = np.unique(counts[counts > 0])
+    return int(distinct[0]) if len(distinct) == 1 else None
 
 
 def _header(bound: Bound) -> tuple[str, ...]:
@@ -137,19 +137,19 @@ def _arguments(
 
     They are the tensors that its stages access, in declaration order, and then the common ones.
     """
-    own: set[str] = set()
+    accessed: set[str] = set()
     peers: set[str] = set()
     tables: dict[tuple[str, str], None] = {}
     for stage in _stages(bound, kernel):
         for region in stage_regions(stage.stage):
-            own.add(region.tensor)
+            accessed.add(region.tensor)
             if region.rank is not None and dialect.passes_addresses:
                 peers.add(region.tensor)
-        own |= {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
+        accessed |= {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
         for s in statements(stage.stage.body):
             if isinstance(s, Wait) and uniform[s.region.tensor, s.kind] is None:
                 tables[s.region.tensor, s.kind] = None
-    parameters: list[Parameter] = [TensorPointer(tensor=name) for name in bound.tensors if name in own]
+    parameters: list[Parameter] = [TensorPointer(tensor=name) for name in bound.tensors if name in accessed]
     parameters += [PeersPointer(tensor=name) for name in bound.tensors if name in peers]
     parameters += [ThresholdsPointer(tensor=tensor, kind=kind) for tensor, kind in tables]
     protocol = dialect.protocol(bound)

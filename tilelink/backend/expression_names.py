@@ -75,17 +75,17 @@ def names_of_order(constants: Constants, stage: BoundStage, index: str) -> Names
     order = constants.bound.schedule.stage(stage.name)[ORDER]
     indices = [one.name for one in stage.stage.indices]
     nest = _nest(order, indices)
-    place = nest.index(index)
+    position = nest.index(index)
     runs = [nest[first : first + size] for size in range(1, len(nest) + 1) for first in range(len(nest) - size + 1)]
-    below = [nest[place + 1 :], *(run for run in runs if index not in run)]
-    within = [[index], nest[place:], *runs]
+    below = [nest[position + 1 :], *(run for run in runs if index not in run)]
+    within = [[index], nest[position:], *runs]
 
     def named(several: Sequence[Sequence[str]]) -> list[tuple[int, str]]:
         ordered = [[name for name in indices if name in run] for run in several]
-        found = [
+        sizes = [
             (prod(map(stage.count, run)), times(constants.count(stage, one, FACTOR) for one in run)) for run in ordered
         ]
-        return [(value, name) for value, name in found if value > 1]
+        return [(value, name) for value, name in sizes if value > 1]
 
     groups: list[tuple[int, str]] = []
     if order and order.group and order.group[0] in nest[-2:]:

@@ -35,17 +35,17 @@ def user_names(bound: Bound, stage: BoundStage) -> frozenset[str]:
     derived = {f"{name}_{end}" for name in tensors for end in DERIVED}
     derived |= {f"{name}_{kind}_thresholds" for name in tensors for kind in kinds}
     derived |= {f"{name}_{end}" for name in assigned for end in ("m", "l", "acc")} if _has_state(stage) else set()
-    own = {**dict.fromkeys(stage.tiles), **assigned}
+    local_names = {**dict.fromkeys(stage.tiles), **assigned}
     derived |= {f"THRESHOLDS_{name}_{kind}" for name, kind in bound.channels}
     modules = frozenset(name.partition(".")[0] for name in bound.functions)
-    for name in (*own, *tensors, stage.name):
-        place = assigned.get(name) or stage.stage
+    for name in (*local_names, *tensors, stage.name):
+        owner = assigned.get(name) or stage.stage
         reserved = keyword.iskeyword(name) or name in FRAME or name in modules
         reserved = reserved or (name in derived and name != stage.name) or _BOXES.search(name) is not None
-        if reserved or (name in own and name in tensors):
+        if reserved or (name in local_names and name in tensors):
             message = f"the name {name!r} in stage {stage.name} means something else in the generated source"
-            raise EmitError(message, location=place.location, hint="choose another name")
-    return frozenset(own) | tensors | frozenset(bound.stages) | derived | modules | FRAME
+            raise EmitError(message, location=owner.location, hint="choose another name")
+    return frozenset(local_names) | tensors | frozenset(bound.stages) | derived | modules | FRAME
 
 
 def _has_state(stage: BoundStage) -> bool:

@@ -75,14 +75,14 @@ class ScalarPrinter:
         return f"{name}({self._term(a)}, {self._term(b)})"
 
     def _binary(self, op: str, a: Scalar, b: Scalar, level: int, of_ranks: bool) -> str:
-        own = LEVEL[op]
+        precedence = LEVEL[op]
         ranks = op == "%" and isinstance(b, Int) and self.names is not None and self.names.counts_ranks(a, b.value)
         inner = ranks or (of_ranks and op in ("+", "-"))
         if self.triton and op in ("%", "//") and not (self._nonnegative(a) and self._nonnegative(b)):
             name = "mod" if op == "%" else "floordiv"
             return f"tiles.{name}({self._print(a, of_ranks=inner)}, {self._right(op, a, b, 0, ranks)})"
-        left = self._term(a, own) if op == "-" and not inner else self._print(a, own, of_ranks=inner)
-        return wrap(f"{left} {op} {self._right(op, a, b, own + 1, inner)}", own, level)
+        left = self._term(a, precedence) if op == "-" and not inner else self._print(a, precedence, of_ranks=inner)
+        return wrap(f"{left} {op} {self._right(op, a, b, precedence + 1, inner)}", precedence, level)
 
     def _right(self, op: str, a: Scalar, b: Scalar, level: int, of_ranks: bool) -> str:
         """Return the right operand, whose name depends on the operator."""

@@ -17,21 +17,21 @@ def undeclared(body: tuple[Statement, ...]) -> Mapping[int, tuple[str, ...]]:
     """Return the names to declare before each statement of the body, by the number of the statement."""
     hidden: dict[str, None] = {}
     _visible(body, frozenset(), hidden)
-    found: dict[int, tuple[str, ...]] = {}
+    names: dict[int, tuple[str, ...]] = {}
     for number, statement in enumerate(body):
         assigned = {s.name for s in statements((statement,)) if isinstance(s, Assign)}
-        found[number] = tuple(name for name in hidden if name in assigned)
+        names[number] = tuple(name for name in hidden if name in assigned)
         hidden = {name: None for name in hidden if name not in assigned}
-    return found
+    return names
 
 
 def _visible(body: tuple[Statement, ...], known: frozenset[str], hidden: dict[str, None]) -> frozenset[str]:
     """Return the names that are visible after a body. Its hidden reads are added to `hidden`."""
     for statement in body:
         value = value_of(statement)
-        for part in values(value) if value is not None else ():
-            if isinstance(part, Local) and part.name not in known:
-                hidden[part.name] = None
+        for node in values(value) if value is not None else ():
+            if isinstance(node, Local) and node.name not in known:
+                hidden[node.name] = None
         match statement:
             case Assign(name=name):
                 known |= {name}

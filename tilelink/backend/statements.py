@@ -298,11 +298,11 @@ class Statements:
 
         Return False, and emit nothing, if that is impossible.
         """
-        found = notified_together(loop, count)
+        notified = notified_together(loop, count)
         addresses = self.values.addresses
-        if found is None or not addresses.dialect.notifies_together:
+        if notified is None or not addresses.dialect.notifies_together:
             return False
-        notify, condition = found
+        notify, condition = notified
         tile_map = addresses.bound.tile_map(addresses.stage.name, notify.region)
         grid = addresses.bound.channels[notify.region.tensor, notify.kind]
         channels = tile_map.channel_range(grid)

@@ -35,8 +35,8 @@ def _escaped(character: str) -> str:
 
 def statement_comment(statement: Statement) -> str:
     """Return the comment above the lines of a statement: its file, line and text."""
-    place = statement.location
-    where = f"{PurePath(place.file).name}:{place.line}: " if place else ""
+    location = statement.location
+    where = f"{PurePath(location.file).name}:{location.line}: " if location else ""
     return comment(where + print_statement(statement)[0])
 
 

@@ -50,8 +50,8 @@ def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Arti
 
 def _own_copies_first(plan: Plan) -> bool:
     """True if copies within a rank may overtake the rest of a queue: the plan stays safe and its results the same."""
-    own = own_copies(plan)
-    return not own.conflict and not (len(own.overtaken) and refusals(own.first, limit=1))
+    copies = own_copies(plan)
+    return not copies.conflict and not (len(copies.overtaken) and refusals(copies.first, limit=1))
 
 
 def _tensors(bound: Bound) -> tuple[TensorSpec, ...]:

@@ -62,7 +62,7 @@ class Kernel:
 
     def __call__(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
         """Launch once: inputs[rank][name] -> outputs[rank][name]. Raise as `run` does."""
-        return [dict(own) for own in self.run([inputs]).outputs[0]]
+        return [dict(outputs) for outputs in self.run([inputs]).outputs[0]]
 
     def reference(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
         """Return the reference result of one launch: inputs[rank][name] -> outputs[rank][name].
@@ -72,7 +72,9 @@ class Kernel:
         complete = self._all_inputs(inputs)
         from tilelink.reference.run import run
 
-        return [dict(own) for own in run(self.bound.source, complete, self.bound.numbers, dtype=self.bound.dtype)]
+        return [
+            dict(outputs) for outputs in run(self.bound.source, complete, self.bound.numbers, dtype=self.bound.dtype)
+        ]
 
     def run(
         self,
@@ -125,12 +127,12 @@ class Kernel:
         if not isinstance(launch, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be typed
             raise BindingError(f"inputs of a launch are a {type(launch).__name__}", hint=hint)
         given = tuple(launch)
-        for own in given:
-            if not isinstance(own, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise BindingError(f"inputs of a rank are a {type(own).__name__}", hint=hint)
+        for rank_inputs in given:
+            if not isinstance(rank_inputs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise BindingError(f"inputs of a rank are a {type(rank_inputs).__name__}", hint=hint)
         if len(given) != self.bound.ranks:
             raise BindingError(f"inputs of {len(given)} ranks for a kernel of {self.bound.ranks}")
-        return tuple(self._inputs(rank, own) for rank, own in enumerate(given))
+        return tuple(self._inputs(rank, rank_inputs) for rank, rank_inputs in enumerate(given))
 
     def _inputs(self, rank: int, given: Tensors) -> dict[str, torch.Tensor]:
         """Return the inputs of one rank, checked, with the tables of the kernel."""

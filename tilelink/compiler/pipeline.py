@@ -74,15 +74,15 @@ class Module:
         Raise UnknownNameError, which lists the names of the file.
         """
         names = ", ".join(p.name for p in self.programs)
-        found = [p for p in self.programs if name in (None, p.name)]
-        if name is None and len(found) > 1:
-            found = [p for p in found if p.name == Path(self.file).stem] or found
-        if not found:
+        matches = [p for p in self.programs if name in (None, p.name)]
+        if name is None and len(matches) > 1:
+            matches = [p for p in matches if p.name == Path(self.file).stem] or matches
+        if not matches:
             what = f"no program {name!r} in {self.file}" if name else f"no program in {self.file}"
             raise UnknownNameError(what, hint=f"its programs are {names}" if names else "program NAME(...):")
-        if len(found) > 1:
+        if len(matches) > 1:
             raise UnknownNameError(f"{self.file} has several programs", hint=f"choose one by its name: {names}")
-        return found[0]
+        return matches[0]
 
     def schedules_of(self, program: Program) -> tuple[Schedule, ...]:
         """Return the schedules that the file has for a program."""
@@ -101,7 +101,7 @@ class Module:
 def load(name: str | Path) -> Module:
     """Return the programs and schedules of a `.tl` file, or of the operator library by file or program name.
 
-    A program of the library that is found by its own name is returned alone. Raise UnknownNameError if the name is
+    A library program that the name itself refers to is returned alone. Raise UnknownNameError if the name is
     neither a file nor in the library, ParseError and related errors for a file that is not in the language.
     """
     path = Path(name)
@@ -128,14 +128,14 @@ def library_module(name: str) -> Module:
 
     Files in the current folder are ignored. Raise UnknownNameError for a name that is not in the library.
     """
-    if (own := PROGRAMS / f"{name}.tl") in _library_files():
-        return _parse_file(own)  # most names are those of files, so that not all files need to be read
-    known = library()
-    for module in known:
+    if (path := PROGRAMS / f"{name}.tl") in _library_files():
+        return _parse_file(path)  # most names are those of files, so that not all files need to be read
+    modules = library()
+    for module in modules:
         for program in module.programs:
             if program.name == name:
                 return Module(file=module.file, programs=(program,), schedules=module.schedules_of(program))
-    names = sorted({p.name for m in known for p in m.programs} | {Path(m.file).stem for m in known})
+    names = sorted({p.name for m in modules for p in m.programs} | {Path(m.file).stem for m in modules})
     hint = did_you_mean(name, names) or f"write a path, or a name of the library: {', '.join(names)}"
     raise UnknownNameError(f"no program {name!r} in the library", hint=hint)
 
@@ -183,7 +183,7 @@ def reference(
 
     require_program(program)
     try:
-        return [dict(own) for own in run(program, inputs, dims, dtype=dtype)]
+        return [dict(outputs) for outputs in run(program, inputs, dims, dtype=dtype)]
     except (AccountingError, ProgressError) as error:
         hint = "a schedule with smaller tiles may be safe for all that: compare its results with your own reference"
         message = f"the reference, in which every index is one tile, cannot follow: {error.message}"

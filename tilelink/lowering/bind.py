@@ -113,8 +113,8 @@ def _check_parts(program: Program, schedule: Schedule) -> None:
     parts: tuple[Part, ...] = (*schedule.stages, *schedule.tensors)
     for part in parts:
         check_values(part)
-    for found in foreign(schedule):
-        raise ScheduleError(found.message, location=found.location or schedule.location, hint=found.hint)
+    for error in foreign(schedule):
+        raise ScheduleError(error.message, location=error.location or schedule.location, hint=error.hint)
     for part in parts:
         check_names(program, part)
     for part in schedule.stages:
@@ -140,7 +140,7 @@ def _resource(program: Program, stage: Stage, part: StageSchedule) -> Resource:
     """Return the resource that the schedule names, or the default.
 
     The default is the copy engine for host primitives, and otherwise the SMs, in the order of the stages. A stage that
-    an earlier one waits for cannot run after it: it gets CTAs of its own.
+    an earlier one waits for cannot run after it: it gets its own CTAs.
     """
     said = part[RESOURCE]
     if said is not None:
@@ -188,16 +188,16 @@ def _concrete_order(part: StageSchedule, numbers: Numbers, ranks: int) -> Order 
         return None
     terms: list[IndexOrder] = []
     for term in order.nest:
-        place = part.at(f"order.{term.index}")
+        location = part.at(f"order.{term.index}")
 
-        def change(expr: Scalar, place: Location | None = place) -> Scalar | None:
+        def change(expr: Scalar, location: Location | None = location) -> Scalar | None:
             if isinstance(expr, Ranks):
                 return const(ranks)
             name = getattr(expr, "name", getattr(expr, "table", None))
             if name is not None and not (isinstance(expr, Param) and name in numbers):
-                known = ["rank", "ranks", *numbers]
-                hint = did_you_mean(name, known, f"known: {', '.join(known)}")
-                raise OrderError(f"unknown name {name!r} in an order", location=place, hint=hint)
+                names = ["rank", "ranks", *numbers]
+                hint = did_you_mean(name, names, f"known: {', '.join(names)}")
+                raise OrderError(f"unknown name {name!r} in an order", location=location, hint=hint)
             return const(int(numbers[expr.name])) if isinstance(expr, Param) else None
 
         terms.append(term if term.start is None else replace(term, start=rewrite(term.start, change)))

@@ -107,20 +107,20 @@ def _programs(bound: Bound, hosts: list[BoundStage], tiles: Mapping[str, int]) -
     """
     cap = bound.target.max_programs
     most = {host.name: min(tiles[host.name], cap or tiles[host.name]) for host in hosts}
-    own = {
+    reserved = {
         host.name: max(1, min(asked, -(-most[host.name] // _programs_per_cta(host))))
         for host in hosts if (asked := _own(host)) is not None
     }  # fmt: skip
-    slots, taken = bound.target.slots, sum(own.values())
+    slots, taken = bound.target.slots, sum(reserved.values())
     result: dict[str, int] = {}
     for host in hosts:
         on_copy_engine = isinstance(host.resource, CopyEngine)
-        if host.name not in own and not on_copy_engine and bound.target.kind != "cpu" and taken >= slots:
+        if host.name not in reserved and not on_copy_engine and bound.target.kind != "cpu" and taken >= slots:
             message = f"stages on SMs of their own take {taken} programs, and a rank of {bound.target} holds {slots}"
             hint = f"give them fewer, so that some are left for {host.stage.name}"
             raise ScheduleError(message, location=bound.schedule.location, hint=hint)
         left = max(1, min(slots - taken, most[host.name]))
-        on_sms = own[host.name] * _programs_per_cta(host) if host.name in own else left
+        on_sms = reserved[host.name] * _programs_per_cta(host) if host.name in reserved else left
         result[host.name] = 1 if on_copy_engine else on_sms
     return result
 

@@ -140,8 +140,8 @@ class _Uses:
         tasks = max((int(task.max(initial=-1)) for _, task, _ in self.read), default=-1) + 1
         first = np.full(tasks, np.iinfo(np.int64).max)
         for task, position in self.assigned:
-            known = task < tasks
-            np.minimum.at(first, task[known], position[known])
+            in_range = task < tasks
+            np.minimum.at(first, task[in_range], position[in_range])
         for number, task, position in self.read:
             for row in np.flatnonzero(first[task] >= position)[:1]:
                 message = f"reads {name}, to which nothing has been assigned"

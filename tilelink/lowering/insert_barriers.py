@@ -85,9 +85,9 @@ class _Placing:
             )
         before = replace(self.pending)
         then = self.body(branch.then)
-        self.pending, behind = before, self.pending
+        self.pending, after_then = before, self.pending
         orelse = self.body(branch.orelse)
-        self.pending.join(behind)
+        self.pending.join(after_then)
         return replace(branch, then=then, orelse=orelse)
 
     def _in_place(self, statement: Store | Transfer, region: Region) -> list[Statement]:
@@ -95,12 +95,12 @@ class _Placing:
         value = value_of(statement)
         if value is None or not mixes(value) or all(one.tensor != region.tensor for one in reads(value)):
             return [statement]
-        place = statement.location
+        location = statement.location
         name = self._name("loaded")
-        loaded = Assign(name=name, value=value, location=place)
-        part = Local(name=name, location=place)
-        last = replace(statement, value=part) if isinstance(statement, Store) else replace(statement, source=part)
-        return [loaded, Barrier(location=place), last]
+        loaded = Assign(name=name, value=value, location=location)
+        result = Local(name=name, location=location)
+        last = replace(statement, value=result) if isinstance(statement, Store) else replace(statement, source=result)
+        return [loaded, Barrier(location=location), last]
 
     def _name(self, wanted: str) -> str:
         bound, stage = self.bound, self.stage
@@ -228,10 +228,10 @@ class _Parts:
         """
         for region, stores in accesses(body):
             names = {_moves_with(c, counts, self.ranks) for c in (*region.coords, region.rank)}
-            part = (number, region.coords, region.rank) if names >= counts.keys() else None
+            key = (number, region.coords, region.rank) if names >= counts.keys() else None
             for memory in _memories(region, self.ranks):
                 (self.stored if stores else self.loaded).add(memory)
-                self.places.setdefault(memory, set()).add(part)
+                self.places.setdefault(memory, set()).add(key)
 
     @property
     def apart(self) -> set[str]:
@@ -248,8 +248,10 @@ def pending_at(bound: Bound, stage: str) -> Pending:
     last = next(n for n, loop in enumerate(kernel.loops) if stage in loop.stages)
     parts = _Parts(ranks=bound.ranks)
     for number, loop in enumerate(kernel.loops[: last + 1]):
-        for own in (bound.stages[name] for name in loop.stages):
-            parts.note(own.stage.body, {decl.name: own.count(decl.name) for decl in own.stage.indices}, number)
+        for earlier in (bound.stages[name] for name in loop.stages):
+            parts.note(
+                earlier.stage.body, {decl.name: earlier.count(decl.name) for decl in earlier.stage.indices}, number
+            )
     apart = parts.apart if kernel.loops[last].stages[0] == stage else set[str]()
     scratch = [t.name for t in bound.tensors.values() if t.decl.space in ("local", "symmetric")]
     return Pending(
@@ -286,8 +288,8 @@ def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ra
     numbers = np.arange(counts[name])
     for rank in range(ranks):
         with np.errstate(divide="ignore"):  # divisors may be 0 for index values at which nothing is accessed
-            found = evaluate(coordinate, Env(rank=rank, ranks=ranks, params={}, indices={name: numbers}))
-        if len(np.unique(found)) < counts[name]:
+            coordinates = evaluate(coordinate, Env(rank=rank, ranks=ranks, params={}, indices={name: numbers}))
+        if len(np.unique(coordinates)) < counts[name]:
             return None
     return name
 

@@ -41,8 +41,8 @@ def check_size(bound: Bound) -> None:
 def check_elements(bound: Bound, typing: Typing) -> None:
     """Raise TileSizeError for a value that is too large for any kernel. Plain copies are made block by block."""
     for name, stage in bound.stages.items():
-        known = typing.stage(name)
-        for what, axes, place in _held(known):
+        stage_typing = typing.stage(name)
+        for what, axes, location in _held(stage_typing):
             sizes = [_length(bound, stage, axis) for axis in axes]
             if prod(map(power_of_two, sizes)) <= MOST_ELEMENTS:
                 continue
@@ -51,10 +51,10 @@ def check_elements(bound: Bound, typing: Typing) -> None:
             message = f"{what} of stage {name} has {' x '.join(f'{n:,}' for n in sizes)} elements in a tile, and one "
             message += f"value of a kernel {MOST_ELEMENTS:,} at most, with sizes rounded up to powers of two"
             hint = f"a smaller tile({largest}={tiled[largest]})" if largest else "loop over an index instead of `:`"
-            part = bound.schedule.stage(name)
-            given = largest is not None and largest in dict(part[TILE])
-            where = part.at(f"tile.{largest}") if given else place
-            raise TileSizeError(message, location=where, related=place if given else None, hint=hint)
+            stage_schedule = bound.schedule.stage(name)
+            given = largest is not None and largest in dict(stage_schedule[TILE])
+            where = stage_schedule.at(f"tile.{largest}") if given else location
+            raise TileSizeError(message, location=where, related=location if given else None, hint=hint)
 
 
 def _held(known: StageTyping) -> Iterator[tuple[str, tuple[Axis, ...], Location | None]]:

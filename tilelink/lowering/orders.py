@@ -34,8 +34,8 @@ def _nest(order: Order | None, counts: Mapping[str, int], part: StageSchedule) -
             hint = did_you_mean(name, counts, f"indices: {', '.join(counts)}")
             raise OrderError(f"order of unknown index {name!r}", location=part.at(f"order.{name}"), hint=hint)
         if names.count(name) > 1:
-            place, hint = part.at(f"order.{name}"), "name each index once"
-            raise OrderError(f"index {name!r} is ordered twice", location=place, hint=hint)
+            location, hint = part.at(f"order.{name}"), "name each index once"
+            raise OrderError(f"index {name!r} is ordered twice", location=location, hint=hint)
     return named + [IndexOrder(index=name) for name in counts if name not in names]
 
 

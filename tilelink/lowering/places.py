@@ -44,20 +44,20 @@ def partial(statement: Statement) -> Iterator[Lookup | Binary]:
 
     The expressions of its branches or iterations are not included.
     """
-    found: list[Scalar] = []
+    expressions: list[Scalar] = []
 
     def keep(expr: Scalar) -> Scalar:
-        found.append(expr)
+        expressions.append(expr)
         return expr
 
     match statement:
         case If(condition=condition):
-            found.append(condition)
+            expressions.append(condition)
         case For():
             pass
         case _:
             map_scalars((statement,), keep)
-    for expr in found:
+    for expr in expressions:
         yield from _inner_first(expr)
 
 

@@ -22,22 +22,22 @@ def check_ranges(bound: Bound) -> None:
             _interval(expr, bound, stage, bound.bounds(stage.name))
 
 
-def _interval(expr: Scalar, bound: Bound, stage: BoundStage, bounds: Bounds, place: Location | None = None) -> Range:
+def _interval(expr: Scalar, bound: Bound, stage: BoundStage, bounds: Bounds, location: Location | None = None) -> Range:
     """Return the interval of an expression. Raise BindingError if it, or a part of it, may overflow 32 bits."""
-    place = expr.location or place
-    below = [_interval(child, bound, stage, bounds, place) for child in children(expr)]
+    location = expr.location or location
+    below = [_interval(child, bound, stage, bounds, location) for child in children(expr)]
     match expr:
         case Ranks() | Param():  # only in an extent
             number = number_of(expr, bound.numbers, bound.ranks)
-            found = (number, number)
+            interval = (number, number)
         case Binary(op="//" | "%") if below[1] == (0, 0):
             message = f"{print_scalar(expr)} in stage {stage.name} divides by zero"
-            raise BindingError(message, location=place, hint="the divisor must not be 0 with these numbers")
+            raise BindingError(message, location=location, hint="the divisor must not be 0 with these numbers")
         case Binary(op=op):
-            found = combined(op, below[0], below[1])
+            interval = combined(op, below[0], below[1])
         case _:
-            found = bounds.of(expr)
-    if found[0] < MIN_INT32 or found[1] > MAX_INT32:
-        message = f"{print_scalar(expr)} in stage {stage.name} may be {max(found, key=abs)}"
-        raise BindingError(message, location=place, hint="integers have 32 bits")
-    return found
+            interval = bounds.of(expr)
+    if interval[0] < MIN_INT32 or interval[1] > MAX_INT32:
+        message = f"{print_scalar(expr)} in stage {stage.name} may be {max(interval, key=abs)}"
+        raise BindingError(message, location=location, hint="integers have 32 bits")
+    return interval

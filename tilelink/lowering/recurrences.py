@@ -122,11 +122,11 @@ class _Recurrence:
     @cached_property
     def assigned(self) -> dict[str, list[Assign]]:
         """Return all assignments of an iteration, by name."""
-        found: dict[str, list[Assign]] = {}
+        assignments: dict[str, list[Assign]] = {}
         for statement in statements(self.loop.body):
             if isinstance(statement, Assign):
-                found.setdefault(statement.name, []).append(statement)
-        return found
+                assignments.setdefault(statement.name, []).append(statement)
+        return assignments
 
     @cached_property
     def written(self) -> frozenset[str]:
@@ -222,9 +222,9 @@ class _Recurrence:
             case Read(region=region):
                 return _mixed() if region.tensor in self.written and not self._along(region) else _WHOLE
             case Cast(value=inner, dtype=dtype):
-                found = self._made(inner, state)
+                made = self._made(inner, state)
                 iterations = dtype in ("i32", "bool") and self.typing.type_of(inner).dtype != dtype
-                return _used([found]) if iterations else found
+                return _used([made]) if iterations else made
             case Expand(value=inner) | Transpose(value=inner):
                 return self._made(inner, state)
             case Apply(op=op, args=args):
@@ -287,7 +287,7 @@ class _Recurrence:
 
     def _is_carried_on(self, name: str) -> bool:
         """True if a name ends each iteration as a copy of a carried name's final value."""
-        order = {id(s): place for place, s in enumerate(statements(self.loop.body))}
+        order = {id(s): position for position, s in enumerate(statements(self.loop.body))}
         last = order[id(self.assigned[name][-1])]
         return any(
             isinstance(s, Assign)
@@ -304,11 +304,11 @@ def _sources(name: str, end: State) -> set[str]:
 
     Their values are those at the start of this iteration or of earlier ones.
     """
-    found, fresh = set[str](), {name}
+    sources, fresh = set[str](), {name}
     while fresh:
-        fresh = set[str]().union(*(end[one].carried for one in fresh)) - found
-        found |= fresh
-    return found
+        fresh = set[str]().union(*(end[one].carried for one in fresh)) - sources
+        sources |= fresh
+    return sources
 
 
 def _mixed(carried: frozenset[str] = frozenset()) -> Made:

@@ -21,13 +21,13 @@ from tilelink.lowering.recurrences import check_iterations, holds_all
 def check_reductions(stages: Mapping[str, BoundStage], typing: Typing, ranks: int) -> None:
     """Raise TileSizeError for a stage whose results depend on the tile size of an index."""
     for name, stage in stages.items():
-        known = typing.stage(name)
-        _check_domain(stage, known)
+        stage_typing = typing.stage(name)
+        _check_domain(stage, stage_typing)
         for loop in statements(stage.stage.body):
             if isinstance(loop, For):
                 for decl in loop.indices:
-                    if stage.count(decl.name) > 1 and decl.name not in known.scalar_indices:
-                        check_iterations(stage, known, loop, decl.name)
+                    if stage.count(decl.name) > 1 and decl.name not in stage_typing.scalar_indices:
+                        check_iterations(stage, stage_typing, loop, decl.name)
                         check_dependences(stage, ranks, loop, decl.name)
 
 
@@ -35,26 +35,26 @@ def reduced_indices(value: Value, typing: StageTyping) -> Iterator[tuple[str, st
     """Yield (name of the operation, index) for each index along an axis that a value reduces."""
     match value:
         case Reduce(op=op, value=inner, axis=axis):
-            found = [(f"the {op}", typing.type_of(inner).axes[axis])]
+            axes = [(f"the {op}", typing.type_of(inner).axes[axis])]
         case Dot(left=left):
-            found = [("a product", typing.type_of(left).axes[-1])]
+            axes = [("a product", typing.type_of(left).axes[-1])]
         case Attend(q=q, k=k, v=v):
             along = (typing.type_of(q).axes[-1], *typing.type_of(k).axes[-2:], typing.type_of(v).axes[-2])
-            found = [("attention", axis) for axis in along]
+            axes = [("attention", axis) for axis in along]
         case _:
-            found = []
-    yield from ((what, axis.index) for what, axis in found if axis.index is not None)
+            axes = []
+    yield from ((what, axis.index) for what, axis in axes if axis.index is not None)
 
 
 def _check_domain(stage: BoundStage, typing: StageTyping) -> None:
     domain = {decl.name for decl in stage.stage.indices}
     for statement in statements(stage.stage.body):
         value = value_of(statement)
-        for part in values(value) if value is not None else ():
-            for what, index in reduced_indices(part, typing):
+        for node in values(value) if value is not None else ():
+            for what, index in reduced_indices(node, typing):
                 if index in domain and stage.count(index) > 1:
                     message = (
                         f"stage {stage.name} takes {what} over tiles of {index}, of {stage.tiles[index]} elements each"
                     )
                     hint = f"{holds_all(stage, index)}; or write `:`, or loop over {index} and add up"
-                    raise TileSizeError(message, location=part.location or statement.location, hint=hint)
+                    raise TileSizeError(message, location=node.location or statement.location, hint=hint)

@@ -39,24 +39,24 @@ def check_memory(bound: Bound) -> None:
     if bound.target.kind == "cpu" or need is None or need.bytes <= room:
         return
     name, stage = need.stage.name, need.stage
-    part = bound.schedule.stage(name)
+    stage_schedule = bound.schedule.stage(name)
     tiles = ", ".join(f"{index}={size}" for index, size in stage.tiles.items() if index not in stage.scalar_indices)
     message = f"stage {name} takes {need.bytes:,} bytes of shared memory or more, {need.buffers} times {need.block:,} "
     message += f"for the operands of a product, and a program of {bound.target} has {room:,}"
     hint = f"smaller tiles than {tiles}, a smaller block than {stage.block} of what is contracted, or fewer stages"
-    raise TileSizeError(message, location=part.at("tile") or stage.stage.location, hint=hint)
+    raise TileSizeError(message, location=stage_schedule.at("tile") or stage.stage.location, hint=hint)
 
 
 def does_not_fit(bound: Bound) -> str | None:
     """Return why a processor will probably not hold a bound program, or None.
 
-    The estimate covers its products and the results on their way to memory.
+    The estimate covers its products and the buffers of results that are stored.
     """
     if bound.target.kind != "cpu":
         for need in least(bound):
-            own = bound.stages[need.stage.name]
-            beside = _beside(bound, own) if own.flat and need.buffers > 1 else 0
-            if need.bytes + beside > bound.target.shared_memory:
+            stage = bound.stages[need.stage.name]
+            results = _beside(bound, stage) if stage.flat and need.buffers > 1 else 0
+            if need.bytes + results > bound.target.shared_memory:
                 return "shared memory"
     return None
 
@@ -74,13 +74,13 @@ def least(bound: Bound) -> list[Need]:
 
 
 def _of_stage(bound: Bound, kernel: Kernel, stage: BoundStage) -> list[Need]:
-    found: list[Need] = []
+    needs: list[Need] = []
     for statement in statements(stage.stage.body):
         value = value_of(statement)
-        for part in values(value) if value is not None else ():
-            if isinstance(part, Dot) and (need := _of_product(bound, kernel, stage, part)) is not None:
-                found.append(need)
-    return found
+        for node in values(value) if value is not None else ():
+            if isinstance(node, Dot) and (need := _of_product(bound, kernel, stage, node)) is not None:
+                needs.append(need)
+    return needs
 
 
 def _of_product(bound: Bound, kernel: Kernel, stage: BoundStage, product: Dot) -> Need | None:
@@ -142,7 +142,7 @@ def _operand(bound: Bound, stage: BoundStage, value: Value) -> _Operand | None:
 
 
 def _beside(bound: Bound, stage: BoundStage) -> int:
-    """Return an estimate of the bytes that Triton takes for results on their way to memory.
+    """Return an estimate of the bytes that Triton takes to buffer results that are stored.
 
     A flattened loop needs them in addition to its operands.
     """

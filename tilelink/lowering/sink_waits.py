@@ -1,13 +1,13 @@
 """Sinking of waits into the loop of the following matrix product, slice by slice.
 
-A schedule may give every slice of a contracted dimension a channel of its own. If a product directly follows the wait
+A schedule may give every slice of a contracted dimension its own channel. If a product directly follows the wait
 for all slices, it can multiply the first slice before the last one has arrived. Its loop over the contracted dimension
 becomes explicit, and waits for each slice before its use.
 
 before: wait(x[s, i, :])
         y[s, i, j] = f(dot(x[s, i, :], w[j, :].T))
 after:  part = zeros(f32)
-        for (k: K):                                     # a slice with a channel of its own
+        for (k: K):                                     # a slice with its own channel
             wait(x[s, i, k])
             part = part + dot(x[s, i, k], w[j, k].T)
         y[s, i, j] = f(part)
@@ -74,8 +74,8 @@ class SlicedProduct:
 
     def of_all(self, region: Region) -> Region:
         """Return the region of all slices, given that of one."""
-        own = Index(name=self.index)
-        return replace(region, coords=tuple(Whole() if c == own else c for c in region.coords))
+        index = Index(name=self.index)
+        return replace(region, coords=tuple(Whole() if c == index else c for c in region.coords))
 
 
 def sliced_product(stage: BoundStage, statement: Statement) -> SlicedProduct | None:
@@ -86,8 +86,8 @@ def sliced_product(stage: BoundStage, statement: Statement) -> SlicedProduct | N
     assert isinstance(last, Assign) and isinstance(last.value, Apply)
     dot = last.value.args[1]
     assert isinstance(dot, Dot)
-    own = tuple(wait for wait in waits if isinstance(wait, Wait))
-    return SlicedProduct(index=statement.indices[0].name, waits=own, name=last.name, dot=dot)
+    slice_waits = tuple(wait for wait in waits if isinstance(wait, Wait))
+    return SlicedProduct(index=statement.indices[0].name, waits=slice_waits, name=last.name, dot=dot)
 
 
 @dataclass(kw_only=True)
@@ -140,8 +140,8 @@ class _Sinking:
         if loop is None:
             return [statement]
         before[first:] = [waits[n] for n in sizes if sizes[n] != size]
-        part = Local(name=loop[0].name, location=dots[0].location)
-        return [*loop, *map_values((statement,), lambda v: part if v is dots[0] else None)]
+        accumulated = Local(name=loop[0].name, location=dots[0].location)
+        return [*loop, *map_values((statement,), lambda v: accumulated if v is dots[0] else None)]
 
     def _slice_size(self, wait: Wait, value: Value, dot: Dot) -> int | None:
         """Return the elements of a slice of K, or None if the product cannot wait for each slice.
@@ -161,7 +161,7 @@ class _Sinking:
 
     def _loop(self, waits: list[Wait], dot: Dot, size: int) -> tuple[Assign, For] | None:
         """Return the loop over the slices of a product, or None if an operand cannot be sliced."""
-        place, region = dot.location, waits[0].region
+        location, region = dot.location, waits[0].region
         dim = contracted_dimension(dot, region)
         assert dim is not None
         index, name = self._name("chunk"), self._name("part")
@@ -170,12 +170,12 @@ class _Sinking:
             return None
         tensor = self.bound.tensors[region.tensor]
         self.indices[index], self.extents[index] = size, tensor.shape[dim]
-        own = (replace(wait, region=_at(wait.region, dim, index)) for wait in waits)
-        added = (Local(name=name, location=place), Dot(left=left, right=right, location=place))
-        more = Assign(name=name, value=Apply(op="add", args=added, location=place), location=place)
-        decl = IndexDecl(name=index, extent=tensor.decl.shape[dim], location=place)
-        zeros = Assign(name=name, value=Full(value=0.0, dtype="f32", location=place), location=place)
-        return zeros, For(indices=(decl,), body=(*own, more), location=place)
+        slice_waits = (replace(wait, region=_at(wait.region, dim, index)) for wait in waits)
+        added = (Local(name=name, location=location), Dot(left=left, right=right, location=location))
+        more = Assign(name=name, value=Apply(op="add", args=added, location=location), location=location)
+        decl = IndexDecl(name=index, extent=tensor.decl.shape[dim], location=location)
+        zeros = Assign(name=name, value=Full(value=0.0, dtype="f32", location=location), location=location)
+        return zeros, For(indices=(decl,), body=(*slice_waits, more), location=location)
 
     def _cut(self, value: Value, axis: int, index: str) -> Value | None:
         """Return an operand with an index in place of `:` along an axis (-1 is the last).

@@ -83,8 +83,8 @@ def split_whole(program: Program, stage: Stage, key: str, location: Location | N
             hint = f"take tile({key}=...) away: slices of {region.tensor} along both would be its diagonal alone"
             message = f"stage {stage.name} moves two dimensions of {region.tensor} that are called {key!r}"
             raise TileSizeError(message, location=location, related=region.location, hint=hint)
-    found = [v for s in statements(stage.body) if (v := value_of(s)) is not None]
-    if any(isinstance(part, UserCall) for value in found for part in values(value)):
+    computed = [v for s in statements(stage.body) if (v := value_of(s)) is not None]
+    if any(isinstance(node, UserCall) for value in computed for node in values(value)):
         hint = f"take tile({key}=...) away: the function takes all of the dimension"
         raise TileSizeError(f"stage {stage.name} calls a function of {key!r}", location=location, hint=hint)
 
@@ -109,22 +109,22 @@ def whole_dim(program: Program, stage: Stage, key: str) -> Scalar | None:
 
 def remote_reads(stage: Stage) -> list[Region]:
     """Return the regions that a stage reads on a named rank."""
-    found = [value_of(s) for s in statements(stage.body)]
-    return [r for value in found if value is not None for r in reads(value) if r.rank is not None]
+    computed = [value_of(s) for s in statements(stage.body)]
+    return [r for value in computed if value is not None for r in reads(value) if r.rank is not None]
 
 
 def stage_writes(stage: Stage) -> list[Region]:
     """Return the regions that a stage writes."""
-    found: list[Region] = []
+    regions: list[Region] = []
     for statement in statements(stage.body):
         match statement:
             case Store(region=region):
-                found.append(region)
+                regions.append(region)
             case Transfer(target=target):
-                found.append(target)
+                regions.append(target)
             case _:
                 pass
-    return found
+    return regions
 
 
 def flip_direction(program: Program, stage: Stage, direction: str, location: Location | None) -> Stage:
@@ -157,12 +157,12 @@ def flip_direction(program: Program, stage: Stage, direction: str, location: Loc
 
 
 def _common_peer(transfers: list[Transfer], direction: str) -> str | None:
-    found: set[str | None] = set()
+    peers: set[str | None] = set()
     for transfer in transfers:
         source = transfer.source.region if isinstance(transfer.source, Read) else None
         end = transfer.target if direction == "pull" else source
-        found.add(end.rank.name if end is not None and isinstance(end.rank, Index) else None)
-    return found.pop() if len(found) == 1 else None
+        peers.add(end.rank.name if end is not None and isinstance(end.rank, Index) else None)
+    return peers.pop() if len(peers) == 1 else None
 
 
 def _swap(peer: str) -> Callable[[Scalar], Scalar | None]:
@@ -247,10 +247,10 @@ def _concrete_stage(program: Program, stage: Stage, scalars: frozenset[str], num
     def on_region(region: Region) -> Region:
         coords = among_ranks(region.tensor, region.coords)
         rank = modulo(region.rank, ranks, over_ranks) if region.rank is not None else None
-        found = replace(region, coords=coords, rank=None if rank == RANK else rank)
-        if (error := reach_error(program, found)) is not None:
+        concrete = replace(region, coords=coords, rank=None if rank == RANK else rank)
+        if (error := reach_error(program, concrete)) is not None:
             raise error
-        return found
+        return concrete
 
     def on_value(value: Value) -> Value | None:
         if isinstance(value, FromScalar) and isinstance(value.scalar, Param):

@@ -1,1 +1,1 @@
-"""Execution of kernels: symmetric memory and launches. torch and triton are imported only here."""
+"""Execution of kernels, with torch and triton: symmetric memory and launches."""

@@ -14,11 +14,11 @@ def kernels_in_order(kernels: Sequence[KernelSpec]) -> list[KernelSpec]:
     stream stay in order. If kernels wait for one another, no order is better: all must run concurrently.
     """
     left = sorted(kernels, key=lambda k: (k.stream == "main", k.position))
-    found: list[KernelSpec] = []
+    ordered: list[KernelSpec] = []
     while left:
         heads = [k for k in left if not any(o.stream == k.stream and o.position < k.position for o in left)]
         free = [k for k in heads if not any(o is not k and o.notifies & k.awaits for o in left)]
         chosen = (free or heads)[0]
         left.remove(chosen)
-        found.append(chosen)
-    return found
+        ordered.append(chosen)
+    return ordered

@@ -1,8 +1,8 @@
 """`backfill n`: CTAs that are idle in the last wave of one stage start tiles of the next stage.
 
 P CTAs execute the T tiles of a kernel's loops in ceil(T / P) waves. In the last wave only busy = T % P of them have a
-tile. Without this clause the next stage is divided evenly all the same: CTAs that are free a wave earlier finish it a
-wave earlier, and then idle. With `backfill n` each idle CTA executes up to n tiles of that stage. All CTAs then share
+tile. Without this clause the next stage is divided evenly among all CTAs. Those that are free a wave earlier finish it
+a wave earlier, and then idle. With `backfill n` each idle CTA executes up to n tiles of that stage. All CTAs then share
 the remaining tiles:
 
 before: sums(t: S)          tile t: program (T + t) % P
@@ -85,20 +85,20 @@ def _ready(bound: Bound, kernel: Kernel, at: int) -> int:
         if loop.width:
             continue  # tiles of a backfilled stage run before the last wave, or that wave is full
         for name in loop.stages:
-            place = loop.first + np.tile(np.arange(bound.stages[name].total), bound.ranks)
-            late[first_task[name] + np.arange(len(place))] = place >= last
+            position = loop.first + np.tile(np.arange(bound.stages[name].total), bound.ranks)
+            late[first_task[name] + np.arange(len(position))] = position >= last
     held = _held(signals, late)
-    own = held[first_task[stage.name] :][: stage.total * bound.ranks]
-    return int(np.min(np.flatnonzero(own) % stage.total, initial=stage.total))
+    waiting = held[first_task[stage.name] :][: stage.total * bound.ranks]
+    return int(np.min(np.flatnonzero(waiting) % stage.total, initial=stage.total))
 
 
 def _held(signals: Signals, late: Bools) -> Bools:
     """Return a mask of the tasks that wait for late tasks, directly or through other tasks."""
     cell = signals.channel * (int(signals.peer.max(initial=0)) + 1) + signals.peer
     notify, wait = signals.kind == NOTIFY, signals.kind == WAIT
-    held, found = np.zeros_like(late), -1
-    while (count := int(held.sum())) > found:
-        found = count
+    held, previous = np.zeros_like(late), -1
+    while (count := int(held.sum())) > previous:
+        previous = count
         made = cell[notify & (late | held)[signals.task]]
         held[signals.task[wait & np.isin(cell, made)]] = True
     return held
@@ -116,8 +116,8 @@ def _cut(bound: Bound, kernel: Kernel, at: int, tiles: int) -> Bound:
         stages.append(_behind(bound, stage, tiles))
         loops.append(Loop(stages=(stages[1].name,), first=full))
     moved = full - loop.first - tiles
-    behind = (replace(one, first=one.first + moved) for one in kernel.loops[at + 1 :])
-    changed = replace(kernel, loops=(*kernel.loops[:at], *loops, *behind))
+    later = (replace(one, first=one.first + moved) for one in kernel.loops[at + 1 :])
+    changed = replace(kernel, loops=(*kernel.loops[:at], *loops, *later))
     return replace(
         bound,
         program=replace(bound.program, stages=(*bound.program.stages, *(one.stage for one in stages[1:]))),
@@ -130,12 +130,12 @@ def _behind(bound: Bound, stage: BoundStage, tiles: int) -> BoundStage:
     """Return the stage without its first tiles, under another name."""
     taken = {*bound.stages, *bound.tensors, *(p.name for p in bound.program.params), *stage.extents}
     name = free_name(f"{stage.name}_rest", taken)
-    place = {TILE.name: add(TILE, const(tiles))}
+    shifted = {TILE.name: add(TILE, const(tiles))}
     return replace(
         stage,
         number=len(bound.stages),
         stage=replace(stage.stage, name=name),
-        order={index: substitute(place_of, place) for index, place_of in stage.order.items()},
+        order={index: substitute(place_of, shifted) for index, place_of in stage.order.items()},
         tasks=stage.total - tiles,
     )
 
@@ -170,10 +170,10 @@ BACKFILL: Clause[int | None] = count(
         fits=_after_other_tiles,
     ),
     manual=(
-        "programs that have no tile in the last wave of what comes before in their kernel do up to n tiles of this "
-        "stage each meanwhile, then all programs share the rest; only tiles that wait for nothing which comes of that "
-        "wave; they are done tile by tile, without `flatten` and `defer_notify`; for a stage after others in a kernel "
-        "that shares its tiles with none, in programs without tables; no effect where every program has a tile, or "
-        "where the first tiles have to wait"
+        "CTAs that are idle in the last wave of the previous stages of their kernel execute up to n tiles of this "
+        "stage each, then all CTAs share the rest. Only tiles that do not wait for data of that wave qualify. They "
+        "are executed one by one, without `flatten` and `defer_notify`. For a stage after others in a kernel that "
+        "shares its tiles with none, in programs without tables; no effect if every CTA has a tile, or if the first "
+        "tiles have to wait"
     ),
 )

@@ -22,5 +22,5 @@ def _check(program: Program, part: Part) -> None:
 
 BUFFERS: Clause[int | None] = count(
     "buffers", "a tensor has at least one buffer", of="tensor", check=_check, apart=_apart,
-    manual="how many launches may use a symmetric tensor before its memory is used again",
+    manual="number of launches that may use a symmetric tensor before its memory is reused",
 )  # fmt: skip

@@ -50,9 +50,9 @@ def _check(program: Program, part: Part) -> None:
     ranks = {d.name for stage in program.stages for d in all_indices(stage) if d.over_ranks}
     for key, size in part[CHANNEL]:
         if key not in ranks and not dims_called(program, tensor, key):
-            known = list(dict.fromkeys(n.name if isinstance(n, Param) else "ranks" for n in tensor.shape))
+            names = list(dict.fromkeys(n.name if isinstance(n, Param) else "ranks" for n in tensor.shape))
             message = f"channel({key}={size}): {tensor.name} has no dimension {key!r}"
-            hint = did_you_mean(key, known, f"its dimensions are {', '.join(known)}")
+            hint = did_you_mean(key, names, f"its dimensions are {', '.join(names)}")
             raise TileSizeError(message, location=part.at(f"channel.{key}"), hint=hint)
 
 

@@ -49,8 +49,8 @@ def _apply(bound: Bound) -> Bound:
             for name in loop.stages:
                 stage = bound.stages[name]
                 if stage.defer_notify and (reason := _reason(bound, kernel, loop, stage)):
-                    place, hint = bound.schedule.stage(name).at("defer_notify"), "take `defer_notify` away"
-                    raise ScheduleError(f"{name} cannot defer its notifies: {reason}", location=place, hint=hint)
+                    location, hint = bound.schedule.stage(name).at("defer_notify"), "take `defer_notify` away"
+                    raise ScheduleError(f"{name} cannot defer its notifies: {reason}", location=location, hint=hint)
                 if stage.defer_notify:
                     stages[name] = replace(stage, given_in=_given_in(bound, stage))
     return replace(bound, stages=stages)
@@ -99,26 +99,28 @@ def _before_last_product(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
 
     Products within sums and attention count too.
     """
-    found = [value_of(s) for s in body]
+    computed = [value_of(s) for s in body]
     multiply = [
-        at for at, one in enumerate(found) if one is not None and any(isinstance(v, Dot | Attend) for v in values(one))
+        at
+        for at, value in enumerate(computed)
+        if value is not None and any(isinstance(v, Dot | Attend) for v in values(value))
     ]
     return body[: multiply[-1]] if multiply else body
 
 
 def _products(body: tuple[Statement, ...]) -> list[Dot]:
     """Return the products that a tile computes once, each in its own loop: none nested in a product or a reduction."""
-    found: list[Dot] = []
+    dots: list[Dot] = []
 
     def outermost(value: Value) -> Value | None:
         if isinstance(value, Dot):
-            found.append(value)
+            dots.append(value)
         return value if isinstance(value, Dot | Reduce) else None
 
     for statement in body:
         if (value := value_of(statement)) is not None:
             map_value(value, outermost)
-    return found
+    return dots
 
 
 def _reason(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> str | None:
@@ -147,9 +149,9 @@ DEFER_NOTIFY: Clause[bool] = switch(
         name="notified", labels={"at its end": False, "in the next product": True}, reason=_stage_reason, together=True
     ),
     manual=(
-        "a tile is notified while its program multiplies the next one: a notify waits for the tile's stores, and "
-        "nothing is multiplied meanwhile; for stages with tiles of their own that wait for nothing, or only after all "
-        "that they multiply, have no conditions or loops, and end with a notify of their own rank, one counter a tile; "
-        "not with `split_k_tail`; no effect where products have two steps or fewer"
+        "a tile is notified while its program multiplies the next one, because a notify waits for the tile's stores "
+        "and delays the next product. For stages with tiles of their own that wait for nothing, or only after their "
+        "last product, that have no conditions or loops, and that end with a notify of their own rank, one counter "
+        "per tile; not with `split_k_tail`; no effect if products have two steps or fewer"
     ),
 )

@@ -50,7 +50,7 @@ DIRECTION: Clause[str | None] = Clause(
     apart=_apart,
     written="`push`, `pull`",
     manual=(
-        "who moves the data: of a stage that moves regions between its own rank and one index over the ranks, "
-        "notifies, and looks no table up"
+        "which rank moves the data. For a stage that moves regions between its own rank and one index over the ranks, "
+        "notifies, and contains no look-up"
     ),
 )

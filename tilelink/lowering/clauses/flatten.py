@@ -33,9 +33,9 @@ def _apply(bound: Bound) -> Bound:
         for loop in kernel.loops:
             for name in loop.stages:
                 if bound.stages[name].flat and (reason := _reason(bound, kernel, loop, bound.stages[name])):
-                    place = bound.schedule.stage(name).at("flatten")
+                    location = bound.schedule.stage(name).at("flatten")
                     raise ScheduleError(
-                        f"{name} cannot be flattened: {reason}", location=place, hint="take `flatten` away"
+                        f"{name} cannot be flattened: {reason}", location=location, hint="take `flatten` away"
                     )
     return bound
 
@@ -79,22 +79,24 @@ def flat_reason(body: tuple[Statement, ...]) -> str | None:
 
 def _yields(body: tuple[Statement, ...], at: int) -> bool:
     """True if a statement of a body is a condition that computes something used after it."""
-    one = body[at]
-    if not isinstance(one, If):
+    statement = body[at]
+    if not isinstance(statement, If):
         return False
-    computed = {s.name for s in statements((one,)) if isinstance(s, Assign)}
+    computed = {s.name for s in statements((statement,)) if isinstance(s, Assign)}
     later = (value_of(s) for s in statements(body[at + 1 :]))
-    return any(isinstance(v, Local) and v.name in computed for own in later if own is not None for v in values(own))
+    return any(
+        isinstance(v, Local) and v.name in computed for value in later if value is not None for v in values(value)
+    )
 
 
 def _leading_waits(body: tuple[Statement, ...]) -> list[Wait]:
     """Return the waits at the beginning of a tile."""
-    found: list[Wait] = []
+    waits: list[Wait] = []
     for statement in body:
         if not isinstance(statement, Wait):
             break
-        found.append(statement)
-    return found
+        waits.append(statement)
+    return waits
 
 
 def _operands(body: tuple[Statement, ...]) -> Iterator[Region]:
@@ -116,7 +118,7 @@ FLATTEN: Clause[bool] = switch(
         name="pipeline", labels={"tile by tile": False, "through all tiles": True}, reason=_stage_reason, together=True
     ),
     manual=(
-        "one software pipeline through all tiles of a program: the next tile's wait and first loads come before a "
-        "tile's last steps and stores; refused where that could change anything"
+        "one software pipeline across all tiles of a program: the next tile's wait and first loads come before a "
+        "tile's last steps and stores; refused if that could be observed"
     ),
 )

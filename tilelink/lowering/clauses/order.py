@@ -42,12 +42,12 @@ def _check(program: Program, part: Part) -> None:
     if order is None:
         return
     stage = program.stage(part.name)
-    known = list(dict.fromkeys(d.name for d in stage.indices))
+    names = list(dict.fromkeys(d.name for d in stage.indices))
     for name in [*(term.index for term in order.nest), *([order.group[0]] if order.group else [])]:
         # A tile size may still turn a dimension that a communication stage moves as a whole into an index.
         sliced = stage.kind == "comm" and whole_dim(program, stage, name) is not None
-        if name not in known and not sliced:
-            hint = did_you_mean(name, known, f"indices: {', '.join(known)}")
+        if name not in names and not sliced:
+            hint = did_you_mean(name, names, f"indices: {', '.join(names)}")
             raise OrderError(f"order of unknown index {name!r}", location=part.at(f"order.{name}"), hint=hint)
 
 
@@ -61,8 +61,8 @@ def _turns(order: Order, dims: Numbers, ranks: int) -> set[tuple[object, ...]]:
     """Return the parts of an order, with numbers in place of expressions."""
 
     def start(value: Scalar | None) -> tuple[int, ...]:
-        known = (Env(rank=rank, ranks=ranks, params=dict(dims), indices={}) for rank in range(ranks))
-        return tuple(int(evaluate(value, env)) for env in known) if value is not None else ()
+        environments = (Env(rank=rank, ranks=ranks, params=dict(dims), indices={}) for rank in range(ranks))
+        return tuple(int(evaluate(value, env)) for env in environments) if value is not None else ()
 
     def said(term: IndexOrder) -> tuple[object, ...]:
         return (term.index, term.kind, start(term.start), term.step, term.values, term.group)

@@ -28,5 +28,5 @@ NUM_WARPS: Clause[int | None] = count(
 )  # fmt: skip
 NUM_STAGES: Clause[int | None] = count(
     "num_stages", "a pipeline has at least one stage", formerly="stages", apart=_apart,
-    manual="stages of the software pipelines of its products: how many steps' operands are on their way",
+    manual="stages of the software pipelines of its products: the number of steps whose operands are in flight",
 )  # fmt: skip

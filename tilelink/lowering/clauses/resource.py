@@ -63,7 +63,7 @@ RESOURCE: Clause[Resource | None] = Clause(
     apart=_apart,
     written="`on sm`, `on sm(n)`, `on copy_engine`, `in STAGE prologue`, `in STAGE epilogue`",
     manual=(
-        "on the SMs that other stages leave; on n SMs of its own at most, one program on each, and on fewer where it "
-        "has fewer tiles; by the copy engine; inside another stage's kernel, before or after its tiles"
+        "on the SMs that other stages leave; on at most n reserved SMs, one program on each, and on fewer if it has "
+        "fewer tiles; by the copy engine; inside another stage's kernel, before or after its tiles"
     ),
 )

@@ -93,22 +93,22 @@ def _reason(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
 def split_reason(stage: Stage, typing: StageTyping) -> str | None:
     """Return why the statements of a tile do not allow it to be split along its contracted dimension, or None."""
     leading = _leading(stage)
-    found = products(leading)
-    if not found:
+    dots = products(leading)
+    if not dots:
         return "its tiles have no product outside of loops and conditions"
-    if len(found) < len(products(statements(stage.body))):
+    if len(dots) < len(products(statements(stage.body))):
         return "some of its products are in a loop or under a condition"
     if not all(isinstance(s, Wait | Assign) for s in leading[:-1]):
         return "its tiles do more than wait before their products"
-    axes = {typing.type_of(p).axes for p in found}
+    axes = {typing.type_of(p).axes for p in dots}
     tiled = {d.name for d in stage.indices if d.name not in typing.scalar_indices}
     names = [axis.index for axis in next(iter(axes))]
     if len(axes) > 1 or len(tiled) != 2 or set(names) != tiled:  # rows and columns are distinguished by their names
         return "its products are not the tile that its indices make"
-    multiplied = [value for product in found for value in operands(product)]
+    multiplied = [value for product in dots for value in operands(product)]
     if not all(isinstance(v, Read) and sum(isinstance(c, Whole) for c in v.region.coords) == 1 for v in multiplied):
         return "its products are not of two regions, each with `:` for what is contracted"
-    contracted = {typing.type_of(p.left).axes[-1] for p in found}
+    contracted = {typing.type_of(p.left).axes[-1] for p in dots}
     if len(contracted) > 1 or next(iter(contracted)).kind != "whole":
         return "its products do not contract one `:`"
     return None
@@ -221,12 +221,12 @@ class _Split:
     def _by_rows(self) -> bool:
         """True if the statements after the products can be executed for a few rows at a time, and once for each."""
         stage = self.stage.stage
-        found = [v for s in statements(stage.body) if (v := value_of(s)) is not None]
-        if any(isinstance(part, Reduce | UserCall) for value in found for part in values(value)):
+        computed = [v for s in statements(stage.body) if (v := value_of(s)) is not None]
+        if any(isinstance(node, Reduce | UserCall) for value in computed for node in values(value)):
             return False
         changed = [*stage_writes(stage), *(s.region for s in statements(stage.body) if isinstance(s, Notify))]
         tiles = ([self._tile(coord) for coord in region.coords] for region in changed)
-        return all(self.rows in [tile[1] for tile in own if tile] for own in tiles)
+        return all(self.rows in [tile[1] for tile in region_tiles if tile] for region_tiles in tiles)
 
     def _tile(self, coord: Scalar | Whole) -> tuple[Scalar, str] | None:
         """Return the offset and the index of a coordinate that is a tile, or None."""
@@ -240,9 +240,9 @@ class _Split:
         bound = self.bound
         head = replace(self.stage, tasks=self.stage.total - cut.tiles)
         parts, sums = self._parts(cut), self._sums(cut)
-        own = kernel.loops[-1]
-        behind = Loop(stages=(parts.name,), first=own.first + head.total)
-        last = Loop(stages=(sums.name,), first=behind.first + parts.total)
+        whole = kernel.loops[-1]
+        parts_loop = Loop(stages=(parts.name,), first=whole.first + head.total)
+        sums_loop = Loop(stages=(sums.name,), first=parts_loop.first + parts.total)
         memory, grid = self._memory(cut), self._grid(cut)
         program = bound.program
         return replace(
@@ -255,7 +255,8 @@ class _Split:
             tensors={**bound.tensors, self.memory: memory},
             stages={**bound.stages, head.name: head, parts.name: parts, sums.name: sums},
             kernels=tuple(
-                replace(k, loops=(*k.loops, behind, last)) if k.name == kernel.name else k for k in bound.kernels
+                replace(k, loops=(*k.loops, parts_loop, sums_loop)) if k.name == kernel.name else k
+                for k in bound.kernels
             ),
             channels={**bound.channels, (self.memory, "tile"): grid},
             entered_base=bound.entered_base + grid.count,
@@ -267,8 +268,8 @@ class _Split:
         """Return the tensor of partial results: f32 [tiles, parts, products of a tile, rows, columns]."""
         sizes = [self.stage.tiles[name] for name in (self.rows, self.columns)]
         shape = (cut.tiles, cut.parts, len(self.products), *sizes)
-        place = self.stage.stage.location
-        decl = Tensor(name=self.memory, space="local", shape=tuple(map(const, shape)), dtype="f32", location=place)
+        location = self.stage.stage.location
+        decl = Tensor(name=self.memory, space="local", shape=tuple(map(const, shape)), dtype="f32", location=location)
         return BoundTensor(decl=decl, number=len(self.bound.tensors), shape=shape, dtype="f32", slots=1)
 
     def _grid(self, cut: _Cut) -> ChannelGrid:
@@ -282,18 +283,18 @@ class _Split:
     def _parts(self, cut: _Cut) -> BoundStage:
         """Return the stage that executes the tile's waits, computes a part of each of its products, and notifies."""
         body = [self._placed(s) for s in self.leading if isinstance(s, Wait)]
-        own = Index(name=self.part)
+        index = Index(name=self.part)
         for number, product in enumerate(self.products):
-            region = self._region(own, const(number), product)
+            region = self._region(index, const(number), product)
             body.append(Store(region=region, value=self._part_of(product), location=product.location))
-        body.append(Notify(kind="tile", region=self._region(own, Whole()), location=self.stage.stage.location))
-        part = binary("//", TILE, const(cut.tiles))
+        body.append(Notify(kind="tile", region=self._region(index, Whole()), location=self.stage.stage.location))
+        position = binary("//", TILE, const(cut.tiles))
         numbered = IndexDecl(name=self.part, extent=const(cut.parts), number=True)
         sliced = IndexDecl(name=self.inner, extent=self.contracted)
         running = [
             *self._running(cut, piece=const(0), rows=self.stage.tiles[self.rows]),
-            _Running(decl=numbered, tile=1, extent=cut.parts, order=part),
-            _Running(decl=sliced, tile=cut.inner, extent=self.length, order=part),
+            _Running(decl=numbered, tile=1, extent=cut.parts, order=position),
+            _Running(decl=sliced, tile=cut.inner, extent=self.length, order=position),
         ]
         return self._stage("parts", body, running, cut.tiles * cut.parts)
 
@@ -335,9 +336,9 @@ class _Split:
         old, tail = self.stage, binary("%", TILE, const(cut.tiles))
         numbered = IndexDecl(name=self.tail, extent=const(cut.tiles), number=True)
         running = [_Running(decl=numbered, tile=1, extent=cut.tiles, order=tail)]
-        place = {TILE.name: add(const(old.total - cut.tiles), tail)}
+        shifted = {TILE.name: add(const(old.total - cut.tiles), tail)}
         for decl in old.stage.indices:
-            order = substitute(old.order[decl.name], place)
+            order = substitute(old.order[decl.name], shifted)
             if decl.name in self.within:
                 count = old.count(decl.name)
                 decl = replace(decl, extent=const(count), number=True)
@@ -412,8 +413,8 @@ class _Split:
 
 def _ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
     """True if no stage runs with or after the tiles of this one in its kernel."""
-    own = schedule.stage(stage)[RESOURCE]
-    host = own.stage if isinstance(own, Fused) else stage
+    resource = schedule.stage(stage)[RESOURCE]
+    host = resource.stage if isinstance(resource, Fused) else stage
     last = Fused(stage=host, place="epilogue")
     after = [s.name for s in program.stages if schedule.stage(s.name)[RESOURCE] == last]
     return [host, *after][-1] == stage
@@ -432,9 +433,9 @@ SPLIT_K_TAIL: Clause[int | None] = count(
         fits=_ends_kernel,
     ),
     manual=(
-        "tiles beyond whole waves of the kernel's programs are computed in up to n parts of their contracted "
-        "dimension, by programs that would have no tile, and added up in a fixed order; in one wave, or in two that "
-        "together are shorter than it; for the stage whose tiles come last in a kernel; no effect where nothing is "
-        "left over, or too much, or where tiles end with their index and not with the tensor"
+        "tiles of the last, partial wave of the kernel are computed by split-K, in up to n parts, by CTAs that would "
+        "have no tile, and summed in a fixed order. The parts take one wave, or two that together are shorter than "
+        "it. For the stage whose tiles come last in a kernel; no effect if nothing is left over, or too much, or if "
+        "the end of an index and not that of the tensor cuts the tiles"
     ),
 )

@@ -26,11 +26,11 @@ def _inner(sizes: Sizes) -> Sequence[tuple[str, str]]:
 
 def _check(program: Program, part: Part) -> None:
     stage = program.stage(part.name)
-    known = list(dict.fromkeys(d.name for d in all_indices(stage)))
+    names = list(dict.fromkeys(d.name for d in all_indices(stage)))
     for key, _ in part[TILE]:
-        if key not in known and whole_dim(program, stage, key) is None:
+        if key not in names and whole_dim(program, stage, key) is None:
             message = f"stage {stage.name} has nothing named {key!r} to tile"
-            hint = did_you_mean(key, known, f"its indices are {', '.join(known)}")
+            hint = did_you_mean(key, names, f"its indices are {', '.join(names)}")
             raise TileSizeError(message, location=part.at(f"tile.{key}"), hint=hint)
 
 

@@ -47,7 +47,7 @@ MOST_RANKS = 16
 def _apply(bound: Bound) -> Bound:
     """Return the bound program with the boxes of every stage that has the clause and can use it.
 
-    Raise ScheduleError for a stage that is not one copy on SMs of its own.
+    Raise ScheduleError for a stage that is not one copy on reserved SMs.
     """
     stages = dict(bound.stages)
     for name, stage in bound.stages.items():
@@ -67,8 +67,8 @@ def bulk_reason(body: tuple[Statement, ...]) -> str | None:
     copies = [at for at, s in enumerate(body) if isinstance(s, If) or copied(s) is not None]
     if len(copies) != 1:
         return "its tiles are not one copy each"
-    before, behind = body[: copies[0]], body[copies[0] + 1 :]
-    if not all(isinstance(s, Wait) for s in before) or not all(isinstance(s, Notify) for s in behind):
+    before, after = body[: copies[0]], body[copies[0] + 1 :]
+    if not all(isinstance(s, Wait) for s in before) or not all(isinstance(s, Notify) for s in after):
         return "its tiles do more than to wait, copy and notify"
     match body[copies[0]]:
         case If(then=then, orelse=orelse):
@@ -171,10 +171,10 @@ TMA_COPY: Clause[int | None] = count(
     formerly="bulk",
     apply=_apply,
     manual=(
-        "of a stage `on sm(m)` whose tiles are one copy each, after waits and before notifies, and which copy may "
-        "depend on conditions: each of its m SMs runs n programs of one warp that copy by the tensor memory "
-        "accelerator, n at most 16; while one of them waits for the end of its tile, the others copy; programs load "
-        "and store where a processor has no such accelerator, on more than 16 ranks, and where tiles are not whole "
-        "boxes of both tensors or are shifted"
+        "each of the m SMs of a stage `on sm(m)` runs n programs of one warp, n at most 16, that copy by the tensor "
+        "memory accelerator (TMA); while one of them waits for the end of its tile, the others copy. For stages whose "
+        "tiles are one copy each, after waits and before notifies; conditions may choose which copy it is. Programs "
+        "use loads and stores instead if the processor has no TMA, on more than 16 ranks, and if tiles are shifted or "
+        "not whole boxes of both tensors"
     ),
 )

@@ -96,7 +96,7 @@ class ForkServer:
             with other:
                 process = _start(other.fileno())
             self._process, self._socket = process, own
-        except BaseException:  # a server that was started all the same ends when the socket is closed
+        except BaseException:  # a server that was started nevertheless ends when the socket is closed
             self._process = self._socket = None
             own.close()
             raise

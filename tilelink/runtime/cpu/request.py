@@ -1,4 +1,4 @@
-"""What client.py asks of fork_server.py: a worker, and how it ended."""
+"""Requests of client.py to fork_server.py: a new worker, or the exit status of one."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ def _statement(where: traceback.FrameSummary) -> tuple[str, str]:
     deep = _depth(lines[-1]) if lines else 0
     comments = (line for line in reversed(lines) if line.lstrip().startswith("# ") and 0 < _depth(line) <= deep)
     comment = next(comments, "").strip()
-    found = _PLACED.fullmatch(comment)
-    return (found["place"], found["text"]) if found else ("", comment.removeprefix("# "))
+    match = _PLACED.fullmatch(comment)
+    return (match["place"], match["text"]) if match else ("", comment.removeprefix("# "))
 
 
 def _depth(line: str) -> int:

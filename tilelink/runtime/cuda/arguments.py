@@ -33,9 +33,9 @@ from tilelink.runtime.cuda.operands import Operands, Tensors
 class Arguments:
     """The arguments of a rank's kernels (runtime/protocol.py), and the inputs and outputs of its launches.
 
-    given, taken: all inputs and all outputs, as callers pass them. made: outputs that are not symmetric. staged: inputs
-    that peers read, from a buffer. kept: outputs that peers write, into a buffer. keyed: names of the tensors whose
-    addresses kernels take.
+    given, taken: all inputs and all outputs, as callers pass them. made: outputs that are not symmetric.
+    staged: inputs that peers read, from a buffer. kept: outputs that peers write, into a buffer.
+    keyed: names of the tensors whose addresses kernels take.
     """
 
     def __init__(

@@ -96,8 +96,8 @@ def offset(answers: Sequence[Sequence[int]]) -> Offset:
 def moved(time: int, first: Offset, last: Offset) -> int:
     """Convert a rank's time (ns) to the clock of rank 0. Drift is spread evenly between two measured offsets."""
     whole = last.time - first.time
-    part = min(max((time - first.time) / whole, 0.0), 1.0) if whole > 0 else 0.0
-    return time - round(first.ahead + part * (last.ahead - first.ahead))
+    fraction = min(max((time - first.time) / whole, 0.0), 1.0) if whole > 0 else 0.0
+    return time - round(first.ahead + fraction * (last.ahead - first.ahead))
 
 
 def resolution(times: Sequence[int]) -> int:

@@ -57,9 +57,9 @@ class DebugBlock:
     def _blocks(self) -> list[list[int]]:
         stream = ctypes.c_void_p(torch.cuda.current_stream(self._every.device).cuda_stream)
         size = self._every.stride(0) * self._every.element_size()
-        for rank, place in enumerate(self._heap.debugs):
+        for rank, address in enumerate(self._heap.debugs):
             target = ctypes.c_uint64(self._every.data_ptr() + rank * size)
-            call, arguments = driver().copy(stream, target, ctypes.c_uint64(place), size)
+            call, arguments = driver().copy(stream, target, ctypes.c_uint64(address), size)
             if status := call(*arguments):
                 status = with_context(library(), status, call, *arguments)
             if status:

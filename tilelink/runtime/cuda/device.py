@@ -35,8 +35,8 @@ def current_target(group: dist.ProcessGroup | None = None) -> Target:
     name = f"sm_{properties.major}{properties.minor}"
     family = [t for t in TARGETS if t.kind == "cuda" and t.name == name]
     if not family:
-        known = ", ".join(t.name for t in TARGETS if t.kind == "cuda")
-        raise UnknownTargetError(f"{properties.name} is {name}", hint=f"the targets with kernels are {known}")
+        names = ", ".join(t.name for t in TARGETS if t.kind == "cuda")
+        raise UnknownTargetError(f"{properties.name} is {name}", hint=f"the targets with kernels are {names}")
     return replace(family[0], sms=properties.multi_processor_count)
 
 
@@ -72,7 +72,7 @@ def agree(number: int, group: dist.ProcessGroup, device: torch.device) -> None:
 
 def of_all(number: int, group: dist.ProcessGroup, device: torch.device) -> list[int]:
     """Return the numbers of all ranks. Collective."""
-    own = torch.tensor([number], dtype=torch.int64, device=device)
+    local = torch.tensor([number], dtype=torch.int64, device=device)
     every = torch.zeros(dist.get_world_size(group), dtype=torch.int64, device=device)
-    dist.all_gather_into_tensor(every, own, group=group)
+    dist.all_gather_into_tensor(every, local, group=group)
     return every.tolist()

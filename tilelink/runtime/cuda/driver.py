@@ -113,9 +113,9 @@ class Driver:
 
     def elapsed_ns(self, first: Handle, second: Handle) -> float:
         """Return the time between two completed events in ns. Raise RankError if one is not complete."""
-        found = ctypes.c_float()
-        _done(self._elapsed(ctypes.byref(found), first, second))
-        return found.value * 1e6
+        milliseconds = ctypes.c_float()
+        _done(self._elapsed(ctypes.byref(milliseconds), first, second))
+        return milliseconds.value * 1e6
 
 
 def _done(status: int) -> None:

@@ -19,8 +19,8 @@ class Handshake:
         words = [1, 0, lag, rows, exits.data_ptr()]
         words += [len(copies.flag_values), copies.flags.data_ptr(), copies.flag_values.data_ptr()]
         words.append(copies.engine.begin.data_ptr())
-        found = torch.tensor([words, [0] * len(words)], dtype=torch.int64, device=device)
-        self.block, self.none = found[0], found[1].clone()
+        blocks = torch.tensor([words, [0] * len(words)], dtype=torch.int64, device=device)
+        self.block, self.none = blocks[0], blocks[1].clone()
         self.in_kernels = artifact.protocol.in_kernels and copies.releases_as_meant
         """True if the rank's kernels perform the handshake, in launches that are not captured by a caller."""
 

@@ -60,14 +60,16 @@ def close_launch(
 ):  # fmt: skip
     """Wait for peers' writes to outputs, announce to peers that the launch is finished, and prepare the next one.
 
-    epoch_at: int64 [4], as generated kernels take it. PROGRAMS: number of programs that kernels count in a launch, or
-    0. exits: int32 [EXITS, 4], rows (first counter, buffers, counters of a buffer, threshold) of outputs' counters.
-    counters: int32 [COUNTERS, 3], rows (threshold, buffer, buffers) of the pad's counters, for skipped launches. flags:
-    int32 [FLAGS, 5], rows (step, count, buffers, counter, counters of a buffer) of the copy engine's notifies;
-    flag_values: their values in the next launch. counter (of the first buffer) is the rank's own if its copy comes
-    before the kernels: then it is set here. Otherwise it is -1. LAG: the next launch may begin once peers have finished
-    launch (next - LAG); 0: at once. CYCLE: for a captured launch, the number of launches after which the buffers
-    repeat; 0 if it is not captured.
+    epoch_at: int64 [4], as generated kernels take it.
+    PROGRAMS: number of programs that kernels count in a launch, or 0.
+    exits: int32 [EXITS, 4], rows (first counter, buffers, counters of a buffer, threshold) of outputs' counters.
+    counters: int32 [COUNTERS, 3], rows (threshold, buffer, buffers) of the pad's counters, for skipped launches.
+    flags: int32 [FLAGS, 5], rows (step, count, buffers, counter, counters of a buffer) of the copy engine's notifies.
+        The counter (of the first buffer) is named if it is the rank's own and its copy comes before the kernels: then
+        it is set here. Otherwise it is -1.
+    flag_values: values of the flags in the next launch.
+    LAG: the next launch may begin once peers have finished launch (next - LAG); 0: at once.
+    CYCLE: for a captured launch, the number of launches after which the buffers repeat; 0 if it is not captured.
     """
     launch = _number(epoch_at, PROGRAMS)
     handshake.await_exits(signals, launch, exits, EXITS, watch, STAGE)

@@ -36,5 +36,5 @@ def _callees(function: Any) -> Iterator[Any]:
     They are all objects with a name that it uses, in its module or in one that this imports.
     """
     names, here = function.fn.__code__.co_names, function.fn.__globals__
-    for place in (here, *(vars(here[n]) for n in names if isinstance(here.get(n), ModuleType))):
-        yield from (place[n] for n in names if isinstance(place.get(n), JITCallable))
+    for namespace in (here, *(vars(here[n]) for n in names if isinstance(here.get(n), ModuleType))):
+        yield from (namespace[n] for n in names if isinstance(namespace.get(n), JITCallable))

@@ -1,6 +1,6 @@
 """Launches of compiled kernels with parameters that stay in memory: a launch changes a few of them in a single call.
 
-Triton's own launcher takes all arguments anew. It asks every tensor for its address and encodes every tensor
+Triton's own launcher processes all arguments again. It asks every tensor for its address and encodes every tensor
 descriptor, which together costs more than the launch. Triton's compiler gives a kernel these parameters: one for each
 argument that is not constant; for a descriptor its 128 bytes and then its shape (int32) and strides (int64); and two
 pointers to scratch memory. If the driver reports other parameters, Triton launches the kernel. Signatures: CUDA driver
@@ -115,9 +115,9 @@ class PreparedLaunch:
             meta = next(descriptions, None)
             if meta is None:
                 raise UnsupportedLaunch("a descriptor without a box")
-            found = self._maps[position] = TensorMap(library, value, meta)
-            self._places.append(found.place)
-            self._cells.append(found)
+            tensor_map = self._maps[position] = TensorMap(library, value, meta)
+            self._places.append(tensor_map.place)
+            self._cells.append(tensor_map)
             for size in value.shape:
                 self._keep(ctypes.c_int32(size))
             for stride in value.strides:
@@ -159,7 +159,7 @@ def _sizes(library: Any, handle: int) -> list[int]:
     size_t = ctypes.POINTER(ctypes.c_size_t)
     ask = function_of(library, "cuFuncGetParamInfo", ctypes.c_void_p, ctypes.c_size_t, size_t, size_t)
     offset, size = ctypes.c_size_t(), ctypes.c_size_t()
-    found: list[int] = []
-    while not ask(handle, len(found), ctypes.byref(offset), ctypes.byref(size)):
-        found.append(size.value)
-    return found
+    sizes: list[int] = []
+    while not ask(handle, len(sizes), ctypes.byref(offset), ctypes.byref(size)):
+        sizes.append(size.value)
+    return sizes

@@ -80,10 +80,10 @@ class LaunchDriver:
         Asking torch for a new one costs more than a kernel's launch.
         """
         handle = torch._C._cuda_getCurrentRawStream(self._memory.device.index)
-        found = self._callers.get(handle)
-        if found is None:
-            found = self._callers[handle] = torch.cuda.current_stream(self._memory.device)
-        return found
+        stream = self._callers.get(handle)
+        if stream is None:
+            stream = self._callers[handle] = torch.cuda.current_stream(self._memory.device)
+        return stream
 
     def follow(self, stream: torch.cuda.Stream) -> None:
         """Make a stream wait for the launches made on another one."""

@@ -26,21 +26,21 @@ def between_kernels(
     These include notifies that a peer's copy engine waits for before its own. queued: the copy programs.
     """
     parts: list[list[Operation]] = [[] for _ in range(len(kernels) + 1)]
-    place = 0
+    position = 0
     for operation in operations:
         if isinstance(operation, StreamWait):
             signals = _behind(artifact.grid(operation.channel).signal, queued)
-            place = max([place, *(at for at, k in enumerate(kernels, start=1) if signals & k.notifies)])
-        parts[place].append(operation)
+            position = max([position, *(at for at, k in enumerate(kernels, start=1) if signals & k.notifies)])
+        parts[position].append(operation)
     return parts
 
 
 def _behind(signal: Signal, queued: Sequence[CopyProgram]) -> set[Signal]:
     """Return the signal, and all signals that the copy engine waits for in the copy programs that send it."""
-    found, left = {signal}, [signal]
+    signals, left = {signal}, [signal]
     while left:
         one = left.pop()
-        new = {s for k in queued if one in k.notifies for s in k.awaits} - found
-        found |= new
+        new = {s for k in queued if one in k.notifies for s in k.awaits} - signals
+        signals |= new
         left += new
-    return found
+    return signals

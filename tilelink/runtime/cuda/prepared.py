@@ -62,9 +62,9 @@ def compile_ahead(artifact: Artifact, machine: Target, deadlines: Collection[boo
     driver.set_active(_Absent(machine))  # type: ignore[arg-type]
     different: list[HelperOptions] = []
     for rank in range(artifact.ranks):
-        found = recorded(artifact, rank)
+        copies = recorded(artifact, rank)
         releases = artifact.protocol is LaunchProtocol.COUNTED_WITH_COPIES
-        options = helper_options(artifact, found, releases and may_be_begun(found))
+        options = helper_options(artifact, copies, releases and may_be_begun(copies))
         different += [options] if options not in different else []
     shared: list[int] = []
     for deadline in deadlines:

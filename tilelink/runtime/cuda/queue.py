@@ -89,9 +89,9 @@ class Queue:
             for step in _steps(operation, places, pads, values):
                 self._calls.append((isinstance(step, StreamWait), self._prepared(driver(), step)))
             if before is not None:
-                behind = self._mark()
-                self.timed.append((operation, before, behind))
-                before = behind
+                after = self._mark()
+                self.timed.append((operation, before, after))
+                before = after
 
     def __len__(self) -> int:
         return len(self._calls)

@@ -78,9 +78,9 @@ class Tracer:
     def drain(self, queues: Iterable[Queue]) -> None:
         """Collect the spans of a completed launch that used these queues."""
         self._epoch += 1
-        found, dropped = decoded(self._words.cpu().numpy(), self._rank, self._epoch)
+        spans, dropped = decoded(self._words.cpu().numpy(), self._rank, self._epoch)
         self._words[:, COUNT] = 0
-        self._spans += found
+        self._spans += spans
         self._dropped += dropped
         for queue in queues:
             self._spans += self._copied(queue)
@@ -110,8 +110,8 @@ class Tracer:
         dist.all_gather_object(every, mine, group=self._group)
         spans = [
             aligned(Span(*span), first, final)
-            for (own, _, _), first, final in zip(every, self._first, last, strict=True)
-            for span in own
+            for (rank_spans, _, _), first, final in zip(every, self._first, last, strict=True)
+            for span in rank_spans
         ]
         self._first, self._spans, self._dropped = last, [], 0
         return Timeline(

@@ -180,7 +180,7 @@ def _monitor(run: Run, progress: SharedProgress, index: int, process: Process) -
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes, which Triton's interpreter wraps in errors of its own."""
+    """Yield the error and its causes, which Triton's interpreter wraps in its own errors."""
     found: BaseException | None = error
     while found is not None:
         yield found
