@@ -75,8 +75,8 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
                 tensors.append(_tensor(name, call, statement, source))
             case ast.FunctionDef(decorator_list=[], body=[ast.Return(value=ast.expr() as value)]):
                 _plain_arguments(statement, source, f"def {statement.name}(a, b): return a + b")
-                own = tuple(statement.args.args)
-                names.append(DefSyntax(name=statement.name, parameters=own, value=value, node=statement))
+                parameters = tuple(statement.args.args)
+                names.append(DefSyntax(name=statement.name, parameters=parameters, value=value, node=statement))
             case ast.FunctionDef():
                 stages.append(_stage(statement, source))
             case _:
