@@ -38,8 +38,12 @@ program plain = product()
 program silu_product = product(activation=silu, bias)
 program f32_product = product(sums=f32, bias=False)
 """
-PLAIN = HEAD.replace(", activation: function, sums: dtype", "").replace("    bias : in    [N] = 0\n", "")
-PLAIN = PLAIN.replace("        acc += bias[j]\n", "").replace("activation(c[i, j] + bias[j][None, :])", "c[i, j]")
+PLAIN = (
+    HEAD.replace(", activation: function, sums: dtype", "")
+    .replace("    bias : in    [N] = 0\n", "")
+    .replace("        acc += bias[j]\n", "")
+    .replace("activation(c[i, j] + bias[j][None, :])", "c[i, j]")
+)
 
 
 def module(text: str = HEAD + VARIANTS) -> compiler.Module:

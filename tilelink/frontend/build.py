@@ -169,7 +169,7 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
     place = scope.location(syntax.node)
     word = scope.location(syntax.dtype_node) if syntax.dtype_node is not None else place
     dtypes = scope.choices.dtypes
-    if syntax.dtype in dtypes:
+    if syntax.dtype is not None and syntax.dtype in dtypes:
         syntax = replace(syntax, dtype=dtypes[syntax.dtype])
     if syntax.dtype is not None and syntax.dtype not in DTYPES:
         hint = did_you_mean(syntax.dtype, DTYPES, f"one of {', '.join(DTYPES)}")

@@ -347,7 +347,7 @@ class _Build(Transformer_NonRecursive[Token, Any]):
         name, value = items
         if value is None:
             return str(name), True
-        return str(name), value.value if isinstance(value, ast.Constant) else ast.unparse(value)
+        return str(name), bool(value.value) if isinstance(value, ast.Constant) else ast.unparse(value)
 
     def program(self, meta: Meta, items: list[Any]) -> ProgramSyntax:
         name, params, *rest = items
