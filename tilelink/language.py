@@ -215,17 +215,28 @@ ranks: Dim = Dim()
 
 
 def input(
-    *shape: Int | int, symmetric: builtins.bool = False, dtype: DType | str | None = None, default: float | None = None
+    *shape: Int | int,
+    symmetric: builtins.bool = False,
+    dtype: DType | str | None = None,
+    default: float | None = None,
+    low: Int | float | None = None,
+    high: Int | float | None = None,
 ) -> Tensor:
     """Declare a tensor that the caller passes, one on every rank.
 
-    symmetric: peers may read it. default: the number in its place where a variant of the program leaves it out.
+    symmetric: peers may read it. default: the number in its place where a variant of the program leaves it out. low,
+    high: the smallest and the largest of the random values that commands draw for it.
     """
     _outside("input")
 
 
-def output(*shape: Int | int, symmetric: builtins.bool = False, dtype: DType | str | None = None) -> Tensor:
-    """Declare a tensor that the launch writes, each element exactly once. symmetric: peers may write it."""
+def output(
+    *shape: Int | int, symmetric: builtins.bool = False, dtype: DType | str | None = None, within: float | None = None
+) -> Tensor:
+    """Declare a tensor that the launch writes, each element exactly once.
+
+    symmetric: peers may write it. within: max |out - ref| / max |ref| up to which commands call it right.
+    """
     _outside("output")
 
 

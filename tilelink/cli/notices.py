@@ -35,7 +35,8 @@ def say(text: str) -> None:
 def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None) -> None:
     """Print the sizes, those that have default values, and the number of tiles."""
     names = {text.partition("=")[0].strip() for text in sets}
-    chosen = [name for name in bound.numbers if name not in names]
+    named = {p.name for p in bound.source.params if p.example is not None}
+    chosen = [name for name in bound.numbers if name not in names | named]
     what = f"{bound.source.name} with {schedule_name(schedule)} on {bound.ranks} ranks"
     also = f" ({', '.join(chosen)} chosen for you: --set {chosen[0]}=NUMBER)" if chosen else ""
     sizes = f", {values_text(bound.numbers)}" if bound.numbers else ""

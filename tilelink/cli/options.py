@@ -105,9 +105,11 @@ def dims_of(program: Program, sets: list[str] | None, sizes: tuple[int, ...] = D
     tiled = _tiled(program)
     spare = [name for name, kind in names.items() if kind == "dim"]
     large, small = [name for name in spare if name in tiled], [name for name in spare if name not in tiled]
-    defaults = {name: sizes[k % len(sizes)] for k, name in enumerate(large)}
+    defaults: dict[str, Any] = {name: sizes[k % len(sizes)] for k, name in enumerate(large)}
     defaults |= {name: COUNTS[k % len(COUNTS)] for k, name in enumerate(small)}
-    values = {name: given.get(name, defaults.get(name, DEFAULT_VALUES.get(kind, 1))) for name, kind in names.items()}
+    defaults |= {p.name: p.example for p in program.params if p.example is not None}
+    usual = {name: DEFAULT_VALUES.get(kind, 1) for name, kind in names.items()}
+    values = {**usual, **defaults, **given}
     whole = {name for name, value in values.items() if isinstance(value, float) and value.is_integer()}
     return {name: int(v) if name in whole and names[name] in ("dim", "i32") else v for name, v in values.items()}
 

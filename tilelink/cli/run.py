@@ -108,6 +108,7 @@ def run(
             report: dict[str, Any] = {
                 "program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks,
                 "dims": dims_of(chosen, sets), "dtype": dtype.value, "launches": repeat, "device": device.value,
+                "within": {t.name: t.within for t in chosen.tensors if t.within is not None},
             }  # fmt: skip
             bound = bound_of(chosen, scheduled, report)
             if not as_json:
@@ -188,8 +189,9 @@ def _judged(report: Mapping[str, Any], compared: Compared, quiet: bool) -> dict[
     """Return the report with the verdict, and print it unless `quiet`. An error that is not a number is wrong."""
     errors, odd = compared
     tolerance = TOLERANCE[report["dtype"]]
+    allowed = {name: report["within"].get(name, tolerance) for name in errors}
     finite = {name: error if error < float("inf") else None for name, error in errors.items()}
-    right = {name: error <= tolerance for name, error in errors.items()}
+    right = {name: error <= allowed[name] for name, error in errors.items()}
     judged = {**report, "ok": all(right.values()), "tolerance": tolerance, "errors": finite, "no_numbers": odd}
     if quiet:
         return judged
@@ -199,11 +201,11 @@ def _judged(report: Mapping[str, Any], compared: Compared, quiet: bool) -> dict[
         table = Table("output", "max |out-ref|/|ref|", "allowed", "", title=f"{title}, {values_text(report['dims'])}")
         for name, error in errors.items():
             verdict = "[green]ok[/]" if right[name] else "[red]wrong[/]"
-            table.add_row(name, f"{error:.2e}", f"{tolerance:.0e}", verdict)
+            table.add_row(name, f"{error:.2e}", f"{allowed[name]:.0e}", verdict)
         console.print(table)
     else:
         for name, error in errors.items():
-            verdict = "ok" if right[name] else f"wrong, {tolerance:.0e} allowed"
+            verdict = "ok" if right[name] else f"wrong, {allowed[name]:.0e} allowed"
             write(f"{name}: max |out-ref|/|ref| {error:.2e} {verdict} ({title})")
     for name, where in odd.items():
         say(f"{name}{where}\n  hint: {ODD}")

@@ -14,7 +14,15 @@ from tilelink.errors import DtypeError, DuplicateNameError, ParseError, StageErr
 from tilelink.frontend.expressions import FUNCTIONS, Scope
 from tilelink.frontend.limits import require_flat, require_shallow
 from tilelink.frontend.names import Function
-from tilelink.frontend.syntax import DefSyntax, IndexSyntax, LetSyntax, ProgramSyntax, StageSyntax, TensorSyntax
+from tilelink.frontend.syntax import (
+    DefSyntax,
+    IndexSyntax,
+    LetSyntax,
+    ParamSyntax,
+    ProgramSyntax,
+    StageSyntax,
+    TensorSyntax,
+)
 from tilelink.frontend.variants import Choices, Template, choices_of, is_open
 from tilelink.ir.printer import BARRIER
 from tilelink.ir.program import (
@@ -72,11 +80,9 @@ def build_program(syntax: ProgramSyntax, choices: Choices) -> Program:
                 continue
             if param.kind not in KINDS:
                 raise scope.unknown(param.node, param.kind, "kind of parameter", [*KINDS, "dtype", "function"])
-            if param.default is not None:
-                hint = "a number is given when the program is compiled: dims={...}, or --set"
-                place = scope.location(param.node)
-                raise ParseError(f"{param.name} has a default", location=place, hint=hint)
-            scope.params[param.name] = Param(name=param.name, kind=param.kind, location=scope.location(param.node))
+            scope.params[param.name] = Param(
+                name=param.name, kind=param.kind, example=_example(scope, param), location=scope.location(param.node)
+            )
     for declared in sorted((*syntax.tensors, *syntax.names), key=_place):
         with _declaring(scope, declared.name):
             _declare(scope, declared.name, declared.node)
@@ -127,6 +133,63 @@ def _declare(scope: Scope, name: str, node: ast.AST) -> None:
     declared = (scope.params, scope.tensors, scope.indices, scope.locals, scope.called, scope.open)
     if any(name in one for one in declared):
         raise DuplicateNameError(f"{name} is declared twice", location=scope.location(node), hint="rename one of them")
+
+
+def _example(scope: Scope, param: ParamSyntax) -> int | float | bool | None:
+    """Return the value that commands take for a parameter. Raises ParseError for one that does not fit its kind."""
+    if param.example is None:
+        return None
+    number = _constant(param.example)
+    fits = {"dim": (int,), "i32": (int,), "bool": (bool,), "f32": (int, float)}[param.kind]
+    if number is None or type(number) not in fits:
+        hint = "M = 256, n: i32 = 3, scale: f32 = 0.5 or causal: bool = True"
+        raise ParseError(f"no value of {param.name}", location=scope.location(param.example), hint=hint)
+    if param.kind == "dim" and number < 1:
+        hint = "a dimension has one element at least"
+        raise ParseError(f"no size of {param.name}", location=scope.location(param.example), hint=hint)
+    return number
+
+
+def _constant(node: ast.expr) -> int | float | bool | None:
+    """Return the number or truth value that an expression is, None for another expression."""
+    match node:
+        case ast.Constant(value=bool() | int() | float() as number):
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case _:
+            return None
+
+
+def _range(scope: Scope, syntax: TensorSyntax) -> tuple[Scalar | float | None, Scalar | float | None]:
+    """Return the ends of the random values of an input. Raises ParseError for what is no input of numbers."""
+    if syntax.low is None or syntax.high is None:
+        return None, None
+    if syntax.space != "in" or syntax.dtype == "bool":
+        hint = "random values are drawn for inputs of numbers: lengths : in [B] i32 from 1 to S"
+        raise ParseError(f"{syntax.name} has no range", location=scope.location(syntax.low), hint=hint)
+    return _end(scope, syntax, syntax.low), _end(scope, syntax, syntax.high)
+
+
+def _end(scope: Scope, syntax: TensorSyntax, node: ast.expr) -> Scalar | float:
+    number = _constant(node)
+    if isinstance(number, float):
+        if syntax.dtype == "i32":
+            hint = f"{syntax.name} holds integers"
+            raise ParseError(f"{number} is no i32", location=scope.location(node), hint=hint)
+        return number
+    return _number(scope, node)
+
+
+def _within(scope: Scope, syntax: TensorSyntax) -> float | None:
+    """Return the relative error up to which an output is right. Raises ParseError for what is none, or no output."""
+    if syntax.within is None:
+        return None
+    number = _constant(syntax.within)
+    if syntax.space != "out" or number is None or isinstance(number, bool) or not 0 <= number < 1:
+        hint = "y : out [M, N] within 0.01, the largest error over the largest value"
+        raise ParseError("not the tolerance of an output", location=scope.location(syntax.within), hint=hint)
+    return float(number)
 
 
 def _place(declared: TensorSyntax | LetSyntax | DefSyntax) -> tuple[int, int]:
@@ -185,8 +248,12 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
     if syntax.symmetric and syntax.space in ("local", "table"):
         hint = f"{syntax.name} : symmetric [...] is scratch that peers reach; in and out may be symmetric too"
         raise ParseError(f"a {syntax.space} tensor is never symmetric", location=place, hint=hint)
+    low, high = _range(scope, syntax)
     return Tensor(
         name=syntax.name,
+        low=low,
+        high=high,
+        within=_within(scope, syntax),
         space=syntax.space,
         symmetric=syntax.symmetric or syntax.space == "symmetric",
         shape=tuple(_number(scope, n) for n in syntax.shape),

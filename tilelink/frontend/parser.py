@@ -42,7 +42,7 @@ from tilelink.frontend.syntax import (
     TensorSyntax,
     VariantSyntax,
 )
-from tilelink.frontend.variants import Elsewhere, variant_of
+from tilelink.frontend.variants import OPEN, Elsewhere, variant_of
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
@@ -370,11 +370,12 @@ class _Build(Transformer_NonRecursive[Token, Any]):
             name=str(name),
             kind=str(kind or "dim"),
             node=_at(ast.Name(id=str(name)), meta),
-            default=None if default is None else ast.unparse(default),
+            default=ast.unparse(default) if default is not None and kind in OPEN else None,
+            example=default if kind not in OPEN else None,
         )
 
     def tensor(self, _: Meta, items: list[Any]) -> TensorSyntax:
-        name, (space, symmetric), dims, dtype, bound, default = items
+        name, (space, symmetric), dims, dtype, bound, default, low, high, within = items
         return TensorSyntax(
             name=str(name),
             space=space,
@@ -385,6 +386,9 @@ class _Build(Transformer_NonRecursive[Token, Any]):
             node=_at(ast.Name(id=str(name)), name),
             dtype_node=_at(ast.Name(id=str(dtype)), dtype) if dtype is not None else None,
             default=default,
+            low=low,
+            high=high,
+            within=within,
         )
 
     def space(self, _: Meta, items: list[Any]) -> tuple[str, bool]:

@@ -26,6 +26,7 @@ from tilelink.frontend.syntax import (
     StageSyntax,
     TensorSyntax,
 )
+from tilelink.frontend.variants import OPEN
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 
@@ -60,9 +61,6 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
     _plain_arguments(node, source, hint)
     own = node.args.args
     defaults: list[ast.expr | None] = [None] * (len(own) - len(node.args.defaults)) + [*node.args.defaults]
-    for arg, default in zip(own, defaults, strict=True):
-        if default is not None and _kind(arg) not in ("dtype", "function"):
-            raise ParseError("parameters are plain names", location=source.location(default), hint=hint)
     for statement in node.body:
         match statement:
             case ast.Expr(value=ast.Constant(value=str())):
@@ -85,7 +83,13 @@ def _program(node: ast.FunctionDef, source: Source) -> ProgramSyntax:
     return ProgramSyntax(
         name=node.name,
         params=tuple(
-            ParamSyntax(name=arg.arg, kind=_kind(arg), node=arg, default=None if default is None else _word(default))
+            ParamSyntax(
+                name=arg.arg,
+                kind=_kind(arg),
+                node=arg,
+                default=_word(default) if default is not None and _kind(arg) in OPEN else None,
+                example=default if _kind(arg) not in OPEN else None,
+            )
             for arg, default in zip(own, defaults, strict=True)
         ),
         tensors=tuple(tensors),
@@ -118,9 +122,9 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
         hint = f"{name} = tilelink.input(M, K); also {', '.join(DECLARATIONS)}"
         raise ParseError(f"{ast.unparse(call.func)} declares nothing", location=place, hint=hint)
     options = {k.arg: k.value for k in call.keywords}
-    unknown = set(options) - {"symmetric", "dtype", "bound", "default"}
+    unknown = set(options) - {"symmetric", "dtype", "bound", "default", "low", "high", "within"}
     if unknown:
-        hint = "symmetric=True, dtype='f32', bound=M, default=0"
+        hint = "symmetric=True, dtype='f32', bound=M, default=0, low=1, high=M, within=0.01"
         raise ParseError(f"unknown option {sorted(map(str, unknown))[0]}", location=place, hint=hint)
     flag = options.get("symmetric")
     if flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, bool)):
@@ -136,6 +140,9 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
         node=node,
         dtype_node=dtype,
         default=options.get("default"),
+        low=options.get("low"),
+        high=options.get("high"),
+        within=options.get("within"),
     )
 
 

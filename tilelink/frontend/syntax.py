@@ -36,12 +36,13 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class ParamSyntax:
-    """A parameter. default: of one of kind dtype or function."""
+    """A parameter. default: of one of kind dtype or function. example: of any other one."""
 
     name: str
     kind: str
     node: ast.AST
     default: str | None = None
+    example: ast.expr | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,11 @@ class TensorSyntax:
     dtype_node: ast.AST | None = None
     default: ast.expr | None = None
     """What stands for an input that is left out."""
+    low: ast.expr | None = None
+    high: ast.expr | None = None
+    """The smallest and the largest random value of an input."""
+    within: ast.expr | None = None
+    """The relative error up to which an output is right."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,8 @@ from tilelink.frontend.syntax import ParamSyntax, ProgramSyntax, Source, TensorS
 from tilelink.ir.program import DTYPES, ELEMENTWISE, Program
 from tilelink.ir.words import DOTTED, NAME
 
+OPEN = ("dtype", "function")
+"""Kinds of parameters that are chosen before the program is built."""
 IDENTITY = "identity"
 """The function that returns its argument: the default of a function parameter."""
 
@@ -40,7 +42,7 @@ def choices_of(syntax: ProgramSyntax, given: Mapping[str, Choice], place: Locati
 
     Raises UnknownNameError for a choice that the program does not have, ParseError for one that does not fit.
     """
-    params = {one.name: one for one in syntax.params if one.kind in ("dtype", "function")}
+    params = {one.name: one for one in syntax.params if is_open(one)}
     optional = {one.name: one for one in syntax.tensors if one.default is not None}
     known = [*params, *optional]
     for name in given:
@@ -174,4 +176,4 @@ def variant_of(syntax: VariantSyntax, programs: Mapping[str, Program], elsewhere
 
 def is_open(param: ParamSyntax) -> bool:
     """True if a parameter is chosen before the program is built."""
-    return param.kind in ("dtype", "function")
+    return param.kind in OPEN

@@ -20,6 +20,7 @@ from tilelink.ir.program import (
     Literal,
     Local,
     Notify,
+    Param,
     Positions,
     Program,
     Read,
@@ -44,12 +45,12 @@ from tilelink.ir.scalar import (
     Int,
     Logic,
     Lookup,
-    Param,
     Rank,
     Ranks,
     Scalar,
     Whole,
 )
+from tilelink.ir.scalar import Param as ParamRef
 
 # Python's precedences, loosest first.
 OR, AND, NOT, COMPARE, XOR, SUM, PRODUCT, UNARY, ATOM = range(9)
@@ -68,7 +69,7 @@ MOVE = {"push": "tile_push_data", "pull": "tile_pull_data", "copy": "rank_copy_d
 @deep()
 def print_program(program: Program) -> str:
     """Return the text form of a program."""
-    params = ", ".join(p.name if p.kind == "dim" else f"{p.name}: {p.kind}" for p in program.params)
+    params = ", ".join(map(_param, program.params))
     lines = [f"program {program.name}({params}):"]
     width = max((len(t.name) for t in program.tensors), default=0)
     lines += [f"    {_tensor(t, width)}" for t in program.tensors]
@@ -77,13 +78,26 @@ def print_program(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _param(param: Param) -> str:
+    text = param.name if param.kind == "dim" else f"{param.name}: {param.kind}"
+    return text if param.example is None else f"{text} = {param.example!r}"
+
+
 def _tensor(tensor: Tensor, width: int) -> str:
     space = tensor.space + (" symmetric" if tensor.symmetric and tensor.space != "symmetric" else "")
     dims = ", ".join(print_scalar(n) for n in tensor.shape)
     text = f"{tensor.name:<{width}} : {space} [{dims}]"
     if tensor.dtype and tensor.space != "table":
         text += f" {tensor.dtype}"
-    return text + (f" < {print_scalar(tensor.bound)}" if tensor.bound is not None else "")
+    if tensor.bound is not None:
+        text += f" < {print_scalar(tensor.bound)}"
+    if tensor.low is not None and tensor.high is not None:
+        text += f" from {_end(tensor.low)} to {_end(tensor.high)}"
+    return text if tensor.within is None else f"{text} within {tensor.within!r}"
+
+
+def _end(value: Scalar | float) -> str:
+    return print_scalar(value) if isinstance(value, Scalar) else repr(value)
 
 
 def _stage(stage: Stage) -> list[str]:
@@ -154,7 +168,7 @@ def _scalar(expr: Scalar, context: int) -> str:
     match expr:
         case Int(value=value):
             return _wrap(str(value), UNARY, context)
-        case Param(name=name) | Index(name=name):
+        case ParamRef(name=name) | Index(name=name):
             return name
         case Rank():
             return "rank"

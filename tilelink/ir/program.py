@@ -21,10 +21,14 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Param(Node):
-    """A program parameter. kind: "dim" (positive int), "i32", "f32" or "bool"."""
+    """A program parameter. kind: "dim" (positive int), "i32", "f32" or "bool".
+
+    example: the value that commands take unless they are given another one; None for none.
+    """
 
     name: str
     kind: str = "dim"
+    example: int | float | bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,8 @@ class Tensor(Node):
     space: "in", "out", "local", "symmetric" or "table". symmetric: other ranks can address it.
     dtype: None stands for the element type chosen when the program is compiled.
     bound: of a table, which holds i32 values in `[0, bound)`.
+    low, high: of an input, the smallest and the largest of the random values that commands draw; None for none.
+    within: of an output, max |out - ref| / max |ref| up to which commands call it right; None for that of its dtype.
     """
 
     name: str
@@ -42,6 +48,9 @@ class Tensor(Node):
     shape: tuple[Scalar, ...]
     dtype: str | None = None
     bound: Scalar | None = None
+    low: Scalar | float | None = None
+    high: Scalar | float | None = None
+    within: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

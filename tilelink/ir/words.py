@@ -46,7 +46,8 @@ _WORDS: dict[tuple[type, str], tuple[str, ...]] = {
     (Logic, "op"): ("and", "or", "not"),
 }
 
-
+_WITH_FLOATS = (Literal, Full, Tensor, Param)
+"""Nodes with fields that may be floating-point numbers."""
 _NAMED = frozenset(
     {"name", "program", "stage", "tensor", "table", "index", "function", "tiles", "channel", "group", "kind", "place"}
     | {"what"}
@@ -83,7 +84,7 @@ def _in_field(node: object, field: str, part: object, location: Location | None)
             yield from _in_field(node, field, element, location)
     elif isinstance(part, str):
         yield from _in_text(node, field, part, location)
-    elif part is not None and type(part) not in (int, bool, float if isinstance(node, Literal | Full) else int):
+    elif part is not None and type(part) not in (int, bool, float if isinstance(node, _WITH_FLOATS) else int):
         yield _no_number(node, field, part, location)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from tilelink.errors import BindingError
 from tilelink.ir.program import Program, Tensor
+from tilelink.ir.scalar import Scalar
 from tilelink.reference.scalars import Numbers, extent
 
 DTYPES: dict[str, torch.dtype] = {
@@ -35,16 +37,32 @@ def random_tables(program: Program, *, ranks: int, dims: Dims, seed: int = 0) ->
 def random_inputs(
     program: Program, *, ranks: int, dims: Dims, dtype: str, launches: int, seed: int = 0
 ) -> list[list[dict[str, torch.Tensor]]]:
-    """Return [launch][rank][name]: normal numbers, small integers or booleans, for all inputs except tables."""
+    """Return [launch][rank][name]: normal numbers, small integers or booleans, for all inputs except tables.
+
+    An input with a range has values of that. Raises BindingError for a range whose ends are the wrong way round.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def values(tensor: Tensor) -> torch.Tensor:
         shape = _shape(tensor, dims, ranks)
         kind = DTYPES[tensor.dtype or dtype]
+        if tensor.low is not None and tensor.high is not None:
+            return _between(_end(tensor.low, dims, ranks), _end(tensor.high, dims, ranks), tensor, shape, generator)
         if kind.is_floating_point:
             return torch.randn(shape, generator=generator).to(kind)
         low, high = (0, 2) if kind is torch.bool else (-8, 9)
         return torch.randint(low, high, shape, generator=generator, dtype=torch.int32).to(kind)
+
+    def _between(
+        low: float, high: float, tensor: Tensor, shape: tuple[int, ...], generator: torch.Generator
+    ) -> torch.Tensor:
+        if low > high:
+            hint = "the largest value comes after `to`"
+            raise BindingError(f"{tensor.name} is from {low} to {high}", location=tensor.location, hint=hint)
+        kind = DTYPES[tensor.dtype or dtype]
+        if kind.is_floating_point:
+            return (low + (high - low) * torch.rand(shape, generator=generator)).to(kind)
+        return torch.randint(int(low), int(high) + 1, shape, generator=generator, dtype=torch.int32)
 
     inputs = [tensor for tensor in program.tensors if tensor.space == "in"]
     return [[{t.name: values(t) for t in inputs} for _ in range(ranks)] for _ in range(launches)]
@@ -74,6 +92,10 @@ def no_number(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor])
             element = f"{list(at)} of rank {rank} is {a:g} in the output and {b:g} in the reference"
             return f"{element}, the first of {int(not_finite.sum()):,} such elements of this rank"
     return None
+
+
+def _end(value: Scalar | float, dims: Dims, ranks: int) -> float:
+    return extent(value, dims, ranks) if isinstance(value, Scalar) else value
 
 
 def _shape(tensor: Tensor, dims: Dims, ranks: int) -> tuple[int, ...]:
