@@ -9,7 +9,7 @@ import tilelink
 from tilelink import compiler
 from tilelink.errors import ParseError, TileLinkError
 from tilelink.frontend.names import MAX_PARTS
-from tilelink.ir.printer import print_program
+from tilelink.ir.printer import print_program, print_statement
 from tilelink.ir.program import For, If, Program
 from tilelink.language import (
     Dim,
@@ -241,3 +241,10 @@ def test_a_loop_in_python_is_over_numbers_too() -> None:
     loop = looped.stage("add").body[1]
     assert isinstance(loop, For) and loop.indices[0].number and loop.indices[0].name == "e"
     assert parsed(print_program(looped)) == looped
+
+
+def test_a_users_function_keeps_the_name_of_its_module() -> None:
+    text = "program p(M):\n    x : in [M]\n    y : out [M]\n    let tests = rank\n    def user(a): return a\n\n"
+    text += "    compute f(i: M):\n        y[i] = call tests.user.twice(x[user(i)])\n"
+    (statement,) = compiler.parse(text).program().stage("f").body
+    assert print_statement(statement) == ["y[i] = call tests.user.twice(x[i])"]

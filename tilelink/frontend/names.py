@@ -94,6 +94,10 @@ class _Replacing:
 
     def _rebuilt(self, node: ast.expr, arguments: dict[str, ast.expr]) -> ast.expr:
         result = copy(node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "call":
+            function, *values = node.args  # the function's module may have any name
+            result.args = [function, *(self.replaced(one, arguments) for one in values)]
+            return result
         for name, value in ast.iter_fields(node):
             if isinstance(node, ast.Call) and name == "func" and isinstance(value, ast.Name):
                 continue  # a function of the language
