@@ -74,6 +74,10 @@ class _Replacing:
                 raise ParseError(f"{name} is a function", location=self.source.location(node), hint=hint)
             case ast.Call(func=ast.Name(id=name)) if name in self.names.functions:
                 return self._called(node, self.names.functions[name], arguments)
+            case ast.Call(func=ast.Name(id="call"), args=[function, *values]):
+                result = copy(node)  # the module of the function may have any name
+                result.args = [function, *(self.replaced(one, arguments) for one in values)]
+                return result
             case _:
                 return self._rebuilt(node, arguments)
 
@@ -94,10 +98,6 @@ class _Replacing:
 
     def _rebuilt(self, node: ast.expr, arguments: dict[str, ast.expr]) -> ast.expr:
         result = copy(node)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "call":
-            function, *values = node.args  # the function's module may have any name
-            result.args = [function, *(self.replaced(one, arguments) for one in values)]
-            return result
         for name, value in ast.iter_fields(node):
             if isinstance(node, ast.Call) and name == "func" and isinstance(value, ast.Name):
                 continue  # a function of the language
