@@ -135,12 +135,16 @@ def test_a_word_used_outside_of_a_program_raises_an_error(name: str) -> None:
     assert refused.value.hint == "write it inside a function decorated with @tilelink.program"
 
 
-def test_a_parameter_of_a_program_has_no_default() -> None:
-    def scaled(M: Dim, N: Dim = Dim()) -> None:  # noqa: B008 - which is the mistake
-        pass
+def test_a_parameter_of_a_program_has_a_number_as_its_example() -> None:
+    with pytest.raises(ParseError, match="no value of M"):
 
-    with pytest.raises(ParseError, match="parameters are plain names"):
-        tilelink.program(scaled)
+        @tilelink.program
+        def p(M: Dim = None) -> None:  # type: ignore[assignment]
+            y = tilelink.output(M)
+
+            @tilelink.compute
+            def f(i: Index = M) -> None:
+                y[i] = 1.0
 
 
 def test_integers_are_hashable() -> None:
