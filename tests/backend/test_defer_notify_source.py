@@ -16,8 +16,8 @@ from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import make_plan
 
 SIZES = {"Ms": 1024, "N": 4096, "K": 1376}
-IN_PRODUCT = "if (k_0 == 128) & (held_tile_0 >= 0):"
-GIVEN = "dl.notify(signals, held_0, rank, watch=watch, stage=0, tile=held_tile_0, remote=True, tma=False)"
+IN_PRODUCT = "if (k == 128) & (held_tile >= 0):"
+GIVEN = "dl.notify(signals, held, rank, watch=watch, stage=0, tile=held_tile, remote=True, tma=False)"
 
 
 def bound(*, on: bool = True, flat: bool = True, target: str = "sm_90", K: int = 1376) -> Bound:
@@ -37,12 +37,12 @@ def source(made: Bound, dialect: str = "triton") -> list[str]:
 def test_a_tile_is_kept_and_notified_in_the_next_product_or_behind_the_loop() -> None:
     lines = source(bound())
     loop, later = (n for n, line in enumerate(lines) if line.startswith("for tile"))
-    assert lines[loop - 2 : loop] == ["held_tile_0 = tl.cast(-1, tl.int32)", "held_0 = tl.cast(-1, tl.int32)"]
-    product = next(n for n, line in enumerate(lines) if line.startswith("for k_0"))
+    assert lines[loop - 2 : loop] == ["held_tile = tl.cast(-1, tl.int32)", "held = tl.cast(-1, tl.int32)"]
+    product = next(n for n, line in enumerate(lines) if line.startswith("for k"))
     assert lines[product + 1 : product + 3] == [IN_PRODUCT, GIVEN]
     store = next(n for n, line in enumerate(lines) if line.startswith("tl.store(c"))
-    assert lines[store + 1 : store + 3] == ["held_0 = dl.hold((rank + q + 1) % 8)", "held_tile_0 = dl.hold(tile)"]
-    assert lines[store + 3 : store + 5] == ["if held_tile_0 >= 0:", GIVEN] and later == store + 5
+    assert lines[store + 1 : store + 3] == ["held = dl.hold((rank + q + 1) % 8)", "held_tile = dl.hold(tile)"]
+    assert lines[store + 3 : store + 5] == ["if held_tile >= 0:", GIVEN] and later == store + 5
     assert sum("dl.notify(" in line for line in lines) == 2
 
 
@@ -84,7 +84,7 @@ def test_a_product_within_another_gives_nothing(L: int, times: int) -> None:
     sizes = {"M": 64, "N": 64, "K": 256, "L": L}
     made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes)
     text = numbered(emit(made, make_plan(made).thresholds).text).split("def make(")[1].split("\ndef ")[0]
-    assert text.count("& (held_tile_0 >= 0):") == times
+    assert text.count("& (held_tile >= 0):") == times
     assert text.count("dl.notify(") == 1 + times
 
 
@@ -118,7 +118,7 @@ def test_it_is_given_in_the_statement_that_the_pass_chose() -> None:
     made = compiler.bound(module.program(), module.schedules[0], ranks=4, dims={"M": 64, "N": 64, "K": 256})
     assert made.stages["make"].given_in == 1
     lines = numbered(emit(made, make_plan(made).thresholds).text).split("def make(")[1].splitlines()
-    given = next(n for n, line in enumerate(lines) if "& (held_tile_0 >= 0):" in line)
+    given = next(n for n, line in enumerate(lines) if "& (held_tile >= 0):" in line)
     assert lines[given - 1].strip() == "for k_1 in range(0, 256, 32):"
 
 

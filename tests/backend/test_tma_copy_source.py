@@ -83,9 +83,9 @@ def test_a_tile_is_waited_for_copied_in_boxes_and_notified() -> None:
     ]  # fmt: skip
     found = [kind for line in lines[loop:] for kind, mark in kinds if mark in line]
     assert found == ["wait", "load", "loaded", "store", "notify"]
-    assert "for step_0 in range(0, 67):" in lines  # 64 boxes, three of them ahead
-    row = next(line for line in lines if line.startswith("row_0 = "))
-    assert row == "row_0 = dl.consume_token(c_buffer * 512 + i * 64, token)"
+    assert "for step in range(0, 67):" in lines  # 64 boxes, three of them ahead
+    row = next(line for line in lines if line.startswith("row = "))
+    assert row == "row = dl.consume_token(c_buffer * 512 + i * 64, token)"
     assert not any(re.match(r"tl\.(load|store)\(.*(c|s)_", line) for line in lines)
 
 
@@ -265,7 +265,7 @@ def test_another_dialect_and_another_processor_load_and_store() -> None:
     assert "gluon" not in source(bound(), "triton_dist")
     for on in ("sm_80", "cpu"):
         plain = source(bound(on=on))
-        assert "gluon" not in plain and "tl.store(s_remote_0" in plain
+        assert "gluon" not in plain and "tl.store(s_remote" in plain
 
 
 def test_a_single_program_of_an_sm() -> None:

@@ -191,20 +191,20 @@ def test_loops_that_only_send_small_tiles_are_written_out(send: str, schedule: s
 @pytest.mark.parametrize(
     ("tell", "ranks", "vector", "mask"),
     [
-        (TELL, 4, 4, "q_0 < 4"),
-        (TELL, 3, 4, "q_0 < 3"),
-        (TELL, 32, 32, "q_0 < 32"),
-        (f"if rank != q:{UNLESS}{TELL}", 4, 4, "(q_0 < 4) & (rank != q_0)"),
-        (f"if q > rank:{UNLESS}{TELL}", 5, 8, "(q_0 < 5) & (q_0 > rank)"),
+        (TELL, 4, 4, "q_1 < 4"),
+        (TELL, 3, 4, "q_1 < 3"),
+        (TELL, 32, 32, "q_1 < 32"),
+        (f"if rank != q:{UNLESS}{TELL}", 4, 4, "(q_1 < 4) & (rank != q_1)"),
+        (f"if q > rank:{UNLESS}{TELL}", 5, 8, "(q_1 < 5) & (q_1 > rank)"),
     ],
     ids=["all", "no power of two", "a warp", "others", "later ones"],
 )
 def test_a_loop_of_notifies_is_one_notify(tell: str, ranks: int, vector: int, mask: str) -> None:
     lines = pushed(tell=tell, ranks=ranks)
     slots = "y_buffer * "
-    assert among(lines, "q_0 =", "dl.notify", "pad") == [
-        f"q_0 = tl.arange(0, {vector})",
-        f"dl.notify_each(signals, signal_table, q_0, {slots}{ranks} + rank, mask={mask}, {SAID})",
+    assert among(lines, "q_1 =", "dl.notify", "pad") == [
+        f"q_1 = tl.arange(0, {vector})",
+        f"dl.notify_each(signals, signal_table, q_1, {slots}{ranks} + rank, mask={mask}, {SAID})",
     ]
     assert len(among(lines, "for q")) == 1, "the loop that sends"
 
@@ -212,7 +212,7 @@ def test_a_loop_of_notifies_is_one_notify(tell: str, ranks: int, vector: int, ma
 def test_each_peer_may_have_another_counter() -> None:
     (line,) = among(pushed(tell="producer_tile_notify(y[q, i, j] @ (rank + q))"), "dl.notify")
     assert line == (
-        f"dl.notify_each(signals, signal_table, (rank + q_0) % 4, y_buffer * 4 + q_0, mask=q_0 < 4, {SAID})"
+        f"dl.notify_each(signals, signal_table, (rank + q_1) % 4, y_buffer * 4 + q_1, mask=q_1 < 4, {SAID})"
     )
 
 

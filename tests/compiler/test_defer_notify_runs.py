@@ -25,5 +25,5 @@ def test_runs_as_planned(name: str, ranks: int, monkeypatch: pytest.MonkeyPatch)
     program = module.program(name)
     schedule = module.schedule("one" if name == "nested" else "copy_engine", program)
     source = compiler.source(program, schedule, ranks=ranks, dims=dims)
-    assert "& (held_tile_0 >= 0):" in source
+    assert "& (held_tile >= 0):" in source
     assert run(program, schedule, ranks, launches=3) == []

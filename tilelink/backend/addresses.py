@@ -149,7 +149,7 @@ class Addresses:
         if span.gather is not None:
             name, mask = self._gathered(span.gather, steps, self.constants.elements_of(self.stage, axis))
             return f"{name}{wide}", mask
-        name = self.writer.name(f"{axis.index or 'at'}")
+        name = self.writer.name(f"offs_{axis.index}" if axis.index else "offs")
         start = self.scalar(span.start, 5)
         places = steps if start == "0" else f"{start} + {steps}"
         self.writer.let(name, f"({places}){wide}" if wide and " + " in places else f"{places}{wide}")

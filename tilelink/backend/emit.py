@@ -51,7 +51,7 @@ from tilelink.ir.program import Notify, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements
-from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop, Transport
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.launch_protocol import announces_end, announces_entry, ends_launch, waits_for_products
 
@@ -168,10 +168,10 @@ def _constants_of(bound: Bound, kernel: Kernel) -> Constants:
     return Constants(bound=bound, stages=stages, taken=taken)
 
 
-def _writer(bound: Bound, loop: Loop) -> Writer:
-    """Return the writer of a loop. Its temporaries use no user names and no dimensions."""
+def _writer(bound: Bound, kernel: Kernel) -> Writer:
+    """Return the writer of a loop of a kernel. Its temporaries use no user names of the kernel and no dimensions."""
     params = frozenset(one.name for one in bound.source.params)
-    return Writer(taken=params.union(*(user_names(bound, bound.stages[name]) for name in loop.stages)))
+    return Writer(taken=params.union(*(user_names(bound, stage) for stage in _stages(bound, kernel))))
 
 
 def _printer(constants: Constants, stage: BoundStage, *, triton: bool) -> ScalarPrinter:
@@ -204,7 +204,7 @@ def _tile_kernel(
     for loop in kernel.loops:
         if not bound.stages[loop.stages[0]].total:
             continue
-        writer = _writer(bound, loop)
+        writer = _writer(bound, kernel)
         stage = bound.stages[loop.stages[0]]
         total, held = constants.total(stage), None
         if stage.given_in is not None and dialect.defers:
@@ -254,7 +254,7 @@ def _bulk_kernel(
 ) -> KernelContext:
     """Return a kernel of one stage whose programs are warps that copy boxes."""
     stage, constants = bound.stages[kernel.name], _constants_of(bound, kernel)
-    writer = _writer(bound, kernel.loops[0])
+    writer = _writer(bound, kernel)
     values = Values(addresses=_tile_head(constants, stage, writer, dialect), descriptors=Descriptors())
     assert stage.tma_copy is not None
     lowered = TmaCopyStatements(
@@ -377,7 +377,7 @@ def _queue_kernel(bound: Bound, kernel: Kernel, uniform: Mapping[tuple[str, str]
     loops: list[LoopContext] = []
     constants = _constants_of(bound, kernel)
     for loop in kernel.loops:
-        writer = _writer(bound, loop)
+        writer = _writer(bound, kernel)
         for name in loop.stages:
             stage = bound.stages[name]
             scalar = _printer(constants, stage, triton=False)

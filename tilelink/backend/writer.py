@@ -16,7 +16,7 @@ class Writer:
     nodes: list[Node] = field(default_factory=list[Node])
     taken: frozenset[str] = frozenset()
     """Names that `name` must not generate."""
-    _used: dict[str, int] = field(default_factory=dict[str, int])
+    _generated: set[str] = field(default_factory=set[str])
     _open: list[list[Node]] = field(default_factory=list[list[Node]])
 
     def add(self, *nodes: Node) -> None:
@@ -42,9 +42,10 @@ class Writer:
         self._open.pop()
 
     def name(self, stem: str) -> str:
-        """Return an unused name: stem_0, stem_1, ..."""
-        count = self._used.get(stem, 0)
-        while f"{stem}_{count}" in self.taken:
+        """Return an unused name: the stem itself, else stem_1, stem_2, ..."""
+        name, count = stem, 0
+        while name in self.taken or name in self._generated:
             count += 1
-        self._used[stem] = count + 1
-        return f"{stem}_{count}"
+            name = f"{stem}_{count}"
+        self._generated.add(name)
+        return name
