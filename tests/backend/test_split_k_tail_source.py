@@ -63,11 +63,11 @@ def test_parts_are_loaded_through_descriptors(k: int) -> None:
 def test_masks_are_where_the_tensor_ends() -> None:
     """2752 columns are cut by the last tile, 2048 rows are not."""
     sums = loops(source(DIMS))[3]
-    assert re.findall(r"mask=(.*)\)", sums) == ["(offs_j_in_3 < 2752)[None, :]"]
+    assert re.findall(r"mask=(.*)\)", sums) == ["(offs_j_in_1 < 2752)[None, :]"]
     whole = loops(source({**DIMS, "N": 3328}, "ag_gemm"))[-1]
     assert "gemm_split" in whole and "mask" not in whole
     cut = loops(source({**DIMS, "Ms": 2000}))[3]
-    assert re.findall(r"mask=(.*)\)", cut) == ["(offs_i_in_3 < 2000)[:, None] & (offs_j_in_3 < 2752)[None, :]"]
+    assert re.findall(r"mask=(.*)\)", cut) == ["(offs_i_in_1 < 2000)[:, None] & (offs_j_in_1 < 2752)[None, :]"]
 
 
 def test_without_descriptors_parts_are_masked_at_the_end_of_the_contraction() -> None:

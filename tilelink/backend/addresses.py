@@ -149,10 +149,10 @@ class Addresses:
         if span.gather is not None:
             name, mask = self._gathered(span.gather, steps, self.constants.elements_of(self.stage, axis))
             return f"{name}{wide}", mask
-        name = self.writer.name(f"offs_{axis.index}" if axis.index else "offs")
         start = self.scalar(span.start, 5)
         places = steps if start == "0" else f"{start} + {steps}"
-        self.writer.let(name, f"({places}){wide}" if wide and " + " in places else f"{places}{wide}")
+        value = f"({places}){wide}" if wide and " + " in places else f"{places}{wide}"
+        name = self.writer.shared(f"offs_{axis.index}" if axis.index else "offs", value)
         limits: list[str] = []
         size = self.extent(axis) if span.kind == "tile" else span.extent
         if block > size or (part and size % block):

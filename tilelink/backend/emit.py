@@ -186,6 +186,7 @@ def _indices(writer: Writer, constants: Constants, stage: BoundStage, scalar: Sc
     order = constants.bound.schedule.stage(stage.name)[ORDER]
     if order is not None:
         writer.add(Comment(text=comment(str(order))))
+    writer.forget()
     for decl in stage.stage.indices:
         of_order = replace(scalar, names=names_of_order(constants, stage, decl.name))
         writer.let(decl.name, of_order(stage.order[decl.name]))

@@ -18,6 +18,8 @@ class Writer:
     """Names that `name` must not generate."""
     _generated: set[str] = field(default_factory=set[str])
     _open: list[list[Node]] = field(default_factory=list[list[Node]])
+    _known: list[dict[str, str]] = field(default_factory=lambda: [{}])
+    """Expression -> the name that `shared` gave it, for the tile and each open block."""
 
     def add(self, *nodes: Node) -> None:
         """Add statements at the current depth."""
@@ -27,6 +29,21 @@ class Writer:
         """Add `name = value` and return the name."""
         self.add(Let(name=name, value=value))
         return name
+
+    def shared(self, stem: str, value: str) -> str:
+        """Return a name of an expression, which is assigned unless an open block has it already.
+
+        value: constant in the block, as positions are that follow from indices.
+        """
+        for known in self._known:
+            if value in known:
+                return known[value]
+        self._known[-1][value] = name = self.name(stem)
+        return self.let(name, value)
+
+    def forget(self) -> None:
+        """Share no expression with what was added before: a stage assigns its indices anew."""
+        self._known = [{} for _ in self._known]
 
     @property
     def depth(self) -> int:
@@ -38,8 +55,10 @@ class Writer:
         """Add a block. Statements that are added in the context go into it."""
         self.add(block)
         self._open.append(block.body)
+        self._known.append({})
         yield
         self._open.pop()
+        self._known.pop()
 
     def name(self, stem: str) -> str:
         """Return an unused name: the stem itself, else stem_1, stem_2, ..."""
