@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from tests.backend.samples import Sample, emitted
+from tests.backend.samples import Numbers, Sample, emitted
 from tilelink import compiler
 from tilelink.reference.trial import random_inputs
 
@@ -53,12 +53,12 @@ schedule s for looped:
 """
 
 
-def lines(text: str, numbers: dict[str, int], ranks: int = 2) -> list[str]:
-    source = emitted(Sample(text=text, numbers=numbers).bound(ranks=ranks, target="cpu")).text
+def lines(text: str, numbers: Numbers) -> list[str]:
+    source = emitted(Sample(text=text, numbers=numbers).bound(ranks=2, target="cpu")).text
     return [line.strip() for line in source.splitlines() if re.match(r"\s*offs", line)]
 
 
-def right(text: str, numbers: dict[str, int]) -> None:
+def right(text: str, numbers: Numbers) -> None:
     module = compiler.parse(text)
     program, schedule = module.program(), next(iter(module.schedules), None)
     kernel = compiler.compile(program, schedule, ranks=2, dims=numbers)
