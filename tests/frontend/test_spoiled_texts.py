@@ -17,8 +17,10 @@ TEXTS = [
     test_examples.TEXT,
     *(print_program(module.programs[-1]) for module in compiler.library()),
 ]
-PARTS = ["let", "def", "by 1", "elif", "=", "0", "from", "to", "within", "function", "dtype", "(", ")", ":", "\n", "@"]
-PARTS += ["rank", "call", "True", "1e9", "-", "x", "return", ",", "[", "]", " ", "for", "if", "table", "symmetric"]
+PARTS = [
+    "let", "def", "by 1", "elif", "=", "0", "from", "to", "within", "function", "dtype", "(", ")", ":", "\n", "@",
+    "rank", "call", "True", "1e9", "-", "x", "return", ",", "[", "]", " ", "for", "if", "table", "symmetric",
+]  # fmt: skip
 
 
 def spoiled(text: str, chance: Random) -> str:
