@@ -1,7 +1,8 @@
 """Variants of programs: element types, functions and optional inputs that are chosen before a program is built.
 
 A program may have parameters that are element types or functions, and inputs that may be left out. The program itself
-has their defaults; `program silu_product = product(activation=silu, bias)` is another program, with others.
+has their defaults; `program silu_product = product(activation=silu, bias)` is another program, with others. A variant
+of a variant keeps the choices that it does not make itself.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ Choice = str | bool
 class Choices:
     """What was chosen for a program.
 
-    dtypes: parameter -> element type, None for that of the program. functions: parameter -> function. left_out: inputs
-    that are left out, with the constants in their place.
+    given: the choices themselves, without defaults. dtypes: parameter -> element type, None for that of the program.
+    functions: parameter -> function. left_out: inputs that are left out, with the constants in their place.
     """
 
+    given: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
     dtypes: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     functions: Mapping[str, str] = field(default_factory=dict[str, str])
     left_out: Mapping[str, float | int] = field(default_factory=dict[str, float | int])
@@ -62,7 +64,7 @@ def choices_of(syntax: ProgramSyntax, given: Mapping[str, Choice], place: Locati
     left_out = {
         name: _constant(tensor, syntax.source) for name, tensor in optional.items() if not _given(name, given, place)
     }
-    return Choices(dtypes=dtypes, functions=functions, left_out=left_out)
+    return Choices(given=dict(given), dtypes=dtypes, functions=functions, left_out=left_out)
 
 
 def _dtype(name: str, value: Choice, place: Location) -> str:
@@ -123,14 +125,16 @@ class Template:
     def variant(
         self, program: Program, name: str, given: Mapping[str, Choice], place: Location | None = None
     ) -> Program:
-        """Return the variant of a program with other choices. Raises what `choices_of` and building raise.
+        """Return the variant of a program with other choices: those given, and its own for what is not given.
 
+        Raises what `choices_of` and building raise.
         Raises BindingError for a program that was changed after it was built: the change would be lost.
         """
         if self.build(self.syntax, self.choices) != program:
             hint = "make the variant first, then link or change it"
             raise BindingError(f"{program.name} is no longer what was written", location=place, hint=hint)
-        made = self.build(replace(self.syntax, name=name), choices_of(self.syntax, given, place))
+        all_given = {**self.choices.given, **given}
+        made = self.build(replace(self.syntax, name=name), choices_of(self.syntax, all_given, place))
         return made if place is None else replace(made, location=place)
 
 
@@ -139,7 +143,7 @@ def variant(program: Program, name: str, **choices: Choice) -> Program:
 
     choices: for a parameter of kind dtype the name of an element type; for one of kind function the name of an
     elementwise function, "identity", or "module.function"; for an optional input True if it is given. What is not
-    chosen has its default. Raises UnknownNameError or ParseError for choices that do not fit, BindingError for a
+    chosen is as in `program`. Raises UnknownNameError or ParseError for choices that do not fit, BindingError for a
     program that was built by hand or changed since it was parsed.
     """
     if NAME.fullmatch(name) is None:
