@@ -47,7 +47,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Int, Scalar
+from tilelink.ir.scalar import Binary, Int, Scalar
 from tilelink.ir.sums import shortened
 from tilelink.ir.visitor import map_scalars
 from tilelink.ir.words import KINDS
@@ -239,16 +239,19 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
         raise DtypeError(f"unknown dtype {syntax.dtype!r}", location=word, hint=hint)
     if syntax.space == "table" and syntax.bound is None:
         raise ParseError(f"table {syntax.name} has no bound", location=place, hint="rows : table [B] < M")
-    if syntax.space == "table" and syntax.dtype not in (None, "i32"):
-        hint = "leave the dtype out: a table holds i32 values"
-        raise DtypeError(f"a table of {syntax.dtype}", location=word, hint=hint)
-    if syntax.space != "table" and syntax.bound is not None:
-        hint = f"{syntax.name} : table [...] < bound, or leave the bound out"
-        raise ParseError(f"{syntax.name} has a bound but is no table", location=place, hint=hint)
+    if syntax.bound is not None and syntax.dtype not in (None, "i32"):
+        hint = "leave the dtype out: an index tensor holds i32 values"
+        raise DtypeError(f"an index tensor of {syntax.dtype}", location=word, hint=hint)
+    if syntax.space == "out" and syntax.bound is not None:
+        hint = f"{syntax.name} : out [...] i32; peers and stages read integers from local and symmetric tensors"
+        raise ParseError(f"the output {syntax.name} has a bound", location=place, hint=hint)
+    _check_properties(scope, syntax)
     if syntax.symmetric and syntax.space in ("local", "table"):
         hint = f"{syntax.name} : symmetric [...] is scratch that peers reach; in and out may be symmetric too"
         raise ParseError(f"a {syntax.space} tensor is never symmetric", location=place, hint=hint)
     low, high = _range(scope, syntax)
+    shape, defined = _shape(scope, syntax)
+    integers = syntax.bound is not None and syntax.space != "table"
     return Tensor(
         name=syntax.name,
         low=low,
@@ -256,11 +259,62 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
         within=_within(scope, syntax),
         space=syntax.space,
         symmetric=syntax.symmetric or syntax.space == "symmetric",
-        shape=tuple(_number(scope, n) for n in syntax.shape),
-        dtype=syntax.dtype if syntax.space != "table" else None,
-        bound=_number(scope, syntax.bound) if syntax.bound is not None else None,
+        shape=shape,
+        dtype="i32" if integers else syntax.dtype if syntax.space != "table" else None,
+        bound=_bound(scope, syntax),
+        properties=syntax.properties,
+        defined=defined,
         location=place,
     )
+
+
+def _check_properties(scope: Scope, syntax: TensorSyntax) -> None:
+    """Raise ParseError for a promise that makes no sense."""
+    place = scope.location(syntax.node)
+    if syntax.properties and (syntax.bound is None or syntax.space == "table"):
+        hint = f"{syntax.name} : in [T] < M {' '.join(syntax.properties)}"
+        if syntax.space == "table":
+            hint = f"take {syntax.properties[0]} away: all of a table is known when the program is compiled"
+        raise ParseError(f"{syntax.name} cannot be {syntax.properties[0]}", location=place, hint=hint)
+    if len(set(syntax.properties)) < len(syntax.properties):
+        raise ParseError("one property twice", location=place, hint="name each once")
+    if {"rising", "offsets"} & {*syntax.properties} and not syntax.shape:
+        hint = "a tensor without dimensions has one entry"
+        raise ParseError(f"{syntax.name} cannot rise", location=place, hint=hint)
+
+
+def _shape(scope: Scope, syntax: TensorSyntax) -> tuple[tuple[Scalar, ...], tuple[Scalar | None, ...]]:
+    """Return the shape of a tensor, and for each dimension the end of what is defined of an output."""
+    shape: list[Scalar] = []
+    defined: list[Scalar | None] = []
+    for number, node in enumerate(syntax.shape):
+        size, start, stop = _part(scope, node)
+        if start is not None or (stop is not None and syntax.space != "out"):
+            hint = "the defined part of an output begins with its first element: y : out [M[:m], N]"
+            raise ParseError("a part of a dimension", location=scope.location(node), hint=hint)
+        shape.append(_number(scope, size))
+        defined.append(None if stop is None else _number(replace(scope, implicit=number), stop))
+    return tuple(shape), tuple(defined) if any(end is not None for end in defined) else ()
+
+
+def _bound(scope: Scope, syntax: TensorSyntax) -> Scalar | None:
+    """Return the bound of an index tensor, exclusive."""
+    if syntax.bound is None:
+        return None
+    bound = _number(replace(scope, implicit=len(syntax.shape)), syntax.bound)
+    return Binary(op="+", left=bound, right=Int(value=1)) if syntax.inclusive else bound
+
+
+def _part(scope: Scope, node: ast.expr) -> tuple[ast.expr, ast.expr | None, ast.expr | None]:
+    """Return (dimension, start, stop) of `M[start : stop]`, and of another expression (expression, None, None)."""
+    match node:
+        case ast.Subscript(value=size, slice=ast.Slice(lower=start, upper=stop, step=step)):
+            if step is not None or (start is None and stop is None):
+                hint = "M[a : b], M[a :] or M[: b]"
+                raise ParseError("not a part of a dimension", location=scope.location(node), hint=hint)
+            return size, start, stop
+        case _:
+            return node, None, None
 
 
 def _stage(scope: Scope, syntax: StageSyntax) -> Stage:
@@ -292,8 +346,12 @@ def _indices(scope: Scope, syntax: tuple[IndexSyntax, ...]) -> tuple[IndexDecl, 
         with _declaring(scope, index.name):
             _declare(scope, index.name, index.node)
             extent, number = _by_one(scope, index.extent)
+            size, start, stop = _part(scope, extent)
+            ends = {
+                name: None if end is None else _number(scope, end) for name, end in (("start", start), ("stop", stop))
+            }
             place = scope.location(index.node)
-            decl = IndexDecl(name=index.name, extent=_number(scope, extent), number=number, location=place)
+            decl = IndexDecl(name=index.name, extent=_number(scope, size), number=number, location=place, **ends)
             scope.indices[index.name] = decl
             found.append(decl)
     return tuple(found)

@@ -77,6 +77,8 @@ class Scope:
     """The parameters that are element types or functions."""
     constants: list[Value] = field(default_factory=list[Value])
     """What stands for inputs that are left out."""
+    implicit: int = 0
+    """In a declaration, the number of dimensions whose coordinates a bare index tensor stands for."""
     mistakes: Mistakes = field(default_factory=Mistakes)
 
     def location(self, node: ast.AST) -> Location:
@@ -133,19 +135,42 @@ class Scope:
             case ast.Call(func=ast.Name(id="min" | "max" as name), args=[left, right]):
                 self.named_arguments(node)
                 return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
-            case ast.Subscript(value=ast.Name(id=table)) if table in self.tensors:
-                if self.tensors[table].space != "table":
-                    hint = f"where(c, a, b) chooses by values of {table}; declared as a table, its entries are integers"
-                    raise ParseError(f"{table} is not a table", location=place, hint=hint)
-                return Lookup(table=table, coords=self._coords(node, self.tensors[table]), location=place)
+            case ast.Subscript(value=ast.Name(id=name)) if name in self.tensors:
+                return self._entry(node, self.tensors[name], self._coords(node, self.tensors[name]))
             case ast.Call(func=ast.Name(id=name)) if name not in FUNCTIONS:
                 raise self.unknown(node, name, "function", ["min", "max", *self.called.functions])
             case _:
                 hint = "numbers, parameters, rank, ranks, indices, table entries and + - * // % are integers"
                 raise ParseError("not an integer expression", location=place, hint=hint)
 
+    def _entry(self, node: ast.expr, tensor: Tensor, coords: tuple[Scalar | Whole, ...]) -> Lookup:
+        """Return an entry of an index tensor. Raises ParseError for another tensor."""
+        if tensor.bound is None:
+            hint = f"where(c, a, b) chooses by values of {tensor.name}; entries of {tensor.name} : in [...] < M are integers"
+            message = f"{tensor.name} is not an index tensor"
+            raise ParseError(message, location=self.location(node), related=tensor.location, hint=hint)
+        launch = not tensor.known_early
+        if launch and any(isinstance(c, Whole) for c in coords):
+            hint = "name an entry, or its tile by an index: x[rows[i], :]"
+            raise ParseError(f"all of {tensor.name} is no integer", location=self.location(node), hint=hint)
+        return Lookup(table=tensor.name, coords=coords, launch=launch, location=self.location(node))
+
+    def _bare_entry(self, node: ast.expr, name: str) -> Lookup | None:
+        """Return the entry of an index tensor that is named without coordinates, or None.
+
+        It is the only one of a tensor without dimensions. In a declaration it is the one at the coordinates of the
+        dimensions before.
+        """
+        tensor = self.tensors.get(name)
+        if tensor is None or tensor.bound is None or len(tensor.shape) > self.implicit or tensor.known_early:
+            return None
+        coords = tuple(Index(name=f"#{d}") for d in range(len(tensor.shape)))
+        return Lookup(table=name, coords=coords, launch=True, location=self.location(node))
+
     def _scalar_name(self, node: ast.expr, name: str) -> Scalar:
         place = self.location(node)
+        if (entry := self._bare_entry(node, name)) is not None:
+            return entry
         if name in self.indices:
             return Index(name=name, location=place)
         if name in self.params:
@@ -155,7 +180,7 @@ class Scope:
         if name == "ranks":
             return Ranks(location=place)
         if name in self.locals or name in self.tensors:
-            hint = "where(c, a, b) chooses element by element; entries of a table are integers"
+            hint = "where(c, a, b) chooses element by element; entries of index tensors, rows : in [T] < M, are integers"
             raise ParseError(f"{name} is a tile, and an integer is needed here", location=place, hint=hint)
         raise self.unknown(node, name)
 
@@ -188,21 +213,21 @@ class Scope:
                 raise ParseError("not a region", location=self.location(node), hint=hint)
 
     def is_region(self, node: ast.expr) -> bool:
-        """True if an expression is a region, and not an integer expression with entries of tables."""
+        """True if an expression is a region, and not an integer expression with entries of index tensors."""
         match node:
             case ast.BinOp(op=ast.MatMult()):
                 return True
             case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)):
-                return name in self.tensors and self.tensors[name].space != "table"
+                return name in self.tensors and self.tensors[name].bound is None
             case _:
                 return False
 
     def is_tile(self, node: ast.expr) -> bool:
-        """True if an expression is a name with a tile, or a region of a tensor that is not a table."""
+        """True if an expression is a name with a tile, or a region of a tensor that holds no indices."""
         name = node.value if isinstance(node, ast.Subscript) else node
         if not isinstance(name, ast.Name):
             return False
-        return name.id in self.locals or (name.id in self.tensors and self.tensors[name.id].space != "table")
+        return name.id in self.locals or (name.id in self.tensors and self.tensors[name.id].bound is None)
 
     def _tensor(self, node: ast.AST, name: str) -> Tensor:
         if name not in self.tensors:
@@ -220,7 +245,7 @@ class Scope:
     def _is_whole(self, node: ast.expr) -> bool:
         """True for `:`. Refuses a slice with bounds, which only the grammar of Python has."""
         if isinstance(node, ast.Slice) and (node.lower or node.upper or node.step):
-            hint = "a coordinate is :, an index, offset + i, or a number; no slices"
+            hint = "a coordinate is :, an index, offset + i, or a number; an index runs over a part: (i: M[a : b])"
             raise ParseError("a slice with bounds", location=self.location(node), hint=hint)
         return isinstance(node, ast.Slice)
 

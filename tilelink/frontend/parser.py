@@ -375,14 +375,16 @@ class _Build(Transformer_NonRecursive[Token, Any]):
         )
 
     def tensor(self, _: Meta, items: list[Any]) -> TensorSyntax:
-        name, (space, symmetric), dims, dtype, bound, default, low, high, within = items
+        name, (space, symmetric), dims, dtype, bound, *properties, default, low, high, within = items
         return TensorSyntax(
             name=str(name),
             space=space,
             symmetric=symmetric,
             shape=tuple(dims or ()),
             dtype=str(dtype) if dtype is not None else None,
-            bound=bound,
+            bound=bound[0] if bound is not None else None,
+            inclusive=bound is not None and bound[1],
+            properties=tuple(map(str, properties)),
             node=_at(ast.Name(id=str(name)), name),
             dtype_node=_at(ast.Name(id=str(dtype)), dtype) if dtype is not None else None,
             default=default,
@@ -390,6 +392,12 @@ class _Build(Transformer_NonRecursive[Token, Any]):
             high=high,
             within=within,
         )
+
+    def below(self, _: Meta, items: list[Any]) -> tuple[ast.expr, bool]:
+        return items[0], False
+
+    def at_most(self, _: Meta, items: list[Any]) -> tuple[ast.expr, bool]:
+        return items[1], True
 
     def space(self, _: Meta, items: list[Any]) -> tuple[str, bool]:
         words = [str(i) for i in items if i is not None]
@@ -507,6 +515,12 @@ class _Build(Transformer_NonRecursive[Token, Any]):
 
     def whole(self, meta: Meta, _: list[Any]) -> ast.expr:
         return _at(ast.Slice(), meta)
+
+    def part_from(self, meta: Meta, items: list[Any]) -> ast.expr:
+        return _at(ast.Slice(lower=items[0], upper=items[1]), meta)
+
+    def part_to(self, meta: Meta, items: list[Any]) -> ast.expr:
+        return _at(ast.Slice(upper=items[0]), meta)
 
     def new_axis(self, meta: Meta, _: list[Any]) -> ast.expr:
         return _at(ast.Constant(value=None), meta)

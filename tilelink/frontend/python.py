@@ -28,10 +28,11 @@ from tilelink.frontend.syntax import (
 )
 from tilelink.frontend.variants import OPEN
 from tilelink.ir.depth import deep
-from tilelink.ir.program import Program
+from tilelink.ir.program import PROPERTIES, Program
 
 DECLARATIONS = {"input": "in", "output": "out", "local": "local", "symmetric": "symmetric", "table": "table"}
 STAGES = ("comm", "compute")
+OPTIONS = ("symmetric", "dtype", "bound", "at_most", "default", "low", "high", "within")
 
 
 @deep()
@@ -122,21 +123,26 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
         hint = f"{name} = tilelink.input(M, K); also {', '.join(DECLARATIONS)}"
         raise ParseError(f"{ast.unparse(call.func)} declares nothing", location=place, hint=hint)
     options = {k.arg: k.value for k in call.keywords}
-    unknown = set(options) - {"symmetric", "dtype", "bound", "default", "low", "high", "within"}
+    unknown = set(options) - {*OPTIONS, *PROPERTIES}
     if unknown:
-        hint = "symmetric=True, dtype='f32', bound=M, default=0, low=1, high=M, within=0.01"
+        hint = "symmetric=True, dtype='f32', bound=M, at_most=M, distinct=True, default=0, low=1, high=M, within=0.01"
         raise ParseError(f"unknown option {sorted(map(str, unknown))[0]}", location=place, hint=hint)
-    flag = options.get("symmetric")
-    if flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, bool)):
-        raise ParseError("symmetric is True or False", location=source.location(flag), hint="symmetric=True")
-    dtype, symmetric = options.get("dtype"), options.get("symmetric")
+    for word in ("symmetric", *PROPERTIES):
+        flag = options.get(word)
+        if flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, bool)):
+            raise ParseError(f"{word} is True or False", location=source.location(flag), hint=f"{word}=True")
+    dtype, symmetric, at_most = options.get("dtype"), options.get("symmetric"), options.get("at_most")
+    if at_most is not None and "bound" in options:
+        raise ParseError("two bounds", location=source.location(at_most), hint="bound=M, or at_most=M where M may occur")
     return TensorSyntax(
         name=name,
         space=DECLARATIONS[word],
         symmetric=isinstance(symmetric, ast.Constant) and bool(symmetric.value),
         shape=tuple(call.args),
         dtype=ast.unparse(dtype).strip("'\"") if dtype is not None else None,
-        bound=options.get("bound"),
+        bound=at_most if at_most is not None else options.get("bound"),
+        inclusive=at_most is not None,
+        properties=tuple(word for word in PROPERTIES if isinstance(one := options.get(word), ast.Constant) and one.value),
         node=node,
         dtype_node=dtype,
         default=options.get("default"),

@@ -54,6 +54,10 @@ class TensorSyntax:
     dtype: str | None
     bound: ast.expr | None
     node: ast.AST
+    inclusive: bool = False
+    """True if the bound itself may occur: `<= M`."""
+    properties: tuple[str, ...] = ()
+    """What is promised of the entries of an index tensor."""
     dtype_node: ast.AST | None = None
     default: ast.expr | None = None
     """What stands for an input that is left out."""

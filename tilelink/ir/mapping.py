@@ -12,7 +12,21 @@ from math import prod
 
 from tilelink.ir.intervals import Bounds
 from tilelink.ir.program import Region
-from tilelink.ir.scalar import RANK, Binary, Index, Int, Lookup, Scalar, Whole, add, binary, const, is_gather, mul
+from tilelink.ir.scalar import (
+    RANK,
+    Binary,
+    Index,
+    Int,
+    Lookup,
+    Scalar,
+    Whole,
+    add,
+    at_launch,
+    binary,
+    const,
+    is_gather,
+    mul,
+)
 from tilelink.ir.simplify import simplify
 
 
@@ -22,7 +36,8 @@ class Span:
 
     limit: one past the last element that the index reaches, clipped to the extent.
     kind: "tile" follows a tile index, "whole" is `:`, "point" is one element whose axis is dropped, "gather" takes the
-    elements listed in a row of a table (its start and size cover the whole extent).
+    elements listed in a row of a table or, with an index, those that an index tensor has along a tile of the index. The
+    start and size of a gather cover all elements that it may name.
     """
 
     kind: str
@@ -34,12 +49,28 @@ class Span:
     limit: Scalar | None = None
     end: Scalar | None = None
     """One past the last element that the index reaches, possibly beyond the dimension; None if it surely is not."""
+    counted: bool = False
+    """True if a launch decides where it ends, or where it begins."""
+
+    @property
+    def at_launch(self) -> bool:
+        """True if a launch decides which elements it has."""
+        return self.counted or at_launch(self.start) or (self.gather is not None and self.gather.launch)
+
+    @property
+    def every(self) -> Scalar:
+        """One past the last element that there is in any launch."""
+        if not self.counted:
+            return self.stop
+        return binary("min", add(self.start, const(self.size)), const(self.extent))
 
     @property
     def stop(self) -> Scalar:
         """One past the last element, clipped to the limit."""
         if self.kind == "point":
             return add(self.start, const(1))
+        if self.kind == "gather" and self.index is not None:
+            return const(self.size)
         if self.kind != "tile":
             return const(self.extent)
         end = add(self.start, const(self.size))
@@ -55,7 +86,9 @@ class Span:
     @property
     def inside(self) -> bool:
         """True if the span lies in its dimension for all values of its indices."""
-        return self.kind in ("whole", "gather") or (self.kind == "tile" and self.end is None)
+        if self.kind == "gather":
+            return self.size <= self.extent
+        return self.kind == "whole" or (self.kind == "tile" and self.end is None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +149,7 @@ def _range(span: Span, size: int, count: int) -> tuple[Scalar, Scalar]:
     low = binary("//", span.start, const(size))
     if span.kind == "point" or (size % span.size == 0 and _multiple(span.start, span.size)):
         return low, add(low, const(1))
-    last = binary("//", binary("-", span.stop, const(1)), const(size))
+    last = binary("//", binary("-", span.every, const(1)), const(size))
     return low, add(last, const(1))
 
 
@@ -133,6 +166,39 @@ def _multiple(expr: Scalar, size: int) -> bool:
             return size == 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """The entries of an index tensor along a tile: those at `offset + index` in dimension `dim` of the tensor."""
+
+    dim: int
+    offset: Scalar
+    index: str
+
+
+def listed(coord: object, scalar_indices: frozenset[str]) -> Listed | None:
+    """Return the tile of entries that a coordinate such as `rows[i]` stands for; None if it is something else."""
+    if not isinstance(coord, Lookup) or not coord.launch:
+        return None
+    for dim, inner in enumerate(coord.coords):
+        tile = tile_index(inner, scalar_indices)
+        if tile is not None:
+            return Listed(dim=dim, offset=tile[0], index=tile[1])
+    return None
+
+
+def selects_many(coord: Scalar | Whole, scalar_indices: frozenset[str]) -> bool:
+    """True if a coordinate names elements that index tensors or tables list."""
+    return is_gather(coord) or listed(coord, scalar_indices) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The elements of a dimension that a counted index runs over: from `start`, up to `stop` (exclusive)."""
+
+    start: Scalar | None
+    stop: Scalar | None
+
+
 def map_region(
     region: Region,
     shape: tuple[int, ...],
@@ -142,6 +208,7 @@ def map_region(
     *,
     bounds: Bounds,
     ends_with_tensor: frozenset[str] = frozenset(),
+    counted: Mapping[str, Part] | None = None,
 ) -> TileMap:
     """Return the mapping of an access.
 
@@ -149,9 +216,10 @@ def map_region(
     tiles, extents: the tile size and the extent of every index in scope, in elements.
     bounds: ranges of the indices, ranks and table entries in the coordinates.
     ends_with_tensor: indices whose last tile ends at the end of the tensor.
+    counted: the parts of their dimensions that counted indices run over.
     """
     spans = tuple(
-        _simplified(_span(c, n, tiles, extents, scalar_indices, ends_with_tensor), bounds)
+        _simplified(_span(c, n, tiles, extents, scalar_indices, ends_with_tensor, counted or {}, bounds), bounds)
         for c, n in zip(region.coords, shape, strict=True)
     )
     remote = region.rank is not None and region.rank != RANK
@@ -172,22 +240,50 @@ def _span(
     extents: Mapping[str, int],
     scalars: frozenset[str],
     ends_with_tensor: frozenset[str],
+    counted: Mapping[str, Part],
+    bounds: Bounds,
 ) -> Span:
     if isinstance(coord, Whole):
         return Span(kind="whole", start=const(0), size=extent, extent=extent)
     if is_gather(coord):
         return Span(kind="gather", start=const(0), size=extent, extent=extent, gather=coord)
+    if (entries := listed(coord, scalars)) is not None and isinstance(coord, Lookup):
+        named = bounds.of(coord)[1] + 1
+        return Span(kind="gather", start=const(0), size=named, extent=extent, gather=coord, index=entries.index)
     tile = tile_index(coord, scalars)
     if tile is None:
         return Span(kind="point", start=coord, size=1, extent=extent)
     offset, name = tile
     start = add(offset, mul(Index(name=name), const(tiles[name])))
+    if name in counted:
+        return _counted_span(counted[name], start, offset, tiles[name], extents[name], extent, name)
     end = add(offset, const(extents[name]))
     limit = binary("min", end, const(extent))
     exists = name in ends_with_tensor or (isinstance(end, Int) and isinstance(offset, Int) and limit == end)
     exists = exists and not (isinstance(offset, Int) and offset.value < 0)
     return Span(
         kind="tile", start=start, size=tiles[name], extent=extent, index=name, limit=limit, end=None if exists else end
+    )
+
+
+def _counted_span(
+    part: Part, start: Scalar, offset: Scalar, size: int, index_extent: int, extent: int, name: str
+) -> Span:
+    """Return the span of a tile of a counted index: cut from the start of the part, and ended by its stop."""
+    if part.start is not None:
+        start = add(binary("max", part.start, const(0)), start)
+    stop = const(index_extent) if part.stop is None else binary("min", part.stop, const(index_extent))
+    limit = add(offset, stop)
+    inside = isinstance(offset, Int) and 0 <= offset.value <= extent - index_extent
+    return Span(
+        kind="tile",
+        start=start,
+        size=size,
+        extent=extent,
+        index=name,
+        limit=limit if inside else binary("min", limit, const(extent)),
+        end=None if inside else limit,
+        counted=True,
     )
 
 

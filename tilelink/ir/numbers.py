@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tilelink.errors import Mistakes
-from tilelink.ir.mapping import tile_index
+from tilelink.ir.mapping import listed, tile_index
 from tilelink.ir.program import (
     Assign,
     Attend,
@@ -14,6 +14,7 @@ from tilelink.ir.program import (
     For,
     FromScalar,
     If,
+    IndexDecl,
     Local,
     Notify,
     Program,
@@ -26,7 +27,7 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Index, Ranks, Scalar, Whole, walk
+from tilelink.ir.scalar import Index, Lookup, Ranks, Scalar, Whole, walk
 from tilelink.ir.visitor import read_unassigned, statements, value_of, values
 
 
@@ -39,8 +40,10 @@ class Axis(Protocol):
 
 def used_as_numbers(program: Program, stage: Stage, scalars: frozenset[str]) -> set[str]:
     """Return the indices used in conditions, ranks, values, or coordinates that are not tiles."""
-    numbers: set[str] = set()
+    numbers: set[str] = {name for decl in stage.indices for name in _names_in_part(decl)}
     for statement in statements(stage.body):
+        if isinstance(statement, For):
+            numbers |= {name for decl in statement.indices for name in _names_in_part(decl)}
         if isinstance(statement, If):
             numbers |= _names(statement.condition)
         for region in _regions(statement):
@@ -69,9 +72,18 @@ def _numbers_in_region(program: Program, region: Region, scalars: frozenset[str]
     for coord, dim in zip(region.coords, program.tensor(region.tensor).shape, strict=False):
         if isinstance(coord, Whole):
             continue
+        if not isinstance(dim, Ranks) and (entries := listed(coord, scalars)) is not None and isinstance(coord, Lookup):
+            others = [c for d, c in enumerate(coord.coords) if d != entries.dim and isinstance(c, Scalar)]
+            numbers |= {name for expr in (entries.offset, *others) for name in _names(expr)}
+            continue
         tile = None if isinstance(dim, Ranks) else tile_index(coord, scalars)
         numbers |= _names(coord) if tile is None else _names(tile[0])
     return numbers
+
+
+def _names_in_part(decl: IndexDecl) -> set[str]:
+    """The indices that decide which part of its dimension another index runs over."""
+    return {name for end in (decl.start, decl.stop) if end is not None for name in _names(end)}
 
 
 def _names(expr: Scalar) -> set[str]:

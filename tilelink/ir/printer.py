@@ -85,15 +85,28 @@ def _param(param: Param) -> str:
 
 def _tensor(tensor: Tensor, width: int) -> str:
     space = tensor.space + (" symmetric" if tensor.symmetric and tensor.space != "symmetric" else "")
-    dims = ", ".join(print_scalar(n) for n in tensor.shape)
+    dims = ", ".join(_dim(tensor, d) for d in range(len(tensor.shape)))
     text = f"{tensor.name:<{width}} : {space} [{dims}]"
-    if tensor.dtype and tensor.space != "table":
+    if tensor.dtype and tensor.bound is None:
         text += f" {tensor.dtype}"
     if tensor.bound is not None:
-        text += f" < {print_scalar(tensor.bound)}"
+        text += "".join((_bound(tensor.bound), *(f" {word}" for word in tensor.properties)))
     if tensor.low is not None and tensor.high is not None:
         text += f" from {_end(tensor.low)} to {_end(tensor.high)}"
     return text if tensor.within is None else f"{text} within {tensor.within!r}"
+
+
+def _dim(tensor: Tensor, dim: int) -> str:
+    size, end = print_scalar(tensor.shape[dim]), tensor.defined[dim] if tensor.defined else None
+    return size if end is None else f"{size}[:{print_scalar(end)}]"
+
+
+def _bound(bound: Scalar) -> str:
+    match bound:
+        case Binary(op="+", left=largest, right=Int(value=1)):
+            return f" <= {print_scalar(largest)}"
+        case _:
+            return f" < {print_scalar(bound)}"
 
 
 def _end(value: Scalar | float) -> str:
@@ -106,7 +119,15 @@ def _stage(stage: Stage) -> list[str]:
 
 
 def _indices(indices: tuple[IndexDecl, ...]) -> str:
-    return ", ".join(f"{d.name}: {print_scalar(d.extent)}{_by_one(d)}" for d in indices)
+    return ", ".join(f"{d.name}: {print_scalar(d.extent)}{_part(d)}{_by_one(d)}" for d in indices)
+
+
+def _part(index: IndexDecl) -> str:
+    """Return the part of its dimension that a counted index runs over."""
+    if not index.counted:
+        return ""
+    start, stop = ("" if end is None else print_scalar(end) for end in (index.start, index.stop))
+    return f"[{start} : {stop}]" if start else f"[:{stop}]"
 
 
 def _by_one(index: IndexDecl) -> str:
@@ -186,6 +207,8 @@ def _scalar(expr: Scalar, context: int) -> str:
         case Logic(op=op, args=args):
             level = AND if op == "and" else OR
             return _wrap(f" {op} ".join(_scalar(a, level + 1) for a in args), level, context)
+        case Lookup(table=table, coords=coords) if all(isinstance(c, Index) and c.name.startswith("#") for c in coords):
+            return table  # without dimensions, or entry by entry along those of a declaration
         case Lookup(table=table, coords=coords):
             return f"{table}[{', '.join(':' if isinstance(c, Whole) else print_scalar(c) for c in coords)}]"
         case Choose(selector=selector, values=values):

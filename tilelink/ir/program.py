@@ -12,6 +12,8 @@ from tilelink.ir.scalar import Ranks, Scalar, Whole
 DTYPES = ("f16", "bf16", "f32", "i32", "bool")
 ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "i32": 4, "bool": 1}
 SIGNAL_KINDS = ("tile", "peer", "rank")
+PROPERTIES = ("distinct", "rising", "offsets")
+"""What may be promised of the entries of an index tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,12 @@ class Tensor(Node):
 
     space: "in", "out", "local", "symmetric" or "table". symmetric: other ranks can address it.
     dtype: None stands for the element type chosen when the program is compiled.
-    bound: of a table, which holds i32 values in `[0, bound)`.
+    bound: of an index tensor, which holds i32 values in `[0, bound)`. Where the bound is the entry of another index
+    tensor, `Index(name="#d")` in it stands for the coordinate along dimension d.
+    properties: of an index tensor: "distinct" (no two entries alike), "rising" (no entry is below the one before) and
+    "offsets" (rising, from 0 on). The proof assumes them.
+    defined: of an output, for each dimension the end of the elements that are defined, or None for all of them; `#d`
+    stands for the coordinate along dimension d.
     low, high: of an input, the smallest and the largest of the random values that commands draw; None for none.
     within: of an output, max |out - ref| / max |ref| up to which commands call it right; None for that of its dtype.
     """
@@ -51,6 +58,13 @@ class Tensor(Node):
     low: Scalar | float | None = None
     high: Scalar | float | None = None
     within: float | None = None
+    properties: tuple[str, ...] = ()
+    defined: tuple[Scalar | None, ...] = ()
+
+    @property
+    def known_early(self) -> bool:
+        """True for a table, whose integers are known when the program is compiled."""
+        return self.space == "table"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +72,20 @@ class IndexDecl(Node):
     """`i: Ms`: an index and the extent, in elements, that its tiles divide.
 
     number: the index is a plain number for any use, as an index over the ranks is.
+    start, stop: of a counted range, `i: Ms[start : stop]`, the elements of the dimension that there are in a launch;
+    None for the ends of the dimension. Tiles are cut from the start.
     """
 
     name: str
     extent: Scalar
     number: bool = False
+    start: Scalar | None = None
+    stop: Scalar | None = None
+
+    @property
+    def counted(self) -> bool:
+        """True if a launch decides which elements of the dimension there are."""
+        return self.start is not None or self.stop is not None
 
     @property
     def over_ranks(self) -> bool:

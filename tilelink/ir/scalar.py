@@ -7,7 +7,7 @@ The plan evaluates an expression over NumPy arrays and the emitter prints the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -84,10 +84,14 @@ class Whole:
 
 @dataclass(frozen=True, kw_only=True)
 class Lookup(Scalar):
-    """An entry of a table tensor, or a row of entries if one coordinate is `:`."""
+    """An entry of an index tensor, or a row of entries of a table if one coordinate is `:`.
+
+    launch: the tensor is not a table, so the value is known only when a kernel runs. Kernels clamp it to its bound.
+    """
 
     table: str
     coords: tuple[Scalar | Whole, ...]
+    launch: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +186,9 @@ def rewrite(expr: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
             return Compare(op=op, left=rewrite(a, change), right=rewrite(b, change), location=expr.location)
         case Logic(op=op, args=args):
             return Logic(op=op, args=tuple(rewrite(a, change) for a in args), location=expr.location)
-        case Lookup(table=table, coords=coords):
+        case Lookup(coords=coords):
             new_coords = tuple(rewrite(c, change) if isinstance(c, Scalar) else c for c in coords)
-            return Lookup(table=table, coords=new_coords, location=expr.location)
+            return replace(expr, coords=new_coords)
         case Choose(selector=s, values=values):
             return Choose(selector=rewrite(s, change), values=values)
         case _:
@@ -194,6 +198,11 @@ def rewrite(expr: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
 def is_gather(coord: object) -> TypeGuard[Lookup]:
     """True if a coordinate is a row of a table, `table[:]`, which selects several elements."""
     return isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords)
+
+
+def at_launch(expr: Scalar) -> bool:
+    """True if the value of an expression is known only when a kernel runs."""
+    return any(isinstance(e, Lookup) and e.launch for e in walk(expr))
 
 
 def substitute(expr: Scalar, indices: Mapping[str, Scalar]) -> Scalar:

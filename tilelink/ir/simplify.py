@@ -11,7 +11,7 @@ round toward zero compute the same remainder.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds
@@ -39,9 +39,9 @@ def simplify(expr: Scalar, bounds: Bounds) -> Scalar:
             return Compare(op=op, left=simplify(left, bounds), right=simplify(right, bounds), location=expr.location)
         case Logic(op=op, args=args):
             return Logic(op=op, args=tuple(simplify(arg, bounds) for arg in args), location=expr.location)
-        case Lookup(table=table, coords=coords):
+        case Lookup(coords=coords):
             inner = tuple(simplify(c, bounds) if isinstance(c, Scalar) else c for c in coords)
-            new = Lookup(table=table, coords=inner, location=expr.location)
+            new = replace(expr, coords=inner)
         case Choose(selector=selector, values=values):
             chosen = simplify(selector, bounds)
             new = const(values[chosen.value]) if isinstance(chosen, Int) else Choose(selector=chosen, values=values)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tilelink.errors import ConsequenceError, DtypeError, Mistakes, ShapeError
 from tilelink.ir.depth import deep
-from tilelink.ir.mapping import tile_index
+from tilelink.ir.mapping import listed, selects_many, tile_index
 from tilelink.ir.numbers import batch_indices, carried_along, outliving, used_as_numbers
 from tilelink.ir.printer import print_scalar
 from tilelink.ir.program import (
@@ -119,7 +119,9 @@ class StageTyping:
 
     def has_axis(self, coord: Scalar | Whole) -> bool:
         """True if a coordinate selects an axis and not a single element."""
-        return isinstance(coord, Whole) or is_gather(coord) or tile_index(coord, self.scalar_indices) is not None
+        if isinstance(coord, Whole) or selects_many(coord, self.scalar_indices):
+            return True
+        return tile_index(coord, self.scalar_indices) is not None
 
     def _axis(self, region: Region, coord: Scalar | Whole, dim: Scalar) -> Axis | None:
         if isinstance(coord, Whole):
@@ -129,6 +131,8 @@ class StageTyping:
             return next(
                 Axis(kind="whole", dim=n) for c, n in zip(coord.coords, shape, strict=True) if isinstance(c, Whole)
             )
+        if (entries := listed(coord, self.scalar_indices)) is not None:
+            return Axis(kind="tile", index=entries.index)
         tile = tile_index(coord, self.scalar_indices)
         if tile is None:
             return None

@@ -135,6 +135,12 @@ def map_scalars(body: tuple[Statement, ...], change: ScalarChange) -> tuple[Stat
     return tuple(_map_statement(s, change) for s in body)
 
 
+def map_index(decl: IndexDecl, change: ScalarChange) -> IndexDecl:
+    """Rewrite the integer expressions of an index declaration."""
+    start, stop = (None if end is None else rewrite(end, change) for end in (decl.start, decl.stop))
+    return replace(decl, extent=rewrite(decl.extent, change), start=start, stop=stop)
+
+
 def map_region_scalars(region: Region, change: ScalarChange) -> Region:
     """Rewrite the coordinates and the rank of a region."""
     coords = tuple(rewrite(c, change) if isinstance(c, Scalar) else c for c in region.coords)
@@ -171,7 +177,7 @@ def _map_statement(statement: Statement, change: ScalarChange) -> Statement:
             then, orelse = map_scalars(then, change), map_scalars(orelse, change)
             return replace(statement, condition=rewrite(condition, change), then=then, orelse=orelse)
         case For(indices=indices, body=inner):
-            new_indices = tuple(replace(d, extent=rewrite(d.extent, change)) for d in indices)
+            new_indices = tuple(map_index(d, change) for d in indices)
             return replace(statement, indices=new_indices, body=map_scalars(inner, change))
         case _:
             raise TypeError(f"unknown statement {type(statement).__name__}")
@@ -256,6 +262,10 @@ def stage_scalars(stage: Stage) -> list[Scalar]:
         scalars.append(expr)
         return expr
 
+    for decl in stage.indices:
+        for end in (decl.start, decl.stop):
+            if end is not None:
+                keep(end)
     map_scalars(stage.body, keep)
     return scalars
 
