@@ -172,7 +172,7 @@ def print_statement(statement: Statement) -> list[str]:
 def print_region(region: Region) -> str:
     """Return a region as source: `xs[s, i, :] @ (rank + 1)`."""
     coords = ", ".join(":" if isinstance(c, Whole) else print_scalar(c) for c in region.coords)
-    text = f"{region.tensor}[{coords}]"
+    text = f"{region.tensor}[{coords}]" if coords else region.tensor
     return text if region.rank is None else f"{text} @ {_scalar(region.rank, UNARY)}"
 
 

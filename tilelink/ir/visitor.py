@@ -277,6 +277,23 @@ def counters(stage: Stage) -> frozenset[str]:
     return frozenset(d.name for loop in loops for d in loop.indices) - named
 
 
+def leading_waits(stage: Stage) -> int:
+    """Return the number of waits at the start of a stage's body that name no counted index of its domain.
+
+    Every tile makes them before the ends of counted ranges are read.
+    """
+    counted = {decl.name for decl in stage.indices if decl.counted}
+    number = 0
+    for statement in stage.body:
+        if not isinstance(statement, Wait):
+            break
+        coords = [c for c in statement.region.coords if isinstance(c, Scalar)]
+        if any(isinstance(e, Index) and e.name in counted for c in coords for e in walk(c)):
+            break
+        number += 1
+    return number
+
+
 def closing_notifies(body: tuple[Statement, ...]) -> tuple[Notify, ...]:
     """Return the notifies at the end of a body."""
     notifies: list[Notify] = []

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
 from math import prod
 
 from tilelink.artifact import LaunchProtocol
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range
-from tilelink.ir.mapping import ChannelGrid, TileMap, map_region
+from tilelink.ir.mapping import ChannelGrid, Part, TileMap, map_region
 from tilelink.ir.program import Attend, Dot, Program, Region, Stage, Statement, Tensor, UserCall
-from tilelink.ir.scalar import Env, Scalar, evaluate
+from tilelink.ir.scalar import Env, Param, Ranks, Scalar, const, evaluate, rewrite
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import statements, value_of, values
@@ -122,6 +122,8 @@ class BoundStage:
     """Indices within a tile of another stage, which end where the tensor does and not with their extent."""
     slices: frozenset[str] = frozenset()
     """Indices of loops over the slices of one product (see lowering/sink_waits.py)."""
+    parts: Mapping[str, Part] = field(default_factory=dict[str, Part])
+    """The parts of their dimensions that counted indices run over, of loops too. A tile beyond them has no elements."""
     tasks: int | None = None
     """How many tiles of its order it has, where that is not what its indices make."""
 
@@ -266,6 +268,7 @@ class Bound:
             bound.scalar_indices,
             bounds=self.bounds(stage),
             ends_with_tensor=bound.ends_with_tensor,
+            counted=bound.parts,
         )
 
     def smallest_block(self, stage: str) -> int:
@@ -285,10 +288,7 @@ class Bound:
 
     @cached_property
     def _bounds(self) -> Mapping[str, Bounds]:
-        tables: dict[str, Range] = {}
-        for name, tensor in self.tensors.items():
-            if tensor.decl.space == "table":
-                tables[name] = self._entries(tensor.decl)
+        tables = self.entries
         bounds: dict[str, Bounds] = {}
         for name, stage in self.stages.items():
             counts = {TILE.name: stage.total} | {index: stage.count(index) for index in stage.extents}
@@ -296,11 +296,27 @@ class Bound:
             bounds[name] = Bounds(ranks=self.ranks, indices=indices, tables=tables)
         return bounds
 
-    def _entries(self, table: Tensor) -> Range:
+    def _entries(self, table: Tensor, before: Mapping[str, Range]) -> Range:
+        """The entries that an index tensor may have. before: those of the tensors declared before it."""
         if table.bound is None:
             return MIN_INT32, MAX_INT32
-        end = evaluate(table.bound, Env(rank=0, ranks=self.ranks, params=self.numbers, indices={}))
-        return 0, max(0, int(end) - 1)
+
+        def number(expr: Scalar) -> Scalar | None:
+            if isinstance(expr, Param | Ranks):
+                return const(int(evaluate(expr, Env(rank=0, ranks=self.ranks, params=self.numbers, indices={}))))
+            return None
+
+        end = Bounds(ranks=self.ranks, tables=before).of(rewrite(table.bound, number))[1]
+        return 0, max(0, end - 1)
+
+    @cached_property
+    def entries(self) -> Mapping[str, Range]:
+        """index tensor -> the smallest and the largest of its entries, to which kernels clamp them."""
+        tables: dict[str, Range] = {}
+        for name, tensor in self.tensors.items():
+            if tensor.decl.space == "table" or tensor.decl.bound is not None:
+                tables[name] = self._entries(tensor.decl, tables)
+        return tables
 
     def stage_numbered(self, number: int) -> BoundStage:
         return self._stages[number]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -11,12 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.ir.mapping import TileMap
-from tilelink.ir.printer import print_scalar
-from tilelink.ir.program import Assign, Barrier, For, If, Notify, Read, Region, Statement, Store, Transfer, Value, Wait
-from tilelink.ir.scalar import Binary, Env, Lookup, Scalar, evaluate
-from tilelink.ir.visitor import closing_notifies, local_names, read_unassigned, reads, statements
+from tilelink.ir.intervals import MAX_INT32
+from tilelink.ir.printer import print_region, print_scalar
+from tilelink.ir.program import (
+    Assign,
+    Barrier,
+    For,
+    If,
+    IndexDecl,
+    Notify,
+    Read,
+    Region,
+    Statement,
+    Store,
+    Transfer,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, at_launch, const, evaluate, walk
+from tilelink.ir.visitor import closing_notifies, leading_waits, local_names, read_unassigned, reads, statements
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, expand, join
+from tilelink.lowering.guards import Chosen, Guard, Guards, numbered, parts_of, settled, settled_choice
+from tilelink.lowering.hulls import hull, truth
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import GUARD, Fault, box, chosen, divides, in_table, partial, reach
 
@@ -27,7 +44,10 @@ SUBSTEPS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Accesses:
-    """Reads and writes of tensors, one row each. `lo`, `hi` are bounds in elements, [rows, dims], padded with 0, 1."""
+    """Reads and writes of tensors, one row each. `lo`, `hi` are bounds in elements, [rows, dims], padded with 0, 1.
+
+    guard: what a launch decides of the access (guards.py); its elements are some of those in the bounds. 0: all of them.
+    """
 
     task: Ints
     position: Ints
@@ -35,6 +55,7 @@ class Accesses:
     peer: Ints
     tensor: Ints
     statement: Ints
+    guard: Ints
     lo: Ints
     hi: Ints
 
@@ -42,6 +63,8 @@ class Accesses:
 @dataclass(frozen=True, kw_only=True)
 class Signals:
     """Waits and notifies, one row per channel. `channel` is numbered across all grids, without buffers.
+
+    guard: of a wait for channels that a launch decides (guards.py): it is for some of its rows. 0: for all of them.
 
     later, at: if `later` is 1, a program issues the notify at position `at` of its next task; otherwise `later` is 0.
     """
@@ -54,6 +77,7 @@ class Signals:
     statement: Ints
     later: Ints
     at: Ints
+    guard: Ints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,16 +140,23 @@ def signals_of(bound: Bound) -> tuple[Signals, dict[str, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """Executions of a statement: one row per (task, loop iteration)."""
+    """Executions of a statement: one row per (task, loop iteration). guard: the branches that a launch decides."""
 
     task: Ints
     position: Ints
     rank: Ints
     indices: dict[str, Ints]
+    guard: Ints
 
     def pick(self, mask: NDArray[np.bool_] | Ints) -> _Rows:
         indices = {k: v[mask] for k, v in self.indices.items()}
-        return _Rows(task=self.task[mask], position=self.position[mask], rank=self.rank[mask], indices=indices)
+        return _Rows(
+            task=self.task[mask],
+            position=self.position[mask],
+            rank=self.rank[mask],
+            indices=indices,
+            guard=self.guard[mask],
+        )
 
 
 @dataclass(kw_only=True)
@@ -165,6 +196,8 @@ class Enumerator:
         self.dims = max((len(t.shape) for t in bound.tensors.values()), default=1)
         self.statements: list[tuple[str, Statement]] = []
         self.faults: list[Fault] = []
+        self.guards = Guards()
+        self._counted_loops = 0
         self._unsure: dict[str, _Uses] = {}
         self._accesses: list[tuple[Ints, ...]] = []
         self._signals: list[tuple[Ints, ...]] = []
@@ -178,8 +211,11 @@ class Enumerator:
         env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t}, tables=self.tables)
         indices = {d.name: self._column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
         task = self.first_task[stage.name] + rank * total + t
-        rows = _Rows(task=task, position=np.zeros_like(task), rank=rank, indices=indices)
+        rows = _Rows(
+            task=task, position=np.zeros_like(task), rank=rank, indices=indices, guard=np.zeros_like(task)
+        )
         self._unsure = {name: _Uses() for name in sorted(read_unassigned(stage.stage.body, iterations=False))}
+        self._ranges = leading_waits(stage.stage)
         self._block(stage, stage.stage.body, rows)
         for name, uses in self._unsure.items():
             for fault in uses.faults(name):
@@ -202,7 +238,7 @@ class Enumerator:
             return
         offset = 0
         for statement in body:
-            here = _Rows(task=rows.task, position=rows.position + offset, rank=rows.rank, indices=rows.indices)
+            here = replace(rows, position=rows.position + offset)
             self._statement(stage, statement, here)
             offset += length(stage, statement)
 
@@ -213,8 +249,13 @@ class Enumerator:
     def _statement(self, stage: BoundStage, statement: Statement, rows: _Rows) -> None:
         number = len(self.statements)
         self.statements.append((stage.name, statement))
+        if self._ranges == 0:
+            self._read_ranges(stage, number, stage.stage.indices, rows)
+        self._ranges -= 1
         for expr in partial(statement):
             match expr:
+                case Lookup(launch=True):
+                    self._access(stage, number, READ, Region(tensor=expr.table, coords=expr.coords), rows)
                 case Lookup():
                     rows = self._looked_up(number, expr, rows)
                 case _:
@@ -224,11 +265,13 @@ class Enumerator:
                 return
         match statement:
             case If(condition=condition, then=then, orelse=orelse):
-                holds = np.broadcast_to(np.asarray(evaluate(condition, self._env(rows)), dtype=bool), rows.task.shape)
-                self._block(stage, then, rows.pick(holds))
-                self._block(stage, orelse, rows.pick(~holds))
-            case For():
+                self._branches(stage, condition, then, orelse, rows)
+            case For(indices=decls):
+                self._read_ranges(stage, number, decls, rows)
+                counted = any(decl.counted for decl in decls)
+                self._counted_loops += counted
                 self._loop(stage, statement, rows)
+                self._counted_loops -= counted
             case Wait(kind=kind, region=region):
                 self._signal(stage, number, WAIT, kind, region, rows)
             case Notify(kind=kind, region=region):
@@ -240,8 +283,40 @@ class Enumerator:
             case _:
                 pass
 
+    def _branches(
+        self,
+        stage: BoundStage,
+        condition: Scalar,
+        then: tuple[Statement, ...],
+        orelse: tuple[Statement, ...],
+        rows: _Rows,
+    ) -> None:
+        """Enumerate both branches. A row is in both of them if a launch decides which one is executed."""
+        shape = rows.task.shape
+        surely, may = (np.broadcast_to(one, shape) for one in truth(condition, self._env(rows), self.bound.entries))
+        for body, mask, holds in ((then, may, True), (orelse, ~surely, False)):
+            inside = rows.pick(mask)
+            if at_launch(condition):
+                choice = Chosen(condition=condition, holds=holds)
+                guard = self._each(inside, lambda rank, indices, one=choice: (settled_choice(one, rank, indices),))
+                inside = replace(inside, guard=np.where((may & ~surely)[mask], guard, inside.guard))
+            self._block(stage, body, inside)
+
+    def _read_ranges(self, stage: BoundStage, number: int, decls: Iterable[IndexDecl], rows: _Rows) -> None:
+        """Note the entries of index tensors that the ends of counted ranges read."""
+        for decl in decls:
+            for end in (decl.start, decl.stop):
+                for part in walk(end) if end is not None else ():
+                    if isinstance(part, Lookup) and part.launch:
+                        self._access(stage, number, READ, Region(tensor=part.table, coords=part.coords), rows)
+
     def _divided(self, number: int, expr: Binary, rows: _Rows) -> _Rows:
         """Return the rows whose divisor is not zero. The first other row is a fault."""
+        if at_launch(expr.right):
+            low, high = hull(expr.right, self._env(rows), self.bound.entries)
+            zero = np.broadcast_to((np.asarray(low) <= 0) & (np.asarray(high) >= 0), rows.task.shape)
+            self._fault(number, zero, rows, f"{print_scalar(expr)} may divide by zero", "max(n, 1) is at least 1")
+            return rows
         there = divides(expr, self._env(rows), len(rows.task))
         self._fault(number, ~there, rows, f"{print_scalar(expr)} divides by zero")
         return rows if there.all() else rows.pick(there)
@@ -270,6 +345,7 @@ class Enumerator:
             position=np.repeat(rows.position, steps) + step * body_length,
             rank=np.repeat(rows.rank, steps),
             indices=indices,
+            guard=np.repeat(rows.guard, steps),
         )
         self._block(stage, loop.body, inner)
 
@@ -280,12 +356,14 @@ class Enumerator:
         for name in self._unsure.keys() & local_names(value):
             self._unsure[name].read.append((number, rows.task, rows.position))
         match statement:
-            case Assign(name=name) if name in self._unsure:
+            case Assign(name=name) if name in self._unsure and not self._counted_loops:
                 self._unsure[name].assigned.append((rows.task, rows.position))
             case Store(region=region):
                 self._access(stage, number, WRITE, region, rows)
+                self._copied_entries(stage, region, value, rows)
             case Transfer(target=target, source=source):
                 self._access(stage, number, WRITE, target, rows)
+                self._copied_entries(stage, target, source, rows)
                 pulled = source.region if isinstance(source, Read) and target.rank is None else None
                 moved = pulled if pulled is not None and statement.mode != "push" else target
                 self._transfer(stage, moved, target, rows)
@@ -298,28 +376,91 @@ class Enumerator:
         lo = np.zeros((n, self.dims), np.int64)
         hi = np.ones((n, self.dims), np.int64)
         for d, span in enumerate(tile_map.spans):
-            lo[:, d] = evaluate(span.start, env)
-            hi[:, d] = evaluate(span.stop, env)
-        return lo, hi, self._column(tile_map.rank, env, n)
+            lo[:, d] = hull(span.start, env, self.bound.entries)[0]
+            hi[:, d] = hull(span.stop, env, self.bound.entries)[1]
+        return lo, hi, self._column(tile_map.rank, env, n) if not at_launch(tile_map.rank) else np.zeros(n, np.int64)
+
+    def _copied_entries(self, stage: BoundStage, target: Region, value: Value, rows: _Rows) -> None:
+        """Note which entries of an index tensor a statement copies from another one; those it computes are unknown."""
+        tensor = self.bound.tensors[target.tensor].decl
+        if tensor.bound is None or not len(rows.task):
+            return
+        lo, hi, peer = self._bounds(self.bound.tile_map(stage.name, target), rows)
+        source = value.region if isinstance(value, Read) else None
+        known = source is not None and self._bound_of(source.tensor) <= self._bound_of(target.tensor)
+        known = known and not rows.guard.any() and not stage.parts
+        if known and source is not None:
+            from_lo, from_hi, owner = self._bounds(self.bound.tile_map(stage.name, source), rows)
+        else:
+            from_lo, from_hi, owner = lo, hi, peer
+        dims, source_dims = len(tensor.shape), len(self.bound.tensors[source.tensor].shape) if source else 0
+        for row in range(len(lo)):
+            to = [*np.ndindex(*(hi[row, :dims] - lo[row, :dims]).tolist())]
+            here = [*np.ndindex(*(from_hi[row, :source_dims] - from_lo[row, :source_dims]).tolist())] if known else []
+            for at, step in enumerate(to):
+                entry = (target.tensor, int(peer[row]), tuple(int(n) for n in lo[row, :dims] + np.array(step, np.int64)))
+                origin = None
+                if source is not None and len(here) == len(to):
+                    place = from_lo[row, :source_dims] + np.array(here[at], np.int64)
+                    origin = (source.tensor, int(owner[row]), tuple(int(n) for n in place))
+                self.guards.copies[entry] = origin if entry not in self.guards.copies else None
+
+    def _bound_of(self, name: str) -> int:
+        return self.bound.entries[name][1] if name in self.bound.entries else MAX_INT32
 
     def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: _Rows) -> None:
         tile_map = self.bound.tile_map(stage.name, region)
+        if at_launch(tile_map.rank):
+            tile_map, rows = self._any_rank(number, kind, tile_map, rows)
         lo, hi, peer = self._bounds(tile_map, rows)
+        guard = self._guard(stage, tile_map, rows)
         for d, span in enumerate(tile_map.spans):
-            if span.gather is None:
+            if span.gather is None or span.gather.launch:
                 continue
             source, first, last, twice = chosen(span.gather, self._env(rows), len(rows.task))
             if kind == WRITE:
                 message = f"writes a row of {region.tensor} twice, for {span.gather.table} names it twice"
                 self._fault(number, twice, rows, message, "write each row once")
             lo, hi, peer, rows = lo[source], hi[source], peer[source], rows.pick(source)
+            guard = guard[source]
             lo[:, d], hi[:, d] = first, last
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
         n = len(rows.task)
         tensor = np.full(n, self.bound.tensors[region.tensor].number)
         position = rows.position + (1 if kind == WRITE else 0)
-        row = (rows.task, position, np.full(n, kind), peer, tensor, np.full(n, number), lo, hi)
+        row = (rows.task, position, np.full(n, kind), peer, tensor, np.full(n, number), guard, lo, hi)
         self._accesses.append(row)
+
+    def _any_rank(self, number: int, kind: int, tile_map: TileMap, rows: _Rows) -> tuple[TileMap, _Rows]:
+        """Return a read on a rank that a launch decides as reads on all ranks that it may be. A write is a fault."""
+        if kind == WRITE:
+            hint = "loop over the ranks, and write what each one gets: (p: ranks, c: C[: count[p]])"
+            everywhere = np.ones(len(rows.task), bool)
+            self._fault(number, everywhere, rows, "writes on a rank that only a launch decides", hint)
+            return replace(tile_map, rank=const(0)), rows
+        name, ranks = "#rank", self.bound.ranks
+        low, high = (np.broadcast_to(end, rows.task.shape) for end in hull(tile_map.rank, self._env(rows), self.bound.entries))
+        again = rows.pick(np.repeat(np.arange(len(rows.task)), ranks))
+        peer = np.tile(np.arange(ranks, dtype=np.int64), len(rows.task))
+        again.indices[name] = peer
+        again = again.pick((np.repeat(low, ranks) <= peer) & (peer <= np.repeat(high, ranks)))
+        chosen_rank = Chosen(condition=Compare(op="==", left=tile_map.rank, right=Index(name=name)), holds=True)
+        guard = self._each(again, lambda rank, indices: (settled_choice(chosen_rank, rank, indices),))
+        return replace(tile_map, rank=Index(name=name)), replace(again, guard=guard)
+
+    def _each(self, rows: _Rows, make: Callable[[int, Mapping[str, int]], Guard]) -> Ints:
+        """Return the guards of rows, with parts added that depend on the rank and the indices of a row."""
+        guard = rows.guard.copy()
+        for row in range(len(rows.task)):
+            indices = {name: int(column[row]) for name, column in rows.indices.items()}
+            parts = make(int(rows.rank[row]), indices)
+            guard[row] = self.guards.number((*self.guards.known[int(guard[row])], *parts))
+        return guard
+
+    def _guard(self, stage: BoundStage, tile_map: TileMap, rows: _Rows) -> Ints:
+        """Return what a launch decides of an access, for each row."""
+        templates = parts_of(tile_map, stage)
+        return numbered(self.guards, templates, rows.rank, rows.indices, rows.guard)
 
     def _inside(self, number: int, name: str, tile_map: TileMap, rows: _Rows, lo: Ints, hi: Ints) -> None:
         """Note a fault if boxes extend beyond their tensor."""
@@ -354,8 +495,18 @@ class Enumerator:
         lo, hi, _ = self._bounds(tile_map, rows)
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
         ranges = tile_map.channel_range(grid)
-        low = self._columns([one.low for one in ranges], env, n)
-        high = self._columns([one.high for one in ranges], env, n)
+        listed_spans = [span.gather is not None and span.gather.launch for span in tile_map.spans]
+        places = [at_launch(one.low) or at_launch(one.high) for one in ranges]
+        unsure = any(listed_spans) or any(places) or at_launch(tile_map.rank)
+        self._check_signal(number, kind, region, tile_map, rows, unsure)
+        if at_launch(tile_map.rank):
+            return
+        low = np.zeros((n, len(ranges)), np.int64)
+        high = np.zeros((n, len(ranges)), np.int64)
+        for d, one in enumerate(ranges):
+            low[:, d] = hull(one.low, env, self.bound.entries)[0]
+            high[:, d] = hull(one.high, env, self.bound.entries)[1]
+        guard = self._guard(stage, tile_map, rows) if unsure else np.zeros(n, np.int64)
         # A signal outside of its tensor is a fault. It is clipped, so that it names no counter of another tensor.
         counts = np.array(grid.counts)
         source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
@@ -372,8 +523,22 @@ class Enumerator:
                 np.full(len(source), number),
                 later,
                 at,
+                guard[source],
             )
         )
+
+    def _check_signal(
+        self, number: int, kind: int, region: Region, tile_map: TileMap, rows: _Rows, unsure: bool
+    ) -> None:
+        """Note a fault for a signal whose execution or, for a notify, whose place a launch decides."""
+        what = "waits" if kind == WAIT else "notifies"
+        in_branch = rows.guard > 0
+        hint = "take the signal out of the branch: a counted range, (i: M[: n]), leaves out data and no signals"
+        self._fault(number, in_branch, rows, f"{what} in a branch that only a launch decides", hint)
+        if kind == NOTIFY and unsure:
+            message = f"notifies {print_region(region)}, whose place only a launch decides"
+            hint = "a range from 0 on, (i: M[: n]), notifies the same channels in every launch"
+            self._fault(number, np.ones(len(rows.task), bool), rows, message, hint)
 
     def _deferred(self, stage: BoundStage, number: int, task: Ints) -> tuple[Ints, Ints]:
         """Return which tasks leave a notify to their program's next tile, and its position there."""
@@ -387,13 +552,13 @@ class Enumerator:
         return np.where(tile + taking < stage.total, 1, 0), np.full(len(task), at)
 
     def accesses(self) -> Accesses:
-        columns = join(self._accesses, 8, self.dims)
-        names = ("task", "position", "kind", "peer", "tensor", "statement", "lo", "hi")
+        columns = join(self._accesses, 9, self.dims)
+        names = ("task", "position", "kind", "peer", "tensor", "statement", "guard", "lo", "hi")
         return Accesses(**dict(zip(names, columns, strict=True)))
 
     def signals(self) -> Signals:
-        names = ("task", "position", "kind", "peer", "channel", "statement", "later", "at")
-        return Signals(**dict(zip(names, join(self._signals, 8, 0), strict=True)))
+        names = ("task", "position", "kind", "peer", "channel", "statement", "later", "at", "guard")
+        return Signals(**dict(zip(names, join(self._signals, 9, 0), strict=True)))
 
     def barriers(self) -> Barriers:
         task, position = join(self._barriers, 2, 0)

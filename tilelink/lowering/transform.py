@@ -50,6 +50,7 @@ from tilelink.ir.scalar import (
 )
 from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import (
+    map_index,
     map_loops,
     map_regions,
     map_scalars,
@@ -258,7 +259,11 @@ def _concrete_stage(program: Program, stage: Stage, scalars: frozenset[str], num
         return None
 
     body = map_values(stage.body, on_value)
-    kept = {d.name: replace(d, number=d.number or d.name in scalars) for d in all_indices(stage)}
+    ends = {d.name: (map_index(d, change).start, map_index(d, change).stop) for d in all_indices(stage)}
+    kept = {
+        d.name: replace(d, number=d.number or d.name in scalars, start=ends[d.name][0], stop=ends[d.name][1])
+        for d in all_indices(stage)
+    }
     body = map_loops(map_regions(map_scalars(body, change), on_region), lambda d: kept[d.name])
     return replace(stage, indices=tuple(kept[d.name] for d in stage.indices), body=body)
 

@@ -1,0 +1,258 @@
+"""What a launch decides of an access: symbols for the places and ends that index tensors give it.
+
+The plan has the box of all elements that an access may name, in any launch. Its guard says which of them it does name:
+for each dimension that a launch decides about, where the access lies, in terms of entries of index tensors. Two
+accesses with equal guards and equal boxes name the same elements, whatever the entries are. An entry is written once in
+a launch, so its value does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilelink.ir.intervals import MAX_INT32
+from tilelink.ir.mapping import Span, TileMap, listed
+from tilelink.ir.scalar import Compare, Env, Index, Int, Lookup, Rank, Scalar, add, evaluate, mul, rewrite, walk
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.columns import Ints
+
+Entry = tuple[str, int, tuple[int, ...]]
+"""An entry of an index tensor: the tensor, the rank that holds it, its coordinates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """Elements of a dimension before a stop that a launch decides. first: the first element of the tile."""
+
+    dim: int
+    stop: Scalar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A tile of the part [start, stop) of a dimension: elements [start + offset, start + offset + size), up to stop."""
+
+    dim: int
+    start: Scalar
+    stop: Scalar | None
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One element, at a coordinate that a launch decides."""
+
+    dim: int
+    at: Scalar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """The elements that entries [first, last) of an index tensor list, along a dimension of that tensor.
+
+    entries: the look-up, with 0 as its coordinate along the list.
+    """
+
+    dim: int
+    entries: Lookup
+    along: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A branch that a launch decides, or an iteration that may not be there."""
+
+    condition: Scalar
+    holds: bool
+
+
+Part = Ended | Segment | Place | Listed | Chosen
+Guard = tuple[Part, ...]
+
+
+@dataclass(kw_only=True)
+class Guards:
+    """The guards of a plan, numbered; 0 is that of an access about which a launch decides nothing.
+
+    copies: entry -> the entry of which it is a copy, where a program copies entries between index tensors.
+    """
+
+    known: list[Guard] = field(default_factory=lambda: [()])
+    copies: dict[Entry, Entry | None] = field(default_factory=dict[Entry, "Entry | None"])
+    _numbers: dict[Guard, int] = field(default_factory=lambda: {(): 0})
+
+    def number(self, guard: Guard) -> int:
+        """Return the number of a guard."""
+        if guard not in self._numbers:
+            self._numbers[guard] = len(self.known)
+            self.known.append(guard)
+        return self._numbers[guard]
+
+    def of(self, number: int) -> Guard:
+        """Return a guard, in terms of entries that are no copies of others."""
+        return tuple(self._resolved(part) for part in self.known[number])
+
+    def same(self, number: int, other: int) -> bool:
+        """True if two guards are equal in every launch."""
+        return number == other or self.of(number) == self.of(other)
+
+    def resolve(self, expr: Scalar) -> Scalar:
+        """Return an expression of entries in terms of entries that are no copies of others."""
+
+        def change(part: Scalar) -> Scalar | None:
+            if not isinstance(part, Lookup):
+                return None
+            entry = entry_of(replace(part, coords=tuple(self.resolve(c) for c in part.coords if isinstance(c, Scalar))))
+            seen: set[Entry] = set()
+            while entry is not None and entry not in seen and (source := self.copies.get(entry)) is not None:
+                seen.add(entry)
+                entry = source
+            if entry is None:
+                return replace(part, coords=tuple(self.resolve(c) for c in part.coords if isinstance(c, Scalar)))
+            table, rank, coords = entry
+            return Lookup(table=table, coords=tuple(Int(value=n) for n in (rank, *coords)), launch=True)
+
+        return rewrite(expr, change)
+
+    def _resolved(self, part: Part) -> Part:
+        match part:
+            case Ended(stop=stop):
+                return replace(part, stop=self.resolve(stop))
+            case Segment(start=start, stop=stop):
+                return replace(part, start=self.resolve(start), stop=None if stop is None else self.resolve(stop))
+            case Place(at=at):
+                return replace(part, at=self.resolve(at))
+            case Chosen(condition=condition):
+                return replace(part, condition=self.resolve(condition))
+            case Listed():
+                return part
+
+
+def entry_of(lookup: Lookup) -> Entry | None:
+    """Return the entry that a look-up of a guard names, or None if its coordinates are entries themselves."""
+    if not all(isinstance(c, Int) for c in lookup.coords):
+        return None
+    rank, *coords = (c.value for c in lookup.coords if isinstance(c, Int))
+    return lookup.table, rank, tuple(coords)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """What a launch decides of an access: of one dimension, or whether the tile of a counted index is there.
+
+    dim: None for the latter. tile: elements of a tile of the index.
+    """
+
+    dim: int | None
+    span: Span | None
+    scalars: frozenset[str]
+    index: str | None
+    tile: int
+    stop: Scalar | None = None
+    start: Scalar | None = None
+
+    def part(self, rank: int, indices: Mapping[str, int]) -> Part:
+        """Return what a launch decides for one rank and one set of indices."""
+        if self.dim is None or self.span is None:
+            return self._there(rank, indices)
+        if self.stop is not None:
+            return Ended(dim=self.dim, stop=settled(self.stop, rank, indices))
+        span = self.span
+        if span.kind == "point":
+            return Place(dim=self.dim, at=settled(span.start, rank, indices))
+        if span.gather is not None:
+            return self._listed(self.dim, span.gather, rank, indices)
+        stop = settled(span.limit or Int(value=span.extent), rank, indices)
+        start = settled(span.start, rank, {**indices, str(span.index): 0})
+        if not any(isinstance(e, Lookup) for e in walk(start)):
+            return Ended(dim=self.dim, stop=stop)
+        offset = indices[str(span.index)] * span.size
+        return Segment(dim=self.dim, start=start, stop=stop, offset=offset, size=span.size)
+
+    def _there(self, rank: int, indices: Mapping[str, int]) -> Chosen:
+        first = mul(Index(name=str(self.index)), Int(value=self.tile))
+        first = first if self.start is None else add(self.start, first)
+        stop = self.stop or Int(value=MAX_INT32)
+        return Chosen(condition=settled(Compare(op="<", left=first, right=stop), rank, indices), holds=True)
+
+    def _listed(self, dim: int, gather: Lookup, rank: int, indices: Mapping[str, int]) -> Listed:
+        entries = listed(gather, self.scalars)
+        assert entries is not None
+        first = int(evaluate(entries.offset, Env(rank=rank, ranks=1, params={}, indices=indices)))
+        first += indices[entries.index] * self.tile
+        coords = (*gather.coords[: entries.dim], Int(value=0), *gather.coords[entries.dim + 1 :])
+        lookup = settled(replace(gather, coords=coords), rank, indices)
+        assert isinstance(lookup, Lookup)
+        return Listed(dim=dim, entries=lookup, along=entries.dim, first=first, last=first + self.tile)
+
+
+def parts_of(tile_map: TileMap, stage: BoundStage) -> list[Template]:
+    """Return what a launch decides of an access of a stage."""
+    templates: list[Template] = []
+    covered: set[str] = set()
+    for dim, span in enumerate(tile_map.spans):
+        index = span.index
+        if span.kind == "point" and isinstance(span.start, Index) and span.start.name in stage.parts:
+            index = span.start.name
+            part = stage.parts[index]
+            if part.start is None and part.stop is not None:  # as a tile of one element
+                covered.add(index)
+                templates.append(
+                    Template(dim=dim, span=span, scalars=stage.scalar_indices, index=index, tile=1, stop=part.stop)
+                )
+                continue
+        if span.counted and index is not None:
+            covered.add(index)
+        if span.at_launch:
+            tile = stage.tiles.get(str(index), 1)
+            templates.append(Template(dim=dim, span=span, scalars=stage.scalar_indices, index=index, tile=tile))
+    return templates
+
+
+def settled_choice(choice: Chosen, rank: int, indices: Mapping[str, int]) -> Chosen:
+    """Return a choice with numbers for the rank and the indices."""
+    return replace(choice, condition=settled(choice.condition, rank, indices))
+
+
+def settled(expr: Scalar, rank: int, indices: Mapping[str, int]) -> Scalar:
+    """Return an expression with numbers for the rank and the indices; look-ups get the rank as first coordinate."""
+
+    def change(part: Scalar) -> Scalar | None:
+        match part:
+            case Index(name=name):
+                return Int(value=int(indices[name]))
+            case Rank():
+                return Int(value=rank)
+            case Lookup(coords=coords):
+                inner = (settled(c, rank, indices) for c in coords if isinstance(c, Scalar))
+                return Lookup(table=part.table, coords=(Int(value=rank), *inner), launch=True)
+            case _:
+                return None
+
+    return rewrite(expr, change)
+
+
+def numbered(
+    guards: Guards, templates: Sequence[Template], rank: Ints, indices: Mapping[str, Ints], outer: Ints
+) -> Ints:
+    """Return the number of the guard of each row. outer: numbers of the guards of the branches around the access."""
+    if not templates and not outer.any():
+        return np.zeros(len(rank), np.int64)
+    names = sorted(indices)
+    columns = np.stack([rank, outer, *(indices[name] for name in names)], axis=1)
+    distinct, which = np.unique(columns, axis=0, return_inverse=True)
+    numbers = [guards.number((*guards.known[around], *_parts(templates, own, dict(zip(names, values, strict=True)))))
+               for own, around, *values in distinct.tolist()]  # fmt: skip
+    return np.array(numbers, np.int64)[which.ravel()]
+
+
+def _parts(templates: Sequence[Template], rank: int, indices: Mapping[str, int]) -> Iterator[Part]:
+    for template in templates:
+        yield template.part(rank, indices)
+
