@@ -44,7 +44,7 @@ from tilelink.ir.program import (
     require_program,
 )
 from tilelink.ir.reach import away, reach_error
-from tilelink.ir.scalar import Compare, Index, Int, Logic, Lookup, Rank, Scalar, is_gather, walk
+from tilelink.ir.scalar import Binary, Compare, Index, Int, Logic, Lookup, Rank, Scalar, at_launch, is_gather, walk
 from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import reads, stage_regions, stage_scalars, statements, value_of
@@ -61,8 +61,10 @@ def check(program: Program) -> Program:
     mistakes.raise_any()  # a program with foreign parts cannot be typed
     typing = infer(program, mistakes)
     for tensor in program.tensors:
-        for size in (*tensor.shape, *([tensor.bound] if tensor.bound is not None else [])):
+        for size in tensor.shape:
             _check_size(program, size, f"a dimension of {tensor.name}", tensor, mistakes)
+        if tensor.bound is not None:
+            _check_bound(program, tensor, tensor.bound, mistakes)
     for stage in program.stages:
         _check_indices(program, stage, mistakes)
         for statement in statements(stage.body):
@@ -100,16 +102,46 @@ def _check_size(program: Program, size: Scalar, what: str, node: Tensor | IndexD
         mistakes.add(ShapeError(f"{what} is {size.value}", location=place, hint="sizes are positive"))
 
 
+def _check_bound(program: Program, tensor: Tensor, bound: Scalar, mistakes: Mistakes) -> None:
+    """Check a bound: a size, or the entry of an index tensor that the rank is given before."""
+    lookups = [part for part in walk(bound) if isinstance(part, Lookup)]
+    if not lookups:
+        _check_size(program, bound, f"the bound of {tensor.name}", tensor, mistakes)
+        return
+    first = bound.left if isinstance(bound, Binary) else bound
+    foreign = next((one for one in lookups if not one.launch or program.tensor(one.table).space != "in"), None)
+    if not isinstance(first, Lookup) or foreign is not None or tensor.space != "in":
+        message = f"the bound of {tensor.name} cannot be {print_scalar(bound)}"
+        hint = "a bound is a size, or the entry of an input: slot : in [M] < count[owner], with owner : in [M] < ranks"
+        mistakes.add(ShapeError(message, location=bound.location or tensor.location, hint=hint))
+
+
 def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
     loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
     seen: dict[str, IndexDecl] = {}
     for decl in (*stage.indices, *loops):
         _check_size(program, decl.extent, f"the extent of {decl.name}", decl, mistakes)
+        _check_range(stage, decl, mistakes)
         first = seen.setdefault(decl.name, decl)
         if first.extent != decl.extent:
             message = f"{decl.name} runs over {print_scalar(first.extent)} and over {print_scalar(decl.extent)}"
             hint = "an index has one tile size in a stage: give the second loop's index a name of its own"
             mistakes.add(DuplicateNameError(message, location=decl.location, related=first.location, hint=hint))
+
+
+def _check_range(stage: Stage, decl: IndexDecl, mistakes: Mistakes) -> None:
+    """Check the ends of a counted range: they come from an index tensor, and name no index of the same range."""
+    ends = [end for end in (decl.start, decl.stop) if end is not None]
+    if ends and not any(map(at_launch, ends)):
+        message = f"nothing of {decl.name}: {print_scalar(decl.extent)}[...] comes from an index tensor"
+        hint = "a smaller extent, or an if; a range has its ends in a launch: n : in [] <= M, and (i: M[: n])"
+        mistakes.add(ShapeError(message, location=decl.location, hint=hint))
+    if any(decl.name in _names(end) for end in ends):
+        hint = "its ends are made of other indices"
+        mistakes.add(ShapeError(f"the range of {decl.name} depends on {decl.name}", location=decl.location, hint=hint))
+    if decl.over_ranks and ends:
+        hint = "loop over all ranks, with a condition on a table, or give each rank an empty range of something else"
+        mistakes.add(ShapeError("a part of the ranks", location=decl.location, hint=hint))
 
 
 def _check_rows(stage: Stage, mistakes: Mistakes) -> None:
@@ -224,6 +256,9 @@ def _check_repeats(program: Program, stage: Stage, mistakes: Mistakes) -> None:
         if program.tensor(region.tensor).space != "out":
             continue
         used = {n for c in (*region.coords, region.rank) if isinstance(c, Scalar) for n in _names(c)}
+        for decl in around:  # the part that an index runs over is another one for other values of these
+            if decl.name in used and decl.start is not None:
+                used |= _names(decl.start)
         for decl in around:
             if decl.name in used or decl.extent == Int(value=1):
                 continue

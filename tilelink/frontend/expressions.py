@@ -34,7 +34,7 @@ from tilelink.ir.program import (
     UserCall,
     Value,
 )
-from tilelink.ir.scalar import Binary, Compare, Index, Int, Logic, Lookup, Rank, Ranks, Scalar, Whole
+from tilelink.ir.scalar import Binary, Compare, Coordinate, Index, Int, Logic, Lookup, Rank, Ranks, Scalar, Whole
 from tilelink.ir.scalar import Param as ParamRef
 
 _SCALAR_OPS: dict[type[ast.operator], str] = {
@@ -164,7 +164,7 @@ class Scope:
         tensor = self.tensors.get(name)
         if tensor is None or tensor.bound is None or len(tensor.shape) > self.implicit or tensor.known_early:
             return None
-        coords = tuple(Index(name=f"#{d}") for d in range(len(tensor.shape)))
+        coords = tuple(Coordinate(dim=d) for d in range(len(tensor.shape)))
         return Lookup(table=name, coords=coords, launch=True, location=self.location(node))
 
     def _scalar_name(self, node: ast.expr, name: str) -> Scalar:

@@ -192,7 +192,7 @@ def selects_many(coord: Scalar | Whole, scalar_indices: frozenset[str]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class CountedRange:
     """The elements of a dimension that a counted index runs over: from `start`, up to `stop` (exclusive)."""
 
     start: Scalar | None
@@ -208,7 +208,7 @@ def map_region(
     *,
     bounds: Bounds,
     ends_with_tensor: frozenset[str] = frozenset(),
-    counted: Mapping[str, Part] | None = None,
+    counted: Mapping[str, CountedRange] | None = None,
 ) -> TileMap:
     """Return the mapping of an access.
 
@@ -240,7 +240,7 @@ def _span(
     extents: Mapping[str, int],
     scalars: frozenset[str],
     ends_with_tensor: frozenset[str],
-    counted: Mapping[str, Part],
+    counted: Mapping[str, CountedRange],
     bounds: Bounds,
 ) -> Span:
     if isinstance(coord, Whole):
@@ -267,7 +267,7 @@ def _span(
 
 
 def _counted_span(
-    part: Part, start: Scalar, offset: Scalar, size: int, index_extent: int, extent: int, name: str
+    part: CountedRange, start: Scalar, offset: Scalar, size: int, index_extent: int, extent: int, name: str
 ) -> Span:
     """Return the span of a tile of a counted index: cut from the start of the part, and ended by its stop."""
     if part.start is not None:

@@ -41,6 +41,7 @@ from tilelink.ir.scalar import (
     Binary,
     Choose,
     Compare,
+    Coordinate,
     Index,
     Int,
     Logic,
@@ -207,7 +208,7 @@ def _scalar(expr: Scalar, context: int) -> str:
         case Logic(op=op, args=args):
             level = AND if op == "and" else OR
             return _wrap(f" {op} ".join(_scalar(a, level + 1) for a in args), level, context)
-        case Lookup(table=table, coords=coords) if all(isinstance(c, Index) and c.name.startswith("#") for c in coords):
+        case Lookup(table=table, coords=coords) if all(isinstance(c, Coordinate) for c in coords):
             return table  # without dimensions, or entry by entry along those of a declaration
         case Lookup(table=table, coords=coords):
             return f"{table}[{', '.join(':' if isinstance(c, Whole) else print_scalar(c) for c in coords)}]"

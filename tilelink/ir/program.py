@@ -40,11 +40,11 @@ class Tensor(Node):
     space: "in", "out", "local", "symmetric" or "table". symmetric: other ranks can address it.
     dtype: None stands for the element type chosen when the program is compiled.
     bound: of an index tensor, which holds i32 values in `[0, bound)`. Where the bound is the entry of another index
-    tensor, `Index(name="#d")` in it stands for the coordinate along dimension d.
+    tensor, a `Coordinate` in it stands for the coordinate along a dimension.
     properties: of an index tensor: "distinct" (no two entries alike), "rising" (no entry is below the one before) and
     "offsets" (rising, from 0 on). The proof assumes them.
-    defined: of an output, for each dimension the end of the elements that are defined, or None for all of them; `#d`
-    stands for the coordinate along dimension d.
+    defined: of an output, for each dimension the end of the elements that are defined, or None for all of them; a
+    `Coordinate` in it stands for the coordinate along a dimension before.
     low, high: of an input, the smallest and the largest of the random values that commands draw; None for none.
     within: of an output, max |out - ref| / max |ref| up to which commands call it right; None for that of its dtype.
     """

@@ -95,6 +95,13 @@ class Lookup(Scalar):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Coordinate(Scalar):
+    """The coordinate, along a dimension of its tensor, of the element that a declaration is about."""
+
+    dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choose(Scalar):
     """The constant `values[selector]`, for example of an explicit permutation."""
 

@@ -14,6 +14,7 @@ from tilelink.errors import Location
 from tilelink.ir.program import (
     DTYPES,
     ELEMENTWISE,
+    PROPERTIES,
     SIGNAL_KINDS,
     Apply,
     Full,
@@ -39,6 +40,7 @@ _WORDS: dict[tuple[type, str], tuple[str, ...]] = {
     (Wait, "kind"): SIGNAL_KINDS,
     (Transfer, "mode"): ("push", "pull", "copy"),
     (Stage, "kind"): ("comm", "compute"),
+    (Tensor, "properties"): PROPERTIES,
     (Apply, "op"): tuple(ELEMENTWISE),
     (Reduce, "op"): ("sum", "max", "min"),
     (Binary, "op"): ("+", "-", "*", "//", "%", "^", "min", "max"),

@@ -9,7 +9,7 @@ from numbers import Integral
 from tilelink.errors import BindingError, DtypeError, Location, OrderError, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.depth import deep
 from tilelink.ir.intervals import Bounds
-from tilelink.ir.mapping import ChannelGrid, Part, map_region
+from tilelink.ir.mapping import ChannelGrid, CountedRange, map_region
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.program import Notify, Program, Region, Stage, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
@@ -178,7 +178,7 @@ def _bind_stages(
             stages=part[NUM_STAGES] or 3,
             flat=part[FLATTEN],
             defer_notify=part[DEFER_NOTIFY],
-            parts={d.name: Part(start=d.start, stop=d.stop) for d in all_indices(stage) if d.counted},
+            parts={d.name: CountedRange(start=d.start, stop=d.stop) for d in all_indices(stage) if d.counted},
         )
     return _match_fused(bound)
 

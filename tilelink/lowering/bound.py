@@ -10,7 +10,7 @@ from math import prod
 
 from tilelink.artifact import LaunchProtocol
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range
-from tilelink.ir.mapping import ChannelGrid, Part, TileMap, map_region
+from tilelink.ir.mapping import ChannelGrid, CountedRange, TileMap, map_region
 from tilelink.ir.program import Attend, Dot, Program, Region, Stage, Statement, Tensor, UserCall
 from tilelink.ir.scalar import Env, Param, Ranks, Scalar, const, evaluate, rewrite
 from tilelink.ir.sizes import power_of_two
@@ -122,7 +122,7 @@ class BoundStage:
     """Indices within a tile of another stage, which end where the tensor does and not with their extent."""
     slices: frozenset[str] = frozenset()
     """Indices of loops over the slices of one product (see lowering/sink_waits.py)."""
-    parts: Mapping[str, Part] = field(default_factory=dict[str, Part])
+    parts: Mapping[str, CountedRange] = field(default_factory=dict[str, CountedRange])
     """The parts of their dimensions that counted indices run over, of loops too. A tile beyond them has no elements."""
     tasks: int | None = None
     """How many tiles of its order it has, where that is not what its indices make."""
@@ -301,13 +301,14 @@ class Bound:
         if table.bound is None:
             return MIN_INT32, MAX_INT32
 
-        def number(expr: Scalar) -> Scalar | None:
-            if isinstance(expr, Param | Ranks):
-                return const(int(evaluate(expr, Env(rank=0, ranks=self.ranks, params=self.numbers, indices={}))))
-            return None
-
-        end = Bounds(ranks=self.ranks, tables=before).of(rewrite(table.bound, number))[1]
+        end = Bounds(ranks=self.ranks, tables=before).of(rewrite(table.bound, self.number))[1]
         return 0, max(0, end - 1)
+
+    def number(self, expr: Scalar) -> Scalar | None:
+        """Return a parameter or the number of ranks as a number, None for another expression (to rewrite with)."""
+        if isinstance(expr, Param | Ranks):
+            return const(int(evaluate(expr, Env(rank=0, ranks=self.ranks, params=self.numbers, indices={}))))
+        return None
 
     @cached_property
     def entries(self) -> Mapping[str, Range]:

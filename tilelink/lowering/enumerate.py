@@ -464,7 +464,7 @@ class Enumerator:
 
     def _inside(self, number: int, name: str, tile_map: TileMap, rows: _Rows, lo: Ints, hi: Ints) -> None:
         """Note a fault if boxes extend beyond their tensor."""
-        leaves, ends = reach(tile_map, self._env(rows), lo, hi)
+        leaves, ends = reach(tile_map, self._env(rows), lo, hi, self.bound.entries)
         if leaves.any():
             row, shape = int(np.argmax(leaves)), list(self.bound.tensors[name].shape)
             message = f"{name}{box(lo[row], ends[row], len(shape))} reaches outside {name}, whose shape is {shape}"

@@ -6,18 +6,20 @@ refuses: an element outside of its tensor, an entry outside of its table, a row 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilelink.ir.intervals import Range
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.program import For, If, Statement
 from tilelink.ir.scalar import Binary, Env, Int, Lookup, Scalar, children, evaluate
 from tilelink.ir.visitor import map_scalars
 from tilelink.lowering.columns import Ints, expand
+from tilelink.lowering.hulls import hull
 
 Bools = NDArray[np.bool_]
 GUARD = "guard the statement with an if, or shift it"
@@ -88,15 +90,17 @@ def in_table(lookup: Lookup, env: Env, rows: int) -> tuple[Bools, Ints]:
     return np.all((where >= 0) & (where < np.array(shape)), axis=1), where
 
 
-def reach(tile_map: TileMap, env: Env, lo: Ints, hi: Ints) -> tuple[Bools, Ints]:
+def reach(
+    tile_map: TileMap, env: Env, lo: Ints, hi: Ints, entries: Mapping[str, Range] | None = None
+) -> tuple[Bools, Ints]:
     """Return True for each row whose access leaves its tensor, and the end (exclusive) of the elements that it names.
 
-    lo, hi: [rows, dims], the elements that exist. An empty box leaves no tensor.
+    lo, hi: [rows, dims], the elements that exist. An empty box leaves no tensor. entries: of index tensors.
     """
     ends, leaves, empty = hi.copy(), np.zeros(len(lo), bool), np.zeros(len(lo), bool)
     for d, span in enumerate(tile_map.spans):
         if not span.inside:
-            ends[:, d] = evaluate(span.reach, env)
+            ends[:, d] = hull(span.reach, env, entries or {})[1]
         empty |= ends[:, d] <= lo[:, d]
         leaves |= (lo[:, d] < 0) | (ends[:, d] > span.extent)
     return leaves & ~empty, ends

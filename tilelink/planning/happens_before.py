@@ -69,9 +69,12 @@ class HappensBefore:
 
     @cached_property
     def _waits(self) -> tuple[Ints, Ints]:
-        """(task x channel, first position) of all waits, by task x channel."""
+        """(task x channel, first position) of all waits, by task x channel.
+
+        A wait for channels that a launch decides orders nothing here (verifier/awaited.py).
+        """
         s = self.plan.signals
-        rows = np.flatnonzero(s.kind == WAIT)
+        rows = np.flatnonzero((s.kind == WAIT) & (s.guard == 0))
         key = s.task[rows] * self._channels + self.plan.counters[rows]
         order = np.lexsort((s.position[rows], key))
         key, first = np.unique(key[order], return_index=True)
@@ -151,7 +154,7 @@ class HappensBefore:
             if s.kind[row] == NOTIFY:
                 notifies[worker[row]][0].append(int(key[row]))
                 notifies[worker[row]][1].append(int(channel[row]))
-            else:
+            elif not s.guard[row]:
                 waits.setdefault(int(channel[row]), []).append((int(worker[row]), int(key[row])))
         return notifies, waits
 

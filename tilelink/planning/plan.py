@@ -26,6 +26,7 @@ from tilelink.lowering.enumerate import (
     number_channels,
     number_tasks,
 )
+from tilelink.lowering.guards import Guards
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import Fault
 
@@ -61,6 +62,8 @@ class Plan:
     """task -> its index in the sequence of its worker."""
     workers: tuple[tuple[int, int, int], ...]
     """worker -> (kernel number, rank, program)."""
+    guards: Guards = field(default_factory=Guards, repr=False, compare=False)
+    """What launches decide of accesses and waits, by the numbers in their columns `guard`."""
     faults: tuple[Fault, ...] = ()
     """Statements with an access outside of a tensor or a table; such a plan is refused."""
     overtaking: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -155,6 +158,7 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
         worker=worker,
         sequence=sequence,
         workers=workers,
+        guards=enumerator.guards,
         faults=tuple(enumerator.faults),
     )
 

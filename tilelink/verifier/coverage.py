@@ -10,6 +10,7 @@ from tilelink.errors import CoverageError, VerificationError
 from tilelink.lowering.places import box
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Part, of_tensors, parts, rank_by_rank
+from tilelink.verifier.launch_writes import placed_tensors, placed_writes, undefined_outputs, undefined_reads
 from tilelink.verifier.refusal import refuse
 
 
@@ -20,8 +21,10 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
         yield refuse(CoverageError, plan, fault.message, task=fault.task, statement=fault.statement, hint=fault.hint)
     if plan.faults:
         return
-    touched: set[tuple[str, int]] = set()
-    for part in parts(plan, ~of_tensors(plan, "in", "table")):
+    placed = placed_tensors(plan)
+    touched = _touched(plan, placed)
+    numbers = [plan.bound.tensors[name].number for name in placed]
+    for part in parts(plan, ~of_tensors(plan, "in", "table") & ~np.isin(plan.accesses.tensor, numbers)):
         touched |= {(part.name, rank) for rank in part.ranks.tolist()}
         yield from rank_by_rank(part, _covered)
     for tensor in plan.bound.tensors.values():
@@ -29,6 +32,15 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
             if tensor.decl.space == "out" and (tensor.name, rank) not in touched:
                 message = f"output {tensor.name} of rank {rank} is never written"
                 yield CoverageError(message, location=tensor.decl.location, hint="write every element exactly once")
+    yield from placed_writes(plan)
+    yield from undefined_outputs(plan)
+    yield from undefined_reads(plan)
+
+
+def _touched(plan: Plan, names: list[str]) -> set[tuple[str, int]]:
+    """Return (tensor, rank) of all accesses to these tensors."""
+    a = plan.accesses
+    return {(name, int(rank)) for name in names for rank in np.unique(a.peer[a.tensor == plan.bound.tensors[name].number])}
 
 
 def _covered(part: Part) -> Iterator[VerificationError]:

@@ -15,7 +15,9 @@ from tilelink.lowering.places import box
 from tilelink.planning.happens_before import BySignals, HappensBefore
 from tilelink.planning.plan import Plan
 from tilelink.verifier.cells import Cells, Part, of_tensors, parts, rank_by_rank
+from tilelink.verifier.awaited import Awaited
 from tilelink.verifier.in_place import onto_itself
+from tilelink.verifier.launch_writes import placed_tensors
 from tilelink.verifier.mismatched_signals import astray
 from tilelink.verifier.overlaps import pairs
 from tilelink.verifier.refusal import refuse, where
@@ -35,7 +37,8 @@ def ordering(plan: Plan) -> Iterator[VerificationError]:
 def exclusive_writes(plan: Plan) -> Iterator[VerificationError]:
     """Yield refusals of unordered writes to one element, and of remote writes to tensors that are not symmetric."""
     order, ranks = Orders(plan), _rank_of(plan, plan.accesses.task)
-    for part in parts(plan, plan.accesses.kind == WRITE):
+    placed = [plan.bound.tensors[name].number for name in placed_tensors(plan)]  # rule 1 shows that these are apart
+    for part in parts(plan, (plan.accesses.kind == WRITE) & ~np.isin(plan.accesses.tensor, placed)):
         yield from rank_by_rank(part, lambda one: _check_writes(one, order, ranks))
 
 
@@ -49,6 +52,11 @@ class Orders:
     @cached_property
     def _signals(self) -> BySignals:
         return BySignals(self._plan)
+
+    @cached_property
+    def awaited(self) -> Awaited:
+        """The order by waits for places that a launch decides."""
+        return Awaited(self._plan)
 
     @cached_property
     def threads(self) -> Threads:
@@ -120,6 +128,7 @@ def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
     plan, a = part.plan, part.plan.accesses
     writes, reads = pairs(part, READ)
     before = order.planned.before(a.task[writes], a.position[writes], a.task[reads], a.position[reads])
+    before |= order.awaited.before(writes, reads, ~before)
     rest = np.flatnonzero(~before)
     after = order.by_signals(reads[rest], writes[rest])
     for pair in rest[~after][:3]:

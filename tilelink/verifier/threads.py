@@ -63,7 +63,7 @@ class Threads:
     def _meetings(self) -> Ints:
         """access -> number of synchronisations of its program's threads before it."""
         plan, a, s = self._plan, self._plan.accesses, self._plan.signals
-        waits = np.flatnonzero(s.kind == WAIT)
+        waits = np.flatnonzero((s.kind == WAIT) & (s.guard == 0))
         task = np.concatenate([s.task[waits], plan.barriers.task])
         position = np.concatenate([s.position[waits], plan.barriers.position])
         workers, keys = plan.worker[task], self._order.key(task, position)

@@ -1,0 +1,341 @@
+"""Writes at places that a launch decides, and what a launch leaves undefined.
+
+Three theorems, each about one promise of an index tensor:
+
+* `offsets`: the segments [starts[e], starts[e + 1]) of e = 0, ..., E - 1 are disjoint, and together they are
+  [0, starts[E]). So tiles that are cut from segments are disjoint, and cover the elements before `starts[E]`.
+* `distinct`, with as many entries as the bound says: the entries are a permutation of the bound's range. So elements
+  written through distinct entries are disjoint, and all entries together name each element once.
+* A range [0, n) ends at the same element for everybody who takes the same n. An entry is written once in a launch, so
+  its copies are equal to it. So a reader that stops at n reads nothing which a writer that stops at n left out.
+
+In each case the elements are counted in the order of segments or entries, in which a launch decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilelink.errors import CoverageError, ExclusiveWriteError, VerificationError
+from tilelink.ir.printer import print_scalar
+from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Scalar, rewrite
+from tilelink.lowering.bound import BoundTensor
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import READ, WRITE
+from tilelink.lowering.guards import Chosen, Ended, Guard, Listed, Place, Segment
+from tilelink.lowering.guards import Part as GuardPart
+from tilelink.planning.plan import Plan
+from tilelink.verifier.cells import Cells, of_tensors, parts
+from tilelink.verifier.overlaps import pairs
+from tilelink.verifier.refusal import refuse, where
+
+
+def placed_tensors(plan: Plan) -> list[str]:
+    """Return the tensors that some access writes at a place that a launch decides."""
+    a = plan.accesses
+    rows = np.flatnonzero((a.kind == WRITE) & (a.guard > 0))
+    numbers = {
+        int(tensor)
+        for tensor, guard in np.unique(np.stack([a.tensor[rows], a.guard[rows]], axis=1), axis=0).tolist()
+        if any(isinstance(part, Segment | Listed | Place) for part in plan.guards.known[guard])
+    }
+    return [tensor.name for tensor in plan.bound.tensors.values() if tensor.number in numbers]
+
+
+def placed_writes(plan: Plan) -> Iterator[VerificationError]:
+    """Yield refusals of writes at places that a launch decides, unless their elements are disjoint and cover all that
+    is defined, whatever the entries are."""
+    a = plan.accesses
+    for name in placed_tensors(plan):
+        tensor = plan.bound.tensors[name]
+        rows = np.flatnonzero((a.tensor == tensor.number) & (a.kind == WRITE))
+        others = np.flatnonzero((a.tensor == tensor.number) & (a.kind == READ))
+        if tensor.decl.space != "out" or tensor.decl.symmetric or len(others):
+            first = next(int(row) for row in rows if a.guard[row])
+            what = "is read by this launch too" if len(others) else "is not an output of the own rank"
+            message = f"writes {name} at a place that only a launch decides, and {name} {what}"
+            hint = "write it in its order, by a range from 0 on, or write an output there"
+            yield _of(plan, CoverageError, first, message, hint)
+            continue
+        for rank in np.unique(a.peer[rows]).tolist():
+            yield from _Placed(plan=plan, tensor=tensor, rank=rank, rows=rows[a.peer[rows] == rank]).check()
+
+
+def undefined_outputs(plan: Plan) -> Iterator[VerificationError]:
+    """Yield refusals of outputs that are written up to another element than the one up to which they are defined."""
+    a = plan.accesses
+    placed = placed_tensors(plan)
+    for tensor in plan.bound.tensors.values():
+        if tensor.decl.space != "out" or tensor.name in placed:
+            continue
+        rows = np.flatnonzero((a.tensor == tensor.number) & (a.kind == WRITE) & (a.guard > 0))
+        for row in rows.tolist():
+            for part in plan.guards.of(int(a.guard[row])):
+                error = _ends_right(plan, tensor, row, part)
+                if error is not None:
+                    yield error
+                    return
+
+
+def undefined_reads(plan: Plan) -> Iterator[VerificationError]:
+    """Yield refusals of reads of elements that a launch may leave unwritten."""
+    a = plan.accesses
+    guarded = np.unique(a.tensor[(a.kind == WRITE) & (a.guard > 0)])
+    for part in parts(plan, np.isin(a.tensor, guarded) & ~of_tensors(plan, "in", "table", "out")):
+        writes, reads = pairs(part, READ)
+        some = np.flatnonzero(a.guard[writes] > 0)
+        known: dict[tuple[object, ...], bool] = {}
+        for write, read in zip(writes[some].tolist(), reads[some].tolist(), strict=True):
+            key = (int(a.guard[write]), int(a.guard[read]), *a.lo[write].tolist(), *a.hi[write].tolist())
+            if key not in known:
+                known[key] = _defined(plan, write, read)
+            if not known[key]:
+                yield _undefined(plan, part.name, write, read)
+                return
+
+
+def _defined(plan: Plan, write: int, read: int) -> bool:
+    """True if a read names no element of a write's box that the write leaves out."""
+    a = plan.accesses
+    ours, theirs = plan.guards.of(int(a.guard[write])), plan.guards.of(int(a.guard[read]))
+    return all(_leaves_out_nothing(plan, write, part, theirs) for part in ours)
+
+
+def _leaves_out_nothing(plan: Plan, write: int, part: GuardPart, theirs: Guard) -> bool:
+    if part in theirs:
+        return True
+    if not isinstance(part, Ended):
+        return False
+    for other in theirs:
+        if isinstance(other, Place) and other.dim == part.dim and isinstance(other.at, Lookup):
+            bound = _bound_of_entry(plan, other.at)
+            for place in theirs:
+                if isinstance(place, Place) and place.dim != part.dim:
+                    bound = _where(bound, place.at, plan, write, place.dim)
+            if bound is not None and plan.guards.resolve(bound) == part.stop:
+                return True
+    return False
+
+
+def _bound_of_entry(plan: Plan, entry: Lookup) -> Scalar | None:
+    """Return the exclusive bound of an entry, if the tensor's bound is the entry of another tensor."""
+    bound = plan.bound.tensors[entry.table].decl.bound
+    rank, *coords = entry.coords
+    if bound is None or not isinstance(rank, Scalar):
+        return None
+
+    def change(expr: Scalar) -> Scalar | None:
+        match expr:
+            case Coordinate(dim=dim):
+                coordinate = coords[dim]
+                return coordinate if isinstance(coordinate, Scalar) else None
+            case Lookup(coords=inner):
+                settled = tuple(rewrite(c, change) for c in inner if isinstance(c, Scalar))
+                return replace(expr, coords=(rank, *settled))
+            case _:
+                return None
+
+    return rewrite(bound, change)
+
+
+def _where(bound: Scalar | None, at: Scalar, plan: Plan, write: int, dim: int) -> Scalar | None:
+    """Return a bound for the launches in which a place is the one element that a write has along a dimension."""
+    a = plan.accesses
+    if bound is None or a.hi[write, dim] != a.lo[write, dim] + 1:
+        return bound
+    value = Int(value=int(a.lo[write, dim]))
+    return rewrite(bound, lambda expr: value if expr == at else None)
+
+
+def _undefined(plan: Plan, name: str, write: int, read: int) -> VerificationError:
+    a = plan.accesses
+    left = next((part for part in plan.guards.of(int(a.guard[write]))), None)
+    writer = where(plan, int(a.task[write]))
+    what = f"up to {_said(left.stop)}" if isinstance(left, Ended) else "in some launches only"
+    message = f"reads {name} of rank {a.peer[read]}, which {writer} writes {what}"
+    hint = "read the same part: a range with the same end here, which a peer may have sent along"
+    if isinstance(left, Ended):
+        hint += "; or a place whose bound is that end: slot : in [...] < count[owner]"
+    task, statement, related = int(a.task[read]), int(a.statement[read]), int(a.statement[write])
+    return refuse(CoverageError, plan, message, task=task, statement=statement, related=related, hint=hint)
+
+
+def _ends_right(plan: Plan, tensor: BoundTensor, row: int, part: GuardPart) -> VerificationError | None:
+    """Return the refusal of a write to an output that is not all of what is defined, or None."""
+    name, decl = tensor.name, tensor.decl
+    if isinstance(part, Chosen):
+        hint = "write it in every launch: where(c, a, b) chooses a value, and 0 is one"
+        return _of(plan, CoverageError, row, f"writes {name} in some launches only: {_said(part.condition)}", hint)
+    assert isinstance(part, Ended)
+    end = decl.defined[part.dim] if decl.defined else None
+    if end is None:
+        message = f"writes {name} up to {_said(part.stop)} only, and all of dimension {part.dim} is to be defined"
+        sizes = [print_scalar(n) + ("[: n]" if d == part.dim else "") for d, n in enumerate(decl.shape)]
+        hint = f"say which part is defined: {name} : out [{', '.join(sizes)}], with n as in the range"
+        return _of(plan, CoverageError, row, message, hint)
+    if plan.guards.resolve(_at(plan, row, end)) == part.stop:
+        return None
+    message = f"writes {name} up to {_said(part.stop)}, and it is to be defined up to {print_scalar(end)}"
+    return _of(plan, CoverageError, row, message, "let both have the same end")
+
+
+def _at(plan: Plan, row: int, end: Scalar) -> Scalar:
+    """Return what is defined, where a write is."""
+    a = plan.accesses
+
+    def change(expr: Scalar) -> Scalar | None:
+        match expr:
+            case Coordinate(dim=dim):
+                single = a.hi[row, dim] == a.lo[row, dim] + 1
+                return Int(value=int(a.lo[row, dim])) if single else None
+            case Lookup(coords=coords):
+                inner = tuple(rewrite(c, change) for c in coords if isinstance(c, Scalar))
+                return replace(expr, coords=(Int(value=int(a.peer[row])), *inner))
+            case _:
+                return plan.bound.number(expr)
+
+    return rewrite(end, change)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Placed:
+    """The writes of one rank's output at places that a launch decides."""
+
+    plan: Plan
+    tensor: BoundTensor
+    rank: int
+    rows: Ints
+
+    def check(self) -> Iterator[VerificationError]:
+        a, guards = self.plan.accesses, self.plan.guards
+        counted: list[tuple[int, int, int]] = []
+        first: tuple[int, str, int] | None = None
+        for row in self.rows.tolist():
+            own = guards.of(int(a.guard[row]))
+            if len(own) != 1 or not isinstance(own[0], Segment | Listed | Place):
+                yield self._mixed(row)
+                return
+            found = self._order(own[0])
+            if isinstance(found, str):
+                yield _of(self.plan, ExclusiveWriteError, row, *found.split("\n"))
+                return
+            kind, begin, end, total = found
+            first = first or (own[0].dim, kind, total)
+            if first != (own[0].dim, kind, total):
+                yield self._mixed(row)
+                return
+            counted.append((row, begin, end))
+        if first is not None:
+            yield from self._once(first[0], first[2], counted)
+
+    def _mixed(self, row: int) -> VerificationError:
+        message = f"writes {self.tensor.name} in several ways, or in a part of the launches"
+        hint = "write all of it in one way: by the segments of one tensor, or through the entries of one"
+        return _of(self.plan, ExclusiveWriteError, row, message, hint)
+
+    def _order(self, part: Segment | Listed | Place) -> tuple[str, int, int, int] | str:
+        """Return (what orders the elements, first, end, number of all), or why nothing is known, and a hint."""
+        match part:
+            case Segment():
+                return self._segment(part)
+            case Listed(entries=Lookup() as entries, along=along, first=first, last=last):
+                number = self.plan.bound.tensors[entries.table].shape[along]
+                return self._entries(entries.table, str(entries), along, first, min(last, number), part.dim)
+            case Place(at=Lookup(coords=(_, *coords)) as at) if all(isinstance(c, Int) for c in coords) and coords:
+                *others, last = (c.value for c in coords if isinstance(c, Int))
+                return self._entries(at.table, f"{at.table} {others}", len(others), last, last + 1, part.dim)
+            case Place(at=at):
+                return f"writes {self.tensor.name} at {_said(at)}, and other writes may be there too\nwrite through \
+distinct entries: place : in [T] < T distinct, and y[place[i], :]"
+
+    def _entries(self, table: str, which: str, along: int, first: int, last: int, dim: int) -> tuple[str, int, int, int] | str:
+        tensor, number = self.plan.bound.tensors[table], self.plan.bound.tensors[table].shape[along]
+        if "distinct" not in tensor.decl.properties:
+            return f"writes {self.tensor.name} through {table}, which may name an element twice\nif no two entries of \
+{table} are alike, say so: {table} : in [...] < M distinct"
+        if number != self.tensor.shape[dim]:
+            size = self.tensor.shape[dim]
+            return f"writes {number} of the {size} elements of {self.tensor.name} along dimension {dim}\nall elements of an \
+output are written: entries of a permutation name each of them"
+        return which, first, last, number
+
+    def _segment(self, part: Segment) -> tuple[str, int, int, int] | str:
+        name = self.tensor.name
+        unknown = f"writes {name} from {_said(part.start)} on, where other segments may be too\n"
+        match part.start, part.stop:
+            case Lookup(table=table, coords=(*others, Int(value=number))), Lookup(coords=(*same, Int(value=after))) if (
+                others == same and after == number + 1 and part.stop.table == table
+            ):
+                pass
+            case _:
+                return unknown + "cut it into segments: (e: E, i: M[starts[e] : starts[e + 1]]), with starts : in [E + 1] \
+<= M offsets"
+        decl = self.plan.bound.tensors[table].decl
+        if "offsets" not in decl.properties:
+            return unknown + f"if the segments of {table} follow one another from 0 on, say so: {table} : in [...] <= M offsets"
+        end = self.tensor.decl.defined[part.dim] if self.tensor.decl.defined else None
+        at_row = self.rows[0]
+        last = _at(self.plan, int(at_row), end) if end is not None else None
+        match last:
+            case Lookup(table=other, coords=(*before, Int(value=segments))) if other == table and before == others:
+                pass
+            case _:
+                return f"writes {name} up to the end of the last segment of {table} only\nsay which part is defined: \
+{name} : out [M[: {table}[E]], ...]"
+        tiles = -(-self.tensor.shape[part.dim] // part.size)
+        at = number * tiles + part.offset // part.size
+        return f"{table} {others} {part.size}", at, at + 1, segments * tiles
+
+    def _once(self, dim: int, total: int, counted: Sequence[tuple[int, int, int]]) -> Iterator[VerificationError]:
+        """Yield a refusal unless each element is written once, counted in their order along a dimension."""
+        a, dims = self.plan.accesses, len(self.tensor.shape)
+        rows = np.array([row for row, _, _ in counted], np.int64)
+        lo, hi = a.lo[rows, :dims].copy(), a.hi[rows, :dims].copy()
+        lo[:, dim], hi[:, dim] = ([one[end] for one in counted] for end in (1, 2))
+        shape = tuple(total if d == dim else n for d, n in enumerate(self.tensor.shape))
+        cells = Cells.between(lo, hi, shape)
+        low, high = cells.locate(lo, hi, np.zeros(len(rows), np.int64))
+        wrong = np.argwhere(cells.paint(low, high, 1) != 1)
+        if not len(wrong):
+            return
+        cell = wrong[0]
+        inside = ((low <= cell) & (cell < high)).all(axis=1)
+        place = [int(edges[c]) for edges, c in zip(cells.edges, cell[1:], strict=True)]
+        times = int(inside.sum())
+        message = f"{self.tensor.name} of rank {self.rank} is written {times} times at {place}, counted in segments or entries"
+        hint = "every element of an output is written exactly once"
+        if times:
+            yield _of(self.plan, CoverageError, int(rows[inside][-1]), message, hint)
+        else:
+            yield CoverageError(message, location=self.tensor.decl.location, hint=hint)
+
+
+def _said(expr: Scalar) -> str:
+    """Return an expression of a guard as text: an entry with the rank that holds it."""
+
+    def change(part: Scalar) -> Scalar | None:
+        match part:
+            case Lookup(coords=(Int(), *coords)):
+                return replace(part, coords=tuple(rewrite(c, change) for c in coords if isinstance(c, Scalar)))
+            case _:
+                return None
+
+    ranks = {e.coords[0].value for e in _lookups(expr) if isinstance(e.coords[0], Int)}
+    text = print_scalar(rewrite(expr, change))
+    return f"{text} of rank {', '.join(map(str, sorted(ranks)))}" if ranks else text
+
+
+def _lookups(expr: Scalar) -> Iterator[Lookup]:
+    if isinstance(expr, Lookup):
+        yield expr
+    elif isinstance(expr, Binary):
+        yield from _lookups(expr.left)
+        yield from _lookups(expr.right)
+
+
+def _of(plan: Plan, kind: type[VerificationError], row: int, message: str, hint: str) -> VerificationError:
+    a = plan.accesses
+    return refuse(kind, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
