@@ -67,9 +67,14 @@ def draw_indices(
     Raises BindingError if no entries keep the promises of a tensor with these sizes.
     """
     draw = _Draw(program=program, rank=rank, ranks=ranks, dims=dims, routing=routing, generator=generator)
-    for tensor in program.tensors:
-        if tensor.space == "in" and tensor.bound is not None:
+    given = [tensor for tensor in program.tensors if tensor.space == "in" and tensor.bound is not None]
+    bounded = [tensor for tensor in given if _looks_up(tensor)]
+    for tensor in given:
+        if tensor not in bounded:
             draw.entries[tensor.name] = draw.tensor(tensor)
+    draw.choose_again([tensor for tensor in bounded if draw.knows_bound(tensor)])
+    for tensor in bounded:
+        draw.entries[tensor.name] = draw.below(tensor)
     return {name: torch.from_numpy(np.asarray(value, np.int32)) for name, value in draw.entries.items()}
 
 
@@ -86,11 +91,9 @@ class _Draw:
     entries: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
 
     def tensor(self, tensor: Tensor) -> np.ndarray:
-        """Return the entries of a tensor. Raises BindingError if there are none."""
-        shape = tuple(extent(size, self.dims, self.ranks) for size in tensor.shape)
+        """Return the entries of a tensor whose bound is a size. Raises BindingError if there are none."""
         assert tensor.bound is not None
-        if any(isinstance(part, Lookup) for part in _walk(tensor.bound)):
-            return self._below(tensor, shape)
+        shape = self._shape(tensor)
         bound = extent(tensor.bound, self.dims, self.ranks)
         if "offsets" in tensor.properties:
             return self._offsets(tensor, shape, bound)
@@ -104,6 +107,9 @@ class _Draw:
             case _:
                 entries = self._places(shape, bound)
         return np.sort(entries, axis=-1) if "rising" in tensor.properties else entries
+
+    def _shape(self, tensor: Tensor) -> tuple[int, ...]:
+        return tuple(extent(size, self.dims, self.ranks) for size in tensor.shape)
 
     # Random numbers ------------------------------------------------------------------------------------------
 
@@ -200,11 +206,29 @@ class _Draw:
             for part in (_walk(other.bound) if other.bound is not None else ())
         )
 
-    def _below(self, tensor: Tensor, shape: tuple[int, ...]) -> np.ndarray:
-        """Return entries of a tensor whose bound is looked up."""
-        entries = np.zeros(shape, np.int64)
-        for at in np.ndindex(shape):
-            bound = self._positive_bound(tensor, at)
+    def knows_bound(self, tensor: Tensor) -> bool:
+        """True if the tensors that the bound of a tensor looks up are drawn."""
+        assert tensor.bound is not None
+        return all(part.table in self.entries for part in _walk(tensor.bound) if isinstance(part, Lookup))
+
+    def choose_again(self, tensors: Sequence[Tensor]) -> None:
+        """Draw other entries for the tensors that choose the bounds of others, where those would be 0."""
+        shapes = {tensor.name: self._shape(tensor) for tensor in tensors}
+        for at in sorted({at for shape in shapes.values() for at in np.ndindex(shape)}):
+            here = [t for t in tensors if len(at) == len(shapes[t.name]) and all(np.less(at, shapes[t.name]))]
+            for tensor in here:
+                if self._bound(tensor, at) <= 0:
+                    self._choose(tensor, at, here)
+
+    def below(self, tensor: Tensor) -> np.ndarray:
+        """Return entries of a tensor whose bound is looked up. Raises BindingError if there are none."""
+        entries = np.zeros(self._shape(tensor), np.int64)
+        for at in np.ndindex(entries.shape):
+            if (bound := self._bound(tensor, at)) <= 0:
+                assert tensor.bound is not None
+                message = f"no entry of {tensor.name} is below {print_scalar(tensor.bound)} on rank {self.rank}"
+                hint = f"it is {bound} there: take another routing than {self.routing.kind}, or larger sizes"
+                raise BindingError(message, location=tensor.location, hint=hint)
             match self.routing.kind:
                 case "full":
                     entries[at] = bound - 1
@@ -214,25 +238,25 @@ class _Draw:
                     entries[at] = self._below_number(bound)
         return entries
 
-    def _positive_bound(self, tensor: Tensor, at: tuple[int, ...]) -> int:
-        """Return the bound of an entry. Where it is 0, another entry is drawn for the tensor that chooses it."""
+    def _bound(self, tensor: Tensor, at: tuple[int, ...]) -> int:
         assert tensor.bound is not None
-        scope = self._scope(at)
-        if (bound := int(scope.value(tensor.bound))) > 0:
-            return bound
+        return int(self._scope(at).value(tensor.bound))
+
+    def _choose(self, tensor: Tensor, at: tuple[int, ...], others: Sequence[Tensor]) -> None:
+        """Draw another entry that chooses a bound, so that this bound and those of others are positive, if one is."""
+        assert tensor.bound is not None
         for chooser in self._choosers(tensor.bound):
             own = self.program.tensor(chooser.table)
-            if own.properties or own.bound is None or any(isinstance(part, Lookup) for part in _walk(own.bound)):
+            if own.properties or own.bound is None or _looks_up(own):
                 continue
-            where = tuple(int(scope.value(c)) for c in chooser.coords if isinstance(c, Scalar))
+            where = tuple(int(self._scope(at).value(c)) for c in chooser.coords if isinstance(c, Scalar))
+            before = self.entries[own.name][where]
             values = torch.randperm(extent(own.bound, self.dims, self.ranks), generator=self.generator).tolist()
             for value in values:
-                self.entries[chooser.table][where] = value
-                if (bound := int(scope.value(tensor.bound))) > 0:
-                    return bound
-        message = f"no entry of {tensor.name} is below {print_scalar(tensor.bound)} on rank {self.rank}"
-        hint = f"all of them are 0: take another routing than {self.routing.kind}, or larger sizes"
-        raise BindingError(message, location=tensor.location, hint=hint)
+                self.entries[own.name][where] = value
+                if all(self._bound(one, at) > 0 for one in others):
+                    return
+            self.entries[own.name][where] = before
 
     def _scope(self, at: tuple[int, ...]) -> Scope:
         def fetch(lookup: Lookup, where: Where) -> np.ndarray:
@@ -248,6 +272,11 @@ class _Draw:
             if isinstance(part, Lookup):
                 inner = [one for c in part.coords if isinstance(c, Scalar) for one in _walk(c)]
                 yield from (one for one in inner if isinstance(one, Lookup) and _of_coordinates(one))
+
+
+def _looks_up(tensor: Tensor) -> bool:
+    """True if the bound of a tensor is looked up."""
+    return tensor.bound is not None and any(isinstance(part, Lookup) for part in _walk(tensor.bound))
 
 
 def _of_coordinates(lookup: Lookup) -> bool:
