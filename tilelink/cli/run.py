@@ -27,6 +27,7 @@ from tilelink.cli.options import (
     Ranks,
     ScheduleName,
     Sets,
+    check_routing,
     check_writable,
     designed_errors,
     dims_of,
@@ -98,6 +99,7 @@ def run(
     """Run a program on random inputs, fresh for every launch, and compare all outputs with the reference."""
     with designed_errors(as_json):
         check_writable(trace)
+        check_routing(routing)
         module = compiler.load(file)
         chosen = module.program(program)
         if every and (schedule is not None or trace is not None):
