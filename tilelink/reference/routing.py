@@ -106,6 +106,12 @@ class _Draw:
                     entries.flat[self._below_number(entries.size)] = bound - 1
             case _:
                 entries = self._places(shape, bound)
+        if tensor.low is not None and tensor.high is not None:  # `from 1 to M`
+            low, high = (
+                extent(end, self.dims, self.ranks) if isinstance(end, Scalar) else int(end)
+                for end in (tensor.low, tensor.high)
+            )
+            entries = np.minimum(np.maximum(entries, low), high)
         return np.sort(entries, axis=-1) if "rising" in tensor.properties else entries
 
     def _shape(self, tensor: Tensor) -> tuple[int, ...]:
