@@ -79,7 +79,7 @@ def test_the_most_similar_name_is_suggested() -> None:
     ("line", "hint"),
     [
         ("for t in range(ranks):", "for (s: ranks, j: M): a loop over tiles; its block is indented"),
-        ("y[i, j] = x[i:i + 1, j]", "a coordinate is :, an index, offset + i, or a number; no slices"),
+        ("y[i, j] = x[i:i + 1, j]", "offset + i, or a number; an index runs over a part: (i: M[a : b])"),
         ("y[i, j] = x[i, j] if rank == 0 else 1.0", "where(condition, a, b), or an if around statements"),
         ("y[i, j] = x[i, j] ** 2", "there is no power: multiply, or exp and log"),
     ],
@@ -172,7 +172,7 @@ def test_a_semicolon_does_not_end_a_statement() -> None:
     [
         ("symmetric [M, N] fp32", "unknown dtype 'fp32'", 26, "did you mean f32? one of f16, bf16, f32, i32, bool"),
         ("symmetric [M, N] long", "unknown dtype 'long'", 26, "one of f16, bf16, f32, i32, bool"),
-        ("table [M, N] bf16 < M", "a table of bf16", 22, "leave the dtype out: a table holds i32 values"),
+        ("table [M, N] bf16 < M", "an index tensor of bf16", 22, "an index tensor holds i32 values"),
     ],
 )
 def test_a_wrong_dtype_is_underlined(declaration: str, message: str, column: int, hint: str) -> None:

@@ -65,6 +65,7 @@ def check(program: Program) -> Program:
             _check_size(program, size, f"a dimension of {tensor.name}", tensor, mistakes)
         if tensor.bound is not None:
             _check_bound(program, tensor, tensor.bound, mistakes)
+        _check_defined(tensor, mistakes)
     for stage in program.stages:
         _check_indices(program, stage, mistakes)
         for statement in statements(stage.body):
@@ -90,6 +91,8 @@ def _check_size(program: Program, size: Scalar, what: str, node: Tensor | IndexD
         if isinstance(part, Rank | Index | Lookup):
             message = f"{what} cannot depend on {print_scalar(part)}"
             hint = f"sizes are the same on every rank and for every tile: they are made of {known}"
+            if isinstance(part, Lookup) and part.launch and isinstance(node, IndexDecl):
+                hint = f"a range ends there, in a dimension that is a size: ({node.name}: M[: {print_scalar(part)}])"
             mistakes.add(ShapeError(message, location=part.location or place, hint=hint))
         elif isinstance(part, ParamRef) and kinds.get(part.name) in ("f32", "bool"):
             message = f"{what} cannot be {part.name}, which is {kinds[part.name]}"
@@ -114,6 +117,15 @@ def _check_bound(program: Program, tensor: Tensor, bound: Scalar, mistakes: Mist
         message = f"the bound of {tensor.name} cannot be {print_scalar(bound)}"
         hint = "a bound is a size, or the entry of an input: slot : in [M] < count[owner], with owner : in [M] < ranks"
         mistakes.add(ShapeError(message, location=bound.location or tensor.location, hint=hint))
+
+
+def _check_defined(tensor: Tensor, mistakes: Mistakes) -> None:
+    """Check the ends of what is defined of an output: they come from index tensors."""
+    for size, end in zip(tensor.shape, tensor.defined, strict=False):
+        if end is not None and not at_launch(end):
+            message = f"{print_scalar(size)}[: {print_scalar(end)}] of {tensor.name} is the same in every launch"
+            hint = f"let the dimension be {print_scalar(end)}; in a launch a part ends at an entry of an index tensor"
+            mistakes.add(ShapeError(message, location=end.location or tensor.location, hint=hint))
 
 
 def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:

@@ -2,8 +2,8 @@
 
 The function is never called; its statements are those of the text language. A declaration is an assignment of
 `tilelink.input(...)` or a similar call. A stage is a nested function whose parameters have extents, as defaults or
-annotations (`i: Index = M`, or `i: M`). A loop over tiles is written `for s, j in tiles(ranks, S):`. Where the part of a
-dimension depends on another index, it is assigned at the start of the stage: `i = M[: n[s]]`.
+annotations (`i: Index = M`, or `i: M`). A loop over tiles is written `for s, j in tiles(ranks, S):`. Where the part of
+a dimension depends on another index, it is assigned at the start of the stage: `i = M[: n[s]]`.
 """
 
 from __future__ import annotations
