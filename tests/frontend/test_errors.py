@@ -79,7 +79,6 @@ def test_the_most_similar_name_is_suggested() -> None:
     ("line", "hint"),
     [
         ("for t in range(ranks):", "for (s: ranks, j: M): a loop over tiles; its block is indented"),
-        ("y[i, j] = x[i:i + 1, j]", "offset + i, or a number; an index runs over a part: (i: M[a : b])"),
         ("y[i, j] = x[i, j] if rank == 0 else 1.0", "where(condition, a, b), or an if around statements"),
         ("y[i, j] = x[i, j] ** 2", "there is no power: multiply, or exp and log"),
     ],
@@ -88,6 +87,12 @@ def test_a_python_construct_that_the_language_lacks_gets_a_hint(line: str, hint:
     with pytest.raises(TileLinkError) as caught:
         parse_text(HEAD + "        " + line + "\n            y[i, j] = 1.0\n", "wrong.tl")
     assert hint in str(caught.value)
+
+
+def test_a_part_of_a_dimension_is_no_coordinate() -> None:
+    with pytest.raises(ParseError, match="a slice with bounds") as caught:
+        parse_text(HEAD + "        y[i, j] = x[i:i + 1, j]\n", "wrong.tl")
+    assert caught.value.hint is not None and "an index runs over a part: (i: M[a : b])" in caught.value.hint
 
 
 def test_a_name_declared_twice_is_refused() -> None:
@@ -167,12 +172,15 @@ def test_a_semicolon_does_not_end_a_statement() -> None:
     assert caught.value.hint == "a statement ends with its line: leave the semicolon out"
 
 
+INTEGERS = "leave the dtype out: an index tensor holds i32 values"
+
+
 @pytest.mark.parametrize(
     ("declaration", "message", "column", "hint"),
     [
         ("symmetric [M, N] fp32", "unknown dtype 'fp32'", 26, "did you mean f32? one of f16, bf16, f32, i32, bool"),
         ("symmetric [M, N] long", "unknown dtype 'long'", 26, "one of f16, bf16, f32, i32, bool"),
-        ("table [M, N] bf16 < M", "an index tensor of bf16", 22, "an index tensor holds i32 values"),
+        ("table [M, N] bf16 < M", "an index tensor of bf16", 22, INTEGERS),
     ],
 )
 def test_a_wrong_dtype_is_underlined(declaration: str, message: str, column: int, hint: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from dataclasses import replace
 
 import pytest
 
@@ -12,9 +13,10 @@ from tilelink import compiler
 from tilelink.errors import SeveralErrors, TileLinkError
 from tilelink.frontend.checker import check
 from tilelink.frontend.parser import parse_text
+from tilelink.ir.depth import NUMBER_LEVELS
 from tilelink.ir.printer import print_program
-from tilelink.ir.program import Program
-from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Param
+from tilelink.ir.program import For, Program
+from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Param, Scalar
 from tilelink.language import (
     Dim,
     Index,
@@ -280,7 +282,15 @@ MISTAKES = [
     (D, "    comm send(i: M[: rows]):", "which entry of rows[:]?", 14, 22, "rows[i] is one"),
     (D, "    comm send(i: M[: rows[:]]):", "all of rows is no integer", 14, 22, "by an index"),
     (D, "    comm send(i: M[: h[0, 0]]):", "h is not an index tensor", 14, 22, "entries of h"),
-    (D, "    comm send(i: M[: m : 2]):", "did not expect ':'", 14, 24, "no slices"),
+    (
+        D,
+        "    comm send(i: M[: m * (rank > 0)]):",
+        "an end of the range of i cannot be the truth value",
+        14,
+        27,
+        "integer",
+    ),
+    (D, "    comm send(i: M[: m : 2]):", "did not expect ':'", 14, 24, "(i: M[a : b])"),
     (S, "        y[r, j] = x[rows, j]", "which entry of rows[:]?", 18, 21, "rows[i] is one"),
     (S, "        y[r, j] = x[rows[r, 0], j]", "rows has 1 dimensions, not 2", 18, 21, "one coordinate each"),
     (S, "        y[r, j] = x[m[0], j]", "m has 0 dimensions, not 1", 18, 21, "one coordinate each"),
@@ -288,6 +298,40 @@ MISTAKES = [
     (S, S + "\n        rows[r] = 1", "rows is an input", 19, 9, "write to an out, local or symmetric"),
     (TELL, TELL + "\n        n[0] = x[0, 0]", "n holds i32, and x[0, 0] is of the element type", 17, 16, "i32(value)"),
 ]
+
+
+@pytest.mark.parametrize("kind", ["f32", "bool"])
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        (D, "    comm send(i: M[: m * E]):", "an end of the range of i"),
+        (Y, "    y : out [T[: starts[E]], N[: m + E]]", "the end of what is defined of y"),
+        (Z, "    rows : in [T] < m + E", "the bound of rows"),
+    ],
+)
+def test_an_end_is_an_integer(old: str, new: str, what: str, kind: str) -> None:
+    text = PROGRAM.replace("T, E):", f"T, E, F: {kind}):").replace(old, new.replace("E]", "F]").replace("+ E", "+ F"))
+    with pytest.raises(TileLinkError) as caught:
+        check(compiler.parse(text).program())
+    assert f"DtypeError: {what} cannot be F, which is {kind}" in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["i: M[: {}]", "i: M[{} :]"])
+def test_an_end_that_is_too_deep_is_refused(place: str) -> None:
+    deep_end: Scalar = Lookup(table="m", coords=(), launch=True)
+    for _ in range(NUMBER_LEVELS + 2):
+        deep_end = Binary(op="%", left=Int(value=7), right=deep_end)
+    program = compiler.parse(PROGRAM).program()
+    send = program.stage("send")
+    index = replace(send.indices[0], **{"stop" if "[: " in place else "start": deep_end})
+    stages = tuple(replace(s, indices=(index,)) if s.name == "send" else s for s in program.stages)
+    loop = replace(send, body=(For(indices=(replace(index, name="k"),), body=send.body),))
+    for changed in (stages, tuple(loop if s.name == "send" else s for s in program.stages)):
+        with pytest.raises(TileLinkError, match="an integer expression has more than"):
+            check(replace(program, stages=changed))
+    defined = replace(program.tensor("y"), defined=(deep_end, None))
+    with pytest.raises(TileLinkError, match="an integer expression has more than"):
+        check(replace(program, tensors=tuple(defined if t.name == "y" else t for t in program.tensors)))
 
 
 @pytest.mark.parametrize(("old", "new", "message", "line", "column", "hint"), MISTAKES)
