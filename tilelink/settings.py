@@ -31,14 +31,14 @@ class Settings:
 
     cache: folder of generated sources and tuning results; it is created at the first write.
     deadline: seconds that a wait may take before the run is ended; None for the default of the runtime.
-    check: each launch on GPUs checks what its index tensors promise, for which the host waits; CPU ranks always do.
     interpret: Triton interprets kernels on the CPU instead of compiling them.
+    check: each launch on GPUs checks what its index tensors promise, for which the host waits; CPU ranks always do.
     """
 
     cache: Path
     deadline: float | None = None
-    check: bool = False
     interpret: bool = False
+    check: bool = False
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str] | None = None) -> "Settings":
@@ -50,8 +50,8 @@ class Settings:
         return cls(
             cache=_cache_folder(variables),
             deadline=_seconds(variables, "TILELINK_DEADLINE"),
-            check=_flag(variables, "TILELINK_CHECK"),
             interpret=_flag(variables, "TRITON_INTERPRET"),
+            check=_flag(variables, "TILELINK_CHECK"),
         )
 
 
