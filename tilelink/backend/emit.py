@@ -176,9 +176,20 @@ def _writer(bound: Bound, kernel: Kernel) -> Writer:
 
 def _printer(constants: Constants, stage: BoundStage, *, triton: bool) -> ScalarPrinter:
     bound = constants.bound
-    tables = {name: constants.strides(t) for name, t in bound.tensors.items() if t.decl.space == "table"}
+    tables = {name: constants.strides(t) for name, t in bound.tensors.items() if name in bound.entries}
     names = Names(constants=constants, stage=stage)
     return ScalarPrinter(triton=triton, strides=tables, bounds=bound.bounds(stage.name), names=names)
+
+
+def _bases(bound: Bound, dialect: Dialect, awaits: bool) -> dict[str, str]:
+    """Return the pointers to the entries of index tensors, tied to the waits of a tile where others write them."""
+    bases: dict[str, str] = {}
+    for name, tensor in bound.tensors.items():
+        if name in bound.entries and tensor.decl.space != "table":
+            pointer = f"{name}_local" if tensor.slots > 1 else name
+            given = tensor.decl.space == "in"
+            bases[name] = dialect.after_waits(pointer, load=True) if awaits and not given else pointer
+    return bases
 
 
 def _indices(writer: Writer, constants: Constants, stage: BoundStage, scalar: ScalarPrinter) -> None:
@@ -305,6 +316,7 @@ def _tile_head(constants: Constants, stage: BoundStage, writer: Writer, dialect:
     bound, scalar = constants.bound, _printer(constants, stage, triton=True)
     awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
     _indices(writer, constants, stage, scalar)
+    scalar = replace(scalar, bases=_bases(bound, dialect, awaits))
     writer.add(TileBegin(stage=stage.number))
     if awaits:
         writer.add(Token())
@@ -328,6 +340,7 @@ def _launch(constants: Constants, kernel: Kernel, dialect: Dialect, *, by_pointe
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
                  if isinstance(s, Wait | Notify)}  # fmt: skip
     touched = {r.tensor for st in _stages(bound, kernel) for r in stage_regions(st.stage)}
+    touched |= {e.table for st in _stages(bound, kernel) for e in _scalars(st) if isinstance(e, Lookup)}
     buffers = tuple(
         BufferContext(
             tensor=t.name,

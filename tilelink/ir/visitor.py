@@ -294,6 +294,24 @@ def leading_waits(stage: Stage) -> int:
     return number
 
 
+def only_signals(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """Return the waits and notifies of a body, with the loops and branches that they are in."""
+    kept: list[Statement] = []
+    for statement in body:
+        match statement:
+            case Wait() | Notify():
+                kept.append(statement)
+            case If(then=then, orelse=orelse):
+                branches = only_signals(then), only_signals(orelse)
+                if any(branches):
+                    kept.append(replace(statement, then=branches[0], orelse=branches[1]))
+            case For(body=inner) if signals := only_signals(inner):
+                kept.append(replace(statement, body=signals))
+            case _:
+                pass
+    return tuple(kept)
+
+
 def closing_notifies(body: tuple[Statement, ...]) -> tuple[Notify, ...]:
     """Return the notifies at the end of a body."""
     notifies: list[Notify] = []
