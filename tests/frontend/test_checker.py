@@ -238,8 +238,8 @@ WRONG: dict[str, tuple[str, list[tuple[str, int, int, str]]]] = {
         ],
     ),
     "bound": (
-        "program p(M):\n    x : in [M] < M\n    y : out [M]\n    compute f(i: M):\n        y[i] = x[i]\n",
-        [("ParseError", 2, 5, "x has a bound but is no table")],
+        "program p(M):\n    x : in [M]\n    y : out [M] < M\n    compute f(i: M):\n        y[i] = x[i]\n",
+        [("ParseError", 3, 5, "the output y has a bound")],
     ),
     "local sym": (
         "program p(M):\n    x : local symmetric [M]\n    y : out [M]\n    compute f(i: M):\n        y[i] = 1.0\n",

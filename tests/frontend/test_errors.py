@@ -79,7 +79,6 @@ def test_the_most_similar_name_is_suggested() -> None:
     ("line", "hint"),
     [
         ("for t in range(ranks):", "for (s: ranks, j: M): a loop over tiles; its block is indented"),
-        ("y[i, j] = x[i:i + 1, j]", "a coordinate is :, an index, offset + i, or a number; no slices"),
         ("y[i, j] = x[i, j] if rank == 0 else 1.0", "where(condition, a, b), or an if around statements"),
         ("y[i, j] = x[i, j] ** 2", "there is no power: multiply, or exp and log"),
     ],

@@ -95,7 +95,7 @@ class Statements:
 
     def _counted_body(self, body: tuple[Statement, ...], counted: Sequence[str]) -> None:
         """Lower the body of a stage whose tiles need not be there. One that is not makes its signals alone."""
-        waits = next((number for number, one in enumerate(body) if not isinstance(one, Wait)), len(body))
+        waits = next((number for number, one in enumerate(body) if not isinstance(one, Wait | Barrier)), len(body))
         notifies = len(closing_notifies(body[waits:]))
         middle = body[waits : len(body) - notifies]
         self._body(body[:waits])

@@ -240,8 +240,9 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
     if syntax.space == "table" and syntax.bound is None:
         raise ParseError(f"table {syntax.name} has no bound", location=place, hint="rows : table [B] < M")
     if syntax.bound is not None and syntax.dtype not in (None, "i32"):
-        hint = "leave the dtype out: an index tensor holds i32 values"
-        raise DtypeError(f"an index tensor of {syntax.dtype}", location=word, hint=hint)
+        what = "a table" if syntax.space == "table" else "an index tensor"
+        hint = f"leave the dtype out: {what} holds i32 values"
+        raise DtypeError(f"{what} of {syntax.dtype}", location=word, hint=hint)
     if syntax.space == "out" and syntax.bound is not None:
         hint = f"{syntax.name} : out [...] i32; peers and stages read integers from local and symmetric tensors"
         raise ParseError(f"the output {syntax.name} has a bound", location=place, hint=hint)

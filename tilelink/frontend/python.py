@@ -127,10 +127,10 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
     if unknown:
         hint = "symmetric=True, dtype='f32', bound=M, at_most=M, distinct=True, default=0, low=1, high=M, within=0.01"
         raise ParseError(f"unknown option {sorted(map(str, unknown))[0]}", location=place, hint=hint)
-    for word in ("symmetric", *PROPERTIES):
-        flag = options.get(word)
+    for option in ("symmetric", *PROPERTIES):
+        flag = options.get(option)
         if flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, bool)):
-            raise ParseError(f"{word} is True or False", location=source.location(flag), hint=f"{word}=True")
+            raise ParseError(f"{option} is True or False", location=source.location(flag), hint=f"{option}=True")
     dtype, symmetric, at_most = options.get("dtype"), options.get("symmetric"), options.get("at_most")
     if at_most is not None and "bound" in options:
         raise ParseError("two bounds", location=source.location(at_most), hint="bound=M, or at_most=M where M may occur")
@@ -142,7 +142,7 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
         dtype=ast.unparse(dtype).strip("'\"") if dtype is not None else None,
         bound=at_most if at_most is not None else options.get("bound"),
         inclusive=at_most is not None,
-        properties=tuple(word for word in PROPERTIES if isinstance(one := options.get(word), ast.Constant) and one.value),
+        properties=tuple(name for name in PROPERTIES if isinstance(one := options.get(name), ast.Constant) and one.value),
         node=node,
         dtype_node=dtype,
         default=options.get("default"),

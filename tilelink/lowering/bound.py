@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
 from math import prod
@@ -11,7 +11,7 @@ from math import prod
 from tilelink.artifact import LaunchProtocol
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range
 from tilelink.ir.mapping import ChannelGrid, CountedRange, TileMap, map_region
-from tilelink.ir.program import Attend, Dot, Program, Region, Stage, Statement, Tensor, UserCall
+from tilelink.ir.program import Attend, Dot, For, Program, Region, Stage, Statement, Tensor, UserCall
 from tilelink.ir.scalar import Env, Param, Ranks, Scalar, const, evaluate, rewrite
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing, infer
@@ -122,14 +122,19 @@ class BoundStage:
     """Indices within a tile of another stage, which end where the tensor does and not with their extent."""
     slices: frozenset[str] = frozenset()
     """Indices of loops over the slices of one product (see lowering/sink_waits.py)."""
-    parts: Mapping[str, CountedRange] = field(default_factory=dict[str, CountedRange])
-    """The parts of their dimensions that counted indices run over, of loops too. A tile beyond them has no elements."""
     tasks: int | None = None
     """How many tiles of its order it has, where that is not what its indices make."""
 
     @property
     def name(self) -> str:
         return self.stage.name
+
+    @cached_property
+    def parts(self) -> Mapping[str, CountedRange]:
+        """The parts of their dimensions that counted indices run over, of loops too: tiles beyond have no elements."""
+        loops = (d for s in statements(self.stage.body) if isinstance(s, For) for d in s.indices)
+        counted = (d for d in (*self.stage.indices, *loops) if d.counted)
+        return {d.name: CountedRange(start=d.start, stop=d.stop) for d in counted}
 
     def count(self, index: str) -> int:
         """How many tiles an index has."""
