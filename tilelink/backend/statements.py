@@ -95,7 +95,7 @@ class Statements:
 
     def _counted_body(self, body: tuple[Statement, ...], counted: Sequence[str]) -> None:
         """Lower the body of a stage whose tiles need not be there. One that is not makes its signals alone."""
-        waits = next((number for number, one in enumerate(body) if not isinstance(one, Wait | Barrier)), len(body))
+        waits = next((number for number, one in enumerate(body) if not self._for_every_tile(one)), len(body))
         notifies = len(closing_notifies(body[waits:]))
         middle = body[waits : len(body) - notifies]
         self._body(body[:waits])
@@ -111,10 +111,20 @@ class Statements:
         self._body(body[len(body) - notifies :])
 
     def _signals_otherwise(self, body: tuple[Statement, ...]) -> None:
-        signals = only_signals(body)
+        signals = only_signals(body, self._placed)
         if signals:
             with self.writer.block(nodes.Otherwise()):
                 self._body(signals)
+
+    def _for_every_tile(self, statement: Statement) -> bool:
+        """True for a wait or a barrier that a tile makes whether it is there or not."""
+        return isinstance(statement, Barrier) or (isinstance(statement, Wait) and not self._placed(statement))
+
+    def _placed(self, wait: Wait) -> bool:
+        """True if a launch decides for which channels a wait is. It orders only what its own tile reads there."""
+        addresses = self.values.addresses
+        tile_map = addresses.bound.tile_map(addresses.stage.name, wait.region)
+        return tile_map.placed(addresses.bound.channels[wait.region.tensor, wait.kind])
 
     def _is_there(self, index: str) -> str:
         """Return the condition that the tile of a counted index has elements."""
@@ -134,7 +144,7 @@ class Statements:
         """Lower a loop whose iterations need not be there, over one index."""
         addresses = self.values.addresses
         stage, part = addresses.stage, addresses.stage.parts[index]
-        signals = only_signals(loop.body)
+        signals = only_signals(loop.body, self._placed)
         size, extent = stage.tiles[index], const(stage.extents[index])
         stop = extent if part.stop is None else binary("min", part.stop, extent)
         end = addresses.shared_number(f"end_{index}", stop)

@@ -309,18 +309,23 @@ def leading_waits(stage: Stage) -> int:
     return number
 
 
-def only_signals(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """Return the waits and notifies of a body, with the loops and branches that they are in."""
+def only_signals(body: tuple[Statement, ...], left_out: Callable[[Wait], bool]) -> tuple[Statement, ...]:
+    """Return the waits and notifies of a body, with the loops and branches that they are in.
+
+    left_out: True for a wait that is left out too.
+    """
     kept: list[Statement] = []
     for statement in body:
         match statement:
+            case Wait() if left_out(statement):
+                pass
             case Wait() | Notify():
                 kept.append(statement)
             case If(then=then, orelse=orelse):
-                branches = only_signals(then), only_signals(orelse)
+                branches = only_signals(then, left_out), only_signals(orelse, left_out)
                 if any(branches):
                     kept.append(replace(statement, then=branches[0], orelse=branches[1]))
-            case For(body=inner) if signals := only_signals(inner):
+            case For(body=inner) if signals := only_signals(inner, left_out):
                 kept.append(replace(statement, body=signals))
             case _:
                 pass

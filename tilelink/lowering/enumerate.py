@@ -495,9 +495,7 @@ class Enumerator:
         lo, hi, _ = self._bounds(tile_map, rows)
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
         ranges = tile_map.channel_range(grid)
-        listed_spans = [span.gather is not None and span.gather.launch for span in tile_map.spans]
-        places = [at_launch(one.low) or at_launch(one.high) for one in ranges]
-        unsure = any(listed_spans) or any(places) or at_launch(tile_map.rank)
+        unsure = tile_map.placed(grid)
         self._check_signal(number, kind, region, tile_map, rows, unsure)
         if at_launch(tile_map.rank):
             return
