@@ -152,6 +152,9 @@ DuplicateNameError: x is declared twice
   at wrong.tl:3:5
         x : symmetric [M, N]
         ^
+  see wrong.tl:2:5
+        x : in [M, N]
+        ^
   hint: rename one of them""",
     ),
     "ShapeError": (
