@@ -157,7 +157,7 @@ BROKEN = {
     "no wait for peers' launches": (
         ReuseError,
         HEAD + SEND + NOTICE + ADD + "schedule s for p:\n    h buffers 2\n    reuse_wait off\n",
-        "may still be 2 launches behind",
+        "may still use for the launch 2 before",
     ),
 }
 
