@@ -32,7 +32,7 @@ from tilelink.backend.deferred_notifies import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
 from tilelink.backend.expression_names import Names, names_of_order
-from tilelink.backend.loops import turns
+from tilelink.backend.loops import turns, turns_text
 from tilelink.backend.names import user_names
 from tilelink.backend.nodes import Comment, QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
 from tilelink.backend.render import environment
@@ -225,10 +225,12 @@ def _tile_kernel(
             _tile_body(constants, bound.stages[name], writer, uniform, modules, descriptors, dialect, held)
         assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
         first, step = turns(kernel, loop, total)
-        around = {"before": held.before, "after": held.after} if held else {}
+        before, after = (held.before, held.after) if held else ((), ())
+        if len(kernel.loops) > 1:
+            before = (Comment(text=comment(turns_text(kernel, loop))), *before)
         flat = stage.flat and dialect.flattens
         body = tuple(writer.nodes)
-        loops.append(LoopContext(total=total, first=first, step=step, body=body, flat=flat, **around))
+        loops.append(LoopContext(total=total, first=first, step=step, body=body, flat=flat, before=before, after=after))
     return KernelContext(
         name=kernel.name,
         template="kernels/tiles.py.j2",

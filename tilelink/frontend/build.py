@@ -132,7 +132,9 @@ def _declare(scope: Scope, name: str, node: ast.AST) -> None:
         raise DuplicateNameError(f"{name} is a word of the language", location=scope.location(node), hint="rename it")
     declared = (scope.params, scope.tensors, scope.indices, scope.locals, scope.called, scope.open)
     if any(name in one for one in declared):
-        raise DuplicateNameError(f"{name} is declared twice", location=scope.location(node), hint="rename one of them")
+        here = scope.location(node)
+        first = next((one[name].location for one in (scope.params, scope.tensors, scope.indices) if name in one), None)
+        raise DuplicateNameError(f"{name} is declared twice", location=here, related=first, hint="rename one of them")
 
 
 def _example(scope: Scope, param: ParamSyntax) -> int | float | bool | None:

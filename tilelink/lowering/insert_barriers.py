@@ -3,7 +3,7 @@
 The tiles that a program executes are ordered by the program itself, and so are the statements of a tile. But a program
 has many threads: one thread may load too early what another one stores, or overwrite what another one still loads,
 unless there is a barrier between the two. A wait contains a barrier. This pass inserts the others. The rule of ordering
-checks the result (verify/threads.py).
+checks the result (verifier/threads.py).
 
 before: c[i, :] = x[i, :] * 2.0
         y[i, :] = dot(c[i, :], w[:, :].T)
