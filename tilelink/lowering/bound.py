@@ -21,7 +21,7 @@ from tilelink.lowering.orders import TILE
 from tilelink.scheduling.schedule import Resource, Schedule
 from tilelink.target import Target
 
-SMALLEST_DOT = 16
+MIN_DOT = 16
 """Tensor cores multiply tiles of at least this many rows and columns."""
 
 
@@ -273,7 +273,7 @@ class Bound:
         body = self.stages[stage].stage.body
         computed = (value for s in statements(body) if (value := value_of(s)) is not None)
         multiplies = any(isinstance(part, Dot | Attend) for value in computed for part in values(value))
-        return SMALLEST_DOT if multiplies and self.target.kind != "cpu" else 1
+        return MIN_DOT if multiplies and self.target.kind != "cpu" else 1
 
     def contraction_block(self, stage: str) -> int:
         """Elements of a contracted axis in one step of its loop."""

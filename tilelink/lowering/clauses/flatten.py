@@ -69,11 +69,11 @@ def flat_reason(body: tuple[Statement, ...]) -> str | None:
     if len(products(statements(body))) > 1:
         return "its tiles have more than one product"
     if any(isinstance(s, For) for s in body):
-        return "it has a loop behind its product"
+        return "it has a loop after its product"
     if any(_yields(body, at) for at in range(len(body))):
-        return "it uses what a condition behind its product computes, which Triton cannot compile in a flat loop"
+        return "it uses what a condition after its product computes, which Triton cannot compile in a flat loop"
     if waits and any(isinstance(s, Notify) for s in statements(body)):
-        return "it waits before its product and notifies behind it: the next tile's wait would come before the notify"
+        return "it waits before its product and notifies after it: the next tile's wait would come before the notify"
     return None
 
 
