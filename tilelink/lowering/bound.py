@@ -115,7 +115,7 @@ class BoundStage:
     given_in: int | None = None
     """The statement in whose product a program notifies its tile before (lowering/clauses/defer_notify.py), or None."""
     tma_copy: Boxes | None = None
-    """The boxes in which it copies by TMA, or None (lowering/clauses/tma_copy.py)."""
+    """How it copies by TMA, if it does (see lowering/clauses/tma_copy.py)."""
     transport: Transport = Transport.STORES
     """The unit that moves its data."""
     ends_with_tensor: frozenset[str] = frozenset()
@@ -226,7 +226,7 @@ class Bound:
     protocol: LaunchProtocol = LaunchProtocol.HELPER_KERNELS
     """The handshake of ranks at the start and the end of a launch."""
     many_threads: bool = False
-    """True if programs have many threads, which synchronize only at barriers and waits; False: one thread each."""
+    """True if its programs are many threads, which meet where barriers and waits are, and not yet one each."""
 
     @cached_property
     def typing(self) -> Typing:
@@ -255,7 +255,7 @@ class Bound:
         return frozenset(v.function for one in found if one for v in values(one) if isinstance(v, UserCall))
 
     def tile_map(self, stage: str, region: Region) -> TileMap:
-        """Return f_S, f_R and f_C of an access of a stage (ir/mapping.py)."""
+        """f_S, f_R and f_C of an access made by a stage."""
         bound = self.stages[stage]
         shape = self.tensors[region.tensor].shape
         return map_region(
@@ -318,7 +318,7 @@ class Bound:
 
 
 def with_bodies(bound: Bound, bodies: Mapping[str, tuple[Statement, ...]]) -> Bound:
-    """Return the bound program with other statements in some stages."""
+    """The bound program whose stages have other statements."""
     new = {name: replace(bound.stages[name].stage, body=body) for name, body in bodies.items()}
     stages = {name: replace(s, stage=new[name]) if name in new else s for name, s in bound.stages.items()}
     program = replace(bound.program, stages=tuple(new.get(one.name, one) for one in bound.program.stages))
