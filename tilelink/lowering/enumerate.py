@@ -115,7 +115,7 @@ def signals_of(bound: Bound) -> tuple[Signals, dict[str, int]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rows:
+class Rows:
     """Executions of a statement: one row per (task, loop iteration)."""
 
     task: Ints
@@ -123,9 +123,9 @@ class _Rows:
     rank: Ints
     indices: dict[str, Ints]
 
-    def pick(self, mask: NDArray[np.bool_] | Ints) -> _Rows:
+    def pick(self, mask: NDArray[np.bool_] | Ints) -> Rows:
         indices = {k: v[mask] for k, v in self.indices.items()}
-        return _Rows(task=self.task[mask], position=self.position[mask], rank=self.rank[mask], indices=indices)
+        return Rows(task=self.task[mask], position=self.position[mask], rank=self.rank[mask], indices=indices)
 
 
 @dataclass(kw_only=True)
@@ -150,8 +150,94 @@ class _Uses:
                 return
 
 
-class Enumerator:
-    """Walks the bodies of the stages once, for all ranks, tiles and iterations together."""
+class Walk:
+    """Walks the bodies of stages, each once for all ranks, tiles and iterations together.
+
+    Statements are numbered in the order of the walk, which is the same for every walk over a program. A subclass says
+    what it does with the executions of a statement (`visit`), and which executions there are (`reached`).
+    """
+
+    def __init__(self, bound: Bound, first_task: Mapping[str, int], tables: Mapping[str, NDArray[Any]]) -> None:
+        self.bound, self.first_task, self.tables = bound, first_task, dict(tables)
+        self.statements: list[tuple[str, Statement]] = []
+
+    def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
+        """Take the executions of a statement without a body: neither an `if` nor a loop."""
+        raise NotImplementedError
+
+    def reached(self, number: int, statement: Statement, rows: Rows) -> Rows:
+        """Return the executions of a statement that have no fault."""
+        return rows
+
+    def stage(self, stage: BoundStage) -> None:
+        """Walk the body of a stage."""
+        total, ranks = stage.total, self.bound.ranks
+        rank = np.repeat(np.arange(ranks, dtype=np.int64), total)
+        t = np.tile(np.arange(total, dtype=np.int64), ranks)
+        env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t}, tables=self.tables)
+        indices = {d.name: column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
+        task = self.first_task[stage.name] + rank * total + t
+        self._block(stage, stage.stage.body, Rows(task=task, position=np.zeros_like(task), rank=rank, indices=indices))
+
+    def env(self, rows: Rows) -> Env:
+        """Return what the scalar expressions of a statement refer to in its executions."""
+        return Env(rank=rows.rank, ranks=self.bound.ranks, params={}, indices=rows.indices, tables=self.tables)
+
+    def _block(self, stage: BoundStage, body: tuple[Statement, ...], rows: Rows) -> None:
+        if not len(rows.task):
+            self._pass_over(stage, statements(body))  # a constant position would be looked up even without rows
+            return
+        offset = 0
+        for statement in body:
+            here = Rows(task=rows.task, position=rows.position + offset, rank=rows.rank, indices=rows.indices)
+            self._statement(stage, statement, here)
+            offset += length(stage, statement)
+
+    def _pass_over(self, stage: BoundStage, missed: Iterable[Statement]) -> None:
+        """Number the statements that no task reaches, because every walk over a program counts them."""
+        self.statements.extend((stage.name, one) for one in missed)
+
+    def _statement(self, stage: BoundStage, statement: Statement, rows: Rows) -> None:
+        number = len(self.statements)
+        self.statements.append((stage.name, statement))
+        rows = self.reached(number, statement, rows)
+        if not len(rows.task):
+            self._pass_over(stage, [*statements((statement,))][1:])
+            return
+        match statement:
+            case If(condition=condition, then=then, orelse=orelse):
+                holds = np.broadcast_to(np.asarray(evaluate(condition, self.env(rows)), dtype=bool), rows.task.shape)
+                self._block(stage, then, rows.pick(holds))
+                self._block(stage, orelse, rows.pick(~holds))
+            case For():
+                self._loop(stage, statement, rows)
+            case _:
+                self.visit(stage, number, statement, rows)
+
+    def _loop(self, stage: BoundStage, loop: For, rows: Rows) -> None:
+        counts = [stage.count(d.name) for d in loop.indices]
+        steps = prod(counts)
+        step = np.tile(np.arange(steps, dtype=np.int64), len(rows.task))
+        indices = {k: np.repeat(v, steps) for k, v in rows.indices.items()}
+        digits = np.unravel_index(step, counts)
+        indices |= {d.name: np.asarray(v, dtype=np.int64) for d, v in zip(loop.indices, digits, strict=True)}
+        body_length = sum(length(stage, s) for s in loop.body)
+        inner = Rows(
+            task=np.repeat(rows.task, steps),
+            position=np.repeat(rows.position, steps) + step * body_length,
+            rank=np.repeat(rows.rank, steps),
+            indices=indices,
+        )
+        self._block(stage, loop.body, inner)
+
+
+def column(expr: Scalar, env: Env, rows: int) -> Ints:
+    """Return the value of an expression in each of some executions."""
+    return np.broadcast_to(np.asarray(evaluate(expr, env), dtype=np.int64), (rows,))
+
+
+class Enumerator(Walk):
+    """Collects all reads, writes, waits, notifies, barriers and transfers of stages, and their faults."""
 
     def __init__(
         self,
@@ -160,10 +246,9 @@ class Enumerator:
         channel_base: Mapping[tuple[str, str], int],
         tables: Mapping[str, NDArray[Any]],
     ) -> None:
-        self.bound, self.first_task, self.channel_base = bound, first_task, channel_base
-        self.tables = dict(tables)
+        super().__init__(bound, first_task, tables)
+        self.channel_base = channel_base
         self.dims = max((len(t.shape) for t in bound.tensors.values()), default=1)
-        self.statements: list[tuple[str, Statement]] = []
         self.faults: list[Fault] = []
         self._unsure: dict[str, _Uses] = {}
         self._accesses: list[tuple[Ints, ...]] = []
@@ -172,63 +257,25 @@ class Enumerator:
         self._barriers: list[tuple[Ints, ...]] = []
 
     def stage(self, stage: BoundStage) -> None:
-        total, ranks = stage.total, self.bound.ranks
-        rank = np.repeat(np.arange(ranks, dtype=np.int64), total)
-        t = np.tile(np.arange(total, dtype=np.int64), ranks)
-        env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t}, tables=self.tables)
-        indices = {d.name: self._column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
-        task = self.first_task[stage.name] + rank * total + t
-        rows = _Rows(task=task, position=np.zeros_like(task), rank=rank, indices=indices)
         self._unsure = {name: _Uses() for name in sorted(read_unassigned(stage.stage.body, iterations=False))}
-        self._block(stage, stage.stage.body, rows)
+        super().stage(stage)
         for name, uses in self._unsure.items():
             for fault in uses.faults(name):
                 self.faults.append(fault)
 
-    def _column(self, expr: Scalar, env: Env, rows: int) -> Ints:
-        return np.broadcast_to(np.asarray(evaluate(expr, env), dtype=np.int64), (rows,))
-
-    def _columns(self, exprs: Sequence[Scalar], env: Env, rows: int) -> Ints:
-        """Return the values of expressions as columns: [rows, expressions]."""
-        columns = [self._column(expr, env, rows) for expr in exprs]
-        return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.int64)
-
-    def _env(self, rows: _Rows) -> Env:
-        return Env(rank=rows.rank, ranks=self.bound.ranks, params={}, indices=rows.indices, tables=self.tables)
-
-    def _block(self, stage: BoundStage, body: tuple[Statement, ...], rows: _Rows) -> None:
-        if not len(rows.task):
-            self._pass_over(stage, statements(body))  # a constant position would be looked up even without rows
-            return
-        offset = 0
-        for statement in body:
-            here = _Rows(task=rows.task, position=rows.position + offset, rank=rows.rank, indices=rows.indices)
-            self._statement(stage, statement, here)
-            offset += length(stage, statement)
-
-    def _pass_over(self, stage: BoundStage, missed: Iterable[Statement]) -> None:
-        """Number the statements that no task reaches, because every walk over a program counts them."""
-        self.statements.extend((stage.name, one) for one in missed)
-
-    def _statement(self, stage: BoundStage, statement: Statement, rows: _Rows) -> None:
-        number = len(self.statements)
-        self.statements.append((stage.name, statement))
+    def reached(self, number: int, statement: Statement, rows: Rows) -> Rows:
         for expr in partial(statement):
+            if not len(rows.task):
+                break
             match expr:
                 case Lookup():
                     rows = self._looked_up(number, expr, rows)
                 case _:
                     rows = self._divided(number, expr, rows)
-            if not len(rows.task):
-                self._pass_over(stage, [*statements((statement,))][1:])
-                return
+        return rows
+
+    def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
         match statement:
-            case If(condition=condition, then=then, orelse=orelse):
-                holds = np.broadcast_to(np.asarray(evaluate(condition, self._env(rows)), dtype=bool), rows.task.shape)
-                self._block(stage, then, rows.pick(holds))
-                self._block(stage, orelse, rows.pick(~holds))
-            case For():
-                self._loop(stage, statement, rows)
             case Wait(kind=kind, region=region):
                 self._signal(stage, number, WAIT, kind, region, rows)
             case Notify(kind=kind, region=region):
@@ -240,15 +287,20 @@ class Enumerator:
             case _:
                 pass
 
-    def _divided(self, number: int, expr: Binary, rows: _Rows) -> _Rows:
+    def _columns(self, exprs: Sequence[Scalar], env: Env, rows: int) -> Ints:
+        """Return the values of expressions as columns: [rows, expressions]."""
+        columns = [column(expr, env, rows) for expr in exprs]
+        return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.int64)
+
+    def _divided(self, number: int, expr: Binary, rows: Rows) -> Rows:
         """Return the rows whose divisor is not zero. The first other row is a fault."""
-        there = divides(expr, self._env(rows), len(rows.task))
+        there = divides(expr, self.env(rows), len(rows.task))
         self._fault(number, ~there, rows, f"{print_scalar(expr)} divides by zero")
         return rows if there.all() else rows.pick(there)
 
-    def _looked_up(self, number: int, lookup: Lookup, rows: _Rows) -> _Rows:
+    def _looked_up(self, number: int, lookup: Lookup, rows: Rows) -> Rows:
         """Return the rows whose entry is in the table. The first other row is a fault."""
-        there, where = in_table(lookup, self._env(rows), len(rows.task))
+        there, where = in_table(lookup, self.env(rows), len(rows.task))
         if there.all():
             return rows
         first = where[np.argmin(there)]
@@ -257,23 +309,7 @@ class Enumerator:
         self._fault(number, ~there, rows, f"looks up {lookup.table}[{entry}], outside of a table of shape {shape}")
         return rows.pick(there)
 
-    def _loop(self, stage: BoundStage, loop: For, rows: _Rows) -> None:
-        counts = [stage.count(d.name) for d in loop.indices]
-        steps = prod(counts)
-        step = np.tile(np.arange(steps, dtype=np.int64), len(rows.task))
-        indices = {k: np.repeat(v, steps) for k, v in rows.indices.items()}
-        digits = np.unravel_index(step, counts)
-        indices |= {d.name: np.asarray(v, dtype=np.int64) for d, v in zip(loop.indices, digits, strict=True)}
-        body_length = sum(length(stage, s) for s in loop.body)
-        inner = _Rows(
-            task=np.repeat(rows.task, steps),
-            position=np.repeat(rows.position, steps) + step * body_length,
-            rank=np.repeat(rows.rank, steps),
-            indices=indices,
-        )
-        self._block(stage, loop.body, inner)
-
-    def _data(self, stage: BoundStage, number: int, statement: Statement, value: Value, rows: _Rows) -> None:
+    def _data(self, stage: BoundStage, number: int, statement: Statement, value: Value, rows: Rows) -> None:
         """Note the accesses of a statement. value: the value that it computes."""
         for region in reads(value):
             self._access(stage, number, READ, region, rows)
@@ -292,23 +328,23 @@ class Enumerator:
             case _:
                 pass
 
-    def _bounds(self, tile_map: TileMap, rows: _Rows) -> tuple[Ints, Ints, Ints]:
-        env = self._env(rows)
+    def _bounds(self, tile_map: TileMap, rows: Rows) -> tuple[Ints, Ints, Ints]:
+        env = self.env(rows)
         n = len(rows.task)
         lo = np.zeros((n, self.dims), np.int64)
         hi = np.ones((n, self.dims), np.int64)
         for d, span in enumerate(tile_map.spans):
             lo[:, d] = evaluate(span.start, env)
             hi[:, d] = evaluate(span.stop, env)
-        return lo, hi, self._column(tile_map.rank, env, n)
+        return lo, hi, column(tile_map.rank, env, n)
 
-    def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: _Rows) -> None:
+    def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: Rows) -> None:
         tile_map = self.bound.tile_map(stage.name, region)
         lo, hi, peer = self._bounds(tile_map, rows)
         for d, span in enumerate(tile_map.spans):
             if span.gather is None:
                 continue
-            source, first, last, twice = chosen(span.gather, self._env(rows), len(rows.task))
+            source, first, last, twice = chosen(span.gather, self.env(rows), len(rows.task))
             if kind == WRITE:
                 message = f"writes a row of {region.tensor} twice, for {span.gather.table} names it twice"
                 self._fault(number, twice, rows, message, "write each row once")
@@ -321,20 +357,20 @@ class Enumerator:
         row = (rows.task, position, np.full(n, kind), peer, tensor, np.full(n, number), lo, hi)
         self._accesses.append(row)
 
-    def _inside(self, number: int, name: str, tile_map: TileMap, rows: _Rows, lo: Ints, hi: Ints) -> None:
+    def _inside(self, number: int, name: str, tile_map: TileMap, rows: Rows, lo: Ints, hi: Ints) -> None:
         """Note a fault if boxes extend beyond their tensor."""
-        leaves, ends = reach(tile_map, self._env(rows), lo, hi)
+        leaves, ends = reach(tile_map, self.env(rows), lo, hi)
         if leaves.any():
             row, shape = int(np.argmax(leaves)), list(self.bound.tensors[name].shape)
             message = f"{name}{box(lo[row], ends[row], len(shape))} reaches outside {name}, whose shape is {shape}"
             self._fault(number, leaves, rows, message)
 
-    def _fault(self, number: int, wrong: NDArray[np.bool_], rows: _Rows, message: str, hint: str = GUARD) -> None:
+    def _fault(self, number: int, wrong: NDArray[np.bool_], rows: Rows, message: str, hint: str = GUARD) -> None:
         """Note a fault for the first of the wrong rows."""
         for row in np.flatnonzero(wrong)[:1]:
             self.faults.append(Fault(task=int(rows.task[row]), statement=number, message=message, hint=hint))
 
-    def _transfer(self, stage: BoundStage, moved: Region, target: Region, rows: _Rows) -> None:
+    def _transfer(self, stage: BoundStage, moved: Region, target: Region, rows: Rows) -> None:
         lo, _, peer = self._bounds(self.bound.tile_map(stage.name, moved), rows)
         shape = self.bound.tensors[moved.tensor].shape
         offset = np.zeros(len(rows.task), np.int64)
@@ -345,11 +381,11 @@ class Enumerator:
         tensor = np.full(len(rows.task), self.bound.tensors[moved.tensor].number)
         self._transfers.append((rows.task, rows.position + 2, tensor, peer, offset, elements))
 
-    def _signal(self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: _Rows) -> None:
+    def _signal(self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: Rows) -> None:
         key = (region.tensor, family)
         grid = self.bound.channels[key]
         tile_map = self.bound.tile_map(stage.name, region)
-        env = self._env(rows)
+        env = self.env(rows)
         n = len(rows.task)
         lo, hi, _ = self._bounds(tile_map, rows)
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
@@ -359,7 +395,7 @@ class Enumerator:
         # A signal outside of its tensor is a fault. It is clipped, so that it names no counter of another tensor.
         counts = np.array(grid.counts)
         source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
-        peer = self._column(tile_map.rank, env, n)
+        peer = column(tile_map.rank, env, n)
         position = rows.position[source] + 3
         later, at = self._deferred(stage, number, rows.task[source])
         self._signals.append(
