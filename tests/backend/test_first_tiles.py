@@ -112,7 +112,7 @@ def test_loops_begin_behind_those_before_them(programs: int, a: int, m: int, b: 
 def test_every_tile_is_begun_by_its_program(first: int, width: int | None) -> None:
     programs, total = 5, 13
     loop = Loop(stages=("f",), first=first, begin=programs - width if width else 0, width=width)
-    begin, step = turns(replace(PLAIN, programs=programs, loops=(loop,)), loop, total)
+    begin, step = turns(replace(PLAIN, programs=programs, loops=(loop,)), loop, str(total))
     found: list[tuple[int, int]] = []
     for pid in range(programs):
         names = {"pid": pid, "num_programs": programs, "tl": SimpleNamespace(where=lambda c, a, b: a if c else b)}

@@ -121,7 +121,7 @@ def test_an_error_of_a_call_of_several_lines_is_at_its_first_line() -> None:
 
 def test_columns_count_characters() -> None:
     with pytest.raises(ScheduleError) as caught:
-        "ä", tilelink.schedule(PROGRAM).tile("ü", i=32)
+        _ = "ä", tilelink.schedule(PROGRAM).tile("ü", i=32)
     place = caught.value.location
     assert place is not None
     covered = (place.source_line() or "")[place.column - 1 :][: place.length]

@@ -132,7 +132,8 @@ def test_a_comment_ends_with_its_line(end: str) -> None:
     text = f"schedule a for b:\n    f tile(i=8)  # or{end}    g tile(i=9)\n    h tile(i=16)\n"
     schedule = parse_schedule(text, "file.tl")
     assert [part.name for part in schedule.stages] == ["f", "h"]
-    assert schedule.stage("h").location is not None and schedule.stage("h").location.line == 3
+    place = schedule.stage("h").location
+    assert place is not None and place.line == 3
     program = f"program copy(M):  # of{end}    nothing\n    x : in [M]\n    y : out [M]\n"
     with pytest.raises(TileLinkError) as caught:
         parse_text(program + "    compute f(i: M):\n        y[i] = z[i]\n", "file.tl")

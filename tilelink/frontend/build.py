@@ -524,7 +524,7 @@ def _loop(scope: Scope, node: ast.For) -> Statement:
     pairs = zip(names, extents, strict=True)
     syntax = tuple(IndexSyntax(name=ast.unparse(n), extent=e, node=n) for n, e in pairs)
     if node.orelse:
-        hint = "what comes after the loop stands behind it, without an else"
+        hint = "write the statements after the loop below it, without an else"
         raise ParseError("a loop has no else", location=scope.location(node.orelse[0]), hint=hint)
     outside = set(scope.broken)
     indices = _indices(scope, syntax)
