@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from random import Random
 
 import pytest
 
+from tests.campaign.judge import compared
 from tests.compiler.library import Case, cases, in_turn, name
 from tests.lowering.test_passes import PARTS, SMALL, on_the_way, sizes
 from tilelink import compiler
+from tilelink.backend.emit import emit
 from tilelink.errors import ParseError, TileLinkError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
 from tilelink.planning.plan import make_plan
+from tilelink.reference.run import run as reference
+from tilelink.reference.trial import random_inputs
 from tilelink.target import CPU, H200, Target
-from tilelink.verifier import refusals
+from tilelink.verifier import refusals, verify
+
+RING, DIMS = (compiler.load("all_gather_ring").program(), None), {"Ms": 6, "K": 5}
 
 
 def read(text: str) -> Bound:
@@ -149,3 +156,26 @@ def test_a_spoiled_text_is_read_or_refused() -> None:
         except TileLinkError:
             refused += 1
     assert 100 < refused < 400
+
+
+def test_a_text_with_another_number_is_refused_or_computes_the_same() -> None:
+    """What the rules prove of a lowered text is what its kernels do, whoever wrote it."""
+    bound = compiler.bound(*RING, ranks=2, dims=DIMS)
+    text, chance, refused = listing(bound), Random(1), 0
+    head = text.index("    signal_pad:")
+    numbers = [one for one in re.finditer(r"\b\d+\b", text) if head < one.start() < text.index("\nprogram ")]
+    inputs = random_inputs(bound.source, ranks=2, dims=DIMS, dtype="f32", launches=3, seed=1)
+    for _ in range(60):
+        one, wanted = chance.choice(numbers), chance.choice((0, 1, 2, 3, 5, 8, 40))
+        changed = f"{text[: one.start()]}{wanted}{text[one.end() :]}"
+        try:
+            found = make_plan(read(changed))
+            verify(found)
+        except TileLinkError:
+            refused += 1
+            continue
+        kernel = compiler.Kernel(plan=found, emitted=emit(found.bound, found.thresholds), tables={})
+        outputs = kernel.run(inputs, seed=1, max_delay_s=0.001, deadline_s=20).outputs
+        for given, made in zip(inputs, outputs, strict=True):
+            assert compared(made, reference(bound.source, given, DIMS, dtype="f32")) == "", changed
+    assert 30 < refused < 60
