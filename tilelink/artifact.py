@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
+from itertools import pairwise
 from math import lcm, prod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,6 +27,9 @@ from tilelink.errors import DataError
 
 FORMAT = 1
 """Version of the JSON text of an artifact."""
+
+SOURCE = re.compile(r"tilelink_[0-9a-f]{32}")
+"""Names of generated modules (tilelink/generated.py)."""
 
 Signal = tuple[str, str]
 """Counters of a program: (tensor, signal kind)."""
@@ -521,16 +526,26 @@ def _check(artifact: Artifact, where: str) -> None:
         if not true:
             raise DataError(f"{where}: {what}", hint="compile the program again")
 
+    # It names a file of the cache: no other text may be executed, wherever it is.
+    require(SOURCE.fullmatch(artifact.source) is not None, f"{artifact.source!r} is no name of a generated module")
+    require(artifact.ranks > 0, f"it is for {artifact.ranks} ranks")
     require(len(tensors) == len(artifact.tensors), "two tensors have one name")
+    require(len({t.number for t in artifact.tensors}) == len(tensors), "two tensors have one number")
+    require(len(signals) == len(artifact.grids), "two grids of counters are of one signal")
     for grid in artifact.grids:
         shape = grid.thresholds.shape
         require(grid.tensor in tensors, f"counters of {grid.tensor!r}, which is no tensor of it")
         require(shape == (artifact.ranks, grid.count), f"thresholds of {grid.tensor} {grid.kind} are {list(shape)}")
         inside = grid.base >= 0 and grid.base + grid.buffers * grid.count <= artifact.entered_base
+        require(grid.buffers > 0, f"counters of {grid.tensor} {grid.kind} have {grid.buffers} buffers")
         require(inside, f"counters of {grid.tensor} {grid.kind} lie outside of the pad")
+    ends = [(grid.base, grid.base + grid.buffers * grid.count) for grid in artifact.grids]
+    apart = all(end <= begin for (_, end), (begin, _) in pairwise(sorted(ends)))
+    require(apart, "two signals share counters")
     runtimes = artifact.entered_base + artifact.ranks == artifact.finished_base
     require(runtimes and artifact.finished_base + artifact.ranks == artifact.pad_size, "the pad has another size")
     for tensor in artifact.tensors:
+        require(min(tensor.shape, default=0) >= 0, f"tensor {tensor.name!r} has the shape {list(tensor.shape)}")
         require(tensor.buffers > 0, f"tensor {tensor.name!r} has {tensor.buffers} buffers")
         if tensor.space == "table":
             table = artifact.tables.get(tensor.name)
@@ -540,7 +555,8 @@ def _check(artifact: Artifact, where: str) -> None:
         for signal in sorted(one.awaits | one.notifies):
             require(signal in signals, f"{one.name} names the signal {signal}, which there is not")
     for kernel in artifact.kernels:
-        require(kernel.programs > 0 and kernel.programs % kernel.programs_per_cta == 0, f"the grid of {kernel.name}")
+        whole = kernel.programs_per_cta > 0 and kernel.programs % kernel.programs_per_cta == 0
+        require(kernel.programs > 0 and whole, f"the grid of {kernel.name}")
         for parameter in kernel.parameters:
             _check_parameter(artifact, parameter, f"{where}: {kernel.name}")
 

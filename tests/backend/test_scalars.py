@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.ir.test_simplify import BOUNDS, COLUMN, COUNTS, ROW, TABLES, conditions, integers, steps_fit
 from tilelink.backend.scalars import ScalarPrinter
-from tilelink.backend.tiles import MOST_BRACKETS, nests
+from tilelink.backend.tiles import MAX_BRACKETS, nests
 from tilelink.errors import EmitError
 from tilelink.ir.reach import on_all_ranks
 from tilelink.ir.scalar import (
@@ -157,7 +157,7 @@ def test_what_is_known_of_all_ranks_is_what_each_has(expr: Scalar, value: int | 
 
 @pytest.mark.parametrize("text", ["{}x{}", "({}x{})", "{}x{}" + "()" * 50])
 def test_brackets_are_deep_where_they_stand_inside_one_another(text: str) -> None:
-    for depth in range(MOST_BRACKETS - 2, MOST_BRACKETS + 3):
+    for depth in range(MAX_BRACKETS - 2, MAX_BRACKETS + 3):
         own = depth + text.startswith("(")
-        assert nests(text.format("(" * depth, ")" * depth)) == (own > MOST_BRACKETS)
-    assert not nests("(x)" * 3 * MOST_BRACKETS)
+        assert nests(text.format("(" * depth, ")" * depth)) == (own > MAX_BRACKETS)
+    assert not nests("(x)" * 3 * MAX_BRACKETS)

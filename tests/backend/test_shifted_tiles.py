@@ -68,7 +68,7 @@ schedule s for copies:
 
 
 def test_copy_engines_move_no_more() -> None:
-    numbers = {"M": 40, "N": 16, "H": 20}
+    numbers: dict[str, int | float | bool] = {"M": 40, "N": 16, "H": 20}
     module = Sample(text=COPIES, numbers=numbers).module()
     kernel = compiler.compile(module.programs[0], module.schedules[0], ranks=2, dims=numbers)
     (inputs,) = random_inputs(module.programs[0], ranks=2, dims=numbers, dtype="f32", launches=1, seed=1)

@@ -56,7 +56,7 @@ def source(names: dict[str, str], where: str, file: str = "file.tl", number: flo
 
 def tree(text: str) -> ast.Module:
     """What Python makes of the bytes that are stored: comments and their encoding count."""
-    return compile(text.encode(), "generated", "exec", ast.PyCF_ONLY_AST)
+    return ast.parse(text.encode(), "generated")
 
 
 @cache
@@ -134,7 +134,7 @@ def test_a_float_is_the_nearest_f32(number: float) -> None:
     with np.errstate(all="ignore"):
         expected = np.float32(number)
     found = meaning(words.literal(number))
-    assert isinstance(found, np.float32)
+    assert type(found) is type(expected)
     assert found.tobytes() == expected.tobytes() or (np.isnan(found) and np.isnan(expected))
 
 

@@ -1,5 +1,7 @@
 """`python -m tests.campaign --programs 3000 --seed 0 --minutes 40`: random programs and mutants, run and compared.
 
+With `--pairs` the cases are pairs of clauses on programs of the library, in an order that is drawn once.
+
 `--only SEED` judges one and makes it smaller where it is wrong; `--file FILE` judges a saved one. Wrong ones are saved
 under `--out` with their reason. Returns 1 if there are any.
 """
@@ -16,8 +18,9 @@ from tests.campaign.case import Case, read
 from tests.campaign.drawing import case
 from tests.campaign.judge import Verdict, judge
 from tests.campaign.minimal import smaller
+from tests.campaign.pairs import pair_case
 from tests.campaign.report import Count
-from tests.campaign.runs import verdicts
+from tests.campaign.runs import of_pair, of_seed, verdicts
 
 
 def main(words: list[str] | None = None) -> int:
@@ -25,9 +28,9 @@ def main(words: list[str] | None = None) -> int:
     if options.file is not None:
         return _one(read(options.file.read_text()), options.out)
     if options.only is not None:
-        return _one(case(options.only), options.out)
+        return _one(pair_case(options.only) if options.pairs else case(options.only), options.out)
     start, count = time.monotonic(), Count()
-    for verdict in verdicts(options.seed, options.programs, options.jobs):
+    for verdict in verdicts(options.seed, options.programs, options.jobs, of_pair if options.pairs else of_seed):
         if count.add(verdict):
             print(f"seed {verdict.case.seed}: {verdict}", flush=True)
             _save(verdict, options.out)
@@ -49,6 +52,7 @@ def _options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--wrong", type=int, default=20, help="stop at so many that are wrong in different ways")
     parser.add_argument("--only", type=int, help="one case by its number")
+    parser.add_argument("--pairs", action="store_true", help="every two clauses together, on the library")
     parser.add_argument("--file", type=Path, help="one case that was saved")
     parser.add_argument("--out", type=Path, default=Path("campaign"))
     return parser.parse_args(words)

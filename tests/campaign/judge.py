@@ -21,7 +21,6 @@ from tilelink.reference.trial import random_inputs
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
 
-LAUNCHES = 2
 DELAY_S = 0.001
 DEADLINE_S, LONG_DEADLINE_S = 15.0, 150.0
 """A wait that outlives the first one may be for many tiles on a machine that is not free: it is tried again."""
@@ -80,9 +79,19 @@ def compiled(case: Case, program: Program, schedule: Schedule | None) -> compile
     )
 
 
+def launches_of(kernel: compiler.Kernel) -> int:
+    """So many launches that every buffer is used again."""
+    return 1 + max((tensor.slots for tensor in kernel.plan.bound.tensors.values()), default=1)
+
+
 def _run(case: Case, program: Program, kernel: compiler.Kernel) -> Verdict:
     inputs = random_inputs(
-        program, ranks=case.ranks, dims=case.dims, dtype=case.dtype, launches=LAUNCHES, seed=case.seed % 2**31
+        program,
+        ranks=case.ranks,
+        dims=case.dims,
+        dtype=case.dtype,
+        launches=launches_of(kernel),
+        seed=case.seed % 2**31,
     )
     step = "run"
     try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tests.campaign.drawing import case
 from tests.campaign.judge import Verdict, judge
+from tests.campaign.pairs import pair_case
 
 CHUNK = 4
 
@@ -22,11 +23,16 @@ def _prepare() -> None:
     torch.set_num_threads(1)  # there are as many processes as there is room for
 
 
-def verdicts(first: int, programs: int, jobs: int) -> Iterator[Verdict]:
+def of_pair(number: int) -> Verdict:
+    """The verdict on two clauses together."""
+    return judge(pair_case(number))
+
+
+def verdicts(first: int, programs: int, jobs: int, of: Callable[[int], Verdict] = of_seed) -> Iterator[Verdict]:
     """The verdicts on the cases from a number on, in any order, of so many processes."""
     if jobs == 1:
-        yield from map(of_seed, range(first, first + programs))
+        yield from map(of, range(first, first + programs))
         return
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs, initializer=_prepare) as pool:
-        yield from pool.imap_unordered(of_seed, range(first, first + programs), chunksize=CHUNK)
+        yield from pool.imap_unordered(of, range(first, first + programs), chunksize=CHUNK)

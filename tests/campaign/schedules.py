@@ -66,7 +66,7 @@ def _of_products(rng: random.Random, program: Program, entries: dict[str, dict[s
         entries.pop(stage.name, None)
     own = entries.setdefault(stage.name, {})
     own[key] = CLAUSES[key](rng, program, stage)
-    own["tile"] = _tile(rng, program, stage, FEW)
+    own["tile"] = tiles_of(rng, program, stage, FEW)
     if key == "backfill":
         own["on"] = f"in {program.stages[program.stages.index(stage) - 1].name} epilogue"
 
@@ -84,7 +84,7 @@ def _of_stage(rng: random.Random, program: Program, stage: Stage) -> tuple[str, 
     return group, CLAUSES[key](rng, program, stage)
 
 
-def _tile(rng: random.Random, program: Program, stage: Stage, sizes: Sequence[int] = TILES) -> str:
+def tiles_of(rng: random.Random, program: Program, stage: Stage, sizes: Sequence[int] = TILES) -> str:
     loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
     names = [d.name for d in (*stage.indices, *loops) if isinstance(d.extent, Param)]
     for region in stage_regions(stage):
@@ -109,8 +109,13 @@ def _order(rng: random.Random, program: Program, stage: Stage) -> str:
 
 
 def _fused(rng: random.Random, program: Program, stage: Stage) -> str:
+    return fused_with(rng, program, stage, rng.choice(("prologue", "epilogue")))
+
+
+def fused_with(rng: random.Random, program: Program, stage: Stage, place: str) -> str:
+    """The clause that runs a stage in the kernel of another one, as its prologue or its epilogue."""
     others = [s.name for s in program.stages if s.name != stage.name] or [stage.name]
-    return f"in {rng.choice(others)} {rng.choice(('prologue', 'epilogue'))}"
+    return f"in {rng.choice(others)} {place}"
 
 
 CLAUSES: dict[str, Callable[[random.Random, Program, Stage], str]] = {
@@ -118,7 +123,7 @@ CLAUSES: dict[str, Callable[[random.Random, Program, Stage], str]] = {
     "on sm(n)": lambda rng, program, stage: f"on sm({rng.choice((1, 1, 2, 3))})",
     "copy engine": lambda rng, program, stage: "on copy_engine",
     "fused": _fused,
-    "tile": _tile,
+    "tile": tiles_of,
     "order": _order,
     "push": lambda rng, program, stage: "push",
     "pull": lambda rng, program, stage: "pull",

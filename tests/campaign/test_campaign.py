@@ -16,6 +16,7 @@ from tests.campaign.makers import MAKERS, RARE
 from tests.campaign.minimal import smaller
 from tests.campaign.mistakes import CHANGES, spoiled
 from tests.campaign.movers import MOVERS
+from tests.campaign.pairs import STAGE_CLAUSES, TENSOR_CLAUSES, WHOLE, pair_case, pairs
 from tests.campaign.report import ALIKE, Count
 from tests.campaign.writer import Writer
 from tilelink import compiler
@@ -187,3 +188,25 @@ def test_a_few_of_each_kind_of_wrong_are_kept() -> None:
     assert (count.programs, count.accepted) == (ALIKE + 3, ALIKE + 2)
     assert "| refused | 1 |" in count.text()
     assert [(len(one["numbers"]), one["after"]) for one in count.json()["wrong"]] == [(ALIKE + 1, 1), (1, ALIKE + 2)]
+
+
+def test_every_buffer_is_used_again() -> None:
+    for buffers in (1, 3):
+        text = SENDING + f"\nschedule s for p:\n    h buffers {buffers}\n"
+        module = compiler.parse(text)
+        kernel = judging.compiled(SENT.but(text), module.program(), module.schedules[0])
+        assert judging.launches_of(kernel) == buffers + 1
+
+
+def test_every_two_clauses_that_do_not_replace_each_other_come_together() -> None:
+    found = [both for program, both in pairs() if program.name == "all_gather"]
+    every = [one for both in found for one in both]
+    assert {one.kind for one in every} == {*STAGE_CLAUSES, *TENSOR_CLAUSES, *WHOLE}
+    assert len(set(found)) == len(found) and not any(one.group == other.group for one, other in found)
+    assert len(found) > 250 and pair_case(7) == pair_case(7)
+
+
+def test_a_sample_of_pairs_is_refused_or_right() -> None:
+    verdicts = [judge(pair_case(number)) for number in range(8)]
+    assert not [f"{v}\n{v.case}" for v in verdicts if v.outcome == "wrong"]
+    assert sum(v.outcome == "right" for v in verdicts) >= 2

@@ -100,6 +100,22 @@ def test_sizes_and_what_was_chosen_of_them_are_said_first(file: str) -> None:
         assert not tilelink(command, file, "--ranks", "1", "--set", "M=40", "--json").stderr
 
 
+def test_a_value_is_printed_as_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "scaled.tl"
+    path.write_text(SCALED)
+    for command in ("check", "run", "simulate"):
+        done = tilelink(command, str(path), "--ranks", "1", "--set", "M=40", "--set", "s=0.1")
+        assert "M=40, s=0.1: " in done.output and "0.100" not in done.output
+
+
+def test_a_bound_of_nanoseconds_is_not_printed_as_zero(tmp_path: Path) -> None:
+    path = tmp_path / "scaled.tl"
+    path.write_text(SCALED)
+    done = tilelink("simulate", str(path), "--ranks", "1", "--set", "M=4000")
+    line = next(line for line in done.stdout.splitlines() if line.startswith("bound "))
+    assert 0.0 < float(line.split()[1]) < 0.1 and line.endswith("transfer 0.0)")
+
+
 def test_a_long_run_says_what_it_does_and_how_long_that_takes(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "PATIENCE_S", 0.0)
     done = tilelink("run", file, "--ranks", "1", "--set", "M=160")

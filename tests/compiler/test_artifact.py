@@ -68,6 +68,12 @@ WRONG: dict[str, tuple[Any, str]] = {
     "programs": (("kernels", 0, "programs", 0), "the grid of gemm"),
     "buffers": (("tensors", 0, "buffers", 0), "has 0 buffers"),
     "more": (("more", 1), "has a 'more', which is no field of it"),
+    "a file elsewhere": (("source", "/tmp/tilelink_" + 32 * "0"), "is no name of a generated module"),
+    "a file above": (("source", "../tilelink_" + 32 * "0"), "is no name of a generated module"),
+    "a shared number": (("tensors", 1, "number", 0), "two tensors have one number"),
+    "a shape": (("tensors", 0, "shape", [-1, 4]), r"has the shape \[-1, 4\]"),
+    "programs of a block": (("kernels", 0, "programs_per_cta", 0), "the grid of gemm"),
+    "buffers of counters": (("grids", 0, "buffers", 0), "have 0 buffers"),
     "protocol": (("protocol", "HOPE"), "not one of HELPER_KERNELS, IN_KERNEL"),
 }  # fmt: skip
 
@@ -84,6 +90,17 @@ def test_what_does_not_fit_together_is_refused(which: str) -> None:
     inner[key] = value
     with pytest.raises(DataError, match=said):
         from_json(json.dumps(raw).encode(), "the text")
+
+
+def test_counters_of_two_signals_are_apart() -> None:
+    module = compiler.load("gemm_ar")
+    artifact, _ = made((module.program(), None))
+    first, second, *rest = artifact.grids
+    wrong = replace(artifact, grids=(first, replace(second, base=first.base), *rest))
+    with pytest.raises(DataError, match="two signals share counters"):
+        from_json(wrong.to_json().encode(), "the text")
+    with pytest.raises(DataError, match="two grids of counters are of one signal"):
+        from_json(replace(artifact, grids=(first, first)).to_json().encode(), "the text")
 
 
 def test_another_format_is_told_from_no_artifact() -> None:

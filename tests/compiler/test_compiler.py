@@ -129,8 +129,9 @@ def test_names_that_nothing_declares(shift: Program, tmp_path: Path) -> None:
         module.program("shaft")
     path = tmp_path / "two.tl"
     path.write_text(TEXT + TEXT.replace("shift", "other"))
-    with pytest.raises(UnknownNameError, match="several programs"):
+    with pytest.raises(UnknownNameError, match="several programs") as caught:
         compiler.load(path).program()
+    assert caught.value.hint == "choose one, with --program or module.program(...): shift, other"
     assert compiler.load(path).program("other").name == "other"
     assert compiler.load(path.rename(tmp_path / "other.tl")).program().name == "other"
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from random import Random
 
 import pytest
 
+from tests.campaign.judge import compared
 from tests.compiler.library import Case, cases, in_turn, name
 from tests.lowering.test_passes import PARTS, SMALL, on_the_way, sizes
 from tilelink import compiler
+from tilelink.backend.emit import emit
 from tilelink.errors import ParseError, TileLinkError
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.listing import listing
 from tilelink.planning.plan import make_plan
+from tilelink.reference.run import run as reference
+from tilelink.reference.trial import random_inputs
 from tilelink.target import CPU, H200, Target
-from tilelink.verifier import refusals
+from tilelink.verifier import refusals, verify
+
+RING, DIMS = (compiler.load("all_gather_ring").program(), None), {"Ms": 6, "K": 5}
 
 
 def read(text: str) -> Bound:
@@ -74,6 +81,39 @@ def test_a_program_that_was_read_is_planned_and_proved(schedule: str) -> None:
         ("        i = tile // 4\n", "        i = tiles // 4\n", "unknown name 'tiles'", "did you mean tile?"),
         ("): gemm\n", "): gem\n", "the program has no stage 'gem'", "did you mean gemm?"),
         ("program product", "schedule product", "", ""),
+        ("lowered for 2 ranks:", "lowered for 0 ranks:", "lowered for 0 ranks", "at least one rank"),
+        ("numbers(M=64", "numbers(M=-64", "M = -64", "a dimension is"),
+        ("numbers(M=64, ", "numbers(", "parameter 'M' has no value", "give M a value"),
+        ("numbers(M=64, ", "numbers(M=64, M=64, ", "numbers names something twice", "one value"),
+        ("sizes: dtype f32", "sizes: dtype f33", "no dtype 'f33'", "one of f16"),
+        ("tensor a: number 0", "tensor a: number 1", "number of a is 1, not 0", "number 0 fits"),
+        ("dtype f32, shape[64, 2048]", "dtype f16, shape[64, 2048]", "dtype of a is f16, not f32", "dtype f32"),
+        ("shape[64, 2048]", "shape[64, 2049]", "shape of a is [64, 2049], not [64, 2048]", "shape [64, 2048]"),
+        ("buffers 1", "buffers 0", "buffers of a is 0, not 1", "buffers 1"),
+        ("buffers 1", "buffers 1, buffers 2", "buffers has two values", "one"),
+        ("    tensor b:", "    tensor a:", "a second line for tensor a", "one line"),
+        ("base 0, counts[4, 4]", "base 1, counts[4, 4]", "base of y tile is 1, not 0", "base 0"),
+        ("counts[4, 4]", "counts[4, 5]", "counts of y tile is [4, 5], not [4, 4]", "counts [4, 4]"),
+        ("sizes[16, 16]", "sizes[0, 16]", "sizes of y tile are not positive", "sizes[1, 1]"),
+        ("finished ", "finished 1", "finished is 1", "finished "),
+        ("    channel y tile:", "    channel z tile:", "y has no channels of kind tile", "channel y tile"),
+        ("kernel gemm: stream main, position 0", "kernel gemm: stream main, position 1", "position of gemm is 1", "0"),
+        ("0, programs 6", "0, programs 0", "programs of gemm is 0, not 1", "programs 1"),
+        ("stream main", "stream copy", "kernel gemm is on the stream copy, and its stages are not", "on copy_engine"),
+        ("kernel gemm:", "kernel gem:", "name of gem is gem, not gemm", "name gemm"),
+        (" range(16): gemm", " range(15): gemm", "gemm has 16 tiles, not 15", "for tile in range(16)"),
+        (": gemm\n", ": gemm, sums\n", "2 kernels run sums", "one loop of one kernel"),
+        ("stage gemm: number 0", "stage gemm: number 2", "number of gemm is 2, not 0", "number 0"),
+        ("extent(i=64", "extent(i=63", "extent i of gemm is 63, not 64", "extent i 64"),
+        ("number 2, in gemm", "number 2, numbers[i], in gemm", "tile i of sums_rest is 4, not 1", "tile i 1"),
+        ("stage gemm: number 0, ", "stage gemm: number 0, notified_in 1, ", "cannot notify a tile in", "notified_in"),
+        ("stage gemm: number 0, ", "stage gemm: number 0, transport TMA, ", "transport of gemm is TMA", "STORES"),
+        ("warps 4, stages 3\n        i =", "warps 3, stages 3\n        i =", "warps of gemm is 3, not 4", "warps 4"),
+        ("        i = tile // 4\n", "        i = tile // 2\n", "the order of i leaves the 4 tiles", "one of 0 to 3"),
+        ("        i = tile // 4\n", "        i = tile // 0\n", "the order of i leaves the 4 tiles", "one of 0 to 3"),
+        ("        i = tile // 4\n", "        i = tile // 4\n" * 2, "i has two orders", "give each index one"),
+        ("        i = tile // 4\n", "        i = tile // 4\n        q = tile\n", "gemm has no index 'q'", ""),
+        ("protocol COUNTED", "protocol IN_KERNEL", "protocol is IN_KERNEL", "protocol HELPER_KERNELS"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_line(old: str, new: str, message: str, hint: str) -> None:
@@ -116,3 +156,26 @@ def test_a_spoiled_text_is_read_or_refused() -> None:
         except TileLinkError:
             refused += 1
     assert 100 < refused < 400
+
+
+def test_a_text_with_another_number_is_refused_or_computes_the_same() -> None:
+    """What the rules prove of a lowered text is what its kernels do, whoever wrote it."""
+    bound = compiler.bound(*RING, ranks=2, dims=DIMS)
+    text, chance, refused = listing(bound), Random(1), 0
+    head = text.index("    signal_pad:")
+    numbers = [one for one in re.finditer(r"\b\d+\b", text) if head < one.start() < text.index("\nprogram ")]
+    inputs = random_inputs(bound.source, ranks=2, dims=DIMS, dtype="f32", launches=3, seed=1)
+    for _ in range(60):
+        one, wanted = chance.choice(numbers), chance.choice((0, 1, 2, 3, 5, 8, 40))
+        changed = f"{text[: one.start()]}{wanted}{text[one.end() :]}"
+        try:
+            found = make_plan(read(changed))
+            verify(found)
+        except TileLinkError:
+            refused += 1
+            continue
+        kernel = compiler.Kernel(plan=found, emitted=emit(found.bound, found.thresholds), tables={})
+        outputs = kernel.run(inputs, seed=1, max_delay_s=0.001, deadline_s=20).outputs
+        for given, made in zip(inputs, outputs, strict=True):
+            assert compared(made, reference(bound.source, given, DIMS, dtype="f32")) == "", changed
+    assert 30 < refused < 60

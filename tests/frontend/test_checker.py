@@ -238,7 +238,7 @@ WRONG: dict[str, tuple[str, list[tuple[str, int, int, str]]]] = {
         ],
     ),
     "bound": (
-        "program p(M):\n    x : in [M] < M\n    y : out [M] < M\n    compute f(i: M):\n        y[i] = x[i]\n",
+        "program p(M):\n    x : in [M]\n    y : out [M] < M\n    compute f(i: M):\n        y[i] = x[i]\n",
         [("ParseError", 3, 5, "the output y has a bound")],
     ),
     "local sym": (

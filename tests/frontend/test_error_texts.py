@@ -152,6 +152,9 @@ DuplicateNameError: x is declared twice
   at wrong.tl:3:5
         x : symmetric [M, N]
         ^
+  see wrong.tl:2:5
+        x : in [M, N]
+        ^
   hint: rename one of them""",
     ),
     "ShapeError": (
@@ -301,7 +304,7 @@ ExclusiveWriteError: rank 1, a tile (p=0, i=0): writes h of rank 0, which rank 0
     "ReuseError": (
         program(HEAD + SEND + TELL + ADD + "schedule s for p:\n    reuse_wait off\n"),
         """\
-ReuseError: rank 0, send tile (i=0): touches h with rank 1, which may still be 2 launches behind
+ReuseError: rank 0, send tile (i=0): accesses a buffer of h that rank 1 may still use for the launch 2 before
   at wrong.tl:6:9
             tile_push_data(h[i, :] @ (rank + 1), x[i, :])
             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

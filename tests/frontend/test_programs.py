@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportUndefinedVariable=false, reportInvalidTypeForm=false
 # ruff: noqa: F821 - the bodies of programs are read, not run
 """Programs as text and as Python functions: the same IR, which survives printing."""
 

@@ -20,7 +20,11 @@ from tilelink.ir.program import Program
 
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
 SOME = settings(
-    max_examples=80, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck)
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    phases=PHASES,
+    suppress_health_check=list(HealthCheck),  # pyright: ignore
 )
 
 

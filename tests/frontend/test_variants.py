@@ -103,9 +103,9 @@ def test_a_variant_of_a_variant_keeps_what_it_does_not_choose(line: str, written
         ("bias[j] + acc", "acc"),
         ("acc - bias[j]", "acc"),
         ("acc + f32(bias[j])", "acc"),
-        ("acc * bias[j]", "acc * 0"),
-        ("bias[j] - acc", "0 - acc"),
-        ("maximum(acc, bias[j])", "maximum(acc, 0)"),
+        ("acc * bias[j]", "acc * 0.0"),
+        ("bias[j] - acc", "0.0 - acc"),
+        ("maximum(acc, bias[j])", "maximum(acc, 0.0)"),
     ],
 )
 def test_the_number_goes_where_it_changes_nothing(bias: str, value: str) -> None:
@@ -121,6 +121,41 @@ def test_a_factor_of_one_goes_too() -> None:
     assert module(text).programs[0] == written(PLAIN.replace(" sums\n", "\n"), "product")
     text = HEAD.replace("[N] = 0", "[N] = -2.5")
     assert "acc = acc + -2.5" in print_program(module(text).programs[0])
+
+
+@pytest.mark.parametrize(
+    ("declared", "number"),
+    [
+        ("[N] = 100000", "100000.0"),
+        ("[N] = -2", "-2.0"),
+        ("[N] i32 = -2", "-2"),
+        ("[N] f16 = 0.1", str(float(torch.tensor(0.1, dtype=torch.float16)))),
+        ("[N] bf16 = -0.1", str(float(torch.tensor(-0.1, dtype=torch.bfloat16)))),
+        ("[N] bf16 = 3.3895313892515355e38", str(float(torch.finfo(torch.bfloat16).max))),
+        ("[N] sums = 3", "3.0"),
+    ],
+)
+def test_the_number_is_an_element_of_the_input(declared: str, number: str) -> None:
+    """So a square of 100000, where bias may be left out, is as large as where it is given."""
+    text = HEAD.replace("[N] = 0", declared).replace("acc += bias[j]", "acc += bias[j] * bias[j]")
+    assert f"acc = acc + {number} * {number}\n" in print_program(module(text).programs[0])
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ("[N] i32 = 0.5", "bias cannot be 0.5: its elements are i32"),
+        ("[N] i32 = 3000000000", "bias cannot be 3000000000: its elements are i32"),
+        ("[N] f16 = 70000", "bias cannot be 70000: its elements are f16"),
+        ("[N] bf16 = 3.4e38", "bias cannot be 3.4e+38: its elements are bf16"),
+        ("[N] = 1e39", "bias cannot be 1e+39: its elements are f32"),
+        ("[N] bool = 2", "bias cannot be 2: its elements are bool"),
+    ],
+)
+def test_a_number_that_no_element_can_be_is_refused(declared: str, message: str) -> None:
+    with pytest.raises(TileLinkError) as caught:
+        module(HEAD.replace("[N] = 0", declared))
+    assert message in str(caught.value)
 
 
 @tilelink.program

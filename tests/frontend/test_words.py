@@ -31,6 +31,7 @@ program p(M, s: f32):
 STAGE = PROGRAM.stages[0]
 ASSIGN, STORE = STAGE.body
 assert isinstance(ASSIGN, Assign) and isinstance(STORE, Store)
+REGION = STORE.region
 
 
 def stage(**changes) -> dict:
@@ -42,7 +43,7 @@ def value(value) -> dict:
 
 
 def row(coordinate) -> dict:
-    return stage(body=(ASSIGN, replace(STORE, region=replace(STORE.region, coords=(coordinate, Index(name="j"))))))
+    return stage(body=(ASSIGN, replace(STORE, region=replace(REGION, coords=(coordinate, Index(name="j"))))))
 
 
 NAMES = {
@@ -69,7 +70,7 @@ WORDS = {
     "Binary with op = ';'": row(Binary(op=";", left=Index(name="i"), right=Int(value=1))),
     "Param with kind = 'text'": {"params": (*PROGRAM.params, Param(name="t", kind="text"))},
     "Stage with kind = 'host'": stage(kind="host"),
-    "Literal with value = np.float32": value(Literal(value=np.float32(0.5))),
+    "Literal with value = np.float32": value(Literal(value=np.float32(0.5))),  # type: ignore[arg-type]
     "Int with value = 1.5": row(Int(value=1.5)),  # type: ignore[arg-type]
     "Int with value = \\[1\\]": row(Int(value=[1])),  # type: ignore[arg-type]
 }

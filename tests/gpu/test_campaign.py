@@ -160,8 +160,10 @@ def test_callers_meet_every_manner_of_launch() -> None:
     from tests.gpu.callers import called, manner
 
     def manners(chosen: Iterable[Case]) -> set[tuple[bool, ...]]:
-        numbers = {"ranks": 2, "dtype": "bf16", "target": "sm_90"}
-        return {manner(compiler.bound(*case, dims=dims(case[0], 2), **numbers)) for case in chosen}
+        bounds = (
+            compiler.bound(*case, ranks=2, dims=dims(case[0], 2), dtype="bf16", target="sm_90") for case in chosen
+        )
+        return {manner(bound) for bound in bounds}
 
     assert manners(cases()) <= manners(called())
 

@@ -363,7 +363,7 @@ TABLED = PROGRAM.replace("    y : out", "    t : table [1] < M\n    y : out").re
     [
         ("make", "no tiles on SMs come before its own", PROGRAM, ", backfill 2"),
         ("after", "its last tiles are divided", PRODUCT_BEHIND, ", backfill 2, split_k_tail 2"),
-        ("after", "other stages do its tiles with it", TOGETHER, ", backfill 2"),
+        ("after", "make and its epilogues of the same ranges execute each tile together", TOGETHER, ", backfill 2"),
         ("after", "there is a table", TABLED, ", backfill 2"),
     ],
     ids=["first", "divided", "together", "tabled"],
@@ -372,7 +372,8 @@ def test_what_cannot_fill_says_why(stage: str, why: str, text: str, parts: str) 
     with pytest.raises(ScheduleError, match=f"{stage} cannot fill a wave of other tiles: {why}") as refused:
         two(14, 4, **{stage: parts}, text=text)
     assert refused.value.location is not None
-    assert refused.value.hint == "take `backfill` away"
+    other = ", or run the stage after another one in its kernel: in STAGE epilogue"
+    assert refused.value.hint == "take `backfill` away" + (other if stage == "make" else "")
 
 
 def test_copies_by_the_engine_fill_nothing() -> None:

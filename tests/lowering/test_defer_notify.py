@@ -11,6 +11,7 @@ from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.errors import ProgressError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
+from tilelink.ir.program import Program
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.enumerate import NOTIFY, READ
@@ -116,7 +117,7 @@ def test_it_is_said_as_it_is_printed() -> None:
     assert "defer_notify" not in str(schedule.defer_notify("product", False))
 
 
-def rs() -> tuple[compiler.Module, compiler.Program]:
+def rs() -> tuple[compiler.Module, Program]:
     module = compiler.load("gemm_rs")
     return module, module.program("gemm_rs_own_last")
 

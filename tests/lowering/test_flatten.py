@@ -28,7 +28,7 @@ def bind(program: str, flat: str) -> Bound:
 def test_what_uses_a_value_of_a_condition_cannot_be_flat() -> None:
     bind("ring", "")
     with pytest.raises(
-        ScheduleError, match="gemm cannot be flattened: it uses what a condition behind its product computes"
+        ScheduleError, match="gemm cannot be flattened: it uses what a condition after its product computes"
     ):
         bind("ring", ", flatten")
 
@@ -109,6 +109,10 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "a product under a condition": (
         {"gemm": "if rank == 0: z[i, j] = dot(x[i, :], w[j, :].T)"}, "gemm", "its tiles do not begin with a product",
     ),
+    "a product in a loop": (
+        {"gemm": "v = zeros(f32); for (s: ranks):\n            v += dot(x[i, :], w[j, :].T); z[i, j] = v"}, "gemm",
+        "its product is in a loop of the tile",
+    ),
     "two products": (
         {"gemm": f"{DEFAULTS['gemm']}; {SECOND}"}, "gemm", "its tiles have more than one product",
     ),
@@ -117,11 +121,11 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "a loop": (
         {"gemm": f"{DEFAULTS['gemm']}; for (s: ranks): z[i, j] = z[i, j] + s"}, "gemm",
-        "it has a loop behind its product",
+        "it has a loop after its product",
     ),
     "waits and notifies": (
         {"make": MADE, "gemm": WAITED + TOLD}, "gemm",
-        "it waits before its product and notifies behind it: the next tile's wait would come before the notify",
+        "it waits before its product and notifies after it: the next tile's wait would come before the notify",
     ),
     "what its kernel writes": (
         {"place": "in gemm prologue", "gemm": "z[i, j] = dot(c[i, :], w[j, :].T)"}, "gemm",

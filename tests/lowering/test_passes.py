@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -110,12 +111,34 @@ def show(*args: str) -> str:
 
 def test_the_command_shows_a_program_after_a_pass_or_after_all() -> None:
     heads = [line for line in show("ag_gemm", "--after", "all").splitlines() if line.startswith("# after ")]
-    assert [line.removeprefix("# after ").removesuffix(": unchanged") for line in heads] == NAMES
+    assert [line.removeprefix("# after ").removesuffix(": unchanged") for line in heads] == [*NAMES, "all"]
     last = show("ag_gemm", "--after", "protocol")
     assert last.startswith("lowered for 4 ranks:\n    target cpu: ") and "\n\nprogram ag_gemm(" in last
     assert compiler.parse_lowered(last).ranks == 4
     wrong = CliRunner().invoke(app, ["show", "ag_gemm", "--after", "kernel"])
     assert wrong.exit_code == 1 and "did you mean kernels? one of bind, tma_copy" in wrong.stderr
+
+
+def test_all_passes_are_shown_by_what_they_change(tmp_path: Path) -> None:
+    file = tmp_path / "parts.tl"
+    file.write_text(PARTS)
+    args = ("--schedule", "filled", "--ranks", "1", "--set", "M=64", "--set", "N=64", "--set", "K=2048")
+    text = show(str(file), "--after", "all", *args)
+    steps = dict(part.split("\n", 1) for part in text.split("# after ")[1:])
+    assert steps["bind"].rstrip() == show(str(file), "--after", "bind", *args).rstrip()
+    assert steps["all"].rstrip() == show(str(file), "--after", "protocol", *args).rstrip()
+    header, kernel, first, second = steps["kernels"].splitlines()[:4]
+    assert header == "  lowered for 1 ranks:" and kernel.startswith("+     kernel gemm: stream main, ")
+    assert (first, second) == (
+        "+         for tile in range(16): gemm",
+        "+         for tile in range(16): sums; first 16",
+    )
+    changed = [line for line in steps["protocol"].splitlines() if line]
+    assert changed == [
+        "  lowered for 1 ranks:",
+        "-     launch: protocol HELPER_KERNELS, many_threads",
+        "+     launch: protocol COUNTED, many_threads",
+    ]
 
 
 TOLD = """program told(M, N):

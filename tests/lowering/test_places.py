@@ -226,7 +226,7 @@ EXCHANGE = """program p(M, N):
     [
         (("tile_push_data(h[rank, i, :] @ p, x[src[i], :])",), "a rank looks up its own src alone"),
         (("if src[i] == 0:", "    tile_push_data(h[rank, i, :] @ p, x[i, :])"), "a rank looks up its own src alone"),
-        (("t = x[i, :]", "tile_push_data(h[rank, i, :] @ p, x[i, :])"), "it computes something beside its transfers"),
+        (("t = x[i, :]", "tile_push_data(h[rank, i, :] @ p, x[i, :])"), "it also computes"),
     ],
 )
 def test_only_what_a_peer_can_do_instead_changes_its_direction(lines: tuple[str, ...], reason: str) -> None:

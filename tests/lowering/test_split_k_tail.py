@@ -271,7 +271,7 @@ def test_a_tile_of_one_index_with_itself_is_not_divided(value: str) -> None:
 def test_only_the_last_tiles_of_a_kernel_are_left_over() -> None:
     module = tilelink.load("ag_gemm")
     program = module.program("ag_gemm_in_place")
-    for stage, why in (("own", "other tiles of its kernel come"), ("gather", "no tiles of its own on SMs")):
+    for stage, why in (("own", "its kernel executes other tiles"), ("gather", "no tiles of its own on SMs")):
         schedule = module.schedule("copy_engine", program).split_k_tail(stage, 2)
         with pytest.raises(ScheduleError, match=f"the tail of {stage} cannot be split: .*{why}"):
             bind(program, schedule, {"Ms": 64, "N": 64, "K": 64}, 2, CPU)

@@ -12,7 +12,7 @@ from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.lowering.bound import Bound
 from tilelink.lowering.clauses.pipeline import NUM_WARPS
 from tilelink.lowering.clauses.resource import RESOURCE
-from tilelink.lowering.clauses.tma_copy import ALIGNMENT, LONGEST, SHARED, SHELF, TMA_COPY
+from tilelink.lowering.clauses.tma_copy import ALIGNMENT, MAX_BOX, SHARED, SMEM_ALIGNMENT, TMA_COPY
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search.knobs import knobs
 from tilelink.search.seeds import distance
@@ -197,8 +197,8 @@ def check_boxes(made: Bound) -> None:
     whole = boxes.columns == made.numbers["K"]
     assert boxes.columns % wide == 0 or (whole and boxes.across * wide - boxes.columns < wide)
     bytes_of = 4 if made.dtype == "f32" else 2
-    assert wide * bytes_of % ALIGNMENT == 0 and max(down, wide) <= LONGEST
-    assert down * wide * bytes_of % SHELF == 0
+    assert wide * bytes_of % ALIGNMENT == 0 and max(down, wide) <= MAX_BOX
+    assert down * wide * bytes_of % SMEM_ALIGNMENT == 0
     assert boxes.programs * boxes.buffers * down * wide * bytes_of <= SHARED <= target("sm_90").shared_memory
     assert 0 < boxes.ahead < boxes.buffers
     assert all(side & (side - 1) == 0 for side in boxes.box)

@@ -152,11 +152,11 @@ class _Finder:
             case ast.If() | ast.While():
                 yield from self._condition(node.test, node=node.test)
                 yield from self._children(node)
-            case ast.Return(value=ast.expr()):
-                yield from self._return(node, node.value)
+            case ast.Return(value=ast.expr() as value):
+                yield from self._return(node, value)
                 yield from self._children(node)
-            case ast.AnnAssign(value=ast.expr()):
-                yield from self.of(node.value)
+            case ast.AnnAssign(value=ast.expr() as value):
+                yield from self.of(value)
             case ast.AnnAssign() | ast.Raise():
                 pass
             case ast.Assign(targets=[ast.Name(id=name)]) if name in MESSAGES or not self.names:

@@ -1,5 +1,7 @@
 """Programs over several ranks, compared with formulas in torch."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -78,7 +80,8 @@ def test_integers_are_small_and_of_both_signs() -> None:
 
 def test_the_default_seed_of_inputs_is_0() -> None:
     program, dims = texts.program(INTEGERS), {"M": 50}
-    one = {"program": program, "dims": dims, "ranks": 1, "dtype": "f32"}
-    for draw in (texts.random_inputs, lambda **how: trial.random_inputs(launches=1, **how)[0]):
+    one: dict[str, Any] = {"program": program, "dims": dims, "ranks": 1, "dtype": "f32"}
+    draws: tuple[Any, ...] = (texts.random_inputs, lambda **how: trial.random_inputs(launches=1, **how)[0])
+    for draw in draws:
         default, same, other = (draw(**one, **seed)[0]["x"] for seed in ({}, {"seed": 0}, {"seed": 1}))
         assert torch.equal(default, same) and not torch.equal(default, other)

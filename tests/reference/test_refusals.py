@@ -70,8 +70,10 @@ def test_a_wait_needs_all_notifies_it_will_ever_get() -> None:
         texts.outputs(text, 2, {"M": 4})
 
 
-TABLE = "program p(M):\n    t : table [M] < M\n    x : in [M]\n    y : out [M]\n"
-TABLE += "    compute f(b: M):\n        y[b] = x[t[b]]\n"
+TABLE = (
+    "program p(M):\n    t : table [M] < M\n    x : in [M]\n    y : out [M]\n"
+    "    compute f(b: M):\n        y[b] = x[t[b]]\n"
+)
 ROWS, X = torch.tensor([0, 1, 1]), torch.zeros(3)
 
 

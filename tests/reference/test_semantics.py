@@ -13,8 +13,10 @@ from tilelink import reference
 from tilelink.errors import BindingError, CoverageError
 from tilelink.reference.values import ORACLES
 
-OUTSIDE = "program p(M, N):\n    t : table [M] < M\n    x : in [M, N]\n    h : local [M, N]\n    y : out [M, N]\n"
-OUTSIDE += "    compute f(i: M, b: M):\n        STATEMENT\n"
+OUTSIDE = (
+    "program p(M, N):\n    t : table [M] < M\n    x : in [M, N]\n    h : local [M, N]\n    y : out [M, N]\n"
+    "    compute f(i: M, b: M):\n        STATEMENT\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +147,10 @@ def test_tile_values() -> None:
     assert torch.equal(out["z"], (torch.nn.functional.silu(v).sum(1) + torch.arange(5) / 4).float())
 
 
-CALL = "program p(M, N):\n    x : in [M, N]\n    y : out [M, N]\n"
-CALL += "    compute f(i: M):\n        y[i, :] = call mine.twice(x[i, :])\n"
+CALL = (
+    "program p(M, N):\n    x : in [M, N]\n    y : out [M, N]\n"
+    "    compute f(i: M):\n        y[i, :] = call mine.twice(x[i, :])\n"
+)
 
 
 @pytest.fixture

@@ -1,3 +1,4 @@
+# pyright: basic, reportArgumentType=false, reportCallIssue=false
 """What the device library's kernels must compute, checked wherever they run: interpreted, or on a GPU."""
 
 import math

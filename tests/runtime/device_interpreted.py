@@ -1,3 +1,4 @@
+# pyright: basic, reportArgumentType=false, reportCallIssue=false
 """The device library in Triton's interpreter. test_interpreted.py runs this file, with TRITON_INTERPRET=1."""
 
 import mmap

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportArgumentType=false
 """Kernels that the device library's tests compile or interpret.
 
 What they pass to the device library as `debug` they call `watch`: Triton's launcher keeps the name `debug` for itself.

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportArgumentType=false
 """Interpreted kernels in processes. test_interpreted.py runs this file, with TRITON_INTERPRET=1."""
 
 import pytest

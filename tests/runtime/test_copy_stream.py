@@ -15,7 +15,7 @@ from tests.runtime.test_order import case_of
 from tests.runtime.test_side_streams import Library
 from tilelink.artifact import LaunchProtocol
 from tilelink.runtime.cuda import copies, copy_stream, driver, queue
-from tilelink.runtime.cuda.copy_stream import CopyEngine, behind, may_be_begun
+from tilelink.runtime.cuda.copy_stream import CopyEngine, defer_early_copies, may_be_begun
 from tilelink.runtime.cuda.handshake import Handshake
 from tilelink.runtime.cuda.offline import EMPTY, Recorded, helper_options, recorded
 from tilelink.runtime.cuda.record_copies import Box, Copy, Operation, StreamWait, StreamWrite
@@ -109,7 +109,10 @@ def test_all_ranks_let_their_copy_engines_begin_or_none(
 
 
 def test_copies_that_wait_for_a_kernel_are_issued_behind_it() -> None:
-    assert behind([[COPY], [GATE]]) == [[], [COPY, GATE]] and behind([[], [GATE]]) == [[], [GATE]]
+    assert defer_early_copies([[COPY], [GATE]]) == [[], [COPY, GATE]] and defer_early_copies([[], [GATE]]) == [
+        [],
+        [GATE],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportCallIssue=false
 """The device library compiled and run on a GPU."""
 
 from collections.abc import Callable

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import triton
+import triton.knobs
 
 from tests.runtime import device_kernels as kernels
 from tests.runtime.ptx import after_last, events, guarded_loads, text, tokens
@@ -26,7 +26,7 @@ def own_triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     triton.knobs.cache.dir = before
 
 
-def compiled(kernel: Any, types: dict[str, str], target: str, debug: bool, values: dict[str, Any], **options: int):
+def compiled(kernel: Any, types: dict[str, str], target: str, debug: bool, values: dict[str, Any], **options: Any):
     types = {**types, **({"watch": "*i64"} if debug else {})}
     values = {**values, **({} if debug else {"watch": None})}
     return compile_source(kernel, types, values, target, **options)

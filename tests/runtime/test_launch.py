@@ -247,7 +247,8 @@ class Compiled:
 
     def _init_handles(self) -> None:
         self.loaded += 1
-        self.run = functions.driver.active.launcher_cls(self.src, self.metadata, self.runs.append)
+        driver: Any = functions.driver.active
+        self.run = driver.launcher_cls(self.src, self.metadata, self.runs.append)
         if self.fails:
             raise self.fails
 
@@ -314,7 +315,8 @@ def test_no_launcher_of_tritons_is_made_where_none_is_used(library: Library) -> 
     function(STREAM, tensors, {HandshakePointer: torch.zeros(4)})
     HelperKernel(Source(Compiled(compiled_as())), tuple(given()[0]), {})(STREAM)
     assert len(library.launches) == 3 and library.made == []
-    assert functions.driver.active.launcher_cls == library.launcher
+    driver: Any = functions.driver.active
+    assert driver.launcher_cls == library.launcher
 
 
 def test_triton_launches_the_rest(library: Library) -> None:

@@ -19,7 +19,7 @@ from tests.compiler.library import cases, dims, name
 from tilelink import compiler
 from tilelink.artifact import Artifact, HandshakePointer, KernelSpec, LaunchProtocol, SignalsPointer, SignalTablePointer
 from tilelink.compiler.cuda import gpu_artifact
-from tilelink.runtime.cuda.copy_stream import CopyEngine, behind, may_be_begun
+from tilelink.runtime.cuda.copy_stream import CopyEngine, defer_early_copies, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.launch_driver import LaunchDriver
 from tilelink.runtime.cuda.offline import recorded
@@ -103,14 +103,14 @@ def test_launches_end_where_all_streams_share_a_queue(case: Any) -> None:
 
 
 def test_copies_that_a_kernel_lets_begin_may_share_its_queue() -> None:
-    """What stands behind a kernel begins whenever that has said so, which it does before it waits for anything."""
+    """What follows a kernel begins whenever that has said so, which it does before it waits for anything."""
     tried = 0
     for case in (one for one in QUEUED if "copy_engine" in str(one[1])):
         program = gpu_of(case)
         queues = [recorded(program, rank) for rank in range(RANKS)]
         if program.protocol is LaunchProtocol.COUNTED_WITH_COPIES and all(map(may_be_begun, queues)):
             (kernel,) = kernels_in_order(program.kernels)
-            parts = [behind(queue.late[0]) for queue in queues]
+            parts = [defer_early_copies(queue.late[0]) for queue in queues]
             assert stuck(program, [[*before, kernel, *after] for before, after in parts]) == [], name(case)
             tried += 1
     assert tried > 10, "of the library's schedules"
@@ -292,7 +292,7 @@ def test_queues_whose_waits_may_come_first_are_told_from_others(case: Any) -> No
     program = gpu_of(case)
     left = stuck(program, [waits_first(program, rank) for rank in range(RANKS)])
     assert program.free_waits == (not left)
-    assert program.free_waits != name(case).startswith("all_gather_ring"), "no other needs its queue as it is"
+    assert program.free_waits != case[0].name.startswith("all_gather_ring"), "no other needs its queue as it is"
 
 
 def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest.MonkeyPatch) -> None:

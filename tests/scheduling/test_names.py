@@ -66,7 +66,8 @@ WRONG: dict[str, tuple[type[ScheduleError], Build, str, str, str]] = {
     "channel": (
         TileSizeError,
         lambda s: s.channel("left", q=8),
-        "channel(q=8): left has no dimension 'q'", 's.channel("left", q=8)', "its dimensions are ranks, M, N",
+        "channel(q=8): left has no dimension 'q'", 's.channel("left", q=8)',
+        "its dimensions, and indices along them, are ranks, M, N, i, j",
     ),
 }  # fmt: skip
 
@@ -120,7 +121,7 @@ def test_an_error_of_a_call_of_several_lines_is_at_its_first_line() -> None:
 
 def test_columns_count_characters() -> None:
     with pytest.raises(ScheduleError) as caught:
-        "ä", tilelink.schedule(PROGRAM).tile("ü", i=32)
+        _ = "ä", tilelink.schedule(PROGRAM).tile("ü", i=32)
     place = caught.value.location
     assert place is not None
     covered = (place.source_line() or "")[place.column - 1 :][: place.length]
@@ -225,3 +226,33 @@ def test_invalid_values_are_refused(build: Build, says: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         build(tilelink.schedule(PROGRAM))
     assert caught.value.message == says
+
+
+HALO = """program halo(M):
+    x : in        [M]
+    h : symmetric [2, M + 2]
+    y : out       [M]
+
+    comm send(i: M):
+        tile_push_data(h[0, 1 + i] @ (rank + 1), x[i])
+        producer_tile_notify(h[0, 1 + i] @ (rank + 1))
+
+    compute take(i: M):
+        consumer_tile_wait(h[0, 1 + i])
+        y[i] = h[0, 1 + i]
+"""
+
+
+def test_an_index_with_an_offset_names_the_dimension_that_it_runs_along() -> None:
+    program = parse_text(HALO).programs[0]
+    schedule = tilelink.schedule(program).channel("h", i=8)
+    (grid,) = bind(program, schedule, {"M": 30}, 2, CPU).channels.values()
+    assert (grid.sizes, grid.counts) == ((1, 8), (2, 4))
+
+
+@pytest.mark.parametrize("key", ["ranks", "m"])
+def test_a_number_or_a_sum_has_no_name_as_a_dimension(key: str) -> None:
+    with pytest.raises(TileSizeError) as caught:
+        tilelink.schedule(parse_text(HALO).programs[0]).channel("h", **{key: 2})
+    assert caught.value.message == f"channel({key}=2): h has no dimension {key!r}"
+    assert caught.value.hint == "its dimensions, and indices along them, are i"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilelink.errors import ParseError, ScheduleError, TileLinkError, UnknownNameError
+from tilelink.errors import OrderError, ParseError, ScheduleError, TileLinkError, UnknownNameError
 from tilelink.frontend.parser import parse_text
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.ir.scalar import RANK, binary, const
@@ -132,7 +132,8 @@ def test_a_comment_ends_with_its_line(end: str) -> None:
     text = f"schedule a for b:\n    f tile(i=8)  # or{end}    g tile(i=9)\n    h tile(i=16)\n"
     schedule = parse_schedule(text, "file.tl")
     assert [part.name for part in schedule.stages] == ["f", "h"]
-    assert schedule.stage("h").location is not None and schedule.stage("h").location.line == 3
+    place = schedule.stage("h").location
+    assert place is not None and place.line == 3
     program = f"program copy(M):  # of{end}    nothing\n    x : in [M]\n    y : out [M]\n"
     with pytest.raises(TileLinkError) as caught:
         parse_text(program + "    compute f(i: M):\n        y[i] = z[i]\n", "file.tl")
@@ -210,6 +211,16 @@ def test_the_wrong_part_is_underlined(line: str, message: str, underlined: str, 
     assert error.location is not None and error.location.text is not None
     begin = error.location.column - 1
     assert error.location.text[begin : begin + error.location.length] == underlined
+
+
+def test_the_index_of_a_loop_has_no_order() -> None:
+    loop = "t = zeros(f32)\n        for (s: ranks):\n            t += x[i]\n        y[i] = t"
+    text = COPY.replace("y[i] = x[i]", loop)
+    with pytest.raises(OrderError) as caught:
+        found = parse_text(f"{text}schedule s for copy:\n    first order(s = rank step 1)\n")
+        bind(found.programs[0], found.schedules[0], {"M": 24}, 2, target("cpu"))
+    assert caught.value.message == "order of unknown index 's'"
+    assert caught.value.hint == "s is the index of a loop, which runs as written; indices: i"
 
 
 def test_the_hint_lists_keywords_that_follow_no_name() -> None:

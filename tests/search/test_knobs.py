@@ -53,7 +53,9 @@ def test_products_of_a_program_share_tiles_bands_and_pipelines() -> None:
     seen = [space.schedule(space.random(chance)) for _ in range(60)]
     for schedule in seen:
         own, gemm = schedule.stage("own"), schedule.stage("gemm")
-        assert all(own[clause] == gemm[clause] for clause in (TILE, NUM_WARPS, NUM_STAGES, FLATTEN))
+        assert (own[TILE], own[NUM_WARPS], own[NUM_STAGES], own[FLATTEN]) == (
+            gemm[TILE], gemm[NUM_WARPS], gemm[NUM_STAGES], gemm[FLATTEN]
+        )  # fmt: skip
         mine, theirs = own[ORDER], gemm[ORDER]
         assert (mine and mine.group) == (theirs and theirs.group)
     assert len({s.stage("own")[TILE] for s in seen}) > 5 and len({s.stage("own")[FLATTEN] for s in seen}) == 2

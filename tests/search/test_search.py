@@ -201,7 +201,7 @@ Proposals = Generator[Candidate, float | None, None]
 
 
 def proposing(what: Any) -> Callable[[Space, Random], Proposals]:
-    def strategy(space: Space, chance: Random) -> Proposals:
+    def strategy(space: Space, chance: Random) -> Any:
         yield what(space) if callable(what) else what
 
     return strategy

@@ -136,11 +136,12 @@ def test_what_the_model_predicts_of_the_programs_gives_back_its_own_numbers() ->
     for flat, waves in itertools.product((False, True), programs.FLAT_WAVES):
         loop = ", flatten" * flat
         text = programs.PRODUCT.format(rows=rows, columns=columns, warps=warps, stages=stages, flat=loop)
-        M, N = programs.product_sizes(BASE.sms, rows, columns, waves)
-        own["flat"].append([flat, waves, predicted(text, M=M, N=N, K=programs.FLAT_INNER)])
-    for high, M in itertools.product(programs.BULK_ROWS, programs.MOVED_ROWS):
+        all_rows, all_columns = programs.product_sizes(BASE.sms, rows, columns, waves)
+        seconds = predicted(text, M=all_rows, N=all_columns, K=programs.FLAT_INNER)
+        own["flat"].append([flat, waves, seconds])
+    for high, moved in itertools.product(programs.BULK_ROWS, programs.MOVED_ROWS):
         text = programs.BULK.format(sms=programs.BULK_SMS, programs=programs.BULK_PROGRAMS, rows=high, columns=512)
-        own["bulk"].append([2 * high * 512, 2 * M * 4096, predicted(text, M=M, K=4096)])
+        own["bulk"].append([2 * high * 512, 2 * moved * 4096, predicted(text, M=moved, K=4096)])
     given = timings()
     given["rows"], given["sms"] = own, BASE.sms
     found = fit(given, BASE, name="mine")

@@ -1,5 +1,6 @@
 """Which of a search's schedules are measured: no two with the same kernels, the best first, and not only its twins."""
 
+from collections import Counter
 from dataclasses import replace
 
 from tilelink import compiler
@@ -27,7 +28,7 @@ def tried(seconds: float, program: int = 0, **said: str) -> Tried:
 
 
 def found(*points: Tried) -> Found:
-    return Found(space=SPACE, tried=points, refused={}, elapsed=0.0)
+    return Found(space=SPACE, tried=points, refused=Counter(), elapsed=0.0)
 
 
 def test_equal_kernels_are_measured_once() -> None:

@@ -35,7 +35,7 @@ DIMS = {"Ms": 16, "K": 64}
 
 def point(name: str = "h200", **more: Any) -> Point:
     program = MODULE.program()
-    options = {"dims": DIMS, "dtype": "bf16", "ranks": 2, "target": target("sm_90"), **more}
+    options: dict[str, Any] = {"dims": DIMS, "dtype": "bf16", "ranks": 2, "target": target("sm_90"), **more}
     return Point(program=program, schedule=MODULE.schedule(name, program), **options)
 
 

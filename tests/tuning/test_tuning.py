@@ -41,7 +41,7 @@ def test_algorithms_are_programs_that_callers_cannot_tell_apart() -> None:
 
 def test_the_model_ranks_schedules_that_are_safe() -> None:
     program = compiler.load("ag_gemm").program()
-    options = {"dims": DIMS, "ranks": 4, "machine": load_machine("8xH200"), "target": target("sm_90")}
+    options: dict[str, Any] = {"dims": DIMS, "ranks": 4, "machine": load_machine("8xH200"), "target": target("sm_90")}
     found = rank([program], **options, budget_s=None, trials=40)
     times = [one.seconds for one in found.ranking]
     assert times == sorted(times) and 0 < times[0] < times[-1]
@@ -157,7 +157,7 @@ def test_what_lies_in_the_place_of_a_database_is_not_waited_for(
 
 def test_keys_round_the_first_dimension_up_and_know_their_programs() -> None:
     module = compiler.load("gemm_rs")
-    options = {"dtype": "bf16", "ranks": 4, "gpu": "g", "versions": "v"}
+    options: dict[str, Any] = {"dtype": "bf16", "ranks": 4, "gpu": "g", "versions": "v"}
     one = key_of(module.programs, dims={"Ms": 900, "N": 100, "K": 70}, **options)
     same = key_of(module.programs[::-1], dims={"Ms": 1024, "N": 100, "K": 70}, **options)
     assert one == same and one.dims == "Ms=1024, N=100, K=70"

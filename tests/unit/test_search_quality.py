@@ -42,7 +42,8 @@ def test_chance_needs_as_many_values() -> None:
 
 def point(number: int, sources: str, us: float | str | None, chosen: float, **more: Any) -> dict[str, Any]:
     """us: measured; None: failed; "": not measured."""
-    known = {} if us == "" else {"measured_us": us, "build_s": 0.5, "samples_us": [us or 0, (us or 0) * 1.1]}
+    seconds = us if isinstance(us, float) else 0.0
+    known = {} if us == "" else {"measured_us": us, "build_s": 0.5, "samples_us": [seconds, seconds * 1.1]}
     return {
         "id": number, "op": "p", "shape": "s@1", "program": "p", "schedule": f"schedule one for p:\n    k{number}\n",
         "sources": sources.split(), "chosen_us": chosen, **known, **more,

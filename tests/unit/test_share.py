@@ -104,7 +104,8 @@ class Few(Share):
 
 def products() -> list[tuple[Program, Schedule]]:
     """What the benchmark measures."""
-    return [case for op in ("ag_gemm", "gemm_rs") for case in tp.choices(op, None) if case[1] is not None]
+    cases = [case for op in ("ag_gemm", "gemm_rs") for case in tp.choices(op, None)]
+    return [(program, schedule) for program, schedule in cases if schedule is not None]
 
 
 @pytest.mark.parametrize("gpus", [2, 3])
@@ -174,7 +175,7 @@ def test_orders_that_do_not_begin_with_the_own_rank(order: str) -> None:
     module = compiler.load("ag_gemm")
     program = module.program("ag_gemm")
     text = str(module.schedule("h200", program))
-    assert share(program, parse_schedule(text), RANKS)
+    share(program, parse_schedule(text), RANKS)  # as it is, it is not refused
     lines = [f"    gemm on sm, {order}".rstrip(", ") if "gemm on" in line else line for line in text.splitlines()]
     with pytest.raises(ValueError, match=r"the order of \w in gemm"):
         share(program, parse_schedule("\n".join(lines)), RANKS)

@@ -119,7 +119,7 @@ def _in_parts(case: Case) -> Iterator[Case]:
 
 
 def _numbers(program: Program, ranks: int) -> dict[str, int | float | bool]:
-    return {p.name: SIZES.get(p.name, 20) for p in program.params} | groups(program, ranks)
+    return {**{p.name: SIZES.get(p.name, 20) for p in program.params}, **groups(program, ranks)}
 
 
 def judge(case: Case, mutant: Mutant, runs: int = RUNS, more_runs: int = MORE_RUNS) -> Verdict:

@@ -150,7 +150,7 @@ PAIRS = {
     ),
     "a rank whose third partner is not waited for": Pair(
         kind=ReuseError,
-        words="touches h with rank 2, which may still be 2 launches behind",
+        words="accesses a buffer of h that rank 2 may still use for the launch 2 before",
         bad=THIRD,
         good=THIRD.replace("    reuse_wait off\n", ""),
     ),

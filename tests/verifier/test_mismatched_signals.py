@@ -87,7 +87,7 @@ def test_the_refusal_names_both_regions(before: str, after: str, message: str, l
     assert (error.location.line, error.related.line) == (READ, line)
 
 
-def test_both_may_be_astray() -> None:
+def test_both_may_be_mismatched() -> None:
     text = TEXT.replace("= got[s,", "= got[s + 2,").replace("notify(got[rank,", "notify(got[rank + 1,")
     assert refused(text).hint == "wait for the region that is read, and notify it after the write"
 

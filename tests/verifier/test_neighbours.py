@@ -157,19 +157,19 @@ class Pair:
 PAIRS = {
     "a first push that asks nobody": Pair(
         kind=ReuseError,
-        words="touches h with rank 2, which may still be 1 launches behind",
+        words="accesses a buffer of h that rank 2 may still use for the previous launch",
         bad=ASKED.format(first=PUSH, second=KNOWN),
         good=ASKED.format(first=KNOWN, second=PUSH),
     ),
     "memory filled again beside its reader": Pair(
         kind=ReuseError,
-        words="touches h with rank 1, which may still be 1 launches behind",
+        words="accesses a buffer of h that rank 1 may still use for the previous launch",
         bad=FILLED.format(first=FILL, second=KNOWN),
         good=FILLED.format(first=KNOWN, second=FILL),
     ),
     "outputs that tell of nobody's launch": Pair(
         kind=ReuseError,
-        words="which may still be 2 launches behind",
+        words="may still use for the launch 2 before",
         bad=PASSES,
         good=WAITS,
     ),

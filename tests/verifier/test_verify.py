@@ -157,7 +157,7 @@ BROKEN = {
     "no wait for peers' launches": (
         ReuseError,
         HEAD + SEND + NOTICE + ADD + "schedule s for p:\n    h buffers 2\n    reuse_wait off\n",
-        "may still be 2 launches behind",
+        "may still use for the launch 2 before",
     ),
 }
 
@@ -196,6 +196,50 @@ def test_too_few_resident_programs_are_refused() -> None:
     found = refusals(make_plan(bind(module.programs[0], module.schedules[0], {"M": 50, "N": 36}, 3, tiny)))
     assert found
     assert isinstance(found[0], ProgressError)
+
+
+def test_the_order_of_kernels_is_named_where_it_is_the_reason() -> None:
+    text = HEAD + ADD + SEND + NOTICE + "schedule s for p:\n    add on sm\n    send on sm\n"
+    found = refusals(planned(text))[0]
+    assert isinstance(found, ProgressError)
+    assert "send tile (i=0) has not notified: the kernel of send runs after that of add" in found.message
+    assert found.hint == "declare send before add, or give send SMs of its own: `on sm(n)`"
+
+
+def test_kernels_that_do_not_fit_are_named_with_their_schedule() -> None:
+    text = """
+program tree(M):
+    x : in [M]
+    u : symmetric [M]
+    d : symmetric [M]
+    y : out [M]
+    compute up(i: M):
+        if rank == 1:
+            tile_push_data(u[i] @ 0, x[i])
+            producer_tile_notify(u[i] @ 0)
+        else:
+            consumer_tile_wait(u[i])
+            d[i] = u[i]
+            producer_tile_notify(d[i])
+    compute down(i: M):
+        if rank == 0:
+            consumer_tile_wait(d[i])
+            tile_push_data(d[i] @ 1, d[i])
+            producer_tile_notify(d[i] @ 1)
+    compute store(i: M):
+        consumer_tile_wait(d[i])
+        y[i] = d[i]
+schedule s for tree:
+    up on sm(4), tile(i=8)
+    down on sm(4), tile(i=8)
+    store tile(i=8)
+"""
+    module = parse_text(text, "tree.tl")
+    found = refusals(make_plan(bind(module.programs[0], module.schedules[0], {"M": 64}, 2, CPU)))[0]
+    assert isinstance(found, ProgressError)
+    assert found.message == "programs of up, down, store wait for one another, and only 4 programs fit on a rank"
+    assert found.location is not None and found.location.line == 23
+    assert found.hint is not None and found.hint.startswith("reserve fewer SMs (`on sm(n)`)")
 
 
 def test_reuse_without_waiting_is_safe_where_the_program_keeps_ranks_together() -> None:

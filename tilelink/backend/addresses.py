@@ -12,7 +12,7 @@ from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.writer import Writer
 from tilelink.ir.mapping import Span, TileMap
 from tilelink.ir.program import Region
-from tilelink.ir.scalar import Env, Int, Lookup, Scalar, Whole, const, evaluate
+from tilelink.ir.scalar import Env, Int, Lookup, Scalar, Whole, at_launch, const, evaluate
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.lowering.bound import Bound, BoundStage
@@ -146,6 +146,9 @@ class Addresses:
         block = self.block(axis, part)
         steps = along(part, self.size(axis, part))
         wide = self._wide(region)
+        if span.gather is not None and span.gather.launch:
+            name, mask = self._listed(span.gather, part)
+            return f"{name}{wide}", mask
         if span.gather is not None:
             name, mask = self._gathered(span.gather, steps, self.constants.elements_of(self.stage, axis))
             return f"{name}{wide}", mask
@@ -158,9 +161,34 @@ class Addresses:
         if block > size or (part and size % block):
             elements = self.constants.elements_of(self.stage, axis) if span.kind == "tile" else self.constants.size(dim)
             limits.append(f"{steps if wide or start != '0' else name} < {elements}")
-        if span.kind == "tile" and not self._divides(span):
+        if span.counted:
+            limits.append(f"{name} < {self.end(span)}")
+        elif span.kind == "tile" and not self._divides(span):
             limits.append(f"{name} < {self._limit(span, dim)}")
         return name, both(limits)
+
+    def end(self, span: Span) -> str:
+        """Return the name of the end (exclusive) of a counted range, as an element of a dimension."""
+        assert span.limit is not None
+        return self.shared_number(f"end_{span.index}", span.limit)
+
+    def shared_number(self, stem: str, expr: Scalar) -> str:
+        """Return an integer expression, under a name if it reads an index tensor."""
+        text = self.scalar(expr, LEVEL["*"])
+        return self.writer.shared(stem, text) if at_launch(expr) else text
+
+    def _listed(self, gather: Lookup, part: Slice | None) -> tuple[str, str]:
+        """Return the elements that an index tensor lists along a tile, and the mask of those that there are."""
+        region = Region(tensor=gather.table, coords=gather.coords)
+        block = self.region(region, {-1: part} if part else {}, load=True)
+        mask = block.mask or f"tl.full({self.dims(block.axes, {-1: part} if part else {})}, 1, tl.int1)"
+        last = self.bound.entries[gather.table][1]
+        return self.writer.shared(gather.table, f"tiles.entries({block.pointers}, {mask}, last={last})"), mask
+
+    def listed_channels(self, gather: Lookup, size: int) -> tuple[str, str]:
+        """Return the channels, of `size` elements each, that the elements along a tile belong to, and their mask."""
+        name, mask = self._listed(gather, None)
+        return (name if size == 1 else f"{name} // {size}"), mask
 
     def _wide(self, region: Region) -> str:
         tensor = self.bound.tensors[region.tensor]

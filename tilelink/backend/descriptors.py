@@ -21,7 +21,7 @@ from tilelink.ir.typing import Axis
 
 ELEMENT_BYTES = {"f16": 2, "bf16": 2}
 """Element types that may be loaded through descriptors -> bytes."""
-LARGEST_BOX = 256
+MAX_BOX = 256
 """Largest number of elements along an axis of a box (CUDA driver API, cuTensorMapEncodeTiled)."""
 ALIGNMENT = 16
 """Alignment in bytes of rows and boxes (ibid.)."""
@@ -54,7 +54,7 @@ def box_of(descriptors: Descriptors, addresses: Addresses, read: Read, contracte
     if not possible or width is None or not folded or any(s.kind == "gather" for s in spans):
         return None
     block = addresses.shape(axes, slices)
-    if tensor.shape[-1] * width % ALIGNMENT or block[1] * width % ALIGNMENT or max(block) > LARGEST_BOX:
+    if tensor.shape[-1] * width % ALIGNMENT or block[1] * width % ALIGNMENT or max(block) > MAX_BOX:
         return None
     if not _contracts(addresses, axes[contracted], spans[contracted], contracted, slices):
         return None

@@ -32,7 +32,7 @@ from tilelink.backend.deferred_notifies import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
 from tilelink.backend.expression_names import Names, names_of_order
-from tilelink.backend.loops import turns
+from tilelink.backend.loops import turns, turns_text
 from tilelink.backend.names import user_names
 from tilelink.backend.nodes import Comment, QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
 from tilelink.backend.render import environment
@@ -176,9 +176,20 @@ def _writer(bound: Bound, kernel: Kernel) -> Writer:
 
 def _printer(constants: Constants, stage: BoundStage, *, triton: bool) -> ScalarPrinter:
     bound = constants.bound
-    tables = {name: constants.strides(t) for name, t in bound.tensors.items() if t.decl.space == "table"}
+    tables = {name: constants.strides(t) for name, t in bound.tensors.items() if name in bound.entries}
     names = Names(constants=constants, stage=stage)
     return ScalarPrinter(triton=triton, strides=tables, bounds=bound.bounds(stage.name), names=names)
+
+
+def _bases(bound: Bound, dialect: Dialect, awaits: bool) -> dict[str, str]:
+    """Return the pointers to the entries of index tensors, tied to the waits of a tile where others write them."""
+    bases: dict[str, str] = {}
+    for name, tensor in bound.tensors.items():
+        if name in bound.entries and tensor.decl.space != "table":
+            pointer = f"{name}_local" if tensor.slots > 1 else name
+            given = tensor.decl.space == "in"
+            bases[name] = dialect.after_waits(pointer, load=True) if awaits and not given else pointer
+    return bases
 
 
 def _indices(writer: Writer, constants: Constants, stage: BoundStage, scalar: ScalarPrinter) -> None:
@@ -214,10 +225,12 @@ def _tile_kernel(
             _tile_body(constants, bound.stages[name], writer, uniform, modules, descriptors, dialect, held)
         assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
         first, step = turns(kernel, loop, total)
-        around = {"before": held.before, "after": held.after} if held else {}
+        before, after = (held.before, held.after) if held else ((), ())
+        if len(kernel.loops) > 1:
+            before = (Comment(text=comment(turns_text(kernel, loop))), *before)
         flat = stage.flat and dialect.flattens
         body = tuple(writer.nodes)
-        loops.append(LoopContext(total=total, first=first, step=step, body=body, flat=flat, **around))
+        loops.append(LoopContext(total=total, first=first, step=step, body=body, flat=flat, before=before, after=after))
     return KernelContext(
         name=kernel.name,
         template="kernels/tiles.py.j2",
@@ -305,6 +318,7 @@ def _tile_head(constants: Constants, stage: BoundStage, writer: Writer, dialect:
     bound, scalar = constants.bound, _printer(constants, stage, triton=True)
     awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
     _indices(writer, constants, stage, scalar)
+    scalar = replace(scalar, bases=_bases(bound, dialect, awaits))
     writer.add(TileBegin(stage=stage.number))
     if awaits:
         writer.add(Token())
@@ -328,6 +342,7 @@ def _launch(constants: Constants, kernel: Kernel, dialect: Dialect, *, by_pointe
     signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
                  if isinstance(s, Wait | Notify)}  # fmt: skip
     touched = {r.tensor for st in _stages(bound, kernel) for r in stage_regions(st.stage)}
+    touched |= {e.table for st in _stages(bound, kernel) for e in _scalars(st) if isinstance(e, Lookup)}
     buffers = tuple(
         BufferContext(
             tensor=t.name,

@@ -22,6 +22,17 @@ def turns(kernel: Kernel, loop: Loop, total: str) -> tuple[str, str]:
     return f"(pid + {turned}) % num_programs" if turned else "pid", "num_programs"
 
 
+def turns_text(kernel: Kernel, loop: Loop) -> str:
+    """Return which tiles a loop of several in a kernel executes, and by which programs: a comment of the source."""
+    tiles = f"tiles of {', '.join(loop.stages)}"
+    if loop.width:
+        last = loop.begin + loop.width - 1
+        return f"{tiles}, by programs {loop.begin} to {last}, which are idle in the last wave of the loops above"
+    if -loop.first % kernel.programs:
+        return f"{tiles}, from the program after that of the last tile above"
+    return tiles
+
+
 def loop_head(loop: For, index: str, addresses: Addresses, *, inner: bool) -> str:
     """Return the iterator of a loop over an index. inner: True if it is inside another loop, which may be pipelined."""
     count, number = addresses.stage.count(index), addresses.constants.count(addresses.stage, index)

@@ -176,6 +176,16 @@ class WaitAll(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WaitEach(Node):
+    """A wait for the local counters of a vector, where a mask holds."""
+
+    channels: str
+    mask: str
+    target: str
+    stage: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notify(Node):
     """An increment of a counter in a rank's signal pad.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilelink.backend.constants import FACTOR, LEVEL, scaled, total, wrap
 from tilelink.backend.expression_names import Names
@@ -31,12 +31,14 @@ class ScalarPrinter:
 
     triton: True for Triton's dialect. strides: row-major strides of every table, as factors. bounds: value ranges of
     the operands. names: names of the numbers, or None.
+    bases: index tensor -> pointer to its first entry, after the waits of the tile.
     """
 
     triton: bool
     strides: Mapping[str, tuple[str, ...]]
     bounds: Bounds
     names: Names | None = None
+    bases: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __call__(self, expr: Scalar, level: int = 0) -> str:
         """Return the source of an expression, in parentheses if it binds looser than `level`."""
@@ -122,4 +124,7 @@ class ScalarPrinter:
         """Return the source of a table entry."""
         pairs = zip(coords, self.strides[table], strict=True)
         offset = total(scaled(self(c, LEVEL["*"]), n) for c, n in pairs if isinstance(c, Scalar))
+        if table in self.bases:
+            pointer = total([self.bases[table], *([offset] if offset != "0" else [])])
+            return f"tiles.entry({pointer}, last={self.bounds.tables[table][1]})"
         return f"tl.load({table} + {offset})" if self.triton else f"queue.entry({table!r}, {offset})"

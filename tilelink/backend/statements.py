@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilelink.backend import nodes
@@ -38,9 +38,10 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.reach import on_all_ranks
-from tilelink.ir.scalar import Index, Int, Ranks, substitute
+from tilelink.ir.scalar import Index, Int, Ranks, Scalar, add, binary, const, mul, substitute
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
+from tilelink.ir.visitor import closing_notifies, only_signals
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 COPY_ROWS, COPY_COLUMNS = 32, 256
@@ -79,6 +80,11 @@ class Statements:
 
     def body(self, body: tuple[Statement, ...]) -> None:
         """Lower the body of the stage."""
+        stage = self.values.addresses.stage
+        counted = [decl.name for decl in stage.stage.indices if decl.counted]
+        if counted:
+            self._counted_body(body, counted)
+            return
         names = undeclared(body)
         for number, statement in enumerate(body):
             if self.values.deferred is not None:
@@ -86,6 +92,78 @@ class Statements:
             for name in names[number]:
                 self._declare(name)
             self._ordered(statement)
+
+    def _counted_body(self, body: tuple[Statement, ...], counted: Sequence[str]) -> None:
+        """Lower the body of a stage whose tiles need not be there. One that is not makes its signals alone."""
+        waits = next((number for number, one in enumerate(body) if not self._for_every_tile(one)), len(body))
+        notifies = len(closing_notifies(body[waits:]))
+        middle = body[waits : len(body) - notifies]
+        self._body(body[:waits])
+        conditions = [self._is_there(index) for index in counted]
+        there = conditions[0] if len(conditions) == 1 else " & ".join(f"({one})" for one in conditions)
+        with self.writer.block(nodes.Branch(condition=there)):
+            names = undeclared(middle)
+            for number, statement in enumerate(middle):
+                for name in names[number]:
+                    self._declare(name)
+                self._ordered(statement)
+        self._signals_otherwise(middle)
+        self._body(body[len(body) - notifies :])
+
+    def _signals_otherwise(self, body: tuple[Statement, ...]) -> None:
+        signals = only_signals(body, self._placed)
+        if signals:
+            with self.writer.block(nodes.Otherwise()):
+                self._body(signals)
+
+    def _for_every_tile(self, statement: Statement) -> bool:
+        """True for a wait or a barrier that a tile makes whether it is there or not."""
+        return isinstance(statement, Barrier) or (isinstance(statement, Wait) and not self._placed(statement))
+
+    def _placed(self, wait: Wait) -> bool:
+        """True if a launch decides for which channels a wait is. It orders only what its own tile reads there."""
+        addresses = self.values.addresses
+        tile_map = addresses.bound.tile_map(addresses.stage.name, wait.region)
+        return tile_map.placed(addresses.bound.channels[wait.region.tensor, wait.kind])
+
+    def _is_there(self, index: str) -> str:
+        """Return the condition that the tile of a counted index has elements."""
+        addresses = self.values.addresses
+        stage, part = addresses.stage, addresses.stage.parts[index]
+        own: Scalar = mul(Index(name=index), const(stage.tiles[index]))
+        number = index in stage.scalar_indices
+        first = own if part.start is None or number else add(binary("max", part.start, const(0)), own)
+        stop = const(stage.extents[index])
+        stop = stop if part.stop is None else binary("min", part.stop, stop)
+        text = f"{addresses.scalar(first, LEVEL['+'])} < {addresses.shared_number(f'end_{index}', stop)}"
+        if number and part.start is not None:
+            return f"({addresses.shared_number(f'start_{index}', part.start)} <= {index}) & ({text})"
+        return text
+
+    def _counted_loop(self, loop: For, index: str) -> None:
+        """Lower a loop whose iterations need not be there, over one index."""
+        addresses = self.values.addresses
+        stage, part = addresses.stage, addresses.stage.parts[index]
+        signals = only_signals(loop.body, self._placed)
+        size, extent = stage.tiles[index], const(stage.extents[index])
+        stop = extent if part.stop is None else binary("min", part.stop, extent)
+        end = addresses.shared_number(f"end_{index}", stop)
+        start = "0" if part.start is None else addresses.shared_number(f"start_{index}", binary("max", part.start, const(0)))
+        if signals:
+            over = f"tl.range(0, {addresses.constants.count(stage, index)}, num_stages=1)"
+        elif index in stage.scalar_indices:
+            over = f"range({start}, {end})"
+        else:
+            length = end if start == "0" else f"{end} - {start}"
+            over = f"range(0, tl.cdiv({length}, {addresses.constants.tile(stage, index)}))"
+        with self.writer.block(nodes.Loop(index=index, over=over)):
+            if not signals:
+                self._body(loop.body)
+                return
+            with self.writer.block(nodes.Branch(condition=self._is_there(index))):
+                self._body(loop.body)
+            with self.writer.block(nodes.Otherwise()):
+                self._body(signals)
 
     def _body(self, body: tuple[Statement, ...]) -> None:
         for statement in body:
@@ -173,6 +251,10 @@ class Statements:
             return
         index = loop.indices[depth].name
         count = self.values.addresses.stage.count(index)
+        if index in self.values.addresses.stage.parts:
+            inner = replace(loop, indices=loop.indices[depth + 1 :])
+            self._counted_loop(replace(loop, body=(inner,)) if inner.indices else loop, index)
+            return
         if self._notified_together(loop, count):
             return
         head = loop_head(loop, index, self.values.addresses, inner=self.inside > 1)
@@ -332,6 +414,9 @@ class Statements:
         stage = addresses.stage.number
 
         generation = f"{grid.tensor}_generation" if grid.slots > 1 else "epoch"
+        if any(span.gather is not None and span.gather.launch for span in tile_map.spans):
+            self._wait_each(tile_map, grid, threshold, generation)
+            return
 
         def emit(channel: str, linear: str) -> None:
             table = f"tl.load({grid.tensor}_{kind}_thresholds + {linear})"
@@ -354,6 +439,27 @@ class Statements:
             self.writer.add(nodes.WaitAll(channel=channel, count=count, step=step, target=target, stage=stage))
 
         self._channels(tile_map, grid, emit_all, {**fixed, dim: str(first)})
+
+    def _wait_each(self, tile_map: TileMap, grid: ChannelGrid, threshold: int | None, generation: str) -> None:
+        """Emit the wait for the channels of the elements that an index tensor lists along a tile."""
+        addresses = self.values.addresses
+        fixed: dict[int, str] = {}
+        mask = ""
+        for dim, span in enumerate(tile_map.spans):
+            if span.gather is None or not span.gather.launch:
+                continue
+            if mask:
+                hint = "wait for the regions of each of the two lists apart"
+                raise EmitError("a wait for places along two lists", location=span.gather.location, hint=hint)
+            channels, mask = addresses.listed_channels(span.gather, grid.sizes[dim])
+            fixed[dim] = f"({channels})" if " " in channels else channels
+
+        def emit(channel: str, linear: str) -> None:
+            table = f"tl.load({grid.tensor}_{grid.kind}_thresholds + {linear}, mask={mask}, other=0)"
+            target = generation if threshold == 1 else f"{table if threshold is None else threshold} * {generation}"
+            self.writer.add(nodes.WaitEach(channels=channel, mask=mask, target=target, stage=addresses.stage.number))
+
+        self._channels(tile_map, grid, emit, fixed)
 
     def _row(self, tile_map: TileMap, grid: ChannelGrid, fixed: Mapping[int, str]) -> tuple[int, int, int] | None:
         """Return (dimension, first channel, number of channels) of the dimension along which an access has several.

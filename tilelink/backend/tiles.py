@@ -9,7 +9,7 @@ from tilelink.ir.typing import Axis
 TRITON = {"f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "i32": "tl.int32", "bool": "tl.int1"}
 LOW = ("f16", "bf16")
 """Types that are computed in f32."""
-MOST_BRACKETS = 30
+MAX_BRACKETS = 30
 """Deepest nesting of brackets in one line. CPython allows 200, Triton's compiler fewer."""
 
 
@@ -70,10 +70,10 @@ def in_kernel(tile: Tile) -> Tile:
 
 def nests(text: str) -> bool:
     """True if the parentheses of a text are nested deeper than a line should have them."""
-    if text.count("(") <= MOST_BRACKETS:
+    if text.count("(") <= MAX_BRACKETS:
         return False
     most = depth = 0
     for char in text:
         depth += (char == "(") - (char == ")")
         most = max(most, depth)
-    return most > MOST_BRACKETS
+    return most > MAX_BRACKETS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Addresses, Slice, Slices, along, both
-from tilelink.backend.constants import scaled
+from tilelink.backend.constants import scaled, total
 from tilelink.backend.deferred_notifies import Deferred
 from tilelink.backend.descriptors import Descriptors, box_of
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned, as_operands, in_kernel, nests, truth
@@ -32,7 +32,7 @@ from tilelink.ir.program import (
     UserCall,
     Value,
 )
-from tilelink.ir.scalar import Ranks
+from tilelink.ir.scalar import Ranks, binary, const
 from tilelink.ir.typing import COMPARISONS, ELEMENT, ONE, Axis, product_dtype
 
 INFIX = {
@@ -140,7 +140,7 @@ class Values:
             case Positions(index=index):
                 axis = Axis(kind="tile", index=index)
                 part = slices.get(-1)
-                start = scaled(index, self.addresses.constants.tile(self.addresses.stage, index))
+                start = self._first_position(index)
                 steps = along(part, self.addresses.size(axis, part))
                 return Tile(text=f"({start} + {steps})", dtype="i32", axes=(axis,))
             case Finish(state=state):
@@ -151,6 +151,15 @@ class Values:
                 return self._user_call(function, args, slices)
             case _:
                 raise EmitError(f"cannot render {type(value).__name__} here", location=value.location)
+
+    def _first_position(self, index: str) -> str:
+        """Return the first element of an index's tile."""
+        stage = self.addresses.stage
+        part = stage.parts.get(index)
+        own = scaled(index, self.addresses.constants.tile(stage, index))
+        if part is None or part.start is None or index in stage.scalar_indices:
+            return own
+        return total([self.addresses.shared_number(f"start_{index}", binary("max", part.start, const(0))), own])
 
     def _state(self, value: Value) -> str:
         if isinstance(value, Local):

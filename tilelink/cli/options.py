@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
+import numpy as np
 import typer
 
 from tilelink import compiler
@@ -235,4 +236,7 @@ def write(text: str) -> None:
 
 
 def values_text(dims: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in dims.items())
+    """Return names and values as text. A float is printed as the shortest text of its f32."""
+    with np.errstate(over="ignore"):
+        texts = {name: str(np.float32(v) if isinstance(v, float) else v) for name, v in dims.items()}
+    return ", ".join(f"{name}={text}" for name, text in texts.items())

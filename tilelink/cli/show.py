@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from difflib import unified_diff
 from enum import StrEnum
+from itertools import islice, pairwise
 from typing import Annotated, Any
 
 import typer
@@ -100,9 +102,12 @@ DIMS_ON_GPU = (1024, 2048, 512, 256, 128, 64)
 
 # Output ------------------------------------------------------------------------------------------------------
 
+INDENT = 4
+"""Spaces by which a line of a listing is indented below its header."""
+
 
 def _passes(program: Program, schedule: Schedule | None, after: str, options: dict[str, Any]) -> str:
-    """Return the bound program after a pass, or for "all" after each pass that changed it."""
+    """Return the bound program after a pass. "all": before the passes, what each of them changed, and after them."""
     names = ["bind", *(one.name for one in passes())]
     if after not in (*names, "all"):
         hint = did_you_mean(after, [*names, "all"], f"one of {', '.join(names)}, or all")
@@ -111,11 +116,32 @@ def _passes(program: Program, schedule: Schedule | None, after: str, options: di
     compiler.bound(program, schedule, **options, on_step=lambda name, bound: found.update({name: listing(bound)}))
     if after != "all":
         return found[after]
-    texts: list[str] = []
-    for before, name in zip([None, *names], names, strict=False):
-        same = before is not None and found[before] == found[name]
-        texts.append(f"# after {name}{': unchanged' if same else ''}\n" + ("" if same else found[name]))
-    return "\n".join(texts)
+    texts = [f"# after {names[0]}\n{found[names[0]]}"]
+    for before, name in pairwise(names):
+        changes = _changes(found[before], found[name])
+        texts.append(f"# after {name}\n{changes}" if changes else f"# after {name}: unchanged\n")
+    return "\n".join([*texts, f"# after all\n{found[names[-1]]}"])
+
+
+def _changes(before: str, after: str) -> str:
+    """Return the lines that differ, marked - and +, each below the headers that it has."""
+    lines: list[str] = []
+    headers: dict[str, list[str]] = {"-": [], "+": []}
+    printed: list[str] = []
+    every = unified_diff(before.splitlines(), after.splitlines(), n=len(before), lineterm="")
+    for line in islice(every, 3, None):  # without the names of two files and the range
+        mark, text = line[:1], line[1:]
+        if not text.strip():
+            continue
+        depth = (len(text) - len(text.lstrip())) // INDENT
+        if mark in headers:
+            above = headers[mark][:depth]
+            lines += [f"  {header}" for n, header in enumerate(above) if printed[n : n + 1] != [header]]
+            lines.append(f"{mark} {text}")
+            printed = [*above, text]
+        for side in headers if mark == " " else mark:
+            headers[side][depth:] = [text]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _show_plan(plan: Plan) -> None:

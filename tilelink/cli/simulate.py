@@ -96,9 +96,12 @@ def _print(result: Simulated, head: dict[str, Any], as_json: bool) -> None:
     bound = result.bound
     title = f"{head['program']} with {head['schedule']} on {head['ranks']} ranks of {head['machine']}"
     write(f"{title}, {head['dtype']}, {values_text(head['dims'])}: {head['tiles']} tiles")
-    ratio = f", {result.seconds / bound.seconds:.2f} times the bound" if bound.seconds else ""
+    times = result.seconds / bound.seconds if bound.seconds else 0.0
+    ratio = f", {times:,.0f} times the bound" if times >= 100 else f", {times:.2f} times the bound" if times else ""
     write(f"predicted {result.seconds * US:.1f} us (rank {result.slowest}){ratio}")
-    write(f"bound {bound.seconds * US:.1f} us (compute {bound.compute * US:.1f}, transfer {bound.transfer * US:.1f})")
+    seconds = (bound.seconds, bound.compute, bound.transfer)
+    whole, compute, transfer = (_us(s) if s * US >= 0.1 or not s else f"{s * US:.1g}" for s in seconds)
+    write(f"bound {whole} us (compute {compute}, transfer {transfer})")
     _print_ranks(result)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 60.0
 """Default limit of a wait of a CPU rank, in seconds."""
-LONGEST_S = 7 * 24 * 3600
+MAX_SECONDS = 7 * 24 * 3600
 """Largest limit of a wait, in seconds."""
 SIGNAL_BYTES = 4
 """Bytes of a counter."""
@@ -186,9 +186,9 @@ def machine_memory() -> int:
 
 def _seconds(name: str, given: float | None) -> float | None:
     """Raise BindingError for a value that is not a number of seconds that a wait can last."""
-    if given is None or (isinstance(given, Real) and 0 <= given <= LONGEST_S):
+    if given is None or (isinstance(given, Real) and 0 <= given <= MAX_SECONDS):
         return given
-    raise BindingError(f"{name} is {given!r}", hint=f"a number of seconds, from 0 to {LONGEST_S}")
+    raise BindingError(f"{name} is {given!r}", hint=f"a number of seconds, from 0 to {MAX_SECONDS}")
 
 
 def _alone(value: torch.Tensor) -> torch.Tensor:

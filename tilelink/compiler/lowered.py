@@ -10,17 +10,20 @@ from functools import partial
 from typing import Any
 
 from tilelink.artifact import LaunchProtocol
-from tilelink.errors import Location, ParseError, TileLinkError, did_you_mean
+from tilelink.errors import BindingError, Location, ParseError, TileLinkError, did_you_mean
 from tilelink.files import lines_of
 from tilelink.frontend.expressions import Scope
 from tilelink.frontend.parser import parse_text, require_text
 from tilelink.frontend.syntax import Source
 from tilelink.ir.depth import deep
 from tilelink.ir.mapping import ChannelGrid
+from tilelink.ir.parameters import check_numbers
 from tilelink.ir.program import SIGNAL_KINDS, IndexDecl, Program
 from tilelink.ir.scalar import Choose, Scalar
 from tilelink.ir.visitor import map_loops
+from tilelink.lowering.bind import FLOATS
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop, Transport
+from tilelink.lowering.layout import misfits
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import all_indices
 from tilelink.scheduling.schedule import Schedule, resource_of
@@ -28,7 +31,7 @@ from tilelink.target import Target
 
 _HEAD = re.compile(r"lowered for (\d+) ranks:\s*$")
 _LINE = re.compile(r"    (?P<kind>\w+)(?: (?P<name>[\w ]+))?: (?P<rest>.*)$")
-_LOOP = re.compile(r"        for tile in range\(\d+\): (?P<stages>[\w, ]+)(?:; (?P<rest>.*))?$")
+_LOOP = re.compile(r"        for tile in range\((?P<tiles>\d+)\): (?P<stages>[\w, ]+)(?:; (?P<rest>.*))?$")
 _ORDER = re.compile(r"        (?P<index>\w+) = (?P<value>.*)$")
 _PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]]*)\]| (?P<value>[^,]*))?(?:, |$)")
 _RESOURCE = re.compile(r"(?:on (?:copy_engine|sm(?:\(\d+\))?)|in \w+ (?:prologue|epilogue))(?:, |$)")
@@ -101,9 +104,12 @@ class _Line:
     """A line of the lowered part, with its properties and the lines below it."""
 
     number: int
+    kind: str
     name: str
     properties: Properties
     loops: list[Loop] = field(default_factory=list[Loop])
+    tiles: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    """Number of the line, tiles and first stage of each loop."""
     order: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
 
 
@@ -126,21 +132,25 @@ class _Reader:
             if head is None:
                 raise self.error(number, "not the head of a lowered program", "lowered for N ranks:")
             self.ranks = int(head[1])
-        elif (loop := _LOOP.match(text)) and self.last:
+        elif (loop := _LOOP.match(text)) and self.last and self.last.kind == "kernel":
             stages = tuple(name.strip() for name in loop["stages"].split(","))
             self._check_stages(number, stages)
             own = self._properties(number, loop["rest"] or "")
             self._check_words(number, "loop", own)
+            self.last.tiles.append((number, int(loop["tiles"]), stages[0]))
             self.last.loops.append(Loop(stages=stages, **{name: self._int(number, own, name) for name in own}))
-        elif (order := _ORDER.match(text)) and self.last:
+        elif (order := _ORDER.match(text)) and self.last and self.last.kind == "stage":
+            if order["index"] in self.last.order:
+                raise self.error(number, f"{order['index']} has two orders", "give each index one")
             self.last.order[order["index"]] = self._scalar(number, order["value"])
         elif found := _LINE.match(text):
             if found["kind"] not in _WORDS:
                 hint = did_you_mean(found["kind"], _WORDS) or f"one of {', '.join(_WORDS)}"
                 raise self.error(number, f"unknown line {found['kind']!r}", hint)
             self.last = _Line(
-                number=number, name=found["name"] or "", properties=self._properties(number, found["rest"])
-            )
+                number=number, kind=found["kind"], name=found["name"] or "",
+                properties=self._properties(number, found["rest"]),
+            )  # fmt: skip
             self._check_words(number, found["kind"], self.last.properties)
             self.found[found["kind"]].append(self.last)
         else:
@@ -168,12 +178,17 @@ class _Reader:
         schedule = Schedule(name="lowered", program=self.program.name)
         self._check_complete()
         self._mark_numbers()
-        return Bound(
+        ranks, numbers = self.ranks, self._numbers(sizes)
+        if ranks < 1:
+            raise self.error(0, f"lowered for {ranks} ranks", "a program runs on at least one rank")
+        if self._word(sizes, "dtype") not in FLOATS:
+            raise self.error(sizes.number, f"no dtype {self._word(sizes, 'dtype')!r}", f"one of {', '.join(FLOATS)}")
+        made = Bound(
             source=self.program,
             program=self.program,
             schedule=replace(schedule, reuse_wait=launch.properties.get("reuse_wait") != "off"),
-            numbers=self._numbers(sizes),
-            ranks=self.ranks,
+            numbers=numbers,
+            ranks=ranks,
             dtype=self._word(sizes, "dtype"),
             target=self._target(target),
             tensors={one.name: self._tensor(one) for one in self.found["tensor"]},
@@ -186,11 +201,13 @@ class _Reader:
             protocol=LaunchProtocol[protocol],
             many_threads="many_threads" in launch.properties,
         )
+        self._check_layout(made)
+        return made
 
     def _check_complete(self) -> None:
         """Raise ParseError unless each tensor and each stage has a line, with all that the indices of a stage need."""
         for kind, wanted in (("tensor", self.program.tensors), ("stage", self.program.stages)):
-            lines = {line.name: line for line in self.found[kind]}
+            lines = self._by_name(kind)
             names = [one.name for one in wanted]
             for name, line in lines.items():
                 if name not in names:
@@ -198,6 +215,8 @@ class _Reader:
                     raise self.error(line.number, f"the program has no {kind} {name!r}", hint)
             if missing := [name for name in names if name not in lines]:
                 raise self.error(0, f"there is no line for {kind} {missing[0]}", f"{kind} {missing[0]}: ...")
+        for kind in ("channel", "kernel"):
+            self._by_name(kind)
         for line in self.found["stage"]:
             stage = self.program.stage(line.name)
             tiled = {decl.name for decl in all_indices(stage)}
@@ -210,6 +229,9 @@ class _Reader:
                 if decl.name not in line.order:
                     hint = f"{decl.name} = an expression over `tile`"
                     raise self.error(line.number, f"{line.name} has no order of {decl.name}", hint)
+            if more := sorted(line.order.keys() - {decl.name for decl in stage.indices}):
+                hint = did_you_mean(more[0], [decl.name for decl in stage.indices])
+                raise self.error(line.number, f"{line.name} has no index {more[0]!r}", hint)
         tensors = [one.name for one in self.program.tensors]
         for line in self.found["channel"]:
             tensor, _, kind = line.name.partition(" ")
@@ -222,6 +244,27 @@ class _Reader:
         for line in self.found["kernel"]:
             if not line.loops:
                 raise self.error(line.number, f"kernel {line.name} runs no tiles", "for tile in range(N): STAGE")
+
+    def _by_name(self, kind: str) -> dict[str, _Line]:
+        """Return the lines of a kind. Raises ParseError for two of one name: only the last would count."""
+        lines: dict[str, _Line] = {}
+        for line in self.found[kind]:
+            if line.name in lines:
+                raise self.error(line.number, f"a second line for {kind} {line.name}", "give each of them one line")
+            lines[line.name] = line
+        return lines
+
+    def _check_layout(self, bound: Bound) -> None:
+        """Raise ParseError for numbers that do not fit the rest of the text, and what checks of layouts raise."""
+        for misfit in misfits(bound):
+            lines = (line for line in self.found[misfit.kind] if line.name == misfit.part)
+            number = next((line.number for line in lines), 0)
+            raise self.error(number, misfit.message, misfit.hint)
+        for line in self.found["kernel"]:
+            for number, tiles, stage in line.tiles:
+                if tiles != bound.stages[stage].total:
+                    hint = f"for tile in range({bound.stages[stage].total})"
+                    raise self.error(number, f"{stage} has {bound.stages[stage].total} tiles, not {tiles}", hint)
 
     def _mark_numbers(self) -> None:
         """Mark the indices of the program that are plain numbers: binding finds out which these are."""
@@ -247,7 +290,11 @@ class _Reader:
 
     def _numbers(self, line: _Line) -> dict[str, int | float | bool]:
         found = self._named(line, "numbers")
-        return {name: self._value(line.number, value) for name, value in found.items()}
+        numbers = {name: self._value(line.number, value) for name, value in found.items()}
+        try:
+            return check_numbers(self.program.params, numbers)
+        except BindingError as error:
+            raise self.error(line.number, error.message, error.hint or "numbers(NAME=NUMBER)") from None
 
     def _tensor(self, line: _Line) -> BoundTensor:
         return BoundTensor(
@@ -341,13 +388,17 @@ class _Reader:
         at = 0
         while at < len(text):
             if resource := _RESOURCE.match(text, at):
+                self._check_new(number, "resource", found)
                 found["resource"], at = resource[0].removesuffix(", "), resource.end()
                 continue
             one = _PROPERTY.match(text, at)
             if one is None:
                 raise self.error(number, f"cannot read {text[at:]!r}", "word, word value, word(a=1, b=2) or word[1, 2]")
+            self._check_new(number, one["word"], found)
             if one["named"] is not None:
                 pairs = [pair.partition("=") for pair in one["named"].split(", ") if pair]
+                if len({name for name, _, _ in pairs}) < len(pairs):
+                    raise self.error(number, f"{one['word']} names something twice", "give each name one value")
                 found[one["word"]] = {name: value for name, _, value in pairs}
             elif one["list"] is not None:
                 found[one["word"]] = [value for value in one["list"].split(", ") if value]
@@ -355,6 +406,10 @@ class _Reader:
                 found[one["word"]] = True if one["value"] is None else one["value"]
             at = one.end()
         return found
+
+    def _check_new(self, number: int, word: str, found: Properties) -> None:
+        if word in found:
+            raise self.error(number, f"{word} has two values", "give each property one")
 
     def _check_words(self, number: int, kind: str, own: Properties) -> None:
         known = _WORDS.get(kind, ("first", "begin", "width"))

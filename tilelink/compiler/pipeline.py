@@ -81,7 +81,8 @@ class Module:
             what = f"no program {name!r} in {self.file}" if name else f"no program in {self.file}"
             raise UnknownNameError(what, hint=f"its programs are {names}" if names else "program NAME(...):")
         if len(matches) > 1:
-            raise UnknownNameError(f"{self.file} has several programs", hint=f"choose one by its name: {names}")
+            hint = f"choose one, with --program or module.program(...): {names}"
+            raise UnknownNameError(f"{self.file} has several programs", hint=hint)
         return matches[0]
 
     def schedules_of(self, program: Program) -> tuple[Schedule, ...]:

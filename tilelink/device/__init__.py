@@ -11,7 +11,7 @@ bitcode, are not provided.
 
 pointers    symm_at, remote_ptr
 launches    enter, leave, launch_number, tell_finished, begin_copies, count_program
-signals     wait, wait_all, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read, fence, quiet
+signals     wait, wait_all, wait_each, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read, fence, quiet
 copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
 tracing     trace_track, tile_begin, tile_end, transfer_begin, transfer
 scopes      BLOCK, WARP
@@ -41,6 +41,7 @@ if INTERPRETED:
         transfer_begin,
         wait,
         wait_all,
+        wait_each,
     )
 else:
     from tilelink.device.compiled import (
@@ -61,6 +62,7 @@ else:
         transfer_begin,
         wait,
         wait_all,
+        wait_each,
     )
 
 from tilelink.device.attention import attend_begin, attend_finish, attend_step
@@ -114,6 +116,7 @@ __all__ = [
     "count_program",
     "wait",
     "wait_all",
+    "wait_each",
     "consume_token",
     "hold",
     "notify",

@@ -113,6 +113,44 @@ def wait_all(
 
 
 @triton.jit
+def wait_each(signals, channels, mask, target, watch, stage: tl.constexpr, tile):
+    """Wait until each counter of `channels` for which `mask` holds has reached `target`; otherwise as `wait`.
+
+    channels: vector of integers. mask: of its shape.
+
+    All counters are read together. A counter that is late is waited for alone, which has the deadline of `wait`: after
+    as many such waits as there are counters, all have come, or a deadline has passed.
+    """
+    aim = tl.cast(target, tl.int32)
+    late = _latest(signals, channels, mask, aim)
+    token = tl.cast(0, tl.int32)
+    waits = tl.cast(0, tl.int32)
+    while (late >= 0) & (waits < channels.numel):
+        token += wait(signals, late, target, watch, stage, tile)
+        late = _latest(signals, channels, mask, aim)
+        waits += 1
+    if isa() == "amdgcn":
+        tl.debug_barrier()
+        zero = tl.inline_asm_elementwise(AMD_TOKEN, "=s,v", [late], dtype=tl.int32, is_pure=False, pack=1)
+    elif isa() == "ptx90":
+        zero = tl.inline_asm_elementwise(BARRIER_TMA, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        zero = tl.inline_asm_elementwise(BARRIER, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    return token + zero * 1024
+
+
+@triton.jit
+def _latest(signals, channels, mask, aim):
+    """Return one of the counters that have not reached `aim`, or -1."""
+    pointers = signals + tl.where(mask, channels, 0)
+    if isa() == "amdgcn":
+        seen = tl.atomic_add(pointers, tl.where(mask, 0, 0), sem="acquire", scope="sys")
+    else:
+        seen = tl.inline_asm_elementwise(READ, "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1)
+    return tl.max(tl.where(mask & (seen - aim < 0), channels, -1), axis=0)
+
+
+@triton.jit
 def _poll(TEXT: tl.constexpr, pointer, target):
     return tl.inline_asm_elementwise(TEXT, "=r,l,r", [pointer, target], dtype=tl.int32, is_pure=False, pack=1)
 

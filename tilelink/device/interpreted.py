@@ -42,6 +42,13 @@ def wait_all(signals, first, count, target, watch, stage, tile, step=1, scope=BL
     return 0
 
 
+def wait_each(signals, channels, mask, target, watch, stage, tile):
+    chosen = np.atleast_1d(mask.handle.data).astype(bool)
+    for channel in np.unique(np.broadcast_to(_numbers(channels), chosen.shape)[chosen]).tolist():
+        wait(signals, channel, target, watch, stage, tile)
+    return 0
+
+
 def consume_token(value, token):
     return value + token
 

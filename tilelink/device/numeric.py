@@ -16,6 +16,18 @@ def mod(a, n):
 
 
 @portable
+def entry(pointer, last: tl.constexpr):
+    """Return the integer at a pointer, clamped to 0, ..., last: what an index tensor of that bound holds."""
+    return tl.minimum(tl.maximum(tl.load(pointer), 0), last)
+
+
+@portable
+def entries(pointers, mask, last: tl.constexpr):
+    """Return the integers at pointers, each clamped to 0, ..., last; 0 where `mask` does not hold."""
+    return tl.minimum(tl.maximum(tl.load(pointers, mask=mask, other=0), 0), last)
+
+
+@portable
 def floordiv(a, n):
     """Return the floor of a / n as in Python, if it is representable (Triton's own // rounds towards zero)."""
     quotient = a // n

@@ -4,6 +4,8 @@ from tilelink.device.attention import attend_begin, attend_finish, attend_step
 from tilelink.device.numeric import (
     cast,
     dot,
+    entries,
+    entry,
     floordiv,
     from_bits,
     gelu,
@@ -26,6 +28,8 @@ __all__ = [
     "attend_step",
     "cast",
     "dot",
+    "entries",
+    "entry",
     "floordiv",
     "from_bits",
     "gelu",

@@ -132,7 +132,9 @@ def _declare(scope: Scope, name: str, node: ast.AST) -> None:
         raise DuplicateNameError(f"{name} is a word of the language", location=scope.location(node), hint="rename it")
     declared = (scope.params, scope.tensors, scope.indices, scope.locals, scope.called, scope.open)
     if any(name in one for one in declared):
-        raise DuplicateNameError(f"{name} is declared twice", location=scope.location(node), hint="rename one of them")
+        here = scope.location(node)
+        first = next((one[name].location for one in (scope.params, scope.tensors, scope.indices) if name in one), None)
+        raise DuplicateNameError(f"{name} is declared twice", location=here, related=first, hint="rename one of them")
 
 
 def _example(scope: Scope, param: ParamSyntax) -> int | float | bool | None:
@@ -240,8 +242,9 @@ def _tensor(scope: Scope, syntax: TensorSyntax) -> Tensor:
     if syntax.space == "table" and syntax.bound is None:
         raise ParseError(f"table {syntax.name} has no bound", location=place, hint="rows : table [B] < M")
     if syntax.bound is not None and syntax.dtype not in (None, "i32"):
-        hint = "leave the dtype out: an index tensor holds i32 values"
-        raise DtypeError(f"an index tensor of {syntax.dtype}", location=word, hint=hint)
+        what = "a table" if syntax.space == "table" else "an index tensor"
+        hint = f"leave the dtype out: {what} holds i32 values"
+        raise DtypeError(f"{what} of {syntax.dtype}", location=word, hint=hint)
     if syntax.space == "out" and syntax.bound is not None:
         hint = f"{syntax.name} : out [...] i32; peers and stages read integers from local and symmetric tensors"
         raise ParseError(f"the output {syntax.name} has a bound", location=place, hint=hint)
@@ -521,7 +524,7 @@ def _loop(scope: Scope, node: ast.For) -> Statement:
     pairs = zip(names, extents, strict=True)
     syntax = tuple(IndexSyntax(name=ast.unparse(n), extent=e, node=n) for n, e in pairs)
     if node.orelse:
-        hint = "what comes after the loop stands behind it, without an else"
+        hint = "write the statements after the loop below it, without an else"
         raise ParseError("a loop has no else", location=scope.location(node.orelse[0]), hint=hint)
     outside = set(scope.broken)
     indices = _indices(scope, syntax)

@@ -8,11 +8,14 @@ of a variant keeps the choices that it does not make itself.
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilelink.errors import BindingError, Location, ParseError, TileLinkError, UnknownNameError, did_you_mean
 from tilelink.frontend.syntax import ParamSyntax, ProgramSyntax, Source, TensorSyntax, VariantSyntax
+from tilelink.ir.intervals import MAX_INT32, MIN_INT32
+from tilelink.ir.parameters import holds_f32, rounded
 from tilelink.ir.program import DTYPES, ELEMENTWISE, Program
 from tilelink.ir.words import DOTTED, NAME
 
@@ -62,7 +65,9 @@ def choices_of(syntax: ProgramSyntax, given: Mapping[str, Choice], place: Locati
         else:
             functions[name] = IDENTITY if value is None else _function(name, value, where)
     left_out = {
-        name: _constant(tensor, syntax.source) for name, tensor in optional.items() if not _given(name, given, place)
+        name: _element(_constant(tensor, syntax.source), dtypes.get(tensor.dtype or "", tensor.dtype), tensor, syntax)
+        for name, tensor in optional.items()
+        if not _given(name, given, place)
     }
     return Choices(given=dict(given), dtypes=dtypes, functions=functions, left_out=left_out)
 
@@ -109,6 +114,27 @@ def _constant(tensor: TensorSyntax, source: Source) -> float | int:
         case _:
             pass
     raise ParseError("a number stands for an input that is left out", location=place, hint=hint)
+
+
+def _element(number: float | int, dtype: str | None, tensor: TensorSyntax, syntax: ProgramSyntax) -> float | int:
+    """Return the number as an element of the input has it. Raises ParseError if none can be that number.
+
+    Arithmetic with it is then that of elements: 100000 in place of an f32 is no integer, whose square would overflow.
+    """
+    if dtype == "bool":
+        fits, made = number in (0, 1), bool(number)
+    elif dtype == "i32":
+        fits, made = isinstance(number, int) and MIN_INT32 <= number <= MAX_INT32, number
+    else:
+        fits, made = holds_f32(number), 0.0
+        if fits:
+            made = rounded(number, dtype or "f32")
+            fits = math.isfinite(made)
+    if not fits:
+        place, name = syntax.source.location(tensor.node), dtype or "f32"
+        hint = f"a number that an {name} holds" if dtype != "bool" else "0 or 1"
+        raise ParseError(f"{tensor.name} cannot be {number}: its elements are {name}", location=place, hint=hint)
+    return made
 
 
 Build = Callable[[ProgramSyntax, Choices], Program]

@@ -137,6 +137,12 @@ class TileMap:
         ranges = (_range(s, g, n) for s, g, n in zip(self.spans, grid.sizes, grid.counts, strict=True))
         return tuple(self._simplified(low, high) for low, high in ranges)
 
+    def placed(self, grid: ChannelGrid) -> bool:
+        """True if a launch decides which channels the access touches."""
+        ranges = self.channel_range(grid)
+        listed_spans = any(span.gather is not None and span.gather.launch for span in self.spans)
+        return listed_spans or any(at_launch(one.low) or at_launch(one.high) for one in ranges) or at_launch(self.rank)
+
     def _simplified(self, low: Scalar, high: Scalar) -> ChannelRange:
         low, high = simplify(low, self.bounds), simplify(high, self.bounds)
         count = simplify(binary("-", high, low), self.bounds)

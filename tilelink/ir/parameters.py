@@ -57,6 +57,17 @@ def _whole(value: Any) -> bool:
     return math.isfinite(value) and value % 1 == 0
 
 
+def rounded(number: float, dtype: str) -> float:
+    """Return the nearest f16 or bf16; for f32 the number itself, which is rounded where a value of it is made."""
+    if dtype == "f32":
+        return float(number)
+    with np.errstate(over="ignore", under="ignore"):
+        if dtype == "f16":
+            return float(np.float16(number))
+        bits = int(np.float32(number).view(np.uint32))
+        return float(np.uint32((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32))
+
+
 def holds_f32(number: Any) -> bool:
     """True if rounding the number to f32 does not turn a finite number into infinity."""
     try:

@@ -270,6 +270,18 @@ def stage_scalars(stage: Stage) -> list[Scalar]:
     return scalars
 
 
+def scalars_of(statement: Statement) -> list[Scalar]:
+    """Return every integer expression in a statement, and in the statements inside it."""
+    scalars: list[Scalar] = []
+
+    def keep(expr: Scalar) -> Scalar:
+        scalars.append(expr)
+        return expr
+
+    map_scalars((statement,), keep)
+    return scalars
+
+
 def counters(stage: Stage) -> frozenset[str]:
     """Return the loop indices that a stage never uses: they only count iterations, so their tiles have one element."""
     named = {e.name for expr in stage_scalars(stage) for e in walk(expr) if isinstance(e, Index)}
@@ -278,13 +290,16 @@ def counters(stage: Stage) -> frozenset[str]:
 
 
 def leading_waits(stage: Stage) -> int:
-    """Return the number of waits at the start of a stage's body that name no counted index of its domain.
+    """Return the number of waits and barriers at the start of a stage's body that name no counted index of its domain.
 
     Every tile makes them before the ends of counted ranges are read.
     """
     counted = {decl.name for decl in stage.indices if decl.counted}
     number = 0
     for statement in stage.body:
+        if isinstance(statement, Barrier):
+            number += 1
+            continue
         if not isinstance(statement, Wait):
             break
         coords = [c for c in statement.region.coords if isinstance(c, Scalar)]
@@ -292,6 +307,29 @@ def leading_waits(stage: Stage) -> int:
             break
         number += 1
     return number
+
+
+def only_signals(body: tuple[Statement, ...], left_out: Callable[[Wait], bool]) -> tuple[Statement, ...]:
+    """Return the waits and notifies of a body, with the loops and branches that they are in.
+
+    left_out: True for a wait that is left out too.
+    """
+    kept: list[Statement] = []
+    for statement in body:
+        match statement:
+            case Wait() if left_out(statement):
+                pass
+            case Wait() | Notify():
+                kept.append(statement)
+            case If(then=then, orelse=orelse):
+                branches = only_signals(then, left_out), only_signals(orelse, left_out)
+                if any(branches):
+                    kept.append(replace(statement, then=branches[0], orelse=branches[1]))
+            case For(body=inner) if signals := only_signals(inner, left_out):
+                kept.append(replace(statement, body=signals))
+            case _:
+                pass
+    return tuple(kept)
 
 
 def closing_notifies(body: tuple[Statement, ...]) -> tuple[Notify, ...]:

@@ -9,7 +9,7 @@ from numbers import Integral
 from tilelink.errors import BindingError, DtypeError, Location, OrderError, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.depth import deep
 from tilelink.ir.intervals import Bounds
-from tilelink.ir.mapping import ChannelGrid, CountedRange, map_region
+from tilelink.ir.mapping import ChannelGrid, map_region
 from tilelink.ir.parameters import Numbers, check_numbers
 from tilelink.ir.program import Notify, Program, Region, Stage, Transfer, Wait
 from tilelink.ir.scalar import Index, Param, Ranks, Scalar, const, rewrite, substitute
@@ -27,6 +27,7 @@ from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
+from tilelink.lowering.launch_decided import check_launch_decided
 from tilelink.lowering.limits import check_elements, check_size
 from tilelink.lowering.orders import decode
 from tilelink.lowering.passes import steps
@@ -74,6 +75,7 @@ def bind(
     concrete = concretize(shaped, infer(shaped), numbers, ranks)
     typing = infer(concrete)
     stages = _bind_stages(shaped, concrete, typing, schedule, numbers, ranks)
+    check_launch_decided(stages, typing, schedule)
     check_reductions(stages, typing, ranks)
     tensors = _bind_tensors(shaped, schedule, numbers, ranks, dtype)
     channels, used = _channels(concrete, schedule, stages, tensors, ranks)
@@ -178,7 +180,6 @@ def _bind_stages(
             stages=part[NUM_STAGES] or 3,
             flat=part[FLATTEN],
             defer_notify=part[DEFER_NOTIFY],
-            parts={d.name: CountedRange(start=d.start, stop=d.stop) for d in all_indices(stage) if d.counted},
         )
     return _match_fused(bound)
 

@@ -1,9 +1,9 @@
-"""What binding makes: a scheduled program with all numbers in place, shared by the plan and the emitter."""
+"""Bound programs: a program and its schedule with all numbers, read by the plan, the simulator and the emitter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
 from math import prod
@@ -11,7 +11,7 @@ from math import prod
 from tilelink.artifact import LaunchProtocol
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range
 from tilelink.ir.mapping import ChannelGrid, CountedRange, TileMap, map_region
-from tilelink.ir.program import Attend, Dot, Program, Region, Stage, Statement, Tensor, UserCall
+from tilelink.ir.program import Attend, Dot, For, Program, Region, Stage, Statement, Tensor, UserCall
 from tilelink.ir.scalar import Env, Param, Ranks, Scalar, const, evaluate, rewrite
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Typing, infer
@@ -21,13 +21,13 @@ from tilelink.lowering.orders import TILE
 from tilelink.scheduling.schedule import Resource, Schedule
 from tilelink.target import Target
 
-SMALLEST_DOT = 16
+MIN_DOT = 16
 """Tensor cores multiply tiles of at least this many rows and columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoundTensor:
-    """A tensor with its numbers. `slots` buffers of `shape` elements lie behind one another."""
+    """A tensor with its numbers: `slots` buffers of `shape` elements, one after the other in memory."""
 
     decl: Tensor
     number: int
@@ -51,7 +51,7 @@ class BoundTensor:
 
 
 class Transport(Enum):
-    """What moves a stage's data (lowering/choose_transport.py)."""
+    """The unit that moves a stage's data (lowering/choose_transport.py)."""
 
     STORES = auto()
     """Its programs load and store, also in peers' memory."""
@@ -63,7 +63,7 @@ class Transport(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Boxes:
-    """How tiles of rows x columns elements are copied: in boxes, by `programs` of one warp on each SM.
+    """Copies of tiles of rows x columns elements in boxes, by `programs` of one warp on each SM.
 
     box: rows and columns. buffers: boxes of a program at a time. Boxes may reach beyond the last column of both
     tensors: there they copy nothing.
@@ -117,27 +117,32 @@ class BoundStage:
     tma_copy: Boxes | None = None
     """How it copies by TMA, if it does (see lowering/clauses/tma_copy.py)."""
     transport: Transport = Transport.STORES
-    """What moves its data."""
+    """The unit that moves its data."""
     ends_with_tensor: frozenset[str] = frozenset()
-    """Indices within a tile of another stage, which end where the tensor does and not with their extent."""
+    """Indices within a tile of another stage. Their tiles end with the tensor, not with the extent of the index."""
     slices: frozenset[str] = frozenset()
     """Indices of loops over the slices of one product (see lowering/sink_waits.py)."""
-    parts: Mapping[str, CountedRange] = field(default_factory=dict[str, CountedRange])
-    """The parts of their dimensions that counted indices run over, of loops too. A tile beyond them has no elements."""
     tasks: int | None = None
-    """How many tiles of its order it has, where that is not what its indices make."""
+    """Number of tiles of its order, or None for the product of the tiles of its indices."""
 
     @property
     def name(self) -> str:
         return self.stage.name
 
+    @cached_property
+    def parts(self) -> Mapping[str, CountedRange]:
+        """The parts of their dimensions that counted indices run over, of loops too: tiles beyond have no elements."""
+        loops = (d for s in statements(self.stage.body) if isinstance(s, For) for d in s.indices)
+        counted = (d for d in (*self.stage.indices, *loops) if d.counted)
+        return {d.name: CountedRange(start=d.start, stop=d.stop) for d in counted}
+
     def count(self, index: str) -> int:
-        """How many tiles an index has."""
+        """Return the number of tiles of an index."""
         return -(-self.extents[index] // self.tiles[index])
 
     @cached_property
     def total(self) -> int:
-        """How many tiles it has."""
+        """Return the number of tiles of the stage."""
         if self.tasks is not None:
             return self.tasks
         return prod(self.count(d.name) for d in self.stage.indices)
@@ -159,11 +164,11 @@ class Loop:
     width: int | None = None
 
     def taking(self, programs: int) -> int:
-        """How many of a kernel's programs take tiles of it in turn."""
+        """Return the number of a kernel's programs that execute tiles of it in turn."""
         return self.width or programs
 
     def program(self, tile: Ints, programs: int) -> Ints:
-        """Which of a kernel's programs run tiles."""
+        """Return the program of a kernel that executes each of some tiles."""
         return self.begin + tile % self.width if self.width else (self.first + tile) % programs
 
 
@@ -226,13 +231,13 @@ class Bound:
     pad_size: int
     """int32 counters in one rank's signal pad."""
     protocol: LaunchProtocol = LaunchProtocol.HELPER_KERNELS
-    """How ranks begin and end a launch together."""
+    """The handshake of ranks at the start and the end of a launch."""
     many_threads: bool = False
     """True if its programs are many threads, which meet where barriers and waits are, and not yet one each."""
 
     @cached_property
     def typing(self) -> Typing:
-        """The types of the program."""
+        """Return the types of the program."""
         return infer(self.program)
 
     @cached_property
@@ -252,7 +257,7 @@ class Bound:
 
     @cached_property
     def functions(self) -> frozenset[str]:
-        """The users' functions that stages call, with their modules."""
+        """Return the users' functions that stages call, with their modules."""
         found = [value_of(s) for stage in self.program.stages for s in statements(stage.body)]
         return frozenset(v.function for one in found if one for v in values(one) if isinstance(v, UserCall))
 
@@ -272,18 +277,18 @@ class Bound:
         )
 
     def smallest_block(self, stage: str) -> int:
-        """The fewest elements that a stage's tiles have along an axis: tensor cores multiply 16 rows and columns."""
+        """Return the least block of a stage along an axis, in elements: tensor cores multiply 16 rows and columns."""
         body = self.stages[stage].stage.body
         computed = (value for s in statements(body) if (value := value_of(s)) is not None)
         multiplies = any(isinstance(part, Dot | Attend) for value in computed for part in values(value))
-        return SMALLEST_DOT if multiplies and self.target.kind != "cpu" else 1
+        return MIN_DOT if multiplies and self.target.kind != "cpu" else 1
 
     def contraction_block(self, stage: str) -> int:
         """Elements of a contracted axis in one step of its loop."""
         return max(power_of_two(self.stages[stage].block), self.smallest_block(stage))
 
     def bounds(self, stage: str) -> Bounds:
-        """The values of ranks, entries of tables, and numbers of tiles in a stage, as a whole and along its indices."""
+        """Return the ranges of ranks, table entries, and tile numbers of a stage, in all and along its indices."""
         return self._bounds[stage]
 
     @cached_property

@@ -18,11 +18,12 @@ from tilelink.lowering.bound import Bound, BoundStage, Transport
 
 def choose_transport(bound: Bound) -> Bound:
     """Return the bound program whose stages have their transport."""
-    stages = {name: replace(stage, transport=_transport(bound, stage)) for name, stage in bound.stages.items()}
+    stages = {name: replace(stage, transport=transport_of(bound, stage)) for name, stage in bound.stages.items()}
     return replace(bound, stages=stages)
 
 
-def _transport(bound: Bound, stage: BoundStage) -> Transport:
+def transport_of(bound: Bound, stage: BoundStage) -> Transport:
+    """Return the transport that fits the kernel and the boxes of a stage."""
     if bound.kernel_of[stage.name].on_copy_engine:
         return Transport.COPY_ENGINE
     return Transport.TMA if stage.tma_copy is not None else Transport.STORES

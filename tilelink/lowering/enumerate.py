@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.ir.mapping import TileMap
 from tilelink.ir.intervals import MAX_INT32
+from tilelink.ir.mapping import TileMap
 from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
     Assign,
@@ -28,12 +28,12 @@ from tilelink.ir.program import (
     Value,
     Wait,
 )
-from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, at_launch, const, evaluate, walk
+from tilelink.ir.scalar import Binary, Compare, Env, Index, Lookup, Scalar, const, evaluate, walk
 from tilelink.ir.visitor import closing_notifies, leading_waits, local_names, read_unassigned, reads, statements
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.columns import Ints, expand, join
-from tilelink.lowering.guards import Chosen, Guard, Guards, numbered, parts_of, settled, settled_choice
-from tilelink.lowering.hulls import hull, truth
+from tilelink.lowering.guards import Chosen, Guard, Guards, numbered, parts_of, settled_choice
+from tilelink.lowering.hulls import hull, truth, unknown
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.places import GUARD, Fault, box, chosen, divides, in_table, partial, reach
 
@@ -139,7 +139,7 @@ def signals_of(bound: Bound) -> tuple[Signals, dict[str, int]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rows:
+class Rows:
     """Executions of a statement: one row per (task, loop iteration). guard: the branches that a launch decides."""
 
     task: Ints
@@ -148,9 +148,9 @@ class _Rows:
     indices: dict[str, Ints]
     guard: Ints
 
-    def pick(self, mask: NDArray[np.bool_] | Ints) -> _Rows:
+    def pick(self, mask: NDArray[np.bool_] | Ints) -> Rows:
         indices = {k: v[mask] for k, v in self.indices.items()}
-        return _Rows(
+        return Rows(
             task=self.task[mask],
             position=self.position[mask],
             rank=self.rank[mask],
@@ -181,8 +181,122 @@ class _Uses:
                 return
 
 
-class Enumerator:
-    """Walks the bodies of the stages once, for all ranks, tiles and iterations together."""
+class Walk:
+    """Walks the bodies of stages, each once for all ranks, tiles and iterations together.
+
+    Statements are numbered in the order of the walk, which is the same for every walk over a program. A subclass says
+    what it does with the executions of a statement (`visit`), which executions there are (`reached`), and what it notes
+    where a body begins (`enter`).
+    """
+
+    def __init__(self, bound: Bound, first_task: Mapping[str, int], tables: Mapping[str, NDArray[Any]]) -> None:
+        self.bound, self.first_task, self.tables = bound, first_task, dict(tables)
+        self.statements: list[tuple[str, Statement]] = []
+        self._leading = 0
+
+    def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
+        """Take the executions of a statement without a body: neither an `if` nor a loop."""
+        raise NotImplementedError
+
+    def reached(self, number: int, statement: Statement, rows: Rows) -> Rows:
+        """Return the executions of a statement that have no fault."""
+        return rows
+
+    def enter(self, stage: BoundStage, number: int, indices: tuple[IndexDecl, ...], rows: Rows) -> None:
+        """Take the executions of a stage or a loop where the ends of its indices are read. number: of the statement."""
+
+    def chosen(self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]) -> Rows:
+        """Return the executions in a branch. open_rows: those of which a launch decides whether they are in it."""
+        return rows
+
+    def stage(self, stage: BoundStage) -> None:
+        """Walk the body of a stage."""
+        total, ranks = stage.total, self.bound.ranks
+        rank = np.repeat(np.arange(ranks, dtype=np.int64), total)
+        t = np.tile(np.arange(total, dtype=np.int64), ranks)
+        env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t}, tables=self.tables)
+        indices = {d.name: column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
+        task = self.first_task[stage.name] + rank * total + t
+        none = np.zeros_like(task)
+        self._leading = leading_waits(stage.stage)
+        self._block(stage, stage.stage.body, Rows(task=task, position=none, rank=rank, indices=indices, guard=none))
+
+    def env(self, rows: Rows) -> Env:
+        """Return what the scalar expressions of a statement refer to in its executions."""
+        return Env(rank=rows.rank, ranks=self.bound.ranks, params={}, indices=rows.indices, tables=self.tables)
+
+    def _block(self, stage: BoundStage, body: tuple[Statement, ...], rows: Rows) -> None:
+        if not len(rows.task):
+            self._pass_over(stage, statements(body))  # a constant position would be looked up even without rows
+            return
+        offset = 0
+        for statement in body:
+            self._statement(stage, statement, replace(rows, position=rows.position + offset))
+            offset += length(stage, statement)
+
+    def _pass_over(self, stage: BoundStage, missed: Iterable[Statement]) -> None:
+        """Number the statements that no task reaches, because every walk over a program counts them."""
+        self.statements.extend((stage.name, one) for one in missed)
+
+    def _statement(self, stage: BoundStage, statement: Statement, rows: Rows) -> None:
+        number = len(self.statements)
+        self.statements.append((stage.name, statement))
+        if self._leading == 0:
+            self.enter(stage, number, stage.stage.indices, rows)
+        self._leading -= 1
+        rows = self.reached(number, statement, rows)
+        if not len(rows.task):
+            self._pass_over(stage, [*statements((statement,))][1:])
+            return
+        match statement:
+            case If(condition=condition, then=then, orelse=orelse):
+                self._branches(stage, condition, then, orelse, rows)
+            case For(indices=decls):
+                self.enter(stage, number, decls, rows)
+                self._loop(stage, statement, rows)
+            case _:
+                self.visit(stage, number, statement, rows)
+
+    def _branches(
+        self,
+        stage: BoundStage,
+        condition: Scalar,
+        then: tuple[Statement, ...],
+        orelse: tuple[Statement, ...],
+        rows: Rows,
+    ) -> None:
+        """Walk both branches. A row is in both of them if a launch decides which one is executed."""
+        shape = rows.task.shape
+        surely, may = (np.broadcast_to(one, shape) for one in truth(condition, self.env(rows), self.bound.entries))
+        for body, mask, holds in ((then, may, True), (orelse, ~surely, False)):
+            inside = self.chosen(stage, condition, holds, rows.pick(mask), (may & ~surely)[mask])
+            self._block(stage, body, inside)
+
+    def _loop(self, stage: BoundStage, loop: For, rows: Rows) -> None:
+        counts = [stage.count(d.name) for d in loop.indices]
+        steps = prod(counts)
+        step = np.tile(np.arange(steps, dtype=np.int64), len(rows.task))
+        indices = {k: np.repeat(v, steps) for k, v in rows.indices.items()}
+        digits = np.unravel_index(step, counts)
+        indices |= {d.name: np.asarray(v, dtype=np.int64) for d, v in zip(loop.indices, digits, strict=True)}
+        body_length = sum(length(stage, s) for s in loop.body)
+        inner = Rows(
+            task=np.repeat(rows.task, steps),
+            position=np.repeat(rows.position, steps) + step * body_length,
+            rank=np.repeat(rows.rank, steps),
+            indices=indices,
+            guard=np.repeat(rows.guard, steps),
+        )
+        self._block(stage, loop.body, inner)
+
+
+def column(expr: Scalar, env: Env, rows: int) -> Ints:
+    """Return the value of an expression in each of some executions."""
+    return np.broadcast_to(np.asarray(evaluate(expr, env), dtype=np.int64), (rows,))
+
+
+class Enumerator(Walk):
+    """Collects all reads, writes, waits, notifies, barriers and transfers of stages, and their faults."""
 
     def __init__(
         self,
@@ -191,13 +305,11 @@ class Enumerator:
         channel_base: Mapping[tuple[str, str], int],
         tables: Mapping[str, NDArray[Any]],
     ) -> None:
-        self.bound, self.first_task, self.channel_base = bound, first_task, channel_base
-        self.tables = dict(tables)
+        super().__init__(bound, first_task, tables)
+        self.channel_base = channel_base
         self.dims = max((len(t.shape) for t in bound.tensors.values()), default=1)
-        self.statements: list[tuple[str, Statement]] = []
         self.faults: list[Fault] = []
         self.guards = Guards()
-        self._counted_loops = 0
         self._unsure: dict[str, _Uses] = {}
         self._accesses: list[tuple[Ints, ...]] = []
         self._signals: list[tuple[Ints, ...]] = []
@@ -205,54 +317,32 @@ class Enumerator:
         self._barriers: list[tuple[Ints, ...]] = []
 
     def stage(self, stage: BoundStage) -> None:
-        total, ranks = stage.total, self.bound.ranks
-        rank = np.repeat(np.arange(ranks, dtype=np.int64), total)
-        t = np.tile(np.arange(total, dtype=np.int64), ranks)
-        env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t}, tables=self.tables)
-        indices = {d.name: self._column(stage.order[d.name], env, len(t)) for d in stage.stage.indices}
-        task = self.first_task[stage.name] + rank * total + t
-        rows = _Rows(
-            task=task, position=np.zeros_like(task), rank=rank, indices=indices, guard=np.zeros_like(task)
-        )
         self._unsure = {name: _Uses() for name in sorted(read_unassigned(stage.stage.body, iterations=False))}
-        self._ranges = leading_waits(stage.stage)
-        self._block(stage, stage.stage.body, rows)
+        super().stage(stage)
         for name, uses in self._unsure.items():
             for fault in uses.faults(name):
                 self.faults.append(fault)
 
-    def _column(self, expr: Scalar, env: Env, rows: int) -> Ints:
-        return np.broadcast_to(np.asarray(evaluate(expr, env), dtype=np.int64), (rows,))
+    def enter(self, stage: BoundStage, number: int, indices: tuple[IndexDecl, ...], rows: Rows) -> None:
+        """Note the entries of index tensors that the ends of counted ranges read."""
+        for decl in indices:
+            for end in (decl.start, decl.stop):
+                for part in walk(end) if end is not None else ():
+                    if isinstance(part, Lookup) and part.launch:
+                        self._access(stage, number, READ, Region(tensor=part.table, coords=part.coords), rows)
 
-    def _columns(self, exprs: Sequence[Scalar], env: Env, rows: int) -> Ints:
-        """Return the values of expressions as columns: [rows, expressions]."""
-        columns = [self._column(expr, env, rows) for expr in exprs]
-        return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.int64)
+    def chosen(self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]) -> Rows:
+        if not open_rows.any():
+            return rows
+        choice = Chosen(condition=condition, holds=holds)
+        guard = self._each(rows, lambda rank, indices: (settled_choice(choice, rank, indices),))
+        return replace(rows, guard=np.where(open_rows, guard, rows.guard))
 
-    def _env(self, rows: _Rows) -> Env:
-        return Env(rank=rows.rank, ranks=self.bound.ranks, params={}, indices=rows.indices, tables=self.tables)
-
-    def _block(self, stage: BoundStage, body: tuple[Statement, ...], rows: _Rows) -> None:
-        if not len(rows.task):
-            self._pass_over(stage, statements(body))  # a constant position would be looked up even without rows
-            return
-        offset = 0
-        for statement in body:
-            here = replace(rows, position=rows.position + offset)
-            self._statement(stage, statement, here)
-            offset += length(stage, statement)
-
-    def _pass_over(self, stage: BoundStage, missed: Iterable[Statement]) -> None:
-        """Number the statements that no task reaches, because every walk over a program counts them."""
-        self.statements.extend((stage.name, one) for one in missed)
-
-    def _statement(self, stage: BoundStage, statement: Statement, rows: _Rows) -> None:
-        number = len(self.statements)
-        self.statements.append((stage.name, statement))
-        if self._ranges == 0:
-            self._read_ranges(stage, number, stage.stage.indices, rows)
-        self._ranges -= 1
+    def reached(self, number: int, statement: Statement, rows: Rows) -> Rows:
+        stage = self.bound.stages[self.statements[number][0]]
         for expr in partial(statement):
+            if not len(rows.task):
+                break
             match expr:
                 case Lookup(launch=True):
                     self._access(stage, number, READ, Region(tensor=expr.table, coords=expr.coords), rows)
@@ -260,18 +350,10 @@ class Enumerator:
                     rows = self._looked_up(number, expr, rows)
                 case _:
                     rows = self._divided(number, expr, rows)
-            if not len(rows.task):
-                self._pass_over(stage, [*statements((statement,))][1:])
-                return
+        return rows
+
+    def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
         match statement:
-            case If(condition=condition, then=then, orelse=orelse):
-                self._branches(stage, condition, then, orelse, rows)
-            case For(indices=decls):
-                self._read_ranges(stage, number, decls, rows)
-                counted = any(decl.counted for decl in decls)
-                self._counted_loops += counted
-                self._loop(stage, statement, rows)
-                self._counted_loops -= counted
             case Wait(kind=kind, region=region):
                 self._signal(stage, number, WAIT, kind, region, rows)
             case Notify(kind=kind, region=region):
@@ -283,47 +365,31 @@ class Enumerator:
             case _:
                 pass
 
-    def _branches(
-        self,
-        stage: BoundStage,
-        condition: Scalar,
-        then: tuple[Statement, ...],
-        orelse: tuple[Statement, ...],
-        rows: _Rows,
-    ) -> None:
-        """Enumerate both branches. A row is in both of them if a launch decides which one is executed."""
-        shape = rows.task.shape
-        surely, may = (np.broadcast_to(one, shape) for one in truth(condition, self._env(rows), self.bound.entries))
-        for body, mask, holds in ((then, may, True), (orelse, ~surely, False)):
-            inside = rows.pick(mask)
-            if at_launch(condition):
-                choice = Chosen(condition=condition, holds=holds)
-                guard = self._each(inside, lambda rank, indices, one=choice: (settled_choice(one, rank, indices),))
-                inside = replace(inside, guard=np.where((may & ~surely)[mask], guard, inside.guard))
-            self._block(stage, body, inside)
+    def _ends(self, exprs: Sequence[Scalar], env: Env, rows: int, end: int) -> Ints:
+        """Return the smallest (0) or largest (1) values of expressions as columns: [rows, expressions]."""
+        hulls = [hull(expr, env, self.bound.entries)[end] for expr in exprs]
+        columns = [np.broadcast_to(np.asarray(one, dtype=np.int64), (rows,)) for one in hulls]
+        return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), np.int64)
 
-    def _read_ranges(self, stage: BoundStage, number: int, decls: Iterable[IndexDecl], rows: _Rows) -> None:
-        """Note the entries of index tensors that the ends of counted ranges read."""
-        for decl in decls:
-            for end in (decl.start, decl.stop):
-                for part in walk(end) if end is not None else ():
-                    if isinstance(part, Lookup) and part.launch:
-                        self._access(stage, number, READ, Region(tensor=part.table, coords=part.coords), rows)
+    def _counted(self, stage: BoundStage, statement: Statement) -> bool:
+        """True if a statement is in a loop whose iterations need not be there."""
+        loops = (s for s in statements(stage.stage.body) if isinstance(s, For) and any(d.counted for d in s.indices))
+        return any(statement is inner for loop in loops for inner in statements(loop.body))
 
-    def _divided(self, number: int, expr: Binary, rows: _Rows) -> _Rows:
+    def _divided(self, number: int, expr: Binary, rows: Rows) -> Rows:
         """Return the rows whose divisor is not zero. The first other row is a fault."""
-        if at_launch(expr.right):
-            low, high = hull(expr.right, self._env(rows), self.bound.entries)
+        if unknown(expr.right, self.env(rows)):
+            low, high = hull(expr.right, self.env(rows), self.bound.entries)
             zero = np.broadcast_to((np.asarray(low) <= 0) & (np.asarray(high) >= 0), rows.task.shape)
             self._fault(number, zero, rows, f"{print_scalar(expr)} may divide by zero", "max(n, 1) is at least 1")
             return rows
-        there = divides(expr, self._env(rows), len(rows.task))
+        there = divides(expr, self.env(rows), len(rows.task))
         self._fault(number, ~there, rows, f"{print_scalar(expr)} divides by zero")
         return rows if there.all() else rows.pick(there)
 
-    def _looked_up(self, number: int, lookup: Lookup, rows: _Rows) -> _Rows:
+    def _looked_up(self, number: int, lookup: Lookup, rows: Rows) -> Rows:
         """Return the rows whose entry is in the table. The first other row is a fault."""
-        there, where = in_table(lookup, self._env(rows), len(rows.task))
+        there, where = in_table(lookup, self.env(rows), len(rows.task))
         if there.all():
             return rows
         first = where[np.argmin(there)]
@@ -332,31 +398,14 @@ class Enumerator:
         self._fault(number, ~there, rows, f"looks up {lookup.table}[{entry}], outside of a table of shape {shape}")
         return rows.pick(there)
 
-    def _loop(self, stage: BoundStage, loop: For, rows: _Rows) -> None:
-        counts = [stage.count(d.name) for d in loop.indices]
-        steps = prod(counts)
-        step = np.tile(np.arange(steps, dtype=np.int64), len(rows.task))
-        indices = {k: np.repeat(v, steps) for k, v in rows.indices.items()}
-        digits = np.unravel_index(step, counts)
-        indices |= {d.name: np.asarray(v, dtype=np.int64) for d, v in zip(loop.indices, digits, strict=True)}
-        body_length = sum(length(stage, s) for s in loop.body)
-        inner = _Rows(
-            task=np.repeat(rows.task, steps),
-            position=np.repeat(rows.position, steps) + step * body_length,
-            rank=np.repeat(rows.rank, steps),
-            indices=indices,
-            guard=np.repeat(rows.guard, steps),
-        )
-        self._block(stage, loop.body, inner)
-
-    def _data(self, stage: BoundStage, number: int, statement: Statement, value: Value, rows: _Rows) -> None:
+    def _data(self, stage: BoundStage, number: int, statement: Statement, value: Value, rows: Rows) -> None:
         """Note the accesses of a statement. value: the value that it computes."""
         for region in reads(value):
             self._access(stage, number, READ, region, rows)
         for name in self._unsure.keys() & local_names(value):
             self._unsure[name].read.append((number, rows.task, rows.position))
         match statement:
-            case Assign(name=name) if name in self._unsure and not self._counted_loops:
+            case Assign(name=name) if name in self._unsure and not self._counted(stage, statement):
                 self._unsure[name].assigned.append((rows.task, rows.position))
             case Store(region=region):
                 self._access(stage, number, WRITE, region, rows)
@@ -370,17 +419,17 @@ class Enumerator:
             case _:
                 pass
 
-    def _bounds(self, tile_map: TileMap, rows: _Rows) -> tuple[Ints, Ints, Ints]:
-        env = self._env(rows)
+    def _bounds(self, tile_map: TileMap, rows: Rows) -> tuple[Ints, Ints, Ints]:
+        env = self.env(rows)
         n = len(rows.task)
         lo = np.zeros((n, self.dims), np.int64)
         hi = np.ones((n, self.dims), np.int64)
         for d, span in enumerate(tile_map.spans):
             lo[:, d] = hull(span.start, env, self.bound.entries)[0]
             hi[:, d] = hull(span.stop, env, self.bound.entries)[1]
-        return lo, hi, self._column(tile_map.rank, env, n) if not at_launch(tile_map.rank) else np.zeros(n, np.int64)
+        return lo, hi, np.zeros(n, np.int64) if unknown(tile_map.rank, env) else column(tile_map.rank, env, n)
 
-    def _copied_entries(self, stage: BoundStage, target: Region, value: Value, rows: _Rows) -> None:
+    def _copied_entries(self, stage: BoundStage, target: Region, value: Value, rows: Rows) -> None:
         """Note which entries of an index tensor a statement copies from another one; those it computes are unknown."""
         tensor = self.bound.tensors[target.tensor].decl
         if tensor.bound is None or not len(rows.task):
@@ -408,16 +457,16 @@ class Enumerator:
     def _bound_of(self, name: str) -> int:
         return self.bound.entries[name][1] if name in self.bound.entries else MAX_INT32
 
-    def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: _Rows) -> None:
+    def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: Rows) -> None:
         tile_map = self.bound.tile_map(stage.name, region)
-        if at_launch(tile_map.rank):
+        if unknown(tile_map.rank, self.env(rows)):
             tile_map, rows = self._any_rank(number, kind, tile_map, rows)
         lo, hi, peer = self._bounds(tile_map, rows)
         guard = self._guard(stage, tile_map, rows)
         for d, span in enumerate(tile_map.spans):
             if span.gather is None or span.gather.launch:
                 continue
-            source, first, last, twice = chosen(span.gather, self._env(rows), len(rows.task))
+            source, first, last, twice = chosen(span.gather, self.env(rows), len(rows.task))
             if kind == WRITE:
                 message = f"writes a row of {region.tensor} twice, for {span.gather.table} names it twice"
                 self._fault(number, twice, rows, message, "write each row once")
@@ -431,7 +480,7 @@ class Enumerator:
         row = (rows.task, position, np.full(n, kind), peer, tensor, np.full(n, number), guard, lo, hi)
         self._accesses.append(row)
 
-    def _any_rank(self, number: int, kind: int, tile_map: TileMap, rows: _Rows) -> tuple[TileMap, _Rows]:
+    def _any_rank(self, number: int, kind: int, tile_map: TileMap, rows: Rows) -> tuple[TileMap, Rows]:
         """Return a read on a rank that a launch decides as reads on all ranks that it may be. A write is a fault."""
         if kind == WRITE:
             hint = "loop over the ranks, and write what each one gets: (p: ranks, c: C[: count[p]])"
@@ -439,7 +488,7 @@ class Enumerator:
             self._fault(number, everywhere, rows, "writes on a rank that only a launch decides", hint)
             return replace(tile_map, rank=const(0)), rows
         name, ranks = "#rank", self.bound.ranks
-        low, high = (np.broadcast_to(end, rows.task.shape) for end in hull(tile_map.rank, self._env(rows), self.bound.entries))
+        low, high = (np.broadcast_to(end, rows.task.shape) for end in hull(tile_map.rank, self.env(rows), self.bound.entries))
         again = rows.pick(np.repeat(np.arange(len(rows.task)), ranks))
         peer = np.tile(np.arange(ranks, dtype=np.int64), len(rows.task))
         again.indices[name] = peer
@@ -448,7 +497,7 @@ class Enumerator:
         guard = self._each(again, lambda rank, indices: (settled_choice(chosen_rank, rank, indices),))
         return replace(tile_map, rank=Index(name=name)), replace(again, guard=guard)
 
-    def _each(self, rows: _Rows, make: Callable[[int, Mapping[str, int]], Guard]) -> Ints:
+    def _each(self, rows: Rows, make: Callable[[int, Mapping[str, int]], Guard]) -> Ints:
         """Return the guards of rows, with parts added that depend on the rank and the indices of a row."""
         guard = rows.guard.copy()
         for row in range(len(rows.task)):
@@ -457,25 +506,25 @@ class Enumerator:
             guard[row] = self.guards.number((*self.guards.known[int(guard[row])], *parts))
         return guard
 
-    def _guard(self, stage: BoundStage, tile_map: TileMap, rows: _Rows) -> Ints:
+    def _guard(self, stage: BoundStage, tile_map: TileMap, rows: Rows) -> Ints:
         """Return what a launch decides of an access, for each row."""
         templates = parts_of(tile_map, stage)
         return numbered(self.guards, templates, rows.rank, rows.indices, rows.guard)
 
-    def _inside(self, number: int, name: str, tile_map: TileMap, rows: _Rows, lo: Ints, hi: Ints) -> None:
+    def _inside(self, number: int, name: str, tile_map: TileMap, rows: Rows, lo: Ints, hi: Ints) -> None:
         """Note a fault if boxes extend beyond their tensor."""
-        leaves, ends = reach(tile_map, self._env(rows), lo, hi, self.bound.entries)
+        leaves, ends = reach(tile_map, self.env(rows), lo, hi, self.bound.entries)
         if leaves.any():
             row, shape = int(np.argmax(leaves)), list(self.bound.tensors[name].shape)
             message = f"{name}{box(lo[row], ends[row], len(shape))} reaches outside {name}, whose shape is {shape}"
             self._fault(number, leaves, rows, message)
 
-    def _fault(self, number: int, wrong: NDArray[np.bool_], rows: _Rows, message: str, hint: str = GUARD) -> None:
+    def _fault(self, number: int, wrong: NDArray[np.bool_], rows: Rows, message: str, hint: str = GUARD) -> None:
         """Note a fault for the first of the wrong rows."""
         for row in np.flatnonzero(wrong)[:1]:
             self.faults.append(Fault(task=int(rows.task[row]), statement=number, message=message, hint=hint))
 
-    def _transfer(self, stage: BoundStage, moved: Region, target: Region, rows: _Rows) -> None:
+    def _transfer(self, stage: BoundStage, moved: Region, target: Region, rows: Rows) -> None:
         lo, _, peer = self._bounds(self.bound.tile_map(stage.name, moved), rows)
         shape = self.bound.tensors[moved.tensor].shape
         offset = np.zeros(len(rows.task), np.int64)
@@ -486,31 +535,26 @@ class Enumerator:
         tensor = np.full(len(rows.task), self.bound.tensors[moved.tensor].number)
         self._transfers.append((rows.task, rows.position + 2, tensor, peer, offset, elements))
 
-    def _signal(self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: _Rows) -> None:
+    def _signal(self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: Rows) -> None:
         key = (region.tensor, family)
         grid = self.bound.channels[key]
         tile_map = self.bound.tile_map(stage.name, region)
-        env = self._env(rows)
+        env = self.env(rows)
         n = len(rows.task)
         lo, hi, _ = self._bounds(tile_map, rows)
         self._inside(number, region.tensor, tile_map, rows, lo, hi)
         ranges = tile_map.channel_range(grid)
-        listed_spans = [span.gather is not None and span.gather.launch for span in tile_map.spans]
-        places = [at_launch(one.low) or at_launch(one.high) for one in ranges]
-        unsure = any(listed_spans) or any(places) or at_launch(tile_map.rank)
-        self._check_signal(number, kind, region, tile_map, rows, unsure)
-        if at_launch(tile_map.rank):
+        unsure = tile_map.placed(grid)
+        self._check_signal(number, kind, region, rows, unsure)
+        if unknown(tile_map.rank, env):
             return
-        low = np.zeros((n, len(ranges)), np.int64)
-        high = np.zeros((n, len(ranges)), np.int64)
-        for d, one in enumerate(ranges):
-            low[:, d] = hull(one.low, env, self.bound.entries)[0]
-            high[:, d] = hull(one.high, env, self.bound.entries)[1]
+        low = self._ends([one.low for one in ranges], env, n, 0)
+        high = self._ends([one.high for one in ranges], env, n, 1)
         guard = self._guard(stage, tile_map, rows) if unsure else np.zeros(n, np.int64)
         # A signal outside of its tensor is a fault. It is clipped, so that it names no counter of another tensor.
         counts = np.array(grid.counts)
         source, channel = expand(np.clip(low, 0, counts), np.clip(high, 0, counts), grid.counts)
-        peer = self._column(tile_map.rank, env, n)
+        peer = column(tile_map.rank, env, n)
         position = rows.position[source] + 3
         later, at = self._deferred(stage, number, rows.task[source])
         self._signals.append(
@@ -527,14 +571,11 @@ class Enumerator:
             )
         )
 
-    def _check_signal(
-        self, number: int, kind: int, region: Region, tile_map: TileMap, rows: _Rows, unsure: bool
-    ) -> None:
+    def _check_signal(self, number: int, kind: int, region: Region, rows: Rows, unsure: bool) -> None:
         """Note a fault for a signal whose execution or, for a notify, whose place a launch decides."""
         what = "waits" if kind == WAIT else "notifies"
-        in_branch = rows.guard > 0
         hint = "take the signal out of the branch: a counted range, (i: M[: n]), leaves out data and no signals"
-        self._fault(number, in_branch, rows, f"{what} in a branch that only a launch decides", hint)
+        self._fault(number, rows.guard > 0, rows, f"{what} in a branch that only a launch decides", hint)
         if kind == NOTIFY and unsure:
             message = f"notifies {print_region(region)}, whose place only a launch decides"
             hint = "a range from 0 on, (i: M[: n]), notifies the same channels in every launch"

@@ -157,6 +157,14 @@ class Template:
     stop: Scalar | None = None
     start: Scalar | None = None
 
+    @property
+    def names(self) -> set[str]:
+        """The indices that what a launch decides depends on."""
+        span = self.span
+        parts = [self.stop, self.start, *((span.start, span.limit, span.gather) if span is not None else ())]
+        used = {e.name for part in parts if part is not None for e in walk(part) if isinstance(e, Index)}
+        return used | ({self.index} if self.index is not None else set())
+
     def part(self, rank: int, indices: Mapping[str, int]) -> Part:
         """Return what a launch decides for one rank and one set of indices."""
         if self.dim is None or self.span is None:
@@ -244,7 +252,7 @@ def numbered(
     """Return the number of the guard of each row. outer: numbers of the guards of the branches around the access."""
     if not templates and not outer.any():
         return np.zeros(len(rank), np.int64)
-    names = sorted(indices)
+    names = sorted({name for template in templates for name in template.names} & indices.keys())
     columns = np.stack([rank, outer, *(indices[name] for name in names)], axis=1)
     distinct, which = np.unique(columns, axis=0, return_inverse=True)
     numbers = [guards.number((*guards.known[around], *_parts(templates, own, dict(zip(names, values, strict=True)))))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Range
-from tilelink.ir.scalar import Binary, Choose, Compare, Env, Logic, Lookup, Scalar, at_launch, evaluate
+from tilelink.ir.scalar import Binary, Choose, Compare, Env, Logic, Lookup, Scalar, evaluate, walk
 
 Hull = tuple[Any, Any]
 """The smallest and the largest value: ints, or arrays with a row for each execution."""
@@ -24,7 +24,7 @@ def hull(expr: Scalar, env: Env, entries: Mapping[str, Range]) -> Hull:
 
     entries: index tensor -> the smallest and the largest of its entries.
     """
-    if not at_launch(expr):
+    if not unknown(expr, env):
         value = evaluate(expr, env)
         return value, value
     match expr:
@@ -40,9 +40,14 @@ def hull(expr: Scalar, env: Env, entries: Mapping[str, Range]) -> Hull:
             raise TypeError(f"not a scalar expression: {expr!r}")
 
 
+def unknown(expr: Scalar, env: Env) -> bool:
+    """True if an expression reads an entry that is known only in a launch. A simulation knows them all."""
+    return any(isinstance(e, Lookup) and e.launch and e.table not in env.tables for e in walk(expr))
+
+
 def truth(expr: Scalar, env: Env, entries: Mapping[str, Range]) -> Hull:
     """Return whether a condition surely holds, and whether it may hold."""
-    if not at_launch(expr):
+    if not unknown(expr, env):
         value = np.asarray(evaluate(expr, env), dtype=bool)
         return value, value
     match expr:

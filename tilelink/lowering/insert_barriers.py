@@ -3,7 +3,7 @@
 The tiles that a program executes are ordered by the program itself, and so are the statements of a tile. But a program
 has many threads: one thread may load too early what another one stores, or overwrite what another one still loads,
 unless there is a barrier between the two. A wait contains a barrier. This pass inserts the others. The rule of ordering
-checks the result (verify/threads.py).
+checks the result (verifier/threads.py).
 
 before: c[i, :] = x[i, :] * 2.0
         y[i, :] = dot(c[i, :], w[:, :].T)
@@ -14,7 +14,7 @@ after:  c[i, :] = x[i, :] * 2.0
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from tilelink.ir.program import Assign, Barrier, For, If, Local, Region, Statement, Store, Transfer, Wait
 from tilelink.ir.reach import elsewhere, on_all_ranks
 from tilelink.ir.scalar import Env, Index, Lookup, Scalar, Whole, evaluate, walk
-from tilelink.ir.visitor import mixes, reads, statements, value_of
+from tilelink.ir.visitor import leading_waits, mixes, reads, scalars_of, statements, value_of
 from tilelink.lowering.bound import Bound, BoundStage, Transport, with_bodies
 from tilelink.lowering.transform import free_name
 
@@ -33,7 +33,7 @@ def place_barriers(bound: Bound) -> Bound:
     After this pass these programs have many threads.
     """
     bodies = {
-        name: _Placing(bound=bound, stage=stage).body(stage.stage.body)
+        name: _Placing(bound=bound, stage=stage).all_of(stage)
         for name, stage in bound.stages.items()
         if stage.transport is not Transport.COPY_ENGINE
     }
@@ -51,6 +51,17 @@ class _Placing:
 
     def __post_init__(self) -> None:
         self.pending = pending_at(self.bound, self.stage.name)
+
+    def all_of(self, stage: BoundStage) -> tuple[Statement, ...]:
+        """Return the body of a stage with its barriers, one of them before the ends of its ranges are read."""
+        ends = [end for decl in stage.stage.indices for end in (decl.start, decl.stop) if end is not None]
+        read = {memory for region in looked_up(ends) for memory in _memories(region, self.bound.ranks)}
+        body = stage.stage.body
+        if read & self.pending.stored and not any(isinstance(one, Wait) for one in body[: leading_waits(stage.stage)]):
+            self.pending.barrier(Barrier())
+            return (Barrier(location=stage.stage.location), *self.body(body))
+        self.pending.loaded |= read
+        return self.body(body)
 
     def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         done: list[Statement] = []
@@ -268,11 +279,31 @@ def accesses(body: tuple[Statement, ...]) -> Iterator[tuple[Region, bool]]:
     """Yield every region that statements load from (False) or store to (True)."""
     for statement in statements(body):
         value = value_of(statement)
+        yield from ((region, False) for region in looked_up(entry_scalars(statement)))
         yield from ((region, False) for region in (reads(value) if value is not None else ()))
         if isinstance(statement, Store):
             yield statement.region, True
         elif isinstance(statement, Transfer):
             yield statement.target, True
+
+
+def entry_scalars(statement: Statement) -> list[Scalar]:
+    """Return the integer expressions of a statement itself, without those of its branches and iterations."""
+    match statement:
+        case If(condition=condition):
+            return [condition]
+        case For(indices=indices):
+            return [end for decl in indices for end in (decl.start, decl.stop) if end is not None]
+        case _:
+            return scalars_of(statement)
+
+
+def looked_up(expressions: Iterable[Scalar]) -> Iterator[Region]:
+    """Yield the entries of index tensors that expressions read, unless they are inputs, as regions."""
+    for expr in expressions:
+        for part in walk(expr):
+            if isinstance(part, Lookup) and part.launch:
+                yield Region(tensor=part.table, coords=part.coords)
 
 
 def _moves_with(coordinate: Scalar | Whole | None, counts: Mapping[str, int], ranks: int) -> str | None:

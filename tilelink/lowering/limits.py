@@ -14,10 +14,10 @@ from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.transform import number_of
 
-MOST_TILES = 1 << 22
+MAX_TILES = 1 << 22
 """Largest number of tiles of all ranks. Such a plan takes minutes and gigabytes."""
-MOST_CHANNELS = 1 << 26
-MOST_ELEMENTS = 1 << 20
+MAX_CHANNELS = 1 << 26
+MAX_ELEMENTS = 1 << 20
 """Largest number of elements of one value of a tile: Triton's limit for a tensor (TRITON_MAX_TENSOR_NUMEL)."""
 
 
@@ -26,15 +26,15 @@ def check_size(bound: Bound) -> None:
     tiles = channels = 0
     for name, stage in bound.stages.items():
         tiles += stage.total * bound.ranks
-        if tiles > MOST_TILES:
+        if tiles > MAX_TILES:
             message = f"stage {name} has {stage.total:,} tiles on each of {bound.ranks:,} ranks"
-            hint = f"a plan holds {MOST_TILES:,} tiles: take larger tiles, smaller sizes or fewer ranks"
+            hint = f"a plan holds {MAX_TILES:,} tiles: take larger tiles, smaller sizes or fewer ranks"
             raise ScheduleError(message, location=stage.stage.location, hint=hint)
     for (name, _), grid in bound.channels.items():
         channels += grid.count * bound.ranks
-        if channels > MOST_CHANNELS:
+        if channels > MAX_CHANNELS:
             message = f"tensor {name} has {grid.count:,} channels on each of {bound.ranks:,} ranks"
-            hint = f"a plan holds {MOST_CHANNELS:,} channels: make them coarser, or take smaller sizes or fewer ranks"
+            hint = f"a plan holds {MAX_CHANNELS:,} channels: make them coarser, or take smaller sizes or fewer ranks"
             raise ScheduleError(message, location=bound.tensors[name].decl.location, hint=hint)
 
 
@@ -44,12 +44,12 @@ def check_elements(bound: Bound, typing: Typing) -> None:
         stage_typing = typing.stage(name)
         for what, axes, location in _held(stage_typing):
             sizes = [_length(bound, stage, axis) for axis in axes]
-            if prod(map(power_of_two, sizes)) <= MOST_ELEMENTS:
+            if prod(map(power_of_two, sizes)) <= MAX_ELEMENTS:
                 continue
             tiled = {a.index: n for a, n in zip(axes, sizes, strict=True) if a.index is not None and n > 1}
             largest = max(tiled, key=tiled.__getitem__, default=None)
             message = f"{what} of stage {name} has {' x '.join(f'{n:,}' for n in sizes)} elements in a tile, and one "
-            message += f"value of a kernel {MOST_ELEMENTS:,} at most, with sizes rounded up to powers of two"
+            message += f"value of a kernel {MAX_ELEMENTS:,} at most, with sizes rounded up to powers of two"
             hint = f"a smaller tile({largest}={tiled[largest]})" if largest else "loop over an index instead of `:`"
             stage_schedule = bound.schedule.stage(name)
             given = largest is not None and largest in dict(stage_schedule[TILE])

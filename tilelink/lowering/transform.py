@@ -185,7 +185,7 @@ def _bound_to_rank(stage: Stage) -> tuple[str, Location | None] | None:
     """Return what in a stage only this rank can do, and its location; None if it only moves data and notifies."""
     for statement in statements(stage.body):
         if isinstance(statement, Assign | Store):
-            return "it computes something beside its transfers", statement.location
+            return "it also computes", statement.location
     tables = (e for expr in stage_scalars(stage) for e in walk(expr) if isinstance(e, Lookup))
     for lookup in tables:
         return f"a rank looks up its own {lookup.table} alone", lookup.location

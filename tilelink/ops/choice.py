@@ -11,18 +11,18 @@ ROW_ALIGNMENT = 8
 """Elements of 16 bit to which rows must be aligned so that descriptors can address them."""
 
 DEFAULTS = Thresholds()
-"""What is taken of machines that nobody described."""
+"""Thresholds of machines without a description."""
 
 
 def choose(
     op: str, M: int, N: int, K: int, ranks: int, variant: str = "", *, thresholds: Thresholds = DEFAULTS
 ) -> str:  # fmt: skip
-    """The implementation that an operator takes by default: UNFUSED, the name of a schedule, or "program:name".
+    """Return the default implementation of an operator: UNFUSED, the name of a schedule, or "program:name".
 
-    M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. A plain rule: fused for
-    many rows that descriptors can address; the library's own communication, next to torch's product, for little data,
-    where starting is what costs most; the library of the machine's vendor for the rest, for collectives alone, and on
-    one rank. thresholds: how many rows and how little data that is; a Machine has them.
+    M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. The rule: a fused
+    kernel for many rows that descriptors can address; torch's product and a communication kernel of the library for
+    little data, where the start of a kernel costs most; torch's product and the vendor's collective otherwise, for
+    collectives alone, and on one rank. thresholds: limits of rows and bytes; a Machine has them.
     """
     operator = OPERATORS.get(op)
     if operator is None:
@@ -45,7 +45,7 @@ def _addressable(N: int, K: int, ranks: int) -> bool:
 
 
 def _small(operator: Operator, M: int, columns: int, ranks: int, variant: str, thresholds: Thresholds) -> str:
-    """How M x columns elements are gathered or summed by a kernel that only communicates; UNFUSED if not so."""
+    """Return the kernel that only communicates for M x columns elements, or UNFUSED."""
     own = {one.variant for one in OPERATORS.values() if one.variant}
     small = operator.small
     if small is None or ranks == 1 or columns % ROW_ALIGNMENT or variant in own:
@@ -61,9 +61,9 @@ def _small(operator: Operator, M: int, columns: int, ranks: int, variant: str, t
 
 
 def rounded_rows(M: int, ranks: int) -> int:
-    """The rows of a kernel that sums M: a few more, so that few numbers occur and all ranks have as many.
+    """Return the number of rows of a kernel that sums M rows: slightly more than M, so that few numbers occur.
 
-    A multiple of eight, from 64 rows on of an eighth of the power of two below M, and of the ranks.
+    It is a multiple of the number of ranks and of eight; from 64 rows on, of an eighth of the power of two below M.
     """
     step = max(8, (1 << (M.bit_length() - 1)) // 8)
     multiple = lcm(step, ranks)

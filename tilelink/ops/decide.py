@@ -1,11 +1,11 @@
-"""Which way a call without a schedule takes: what was measured, else the rule, unless the model is sure to know better.
+"""Choice of the implementation of a call without a schedule: a measured one, else the model's, else the rule's.
 
-The rule (`choose`) knows whether there is enough to fuse, and for how little a kernel of the library communicates
-beside torch's product. Which fused way is the best the model says, where the rule fuses an all-gather or a
-reduce-scatter with a product and where that has some hundred rows (`worth_asking`): of all that was measured on four
-H200s the way that it likes most was the best or within 3 % of it, though it was wrong by up to 12 % about the rule's.
-It may prefer the unfused pair there too. It is not asked about all-reduces, which it promises up to twice the speed
-that they have, nor about fewer rows.
+The rule (`choose`) says whether there are enough rows for a fused kernel, and whether there is so little data that a
+kernel of the library communicates next to torch's product. The model chooses among fused implementations if the rule
+fuses an all-gather or a reduce-scatter with a product, or if there are some hundred rows (`worth_asking`). It may also
+prefer the unfused pair. In all measurements on four H200s its first choice was the best or within 3 % of the best,
+although its prediction for the rule's choice was wrong by up to 12 %. The model is not used for all-reduces, for which
+it predicts up to twice the real speed, nor for fewer rows.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ from tilelink.target import Target
 from tilelink.tuning import Key, Record, algorithms, key_of
 
 SURE = 0.95
-"""What the model must promise, as a share of the time that it promises of the rule's pair, to fuse for all that."""
+"""Largest predicted time of a fused implementation, relative to that of the rule's pair, for which it replaces it."""
 BETTER = 0.98
-"""The same share of the time of the rule's fused way, to take another one."""
+"""The same relative to the rule's fused implementation, for another one."""
 
 LONG = 60e-6
-"""Seconds that the rule's pair must be predicted to take where the rule has too few rows: of shorter ones the
-predictions were up to 17 % too long."""
+"""Least predicted seconds of a rule's pair that may be replaced: shorter predictions were up to 17 % too long."""
 
 US = 1e6
 _log = logging.getLogger("tilelink.ops")
@@ -56,10 +55,10 @@ def decide(
     processor: Target | None = None,
     speaks: bool = True,
 ) -> Schedule | str:
-    """UNFUSED, the name of a schedule of the operator's program, or a schedule.
+    """Return UNFUSED, the name of a schedule of the operator's program, or a schedule.
 
-    The same on all ranks that have the same records, GPU and versions. processor: what recorded schedules must fit
-    (None: not asked). speaks: says in the log (`tilelink.ops`, INFO) what was chosen without a measurement.
+    The result is the same on all ranks with the same records, GPU and versions. processor: target that recorded
+    schedules must fit (None: not checked). speaks: log (`tilelink.ops`, INFO) a choice made without a measurement.
     """
     found = measured(request, gpu, versions, records, processor) if records else None
     if found is not None:
@@ -76,7 +75,7 @@ def decide(
 def measured(
     request: Request, gpu: str, versions: str, records: Mapping[Key, Record], processor: Target | None
 ) -> Schedule | str | None:
-    """The fastest that was recorded for the operator's programs at such sizes; None for nothing that can be used."""
+    """Return the fastest recorded implementation for the operator's programs at such sizes, or None."""
     found: list[Record] = []
     for programs in _algorithms(request.op, request.variant):
         if (dims := request.dims(programs[0])) is not None:
@@ -93,7 +92,7 @@ def measured(
 
 
 def _schedule(record: Record, request: Request, processor: Target | None) -> Schedule:
-    """Raises what parsing and planning raise: a record is of other rows too, or of another version of TileLink."""
+    """Return the schedule of a record. Raise what parsing and planning raise: it may be of other rows or versions."""
     program = next(p for p in programs_for(request.op, request.variant) if p.name == record.program)
     schedule = compiler.parse(record.schedule).schedules[0]
     if processor is not None:
@@ -104,7 +103,7 @@ def _schedule(record: Record, request: Request, processor: Target | None) -> Sch
 
 @cache
 def _algorithms(op: str, variant: str) -> tuple[tuple[Program, ...], ...]:
-    """What records may be of: the operator's programs, those together that compute the same, and each alone."""
+    """Return the groups of programs that records may have: those of the operator with equal results, and each alone."""
     every = programs_for(op, variant)
     groups = {frozenset(group): group for group in (algorithms(every, program) for program in every)}
     return (*groups.values(), *((program,) for program in every if frozenset((program,)) not in groups))
@@ -114,7 +113,7 @@ def _algorithms(op: str, variant: str) -> tuple[tuple[Program, ...], ...]:
 
 
 def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str, str]:
-    """The rule's way, or one that the model is sure is better, and why."""
+    """Return the rule's implementation, or one that the model predicts to be better, and the reason."""
     thresholds = DEFAULTS if machine is None else machine
     sizes = request.M, request.N, request.K, request.ranks
     rule = choose(request.op, *sizes, request.variant, thresholds=thresholds)
@@ -145,9 +144,9 @@ def predicted(request: Request, machine: Machine | None) -> tuple[Schedule | str
 def _if_sure(
     candidates: Sequence[Candidate], pair: str, seconds: float, machine: Machine
 ) -> tuple[Schedule | str, str]:
-    """The best fused way if it promises enough: where the rule has none, or one that the processor cannot hold.
+    """Return the best fused implementation if it is predicted to be clearly faster than a pair, else the pair; and why.
 
-    pair: what is taken otherwise, predicted to take `seconds`.
+    pair: the rule's choice, if it is not fused or does not fit the processor. seconds: its predicted time.
     """
     if not candidates:
         return pair, "the rule; there is no fused way that can be simulated"
@@ -161,7 +160,7 @@ def _name(way: Schedule | str) -> str:
 
 
 def _advice(request: Request) -> str:
-    """The command that measures."""
+    """Return the command that measures."""
     program = programs_for(request.op, request.variant)[0]
     sizes = ",".join(str(size) for size in (request.dims(program) or {}).values())
     shape = f" --shape {sizes}" if sizes else ""

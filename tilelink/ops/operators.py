@@ -1,4 +1,4 @@
-"""The operators: one record each, which the other modules read.
+"""Records of the operators, one each, from which the other modules derive everything.
 
 To add an operator, add its record to RECORDS and a public function to `tilelink.ops`.
 """
@@ -43,10 +43,10 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class SmallMessage:
-    """The library's kernel that communicates next to torch's product where there is little data.
+    """The library's kernel that communicates next to torch's product if there is little data.
 
-    schedule: "program:name". limit: up to how many bytes of what all ranks hold. one_shot, one_shot_limit: the schedule
-    that has every rank sum everything, and up to how many bytes each receives then.
+    schedule: "program:name". limit: largest number of bytes of all ranks together. one_shot: the schedule in which
+    every rank sums everything. one_shot_limit: largest number of bytes that each rank then receives.
     """
 
     schedule: str
@@ -89,7 +89,7 @@ class Operator:
 
     @property
     def rule(self) -> str:
-        """The operator whose rule chooses."""
+        """Return the operator whose rule chooses."""
         return self.base or self.name
 
     @property
@@ -102,12 +102,12 @@ class Operator:
 
     @cached_property
     def weights(self) -> tuple[str, ...]:
-        """The operands that x is multiplied with."""
+        """Return the operands that x is multiplied by."""
         return tuple(operand.name for operand in self.operands if operand.dims == ("N", "K"))
 
     @property
     def schema(self) -> str:
-        """The operator as torch.library declares it; no activation and no schedule are ""."""
+        """Return the schema for torch.library. An absent activation or schedule is ""."""
         given = [f"Tensor{'?' * operand.optional} {operand.name}" for operand in self.operands]
         given += [
             f"str {name}" for name in ("activation", "group", "schedule") if name != "activation" or self.activation
@@ -116,14 +116,14 @@ class Operator:
         return f"({', '.join(given)}) -> {made if len(self.outputs) == 1 else f'({made})'}"
 
     def epilogue(self, bias: bool, activation: str) -> tuple[str, str]:
-        """The variant that a call asks for, and the activation that is left to do after its kernel."""
+        """Return the variant of a call, and the activation that remains to be applied after its kernel."""
         if self.variant:
             return self.variant, activation
         variant = "_".join(part for part in ("bias" if bias else "", activation) if part)
         return (variant, "") if variant in self.programs else ("bias" if bias else "", activation)
 
     def shapes(self, given: Mapping[str, torch.Tensor], ranks: int) -> list[tuple[int, ...]]:
-        """The shapes of the outputs."""
+        """Return the shapes of the outputs."""
         x = given["x"]
         rows = x.shape[0] * ranks if self.gathers else x.shape[0] // ranks if self.scatters else x.shape[0]
         return [
@@ -265,22 +265,22 @@ RECORDS = (
 
 _operators: dict[str, Operator] = {record.name: record for record in RECORDS}
 OPERATORS: Mapping[str, Operator] = MappingProxyType(_operators)
-"""By name: RECORDS, and what `add` added."""
+"""name -> operator: RECORDS, and those that `add` added."""
 
 
 def add(operator: Operator) -> None:
-    """Makes an operator known to the functions that look one up by its name."""
+    """Add an operator to OPERATORS."""
     _operators[operator.name] = operator
 
 
 def variant_operator(op: str, variant: str) -> Operator:
-    """The operator that a variant of `op` is, or `op` itself."""
+    """Return the operator that is a variant of `op`, or `op` itself."""
     own = (one for one in OPERATORS.values() if variant and (one.base, one.variant) == (op, variant))
     return next(own, OPERATORS[op])
 
 
 def program_of(op: str, variant: str) -> str:
-    """The library's program for an operator and what follows its product. Raises UnknownNameError if there is none."""
+    """Return the name of the program of a variant of an operator. Raise UnknownNameError if there is none."""
     programs = {v: name for one in OPERATORS.values() if one.rule == op for v, name in one.programs.items()}
     if variant not in programs:
         there = ", ".join(v or "plain" for v in programs)

@@ -10,9 +10,9 @@ from tilelink.ops import unfused
 
 
 class Pair:
-    """An operator by a program that only communicates: before the product where rows are gathered, else behind it.
+    """An operator by a program that only communicates: before the product if rows are gathered, else after it.
 
-    The product is written where the kernel takes its input from: into the first rows, where it sums more of them.
+    The product is written into the input buffer of the kernel, into its first rows if the kernel sums more rows.
     """
 
     def __init__(self, kernel: Any, gathers: bool, activation: str) -> None:
@@ -35,6 +35,6 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """The first rows, or all where there are not so many."""
+    """Return the first `count` rows, or all if there are fewer."""
     rows = _flat(tensor)
     return rows if rows.shape[0] <= count else rows[:count]

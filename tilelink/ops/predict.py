@@ -1,4 +1,4 @@
-"""What the model expects of an operator's ways on a machine: its fused schedules, and the unfused pair."""
+"""Predicted times of an operator's implementations on a machine: its fused schedules, and the unfused pair."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ ITEM = 2
 """Bytes of an element: bf16 and f16."""
 
 PRODUCT_SHARE = 0.93
-"""Of a machine's matmul_flops that a vendor's product reaches over its whole run."""
+"""Share of a machine's matmul_flops that a vendor's product reaches over its whole run."""
 COLLECTIVE_SHARE = 0.8
-"""Of the link's rate that a vendor's collective reaches, and what it takes to start, in seconds.
+"""Share of the link's rate that a vendor's collective reaches, and below it the seconds of its start.
 
-Both were fitted to NCCL 2.28.9 on four H200s, from 44 to 201 MB that a rank receives; others are assumed to be alike.
+Both were fitted to NCCL 2.28.9 on four H200s, for 44 to 201 MB that a rank receives; other machines are assumed equal.
 """
 COLLECTIVE_START = 25e-6
 
 PUSH_SHARE = 0.7
-"""Of the link's rate that programs reach which push (Operator.small), and what that adds to a product at least.
+"""Share of the link's rate that pushing programs reach (Operator.small), and below it the least seconds that they add.
 
-Fitted to all-gathers and reduce-scatters of 1.5 to 25 MB that a rank receives on four H200s.
+Both were fitted to all-gathers and reduce-scatters of 1.5 to 25 MB that a rank receives on four H200s.
 """
 PUSH_START = 5e-6
 
 TILES = 200_000
-"""Tiles of all ranks together that are simulated for one decision: a few seconds. What would be more is left out."""
+"""Largest number of tiles, over all ranks, that are simulated for one decision: a few seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """An operator with what follows its product, at its sizes.
+    """An operator with its epilogue and its sizes.
 
     M: rows over all ranks; N, K: the product's columns and contracted dimension on one rank. For collectives N = K.
     """
@@ -61,7 +61,7 @@ class Request:
     dtype: str
 
     def dims(self, program: Program) -> dict[str, int] | None:
-        """A program's parameters, in its order; None for one that cannot have these sizes."""
+        """Return the parameters of a program, in its order, or None if it cannot have these sizes."""
         sizes = {"M": self.M, "N": self.N, "K": self.K}
         if self.M % self.ranks == 0:
             sizes["Ms"] = self.M // self.ranks
@@ -74,9 +74,9 @@ class Request:
 
 
 def machine_of(gpu: str) -> Machine | None:
-    """The shipped description of a GPU by its name, such as "NVIDIA H200"; None where none is known to fit.
+    """Return the shipped description of a GPU by its name, such as "NVIDIA H200", or None if none fits.
 
-    Cards joined by PCIe or in pairs are another machine than those of a board, whatever the processor.
+    Cards connected by PCIe or in pairs are a different machine from those on a board, even with the same processor.
     """
     if re.search("PCI|NVL|MIG", gpu, re.IGNORECASE):
         return None
@@ -88,11 +88,11 @@ def machine_of(gpu: str) -> Machine | None:
 
 
 def unfused_seconds(request: Request, machine: Machine) -> float:
-    """The vendor's product and collective, one after the other, without any overlap.
+    """Return the seconds of the vendor's product and collective, one after the other, without any overlap.
 
-    The product runs at PRODUCT_SHARE of the machine's rate, or as fast as its operands come from memory; the
-    collective sends what a ring sends. An activation reads and writes the result once, a gate three times. What the
-    host takes to issue them is not counted.
+    The product runs at PRODUCT_SHARE of the machine's rate, or at the rate of memory for its operands; the
+    collective sends as much as a ring. An activation reads and writes the result once, a gate three times. The time of
+    the host is not counted.
     """
     result = request.M * request.N * ITEM
     weights = len(variant_operator(request.op, request.variant).weights)
@@ -102,7 +102,7 @@ def unfused_seconds(request: Request, machine: Machine) -> float:
 
 
 def pushed_seconds(request: Request, machine: Machine) -> float:
-    """The vendor's product and a kernel that pushes what a rank receives (Operator.small), without any overlap."""
+    """Return the seconds of the vendor's product and of a pushing kernel (Operator.small), without any overlap."""
     return _product(request, machine) + PUSH_START + _received(request) / (PUSH_SHARE * machine.link_bandwidth)
 
 
@@ -114,8 +114,7 @@ def _product(request: Request, machine: Machine) -> float:
 
 
 def _received(request: Request) -> float:
-    """Bytes: an all-gather moves the rows of x, the others those of the result (f32 sums are longer), an all-reduce
-    twice."""
+    """Return the bytes that a rank receives: rows of x in an all-gather, else of the result, twice in an all-reduce."""
     operator = variant_operator(request.op, request.variant)
     columns = request.K if operator.gathers else request.N
     whole = request.M * columns * (2 * ITEM if operator.f32_sums else ITEM)
@@ -141,10 +140,10 @@ class Candidate:
 
 
 def fused_candidates(request: Request, machine: Machine) -> list[Candidate]:
-    """The GPU schedules of the operator's algorithms that the machine can hold at these sizes, best first.
+    """Return the GPU schedules of the operator's programs that fit the machine at these sizes, fastest first.
 
-    Those of the default program and those with fewest tiles are simulated first, until TILES are spent; the rest is
-    left out. Of what is found the best is proved safe at these sizes, which takes longer than to simulate it.
+    Schedules of the default program and those with fewer tiles are simulated first, up to TILES tiles in all; the
+    others are left out. Only the first schedule of the result is verified at these sizes, because that takes longer.
     """
     found: list[tuple[Candidate, Bound]] = []
     spent = 0
@@ -153,7 +152,7 @@ def fused_candidates(request: Request, machine: Machine) -> list[Candidate]:
         spent += _tiles(bound)
         if spent > TILES:
             break
-        with suppress(TileLinkError):  # what waits for ever
+        with suppress(TileLinkError):  # a schedule that deadlocks
             seconds = simulate(make_plan(bound), machine).seconds
             found.append((Candidate(program=bound.source, schedule=bound.schedule, seconds=seconds), bound))
     found.sort(key=lambda one: one[0].seconds)
@@ -170,7 +169,7 @@ def _is_safe(bound: Bound) -> bool:
 
 
 def feasible(request: Request, processor: Target) -> list[Bound]:
-    """The GPU schedules of the operator's algorithms that a processor can hold at these sizes."""
+    """Return the bound GPU schedules of the operator's programs that fit a processor at these sizes."""
     found: list[Bound] = []
     for program, schedule in gpu_schedules(request.op, request.variant):
         if (dims := request.dims(program)) is not None:
@@ -190,9 +189,9 @@ def _tiles(bound: Bound) -> int:
 
 @cache
 def programs_for(op: str, variant: str) -> tuple[Program, ...]:
-    """The library's programs for an operator, that of its default way first.
+    """Return the library's programs for an operator, the default one first.
 
-    The file that has the operator's name holds its algorithms; with something after the product there is one program.
+    The file with the operator's name has its algorithms. For a variant with an epilogue there is one program.
     """
     name = program_of(op, variant)
     own = library_module(name).program(name)
@@ -201,7 +200,7 @@ def programs_for(op: str, variant: str) -> tuple[Program, ...]:
 
 @cache
 def gpu_schedules(op: str, variant: str) -> tuple[tuple[Program, Schedule], ...]:
-    """The schedules for GPUs that the library declares for an operator."""
+    """Return the schedules for GPUs that the library declares for an operator."""
     found = programs_for(op, variant)
     schedules = {p.name: library_module(p.name).schedules_of(p) for p in found}
     return tuple((p, s) for p in found for s in schedules[p.name] if s.name.startswith(SCHEDULE))

@@ -21,7 +21,7 @@ ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gel
 
 
 def follow(y: torch.Tensor, bias: torch.Tensor | None, activation: str) -> torch.Tensor:
-    """What follows a product: the bias is added, the activation taken."""
+    """Return y with the bias added and the activation applied."""
     y = y if bias is None else y + bias
     return ACTIVATIONS[activation](y) if activation else y
 

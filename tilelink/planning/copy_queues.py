@@ -67,9 +67,9 @@ def own_copies(plan: Plan) -> OwnCopies:
         queue = rows[: waiting[0]] if len(waiting) else rows
         last = np.maximum.accumulate(np.where(copies[queue], np.arange(len(queue)), -1))
         early = (last >= 0) & own[queue[last]]
-        behind = np.arange(len(queue)) < np.flatnonzero(early).max(initial=-1)
+        before_last = np.arange(len(queue)) < np.flatnonzero(early).max(initial=-1)
         events.append(number[queue[early]])
-        overtaken.append(number[queue[~early & behind]])
+        overtaken.append(number[queue[~early & before_last]])
     return OwnCopies(plan=plan, events=np.sort(np.concatenate(events)), overtaken=np.sort(np.concatenate(overtaken)))
 
 
@@ -78,11 +78,11 @@ def _queue_events(plan: Plan) -> tuple[Ints, Ints, Bools, Bools, Bools]:
     t, s, a = plan.transfers, plan.signals, plan.accesses
     queued = np.array([plan.bound.kernels[number].on_copy_engine for number, _, _ in plan.workers], dtype=bool)
     moved = np.flatnonzero(queued[plan.worker[t.task]] & (t.elements > 0))
-    told = np.flatnonzero(queued[plan.worker[s.task]])
-    task = np.concatenate([t.task[moved], s.task[told]])
-    position = np.concatenate([t.position[moved], s.position[told]])
+    signalled = np.flatnonzero(queued[plan.worker[s.task]])
+    task = np.concatenate([t.task[moved], s.task[signalled]])
+    position = np.concatenate([t.position[moved], s.position[signalled]])
     copies = np.arange(len(task)) < len(moved)
-    waits = np.concatenate([np.zeros(len(moved), bool), s.kind[told] == WAIT])
+    waits = np.concatenate([np.zeros(len(moved), bool), s.kind[signalled] == WAIT])
     away = a.peer != _columns(plan, a.task)[1]
     own = copies & ~np.isin(plan.event(task, position), plan.event(a.task[away], a.position[away]))
     return task, position, copies, waits, own

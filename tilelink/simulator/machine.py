@@ -16,7 +16,7 @@ from tilelink.errors import DataError, MachineError
 from tilelink.target import Target, target
 
 SHIPPED = Path(__file__).parents[1] / "machines"
-MOST = 10**100
+MAX_NUMBER = 10**100
 """Limit for whole numbers: larger ones are meaningless, and the largest cannot be converted to a float."""
 KINDS = ("measured", "data sheet", "derived", "assumed")
 """Prefixes of a source: measured on this machine, read from its data sheet, computed from other fields, or guessed."""
@@ -259,7 +259,7 @@ def _machine_of(raw: Any, where: str, within: tuple[Path, ...]) -> Machine:
         entry = raw[name]
         if not isinstance(entry, dict) or "value" not in entry:
             raise MachineError(f"{where}: {name} has no value", hint='{"value": 1.0, "unit": ..., "source": ...}')
-        if isinstance(entry["value"], int) and abs(entry["value"]) > MOST:
+        if isinstance(entry["value"], int) and abs(entry["value"]) > MAX_NUMBER:
             raise MachineError(f"{where}: {name} is too large a number", hint=f"a positive number of {UNITS[name]}")
         if entry.get("unit", UNITS[name]) != UNITS[name]:
             raise MachineError(f"{where}: {name} is in {entry['unit']}", hint=f"give it in {UNITS[name]}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -16,7 +16,6 @@ from tilelink.ir.program import (
     Attend,
     Dot,
     For,
-    If,
     Reduce,
     Statement,
     Store,
@@ -24,13 +23,11 @@ from tilelink.ir.program import (
     UserCall,
     Value,
 )
-from tilelink.ir.scalar import Env, evaluate
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import length
-from tilelink.lowering.orders import TILE
+from tilelink.lowering.enumerate import Rows, Walk
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 from tilelink.lowering.transform import number_of
 from tilelink.planning.plan import Plan
@@ -90,72 +87,29 @@ class Executions:
     position: Ints
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Rows:
-    task: Ints
-    position: Ints
-    rank: Ints
-    indices: Mapping[str, Ints] = field(repr=False)
+class _Executed(Walk):
+    """Collects the executions of the statements of one stage after the other."""
 
-    def pick(self, mask: NDArray[np.bool_]) -> _Rows:
-        indices = {name: column[mask] for name, column in self.indices.items()}
-        return _Rows(task=self.task[mask], position=self.position[mask], rank=self.rank[mask], indices=indices)
+    def __init__(self, plan: Plan, tables: Mapping[str, NDArray[Any]]) -> None:
+        super().__init__(plan.bound, plan.first_task, tables)
+        self.executions: list[Executions] = []
+
+    def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
+        self.executions.append(
+            Executions(number=number, stage=stage, statement=statement, task=rows.task, position=rows.position)
+        )  # fmt: skip
 
 
 def executions(plan: Plan, tables: Mapping[str, NDArray[Any]] | None = None) -> Iterator[Executions]:
-    """Yield every statement of the plan, in the plan's order, with all its executions.
+    """Yield every statement of the plan that some task executes, in the plan's order, with all its executions.
 
     tables: the values that the plan was made with; needed if conditions read them.
     """
-    number = 0
-    ranks = plan.bound.ranks
+    walk = _Executed(plan, tables or {})
     for stage in plan.bound.stages.values():
-        rank = np.repeat(np.arange(ranks, dtype=np.int64), stage.total)
-        t = np.tile(np.arange(stage.total, dtype=np.int64), ranks)
-        env = Env(rank=rank, ranks=ranks, params={}, indices={TILE.name: t}, tables=dict(tables or {}))
-        indices = {d.name: _column(evaluate(stage.order[d.name], env), len(t)) for d in stage.stage.indices}
-        task = plan.first_task[stage.name] + rank * stage.total + t
-        rows = _Rows(task=task, position=np.zeros_like(task), rank=rank, indices=indices)
-        for statement, here in _walk(stage, stage.stage.body, rows, env):
-            yield Executions(
-                number=number, stage=stage, statement=statement, task=here.task, position=here.position
-            )  # fmt: skip
-            number += 1
-
-
-def _column(values_: Any, rows: int) -> Ints:
-    return np.broadcast_to(np.asarray(values_, dtype=np.int64), (rows,))
-
-
-def _walk(stage: BoundStage, body: tuple[Statement, ...], rows: _Rows, env: Env) -> Iterator[tuple[Statement, _Rows]]:
-    offset = 0
-    for statement in body:
-        here = _Rows(task=rows.task, position=rows.position + offset, rank=rows.rank, indices=rows.indices)
-        yield statement, here
-        if isinstance(statement, If):
-            own = Env(rank=here.rank, ranks=env.ranks, params={}, indices=dict(here.indices), tables=env.tables)
-            holds = np.broadcast_to(np.asarray(evaluate(statement.condition, own), dtype=bool), here.task.shape)
-            yield from _walk(stage, statement.then, here.pick(holds), env)
-            yield from _walk(stage, statement.orelse, here.pick(~holds), env)
-        elif isinstance(statement, For):
-            yield from _walk(stage, statement.body, _unrolled(stage, statement, here), env)
-        offset += length(stage, statement)
-
-
-def _unrolled(stage: BoundStage, loop: For, rows: _Rows) -> _Rows:
-    counts = [stage.count(d.name) for d in loop.indices]
-    steps = prod(counts)
-    step = np.tile(np.arange(steps, dtype=np.int64), len(rows.task))
-    indices = {name: np.repeat(column, steps) for name, column in rows.indices.items()}
-    digits = np.unravel_index(step, counts)
-    indices |= {d.name: np.asarray(v, dtype=np.int64) for d, v in zip(loop.indices, digits, strict=True)}
-    size = sum(length(stage, s) for s in loop.body)
-    return _Rows(
-        task=np.repeat(rows.task, steps),
-        position=np.repeat(rows.position, steps) + step * size,
-        rank=np.repeat(rows.rank, steps),
-        indices=indices,
-    )
+        walk.stage(stage)
+        yield from walk.executions
+        walk.executions.clear()
 
 
 class WorkOf:

@@ -47,6 +47,7 @@ def _covered(part: Part) -> Iterator[VerificationError]:
     plan, a, dims = part.plan, part.plan.accesses, part.dims
     if plan.bound.tensors[part.name].decl.space == "out":
         yield from _written_once(part)
+    yield from _entries_once(part)
     empty = part.count == 0
     if not empty.any():
         return
@@ -56,6 +57,22 @@ def _covered(part: Part) -> Iterator[VerificationError]:
         message = f"reads {reads}, parts of which no stage writes"
         hint = "check the ranks and indices of the stage that fills it"
         yield refuse(CoverageError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
+
+
+def _entries_once(part: Part) -> Iterator[VerificationError]:
+    """Yield a refusal of an index tensor whose entries change in a launch: each is written once at most."""
+    plan, a = part.plan, part.plan.accesses
+    decl = plan.bound.tensors[part.name].decl
+    if decl.bound is None or not (part.count > 1).any():
+        return
+    cell = np.argwhere(part.count > 1)[0]
+    low, high = part.boxes
+    inside = ((low <= cell) & (cell < high)).all(axis=1) & part.written
+    first, second = part.rows[inside][:2]
+    message = f"writes an entry of {part.name} again, and the entries of index tensors stay as they are for a launch"
+    hint = f"write each entry of {part.name} once: give it a dimension for the writers"
+    task, statement, related = int(a.task[second]), int(a.statement[second]), int(a.statement[first])
+    yield refuse(CoverageError, plan, message, task=task, statement=statement, related=related, hint=hint)
 
 
 def _written_once(part: Part) -> Iterator[VerificationError]:

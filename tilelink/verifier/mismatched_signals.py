@@ -32,14 +32,14 @@ class Signal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Astray:
+class MismatchedSignals:
     """The reader's wait and the writer's notify that do not cover the shared elements; None if no mismatch is known."""
 
     wait: Signal | None
     notify: Signal | None
 
 
-def astray(plan: Plan, name: str, rank: int, write: int, read: int) -> Astray:
+def mismatched_signals(plan: Plan, name: str, rank: int, write: int, read: int) -> MismatchedSignals:
     """Return the last wait before the read and the first notify after the write, each if no such signal of the tensor
     covers elements that both access."""
     a, shape = plan.accesses, plan.bound.tensors[name].shape
@@ -53,9 +53,9 @@ def astray(plan: Plan, name: str, rank: int, write: int, read: int) -> Astray:
     notifies = _signals(plan, name, np.flatnonzero(after))
     # A local wait says nothing about a peer's tensor: such a read is ordered in another way, or not at all.
     at_home = all(wait.rank == rank for wait in waits)
-    wait = waits[-1] if waits and at_home and not any(_meets(w, rank, lo, hi) for w in waits) else None
-    notify = notifies[0] if notifies and not any(_meets(n, rank, lo, hi) for n in notifies) else None
-    return Astray(wait=wait, notify=notify)
+    wait = waits[-1] if waits and at_home and not any(_overlaps(w, rank, lo, hi) for w in waits) else None
+    notify = notifies[0] if notifies and not any(_overlaps(n, rank, lo, hi) for n in notifies) else None
+    return MismatchedSignals(wait=wait, notify=notify)
 
 
 def _signals(plan: Plan, name: str, rows: Ints) -> list[Signal]:
@@ -76,5 +76,5 @@ def _signals(plan: Plan, name: str, rows: Ints) -> list[Signal]:
     return list(signals.values())
 
 
-def _meets(signal: Signal, rank: int, lo: Ints, hi: Ints) -> bool:
+def _overlaps(signal: Signal, rank: int, lo: Ints, hi: Ints) -> bool:
     return signal.rank == rank and bool(((signal.lo < hi) & (lo < signal.hi)).all())

@@ -18,7 +18,7 @@ from tilelink.verifier.cells import Cells, Part, of_tensors, parts, rank_by_rank
 from tilelink.verifier.awaited import Awaited
 from tilelink.verifier.in_place import onto_itself
 from tilelink.verifier.launch_writes import placed_tensors
-from tilelink.verifier.mismatched_signals import astray
+from tilelink.verifier.mismatched_signals import mismatched_signals
 from tilelink.verifier.overlaps import pairs
 from tilelink.verifier.refusal import refuse, where
 from tilelink.verifier.threads import Threads
@@ -214,7 +214,7 @@ def _refusal(plan: Plan, name: str, write: int, other: int, order: Orders) -> Ve
 def _unordered_read(plan: Plan, name: str, rank: int, write: int, read: int, other: str) -> VerificationError:
     """Name the mismatched signal if the reader waits and the writer notifies already. other: text about the write."""
     a, dims = plan.accesses, len(plan.bound.tensors[name].shape)
-    missing = astray(plan, name, rank, write, read)
+    missing = mismatched_signals(plan, name, rank, write, read)
     if (wait := missing.wait) is not None:
         what = f"waits for {name}{wait} of rank {rank} and reads {name}{box(a.lo[read], a.hi[read], dims)}, {other}"
         hint = "wait for the region that is read" + (", and notify it after the write" if missing.notify else "")

@@ -47,8 +47,9 @@ def progress(plan: Plan) -> Iterator[VerificationError]:
             yield _refusal(plan, run, priority if full else None)
             return
     if full and len(blocking) > 1:
-        message = f"programs of {', '.join(sorted(blocking))} wait for one another, and only {slots} fit on a rank"
-        yield ProgressError(message, hint="give the kernels fewer programs, so that all are resident")
+        names = ", ".join(_waiting_kernels(plan))
+        message = f"programs of {names} wait for one another, and only {slots} programs fit on a rank"
+        yield ProgressError(message, location=plan.bound.schedule.location, hint=FEWER)
 
 
 def _programs(plan: Plan) -> int:
@@ -71,6 +72,12 @@ def _waiting_programs(plan: Plan) -> list[dict[str, int]]:
         if not kernel.on_copy_engine:
             result[rank][kernel.stream] = max(programs, result[rank].get(kernel.stream, 0))
     return result
+
+
+def _waiting_kernels(plan: Plan) -> list[str]:
+    """Return the names of the kernels on SMs that wait, in the order of the program."""
+    waiting = {plan.workers[worker][0] for worker in plan.worker[plan.signals.task[plan.signals.kind == WAIT]].tolist()}
+    return [k.name for number, k in enumerate(plan.bound.kernels) if number in waiting and not k.on_copy_engine]
 
 
 def _block(plan: Plan, worker: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -211,7 +218,7 @@ def _refusal(plan: Plan, run: _Run, priority: tuple[str, ...] | None) -> Verific
         f"; {others}" if others else ""
     )
     if priority is not None:
-        hint = f"{plan.bound.target.slots} programs fit on a rank; give the kernels fewer, so that all are resident"
+        hint = f"{plan.bound.target.slots} programs fit on a rank; {FEWER}"
     return refuse(ProgressError, plan, message, task=int(s.task[first]), statement=int(s.statement[first]), hint=hint)
 
 
@@ -243,6 +250,7 @@ def _refilled(plan: Plan, rows: list[int]) -> tuple[int, int] | None:
 
 SEEN = 256
 """Notifies of a channel that `_refilled` compares, at most."""
+FEWER = "reserve fewer SMs (`on sm(n)`), or run a stage in another one's kernel, so that all programs are resident"
 ORDER = (
     "change the order of tiles so that the notifying tile comes earlier, or the channel so that it needs fewer notifies"
 )
@@ -270,4 +278,10 @@ def _missing(plan: Plan, run: _Run, wait: int) -> tuple[str, str]:
     later = next((row for row in late if plan.worker[s.task[row]] == plan.worker[s.task[wait]]), None)
     if later is not None:
         return f", which {where(plan, int(s.task[later]))} notifies, after it in the same program", ORDER
-    return f", which {where(plan, int(s.task[late[0]]))} has not notified", ORDER
+    notifier = int(s.task[late[0]])
+    who = f", which {where(plan, notifier)} has not notified"
+    first, second = (plan.bound.kernel_of[plan.task_name(task)[0]] for task in (int(s.task[wait]), notifier))
+    if first.stream == second.stream and first.position < second.position:
+        hint = f"declare {second.name} before {first.name}, or give {second.name} SMs of its own: `on sm(n)`"
+        return f"{who}: the kernel of {second.name} runs after that of {first.name}", hint
+    return who, ORDER

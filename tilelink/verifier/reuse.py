@@ -69,7 +69,8 @@ def reuse(plan: Plan) -> Iterator[VerificationError]:
         tensor = plan.bound.tensor_numbered(meeting.tensor)
         lagging = [q for q in sorted(meeting.others) if not apart.finished(meeting, q, tensor.slots)]
         if lagging:
-            message = f"touches {tensor.name} with rank {lagging[0]}, which may still be {tensor.slots} launches behind"
+            launch = "previous launch" if tensor.slots == 1 else f"launch {tensor.slots} before"
+            message = f"accesses a buffer of {tensor.name} that rank {lagging[0]} may still use for the {launch}"
             hint = f"drop `reuse_wait off`, or give {tensor.name} more buffers"
             yield refuse(ReuseError, plan, message, task=int(meeting.tasks[0]), statement=meeting.statement, hint=hint)
             return

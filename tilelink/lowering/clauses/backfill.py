@@ -55,7 +55,10 @@ def _apply(bound: Bound) -> Bound:
         at = next(n for n, loop in enumerate(kernel.loops) if name in loop.stages)
         if reason := _reason(bound, kernel, at):
             message = f"{name} cannot fill a wave of other tiles: {reason}"
-            raise ScheduleError(message, location=part.at("backfill"), hint="take `backfill` away")
+            hint = "take `backfill` away"
+            if not at and len(kernel.loops[0].stages) == 1 and not kernel.on_copy_engine:
+                hint += ", or run the stage after another one in its kernel: in STAGE epilogue"
+            raise ScheduleError(message, location=part.at("backfill"), hint=hint)
         free = -kernel.loops[at].first % kernel.programs
         if head := min(most * free, _ready(bound, kernel, at)):
             bound = _cut(bound, kernel, at, head)
@@ -65,7 +68,7 @@ def _apply(bound: Bound) -> Bound:
 def _reason(bound: Bound, kernel: Kernel, at: int) -> str | None:
     part = bound.schedule.stage(kernel.loops[at].stages[0])
     if len(kernel.loops[at].stages) > 1:
-        return "other stages do its tiles with it"
+        return f"{kernel.name} and its epilogues of the same ranges execute each tile together"
     if kernel.on_copy_engine or not at:
         return "no tiles on SMs come before its own in a kernel"
     if part[SPLIT_K_TAIL]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilelink.errors import TileSizeError, did_you_mean
+from tilelink.ir.mapping import tile_index
 from tilelink.ir.program import Program, Tensor
-from tilelink.ir.scalar import Index, Param
+from tilelink.ir.scalar import Param, Ranks, Scalar
 from tilelink.ir.visitor import stage_regions
 from tilelink.lowering.clauses.clause import Clause, Numbers
 from tilelink.lowering.transform import all_indices
@@ -17,18 +18,25 @@ from tilelink.scheduling.words import Part, Sizes, check_sizes, show_sizes
 def dims_called(program: Program, tensor: Tensor, key: str) -> list[int]:
     """Return the dimensions of a tensor that a name in a schedule stands for.
 
-    It is the name of a dimension, or of an index that runs along one.
+    It is the name of a dimension, or of an index that runs along one, also with an offset.
     """
-    named = [d for d, n in enumerate(tensor.shape) if getattr(n, "name", "ranks").lower() == key.lower()]
-    if named:
-        return named[:1]
+    named = [d for d, n in enumerate(tensor.shape) if _dim_name(n).lower() == key.lower()]
+    return named[:1] or [d for d, index in _indices_along(program, tensor) if index == key][:1]
+
+
+def _dim_name(extent: Scalar) -> str:
+    """Return the name of a dimension in a schedule, or an empty text: a number or a sum has none."""
+    return extent.name if isinstance(extent, Param) else "ranks" if isinstance(extent, Ranks) else ""
+
+
+def _indices_along(program: Program, tensor: Tensor) -> Iterator[tuple[int, str]]:
+    """Yield (dimension, index) for every index that runs along a dimension of a tensor."""
     for stage in program.stages:
         for region in stage_regions(stage):
             if region.tensor == tensor.name:
                 for d, coord in enumerate(region.coords):
-                    if isinstance(coord, Index) and coord.name == key:
-                        return [d]
-    return []
+                    if (shifted := tile_index(coord, frozenset())) is not None:
+                        yield d, shifted[1]
 
 
 def _read(_: str, children: Sequence[Any]) -> Sizes:
@@ -50,9 +58,10 @@ def _check(program: Program, part: Part) -> None:
     ranks = {d.name for stage in program.stages for d in all_indices(stage) if d.over_ranks}
     for key, size in part[CHANNEL]:
         if key not in ranks and not dims_called(program, tensor, key):
-            names = list(dict.fromkeys(n.name if isinstance(n, Param) else "ranks" for n in tensor.shape))
+            names = [name for extent in tensor.shape if (name := _dim_name(extent))]
+            names = list(dict.fromkeys([*names, *(index for _, index in _indices_along(program, tensor))]))
             message = f"channel({key}={size}): {tensor.name} has no dimension {key!r}"
-            hint = did_you_mean(key, names, f"its dimensions are {', '.join(names)}")
+            hint = did_you_mean(key, names, f"its dimensions, and indices along them, are {', '.join(names)}")
             raise TileSizeError(message, location=part.at(f"channel.{key}"), hint=hint)
 
 
@@ -75,5 +84,8 @@ CHANNEL: Clause[Sizes] = Clause(
     check=_check,
     apart=_apart,
     written="`channel(i=128)`",
-    manual="elements of a dimension that share one counter",
+    manual=(
+        "elements of a dimension that share one counter; the dimension has its own name, in lower case, or that of an "
+        "index that runs along it"
+    ),
 )

@@ -75,6 +75,13 @@ def deferred_reason(body: tuple[Statement, ...]) -> str | None:
     return None
 
 
+def misplaced(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> bool:
+    """True if a stage says that its notifies are deferred to a statement to which this pass would not defer them."""
+    if stage.given_in is None:
+        return False
+    return _reason(bound, kernel, loop, stage) is not None or stage.given_in != _given_in(bound, stage)
+
+
 def _given_in(bound: Bound, stage: BoundStage) -> int | None:
     """Return the first statement of a tile whose product has enough steps to notify the previous tile, or None."""
     if bound.target.kind == "hip":

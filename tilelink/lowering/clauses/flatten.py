@@ -65,15 +65,16 @@ def flat_reason(body: tuple[Statement, ...]) -> str | None:
     """Return why the statements of a tile do not allow a flattened loop over such tiles, or None."""
     waits = _leading_waits(body)
     if not products(body[len(waits) : len(waits) + 1]):
-        return "its tiles do not begin with a product"
+        inside = any(isinstance(s, For) and products(statements(s.body)) for s in body)
+        return "its product is in a loop of the tile" if inside else "its tiles do not begin with a product"
     if len(products(statements(body))) > 1:
         return "its tiles have more than one product"
     if any(isinstance(s, For) for s in body):
-        return "it has a loop behind its product"
+        return "it has a loop after its product"
     if any(_yields(body, at) for at in range(len(body))):
-        return "it uses what a condition behind its product computes, which Triton cannot compile in a flat loop"
+        return "it uses what a condition after its product computes, which Triton cannot compile in a flat loop"
     if waits and any(isinstance(s, Notify) for s in statements(body)):
-        return "it waits before its product and notifies behind it: the next tile's wait would come before the notify"
+        return "it waits before its product and notifies after it: the next tile's wait would come before the notify"
     return None
 
 
@@ -119,6 +120,7 @@ FLATTEN: Clause[bool] = switch(
     ),
     manual=(
         "one software pipeline across all tiles of a program: the next tile's wait and first loads come before a "
-        "tile's last steps and stores; refused if that could be observed"
+        "tile's last steps and stores; for stages whose tiles begin with a product, after waits at most, and "
+        "contain no other product and no loop; refused if it could be observed"
     ),
 )

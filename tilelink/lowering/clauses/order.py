@@ -9,7 +9,7 @@ from tilelink.errors import OrderError, ParseError, did_you_mean
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Env, Scalar, evaluate
 from tilelink.lowering.clauses.clause import Clause, Numbers, ratio
-from tilelink.lowering.transform import whole_dim
+from tilelink.lowering.transform import all_indices, whole_dim
 from tilelink.scheduling.schedule import IndexOrder, Order
 from tilelink.scheduling.words import Part
 
@@ -48,6 +48,8 @@ def _check(program: Program, part: Part) -> None:
         sliced = stage.kind == "comm" and whole_dim(program, stage, name) is not None
         if name not in names and not sliced:
             hint = did_you_mean(name, names, f"indices: {', '.join(names)}")
+            if name in {d.name for d in all_indices(stage)}:
+                hint = f"{name} is the index of a loop, which runs as written; indices: {', '.join(names)}"
             raise OrderError(f"order of unknown index {name!r}", location=part.at(f"order.{name}"), hint=hint)
 
 
@@ -83,7 +85,8 @@ ORDER: Clause[Order | None] = Clause(
     apart=_apart,
     written="`order(s = rank + 1 step +1, i, group(i, 8))`",
     manual=(
-        "loop nest, outermost first, and each index's sequence: `= start step n`, `= rank xor`, `= rank hier(4)`, "
-        "`= [2, 0, 1]`; `group(i, 8)` walks the two innermost indices in groups of 8 tiles of `i`"
+        "nest of the stage's own indices, outermost first, and each one's sequence: `= start step n`, `= rank xor`, "
+        "`= rank hier(4)`, `= [2, 0, 1]`; `group(i, 8)` walks the two innermost indices in groups of 8 tiles of `i`. "
+        "A loop inside a tile runs as written"
     ),
 )

@@ -24,9 +24,14 @@ def _apart(one: int | None, other: int | None, _: Numbers, __: int) -> float:
 
 NUM_WARPS: Clause[int | None] = count(
     "num_warps", "a program has at least one warp", formerly="warps", check=_check, apart=_apart,
-    manual="warps of each program of the stage's kernel: 1, 2, 4, 8, 16 or 32",
+    manual=(
+        "warps of each program of the stage's kernel: 1, 2, 4, 8, 16 or 32; a stage inside another one's kernel runs "
+        "with the warps of that kernel"
+    ),
 )  # fmt: skip
 NUM_STAGES: Clause[int | None] = count(
     "num_stages", "a pipeline has at least one stage", formerly="stages", apart=_apart,
-    manual="stages of the software pipelines of its products: the number of steps whose operands are in flight",
+    manual=(
+        "stages of the software pipelines of its kernel's products: the number of steps whose operands are in flight"
+    ),
 )  # fmt: skip

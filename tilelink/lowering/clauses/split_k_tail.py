@@ -50,13 +50,13 @@ from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import free_name, number_of, stage_writes
 from tilelink.scheduling.schedule import Fused, Schedule
 
-FEWEST_STEPS = 4
+MIN_STEPS = 4
 """Least number of loop steps of a part. With fewer, the added work exceeds the work of the part."""
 WAVES = 2
 """Largest number of waves of parts. All parts are in memory together, and each is stored and loaded once more."""
 PART_STEPS = 8
 """Additional loop steps that a part costs, to fill the pipeline and to store its result."""
-FEWEST_ROWS = 8
+MIN_ROWS = 8
 """Least number of rows of a tile that one program sums."""
 SEARCHED_PARTS = 32
 """Largest number of parts that a search tries."""
@@ -86,7 +86,7 @@ def _reason(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     if kernel.on_copy_engine:
         return "it has no tiles of its own on SMs"
     if kernel.loops[-1].stages != (stage.name,):
-        return "other tiles of its kernel come with or behind its own"
+        return "its kernel executes other tiles with its own, or after them"
     return split_reason(stage.stage, bound.typing.stage(stage.name))
 
 
@@ -196,11 +196,11 @@ class _Split:
         steps = -(-self.length // self.stage.block)
         # programs that have a tile of another loop in the last wave execute that tile
         free = kernel.programs - (busy - left)
-        inner = _inner(min(most, steps // FEWEST_STEPS), steps, left, free, kernel.programs)
+        inner = _inner(min(most, steps // MIN_STEPS), steps, left, free, kernel.programs)
         if inner == steps:
             return None
         rows, pieces = self.stage.tiles[self.rows], 1
-        while self._by_rows() and rows % 2 == 0 and rows >= 2 * FEWEST_ROWS and 2 * pieces * left <= free:
+        while self._by_rows() and rows % 2 == 0 and rows >= 2 * MIN_ROWS and 2 * pieces * left <= free:
             rows, pieces = rows // 2, 2 * pieces
         return _Cut(tiles=left, parts=-(-steps // inner), inner=inner * self.stage.block, rows=rows)
 

@@ -25,22 +25,22 @@ from tilelink.lowering.clauses.clause import Clause, count
 from tilelink.scheduling.schedule import Fused, Sm
 
 SHARED = 192 * 1024
-"""Bytes of an SM's shared memory for boxes. A program with a large matrix product does not fit beside them."""
-BUFFERS = 8
+"""Bytes of an SM's shared memory for boxes. A program with a large matrix product leaves no room for them."""
+MAX_BOXES = 8
 """Largest number of boxes of a program."""
-FEWEST = 6
+MIN_BOXES = 6
 """Least number of boxes of a program if its tiles are large enough: some are loaded while others are stored."""
 ROW_BYTES = 256
 """Largest number of bytes in a row of a box."""
-LONGEST = 256
+MAX_BOX = 256
 """Largest number of elements of a box along a dimension (CUDA driver API, cuTensorMapEncodeTiled)."""
 ALIGNMENT = 16
 """Alignment in bytes of rows of tensors and boxes (ibid.)."""
-SHELF = 128
+SMEM_ALIGNMENT = 128
 """Alignment in bytes of a box in shared memory (PTX ISA, cp.async.bulk.tensor)."""
-MOST_PROGRAMS = 16
+MAX_PROGRAMS = 16
 """Largest number of programs of an SM. With more, the boxes of each would be too small."""
-MOST_RANKS = 16
+MAX_RANKS = 16
 """Largest number of ranks. The descriptors of all ranks are kernel parameters, which hold only a few thousand bytes."""
 
 
@@ -89,8 +89,8 @@ def copied(statement: Statement) -> tuple[Region, Region] | None:
 def _reason(bound: Bound, stage: BoundStage) -> str | None:
     if not isinstance(stage.resource, Sm) or stage.resource.programs is None:
         return "it has no SMs of its own"
-    if (bound.schedule.stage(stage.name)[TMA_COPY] or 0) > MOST_PROGRAMS:
-        return f"an SM runs {MOST_PROGRAMS} such programs at most"
+    if (bound.schedule.stage(stage.name)[TMA_COPY] or 0) > MAX_PROGRAMS:
+        return f"an SM runs {MAX_PROGRAMS} such programs at most"
     if any(isinstance(s.resource, Fused) and s.resource.stage == stage.name for s in bound.stages.values()):
         return "another stage runs in its kernel"
     return bulk_reason(stage.stage.body)
@@ -98,7 +98,7 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
 
 def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
     """Return the boxes of a stage's tiles if `programs` of them share an SM, or None if none fit."""
-    if not bound.target.tma or bound.ranks > MOST_RANKS or not stage.total:
+    if not bound.target.tma or bound.ranks > MAX_RANKS or not stage.total:
         return None
     regions = [region for s in statements(stage.stage.body) for region in copied(s) or ()]
     sizes = {_size(bound, stage, region) for region in regions}
@@ -109,11 +109,11 @@ def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
     (width,) = (ITEM_BYTES[dtype] for dtype in dtypes)
     room = SHARED // programs
     across = power_of_two(columns) if whole else _power_dividing(columns)
-    across = min(across, LONGEST, ROW_BYTES // width)
-    down = min(_power_dividing(rows), LONGEST, _power_below(room // FEWEST // (across * width)))
-    if across * width % ALIGNMENT or down * across * width % SHELF:
+    across = min(across, MAX_BOX, ROW_BYTES // width)
+    down = min(_power_dividing(rows), MAX_BOX, _power_below(room // MIN_BOXES // (across * width)))
+    if across * width % ALIGNMENT or down * across * width % SMEM_ALIGNMENT:
         return None
-    buffers = min(BUFFERS, room // (down * across * width))
+    buffers = min(MAX_BOXES, room // (down * across * width))
     return Boxes(programs=programs, rows=rows, columns=columns, box=(down, across), buffers=buffers)
 
 

@@ -43,7 +43,7 @@ class CopyEngine:
         self.early = [Queue(operations, *self._given) for operations in rest]
         """Operations of the main stream before the kernels, for each buffer."""
         captured = [self._queues(late, None) for late in found.late]
-        self.late = [self._queues(behind(late), self.begin) for late in found.late] if begun else captured
+        self.late = [self._queues(defer_early_copies(late), self.begin) for late in found.late] if begun else captured
         """The other operations, for each buffer in parts: before the kernels, and after each of them."""
         self._captured_replays = self._replays_of(captured)
         self._replays = self._replays_of(self.late) if begun else self._captured_replays
@@ -94,7 +94,7 @@ def may_be_begun(found: Recorded) -> bool:
     return not any(found.early) and len({any(late) for late in found.late}) == 1
 
 
-def behind(parts: Sequence[list[Operation]]) -> list[list[Operation]]:
+def defer_early_copies(parts: Sequence[list[Operation]]) -> list[list[Operation]]:
     """Move the part before the first kernel to the part after it: [a, b, ...] -> [[], a + b, ...].
 
     That kernel releases all parts, so it must be issued first.

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportOptionalMemberAccess=false
 """The language for stock Triton's compiler: it checks types as distributed_ops.py of Triton-distributed does.
 
 Each operation is an inline assembly whose text names it, so that a test can look for it; they compile, but do not run.

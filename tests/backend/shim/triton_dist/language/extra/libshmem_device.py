@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportOptionalCall=false, reportRedeclaration=false
 """What generated kernels use of NVSHMEM: a comparison of unsigned numbers of 64 bits."""
 
 from typing import Any

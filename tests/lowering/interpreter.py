@@ -1,0 +1,179 @@
+"""An interpreter of lowered programs: the programs of each kernel execute their tiles in order, on real tensors.
+
+It takes the meaning of statements from the reference, and from a lowered program only what its print says: kernels
+with their loops, the order and the sizes of tiles, and the statement in which a deferred notify is issued. It shares no
+code with the plan or the emitter.
+
+A program is a coroutine, which a wait suspends. Programs of one stream begin when those of the kernel before have
+ended. A read blocks until its elements are written, as in the reference, so a missing wait is not seen: the rules see
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import torch
+
+from tilelink.ir.program import IndexDecl, Notify, Statement
+from tilelink.ir.scalar import Scalar, Whole
+from tilelink.ir.typing import Axis, infer
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
+from tilelink.reference import boxes
+from tilelink.reference.run import Task, _deadlock, _Machine, _Walker
+from tilelink.reference.scalars import Scope, tile
+
+
+def run_lowered(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
+    """Run one launch and return [rank][name]: the outputs. Raise ProgressError if all programs are blocked."""
+    machine = Machine(
+        program=bound.program,
+        numbers=bound.numbers,
+        ranks=bound.ranks,
+        dtype=bound.dtype,
+        typing=infer(bound.program),
+        bound=bound,
+    )
+    machine.fill(inputs)
+    machine.count()
+    machine.run()
+    machine.check_outputs()
+    outs = [t.name for t in bound.program.tensors if t.space == "out"]
+    return [{name: tensors[name] for name in outs} for tensors in machine.memory]
+
+
+@dataclass(kw_only=True)
+class Machine(_Machine):
+    bound: Bound
+
+    def walkers(self) -> Iterator[_Walker]:
+        for stage, rank in product(self.bound.stages.values(), range(self.ranks)):
+            for number in range(stage.total):
+                yield self.tile(stage, rank, number)
+
+    def tile(self, stage: BoundStage, rank: int, number: int) -> Tile:
+        """Return a tile of a stage, by its number in the order."""
+        scope = Scope(rank=rank, ranks=self.ranks, numbers=self.numbers, indices={"tile": number})
+        values = {name: int(scope.value(expr)) for name, expr in stage.order.items()}
+        typing = self.typing.stage(stage.name)
+        return Tile(machine=self, stage=stage.stage, typing=typing, rank=rank, values=values, bound=stage)
+
+    def run(self) -> None:
+        """Run all programs to their end, the kernels of a stream one after the other."""
+        left = {
+            (kernel.name, rank, number): self.program_of(kernel, rank, number)
+            for kernel in self.bound.kernels
+            for rank in range(self.ranks)
+            for number in range(kernel.programs)
+        }
+        while left:
+            busy = {(self.kernel(name).stream, self.kernel(name).position, rank) for name, rank, _ in left}
+            blocked: list[tuple[Any, Any]] = []
+            before = len(left)
+            moved = False
+            for key, steps in [*left.items()]:
+                kernel = self.kernel(key[0])
+                if any((kernel.stream, n, key[1]) in busy for n in range(kernel.position)):
+                    continue
+                moved |= self.advance(key, steps, left, blocked)
+            if not moved and len(left) == before:
+                _deadlock(blocked)
+
+    def kernel(self, name: str) -> Kernel:
+        return next(one for one in self.bound.kernels if one.name == name)
+
+    def advance(self, key: Any, steps: Program, left: dict[Any, Program], blocked: list[tuple[Any, Any]]) -> bool:
+        """Resume a program until it waits or ends. Return True if it has got further."""
+        if steps.need is not None and not self.satisfied(steps.need):
+            blocked.append((steps.at, steps.need))
+            return False
+        for need in steps.task:
+            if not self.satisfied(need):
+                steps.need = need
+                return True
+        del left[key]
+        return True
+
+    def program_of(self, kernel: Kernel, rank: int, number: int) -> Program:
+        found = Program(at=f"rank {rank}, {kernel.name}, program {number}")
+        found.task = self.tiles(kernel, rank, number)
+        return found
+
+    def tiles(self, kernel: Kernel, rank: int, number: int) -> Task:
+        for loop in kernel.loops:
+            held: Task | None = None
+            for t in range(self.bound.stages[loop.stages[0]].total):
+                if _program(loop, t, kernel.programs) != number:
+                    continue
+                for name in loop.stages:
+                    stage = self.bound.stages[name]
+                    one = self.tile(stage, rank, t)
+                    if stage.given_in is None:
+                        yield from one.task(stage.stage.body)
+                        continue
+                    body, closing = _split(stage.stage.body)
+                    for at, statement in enumerate(body):
+                        if at == stage.given_in and held is not None:
+                            yield from held
+                            held = None
+                        yield from one.task((statement,))
+                    assert held is None, "a notify of the tile before was not issued"
+                    held = one.task(closing)
+            if held is not None:
+                yield from held
+
+
+@dataclass(kw_only=True)
+class Program:
+    at: str
+    task: Any = None
+    need: Any = None
+
+
+def _program(loop: Loop, tile: int, programs: int) -> int:
+    return loop.begin + tile % loop.width if loop.width else (loop.first + tile) % programs
+
+
+def _split(body: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
+    """Return the statements of a tile, and the notifies at its end."""
+    end = len(body)
+    while end and isinstance(body[end - 1], Notify):
+        end -= 1
+    return body[:end], body[end:]
+
+
+@dataclass(kw_only=True)
+class Tile(_Walker):
+    """A tile, with the sizes of the lowered program; the tiles at an edge are smaller."""
+
+    bound: BoundStage
+
+    def over(self, indices: tuple[IndexDecl, ...]) -> Iterator[_Walker]:
+        sizes = [-(-self.bound.extents[d.name] // self.bound.tiles[d.name]) for d in indices]
+        for point in product(*(range(n) for n in sizes)):
+            named = {d.name: p for d, p in zip(indices, point, strict=True)}
+            yield replace(self, values={**self.values, **named}, locals={})
+
+    def size(self, index: str) -> int:
+        """Return the elements of an index's tile."""
+        size, extent = self.bound.tiles[index], self.bound.extents[index]
+        return max(0, min(size, extent - self.values[index] * size))
+
+    def _coordinate(self, coord: Scalar | Whole, extent: int, over_ranks: bool) -> boxes.Part:
+        along = None if isinstance(coord, Whole) else tile(coord, self.typing.scalar_indices)
+        if along is None:
+            return super()._coordinate(coord, extent, over_ranks)
+        offset, index = along
+        start = int(self.number(offset)) if offset is not None else 0
+        start += self.values[index] * self.bound.tiles[index]
+        return slice(start, start + self.size(index))
+
+    def _extent(self, axis: Axis) -> int:
+        return self.size(axis.index) if axis.index is not None else super()._extent(axis)
+
+    def _positions(self, index: str) -> torch.Tensor:
+        start = self.values[index] * self.bound.tiles[index]
+        return torch.arange(start, start + self.size(index))

@@ -1,0 +1,64 @@
+"""What a schedule cannot do with a stage whose tiles or places a launch decides.
+
+A copy engine is told by the host where to copy, and the host does not know what a launch decides. The clauses that
+rearrange tiles count them when the program is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tilelink.errors import ScheduleError, TileSizeError
+from tilelink.ir.program import Value
+from tilelink.ir.scalar import at_launch
+from tilelink.ir.typing import Typing
+from tilelink.ir.visitor import stage_scalars, statements, value_of, values
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.clauses.backfill import BACKFILL
+from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
+from tilelink.lowering.clauses.flatten import FLATTEN
+from tilelink.lowering.clauses.resource import RESOURCE
+from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.clauses.tma_copy import TMA_COPY
+from tilelink.lowering.reductions import reduced_indices
+from tilelink.scheduling.schedule import CopyEngine, Schedule
+
+REARRANGING = (FLATTEN, SPLIT_K_TAIL, BACKFILL, DEFER_NOTIFY, TMA_COPY)
+"""Clauses that need to know the tiles of a stage when it is compiled."""
+
+
+def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, schedule: Schedule) -> None:
+    """Raise ScheduleError for a clause of a stage about which a launch decides, and TileSizeError for a reduction over
+    a counted range."""
+    for name, stage in stages.items():
+        if not any(map(at_launch, stage_scalars(stage.stage))):
+            continue
+        part = schedule.stage(name)
+        if isinstance(stage.resource, CopyEngine):
+            message = f"stage {name} copies what only a launch decides, and a copy engine is told by the host"
+            place = part.at("resource") or stage.stage.location
+            raise ScheduleError(message, location=place, related=stage.stage.location, hint=f"{name} on sm, or on sm(8)")
+        for clause in REARRANGING:
+            if part[clause] != clause.default:
+                message = f"{clause.name} for stage {name}, whose tiles or places only a launch decides"
+                hint = f"take {clause.name} away"
+                raise ScheduleError(message, location=part.at(clause.name), related=stage.stage.location, hint=hint)
+        _check_reductions(stage, typing)
+
+
+def _check_reductions(stage: BoundStage, typing: Typing) -> None:
+    known = typing.stage(stage.name)
+    for statement in statements(stage.stage.body):
+        value = value_of(statement)
+        for node in _all(value):
+            for what, index in reduced_indices(node, known):
+                if index in stage.parts:
+                    message = f"stage {stage.name} takes {what} over the counted range of {index}"
+                    hint = f"loop over it by 1, or take all of the dimension and leave out what is beyond: \
+where(pos({index}) < n, v, 0.0)"
+                    raise TileSizeError(message, location=node.location or statement.location, hint=hint)
+
+
+def _all(value: Value | None) -> Iterator[Value]:
+    if value is not None:
+        yield from values(value)

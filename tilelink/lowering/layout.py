@@ -1,0 +1,210 @@
+"""What the parts of a lowered program must say for the numbers that it was lowered with: shapes, counters, kernels.
+
+Binding and the passes make these numbers of a program and its sizes. The plan and the rules take them as given, so a
+lowered program from anywhere else, as from a text, must be checked before it is planned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilelink.artifact import LaunchProtocol
+from tilelink.errors import did_you_mean
+from tilelink.ir.program import Notify, Wait
+from tilelink.ir.scalar import Env, evaluate
+from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop, Transport
+from tilelink.lowering.choose_transport import transport_of
+from tilelink.lowering.clauses.defer_notify import misplaced
+from tilelink.lowering.launch_protocol import choose_protocol
+from tilelink.lowering.limits import check_size
+from tilelink.lowering.orders import TILE
+from tilelink.lowering.transform import all_indices, number_of, shape_of
+from tilelink.scheduling.schedule import CopyEngine, Fused
+
+WARPS = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Misfit:
+    """A number that does not fit the rest. part: the tensor, stage, kernel or "TENSOR KIND" of a kind that it is of."""
+
+    kind: str
+    part: str
+    message: str
+    hint: str
+
+
+def misfits(bound: Bound) -> Iterator[Misfit]:
+    """Yield what does not fit, the parts in the order in which later ones need earlier ones.
+
+    Raises ScheduleError for a program with too many tiles, whose order would take too long to check.
+    """
+    for number, tensor in enumerate(bound.tensors.values()):
+        yield from _tensor(bound, tensor, number)
+    yield from _channels(bound)
+    for number, stage in enumerate(bound.stages.values()):
+        yield from _stage(bound, stage, number)
+    yield from _kernels(bound)
+    check_size(bound)
+    for stage in bound.stages.values():
+        yield from _order(bound, stage)
+
+
+def _differs(kind: str, part: str, word: str, found: object, wanted: object) -> Iterator[Misfit]:
+    if found != wanted:
+        message = f"{word} of {part} is {_shown(found)}, not {_shown(wanted)}" if part else f"{word} is {_shown(found)}"
+        yield Misfit(kind=kind, part=part, message=message, hint=f"{word} {_shown(wanted)} fits the rest of the text")
+
+
+def _shown(value: object) -> str:
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple | list) else str(value)
+
+
+def _tensor(bound: Bound, tensor: BoundTensor, number: int) -> Iterator[Misfit]:
+    decl = tensor.decl
+    kind = "i32" if decl.space == "table" else decl.dtype or bound.dtype
+    yield from _differs("tensor", tensor.name, "number", tensor.number, number)
+    yield from _differs("tensor", tensor.name, "shape", tensor.shape, shape_of(decl, bound.numbers, bound.ranks))
+    yield from _differs("tensor", tensor.name, "dtype", tensor.dtype, kind)
+    if tensor.slots < 1 or (tensor.slots > 1 and not decl.symmetric):
+        yield from _differs("tensor", tensor.name, "buffers", tensor.slots, 1)
+
+
+def _channels(bound: Bound) -> Iterator[Misfit]:
+    signals = {
+        (s.region.tensor, s.kind): None
+        for stage in bound.stages.values()
+        for s in statements(stage.stage.body)
+        if isinstance(s, Notify | Wait)
+    }
+    for tensor, kind in signals:
+        if (tensor, kind) not in bound.channels:
+            hint = f"channel {tensor} {kind}: base, counts, sizes, buffers"
+            yield Misfit(kind="channel", part="", message=f"{tensor} has no channels of kind {kind}", hint=hint)
+    used = 0
+    for grid in bound.channels.values():
+        part, tensor = f"{grid.tensor} {grid.kind}", bound.tensors[grid.tensor]
+        if any(size < 1 for size in grid.sizes):
+            yield Misfit(kind="channel", part=part, message=f"sizes of {part} are not positive", hint="sizes[1, 1]")
+            return
+        counts = tuple(-(-extent // size) for extent, size in zip(tensor.shape, grid.sizes, strict=True))
+        yield from _differs("channel", part, "counts", grid.counts, counts)
+        yield from _differs("channel", part, "buffers", grid.slots, tensor.slots)
+        yield from _differs("channel", part, "base", grid.base, used)
+        used += grid.count * grid.slots
+    yield from _differs("signal_pad", "", "entered", bound.entered_base, used)
+    yield from _differs("signal_pad", "", "finished", bound.finished_base, used + bound.ranks)
+    yield from _differs("signal_pad", "", "size", bound.pad_size, used + 2 * bound.ranks)
+
+
+def _stage(bound: Bound, stage: BoundStage, number: int) -> Iterator[Misfit]:
+    numbers = sorted(bound.typing.scalar_indices(stage.name))
+    yield from _differs("stage", stage.name, "number", stage.number, number)
+    yield from _differs("stage", stage.name, "numbers", sorted(stage.scalar_indices), numbers)
+    for decl in all_indices(stage.stage):
+        extent = max(0, number_of(decl.extent, bound.numbers, bound.ranks))
+        yield from _differs("stage", stage.name, f"extent {decl.name}", stage.extents[decl.name], extent)
+    for index in numbers:
+        yield from _differs("stage", stage.name, f"tile {index}", stage.tiles[index], 1)
+    for word, value, least in (("block", stage.block, 1), ("stages", stage.stages, 1), ("tiles", stage.total, 0)):
+        if value < least:
+            yield from _differs("stage", stage.name, word, value, least)
+    if stage.warps not in WARPS:
+        yield from _differs("stage", stage.name, "warps", stage.warps, 4)
+    if isinstance(stage.resource, Fused) and stage.resource.stage not in bound.stages:
+        message = f"{stage.name} is to run in {stage.resource.stage}, which is no stage"
+        yield Misfit(
+            kind="stage",
+            part=stage.name,
+            message=message,
+            hint=did_you_mean(stage.resource.stage, bound.stages, "in STAGE prologue"),
+        )
+
+
+def _kernels(bound: Bound) -> Iterator[Misfit]:
+    """Yield what does not fit in the kernels; before the pass `kernels` a program has none."""
+    if not bound.kernels:
+        return
+    times = Counter(name for kernel in bound.kernels for name in kernel.stage_names)
+    for name in bound.stages:
+        if times[name] != 1:
+            message = f"{times[name]} kernels run {name}"
+            yield Misfit(kind="stage", part=name, message=message, hint="each stage is in one loop of one kernel")
+            return
+    positions: Counter[str] = Counter()
+    for kernel in bound.kernels:
+        yield from _differs("kernel", kernel.name, "position", kernel.position, positions[kernel.stream])
+        positions[kernel.stream] += 1
+        yield from _kernel(bound, kernel)
+    placed = bound.many_threads or any(stage.transport is not Transport.STORES for stage in bound.stages.values())
+    for stage in bound.stages.values() if placed else ():  # before the pass `transport` all of them say STORES
+        wanted = transport_of(bound, stage).name
+        yield from _differs("stage", stage.name, "transport", stage.transport.name, wanted)
+    protocols = {LaunchProtocol.HELPER_KERNELS, choose_protocol(bound).protocol if bound.many_threads else None}
+    if bound.protocol not in protocols:
+        yield from _differs("launch", "", "protocol", bound.protocol.name, LaunchProtocol.HELPER_KERNELS.name)
+
+
+def _kernel(bound: Bound, kernel: Kernel) -> Iterator[Misfit]:
+    queued = {isinstance(bound.stages[name].resource, CopyEngine) for name in kernel.stage_names}
+    boxes = bound.stages[kernel.stage_names[0]].tma_copy
+    if kernel.name not in kernel.stage_names:
+        yield from _differs("kernel", kernel.name, "name", kernel.name, kernel.stage_names[0])
+    if queued != {kernel.on_copy_engine}:
+        hint = "stages `on copy_engine`, and no others, are on the stream `copy`"
+        message = f"kernel {kernel.name} is on the stream {kernel.stream}, and its stages are not"
+        yield Misfit(kind="kernel", part=kernel.name, message=message, hint=hint)
+    yield from _differs(
+        "kernel", kernel.name, "programs_per_cta", kernel.programs_per_cta, boxes.programs if boxes else 1
+    )
+    if (
+        kernel.programs < 1
+        or kernel.programs % kernel.programs_per_cta
+        or (kernel.on_copy_engine and kernel.programs > 1)
+    ):
+        yield from _differs("kernel", kernel.name, "programs", kernel.programs, kernel.programs_per_cta)
+    if kernel.warps not in WARPS or kernel.stages < 1 or kernel.reuse_lag < 0:
+        message = f"warps, stages or reuse_lag of {kernel.name} are none"
+        yield Misfit(kind="kernel", part=kernel.name, message=message, hint="warps 4, stages 3")
+    for loop in kernel.loops:
+        yield from _loop(bound, kernel, loop)
+
+
+def _order(bound: Bound, stage: BoundStage) -> Iterator[Misfit]:
+    """Yield the indices that some tile has where none of their tiles is. The plan reads each of them as a place."""
+    env = Env(
+        rank=np.arange(bound.ranks)[:, None], ranks=bound.ranks, params={}, indices={TILE.name: np.arange(stage.total)}
+    )
+    for index, expr in stage.order.items() if stage.total else ():
+        count = stage.count(index)
+        message = f"the order of {index} leaves the {count} tiles that {index} has"
+        try:
+            with np.errstate(divide="raise"):
+                places = np.asarray(evaluate(expr, env))
+        except (ArithmeticError, IndexError):  # of a division by zero, or of a choice that there is not
+            places = np.array(-1)
+        if (places < 0).any() or (places >= count).any():
+            yield Misfit(kind="stage", part=stage.name, message=message, hint=f"{index} is one of 0 to {count - 1}")
+
+
+def _loop(bound: Bound, kernel: Kernel, loop: Loop) -> Iterator[Misfit]:
+    for name in loop.stages:
+        if misplaced(bound, kernel, loop, bound.stages[name]):
+            message = f"{name} cannot notify a tile in statement {bound.stages[name].given_in} of the next one"
+            yield Misfit(
+                kind="stage", part=name, message=message, hint="remove notified_in: it notifies at the end of a tile"
+            )
+    tiles = [bound.stages[name].total for name in loop.stages]
+    if len(set(tiles)) > 1:
+        message = f"{', '.join(loop.stages)} of one loop have {', '.join(map(str, tiles))} tiles"
+        yield Misfit(kind="kernel", part=kernel.name, message=message, hint="stages of one loop have as many tiles")
+    end = loop.begin if loop.width is None else loop.begin + max(1, loop.width)
+    if min(loop.first, loop.begin) < 0 or loop.width == 0 or end > (0 if loop.width is None else kernel.programs):
+        message = f"the programs of the loop of {loop.stages[0]} are not among those of {kernel.name}"
+        hint = f"first 0, or begin and width of {kernel.programs} programs"
+        yield Misfit(kind="kernel", part=kernel.name, message=message, hint=hint)
