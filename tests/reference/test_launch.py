@@ -40,33 +40,34 @@ FLOW = """
 program flow(M, N):
     n    : in        [M] <= N
     at   : in        [M] < M distinct
-    peer : in        [] < ranks
+    near : in        [] < ranks
     x    : in        [M, N]
     told : symmetric [M] <= N
-    c    : local     [] < M
+    c    : local     [1] < M
+    v    : in symmetric [N]
     y    : out       [M, N]
     z    : out       [M]
+    w    : out       [N]
 
+    compute fetch(j: N):
+        w[j] = v[j] @ (near + 1)
     comm tell(i: M):
         tile_push_data(told[i] @ (rank + 1), n[i])
         producer_tile_notify(told[i] @ (rank + 1))
     compute choose(i: 1):
-        c[] = at[0]
-        producer_tile_notify(c[])
+        c[0] = at[0]
+        producer_tile_notify(c[0])
     compute put(i: M by 1):
         consumer_tile_wait(told[i])
-        consumer_tile_wait(c[])
+        consumer_tile_wait(c[0])
         total = zeros(f32)
-        for (q: N[: told[i]]):
-            total += sum(x[i, q], axis=0)
-        if c > 0 and told[i] == n[i]:
-            z[at[i]] = total + 1000.0
-        else:
-            z[at[i]] = total
+        for (q: N[: told[i]] by 1):
+            total += x[i, q]
+        if c[0] > 0 and told[i] == n[i]:
+            total += 1000.0
+        z[at[i]] = total
         y[at[i], :] = x[i, :]
 """
-FLOW = FLOW.replace("    c    : local     [] < M\n", "    c    : local     [1] < M\n")
-FLOW = FLOW.replace("c[] = at[0]", "c[0] = at[0]").replace("c[]", "c[0]").replace("if c > 0", "if c[0] > 0")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -76,9 +77,11 @@ def test_loops_branches_and_places_depend_on_data(seed: int) -> None:
     given = random_inputs(program, dims, 3, "f32", seed=seed)
     out = run(program, given, dims)
     branches = set[bool]()
+    assert len({int(own["near"]) for own in given}) > 1
     for rank, (own, found) in enumerate(zip(given, out, strict=True)):
         told, at = given[rank - 1]["n"].tolist(), own["at"].long()
         assert torch.equal(found["y"][at], own["x"])
+        assert torch.equal(found["w"], given[(int(own["near"]) + 1) % 3]["v"])
         for i in range(5):
             high = int(at[0]) > 0 and told[i] == int(own["n"][i])
             branches.add(high)

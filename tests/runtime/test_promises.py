@@ -10,13 +10,16 @@ import pytest
 import torch
 
 from tests.reference.launch_texts import EXPERTS, MOE
+from tests.runtime.fake_gpu import FakeGpu
 from tilelink import compiler, data
 from tilelink.artifact import Promise
 from tilelink.compiler.cpu import Kernel
+from tilelink.compiler.cuda import gpu_artifact
 from tilelink.compiler.promises import promises_of
 from tilelink.errors import BindingError
 from tilelink.reference.trial import random_inputs
 from tilelink.runtime.promises import Broken, broken_promise
+from tilelink.settings import override
 
 TEXT = """
 program p(M, T, E):
@@ -120,3 +123,22 @@ def test_promises_are_plain_data() -> None:
     own = promises(EXPERTS, {"M": 4, "H": 2, "C": 3, "k": 2})
     again = data.checked(tuple[Promise, ...], json.loads(json.dumps(data.plain(own))), "promises")
     assert again == own and [one.tensor for one in own] == ["count", "to", "owner", "slot"]
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_gpu_ranks_check_before_they_issue_anything_if_they_are_told(
+    check: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, dims, gpu = compiler.parse(TEXT).program(), DIMS, FakeGpu(monkeypatch)
+    artifact = gpu_artifact(compiler.plan(program, ranks=RANKS, dims=dims, target="sm_90"))
+    given = spoiled("slot", (2, 1), 99)
+    with override(check=check):
+        built = gpu.built(artifact, 1)
+    gpu.issued.clear()
+    if check:
+        with pytest.raises(BindingError, match=re.escape("slot[2, 1] of rank 1 is 99")):
+            built(given[1])
+        assert not gpu.issued
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)  # the host must not wait there
+    built(given[1])
+    assert {k.name for k in artifact.kernels} <= {*gpu.issued}
