@@ -28,7 +28,7 @@ RANKS, ROWS, WIDTH, ROOM, COPIES = 3, 32, 16, 24, 2
 def experts(M: Dim, H: Dim, C: Dim, k: Dim) -> None:  # C: room for what one rank sends to another
     x = tilelink.input(M, H)
     count = tilelink.input(ranks, at_most=C)  # how many of this rank's rows go to rank p
-    to = tilelink.input(ranks, C, bound=M)  # which
+    rows = tilelink.input(ranks, C, bound=M)  # which
     owner = tilelink.input(M, k, bound=ranks)  # where copy q of row i went,
     slot = tilelink.input(M, k, bound=count[owner])  # and its place there
     weight = tilelink.input(M, k, dtype="f32")
@@ -45,7 +45,7 @@ def experts(M: Dim, H: Dim, C: Dim, k: Dim) -> None:  # C: room for what one ran
     @tilelink.comm
     def dispatch(p: Index = ranks, c: Index = C) -> None:
         c = C[: count[p]]
-        tile_push_data(got[rank, c, :] @ p, x[to[p, c], :])
+        tile_push_data(got[rank, c, :] @ p, x[rows[p, c], :])
         producer_tile_notify(got[rank, c, :] @ p)
 
     @tilelink.compute
@@ -69,7 +69,7 @@ def routed(favourite: int | None, chance: torch.Generator) -> dict[str, torch.Te
     """Send each row to some ranks, at random, or mainly to a favourite, as long as there is room."""
     owner = torch.zeros(ROWS, COPIES, dtype=torch.int32)
     slot = torch.zeros(ROWS, COPIES, dtype=torch.int32)
-    to = torch.zeros(RANKS, ROOM, dtype=torch.int32)
+    rows = torch.zeros(RANKS, ROOM, dtype=torch.int32)
     count = torch.zeros(RANKS, dtype=torch.int32)
     for i in range(ROWS):
         order = torch.randperm(RANKS, generator=chance).tolist()
@@ -77,11 +77,11 @@ def routed(favourite: int | None, chance: torch.Generator) -> dict[str, torch.Te
             order = [favourite, *(p for p in order if p != favourite)]
         for q in range(COPIES):
             p = next(p for p in (*order[q:], *order) if count[p] < ROOM)
-            owner[i, q], slot[i, q], to[p, count[p]] = p, count[p], i
+            owner[i, q], slot[i, q], rows[p, count[p]] = p, count[p], i
             count[p] += 1
     weight = torch.rand(ROWS, COPIES, generator=chance)
     x = torch.randn(ROWS, WIDTH, generator=chance)
-    return {"x": x, "count": count, "to": to, "owner": owner, "slot": slot, "weight": weight}
+    return {"x": x, "count": count, "rows": rows, "owner": owner, "slot": slot, "weight": weight}
 
 
 def main() -> None:
