@@ -108,9 +108,16 @@ def _outside(word: str) -> NoReturn:
 
 
 class Int:
-    """An integer: `rank`, `ranks`, an index, a dimension, an entry of a table, or an expression of them."""
+    """An integer: `rank`, `ranks`, an index, a dimension, an entry of a table, or an expression of them.
 
-    def __add__(self, other: Int | int) -> Int:
+    With a floating-point number it is a value.
+    """
+
+    @overload
+    def __add__(self, other: Int | int) -> Int: ...
+    @overload
+    def __add__(self, other: float) -> Tile: ...
+    def __add__(self, other: Any) -> Any:
         _outside("rank, an index or a dimension")
 
     def __eq__(self, other: object) -> builtins.bool:

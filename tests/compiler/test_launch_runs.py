@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_one_kernel_is_right_for_every_routing(name: str) -> None:
     text, dims = CASES[name]
     program = compiler.parse(text).program()
     kernel = compiler.compile(program, ranks=RANKS, dims=dims)
-    options = {"ranks": RANKS, "dims": dims, "dtype": "f32", "launches": 1}
+    options: dict[str, Any] = {"ranks": RANKS, "dims": dims, "dtype": "f32", "launches": 1}
     launches = [
         trial.random_inputs(program, **options, seed=seed, routing=routing)[0]
         for seed, routing in enumerate(("uniform", "zipf:1.2", "one", "empty", "full", "uniform"))

@@ -5,6 +5,7 @@ import torch
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.program import Program
 from tilelink.reference import random_inputs, run
+from tilelink.reference.run import Outputs
 
 Tensors = list[dict[str, torch.Tensor]]
 
@@ -82,7 +83,7 @@ def program(text: str) -> Program:
 
 def outputs(
     text: str, ranks: int, dims: dict[str, int | float | bool], dtype: torch.dtype = torch.float32
-) -> tuple[Tensors, Tensors]:
+) -> tuple[Tensors, list[Outputs]]:
     """Return random inputs and the outputs of the program."""
     given = random_inputs(program(text), dims, ranks, dtype, seed=ranks)
     return given, run(program(text), given, dims=dims, ranks=ranks, dtype=dtype)

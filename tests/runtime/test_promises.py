@@ -101,9 +101,9 @@ def test_the_reference_and_cpu_ranks_refuse_it(
 ) -> None:
     given, program = spoiled(name, at, value), compiler.parse(TEXT).program()
     kernel = Kernel(plan=compiler.plan(program, ranks=RANKS, dims=DIMS), emitted=cast("Any", None), tables={})
-    for launch in (kernel.run, compiler.reference):
+    for launch in (lambda: kernel.run([given]), lambda: compiler.reference(program, given, dims=DIMS)):
         with pytest.raises(BindingError, match=re.escape(message)) as caught:
-            launch([given]) if launch == kernel.run else compiler.reference(program, given, dims=DIMS)
+            launch()
         assert caught.value.location is not None and caught.value.location.line > 2
         assert caught.value.hint is not None and why.removesuffix(" of") in caught.value.hint
 
