@@ -132,7 +132,10 @@ def _bound_of_entry(plan: Plan, entry: Lookup) -> Scalar | None:
             case Coordinate(dim=dim):
                 coordinate = coords[dim]
                 return coordinate if isinstance(coordinate, Scalar) else None
-            case Lookup(coords=inner):
+            case Lookup(table=table, coords=inner):
+                low, high = plan.bound.entries[table]
+                if low == high:
+                    return Int(value=low)
                 settled = tuple(rewrite(c, change) for c in inner if isinstance(c, Scalar))
                 return replace(expr, coords=(rank, *settled))
             case _:
