@@ -71,6 +71,10 @@ class Constants:
     lines: dict[str, int] = field(default_factory=dict[str, int], init=False)
     """Constant -> its line of the head."""
     _of_stages: dict[str, set[int]] = field(default_factory=dict[str, set[int]], init=False)
+    _counts: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = field(
+        default_factory=dict[tuple[str, tuple[str, ...]], tuple[int, str]], init=False
+    )
+    """Cache of `counts`. A constant keeps its number, so a name that was right once stays right."""
 
     def __post_init__(self) -> None:
         for stage in self.stages:
@@ -157,6 +161,15 @@ class Constants:
         if stage.tiles[index] == 1 and self.value(extent) == count > 1:
             return self.size(extent, level)
         return self._of_stage(stage, f"TILES_{index.upper()}", count)
+
+    def counts(self, stage: BoundStage, indices: tuple[str, ...]) -> tuple[int, str]:
+        """Return the number of tiles along several indices together, and its source as a factor."""
+        key = stage.name, indices
+        if key not in self._counts:
+            ordered = [decl.name for decl in stage.stage.indices if decl.name in indices]
+            text = times(self.count(stage, index, FACTOR) for index in ordered)
+            self._counts[key] = prod(map(stage.count, ordered)), text
+        return self._counts[key]
 
     def extent(self, stage: BoundStage, index: str) -> str:
         """Return the end of an index, in elements."""
