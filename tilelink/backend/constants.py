@@ -100,6 +100,8 @@ class Constants:
 
     def value(self, dim: Scalar) -> int:
         """Return the value of a dimension."""
+        if isinstance(dim, Param):
+            return int(self.bound.numbers[dim.name])
         return int(evaluate(dim, Env(rank=0, ranks=self.bound.ranks, params=self.bound.numbers, indices={})))
 
     def size(self, dim: Scalar, level: int = 0) -> str:
@@ -166,10 +168,14 @@ class Constants:
         """Return the number of tiles along several indices together, and its source as a factor."""
         key = stage.name, indices
         if key not in self._counts:
-            ordered = [decl.name for decl in stage.stage.indices if decl.name in indices]
-            text = times(self.count(stage, index, FACTOR) for index in ordered)
-            self._counts[key] = prod(map(stage.count, ordered)), text
+            self._counts[key] = self._counted(stage, indices)
         return self._counts[key]
+
+    def _counted(self, stage: BoundStage, indices: tuple[str, ...]) -> tuple[int, str]:
+        if len(indices) == 1:
+            return stage.count(indices[0]), self.count(stage, indices[0], FACTOR)
+        parts = [self.counts(stage, (decl.name,)) for decl in stage.stage.indices if decl.name in indices]
+        return prod(value for value, _ in parts), times(text for _, text in parts)
 
     def extent(self, stage: BoundStage, index: str) -> str:
         """Return the end of an index, in elements."""

@@ -258,20 +258,21 @@ def stage_regions(stage: Stage) -> list[Region]:
 
 def stage_scalars(stage: Stage) -> list[Scalar]:
     """Return every integer expression in a stage's body, without the expressions inside it."""
-    return list(_scalars(stage.body))
+    return list(scalars(stage.body))
 
 
-def _scalars(body: tuple[Statement, ...]) -> Iterator[Scalar]:
+def scalars(body: tuple[Statement, ...]) -> Iterator[Scalar]:
+    """Yield every integer expression of a body, without the expressions inside it."""
     for statement in body:
         match statement:
             case Store(region=region) | Notify(region=region) | Wait(region=region) | Transfer(target=region):
                 yield from _region_scalars(region)
             case If(condition=condition, then=then, orelse=orelse):
-                yield from _scalars((*then, *orelse))
+                yield from scalars((*then, *orelse))
                 yield condition
             case For(indices=indices, body=inner):
                 yield from (decl.extent for decl in indices)
-                yield from _scalars(inner)
+                yield from scalars(inner)
             case _:
                 pass
         value = value_of(statement)
