@@ -182,6 +182,8 @@ class Kernel:
     """Waits that every peer has entered launch e (it reads their inputs)."""
     programs_per_cta: int = 1
     """Programs that share an SM."""
+    turn: int = 0
+    """Its place in the order in which the host issues the kernels on SMs (lowering/issue_order.py)."""
 
     @property
     def on_copy_engine(self) -> bool:

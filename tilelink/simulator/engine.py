@@ -343,9 +343,9 @@ class _Programs:
         return [n for n, k in enumerate(self.kernels) if (k.stream, k.position) == place]
 
     def _admit(self, rank: int, now: float) -> list[tuple[int, float]]:
-        """Start programs in free slots, with kernels of side streams first; return them with their start times."""
+        """Start programs in free slots, in the order of their kernels; return them with their start times."""
         started: list[tuple[int, float]] = []
-        for number in sorted(range(len(self.kernels)), key=lambda n: self.kernels[n].stream == "main"):
+        for number in sorted(range(len(self.kernels)), key=lambda n: self.kernels[n].turn):
             waiting = self.waiting[number, rank]
             if (number, rank) not in self.ready or not waiting:
                 continue
