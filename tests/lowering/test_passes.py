@@ -192,4 +192,4 @@ def test_a_stage_that_an_earlier_one_waits_for_has_one_program_of_its_own() -> N
     sends, adds = second.split("\n    compute add")
     text = f"{first}    compute add{adds}\n    comm send{sends}"
     bound = compiler.bound(compiler.parse(text).program(), ranks=2, dims={"M": 128, "N": 128})
-    assert bound.kernel_of["send"].programs == 1 and bound.kernel_of["send"].beside
+    assert bound.kernel_of["send"].programs == 1 and bound.kernel_of["send"].on_side_stream

@@ -195,7 +195,7 @@ class Kernel:
         return self.programs // self.programs_per_cta
 
     @property
-    def beside(self) -> bool:
+    def on_side_stream(self) -> bool:
         """True if it runs on SMs on a stream of its own."""
         return self.stream not in ("main", "copy")
 

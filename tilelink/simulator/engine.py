@@ -313,7 +313,7 @@ class _Programs:
         entered = max(offsets) + script.staging + opens + machine.signal_latency
         for number, kernel in enumerate(self.kernels):
             for rank in ranks if kernel.position == 0 else ():
-                own = offsets[rank] + start + (self.gap if kernel.beside else 0.0)
+                own = offsets[rank] + start + (self.gap if kernel.on_side_stream else 0.0)
                 self.ready[number, rank] = max(own, entered) if kernel.needs_entry else own
 
     @property
