@@ -9,7 +9,7 @@ those of the sum of all ranks' losses. torch.compile sees one operator without a
 group: a process group of torch.distributed, its name, or None for all ranks.
 schedule: None: the fastest that `tilelink tune --measure` found, else what `decide` says; "unfused": the group's
 collective and torch's product; else the name of a schedule of the library's program ("h200"), "program:name", or a
-Schedule. A program that only communicates ("all_reduce_one_shot:few") runs beside torch's product. The first call with
+Schedule. A program that only communicates ("all_reduce_one_shot:few") runs next to torch's product. The first call with
 new shapes, dtype, group or schedule compiles a kernel and allocates symmetric memory, so all ranks must make their
 first calls in the same order, and before a CUDA graph is captured; `clear` gives the memory back. The first call of a
 group without a schedule waits for rank 0, which tells the others what was measured. Sums of any number of rows share

@@ -93,7 +93,7 @@ def _rank_ends(timeline: Timeline) -> Floats:
         if decl.space == "out" and decl.symmetric:
             base = plan.channel_base[tensor, _]
             ends = np.maximum(ends, full[:, base : base + grid.count].max(axis=1, initial=0.0))
-    joined = timeline.script.machine.kernel_gap if any(kernel.beside for kernel in plan.bound.kernels) else 0.0
+    joined = timeline.script.machine.kernel_gap if any(kernel.on_side_stream for kernel in plan.bound.kernels) else 0.0
     return ends + timeline.script.keeping + joined
 
 
