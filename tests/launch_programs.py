@@ -274,7 +274,7 @@ def examples() -> dict[str, Example]:
     every = (
         of("ag_gemm_rows", _rows_inputs, _rows_expected, gather={"i": 16}, gemm={"i": 16, "j": 16}),
         of("grouped_gemm", _grouped_inputs, _grouped_expected, gather={"i": 8}, product={"r": 16, "j": 16}),
-        of("experts", _experts_inputs, _experts_expected, dispatch={"c": 8}, work={"c": 8}),
+        of("expert_parallel", _experts_inputs, _experts_expected, dispatch={"c": 8}, work={"c": 8}),
         of("paged_decode", _decode_inputs, _decode_expected, own={"j": 16}),
         of("scatter", _scatter_inputs, _scatter_expected, f={"r": 8, "j": 4}),
         of("scatter_rows", _scatter_inputs, _scatter_expected, f={"j": 4}),

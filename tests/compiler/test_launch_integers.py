@@ -25,7 +25,7 @@ def test_one_kernel_is_right_for_every_routing(name: str, number: int) -> None:
             assert not wrong(outputs[rank], example.expected(inputs, rank, example.sizes)), (kind, rank)
 
 
-@pytest.mark.parametrize("name", ["experts", "grouped_gemm", "ag_gemm_rows"])
+@pytest.mark.parametrize("name", ["expert_parallel", "grouped_gemm", "ag_gemm_rows"])
 def test_a_rank_that_is_alone_serves_itself(name: str) -> None:
     example = EXAMPLES[name]
     kernel = tilelink.compile(example.program, example.schedules[1], ranks=1, dims=example.sizes)
@@ -34,7 +34,7 @@ def test_a_rank_that_is_alone_serves_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["sm_90", "sm_80", "gfx942"])
-@pytest.mark.parametrize("name", ["experts", "grouped_gemm", "ag_gemm_rows", "paged_decode"])
+@pytest.mark.parametrize("name", ["expert_parallel", "grouped_gemm", "ag_gemm_rows", "paged_decode"])
 def test_kernels_compile_for_gpus(name: str, target: str) -> None:
     example = EXAMPLES[name]
     text = assembly(example.program, None, ranks=4, dims=example.sizes, target=target)

@@ -31,7 +31,7 @@ def test_examples_are_safe(name: str, ranks: int) -> None:
 # A wait of `paged_decode` for the one tensor orders the other too: a task notifies each after it has sent both.
 WAITS = [
     (name, number)
-    for name in ("ag_gemm_rows", "grouped_gemm", "experts")
+    for name in ("ag_gemm_rows", "grouped_gemm", "expert_parallel")
     for number in range(text_of(name).count("consumer_tile_wait"))
 ]
 
@@ -52,7 +52,7 @@ def test_decoding_is_refused_without_both_of_its_waits() -> None:
 
 NOTIFIES = [
     (name, number)
-    for name in ("ag_gemm_rows", "grouped_gemm", "experts", "paged_decode", "computed")
+    for name in ("ag_gemm_rows", "grouped_gemm", "expert_parallel", "paged_decode", "computed")
     for number in range(text_of(name).count("producer_tile_notify"))
 ]
 
@@ -79,12 +79,12 @@ CHANGES = [
     ("grouped_gemm", "e: E, r", "e: E - 1, r", "written 0 times"),
     ("grouped_gemm", "starts[e] : starts[e + 1]", "starts[e] : starts[e]", "where other segments may be too"),
     ("grouped_gemm", "wait(xs[rows[r], :])", "wait(xs[rows[0 + r], :])", ""),
-    ("experts", "< count[owner]", "< C", "or a place whose bound is that end"),
-    ("experts", "< count[owner]", "<= count[owner]", "CoverageError|reaches outside back"),
-    ("experts", "wait(back[owner[i, q], slot[i, q], :])", "wait(back[owner[i, q], slot[i, 0], :])", "nothing orders"),
-    ("experts", "c: C[:n[s]]", "c: C", "reads got .* writes up to count.0. of rank 0"),
-    ("experts", "n[rank] @ p, count[p])", "n[rank] @ p, count[rank])", "reads got"),
-    ("experts", "c: C[:count[p]]", "c: C[:count[rank]]", "reads got"),
+    ("expert_parallel", "< count[owner]", "< C", "or a place whose bound is that end"),
+    ("expert_parallel", "< count[owner]", "<= count[owner]", "CoverageError|reaches outside back"),
+    ("expert_parallel", "wait(back[owner[i, q], slot[i, q], :])", "wait(back[owner[i, q], slot[i, 0], :])", "nothing orders"),
+    ("expert_parallel", "c: C[:n[s]]", "c: C", "reads got .* writes up to count.0. of rank 0"),
+    ("expert_parallel", "n[rank] @ p, count[p])", "n[rank] @ p, count[rank])", "reads got"),
+    ("expert_parallel", "c: C[:count[p]]", "c: C[:count[rank]]", "reads got"),
     ("paged_decode", "< P", "<= P", "reaches outside keys"),
     ("scatter", " distinct", "", "writes y through place, which may name an element twice"),
     ("scatter", "place : in [T] < T", "place : in [T] < T - 1", ""),
@@ -109,11 +109,11 @@ def test_a_changed_program_is_refused_with_what_would_help(name: str, old: str, 
 
 
 def test_a_wait_for_another_place_is_refused_where_places_have_channels_of_their_own() -> None:
-    program = tilelink.parse(text_of("experts").replace("wait(back[owner[i, q], slot[i, q], :])", "wait(back[owner[i, q], 0, :])"))
-    sizes = EXAMPLES["experts"].sizes
+    program = tilelink.parse(text_of("expert_parallel").replace("wait(back[owner[i, q], slot[i, q], :])", "wait(back[owner[i, q], 0, :])"))
+    sizes = EXAMPLES["expert_parallel"].sizes
     tilelink.plan(program.program(), None, ranks=3, dims=sizes)  # a counter for all rows of a rank
     with pytest.raises(TileLinkError, match="nothing orders the two"):
-        tilelink.plan(program.program(), EXAMPLES["experts"].schedules[1], ranks=3, dims=sizes)
+        tilelink.plan(program.program(), EXAMPLES["expert_parallel"].schedules[1], ranks=3, dims=sizes)
 
 
 def test_small_programs_have_examples() -> None:
@@ -159,10 +159,10 @@ CLAUSES = [
 
 @pytest.mark.parametrize(("line", "said"), CLAUSES)
 def test_clauses_that_count_tiles_are_refused(line: str, said: str) -> None:
-    text = text_of("experts") + f"\nschedule s for experts:\n    {line}\n"
+    text = text_of("expert_parallel") + f"\nschedule s for expert_parallel:\n    {line}\n"
     module = tilelink.parse(text)
     with pytest.raises(TileLinkError, match=said):
-        tilelink.plan(module.program(), module.schedules[0], ranks=3, dims=EXAMPLES["experts"].sizes)
+        tilelink.plan(module.program(), module.schedules[0], ranks=3, dims=EXAMPLES["expert_parallel"].sizes)
 
 
 def test_a_reduction_along_a_counted_range_is_refused() -> None:
