@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from tilelink.errors import RankError, ShapeError
-from tilelink.ops.groups import is_destroyed
+from tilelink.ops.groups import OfGroups
 from tilelink.tuning import Database, Key, Record, here
 
 
@@ -34,29 +34,28 @@ class Consensus:
     one_host: bool = True
 
 
-_agreed: dict[int, tuple[ProcessGroup, Consensus]] = {}
-"""By the ids of groups, which stay theirs as these are kept; a new group may have the name of a destroyed one."""
-
-
 def consensus(group: ProcessGroup) -> Consensus:
     """What the ranks of a group agreed on. The first call is collective, and waits for rank 0.
 
     Raises RankError for a first call that a CUDA graph captures.
     """
-    if id(group) not in _agreed:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            hint = "call the operator once before the capture, on all ranks, or give it a schedule"
-            raise RankError("the ranks choose an implementation together, which a CUDA graph cannot hold", hint=hint)
-        said: list[Any] = [_own(group.size()) if group.rank() == 0 else None]
-        own = _host()
-        hosts: list[Any] = [own] * group.size()
-        if group.size() > 1:
-            dist.broadcast_object_list(said, group=group, group_src=0)
-            dist.all_gather_object(hosts, own, group=group)
-        for key in [key for key, (other, _) in _agreed.items() if is_destroyed(other)]:
-            del _agreed[key]
-        _agreed[id(group)] = group, replace(said[0], one_host=len(set(hosts)) == 1)
-    return _agreed[id(group)][1]
+    return _agreed.of(group)
+
+
+def _agreed_by(group: ProcessGroup) -> Consensus:
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        hint = "call the operator once before the capture, on all ranks, or give it a schedule"
+        raise RankError("the ranks choose an implementation together, which a CUDA graph cannot hold", hint=hint)
+    said: list[Any] = [_own(group.size()) if group.rank() == 0 else None]
+    own = _host()
+    hosts: list[Any] = [own] * group.size()
+    if group.size() > 1:
+        dist.broadcast_object_list(said, group=group, group_src=0)
+        dist.all_gather_object(hosts, own, group=group)
+    return replace(said[0], one_host=len(set(hosts)) == 1)
+
+
+_agreed = OfGroups(_agreed_by)
 
 
 def check_rows(op: str, shape: torch.Size, alike: int, group: ProcessGroup) -> None:
@@ -78,11 +77,6 @@ def check_rows(op: str, shape: torch.Size, alike: int, group: ProcessGroup) -> N
         )
         hint = "every rank of the group gives as many: pad to the largest, and cut the result"
         raise ShapeError(f"x of {op} has {'; '.join(said)}", hint=hint)
-
-
-def forget() -> None:
-    """Makes the next call of every group read the database again. All ranks call it."""
-    _agreed.clear()
 
 
 def _own(ranks: int) -> Consensus:
