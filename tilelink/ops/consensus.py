@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from tilelink.errors import RankError, ShapeError
+from tilelink.errors import RankError, ShapeError, TileLinkError
 from tilelink.ops.groups import OfGroups
 from tilelink.tuning import Database, Key, Record, here
 
@@ -77,6 +77,32 @@ def check_rows(op: str, shape: torch.Size, alike: int, group: ProcessGroup) -> N
         )
         hint = "every rank of the group gives as many: pad to the largest, and cut the result"
         raise ShapeError(f"x of {op} has {'; '.join(said)}", hint=hint)
+
+
+def gathered(
+    op: str, what: str, group: ProcessGroup, own: Any = None, refusal: TileLinkError | None = None
+) -> list[Any]:
+    """Return what every rank gives, if all ranks make the same call; collective.
+
+    op: the operator's name. what: the call in words. own: what this rank gives. refusal: the reason for which this rank
+    cannot make the call; then it is raised, after the others have been told.
+
+    Raise RankError on ranks that could make the call if another one cannot, ShapeError if the calls differ.
+    """
+    every: list[Any] = [(what, str(refusal or ""), own)]
+    if group.size() > 1:
+        every = [None] * group.size()
+        dist.all_gather_object(every, (what, str(refusal or ""), own), group=group)
+    if refusal is not None:
+        raise refusal
+    for rank, (_, text, _) in enumerate(every):
+        if text:
+            raise RankError(f"rank {rank} cannot make the call of {op} that this rank makes", details=text)
+    if different := [rank for rank, (other, *_) in enumerate(every) if other != what]:
+        rank, other = different[0], every[different[0]][0]
+        message = f"rank {group.rank()} calls {op} with {what}, and rank {rank} with {other}"
+        raise ShapeError(message, hint="all ranks of the group make the same calls in the same order")
+    return [given for *_, given in every]
 
 
 def _own(ranks: int) -> Consensus:
