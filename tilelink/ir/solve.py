@@ -1,4 +1,4 @@
-"""Dimensions of a program from the sizes of its tensors: each declared extent is an equation with a size on its right."""
+"""Dimensions of a program from the sizes of its tensors: a declared extent and a size are an equation."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _equations(program: Program, sizes: Mapping[str, Sizes]) -> Iterable[_Equati
 
 
 def _inverse(expr: Scalar, size: Any, of: _Equation, program: Program, known: Mapping[str, Any], ranks: int) -> Any:
-    """Return the value of the only unknown dimension with which an expression is `size`; None if it is not the only one.
+    """Return the value of the only unknown dimension with which an expression is `size`, or None if there are others.
 
     Raise ShapeError if there is none.
     """

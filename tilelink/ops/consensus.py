@@ -80,12 +80,12 @@ def check_rows(op: str, shape: torch.Size, alike: int, group: ProcessGroup) -> N
 
 
 def gathered(
-    op: str, what: str, group: ProcessGroup, own: Any = None, refusal: TileLinkError | None = None
+    op: str, what: tuple[str, ...], group: ProcessGroup, own: Any = None, refusal: TileLinkError | None = None
 ) -> list[Any]:
     """Return what every rank gives, if all ranks make the same call; collective.
 
-    op: the operator's name. what: the call in words. own: what this rank gives. refusal: the reason for which this rank
-    cannot make the call; then it is raised, after the others have been told.
+    op: the operator's name. what: the call in words, part by part. own: what this rank gives. refusal: why this rank
+    cannot make the call; it is raised after the others have been told.
 
     Raise RankError on ranks that could make the call if another one cannot, ShapeError if the calls differ.
     """
@@ -100,7 +100,9 @@ def gathered(
             raise RankError(f"rank {rank} cannot make the call of {op} that this rank makes", details=text)
     if different := [rank for rank, (other, *_) in enumerate(every) if other != what]:
         rank, other = different[0], every[different[0]][0]
-        message = f"rank {group.rank()} calls {op} with {what}, and rank {rank} with {other}"
+        own_parts, others = ([part for part in one if part not in two] for one, two in ((what, other), (other, what)))
+        sides = [", ".join(parts) or "without that" for parts in (own_parts, others)]
+        message = f"rank {group.rank()} calls {op} with {sides[0]}, and rank {rank} with {sides[1]}"
         raise ShapeError(message, hint="all ranks of the group make the same calls in the same order")
     return [given for *_, given in every]
 

@@ -64,12 +64,16 @@ def parts_of(backward: Sequence[Operator | Function], of: Signature) -> tuple[Pa
 
 
 def gradients(
-    parts: Sequence[Part], of: Signature, known: Mapping[str, Any], needed: Collection[str],
+    parts: Sequence[Part],
+    of: Signature,
+    known: Mapping[str, Any],
+    needed: Collection[str],
     shapes: Mapping[str, Any],
 ) -> dict[str, torch.Tensor | None]:
     """Return input -> gradient for the inputs that need one.
 
-    known: values of all that parts take. shapes: of the inputs. Raise BindingError for a gradient that no part gives, or of another shape.
+    known: values of all that parts take. shapes: of the inputs. Raise BindingError for a gradient that no part gives,
+    or of another shape.
     """
     found: dict[str, torch.Tensor | None] = {}
     for part in parts:

@@ -27,7 +27,7 @@ class Meaning:
 
     def __init__(
         self, program: Program, schedule: Schedule | None, *, dims: compiler.Dims, dtype: str,
-        tables: Mapping[str, Any], group: ProcessGroup, what: str,
+        tables: Mapping[str, Any], group: ProcessGroup, what: tuple[str, ...],
     ) -> None:  # fmt: skip
         """what: the call in words, which must be those of all ranks in every launch."""
         compiler.plan(program, schedule, ranks=group.size(), dims=dims, dtype=dtype, tables=tables)

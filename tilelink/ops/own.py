@@ -17,7 +17,7 @@ from tilelink import compiler
 from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, did_you_mean
 from tilelink.frontend.variants import Template
 from tilelink.ir.program import Program, Tensor, require_program
-from tilelink.ir.solve import extent, shape_text, solve
+from tilelink.ir.solve import extent, solve
 from tilelink.ops import derivative
 from tilelink.ops.calls import gpu_of
 from tilelink.ops.consensus import gathered
@@ -116,7 +116,9 @@ class Op:
             made = self._new(*[values.get(name) for name in self.signature.names], name_of(members), text)
         return made if self._several is None else self._several(*made)
 
-    def kernel(self, *tensors: torch.Tensor | None, group: Group = None, schedule: Any = None, **named: Any) -> GpuKernel:
+    def kernel(
+        self, *tensors: torch.Tensor | None, group: Group = None, schedule: Any = None, **named: Any
+    ) -> GpuKernel:
         """Return the kernel that a call with these arguments launches; for GPU tensors. Collective the first time."""
         values = self._bound(tensors, named)
         members = members_of(group)
@@ -247,13 +249,13 @@ class Op:
     def _as_call(self, values: Mapping[str, Any]) -> Call:
         return self.signature.call([values.get(name) for name in self.signature.names])
 
-    def _words(self, call: Call, schedule: str) -> str:
+    def _words(self, call: Call, schedule: str) -> tuple[str, ...]:
         """Return a call in words, which are the same on all ranks that make the same call."""
         parts = [f"{name} {list(t.shape)} {_named(t.dtype)} on {t.device.type}" for name, t in call.tensors.items()]
         parts += [f"{name}={value}" for name, value in (*call.numbers.items(), *call.choices.items())]
         first = schedule.splitlines()[0].rstrip(":") if schedule else "the default schedule"
         digest = f" ({hashlib.sha256(schedule.encode()).hexdigest()[:8]})" if "\n" in schedule else ""
-        return f"{', '.join(parts)}, {first}{digest}"
+        return (*parts, first + digest)
 
     def _check_devices(self, call: Call, device: torch.device) -> None:
         for name, tensor in call.tensors.items():
@@ -383,9 +385,7 @@ class Op:
             self._form(signature.call(arguments), group_named(arguments[count]).size())
 
         self._new: Callable[..., Any] = declare(
-            Declaration(
-                name=self.name, schema=signature.schema(), run=run, shapes=shapes, keep=keep, backward=backward
-            )
+            Declaration(name=self.name, schema=signature.schema(), run=run, shapes=shapes, keep=keep, backward=backward)
         )
         self._into: Callable[..., Any] = declare(
             Declaration(
@@ -438,8 +438,8 @@ def op(
     tables: values of the program's tables, [ranks, *shape], for all calls. dtype: the element type of tensors that
     declare none, if no input tells it. fixed: dimensions, parameters and choices that calls need not give.
 
-    The operator's name is that of the program with a digest of all this, the same in every process. Equal arguments give
-    the same operator.
+    The operator's name is that of the program with a digest of all this, the same in every process. Equal arguments
+    give the same operator.
 
     Raise UnknownNameError for a schedule that there is not, BindingError for other arguments that do not fit.
     """

@@ -18,6 +18,7 @@ from tilelink.runtime.cuda.launch_driver import LaunchDriver
 from tilelink.runtime.cuda.memory import Memory
 from tilelink.runtime.cuda.operands import Tensors, check_apart
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
+from tilelink.runtime.cuda.timing import SAMPLES, WARMUPS, Sampler, Timing
 from tilelink.runtime.dtypes import dtype_of
 
 SETS = 128
@@ -154,6 +155,19 @@ class GpuKernel:
         return self._arguments.taken.new()
 
     # Measuring -----------------------------------------------------------------------------------------------
+
+    def bench(
+        self, inputs: Tensors, out: Tensors | None = None, *, samples: int = SAMPLES, warmups: int = WARMUPS
+    ) -> Timing:
+        """Return the time of a launch with these tensors (runtime/cuda/timing.py). Collective.
+
+        out: tensors for outputs; others are made once, so that no launch allocates any. Raise what a launch raises, and
+        BindingError for no samples.
+        """
+        with torch.cuda.device(self.device):
+            outputs = {**self.empty_outputs(), **(out or {})}
+            sampler = Sampler(self._group, self.device)
+            return sampler.timing(self.artifact.program, lambda: self(inputs, outputs), samples, warmups)
 
     def timeline(self) -> Timeline:
         """Return what all ranks did in their launches since the last call. Collective.
