@@ -28,12 +28,14 @@ from tilelink.cli.options import (
     ScheduleName,
     Sets,
     check_writable,
+    choices_of,
     designed_errors,
     dims_of,
     random_tables,
     schedule_name,
     schedules_named,
     values_text,
+    with_choices,
     write,
 )
 from tilelink.data import save_output
@@ -92,7 +94,9 @@ def run(
     with designed_errors(as_json):
         check_writable(trace)
         module = compiler.load(file)
-        chosen = module.program(program)
+        written = module.program(program)
+        choices = choices_of(written, sets)
+        chosen = with_choices(written, choices)
         if every and (schedule is not None or trace is not None):
             other = "--schedule" if schedule is not None else "--trace"
             raise BindingError(f"--all and {other} together", hint=f"{other} goes with one schedule: leave --all out")
@@ -107,7 +111,8 @@ def run(
         for scheduled in todo:
             report: dict[str, Any] = {
                 "program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks,
-                "dims": dims_of(chosen, sets), "dtype": dtype.value, "launches": repeat, "device": device.value,
+                "dims": dims_of(chosen, sets), "choices": choices, "dtype": dtype.value, "launches": repeat,
+                "device": device.value,
                 "within": {t.name: t.within for t in chosen.tensors if t.within is not None},
             }  # fmt: skip
             bound = bound_of(chosen, scheduled, report)
@@ -198,7 +203,8 @@ def _judged(report: Mapping[str, Any], compared: Compared, quiet: bool) -> dict[
     title = "{program} with {schedule} on {ranks} ranks, {launches} launches, {dtype}".format_map(report)
     console = Console()
     if console.is_terminal:
-        table = Table("output", "max |out-ref|/|ref|", "allowed", "", title=f"{title}, {values_text(report['dims'])}")
+        values = values_text({**report["dims"], **report["choices"]})
+        table = Table("output", "max |out-ref|/|ref|", "allowed", "", title=f"{title}, {values}")
         for name, error in errors.items():
             verdict = "[green]ok[/]" if right[name] else "[red]wrong[/]"
             table.add_row(name, f"{error:.2e}", f"{allowed[name]:.0e}", verdict)

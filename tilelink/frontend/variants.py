@@ -183,6 +183,15 @@ def variant(program: Program, name: str, **choices: Choice) -> Program:
     return program.template.variant(program, name, choices)
 
 
+def open_names(program: Program) -> dict[str, str]:
+    """Return what can be chosen for a program: name -> "dtype", "function" or "input"."""
+    if not isinstance(program.template, Template):
+        return {}
+    syntax = program.template.syntax
+    found = {one.name: one.kind for one in syntax.params if is_open(one)}
+    return found | {one.name: "input" for one in syntax.tensors if one.default is not None}
+
+
 Elsewhere = Callable[[str], Program | None]
 """A program of another file by its name, or None."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilelink.errors import BindingError
-from tilelink.frontend.variants import Template, is_open
+from tilelink.frontend.variants import Template, open_names
 from tilelink.ir.program import Program
 
 WORDS = ("out", "group", "schedule", "backward", "tables", "dtype")
@@ -102,7 +102,7 @@ def signature_of(program: Program) -> Signature:
         optional=frozenset(optional),
         outputs=tuple(one.name for one in program.tensors if one.space == "out"),
         numbers={one.name: one.kind for one in program.params},
-        choices=tuple(one.name for one in template.syntax.params if is_open(one)) if template else (),
+        choices=tuple(name for name, kind in open_names(program).items() if kind != "input"),
     )
     if not found.outputs:
         raise BindingError(f"{program.name} has no output", location=program.location, hint="y : out [M, N]")
