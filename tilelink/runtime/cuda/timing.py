@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from tilelink.errors import BindingError
+from tilelink.runtime.cuda.device import of_all
 
 SLEEP_CYCLES = 1_000_000
 """About half a millisecond before each sample, in which the host issues it."""
@@ -66,6 +67,7 @@ class Sampler:
         self.device = device or torch.device("cuda", torch.cuda.current_device())
         self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
         self._tiny = torch.zeros(1, device=self.device)
+        self._every = torch.zeros(self.ranks, device=self.device)
         self._handle = self._symmetric_handle()
 
     def _symmetric_handle(self) -> Any:
@@ -84,13 +86,11 @@ class Sampler:
         if self._handle is not None:
             self._handle.barrier(channel=0)
         else:
-            dist.all_reduce(self._tiny, group=self.group)
+            dist.all_gather_into_tensor(self._every, self._tiny, group=self.group)
 
     def agree(self, well: bool) -> bool:
         """Return True if all is well on every rank. Waits for the device."""
-        word = torch.tensor([1.0 if well else 0.0], device=self.device)
-        dist.all_reduce(word, op=dist.ReduceOp.MIN, group=self.group)
-        return bool(word.item() > 0)
+        return all(of_all(int(well), self.group, self.device))
 
     def sample(self, run: Callable[[], Any], events: tuple[Any, Any]) -> tuple[Any, float]:
         """Launch once between two events. Return what `run` returned, and the seconds of the host to issue it."""
