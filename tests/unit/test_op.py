@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tilelink
-from tests.unit.op_scenarios import FORWARD, MODULE, SEND_BACK, TEXT
+from tests.own_programs import FORWARD, MODULE, SEND_BACK, TEXT
 from tests.unit.test_ops import run_on_two_ranks
 from tilelink import compiler
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
@@ -100,3 +100,11 @@ def test_what_makes_no_operator_is_refused(make: Any, kind: type[Exception], mes
     with pytest.raises(kind) as caught:
         make()
     assert message in str(caught.value) and hint in str(caught.value.hint), caught.value  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("program", [FORWARD, SEND_BACK], ids=lambda one: one.name)
+def test_what_runs_on_gpus_is_safe_and_compiles_there(program: Any) -> None:
+    """The kernels of the scenario on GPUs, at its uneven sizes."""
+    schedule = "gpu" if program is FORWARD else None
+    dims = {"Ms": 136, "N": 200, "K": 264, "scale": 0.5}
+    assert ".target sm_90" in compiler.assembly(program, schedule, ranks=2, dims=dims)
