@@ -154,6 +154,11 @@ class GpuKernel:
         """Return new tensors for all outputs, so that a launch that is given them allocates nothing."""
         return self._arguments.taken.new()
 
+    @property
+    def symmetric_bytes(self) -> int:
+        """Return the bytes of symmetric memory that this rank holds for the kernel, as each of its peers does."""
+        return self._memory.heap.memory.nbytes
+
     # Measuring -----------------------------------------------------------------------------------------------
 
     def bench(
