@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -60,6 +61,7 @@ def results() -> None:
         assert torch.equal(taken, other)
         assert made == ["fine"]
         near(own(w=w, x=x, scale=0.5).y, y)
+        near(own(x, w=w, scale=np.float32(0.5)).y, y)
         near(own(x * 2, w, scale=0.5).y, y * 2)
         assert made == ["fine"], "the same sizes, numbers and choices are made once"
         near(own(x, w, scale=2.0).y, y * 4)
@@ -185,7 +187,12 @@ def mistakes() -> None:
         (lambda: own(x, w.to("meta"), scale=1.0), DtypeError, "w of neighbour_product lies on meta", "one device"),
         (lambda: own(x, w, scale=1.0, activation="rel"), TileLinkError, "activation is a function, not rel", "relu"),
         (lambda: own(x, w, scale=1.0, schedule="fin"), UnknownNameError, "no schedule 'fin'", "did you mean fine?"),
-        (lambda: own(x, w, scale="much"), BindingError, "scale = 'much'", "its value is a number"),
+        (lambda: own(x, w, scale="much"), BindingError, "scale of neighbour_product is a str", "a number"),
+        (lambda: own(x, w, scale=[1.0]), BindingError, "scale of neighbour_product is a list", "a number"),
+        (lambda: own(x, w, scale=x), BindingError, "scale of neighbour_product is a Tensor", "a number"),
+        (lambda: own(x, w, scale=1.0, sums=3), BindingError, "sums of neighbour_product is a int", "element type"),
+        (lambda: own(x, w, scale=1.0, N=-5), ShapeError, "N of neighbour_product is -5 in the call", "w is"),
+        (lambda: own(x[:0], w, scale=1.0), BindingError, "Ms = 0", "a positive integer"),
         (lambda: own.kernel(x, w, scale=1.0), BindingError, "has no kernel for CPU tensors", "tilelink.compile"),
         (lambda: own.bench(x, w, scale=1.0), BindingError, "has no kernel for CPU tensors", "tilelink.compile"),
     ]  # fmt: skip

@@ -81,6 +81,7 @@ class Op:
         self._names = frozenset(self.signature.names)
         self._required = tuple(one for one in self.signature.inputs if one not in self.signature.optional)
         outputs = self.signature.outputs
+        self._output = outputs[0]
         self._several: Any = namedtuple(program.name, outputs, rename=True) if len(outputs) > 1 else None
         self._parts = None if backward is None else derivative.parts_of(backward, self.signature)
         self.__name__, self.__doc__ = program.name, f"{program.name}, a program as a function of tensors."
@@ -104,9 +105,24 @@ class Op:
         Raise ShapeError, DtypeError or BindingError for what does not fit the program, on all ranks RankError or
         ShapeError if their first calls differ, and what `tilelink.compile` raises.
         """
-        values = self._bound(tensors, named)
         members = members_of(group)
         text = self.schedule if schedule is None else schedule_text(schedule)
+        if out is None and is_direct(tensors):
+            known = _kernels.of(group_named(members) if isinstance(members, str) else members)
+            key = (self, text, *[t if t is None else (t.shape, t.dtype, t.is_cuda) for t in tensors], *named.items())
+            try:
+                found = known.get(key)
+            except TypeError:  # some argument has no hash, and so is no number
+                found = None
+            if found is None:
+                found = self._first(tensors, named, members, text, known, key)
+            if found is not None:
+                launch, places = found
+                made = launch({name: tensors[place] for name, place in places})
+                if self._several is None:
+                    return made[self._output]
+                return self._several._make([made[name] for name in self.signature.outputs])
+        values = self._bound(tensors, named)
         given = [values.get(name) for name in self.signature.inputs]
         if out is not None:
             return self._call_into(values, given, self._given_outputs(out), members, text)
@@ -115,6 +131,21 @@ class Op:
         else:
             made = self._new(*[values.get(name) for name in self.signature.names], name_of(members), text)
         return made if self._several is None else self._several(*made)
+
+    def _first(
+        self, tensors: tuple[Any, ...], named: Mapping[str, Any], members: ProcessGroup | str, text: str,
+        known: dict[Any, Any], key: Any,
+    ) -> tuple[Any, list[tuple[str, int]]] | None:  # fmt: skip
+        """Return what launches calls of this kind, and the places of their tensors, and keep it with a key of the call.
+
+        None for a call with tensors by name: those may need gradients, and are in no key.
+        """
+        values = self._bound(tensors, named)
+        if any(isinstance(value, torch.Tensor) for value in named.values()):
+            return None
+        places = [(name, place) for place, name in enumerate(self.signature.inputs) if values.get(name) is not None]
+        known[key] = found = self._prepared(values, members, text), places
+        return found
 
     def kernel(
         self, *tensors: torch.Tensor | None, group: Group = None, schedule: Any = None, **named: Any
@@ -160,7 +191,20 @@ class Op:
             if value is not None and not isinstance(value, torch.Tensor):
                 hint = f"its inputs are tensors: {self.signature.takes}"
                 raise BindingError(f"{key} of {name} is a {type(value).__name__}", hint=hint)
+        for key, value in values.items():
+            if key not in inputs and value is not None:
+                values[key] = self._plain(key, value)
         return values
+
+    def _plain(self, key: str, value: Any) -> Any:
+        """Return a number or a choice as torch takes it. Raise BindingError for anything else."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        kinds: Any = str if key in self.signature.choices else (int, float, torch.SymInt, torch.SymFloat)
+        if not isinstance(value, kinds):
+            hint = "the name of a function or of an element type" if kinds is str else "a number"
+            raise BindingError(f"{key} of {self.program.name} is a {type(value).__name__}", hint=hint)
+        return value
 
     def _given_outputs(self, out: Out) -> dict[str, torch.Tensor]:
         """Return given outputs by name. Raise BindingError unless there is a tensor for each."""
