@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+import tilelink
 from tilelink import compiler
+from tilelink.language import Dim, Index
 
 Tensor = torch.Tensor
 
@@ -83,3 +85,13 @@ FORWARD, SEND_BACK = MODULE.program("neighbour_product"), MODULE.program("send_b
 
 def weight_gradient(dy: Tensor, xs: Tensor, scale: float) -> dict[str, Tensor]:
     return {"dw": dy.T @ xs * scale}
+
+
+@tilelink.program
+def doubled(M: Dim) -> None:
+    x = tilelink.input(M)
+    y = tilelink.output(M)
+
+    @tilelink.compute
+    def twice(i: Index = M) -> None:
+        y[i] = x[i] * 2.0

@@ -20,6 +20,7 @@ from tests.unit.ops_scenarios import every, main, near
 from tilelink import compiler, ops
 from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, UnknownNameError
 from tilelink.ops import meaning
+from tilelink.ops import own as own_module
 
 Tensor = torch.Tensor
 MS, N, K = 6, 5, 8
@@ -238,10 +239,20 @@ def gradients() -> None:
         function(x, w).backward()
         near(x.grad, whole[rank].grad, "dx")  # type: ignore[arg-type]
         near(w.grad, whole[2 + rank].grad, "dw")  # type: ignore[arg-type]
-    for needs in ((True, False), (False, True)):
+    reference, run = compiler.reference, list[str]()
+
+    def counted(program: Any, *arguments: Any, **options: Any) -> Any:
+        run.append(program.name)
+        return reference(program, *arguments, **options)
+
+    for needs, programs in (((True, False), [FORWARD.name, SEND_BACK.name]), ((False, True), [FORWARD.name])):
         x, w = (t.clone().requires_grad_(need) for t, need in zip((xs[rank], ws[rank]), needs, strict=True))
-        ours(x, w).backward()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiler, "reference", counted)
+            ours(x, w).backward()
         assert (x.grad is not None, w.grad is not None) == needs
+        assert run == programs, "no program runs whose gradient nobody needs"
+        run.clear()
     detached = own(xs[rank].clone().requires_grad_(), ws[rank], scale=0.5).xs.sum()  # y has no gradient
     detached.backward()
 
@@ -308,6 +319,43 @@ def traced() -> None:
         assert (list(y.shape), list(taken.shape)) == ([7, 3], [7, K])
         with pytest.raises(ShapeError, match="K of neighbour_product"):
             own(torch.empty(7, K), torch.empty(3, K + 1), scale=1.0)
+
+
+def kernels() -> None:
+    """What a first call on GPUs compiles: once the ranks have compared their calls, and not in a CUDA graph."""
+    rank, group = dist.get_rank(), dist.group.WORLD
+    assert group is not None
+    xs, ws, bias = tensors()
+    product = tilelink.op(FORWARD, "fine", scale=0.5)
+    made: list[dict[str, Any]] = []
+
+    def compiled(program: Any, schedule: Any, **options: Any) -> str:
+        made.append({"program": program, "schedule": schedule, **options})
+        return "the kernel"
+
+    def first(*given: Tensor, **named: Any) -> Any:
+        call = product._as_call(product._bound(given, named))
+        return product._made(call, torch.device("cuda"), group, product.schedule)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_module.compiler, "compile", compiled)
+        patch.setattr(own_module.Op, "_check_devices", lambda *_: None)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        assert first(xs[rank].bfloat16(), ws[rank].bfloat16(), bias.bfloat16(), sums="f32") == "the kernel"
+        (found,) = made
+        assert found.pop("schedule").name == "fine"
+        assert [one.name for one in found["program"].tensors if one.space == "in"] == ["x", "w", "bias"]
+        assert found.pop("program").tensor("y").dtype == "f32"
+        dims = {"Ms": MS, "N": N, "K": K, "scale": 0.5}
+        assert found == {"ranks": 2, "dims": dims, "dtype": "bf16", "device": "cuda", "group": group, "tables": {}}
+        with pytest.raises(ShapeError, match=f"rank {rank} calls neighbour_product with x"):
+            first(xs[rank][: 3 + rank], ws[rank])
+        with pytest.raises(ShapeError if rank else RankError, match="K of neighbour_product is 8 in x and 7 in w"):
+            first(xs[rank], ws[rank][:, rank:])
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        with pytest.raises(RankError, match="compiled at its first call, which no CUDA graph holds"):
+            first(xs[rank], ws[rank])
+    assert len(made) == 1
 
 
 def checks() -> None:

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import tilelink
-from tests.own_programs import FORWARD, MODULE, SEND_BACK, TEXT
+from tests.own_programs import FORWARD, MODULE, SEND_BACK, TEXT, doubled
 from tests.unit.test_ops import run_on_two_ranks
 from tilelink import compiler
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
 
 SCENARIOS = {
-    "calls": ("results", "out", "groups", "tables", "mistakes"),
+    "calls": ("results", "out", "groups", "tables", "mistakes", "kernels"),
     "tracing": ("gradients", "functions", "traced", "checks"),
 }
 
@@ -62,6 +62,7 @@ def test_the_schema_says_what_an_operator_takes() -> None:
     assert "Tensor bias" in tilelink.op(with_bias).signature.schema(), "what a variant has chosen is not left out"
     without = tilelink.variant(FORWARD, "without_bias", bias=False)
     assert "bias" not in tilelink.op(without).signature.schema()
+    assert tilelink.op(doubled).signature.inputs == ("x",), "a program that is a Python function"
     linked = tilelink.link(MODULE.program("counted"))
     assert tilelink.op(linked).signature.inputs == ("x",)
 
