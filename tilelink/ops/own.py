@@ -16,16 +16,15 @@ from torch.distributed import ProcessGroup
 from tilelink import compiler
 from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, did_you_mean
 from tilelink.frontend.variants import Template
-from tilelink.ir.program import Program, Tensor, require_program
-from tilelink.ir.solve import extent, solve
+from tilelink.ir.program import Program, require_program
 from tilelink.ops import derivative
 from tilelink.ops.calls import gpu_of
 from tilelink.ops.consensus import gathered
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
+from tilelink.ops.form import ELEMENTS, Forms, name_of_type
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
 from tilelink.ops.meaning import Meaning
 from tilelink.ops.signature import Call, signature_of
-from tilelink.runtime.dtypes import TORCH_DTYPES
 from tilelink.scheduling.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -33,24 +32,7 @@ if TYPE_CHECKING:
     from tilelink.runtime.cuda.timing import Timing
 
 NAMESPACE = "tilelink_own"
-ELEMENTS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
-"""Types that elements of a program's tensors may have where none is declared."""
-NAMES = {kind: name for name, kind in TORCH_DTYPES.items()}
-
 Out = torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Form:
-    """The program of a call, after its choices and without the inputs that it leaves out, with all sizes.
-
-    dims: dimensions and parameters. dtype: of tensors that declare none. outputs: their shapes and types, by name.
-    """
-
-    program: Program
-    dims: Mapping[str, Any]
-    dtype: str
-    outputs: Mapping[str, tuple[tuple[Any, ...], torch.dtype]]
 
 
 _kernels = OfGroups[dict[Any, Any]](lambda group: {})
@@ -76,8 +58,8 @@ class Op:
         """Use `tilelink.op`, which checks what it is given. name: of the custom operator, "namespace::name"."""
         self.program, self.schedule, self.name = program, schedule, name
         self.signature = signature_of(program)
-        self._fixed, self._tables, self._dtype = dict(fixed), dict(tables), dtype
-        self._programs: dict[Any, Program] = {}
+        self._fixed, self._tables = dict(fixed), dict(tables)
+        self._forms = Forms(program, self.signature, self._tables, dtype)
         self._names = frozenset(self.signature.names)
         self._required = tuple(one for one in self.signature.inputs if one not in self.signature.optional)
         outputs = self.signature.outputs
@@ -269,7 +251,7 @@ class Op:
             raise RankError(f"{self.program.name} is compiled at its first call, which no CUDA graph holds", hint=hint)
         what = self._words(call, schedule)
         try:
-            form = self._form(call, group.size())
+            form = self._forms.of(call, group.size())
             self._check_devices(call, device)
             chosen = self._schedule(form.program, schedule)
             if device.type == "cpu":
@@ -295,7 +277,9 @@ class Op:
 
     def _words(self, call: Call, schedule: str) -> tuple[str, ...]:
         """Return a call in words, which are the same on all ranks that make the same call."""
-        parts = [f"{name} {list(t.shape)} {_named(t.dtype)} on {t.device.type}" for name, t in call.tensors.items()]
+        parts = [
+            f"{name} {list(t.shape)} {name_of_type(t.dtype)} on {t.device.type}" for name, t in call.tensors.items()
+        ]
         parts += [f"{name}={value}" for name, value in (*call.numbers.items(), *call.choices.items())]
         first = schedule.splitlines()[0].rstrip(":") if schedule else "the default schedule"
         digest = f" ({hashlib.sha256(schedule.encode()).hexdigest()[:8]})" if "\n" in schedule else ""
@@ -314,72 +298,15 @@ class Op:
     ) -> None:
         """Raise ShapeError or DtypeError for outputs that a kernel could not write either."""
         group = group_named(members) if isinstance(members, str) else members
-        for name, (shape, dtype) in self._form(self._as_call(values), group.size()).outputs.items():
+        for name, (shape, dtype) in self._forms.of(self._as_call(values), group.size()).outputs.items():
             tensor = out[name]
             if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype or not tensor.is_contiguous():
                 laid = "" if tensor.is_contiguous() else ", not contiguous"
-                message = f"out {name} of {self.program.name} is {list(tensor.shape)} {_named(tensor.dtype)}{laid}"
-                hint = f"it is written as {list(shape)} {_named(dtype)}, contiguous"
+                message = (
+                    f"out {name} of {self.program.name} is {list(tensor.shape)} {name_of_type(tensor.dtype)}{laid}"
+                )
+                hint = f"it is written as {list(shape)} {name_of_type(dtype)}, contiguous"
                 raise ShapeError(message, location=self.program.tensor(name).location, hint=hint)
-
-    # Sizes and types -----------------------------------------------------------------------------------------
-
-    def _form(self, call: Call, ranks: int) -> _Form:
-        """Return the program of a call with its sizes, which may be symbolic.
-
-        Raise ShapeError, DtypeError or BindingError for tensors that do not fit it or each other.
-        """
-        program = self._chosen(call)
-        dtype = self._element_type(program, call)
-        sizes: dict[str, Any] = {name: list(tensor.shape) for name, tensor in call.tensors.items()}
-        sizes |= {name: np.shape(table)[1:] for name, table in self._tables.items()}
-        dims = solve(program, sizes, call.numbers, ranks).dims
-        outputs = {
-            one.name: (tuple(extent(size, dims, ranks) for size in one.shape), TORCH_DTYPES[one.dtype or dtype])
-            for one in program.tensors
-            if one.space == "out"
-        }
-        return _Form(program=program, dims=dims, dtype=dtype, outputs=outputs)
-
-    def _chosen(self, call: Call) -> Program:
-        """Return the variant of the program that a call asks for."""
-        given = tuple(sorted(self.signature.optional & call.tensors.keys()))
-        key = (given, tuple(call.choices.items()))
-        if key not in self._programs:
-            choices: dict[str, Any] = {**dict.fromkeys(given, True), **call.choices}
-            template = self.program.template
-            made = self.program
-            if choices and isinstance(template, Template):
-                made = template.variant(self.program, self.program.name, choices)
-            self._programs[key] = made
-        return self._programs[key]
-
-    def _element_type(self, program: Program, call: Call) -> str:
-        """Return the type of tensors that declare none. Raise DtypeError for inputs of other types than declared."""
-        found, told = self._dtype, "dtype="
-        for name, tensor in call.tensors.items():
-            declared = program.tensor(name)
-            own = NAMES.get(tensor.dtype, "")
-            if declared.dtype is not None:
-                if own != declared.dtype:
-                    raise self._wrong_type(declared, tensor, f"it is declared {declared.dtype}")
-                continue
-            if own not in ELEMENTS:
-                raise self._wrong_type(declared, tensor, f"it may be {', '.join(ELEMENTS)}")
-            if found is not None and own != found:
-                hint = f"{told} says {found}; inputs that declare no type have one type"
-                raise self._wrong_type(declared, tensor, hint)
-            found, told = own, told if found is not None else name
-        if found is None and any(one.dtype is None and one.space != "table" for one in program.tensors):
-            open_ones = [one for one in program.tensors if one.dtype is None and one.space != "table"]
-            hint = f"no input tells it: tilelink.op({program.name}, ..., dtype='bf16')"
-            message = f"the element type of {open_ones[0].name} of {program.name} is not known"
-            raise DtypeError(message, location=open_ones[0].location, hint=hint)
-        return found or "f32"
-
-    def _wrong_type(self, declared: Tensor, tensor: torch.Tensor, hint: str) -> DtypeError:
-        message = f"{declared.name} of {self.program.name} is {_named(tensor.dtype)}"
-        return DtypeError(message, location=declared.location, hint=hint)
 
     # The custom operators ------------------------------------------------------------------------------------
 
@@ -393,7 +320,7 @@ class Op:
 
         def shapes(*arguments: Any) -> Any:
             call, ranks = signature.call(arguments), group_named(arguments[count]).size()
-            form, first = self._form(call, ranks), next(iter(call.tensors.values()))
+            form, first = self._forms.of(call, ranks), next(iter(call.tensors.values()))
             made = [first.new_empty(*form.outputs[name][:1], dtype=form.outputs[name][1]) for name in signature.outputs]
             return made[0] if self._several is None else tuple(made)
 
@@ -405,7 +332,7 @@ class Op:
             ctx.save_for_backward(*[{**call.tensors, **made}.get(name) for name in ctx.kept])
             ctx.group, ctx.values = inputs[count], {**call.numbers, **call.choices}
             if taken & signature.numbers.keys():
-                ctx.values |= self._form(call, group_named(ctx.group).size()).dims
+                ctx.values |= self._forms.of(call, group_named(ctx.group).size()).dims
             ctx.shapes = {name: tensor.shape for name, tensor in call.tensors.items()}
 
         def backward(ctx: Any, *given: torch.Tensor | None) -> tuple[Any, ...]:
@@ -426,7 +353,7 @@ class Op:
             self._run(dict(zip(signature.names, given, strict=True)), group, schedule, named)
 
         def no_results(*arguments: Any) -> None:
-            self._form(signature.call(arguments), group_named(arguments[count]).size())
+            self._forms.of(signature.call(arguments), group_named(arguments[count]).size())
 
         self._new: Callable[..., Any] = declare(
             Declaration(name=self.name, schema=signature.schema(), run=run, shapes=shapes, keep=keep, backward=backward)
@@ -441,10 +368,6 @@ class Op:
 
 def _keyed(value: Any) -> Any:
     return (value.shape, value.dtype, value.device) if isinstance(value, torch.Tensor) else value
-
-
-def _named(dtype: torch.dtype) -> str:
-    return NAMES.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 # Making operators --------------------------------------------------------------------------------------------
