@@ -264,4 +264,22 @@ def test_ranks_on_gpus_take_the_choices(product: str, monkeypatch: pytest.Monkey
     assert "relu(dot(" in str(made) and made.name == "product"
 
 
-ANSWER = {"errors": {"y": 0.0}, "odd": {}, "seconds": 0.0}
+def test_launches_on_gpus_are_timed(product: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilelink.cli import gpus
+
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(gpus, "on_gpus", lambda request, *_, **__: asked.append(dict(request)) or ANSWER)
+    gpu = ("run", product, "--ranks", "2", "--device", "cuda")
+    assert "us, the median" not in tilelink(*gpu).stdout and asked[-1]["bench"] is False
+    done = tilelink(*gpu, "--bench")
+    assert done.exit_code == 0 and asked[-1]["bench"] is True, done.output
+    assert "product on 2 x H200: 12.0 us, the median of 3 samples (10.0 to 30.5)" in done.stdout
+    found = json.loads(tilelink(*gpu, "--bench", "--json").stdout)
+    assert found["time"]["median_us"] == 12.0 and found["time"]["samples_us"] == [12.0, 10.0, 30.5]
+    for others in (("--device", "cpu"), ("--device", "cuda", "--trace", "t.json")):
+        refused = tilelink("run", product, "--bench", *others)
+        assert refused.exit_code == 1 and "--bench and --" in refused.stderr and "--device cuda" in refused.stderr
+
+
+TIME = {"name": "product", "ranks": 2, "device": "H200", "samples_us": [12.0, 10.0, 30.5], "host_us": 7.2}
+ANSWER = {"errors": {"y": 0.0}, "odd": {}, "seconds": 0.0, "time": TIME}
