@@ -87,6 +87,21 @@ def results() -> None:
     near(fixed(x, w, scale=1.0, activation="identity").y, y * 2)
 
 
+def library() -> None:
+    """Programs of the library are programs too: the same as the library's operators."""
+    rank, half = dist.get_rank(), torch.bfloat16
+    x, w = every(16, 32, seed=1, dtype=half)[rank], every(24, 32, seed=2, dtype=half)[rank]
+    bias, long = every(24, seed=3, dtype=half)[0], every(2, 16, 32, seed=4, dtype=half)[rank]
+    gather = tilelink.op(compiler.load("ag_gemm").program("ag_gemm_in_place"), "h200")
+    near(gather(x, w).flatten(0, 1), ops.ag_gemm(x, w, schedule="unfused"))
+    expected = ops.ag_gemm(x, w, bias=bias, activation="silu", schedule="unfused")
+    near(gather(x, w, bias, activation="silu").flatten(0, 1), expected)
+    scatter = tilelink.op(compiler.load("gemm_rs").program("gemm_rs_own_last"), "h200", sums="f32")
+    near(scatter(long, w), ops.gemm_rs(long.flatten(0, 1), w, schedule="unfused", f32_sums=True))
+    copied = tilelink.op(compiler.load("all_gather").program("all_gather"), "all_gather:pull")
+    assert torch.equal(copied(x).flatten(0, 1), ops.all_gather(x))
+
+
 def out() -> None:
     """Outputs that the caller gives, by place, by name, and in a traced graph."""
     rank = dist.get_rank()

@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 
 import tilelink
-from tests.own_programs import FORWARD, MODULE, SEND_BACK, TEXT, doubled
-from tests.unit.test_ops import run_on_two_ranks
+from tests.own_programs import FORWARD, MODULE, SEND_BACK, TEXT, doubled, weight_gradient
+from tests.unit.test_ops import ROOT, run_on_two_ranks
 from tilelink import compiler
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
 
 SCENARIOS = {
-    "calls": ("results", "out", "groups", "tables", "mistakes", "kernels"),
+    "calls": ("results", "library", "out", "groups", "tables", "mistakes", "kernels"),
     "tracing": ("gradients", "functions", "traced", "checks"),
 }
 
@@ -49,6 +53,20 @@ def test_functions_that_enclose_other_values_are_others() -> None:
     two = times(2.0)
     names = [tilelink.op(FORWARD, backward=one).name for one in (two, times(3.0), two)]
     assert names[1] == f"{names[0]}_2" and names[2] == names[0]
+
+
+def test_copies_and_pickles_are_the_operator_itself() -> None:
+    """As modules that hold one are copied, saved, and sent to other processes."""
+    tables = {"owner": torch.tensor([[1, 0], [0, 1]])}
+    backward = (SEND_BACK, weight_gradient)
+    for one in (
+        tilelink.op(FORWARD, "fine", scale=2.0, backward=backward), tilelink.op(doubled, dtype="f32"),
+        tilelink.op(MODULE.program("shuffled"), tables=tables),
+    ):  # fmt: skip
+        assert copy.deepcopy(one) is one and pickle.loads(pickle.dumps(one)) is one
+    code = f"import pickle, sys; print(pickle.loads(bytes.fromhex({pickle.dumps(one).hex()!r})).name)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == one.name, done.stderr
 
 
 def test_the_schema_says_what_an_operator_takes() -> None:

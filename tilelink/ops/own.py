@@ -57,6 +57,7 @@ class Op:
     ) -> None:  # fmt: skip
         """Use `tilelink.op`, which checks what it is given. name: of the custom operator, "namespace::name"."""
         self.program, self.schedule, self.name = program, schedule, name
+        self._made_of = (program, schedule, fixed, backward, tables, dtype)
         self.signature = signature_of(program)
         self._fixed, self._tables = dict(fixed), dict(tables)
         self._forms = Forms(program, self.signature, self._tables, dtype)
@@ -68,6 +69,12 @@ class Op:
         self._parts = None if backward is None else derivative.parts_of(backward, self.signature)
         self.__name__, self.__doc__ = program.name, f"{program.name}, a program as a function of tensors."
         self._declare()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Op:
+        return self  # copies of a module that holds an operator share it, as they share functions
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, self._made_of
 
     def __repr__(self) -> str:
         return f"<tilelink.op {self.name}({', '.join(self.signature.inputs)})>"
@@ -444,6 +451,15 @@ def op(
         name = _free(f"{NAMESPACE}::{program.name}_{hashlib.sha256(facts.encode()).hexdigest()[:8]}")
         _known.by_parts[parts] = Op(program, way, fixed, gradient, arrays, dtype, name)
     return _known.by_parts[parts]
+
+
+def _again(
+    program: Program, schedule: str, fixed: Mapping[str, Any], backward: tuple[Any, ...] | None,
+    tables: Mapping[str, Any], dtype: str | None,
+) -> Op:  # fmt: skip
+    """Return the operator that was pickled, in this process."""
+    way = compiler.parse(schedule).schedules[0] if schedule else None
+    return op(program, way, backward=backward, tables=tables, dtype=dtype, **fixed)
 
 
 def _operators(backward: Any) -> tuple[Any, ...] | None:
