@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tilelink.ir.program import Program
     from tilelink.language import comm, compute, input, local, output, symmetric, table, tiles
     from tilelink.ops.own import Op, op
+    from tilelink.runtime.cuda.timing import Timing, bench
     from tilelink.scheduling.schedule import Schedule, schedule
 
 
@@ -31,6 +32,7 @@ _HOMES = {
     "tilelink.ir.program": ("Program",),
     "tilelink.language": ("comm", "compute", "input", "local", "output", "symmetric", "table", "tiles"),
     "tilelink.ops.own": ("Op", "op"),
+    "tilelink.runtime.cuda.timing": ("Timing", "bench"),
     "tilelink.scheduling.schedule": ("Schedule", "schedule"),
     "tilelink.compiler.simulation": ("simulate",),
 }  # fmt: skip
@@ -44,6 +46,8 @@ __all__ = [
     "Program",
     "Schedule",
     "TileLinkError",
+    "Timing",
+    "bench",
     "check",
     "comm",
     "compile",

@@ -175,8 +175,11 @@ def own() -> None:
         differentiated(x, w, checks)
         time = product.bench(x, w, samples=5, warmups=2)
         checks.expect(0 < time.median_us < 1e5 and len(time.samples_us) == 5, f"{time}")
+        ways = {"own": lambda: product(x, w), "plain": lambda: taken(x) @ w.T}
+        times = tilelink.bench(ways, samples=3, warmups=1)
+        checks.expect(all(0 < one.median_us < 1e5 for one in times.values()), f"{times}")
         if rank == 0:
-            print(time, flush=True)
+            print(time, *times.values(), sep="\n", flush=True)
 
     def numerics(x: Tensor, w: Tensor, bias: Tensor, checks: Checks) -> None:
         """Launches back to back with changing inputs, with what may be chosen and left out, and into given tensors."""

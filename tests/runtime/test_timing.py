@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tilelink.errors import BindingError
+from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda import kernel, timing
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.tuning import measure
@@ -45,9 +45,10 @@ def test_a_kernel_is_timed_with_outputs_that_are_made_once(monkeypatch: pytest.M
         def __init__(self, group: Any, device: Any) -> None:
             launched.append((group, device))
 
-        def timing(self, name: str, run: Any, samples: int, warmups: int) -> Any:
+        def timings(self, runs: Any, samples: int, warmups: int) -> Any:
+            ((name, run),) = runs.items()
             run(), run()
-            return (name, samples, warmups)
+            return {name: (name, samples, warmups)}
 
     class Own(SimpleNamespace):
         def __call__(self, inputs: Any, outputs: Any) -> None:
@@ -85,7 +86,12 @@ def ranks_on_cpu(out: str) -> None:
         done.append("launch")
         timing.time.sleep(0.01 * (1 + 2 * rank))
 
-    found = sampler.timing("mine", run, samples=3, warmups=1)
+    found = sampler.timings({"mine": run}, samples=3, warmups=1)["mine"]
+    launched = len(done)
+    both = sampler.timings({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, samples=2, warmups=1)
+    assert sampler.timings({}) == {}
+    assert [one for one in done[launched:] if one in both] == list("abbaab"), "they take turns, and who is first too"
+    del done[launched:]
     sleep = timing.time.sleep
     measure.Sampler = lambda group: timing.Sampler(group, torch.device("cpu"))  # type: ignore[assignment,misc]
     first = iter([0.2])
@@ -93,7 +99,15 @@ def ranks_on_cpu(out: str) -> None:
     seconds = measure._timed(ways, {}, dist.group.WORLD)  # type: ignore[arg-type]
     assert seconds["slow"] > 0.02 > seconds["fast"] > 0.002, seconds
     with pytest.raises(BindingError, match="0 samples after 5 warm-ups"):
-        sampler.timing("mine", run, samples=0)
+        sampler.timings({"mine": run}, samples=0)
+    with pytest.raises(RankError, match="times are those of GPUs"):
+        timing.bench({"mine": run})
+    torch.cuda.is_available = lambda: True
+    timing.gpu_of, timing.Sampler = lambda _: None, lambda *_: sampler  # type: ignore[assignment,misc]
+    torch.cuda.device = lambda _: nullcontext()  # type: ignore[assignment,misc]
+    with pytest.raises(BindingError, match="nothing to time"):
+        timing.bench({})
+    assert len(timing.bench({"mine": run}, samples=2, warmups=0)["mine"].samples_us) == 2
     if rank == 0:
         Path(out).write_text(json.dumps([found.samples_us, found.host_us, found.device, done]))
     dist.barrier()

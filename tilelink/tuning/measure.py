@@ -16,7 +16,7 @@ from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.kernel import GpuKernel
-from tilelink.runtime.cuda.timing import Sampler, event_pair, median_of_slowest
+from tilelink.runtime.cuda.timing import Sampler
 from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
 from tilelink.tuning.prepare import Point, program_of
@@ -146,14 +146,8 @@ def _close(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -
 
 def _timed(runs: Mapping[str, Run], inputs: Mapping[str, torch.Tensor], group: dist.ProcessGroup) -> dict[str, float]:
     """Return the seconds of each run; the runs take turns in every round of samples."""
-    sampler = Sampler(group)
-    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {label: [] for label in runs}
-    for _ in range(WARMUPS + SAMPLES):
-        for label, run in runs.items():
-            events[label].append(event_pair())
-            sampler.sample(partial(run, inputs), events[label][-1])
-        torch.cuda.synchronize()
-    return {label: median_of_slowest(sampler.times_us(pairs[WARMUPS:])) * 1e-6 for label, pairs in events.items()}
+    found = Sampler(group).timings({label: partial(run, inputs) for label, run in runs.items()}, SAMPLES, WARMUPS)
+    return {label: one.median_us * 1e-6 for label, one in found.items()}
 
 
 def _every(value: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from tilelink.errors import BindingError
-from tilelink.runtime.cuda.device import of_all
+from tilelink.errors import BindingError, RankError
+from tilelink.runtime.cuda.device import gpu_of, group_of, of_all
 
 SLEEP_CYCLES = 1_000_000
 """About half a millisecond before each sample, in which the host issues it."""
@@ -112,23 +112,49 @@ class Sampler:
         dist.all_gather_into_tensor(times, own, group=self.group)
         return times.view(self.ranks, -1).tolist()
 
-    def timing(self, name: str, run: Callable[[], Any], samples: int = SAMPLES, warmups: int = WARMUPS) -> Timing:
-        """Return the time of a launch.
-
-        Raise BindingError for no samples.
-        """
+    def timings(
+        self, runs: Mapping[str, Callable[[], Any]], samples: int = SAMPLES, warmups: int = WARMUPS
+    ) -> dict[str, Timing]:
+        """Return the time of each of several runs, which take turns. Raise BindingError for no samples."""
         if samples < 1 or warmups < 0:
             hint = f"samples={SAMPLES}, warmups={WARMUPS} are the usual ones"
             raise BindingError(f"{samples} samples after {warmups} warm-ups", hint=hint)
-        events = [event_pair() for _ in range(warmups + samples)]
-        host = [self.sample(run, pair)[1] for pair in events]
-        torch.cuda.synchronize()
-        every = self.times_us(events[warmups:])
+        names = list(runs)
+        events = {name: [event_pair() for _ in range(warmups + samples)] for name in names}
+        host: dict[str, list[float]] = {name: [] for name in names}
+        for number in range(warmups + samples):
+            turn = number % max(1, len(names))
+            for name in (*names[turn:], *names[:turn]):
+                host[name].append(self.sample(runs[name], events[name][number])[1])
+            torch.cuda.synchronize()
+        return {name: self._timing(name, events[name][warmups:], host[name][warmups:]) for name in names}
+
+    def _timing(self, name: str, events: Sequence[tuple[Any, Any]], host: Sequence[float]) -> Timing:
         return Timing(
             name=name, ranks=self.ranks, device=_device_name(self.device),
-            samples_us=tuple(round(one, 2) for one in slowest(every)),
-            host_us=round(statistics.median(host[warmups:]) * 1e6, 1),
+            samples_us=tuple(round(one, 2) for one in slowest(self.times_us(events))),
+            host_us=round(statistics.median(host) * 1e6, 1),
         )  # fmt: skip
+
+
+def bench(
+    runs: Mapping[str, Callable[[], Any]], *, group: dist.ProcessGroup | None = None, samples: int = SAMPLES,
+    warmups: int = WARMUPS,
+) -> dict[str, Timing]:  # fmt: skip
+    """Return the times of functions that launch on the current stream, by their names. They take turns.
+
+    All ranks of the group (None: all) call it with the same names in the same order, each on its GPU. Raise RankError where there is no
+    group or no GPU, BindingError for no functions or samples.
+    """
+    members = group_of(group)
+    if not torch.cuda.is_available():
+        hint = "tilelink.simulate predicts the time of a launch; on CPU ranks only results mean something"
+        raise RankError("times are those of GPUs, and there is none here", hint=hint)
+    if not runs:
+        raise BindingError("nothing to time", hint='bench({"mine": lambda: my_op(x, w)})')
+    device = gpu_of(members)
+    with torch.cuda.device(device):
+        return Sampler(members, device).timings(runs, samples, warmups)
 
 
 def event_pair() -> tuple[Any, Any]:
