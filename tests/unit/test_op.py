@@ -14,8 +14,10 @@ import torch
 
 import tilelink
 from tests.own_programs import FORWARD, MODULE, SEND_BACK, TEXT, doubled, weight_gradient
+from tests.runtime.fake_gpu import FakeGpu
 from tests.unit.test_ops import ROOT, run_on_two_ranks
 from tilelink import compiler
+from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
 
 SCENARIOS = {
@@ -122,8 +124,14 @@ def test_what_makes_no_operator_is_refused(make: Any, kind: type[Exception], mes
 
 
 @pytest.mark.parametrize("program", [FORWARD, SEND_BACK], ids=lambda one: one.name)
-def test_what_runs_on_gpus_is_safe_and_compiles_there(program: Any) -> None:
-    """The kernels of the scenario on GPUs, at its uneven sizes."""
+def test_what_runs_on_gpus_is_safe_and_compiles_there(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of the scenario on GPUs, at its uneven sizes, and their copy engines."""
     schedule = "gpu" if program is FORWARD else None
     dims = {"Ms": 136, "N": 200, "K": 264, "scale": 0.5}
     assert ".target sm_90" in compiler.assembly(program, schedule, ranks=2, dims=dims)
+    gpu = FakeGpu(monkeypatch)
+    plan = compiler.plan(program, schedule, ranks=2, dims={**dims, "Ms": 512}, dtype="bf16", target="sm_90")
+    artifact = gpu_artifact(plan)
+    assert bool(artifact.copy_programs) == (program is FORWARD)
+    for rank in range(2):
+        assert gpu.built(artifact, rank).symmetric_bytes > 2 * 512 * 264 * 2
