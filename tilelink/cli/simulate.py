@@ -25,6 +25,7 @@ from tilelink.cli.options import (
     ScheduleName,
     Sets,
     check_writable,
+    choices_of,
     cost_model,
     designed_errors,
     dims_of,
@@ -32,6 +33,7 @@ from tilelink.cli.options import (
     schedule_name,
     schedules_named,
     values_text,
+    with_choices,
     write,
 )
 from tilelink.compiler import simulation
@@ -61,7 +63,9 @@ def simulate(
     with designed_errors(as_json):
         check_writable(trace, plot)
         module = compiler.load(file)
-        chosen = module.program(program)
+        written = module.program(program)
+        choices = choices_of(written, sets)
+        chosen = with_choices(written, choices)
         scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
         dims = dims_of(chosen, sets, SIZES)
         described = load_machine(machine)
@@ -85,6 +89,7 @@ def simulate(
 
             save_plot(result, plot)
         head = {"program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks, "dims": dims}
+        head["choices"] = choices
         _print(
             result, {**head, "dtype": dtype.value, "machine": result.machine.name, "tiles": result.plan.tasks}, as_json
         )
@@ -95,7 +100,7 @@ def _print(result: Simulated, head: dict[str, Any], as_json: bool) -> None:
         return write(json.dumps({**head, **_values(result)}))
     bound = result.bound
     title = f"{head['program']} with {head['schedule']} on {head['ranks']} ranks of {head['machine']}"
-    write(f"{title}, {head['dtype']}, {values_text(head['dims'])}: {head['tiles']} tiles")
+    write(f"{title}, {head['dtype']}, {values_text({**head['dims'], **head['choices']})}: {head['tiles']} tiles")
     times = result.seconds / bound.seconds if bound.seconds else 0.0
     ratio = f", {times:,.0f} times the bound" if times >= 100 else f", {times:.2f} times the bound" if times else ""
     write(f"predicted {result.seconds * US:.1f} us (rank {result.slowest}){ratio}")

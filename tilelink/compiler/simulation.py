@@ -16,7 +16,7 @@ from tilelink.simulator.machine import Machine, load_machine
 
 def simulate(
     program: Program,
-    schedule: Schedule | None = None,
+    schedule: Schedule | str | None = None,
     *,
     ranks: int,
     dims: compiler.Dims,
