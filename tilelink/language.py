@@ -39,8 +39,10 @@ from tilelink.frontend.python import program
 __all__ = [
     "DType",
     "Dim",
+    "Entry",
     "Function",
     "Index",
+    "IndexTensor",
     "Int",
     "Table",
     "Tensor",
@@ -129,6 +131,14 @@ class Index(Int):
 class Dim(Index):
     """The extent of an index: a dimension parameter of a program, or `ranks`."""
 
+    def __getitem__(self, part: slice) -> Dim:
+        """Return the part of the dimension that there is in a launch: `i: Index = M[:m]`, `tiles(T[a[e] : a[e + 1]])`.
+
+        The ends come from index tensors. Where they depend on another index of the stage, the part is assigned at the
+        start of the stage: `i = M[: n[s]]`.
+        """
+        _outside("a part of a dimension")
+
 
 class Tile:
     """A tile of numbers, [rows, columns] or of another shape; operations broadcast as in NumPy."""
@@ -178,6 +188,34 @@ class Tensor(Tile):
         _outside("a tensor")
 
 
+class Entry(Int, Tile):  # pyright: ignore[reportIncompatibleMethodOverride] - an integer first
+    """An entry of an index tensor: an integer that serves as coordinate, rank or end of a range, and a value."""
+
+    @overload
+    def __add__(self, other: Int | int) -> Entry: ...
+    @overload
+    def __add__(self, other: Tile | float) -> Tile: ...
+    def __add__(self, other: Any) -> Any:
+        _outside("an entry of an index tensor")
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __add__  # pyright: ignore[reportAssignmentType]
+    __hash__ = object.__hash__
+
+
+class IndexTensor(Entry):
+    """A tensor of integers within a bound, known when a kernel runs: `rows = input(T, bound=M)`, `x[rows[i], :]`.
+
+    One without dimensions is its only entry: `m = input(at_most=M)`, `i: Index = M[:m]`. In a declaration a tensor
+    stands for its entry at the same place: `bound=count[owner]`, `output(ranks, M[:ms], N)`.
+    """
+
+    def __getitem__(self, at: Coordinate | EllipsisType | tuple[Coordinate, ...]) -> Entry:  # pyright: ignore[reportIncompatibleMethodOverride]
+        _outside("an index tensor")
+
+    def __setitem__(self, at: Coordinate | tuple[Coordinate, ...], value: Tile | Int | int) -> None:
+        _outside("an index tensor")
+
+
 class Table:
     """A tensor of integers, known before the launch; its entries serve as coordinates, ranks or numbers."""
 
@@ -214,6 +252,7 @@ ranks: Dim = Dim()
 # Declarations ------------------------------------------------------------------------------------------------
 
 
+@overload
 def input(
     *shape: Int | int,
     symmetric: builtins.bool = False,
@@ -221,11 +260,37 @@ def input(
     default: float | None = None,
     low: Int | float | None = None,
     high: Int | float | None = None,
-) -> Tensor:
+) -> Tensor: ...
+@overload
+def input(
+    *shape: Int | int,
+    bound: Int | int,
+    distinct: builtins.bool = False,
+    rising: builtins.bool = False,
+    offsets: builtins.bool = False,
+    symmetric: builtins.bool = False,
+    low: Int | int | None = None,
+    high: Int | int | None = None,
+) -> IndexTensor: ...
+@overload
+def input(
+    *shape: Int | int,
+    at_most: Int | int,
+    distinct: builtins.bool = False,
+    rising: builtins.bool = False,
+    offsets: builtins.bool = False,
+    symmetric: builtins.bool = False,
+    low: Int | int | None = None,
+    high: Int | int | None = None,
+) -> IndexTensor: ...
+def input(*shape: Int | int, **options: Any) -> Any:
     """Declare a tensor that the caller passes, one on every rank.
 
     symmetric: peers may read it. default: the number in its place where a variant of the program leaves it out. low,
     high: the smallest and the largest of the random values that commands draw for it.
+
+    bound, at_most: make it an index tensor, whose entries are integers in [0, bound), or in [0, at_most]. distinct: no
+    two entries are alike. rising: none is below the one before. offsets: rising, from 0 on. The proof assumes these.
     """
     _outside("input")
 
@@ -235,18 +300,61 @@ def output(
 ) -> Tensor:
     """Declare a tensor that the launch writes, each element exactly once.
 
-    symmetric: peers may write it. within: max |out - ref| / max |ref| up to which commands call it right.
+    symmetric: peers may write it. within: max |out - ref| / max |ref| up to which commands call it right. A dimension
+    `M[:m]` is defined up to m in each launch.
     """
     _outside("output")
 
 
-def local(*shape: Int | int, dtype: DType | str | None = None) -> Tensor:
-    """Declare memory of the rank for the duration of a launch."""
+@overload
+def local(*shape: Int | int, dtype: DType | str | None = None) -> Tensor: ...
+@overload
+def local(
+    *shape: Int | int,
+    bound: Int | int,
+    distinct: builtins.bool = False,
+    rising: builtins.bool = False,
+    offsets: builtins.bool = False,
+) -> IndexTensor: ...
+@overload
+def local(
+    *shape: Int | int,
+    at_most: Int | int,
+    distinct: builtins.bool = False,
+    rising: builtins.bool = False,
+    offsets: builtins.bool = False,
+) -> IndexTensor: ...
+def local(*shape: Int | int, **options: Any) -> Any:
+    """Declare memory of the rank for the duration of a launch.
+
+    bound, at_most: make it an index tensor, as of `input`.
+    """
     _outside("local")
 
 
-def symmetric(*shape: Int | int, dtype: DType | str | None = None) -> Tensor:
-    """Declare memory of the rank for the duration of a launch, which peers may read and write."""
+@overload
+def symmetric(*shape: Int | int, dtype: DType | str | None = None) -> Tensor: ...
+@overload
+def symmetric(
+    *shape: Int | int,
+    bound: Int | int,
+    distinct: builtins.bool = False,
+    rising: builtins.bool = False,
+    offsets: builtins.bool = False,
+) -> IndexTensor: ...
+@overload
+def symmetric(
+    *shape: Int | int,
+    at_most: Int | int,
+    distinct: builtins.bool = False,
+    rising: builtins.bool = False,
+    offsets: builtins.bool = False,
+) -> IndexTensor: ...
+def symmetric(*shape: Int | int, **options: Any) -> Any:
+    """Declare memory of the rank for the duration of a launch, which peers may read and write.
+
+    bound, at_most: make it an index tensor, as of `input`.
+    """
     _outside("symmetric")
 
 

@@ -34,13 +34,17 @@ Draw = Any
 
 @dataclass(kw_only=True)
 class Names:
-    """The names in scope: tensors and tables with their numbers of dimensions, parameters, indices, locals."""
+    """The names in scope: tensors, tables and index tensors with their numbers of dimensions, and all others.
+
+    launch: index tensors whose entries are known only in a launch.
+    """
 
     draw: Draw
     tensors: dict[str, int] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
     symmetric: list[str] = field(default_factory=list)
     params: list[str] = field(default_factory=list)
+    launch: dict[str, int] = field(default_factory=dict)
     indices: list[str] = field(default_factory=list)
     locals: list[str] = field(default_factory=list)
 
@@ -65,10 +69,26 @@ class Names:
             case "minmax":
                 op = self.pick(("min", "max"))
                 return f"{op}({self.scalar(LOOSE, depth - 1)}, {self.scalar(LOOSE, depth - 1)})"
+            case "lookup" if self.launch and self.draw(st.booleans()):
+                return self.entry(depth - 1)
             case "lookup" if self.tables:
                 return self.box(self.pick(self.tables), self.tables, depth - 1)
             case _:
                 return self.pick(["rank", "ranks", "0", "3", *self.params, *self.indices])
+
+    def entry(self, depth: int) -> str:
+        """An entry of an index tensor: with all of its coordinates."""
+        name = self.pick(self.launch)
+        coords = ", ".join(self.scalar(LOOSE, depth) for _ in range(self.launch[name]))
+        return f"{name}[{coords}]" if coords else name
+
+    def part(self, extent: str) -> str:
+        """An extent of an index, or a part of it."""
+        if not self.launch or self.draw(st.integers(0, 2)):
+            return extent
+        size = f"({extent})" if not extent.isidentifier() else extent
+        start, stop = self.scalar(LOOSE, 1), self.scalar(LOOSE, 1)
+        return size + self.pick((f"[: {stop}]", f"[{start} :]", f"[{start} : {stop}]"))
 
     def condition(self, needed: int = LOOSE, depth: int = 2) -> str:
         match self.pick(["compare", *(["not", "and", "or"] if depth else [])]):
@@ -193,7 +213,7 @@ class Names:
                 return lines
             case "for":
                 fresh = [n for n in ("u", "v", "w2") if n not in self.indices][: self.pick((1, 2))]
-                pairs = [(n, self.pick(extents)) for n in fresh]
+                pairs = [(n, self.part(self.pick(extents))) for n in fresh]
                 self.indices += fresh
                 inner = self.body(depth - 1, extents)
                 self.indices = [n for n in self.indices if n not in fresh]
@@ -212,6 +232,18 @@ class Written:
 
     text: str
     python: str
+
+
+INDEX_TENSORS = (
+    ("most", (), "N", ""),
+    ("place", ("M",), "M", "distinct"),
+    ("told", ("ranks",), "M + N", ""),
+    ("cuts", ("ranks", "N + 1"), "M", "offsets"),
+    ("chosen", ("M", "2"), "ranks", ""),
+    ("slot", ("M", "2"), "told[chosen]", "rising"),
+    ("under", ("ranks",), "told * 2 - 1", ""),
+)
+"""Name, shape, bound and promise of index tensors."""
 
 
 @st.composite
@@ -235,10 +267,26 @@ def programs(draw: Draw) -> Written:
         names.tables["rows"] = 2
         text.append("    rows : table [M, ranks] < N - 1")
         python.append("    rows = tilelink.table(M, ranks, bound=N - 1)")
+    if draw(st.booleans()):
+        for name, shape, bound, word in INDEX_TENSORS:
+            names.launch[name] = len(shape)
+            space, call = ("in", "input") if name != "told" else ("symmetric", "symmetric")
+            sign, option = ("<=", "at_most") if name in ("most", "told") else ("<", "bound")
+            text.append(f"    {name} : {space} [{', '.join(shape)}] {sign} {bound} {word}")
+            options = [f"{option}={bound}", *([f"{word}=True"] if word else [])]
+            python.append(f"    {name} = tilelink.{call}({', '.join([*shape, *options])})")
+        if names.draw(st.booleans()):
+            text.append("    part : out [ranks, M[: told], (N + 1)[: most - 1]]")
+            python.append("    part = tilelink.output(ranks, M[: told], (N + 1)[: most - 1])")
+            names.tensors["part"] = 3
     for number in range(draw(st.integers(1, 2))):
         kind = names.pick(("comm", "compute"))
         names.indices, names.locals = ["i", "s"][: names.pick((1, 2))], []
-        domain = ", ".join(f"{n}: {names.pick(extents)}" for n in names.indices)
+        own, names.indices, ranges = names.indices, [], list[str]()
+        for index in own:  # a range may depend on the indices before
+            ranges.append(f"{index}: {names.part(names.pick(extents))}")
+            names.indices.append(index)
+        domain = ", ".join(ranges)
         body = indented(indented(names.body(2, extents)))
         text += ["", f"    {kind} f{number}({domain}):", *map(as_text, body)]
         python += ["", f"    @tilelink.{kind}", f"    def f{number}({domain}):", *map(as_python, body)]
@@ -255,7 +303,7 @@ def as_python(line: str) -> str:
     """The same as Python."""
 
     def loop(match: re.Match[str]) -> str:
-        pairs = [part.split(": ") for part in match[1].split("; ")]
+        pairs = [part.split(": ", 1) for part in match[1].split("; ")]
         return f"for {', '.join(n for n, _ in pairs)} in tiles({', '.join(e for _, e in pairs)}):"
 
     return re.sub(r"CALL<([\w.]+)>\(", r"call(\1, ", re.sub(r"FOR (.*)", loop, line))

@@ -89,6 +89,12 @@ def test_a_python_construct_that_the_language_lacks_gets_a_hint(line: str, hint:
     assert hint in str(caught.value)
 
 
+def test_a_part_of_a_dimension_is_no_coordinate() -> None:
+    with pytest.raises(ParseError, match="a slice with bounds") as caught:
+        parse_text(HEAD + "        y[i, j] = x[i:i + 1, j]\n", "wrong.tl")
+    assert caught.value.hint is not None and "an index runs over a part: (i: M[a : b])" in caught.value.hint
+
+
 def test_a_name_declared_twice_is_refused() -> None:
     with pytest.raises(DuplicateNameError, match="M is declared twice"):
         parse_text("program p(M):\n    M : in [M]\n")

@@ -22,7 +22,7 @@ program p(M, N, K):
             "if rank == 0:\n            y[i, j] = 1.0\n        else if rank == 1:\n            y[i, j] = 2.0", "f",
             9, 14, "did not expect 'if' here", "elif condition:",
         ),
-        ("if x[i, 0] > 0:\n            y[i, j] = 1.0", "f", 7, 12, "x is not an index tensor", "chooses by values of x"),
+        ("if x[i, 0] > 0:\n            y[i, j] = 1.0", "f", 7, 12, "x is not an index", "chooses by values of x"),
         ("y[i, j] = dot(x[i, :], w[j, :])", "f", 7, 19, "dot contracts :K", "did you forget .T?"),
         ("y[i, j] = y[i, j] % 2", "f", 7, 19, "no such operation on tiles", "//, % and ^ are of integers"),
         ("v = dot(x[i, :], w[j, :].T)\n        y[i, j] = v // 2", "f", 8, 19, "no such operation on tiles", "+ - * /"),

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.frontend import test_called_names, test_examples, test_variants
+from tests.frontend import test_called_names, test_examples, test_launch_syntax, test_variants
 from tilelink import compiler
 from tilelink.errors import TileLinkError
 from tilelink.ir.printer import print_program
@@ -15,11 +15,14 @@ TEXTS = [
     test_variants.HEAD + test_variants.VARIANTS,
     test_called_names.HEAD + test_called_names.SEND + test_called_names.TAKE,
     test_examples.TEXT,
+    test_launch_syntax.ALL,
+    test_launch_syntax.PROGRAM,
     *(print_program(module.programs[-1]) for module in compiler.library()),
 ]
 PARTS = [
     "let", "def", "by 1", "elif", "=", "0", "from", "to", "within", "function", "dtype", "(", ")", ":", "\n", "@",
     "rank", "call", "True", "1e9", "-", "x", "return", ",", "[", "]", " ", "for", "if", "table", "symmetric",
+    "<=", "distinct", "offsets", "[: m]", "rows[", "starts",
 ]  # fmt: skip
 
 

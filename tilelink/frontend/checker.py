@@ -76,6 +76,7 @@ def _check(program: Program) -> None:
             _check_size(program, size, f"a dimension of {tensor.name}", tensor, mistakes)
         if tensor.bound is not None:
             _check_bound(program, tensor, tensor.bound, mistakes)
+        _check_defined(program, tensor, mistakes)
     for stage in program.stages:
         _check_indices(program, stage, mistakes)
         for statement in statements(stage.body):
@@ -100,6 +101,8 @@ def _check_size(program: Program, size: Scalar, what: str, node: Tensor | IndexD
         if isinstance(part, Rank | Index | Lookup):
             message = f"{what} cannot depend on {print_scalar(part)}"
             hint = f"sizes are the same on every rank and for every tile: they are made of {known}"
+            if isinstance(part, Lookup) and part.launch and isinstance(node, IndexDecl):
+                hint = f"a range ends there, in a dimension that is a size: ({node.name}: M[: {print_scalar(part)}])"
             mistakes.add(ShapeError(message, location=part.location or place, hint=hint))
         elif isinstance(part, ParamRef) and kinds.get(part.name) in ("f32", "bool"):
             message = f"{what} cannot be {part.name}, which is {kinds[part.name]}"
@@ -118,6 +121,7 @@ def _check_bound(program: Program, tensor: Tensor, bound: Scalar, mistakes: Mist
     if not lookups:
         _check_size(program, bound, f"the bound of {tensor.name}", tensor, mistakes)
         return
+    _check_integer(program, bound, f"the bound of {tensor.name}", tensor, mistakes)
     first = bound.left if isinstance(bound, Binary) else bound
     foreign = next((one for one in lookups if not one.launch or program.tensor(one.table).space != "in"), None)
     if not isinstance(first, Lookup) or foreign is not None or tensor.space != "in":
@@ -126,12 +130,36 @@ def _check_bound(program: Program, tensor: Tensor, bound: Scalar, mistakes: Mist
         mistakes.add(ShapeError(message, location=bound.location or tensor.location, hint=hint))
 
 
+def _check_integer(program: Program, expr: Scalar, what: str, node: Tensor | IndexDecl, mistakes: Mistakes) -> None:
+    """Check that an expression is an integer, and no flag, number of f32 or truth value."""
+    kinds = {p.name: p.kind for p in program.params}
+    for part in walk(expr):
+        place = part.location or expr.location or node.location
+        if isinstance(part, ParamRef) and kinds.get(part.name) in ("f32", "bool"):
+            message = f"{what} cannot be {part.name}, which is {kinds[part.name]}"
+            mistakes.add(DtypeError(message, location=place, hint=f"declare {part.name}: i32, or take a dimension"))
+        elif isinstance(part, Compare | Logic):
+            message = f"{what} cannot be the truth value {print_scalar(part)}"
+            mistakes.add(DtypeError(message, location=place, hint="an end is an integer; an if is about conditions"))
+
+
+def _check_defined(program: Program, tensor: Tensor, mistakes: Mistakes) -> None:
+    """Check the ends of what is defined of an output: they come from index tensors."""
+    for size, end in zip(tensor.shape, tensor.defined, strict=False):
+        if end is not None:
+            _check_integer(program, end, f"the end of what is defined of {tensor.name}", tensor, mistakes)
+        if end is not None and not at_launch(end):
+            message = f"{print_scalar(size)}[: {print_scalar(end)}] of {tensor.name} is the same in every launch"
+            hint = f"let the dimension be {print_scalar(end)}; in a launch a part ends at an entry of an index tensor"
+            mistakes.add(ShapeError(message, location=end.location or tensor.location, hint=hint))
+
+
 def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
     loops = [d for s in statements(stage.body) if isinstance(s, For) for d in s.indices]
     seen: dict[str, IndexDecl] = {}
     for decl in (*stage.indices, *loops):
         _check_size(program, decl.extent, f"the extent of {decl.name}", decl, mistakes)
-        _check_range(stage, decl, mistakes)
+        _check_range(program, stage, decl, mistakes)
         first = seen.setdefault(decl.name, decl)
         if first.extent != decl.extent:
             message = f"{decl.name} runs over {print_scalar(first.extent)} and over {print_scalar(decl.extent)}"
@@ -139,9 +167,11 @@ def _check_indices(program: Program, stage: Stage, mistakes: Mistakes) -> None:
             mistakes.add(DuplicateNameError(message, location=decl.location, related=first.location, hint=hint))
 
 
-def _check_range(stage: Stage, decl: IndexDecl, mistakes: Mistakes) -> None:
+def _check_range(program: Program, stage: Stage, decl: IndexDecl, mistakes: Mistakes) -> None:
     """Check the ends of a counted range: they come from an index tensor, and name no index of the same range."""
     ends = [end for end in (decl.start, decl.stop) if end is not None]
+    for end in ends:
+        _check_integer(program, end, f"an end of the range of {decl.name}", decl, mistakes)
     if ends and not any(map(at_launch, ends)):
         message = f"nothing of {decl.name}: {print_scalar(decl.extent)}[...] comes from an index tensor"
         hint = "a smaller extent, or an if; a range has its ends in a launch: n : in [] <= M, and (i: M[: n])"

@@ -137,17 +137,23 @@ class Scope:
                 return Binary(op=name, left=self.scalar(left), right=self.scalar(right), location=place)
             case ast.Subscript(value=ast.Name(id=name)) if name in self.tensors:
                 return self._entry(node, self.tensors[name], self._coords(node, self.tensors[name]))
+            case ast.Subscript(value=ast.Name(id=name)) if name not in self.names():
+                raise self.unknown(node.value, name, "index tensor", [*self.tensors])
+            case ast.Subscript(value=ast.Name(id=name)) if name in self.params or name == "ranks":
+                hint = f"an index runs over a part of a dimension: (i: {name}[a : b])"
+                raise ParseError(f"{name} is no index tensor", location=place, hint=hint)
             case ast.Call(func=ast.Name(id=name)) if name not in FUNCTIONS:
                 raise self.unknown(node, name, "function", ["min", "max", *self.called.functions])
             case _:
-                hint = "numbers, parameters, rank, ranks, indices, table entries and + - * // % are integers"
+                hint = "numbers, parameters, rank, ranks, indices, entries of index tensors and + - * // % are integers"
                 raise ParseError("not an integer expression", location=place, hint=hint)
 
     def _entry(self, node: ast.expr, tensor: Tensor, coords: tuple[Scalar | Whole, ...]) -> Lookup:
         """Return an entry of an index tensor. Raises ParseError for another tensor."""
         if tensor.bound is None:
-            hint = f"where(c, a, b) chooses by values of {tensor.name}; entries of {tensor.name} : in [...] < M are integers"
-            message = f"{tensor.name} is not an index tensor"
+            name = tensor.name
+            hint = f"where(c, a, b) chooses by values of {name}; entries of {name} : in [...] < M are integers"
+            message = f"{name} is not an index tensor"
             raise ParseError(message, location=self.location(node), related=tensor.location, hint=hint)
         launch = not tensor.known_early
         if launch and any(isinstance(c, Whole) for c in coords):
@@ -179,8 +185,14 @@ class Scope:
             return Rank(location=place)
         if name == "ranks":
             return Ranks(location=place)
+        if name in self.tensors and self.tensors[name].bound is not None:
+            dims = ", ".join(":" * len(self.tensors[name].shape))
+            hint = (
+                f"{name}[i] is one; in a declaration, {name} is the entry at the coordinates of the dimensions before"
+            )
+            raise ParseError(f"which entry of {name}[{dims}]?", location=place, hint=hint)
         if name in self.locals or name in self.tensors:
-            hint = "where(c, a, b) chooses element by element; entries of index tensors, rows : in [T] < M, are integers"
+            hint = "where(c, a, b) chooses element by element; entries of an index tensor, [T] < M, are integers"
             raise ParseError(f"{name} is a tile, and an integer is needed here", location=place, hint=hint)
         raise self.unknown(node, name)
 

@@ -12,6 +12,7 @@ from tilelink.ir.program import (
     For,
     FromScalar,
     If,
+    IndexDecl,
     Notify,
     Program,
     Read,
@@ -44,16 +45,21 @@ def require_flat(source: Source, body: Iterable[ast.stmt]) -> None:
 
 def check_depth(program: Program, mistakes: Mistakes) -> None:
     """Add a ParseError for each stage that is nested too deep, and for a declaration that is."""
-    sizes = [size for tensor in program.tensors for size in (*tensor.shape, tensor.bound) if size is not None]
+    sizes = [size for tensor in program.tensors for size in (*tensor.shape, tensor.bound, *tensor.defined)]
     with mistakes.noted():
-        for size in (*sizes, *(decl.extent for stage in program.stages for decl in stage.indices)):
-            _require_number(size, None)
+        for size in (*sizes, *(end for stage in program.stages for decl in stage.indices for end in _ends(decl))):
+            if size is not None:
+                _require_number(size, None)
     for stage in program.stages:
         with mistakes.noted():
             if (found := nested_blocks(stage.body, _block)) is not None:
                 raise _blocks(found.location)
             for statement in _statements(stage.body):
                 _require_statement(statement)
+
+
+def _ends(decl: IndexDecl) -> tuple[Scalar | None, ...]:
+    return decl.extent, decl.start, decl.stop
 
 
 def _require_statement(statement: Statement) -> None:
@@ -63,7 +69,9 @@ def _require_statement(statement: Statement) -> None:
         _require_number(statement.condition, statement.location)
     if isinstance(statement, For):
         for decl in statement.indices:
-            _require_number(decl.extent, decl.location)
+            for end in _ends(decl):
+                if end is not None:
+                    _require_number(end, decl.location)
     value = value_of(statement)
     if value is None:
         return

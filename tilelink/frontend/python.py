@@ -2,7 +2,8 @@
 
 The function is never called; its statements are those of the text language. A declaration is an assignment of
 `tilelink.input(...)` or a similar call. A stage is a nested function whose parameters have extents, as defaults or
-annotations (`i: Index = M`, or `i: M`). A loop over tiles is written `for s, j in tiles(ranks, S):`.
+annotations (`i: Index = M`, or `i: M`). A loop over tiles is written `for s, j in tiles(ranks, S):`. Where the part of
+a dimension depends on another index, it is assigned at the start of the stage: `i = M[: n[s]]`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tilelink.errors import ParseError, StageError
@@ -133,7 +135,8 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
             raise ParseError(f"{option} is True or False", location=source.location(flag), hint=f"{option}=True")
     dtype, symmetric, at_most = options.get("dtype"), options.get("symmetric"), options.get("at_most")
     if at_most is not None and "bound" in options:
-        raise ParseError("two bounds", location=source.location(at_most), hint="bound=M, or at_most=M where M may occur")
+        hint = "bound=M, or at_most=M where M may occur"
+        raise ParseError("two bounds", location=source.location(at_most), hint=hint)
     return TensorSyntax(
         name=name,
         space=DECLARATIONS[word],
@@ -142,7 +145,7 @@ def _tensor(name: str, call: ast.Call, node: ast.stmt, source: Source) -> Tensor
         dtype=ast.unparse(dtype).strip("'\"") if dtype is not None else None,
         bound=at_most if at_most is not None else options.get("bound"),
         inclusive=at_most is not None,
-        properties=tuple(name for name in PROPERTIES if isinstance(one := options.get(name), ast.Constant) and one.value),
+        properties=tuple(p for p in PROPERTIES if isinstance(one := options.get(p), ast.Constant) and one.value),
         node=node,
         dtype_node=dtype,
         default=options.get("default"),
@@ -171,7 +174,36 @@ def _stage(node: ast.FunctionDef, source: Source) -> StageSyntax:
             raise ParseError(f"index {arg.arg} has two extents", location=source.location(arg), hint=hint)
         indices.append(IndexSyntax(name=arg.arg, extent=extent, node=arg))
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    while body and (part := _part_of(indices, body[0])) is not None:
+        indices[indices.index(part[0])] = _in_part(*part, body[0], source)
+        body = body[1:]
     return StageSyntax(kind=kinds[0], name=node.name, indices=tuple(indices), body=tuple(body), node=node)
+
+
+def _part_of(indices: list[IndexSyntax], statement: ast.stmt) -> tuple[IndexSyntax, ast.Subscript] | None:
+    """Return the index and the part of its dimension of `i = M[: n[s]]` at the start of a stage, None for another one.
+
+    In the default of a parameter, where such a part could stand too, Python does not know the other parameters.
+    """
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Subscript(slice=ast.Slice()) as part):
+            return next(((one, part) for one in indices if one.name == name), None)
+        case _:
+            return None
+
+
+def _in_part(index: IndexSyntax, part: ast.Subscript, statement: ast.stmt, source: Source) -> IndexSyntax:
+    """Return an index that runs over a part of its dimension."""
+    by_one = isinstance(index.extent, ast.Call) and _last(index.extent.func) == "by" and bool(index.extent.args)
+    size = index.extent.args[0] if by_one and isinstance(index.extent, ast.Call) else index.extent
+    if ast.unparse(part.value) != ast.unparse(size):
+        hint = f"{index.name} = {ast.unparse(size)}[...], once"
+        message = f"{index.name} runs over {ast.unparse(size)}, and this is a part of {ast.unparse(part.value)}"
+        raise ParseError(message, location=source.location(statement), hint=hint)
+    if not (by_one and isinstance(index.extent, ast.Call)):
+        return replace(index, extent=part)
+    call = ast.Call(func=index.extent.func, args=[part, *index.extent.args[1:]], keywords=index.extent.keywords)
+    return replace(index, extent=ast.copy_location(call, index.extent))
 
 
 def _word(annotation: ast.expr) -> str:

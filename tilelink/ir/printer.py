@@ -98,8 +98,8 @@ def _tensor(tensor: Tensor, width: int) -> str:
 
 
 def _dim(tensor: Tensor, dim: int) -> str:
-    size, end = print_scalar(tensor.shape[dim]), tensor.defined[dim] if tensor.defined else None
-    return size if end is None else f"{size}[:{print_scalar(end)}]"
+    size, end = tensor.shape[dim], tensor.defined[dim] if tensor.defined else None
+    return print_scalar(size) if end is None else f"{_scalar(size, ATOM)}[:{print_scalar(end)}]"
 
 
 def _bound(bound: Scalar) -> str:
@@ -120,15 +120,16 @@ def _stage(stage: Stage) -> list[str]:
 
 
 def _indices(indices: tuple[IndexDecl, ...]) -> str:
-    return ", ".join(f"{d.name}: {print_scalar(d.extent)}{_part(d)}{_by_one(d)}" for d in indices)
+    return ", ".join(f"{d.name}: {_extent(d)}{_by_one(d)}" for d in indices)
 
 
-def _part(index: IndexDecl) -> str:
-    """Return the part of its dimension that a counted index runs over."""
+def _extent(index: IndexDecl) -> str:
+    """Return the dimension, or the part of it, that an index runs over."""
     if not index.counted:
-        return ""
+        return print_scalar(index.extent)
     start, stop = ("" if end is None else print_scalar(end) for end in (index.start, index.stop))
-    return f"[{start} : {stop}]" if start else f"[:{stop}]"
+    part = f"[{start} : {stop}]".replace(" ]", "]") if start else f"[:{stop}]"
+    return _scalar(index.extent, ATOM) + part
 
 
 def _by_one(index: IndexDecl) -> str:
@@ -137,6 +138,11 @@ def _by_one(index: IndexDecl) -> str:
 
 def _indent(body: tuple[Statement, ...]) -> list[str]:
     return [f"    {line}" for statement in body for line in print_statement(statement)]
+
+
+def print_tensor(tensor: Tensor) -> str:
+    """Return the declaration of a tensor as text."""
+    return _tensor(tensor, 0)
 
 
 def print_statement(statement: Statement) -> list[str]:
