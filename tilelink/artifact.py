@@ -320,6 +320,55 @@ class SignalGrid:
         return self.base <= channel < self.base + self.buffers * self.count
 
 
+# Promises ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(Variant):
+    """A number in a bound."""
+
+    value: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCoordinate(Variant):
+    """The coordinate, along a dimension, of the entry that a bound is for."""
+
+    dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(Variant):
+    """The entry of an index tensor at as many numbers as it has dimensions.
+
+    modulo: for each of them, True if the number is taken modulo the extent.
+    """
+
+    tensor: str
+    modulo: tuple[bool, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation(Variant):
+    """An operation of two numbers: one of `+ - * // % ^ min max`."""
+
+    op: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What is promised of the entries of an index tensor that is given with each launch. The proof assumes it.
+
+    bound: entries lie in [0, bound). It is in postfix order: each element takes its operands from a stack.
+    properties: as of the tensor in a program. declared: the declaration, for messages.
+    """
+
+    tensor: str
+    bound: tuple[Constant | OwnCoordinate | Entry | Operation, ...]
+    properties: tuple[str, ...]
+    declared: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
     """A compiled program of a group of ranks.
@@ -337,6 +386,7 @@ class Artifact:
     free_waits: True if the waits of copy engines may be a branch of a graph, in parallel with their copies.
     own_copies_first: True if copies of a copy engine within its rank, before its first wait, may overtake the rest
         of its queue (planning/copy_queues.py). Otherwise all operations before them precede the kernels as well.
+    promises: of the index tensors that are given with each launch, in the order of their declarations.
     """
 
     program: str
@@ -360,6 +410,7 @@ class Artifact:
     spans: int
     free_waits: bool
     own_copies_first: bool
+    promises: tuple[Promise, ...] = ()
 
     # Look-ups --------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ variable           meaning                                                   def
 =================  ========================================================  ====================
 TILELINK_CACHE     folder of generated sources and tuning results            XDG cache + tilelink
 TILELINK_DEADLINE  seconds that a wait may take before the run is ended      the runtime's own
+TILELINK_CHECK     1: each launch on GPUs checks its index tensors            0
 TRITON_INTERPRET   1: Triton interprets kernels on the CPU                   0
 =================  ========================================================  ====================
 """
@@ -30,11 +31,13 @@ class Settings:
 
     cache: folder of generated sources and tuning results; it is created at the first write.
     deadline: seconds that a wait may take before the run is ended; None for the default of the runtime.
+    check: each launch on GPUs checks what its index tensors promise, for which the host waits; CPU ranks always do.
     interpret: Triton interprets kernels on the CPU instead of compiling them.
     """
 
     cache: Path
     deadline: float | None = None
+    check: bool = False
     interpret: bool = False
 
     @classmethod
@@ -47,6 +50,7 @@ class Settings:
         return cls(
             cache=_cache_folder(variables),
             deadline=_seconds(variables, "TILELINK_DEADLINE"),
+            check=_flag(variables, "TILELINK_CHECK"),
             interpret=_flag(variables, "TRITON_INTERPRET"),
         )
 

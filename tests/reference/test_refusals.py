@@ -83,8 +83,8 @@ ROWS, X = torch.tensor([0, 1, 1]), torch.zeros(3)
         ({"t": ROWS}, "rank 0 has no x"),
         ({"x": X}, "rank 0 has no t"),
         ({"t": ROWS, "x": torch.zeros(4)}, r"x of rank 0 has shape \[4\], not \[3\]"),
-        ({"t": torch.tensor([0, 3, 1]), "x": X}, "table t holds 0 to 3"),
-        ({"t": torch.tensor([0, -1, 1]), "x": X}, "table t holds -1 to 1"),
+        ({"t": torch.tensor([0, 3, 1]), "x": X}, r"t\[1\] of rank 0 is 3"),
+        ({"t": torch.tensor([0, -1, 1]), "x": X}, r"t\[1\] of rank 0 is -1"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(given: dict[str, torch.Tensor], message: str) -> None:

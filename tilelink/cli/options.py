@@ -160,6 +160,13 @@ def random_tables(program: Program, dims: Mapping[str, Any], ranks: int, seed: i
     return {name: values.numpy() for name, values in tables.items()}
 
 
+def check_routing(routing: str) -> None:
+    """Raises BindingError if a text names no routing. Called before a program is compiled for it."""
+    from tilelink.reference.routing import Routing
+
+    Routing.parse(routing)
+
+
 # Output ------------------------------------------------------------------------------------------------------
 
 

@@ -70,8 +70,9 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
         trace=request["trace"],
     )  # fmt: skip
     inputs = trial.random_inputs(
-        program, ranks=ranks, dims=dims, dtype=dtype, launches=request["launches"], seed=request["seed"]
-    )
+        program, ranks=ranks, dims=dims, dtype=dtype, launches=request["launches"], seed=request["seed"],
+        routing=request["routing"],
+    )  # fmt: skip
     given = [{name: value.cuda() for name, value in launch[rank].items()} for launch in inputs]
     outputs = [kernel.empty_outputs() for _ in given]  # no memory is allocated between launches
     torch.cuda.synchronize()
@@ -89,7 +90,7 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
         complete = [{**own, **{name: table[r] for name, table in tables.items()}} for r, own in enumerate(launch)]
         expected = compiler.reference(program, complete, dims=dims, dtype=dtype)
         for name, value in output.items():
-            sides = _every(value), [own[name] for own in expected]
+            sides = trial.compared([{name: own} for own in _every(value)], expected, name)
             worst[name] = max(worst.get(name, 0.0), trial.relative_error(*sides))
             if name not in odd and (found := trial.no_number(*sides)):
                 odd[name] = found

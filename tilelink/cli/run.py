@@ -27,6 +27,7 @@ from tilelink.cli.options import (
     Ranks,
     ScheduleName,
     Sets,
+    check_routing,
     check_writable,
     designed_errors,
     dims_of,
@@ -70,6 +71,12 @@ Deadline = Annotated[
 ]
 
 
+Routing = Annotated[
+    str,
+    typer.Option("--routing", help="how index tensors are drawn: uniform, zipf:1.2, one, empty, full or zeros"),
+]
+
+
 def run(
     file: File,
     program: ProgramName = None,
@@ -84,6 +91,7 @@ def run(
     dtype: Element = Dtype.f32,
     delay: Delay = None,
     deadline: Deadline = None,
+    routing: Routing = "uniform",
     trace: Annotated[str | None, typer.Option("--trace", help="write the measured timeline, for Perfetto")] = None,
     every: Annotated[bool, typer.Option("--all", help="run the built-in schedule and each of the file's")] = False,
     as_json: AsJson = False,
@@ -91,6 +99,7 @@ def run(
     """Run a program on random inputs, fresh for every launch, and compare all outputs with the reference."""
     with designed_errors(as_json):
         check_writable(trace)
+        check_routing(routing)
         module = compiler.load(file)
         chosen = module.program(program)
         if every and (schedule is not None or trace is not None):
@@ -100,7 +109,7 @@ def run(
         if schedule is None and not every and not as_json:
             say_built_in(module, chosen, ", --all each of them")
         how = _How(
-            file=file, seed=seed or 0, deadline=deadline, trace=trace, quiet=as_json,
+            file=file, seed=seed or 0, deadline=deadline, trace=trace, quiet=as_json, routing=routing,
             delay=DELAY_S if delay is None and seed is not None else delay,
         )  # fmt: skip
         reports: list[dict[str, Any]] = []
@@ -128,7 +137,10 @@ def run(
 
 @dataclass(frozen=True, kw_only=True)
 class _How:
-    """Options of a run. delay: maximum random delay in seconds, None for no delays. trace: file for the timeline."""
+    """Options of a run. delay: maximum random delay in seconds, None for no delays. trace: file for the timeline.
+
+    routing: the kind of the entries of index tensors (reference/routing.py).
+    """
 
     file: str
     seed: int
@@ -136,6 +148,7 @@ class _How:
     deadline: float | None
     trace: str | None
     quiet: bool
+    routing: str
 
 
 Compared = tuple[dict[str, float], dict[str, str]]
@@ -153,7 +166,7 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
         kernel = compiler.compile(program, schedule, **options, tables=tables, trace=how.trace is not None)
         kernel.require_memory(launches)
         advance("running")
-        inputs = trial.random_inputs(program, **options, launches=launches, seed=how.seed)
+        inputs = trial.random_inputs(program, **options, launches=launches, seed=how.seed, routing=how.routing)
         result = kernel.run(
             inputs, seed=None if how.delay is None else how.seed, max_delay_s=how.delay or 0.0, deadline_s=how.deadline
         )
@@ -163,7 +176,7 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
         for given, outputs in zip(inputs, result.outputs, strict=True):
             expected = kernel.reference(given)
             for name in outputs[0]:
-                sides = [own[name] for own in outputs], [own[name] for own in expected]
+                sides = trial.compared(outputs, expected, name)
                 errors[name] = max(errors.get(name, 0.0), trial.relative_error(*sides))
                 if name not in odd and (found := trial.no_number(*sides)):
                     odd[name] = found
@@ -176,7 +189,7 @@ def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared
     """Run the program of the report on GPUs, and record the seconds in it."""
     request = {
         **report, "what": "run", "file": how.file, "schedule": report["schedule"] if scheduled else None,
-        "seed": how.seed, "deadline": how.deadline, "trace": how.trace is not None,
+        "seed": how.seed, "deadline": how.deadline, "trace": how.trace is not None, "routing": how.routing,
     }  # fmt: skip
     answer = gpus.on_gpus(request, report["ranks"], how.deadline or 0.0)
     report["seconds"] = round(answer["seconds"], 6)

@@ -11,6 +11,7 @@ from tilelink import generated
 from tilelink.artifact import Artifact, SignalGrid, TensorSpec
 from tilelink.backend.context import Emitted
 from tilelink.backend.dialects import dialect_named
+from tilelink.compiler.promises import promises_of
 from tilelink.ir.program import Statement, Transfer
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound
@@ -45,6 +46,7 @@ def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Arti
         spans=most_spans(plan) if traced else 0,
         free_waits=not traced and waits_are_free(plan),
         own_copies_first=_own_copies_first(plan),
+        promises=promises_of(bound),
     )
 
 

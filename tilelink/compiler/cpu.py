@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilelink.artifact import Artifact
+from tilelink.artifact import Artifact, Promise
 from tilelink.backend import store
 from tilelink.backend.emit import Emitted
 from tilelink.compiler.artifact import artifact_of
+from tilelink.compiler.promises import promises_of
 from tilelink.errors import BindingError, ShapeError
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound
@@ -26,6 +27,7 @@ from tilelink.settings import settings
 if TYPE_CHECKING:
     import torch
 
+    from tilelink.reference.run import Outputs
     from tilelink.runtime.job import RunResult
 
 DEADLINE_S = 60.0
@@ -64,17 +66,15 @@ class Kernel:
         """Launch once: inputs[rank][name] -> outputs[rank][name]. Raise as `run` does."""
         return [dict(outputs) for outputs in self.run([inputs]).outputs[0]]
 
-    def reference(self, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
+    def reference(self, inputs: Sequence[Tensors]) -> list[Outputs]:
         """Return the reference result of one launch: inputs[rank][name] -> outputs[rank][name].
 
-        Tables may be left out.
+        Tables may be left out. `outputs[rank].defined` has masks of outputs that are defined in part.
         """
         complete = self._all_inputs(inputs)
         from tilelink.reference.run import run
 
-        return [
-            dict(outputs) for outputs in run(self.bound.source, complete, self.bound.numbers, dtype=self.bound.dtype)
-        ]
+        return run(self.bound.source, complete, self.bound.numbers, dtype=self.bound.dtype)
 
     def run(
         self,
@@ -132,7 +132,18 @@ class Kernel:
                 raise BindingError(f"inputs of a rank are a {type(rank_inputs).__name__}", hint=hint)
         if len(given) != self.bound.ranks:
             raise BindingError(f"inputs of {len(given)} ranks for a kernel of {self.bound.ranks}")
-        return tuple(self._inputs(rank, rank_inputs) for rank, rank_inputs in enumerate(given))
+        complete = tuple(self._inputs(rank, rank_inputs) for rank, rank_inputs in enumerate(given))
+        if promises := self._promises:
+            from tilelink.runtime.promises import broken_promise
+
+            for rank, tensors in enumerate(complete):
+                if (broken := broken_promise(promises, tensors, rank)) is not None:
+                    raise broken.error(self.bound.tensors[broken.tensor].decl.location)
+        return complete
+
+    @cached_property
+    def _promises(self) -> tuple[Promise, ...]:
+        return promises_of(self.bound)
 
     def _inputs(self, rank: int, given: Tensors) -> dict[str, torch.Tensor]:
         """Return the inputs of one rank, checked, with the tables of the kernel."""

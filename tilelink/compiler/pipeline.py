@@ -46,9 +46,9 @@ from tilelink.target import target as named_target
 from tilelink.verifier import verify
 
 if TYPE_CHECKING:
-    import torch
     from torch.distributed import ProcessGroup
 
+    from tilelink.reference.run import Outputs
     from tilelink.runtime.cuda.kernel import GpuKernel
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -172,10 +172,10 @@ def _written_in_library(name: str) -> Program | None:
     return next((_parse_file(path).program(name) for path in own), None)
 
 
-def reference(
-    program: Program, inputs: Sequence[Tensors], *, dims: Dims, dtype: str = "f32"
-) -> list[dict[str, torch.Tensor]]:
+def reference(program: Program, inputs: Sequence[Tensors], *, dims: Dims, dtype: str = "f32") -> list[Outputs]:
     """Return the reference result: inputs[rank][name] -> outputs[rank][name], on torch tensors, without a schedule.
+
+    `outputs[rank].defined` has the masks of outputs that are defined in part.
 
     Every index is one tile, except for scalar indices. Raise the errors of such a schedule: a program may be safe only
     with smaller tiles, for example if a step waits for the previous one along such an index.
@@ -184,7 +184,7 @@ def reference(
 
     require_program(program)
     try:
-        return [dict(outputs) for outputs in run(program, inputs, dims, dtype=dtype)]
+        return run(program, inputs, dims, dtype=dtype)
     except (AccountingError, ProgressError) as error:
         hint = "a schedule with smaller tiles may be safe for all that: compare its results with your own reference"
         message = f"the reference, in which every index is one tile, cannot follow: {error.message}"

@@ -139,6 +139,11 @@ def _indent(body: tuple[Statement, ...]) -> list[str]:
     return [f"    {line}" for statement in body for line in print_statement(statement)]
 
 
+def print_tensor(tensor: Tensor) -> str:
+    """Return the declaration of a tensor as text."""
+    return _tensor(tensor, 0)
+
+
 def print_statement(statement: Statement) -> list[str]:
     """Return the lines of a statement."""
     match statement:

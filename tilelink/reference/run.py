@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ import torch
 from tilelink.errors import AccountingError, BindingError, CoverageError, Location, ProgressError
 from tilelink.ir.depth import deep
 from tilelink.ir.parameters import Numbers, check_numbers
-from tilelink.ir.printer import print_region
+from tilelink.ir.printer import print_region, print_scalar
 from tilelink.ir.program import (
     Assign,
     Barrier,
@@ -33,7 +34,8 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Lookup, Ranks, Scalar, Whole
 from tilelink.ir.typing import Axis, StageTyping, Typing, infer
 from tilelink.reference import boxes
-from tilelink.reference.scalars import Scope, along_table, extent, tile
+from tilelink.reference.promises import check_promises
+from tilelink.reference.scalars import Scope, Where, along_table, at_launch, extent, indices_of, tile
 from tilelink.reference.values import DTYPES, Evaluator, named_dtype, typed
 
 WRITES = "write"
@@ -65,9 +67,22 @@ class _Unwritten(Exception):
         self.need = need
 
 
+T = TypeVar("T")
 Task = Generator[_Need, None, None]
 LISTED = 8
 """Maximum number of blocked tasks that an error lists."""
+
+
+class Outputs(dict[str, torch.Tensor]):
+    """The outputs of a rank by their names.
+
+    defined: the mask of the elements that are defined, for each output of which a launch decides how much is defined.
+    Other elements are NaN, or -1 for integers, and are not compared with anything.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], defined: Mapping[str, torch.Tensor]) -> None:
+        super().__init__(tensors)
+        self.defined = dict(defined)
 
 
 @deep()
@@ -78,7 +93,7 @@ def run(
     *,
     ranks: int | None = None,
     dtype: str | torch.dtype = "f32",
-) -> list[dict[str, torch.Tensor]]:
+) -> list[Outputs]:
     """Run a program and return [rank][name]: the outputs of every rank.
 
     inputs: [rank][name], tensors and tables of the declared shapes. dims: the program's parameters.
@@ -86,10 +101,13 @@ def run(
     Arithmetic is in float64; stores round to the tensor's dtype. A read blocks until all its elements have been
     written once, whether or not the program orders it after the write.
 
-    Raises BindingError if an input or a parameter is missing or does not fit. Raises CoverageError for a region or a
-    lookup outside its tensor, for a read of elements that no task writes, and for an output element that is not
-    written exactly once. Raises AccountingError for a wait without matching notifies, and ProgressError if all
-    remaining tasks are blocked.
+    Entries of index tensors that stages write are clamped to their bounds where they are used as integers.
+
+    Raises BindingError if an input or a parameter is missing or does not fit, or if an index tensor breaks a promise of
+    its declaration. Raises CoverageError for a region or a
+    lookup outside its tensor, for a read of elements that no task writes, and for a defined output element that is not
+    written exactly once. Raises AccountingError for a wait without matching notifies, and for a signal that only a
+    launch decides about, and ProgressError if all remaining tasks are blocked.
     """
     if ranks is not None and ranks != len(inputs):
         raise BindingError(f"inputs of {len(inputs)} ranks for {ranks} ranks", hint="one mapping for each rank")
@@ -100,9 +118,13 @@ def run(
     machine.fill(inputs)
     machine.count()
     machine.go()
-    machine.check_outputs()
+    masks = [machine.defined(rank) for rank in range(machine.ranks)]
+    machine.check_outputs(masks)
     outs = [t.name for t in program.tensors if t.space == "out"]
-    return [{name: tensors[name] for name in outs} for tensors in machine.memory]
+    return [
+        Outputs({name: tensors[name] for name in outs}, defined)
+        for tensors, defined in zip(machine.memory, masks, strict=True)
+    ]
 
 
 @dataclass(kw_only=True)
@@ -113,7 +135,6 @@ class _Machine:
     dtype: str
     typing: Typing
     memory: list[dict[str, torch.Tensor]] = field(default_factory=list[dict[str, torch.Tensor]])
-    tables: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     arrived: Counters = field(default_factory=dict[tuple[int, str, str], np.ndarray])
     expected: Counters = field(default_factory=dict[tuple[int, str, str], np.ndarray])
 
@@ -124,15 +145,13 @@ class _Machine:
         return extent(expr, self.numbers, self.ranks)
 
     def fill(self, inputs: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Allocate every rank's tensors: copies of the inputs; the rest is NaN, or zero for integers."""
+        """Allocate every rank's tensors: copies of the inputs; the rest is NaN, or -1 for integers."""
         self.memory = [
             {t.name: self._cells(t, given.get(t.name), rank) for t in self.program.tensors}
             for rank, given in enumerate(inputs)
         ]
-        for tensor in self.program.tensors:
-            if tensor.space == "table":
-                self.tables[tensor.name] = np.stack([tensors[tensor.name].numpy() for tensors in self.memory])
-                self._check_bound(tensor)
+        for rank in range(self.ranks):
+            check_promises(self.program.tensors, self.memory[rank], self.scope(rank))
 
     def _cells(self, tensor: Tensor, given: torch.Tensor | None, rank: int) -> torch.Tensor:
         shape = self.shape(tensor.name)
@@ -141,19 +160,50 @@ class _Machine:
             hint = f"give it as inputs[{rank}][{tensor.name!r}], of shape {list(shape)}"
             raise BindingError(f"rank {rank} has no {tensor.name}", location=tensor.location, hint=hint)
         if given is None:
-            return torch.full(shape, torch.nan if kind.is_floating_point else 0, dtype=kind)
+            return torch.full(shape, torch.nan if kind.is_floating_point else -1, dtype=kind)
         if tuple(given.shape) != shape:
             message = f"{tensor.name} of rank {rank} has shape {list(given.shape)}, not {list(shape)}"
             raise BindingError(message, location=tensor.location, hint="shapes are those of one rank")
         return given.detach().cpu().to(kind, copy=True)
 
-    def _check_bound(self, tensor: Tensor) -> None:
-        table = self.tables[tensor.name]
-        bound = self.number(tensor.bound) if tensor.bound is not None else None
-        if bound is not None and table.size and not 0 <= table.min() <= table.max() < bound:
-            message = f"table {tensor.name} holds {table.min()} to {table.max()}"
-            hint = f"its entries lie in [0, {bound})"
-            raise BindingError(message, location=tensor.location, hint=hint)
+    def scope(self, rank: int, who: object = "") -> Scope:
+        """Return the values of a rank: its number, the parameters, and entries of its index tensors."""
+        return Scope(
+            rank=rank,
+            ranks=self.ranks,
+            numbers=self.numbers,
+            dims=self._index_tensors,
+            fetch=lambda lookup, where: self.fetch(rank, lookup, where, who),
+            who=who,
+        )
+
+    @cached_property
+    def _index_tensors(self) -> dict[str, tuple[Scalar, ...]]:
+        return {t.name: t.shape for t in self.program.tensors if t.bound is not None}
+
+    def fetch(self, rank: int, lookup: Lookup, where: Where, who: object) -> np.ndarray:
+        """Return entries of an index tensor of a rank, those that a stage writes clamped to the bound.
+
+        Raises _Unwritten or CoverageError as a read does.
+        """
+        tensor = self.program.tensor(lookup.table)
+        entries = self.memory[rank][tensor.name].numpy()[where]
+        if tensor.space in ("in", "table") or tensor.bound is None:
+            return entries  # within their bounds: that is checked before the launch
+        self.require_written(rank, tensor.name, where, f"looks up {print_scalar(lookup)}", lookup.location, who)
+        return np.clip(entries, 0, max(0, self.number(tensor.bound) - 1))
+
+    def require_written(
+        self, rank: int, name: str, where: tuple[Any, ...], what: str, location: Location | None, who: object
+    ) -> None:
+        """Raise _Unwritten for elements that have not been written yet, CoverageError if no task ever writes some."""
+        if not (self.counters(self.expected, rank, name, WRITES)[where] > 0).all():
+            message, hint = f"{who} {what}, parts of which no stage writes", "write it, or read less of it"
+            raise CoverageError(message, location=location, hint=hint)
+        what += ", before it is written"
+        need = _Need(rank=rank, tensor=name, kind=WRITES, where=where, what=what, location=location)
+        if not self.satisfied(need):
+            raise _Unwritten(need)
 
     def walkers(self) -> Iterator[_Walker]:
         """Yield a walker for each task of each rank."""
@@ -169,15 +219,40 @@ class _Machine:
         return table[key]
 
     def count(self) -> None:
-        """Count in advance the notifies and writes of each element; control flow and coordinates depend on no data."""
+        """Count the notifies of each element in advance, and mark all elements that a task may write.
+
+        A launch decides about no notify, and so about no wait. It may decide about writes, which are counted as they
+        happen; those in parts and at places that it decides may be any within the dimension.
+        """
         for walker in self.walkers():
             walker.count(walker.stage.body)
 
-    def check_outputs(self) -> None:
-        """Raise CoverageError for an element of an output that is not written exactly once."""
+    def defined(self, rank: int) -> dict[str, torch.Tensor]:
+        """Return the masks of the defined elements, of the outputs that are declared to be defined in part."""
+        masks: dict[str, torch.Tensor] = {}
+        for tensor in self.program.tensors:
+            if not tensor.defined:
+                continue
+            shape = self.shape(tensor.name)
+            mask = masks[tensor.name] = torch.ones(shape, dtype=torch.bool)
+            scope = self.scope(rank, f"{tensor.name} of rank {rank}")
+            for dim, end in enumerate(tensor.defined):
+                for before in np.ndindex(shape[:dim]) if end is not None else ():
+                    try:
+                        stop = int(replace(scope, coordinates=before).value(end)) if end is not None else 0
+                    except _Unwritten as unwritten:
+                        message = f"{scope.who} is defined up to an entry that no stage writes in this launch"
+                        hint = f"{unwritten.need.tensor} is written in every launch"
+                        raise CoverageError(message, location=tensor.location, hint=hint) from None
+                    mask[(*before, slice(max(0, stop), None))] = False
+        return masks
+
+    def check_outputs(self, masks: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Raise CoverageError for a defined element of an output that is not written exactly once, or another twice."""
         for tensor, rank in product((t for t in self.program.tensors if t.space == "out"), range(self.ranks)):
-            times = self.counters(self.expected, rank, tensor.name, WRITES)
-            for wrong in np.argwhere(times != 1)[:1]:
+            times = self.counters(self.arrived, rank, tensor.name, WRITES)
+            mask = masks[rank][tensor.name].numpy() if tensor.name in masks[rank] else True
+            for wrong in np.argwhere((times > 1) | ((times == 0) & mask))[:1]:
                 count = int(times[tuple(wrong)])
                 state = f"written {count} times" if count else "never written"
                 message = f"{tensor.name}{wrong.tolist()} of rank {rank} is {state}"
@@ -186,7 +261,7 @@ class _Machine:
 
     def go(self) -> None:
         """Run all tasks to their end, resuming blocked tasks in turn. Raises ProgressError if none can continue."""
-        pending = [(walker, walker.task(walker.stage.body)) for walker in self.walkers()]
+        pending = [(walker, walker.task()) for walker in self.walkers()]
         blocked = self._advance(pending)
         while blocked:
             ready = [(w, task) for w, task, need in blocked if self.satisfied(need)]
@@ -213,6 +288,12 @@ class _Machine:
 
 
 def _deadlock(blocked: list[tuple[_Walker, _Need]]) -> NoReturn:
+    left = {name for walker, _ in blocked for name in _written(walker.stage.body)}
+    for walker, need in blocked:
+        if need.kind == WRITES and need.tensor not in left:
+            what = need.what.replace(", before it is written", ", parts of which no stage writes in this launch")
+            hint = f"read as much of {need.tensor} as is written: by a range with the same end, or bounded entries"
+            raise CoverageError(f"{walker} {what}", location=need.location, hint=hint)
     lines = [f"{w} {need.what}" for w, need in blocked]
     rest = [f"and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
     message = "no task can go on:\n    " + "\n    ".join(lines[:LISTED] + rest)
@@ -220,23 +301,87 @@ def _deadlock(blocked: list[tuple[_Walker, _Need]]) -> NoReturn:
     raise ProgressError(message, location=blocked[0][1].location, hint=hint)
 
 
+def _written(body: tuple[Statement, ...]) -> set[str]:
+    """Return the tensors that a body writes."""
+    names: set[str] = set()
+    for statement in body:
+        match statement:
+            case Store(region=region) | Transfer(target=region):
+                names.add(region.tensor)
+            case If(then=then, orelse=orelse):
+                names |= _written((*then, *orelse))
+            case For(body=inner):
+                names |= _written(inner)
+            case _:
+                pass
+    return names
+
+
+def _signals(body: tuple[Statement, ...]) -> Iterator[Wait | Notify]:
+    """Yield the signals of a body."""
+    for statement in body:
+        match statement:
+            case Wait() | Notify():
+                yield statement
+            case If(then=then, orelse=orelse):
+                yield from _signals((*then, *orelse))
+            case For(body=inner):
+                yield from _signals(inner)
+            case _:
+                pass
+
+
 @dataclass(kw_only=True)
 class _Walker:
-    """One task, or one iteration of a loop in it, with the values of its indices and names."""
+    """One task, or one iteration of a loop in it, with the values of its indices and names.
+
+    values: numbers of indices; that of a counted range is a step from its start until the range is entered. parts: the
+    elements of the tiles of other indices. there: False beyond the end of a counted range, where a task only signals.
+    decided: False where a launch decides whether a statement is executed, or how often.
+    """
 
     machine: _Machine
     stage: Stage
     typing: StageTyping
     rank: int
     values: dict[str, int] = field(default_factory=dict[str, int])
+    parts: dict[str, slice] = field(default_factory=dict[str, slice])
+    there: bool = True
+    decided: bool = True
     locals: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def over(self, indices: tuple[IndexDecl, ...]) -> Iterator[_Walker]:
         """Yield a walker without names for each point: number indices run over their extent, others have one tile."""
-        sizes = [self.machine.number(d.extent) if d.name in self.typing.scalar_indices else 1 for d in indices]
+        sizes = [self._size(d) if d.name in self.typing.scalar_indices else 1 for d in indices]
+        decided = self.decided and not any(d.counted for d in indices)
+        whole = {d.name: slice(0, self._size(d)) for d in indices if d.name not in self.typing.scalar_indices}
         for point in product(*(range(n) for n in sizes)):
-            named = {d.name: p for d, p in zip(indices, point, strict=True)}
-            yield replace(self, values={**self.values, **named}, locals={})
+            named = {d.name: p for d, p in zip(indices, point, strict=True) if d.name not in whole}
+            yield replace(
+                self, values={**self.values, **named}, parts={**self.parts, **whole}, decided=decided, locals={}
+            )
+
+    def _size(self, index: IndexDecl) -> int:
+        return max(0, self.machine.number(index.extent))
+
+    def enter(self, indices: tuple[IndexDecl, ...]) -> None:
+        """Read the ends of counted ranges. Raises _Unwritten if an entry has not been written yet."""
+        values, parts = dict(self.values), dict(self.parts)
+        for decl in (d for d in indices if d.counted):
+            scope = replace(self._scope(), indices=values)
+            start = max(0, int(scope.value(decl.start))) if decl.start is not None else 0
+            stop = self._size(decl)
+            stop = min(stop, int(scope.value(decl.stop))) if decl.stop is not None else stop
+            if decl.name in values:
+                values[decl.name] += start
+                there = values[decl.name] < stop
+            else:
+                parts[decl.name] = slice(start, max(start, stop))
+                there = start < stop
+            if not there:
+                self.there = False
+                return  # further ranges may depend on an index that has no value
+        self.values, self.parts = values, parts
 
     # Scalars and regions -------------------------------------------------------------------------------------
 
@@ -245,17 +390,19 @@ class _Walker:
         return self._scope().value(expr)
 
     def _scope(self) -> Scope:
-        machine = self.machine
-        return Scope(
-            rank=self.rank,
-            ranks=machine.ranks,
-            numbers=machine.numbers,
-            indices=self.values,
-            over_ranks=frozenset(n for n, d in self.typing.indices.items() if isinstance(d.extent, Ranks)),
-            tables={t.name: t for t in machine.program.tensors if t.space == "table"},
-            entries=machine.tables,
-            who=self,
-        )
+        over_ranks = frozenset(n for n, d in self.typing.indices.items() if isinstance(d.extent, Ranks))
+        scope = self.machine.scope(self.rank, self)
+        return replace(scope, indices=self.values, over_ranks=over_ranks, part=self._part)
+
+    def _part(self, coord: Scalar) -> slice | None:
+        """Return the elements of the tile that a coordinate stands for, None for a number."""
+        along = tile(coord, self.typing.scalar_indices)
+        if along is None:
+            return None
+        offset, index = along
+        start = int(self.number(offset)) if offset is not None else 0
+        part = self.parts[index]
+        return slice(start + part.start, start + part.stop)
 
     def owner(self, region: Region) -> int:
         return self.rank if region.rank is None else int(self.number(region.rank)) % self.machine.ranks
@@ -273,16 +420,25 @@ class _Walker:
     def _coordinate(self, coord: Scalar | Whole, extent: int, over_ranks: bool) -> boxes.Part:
         if isinstance(coord, Whole):
             return slice(0, extent)
-        if isinstance(coord, Lookup) and along_table(coord):
+        if isinstance(coord, Lookup) and (along_table(coord) or self._lists(coord)):
             rows = self._scope().entry(coord).ravel()
             return rows % self.machine.ranks if over_ranks else rows
-        along = tile(coord, self.typing.scalar_indices)
-        if along is not None:
-            offset, index = along
-            start = int(self.number(offset)) if offset is not None else 0
-            return slice(start, start + max(0, self.machine.number(self.typing.indices[index].extent)))
+        if (part := self._part(coord)) is not None:
+            return part
         value = int(self.number(coord))
         return value % self.machine.ranks if over_ranks else value
+
+    def _lists(self, lookup: Lookup) -> bool:
+        """True if a look-up has an entry for each element of a tile."""
+        numbers = self.typing.scalar_indices
+        return any(isinstance(c, Scalar) and tile(c, numbers) is not None for c in lookup.coords)
+
+    def _placed(self, coord: Scalar | Whole | None) -> bool:
+        """True if only a launch decides the value of a coordinate, or where its tile begins."""
+        if coord is None or isinstance(coord, Whole):
+            return False
+        declared = self.typing.indices
+        return at_launch(coord) or any(declared[name].start is not None for name in indices_of(coord))
 
     def read(self, region: Region) -> torch.Tensor:
         """Return a copy of a region. Raises _Unwritten if an element has not been written yet.
@@ -292,15 +448,7 @@ class _Walker:
         rank, parts, machine = self.owner(region), self.box(region, "reads"), self.machine
         if machine.program.tensor(region.tensor).space not in ("in", "table"):
             what = f"reads {print_region(region)}" + (f" of rank {rank}" if rank != self.rank else "")
-            expected = machine.counters(machine.expected, rank, region.tensor, WRITES)
-            where = boxes.index(parts)
-            if not (expected[where] > 0).all():
-                message, hint = f"{self} {what}, parts of which no stage writes", "write it, or read less of it"
-                raise CoverageError(message, location=region.location, hint=hint)
-            what += ", before it is written"
-            need = _Need(rank=rank, tensor=region.tensor, kind=WRITES, where=where, what=what, location=region.location)
-            if not machine.satisfied(need):
-                raise _Unwritten(need)
+            machine.require_written(rank, region.tensor, boxes.index(parts), what, region.location, self)
         return boxes.read(machine.memory[rank][region.tensor], parts)
 
     def write(self, region: Region, value: torch.Tensor) -> None:
@@ -311,16 +459,27 @@ class _Walker:
         point = ", ".join(f"{n} = {v}" for n, v in self.values.items() if n in self.typing.scalar_indices)
         return f"rank {self.rank}, {self.stage.name}" + (f" at {point}" if point else "")
 
-    # Statements ----------------------------------------------------------------------------------------------
+    # Counting ------------------------------------------------------------------------------------------------
 
     def count(self, body: tuple[Statement, ...]) -> None:
-        """Add the notifies and writes of a body to the expected counters."""
+        """Add the notifies of a body to the expected counters, and the writes that it may make.
+
+        Raises AccountingError for a signal about which only a launch decides.
+        """
         for statement in body:
             match statement:
                 case Notify(kind=kind, region=region):
+                    self._require_known(statement)
                     self._mark(self.machine.expected, kind, region, "notifies")
                 case Store(region=region) | Transfer(target=region):
-                    self._mark(self.machine.expected, WRITES, region, "writes")
+                    self._count_write(region)
+                case If(condition=condition, then=then, orelse=orelse) if self._placed(condition):
+                    for signal in _signals((*then, *orelse)):
+                        verb = "waits for" if isinstance(signal, Wait) else "notifies"
+                        message = f"{self} {verb} {print_region(signal.region)} in a branch that only a launch decides"
+                        hint = "take the signal out: a counted range, (i: M[: n]), leaves out data and no signals"
+                        raise AccountingError(message, location=signal.location, hint=hint)
+                    replace(self, decided=False).count((*then, *orelse))
                 case If(condition=condition, then=then, orelse=orelse):
                     self.count(then if self.number(condition) else orelse)
                 case For(indices=indices, body=inner):
@@ -329,37 +488,95 @@ class _Walker:
                 case _:
                     pass
 
+    def _require_known(self, notify: Notify) -> None:
+        region = notify.region
+        if any(map(self._placed, (*region.coords, region.rank))):
+            message = f"{self} notifies {print_region(region)}, whose place only a launch decides"
+            hint = "a range from 0 on, (i: M[: n]), notifies the same elements in every launch"
+            raise AccountingError(message, location=notify.location, hint=hint)
+
+    def _count_write(self, region: Region) -> None:
+        """Mark the elements that a statement may write: the very ones, unless a launch decides about them."""
+        places = (*region.coords, region.rank)
+        if self.decided and not any(map(self._placed, places)):
+            self._mark(self.machine.expected, WRITES, region, "writes")
+            return
+        dims, shape = self.machine.program.tensor(region.tensor).shape, self.machine.shape(region.tensor)
+        parts: list[slice] = []
+        for coord, size, dim in zip(region.coords, shape, dims, strict=True):
+            part: boxes.Part = slice(0, size)
+            if not self._placed(coord) and not (isinstance(coord, Lookup) and along_table(coord)):
+                part = self._coordinate(coord, size, isinstance(dim, Ranks))
+            first, last = (part.start, part.stop) if isinstance(part, slice) else (int(part), int(part) + 1)
+            parts.append(slice(min(max(0, first), size), min(max(0, last), size)))
+        anywhere = self._placed(region.rank)
+        for rank in range(self.machine.ranks) if anywhere else (self.owner(region),):
+            self.machine.counters(self.machine.expected, rank, region.tensor, WRITES)[tuple(parts)] += 1
+
     def _mark(self, table: Counters, kind: str, region: Region, verb: str) -> None:
         counters = self.machine.counters(table, self.owner(region), region.tensor, kind)
         np.add.at(counters, boxes.index(self.box(region, verb)), 1)  # a row of a table may name an element twice
 
-    def task(self, body: tuple[Statement, ...]) -> Task:
-        """Run a body as a coroutine that yields each condition it waits for."""
+    # Statements ----------------------------------------------------------------------------------------------
+
+    def task(self) -> Task:
+        """Run the task as a coroutine that yields each condition it waits for.
+
+        Waits at its start that name no counted index come before the ends of its ranges are read.
+        """
+        body, indices = self.stage.body, self.stage.indices
+        counted = {d.name for d in indices if d.counted}
+        first = next((n for n, one in enumerate(body) if not isinstance(one, Wait) or _names(one) & counted), len(body))
+        yield from self._body(body[:first])
+        yield from self._once_written(lambda: self.enter(indices))
+        yield from self._body(body[first:])
+
+    def _body(self, body: tuple[Statement, ...]) -> Task:
+        """Run statements; only the signals of those that are not there."""
         for statement in body:
             match statement:
                 case Wait():
-                    yield self._need(statement)
-                case If(condition=condition, then=then, orelse=orelse):
-                    yield from self.task(then if self.number(condition) else orelse)
-                case For(indices=indices, body=inner):
+                    need = yield from self._once_written(lambda wait=statement: self._need(wait))
+                    if need is not None:
+                        yield need
+                case Notify(kind=kind, region=region):
+                    self._whole()._mark(self.machine.arrived, kind, region, "notifies")
+                case If(condition=condition, then=then, orelse=orelse) if self.there or any(_signals((*then, *orelse))):
+                    chosen = yield from self._once_written(lambda scalar=condition: self.number(scalar))
+                    yield from self._body(then if chosen else orelse)
+                case For(indices=indices, body=inner) if self.there or any(_signals(inner)):
                     for walker in self.over(indices):
                         walker.locals = self.locals
-                        yield from walker.task(inner)
+                        if self.there:
+                            yield from walker._once_written(lambda one=walker, own=indices: one.enter(own))
+                        yield from walker._body(inner)
+                case If() | For():
+                    pass
+                case _ if self.there:
+                    yield from self._once_written(lambda one=statement: self._do(one))
                 case _:
-                    yield from self._when_written(statement)
+                    pass
 
-    def _when_written(self, statement: Statement) -> Task:
-        """Execute a statement once everything that it reads is written; a failed attempt has no effect."""
+    def _once_written(self, attempt: Callable[[], T]) -> Generator[_Need, None, T]:
+        """Return the result of an attempt once everything that it reads is written. A failed attempt has no effect."""
         while True:
             try:
-                return self._do(statement)
+                return attempt()
             except _Unwritten as unwritten:
                 yield unwritten.need
 
-    def _need(self, wait: Wait) -> _Need:
+    def _whole(self) -> _Walker:
+        """Return this walker with whole tiles of counted ranges from 0 on: signals are for these."""
+        declared = self.typing.indices
+        whole = {n: slice(0, self._size(declared[n])) for n in self.parts if declared[n].start is None}
+        return replace(self, parts={**self.parts, **whole})
+
+    def _need(self, wait: Wait) -> _Need | None:
         region = wait.region
+        if not self.there and any(map(self._placed, region.coords)):
+            return None  # entries beyond the end of a range name nothing
         expected = self.machine.counters(self.machine.expected, self.rank, region.tensor, wait.kind)
-        where = boxes.index(self.box(region, "waits for"))
+        where = boxes.index(self._whole().box(region, "waits for"))
         if not (expected[where] > 0).all():
             message = f"{self} waits for {print_region(region)}, which no stage notifies"
             hint = "notify every part of the region, with the primitive that matches the wait"
@@ -383,8 +600,6 @@ class _Walker:
                 self.locals[name] = self._shaped(name, evaluator(value))
             case Store(region=region, value=value) | Transfer(target=region, source=value):
                 self.write(region, evaluator(value))
-            case Notify(kind=kind, region=region):
-                self._mark(self.machine.arrived, kind, region, "notifies")
             case Barrier():
                 pass  # a task is one thread here
             case _:
@@ -399,10 +614,17 @@ class _Walker:
 
     def _extent(self, axis: Axis) -> int:
         if axis.index is not None:
-            return max(0, self.machine.number(self.typing.indices[axis.index].extent))
+            part = self.parts.get(axis.index)
+            return part.stop - part.start if part is not None else self._size(self.typing.indices[axis.index])
         return self.machine.number(axis.dim) if axis.dim is not None else 1
 
     def _positions(self, index: str) -> torch.Tensor:
         if index in self.typing.scalar_indices:
             return torch.tensor([self.values[index]])
-        return torch.arange(self.machine.number(self.typing.indices[index].extent))
+        part = self.parts[index]
+        return torch.arange(part.start, part.stop)
+
+
+def _names(wait: Wait) -> set[str]:
+    """Return the indices in the coordinates of a wait."""
+    return {name for coord in wait.region.coords for name in indices_of(coord)}

@@ -16,10 +16,10 @@ import numpy as np
 from tilelink.errors import BindingError, CoverageError
 from tilelink.ir.parameters import Numbers
 from tilelink.ir.printer import print_scalar
-from tilelink.ir.program import Tensor
 from tilelink.ir.scalar import (
     Binary,
     Compare,
+    Coordinate,
     Index,
     Int,
     Logic,
@@ -51,11 +51,17 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
+Where = tuple[int | slice, ...]
+"""A coordinate for each dimension of a tensor: a position, or several in a row."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scope:
     """The values of all names in a task. over_ranks: indices that run over the ranks; who: the task, for errors.
 
-    tables: declarations of the tables; entries: their values, int arrays [ranks, *table shape].
+    dims: index tensor -> the extents of its dimensions, as declared. fetch: returns entries of an index tensor of the
+    rank. part: returns the elements of the tile that a coordinate stands for, None if it is a number. coordinates: of
+    the element that a declaration is about.
     """
 
     rank: int
@@ -63,8 +69,10 @@ class Scope:
     numbers: Numbers
     indices: Mapping[str, int] = field(default_factory=dict[str, int])
     over_ranks: frozenset[str] = frozenset()
-    tables: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    entries: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    dims: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict[str, tuple[Scalar, ...]])
+    fetch: Callable[[Lookup, Where], np.ndarray] | None = None
+    part: Callable[[Scalar], slice | None] = lambda _: None
+    coordinates: tuple[int, ...] = ()
     who: object = ""
 
     def value(self, expr: Scalar) -> Any:
@@ -83,6 +91,8 @@ class Scope:
                 return self.ranks
             case Index(name=name):
                 return self.indices[name]
+            case Coordinate(dim=dim):
+                return self.coordinates[dim]
             case Binary():
                 return self._arithmetic(expr)
             case Compare(op=op, left=left, right=right):
@@ -99,26 +109,33 @@ class Scope:
                 raise TypeError(f"not a scalar expression of a program: {expr!r}")
 
     def entry(self, lookup: Lookup) -> np.ndarray:
-        """Return the entries of a lookup: a single one, or those along its `:` coordinates.
+        """Return the entries of a look-up: a single one, or those along its `:` coordinates and its tiles.
 
-        Raises CoverageError if a coordinate lies outside the table.
+        Raises CoverageError if a coordinate lies outside the index tensor.
         """
-        table = self.tables[lookup.table]
-        entries = self.entries[lookup.table][self.rank]
         where: list[int | slice] = []
-        for coord, dim, extent in zip(lookup.coords, table.shape, entries.shape, strict=True):
+        for coord, dim in zip(lookup.coords, self.dims[lookup.table], strict=True):
+            extent = int(self.value(dim))
             if isinstance(coord, Whole):
-                where.append(slice(None))
-                continue
-            position = int(self.value(coord))
-            if isinstance(dim, Ranks):
-                position %= self.ranks
-            if not 0 <= position < extent:
-                message = f"{self.who} looks up {print_scalar(lookup)}, where {print_scalar(coord)} is {position}"
-                hint = f"{lookup.table} has {extent} entries there: guard the look-up with an if, or shift it"
-                raise CoverageError(message, location=lookup.location, hint=hint)
-            where.append(position)
-        return entries[tuple(where)]
+                where.append(slice(0, extent))
+            elif (part := self.part(coord)) is not None:
+                if part.start < part.stop and not 0 <= part.start <= part.stop <= extent:
+                    raise self._outside(lookup, coord, f"{part.start} to {part.stop - 1}", extent)
+                where.append(part)
+            else:
+                position = int(self.value(coord))
+                if isinstance(dim, Ranks):
+                    position %= self.ranks
+                if not 0 <= position < extent:
+                    raise self._outside(lookup, coord, str(position), extent)
+                where.append(position)
+        assert self.fetch is not None
+        return self.fetch(lookup, tuple(where))
+
+    def _outside(self, lookup: Lookup, coord: Scalar, position: str, extent: int) -> CoverageError:
+        message = f"{self.who} looks up {print_scalar(lookup)}, where {print_scalar(coord)} is {position}"
+        hint = f"{lookup.table} has {extent} entries there: guard the look-up with an if, or shift it"
+        return CoverageError(message, location=lookup.location, hint=hint)
 
     def _arithmetic(self, expr: Binary) -> Any:
         left, right = self.value(expr.left), self.value(expr.right)
@@ -140,6 +157,32 @@ def extent(expr: Scalar, numbers: Numbers, ranks: int) -> int:
 def along_table(coord: Scalar | Whole) -> bool:
     """True if a coordinate is a row of a table, `table[:]`."""
     return isinstance(coord, Lookup) and any(isinstance(c, Whole) for c in coord.coords)
+
+
+def at_launch(expr: Scalar | Whole) -> bool:
+    """True if an expression contains an entry that is known only in a launch."""
+    match expr:
+        case Lookup(launch=launch, coords=coords):
+            return launch or any(map(at_launch, coords))
+        case Binary(left=left, right=right) | Compare(left=left, right=right):
+            return at_launch(left) or at_launch(right)
+        case Logic(args=args):
+            return any(map(at_launch, args))
+        case _:
+            return False
+
+
+def indices_of(expr: Scalar | Whole) -> set[str]:
+    """Return the indices in an expression."""
+    match expr:
+        case Index(name=name):
+            return {name}
+        case Lookup(coords=parts) | Logic(args=parts):
+            return {name for part in parts for name in indices_of(part)}
+        case Binary(left=left, right=right) | Compare(left=left, right=right):
+            return indices_of(left) | indices_of(right)
+        case _:
+            return set()
 
 
 def tile(coord: Scalar, numbers: frozenset[str]) -> tuple[Scalar | None, str] | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from tilelink.errors import BindingError
 from tilelink.ir.program import Program, Tensor
 from tilelink.ir.scalar import Scalar
+from tilelink.reference.routing import Routing, draw_indices
+from tilelink.reference.run import Outputs
 from tilelink.reference.scalars import Numbers, extent
 
 DTYPES: dict[str, torch.dtype] = {
@@ -35,13 +37,15 @@ def random_tables(program: Program, *, ranks: int, dims: Dims, seed: int = 0) ->
 
 
 def random_inputs(
-    program: Program, *, ranks: int, dims: Dims, dtype: str, launches: int, seed: int = 0
+    program: Program, *, ranks: int, dims: Dims, dtype: str, launches: int, seed: int = 0, routing: str = "uniform"
 ) -> list[list[dict[str, torch.Tensor]]]:
     """Return [launch][rank][name]: normal numbers, small integers or booleans, for all inputs except tables.
 
-    An input with a range has values of that. Raises BindingError for a range whose ends are the wrong way round.
+    An input with a range has values of that. Index tensors keep the promises of their declarations; routing says which
+    kind of entries they have (reference/routing.py). Raises BindingError for a range whose ends are the wrong way
+    round, and if there are no such entries.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator, kind = torch.Generator().manual_seed(seed), Routing.parse(routing)
 
     def values(tensor: Tensor) -> torch.Tensor:
         shape = _shape(tensor, dims, ranks)
@@ -64,8 +68,28 @@ def random_inputs(
             return (low + (high - low) * torch.rand(shape, generator=generator)).to(kind)
         return torch.randint(int(low), int(high) + 1, shape, generator=generator, dtype=torch.int32)
 
+    def drawn(rank: int) -> dict[str, torch.Tensor]:
+        indices = draw_indices(program, rank=rank, ranks=ranks, dims=dims, routing=kind, generator=generator)
+        return {t.name: values(t) if t.bound is None else indices[t.name] for t in inputs}
+
     inputs = [tensor for tensor in program.tensors if tensor.space == "in"]
-    return [[{t.name: values(t) for t in inputs} for _ in range(ranks)] for _ in range(launches)]
+    return [[drawn(rank) for rank in range(ranks)] for _ in range(launches)]
+
+
+def compared(
+    outputs: Sequence[Mapping[str, torch.Tensor]], expected: Sequence[Mapping[str, torch.Tensor]], name: str
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return an output of all ranks and what is expected of it, with 0 for elements that are undefined.
+
+    expected: as the reference returns it, with masks of what is defined.
+    """
+    pairs = [(own[name], wanted[name]) for own, wanted in zip(outputs, expected, strict=True)]
+    masks = [wanted.defined.get(name) if isinstance(wanted, Outputs) else None for wanted in expected]
+    sides = [
+        (own, wanted) if mask is None else tuple(torch.where(mask.to(one.device), one, 0) for one in (own, wanted))
+        for (own, wanted), mask in zip(pairs, masks, strict=True)
+    ]
+    return [own for own, _ in sides], [wanted for _, wanted in sides]
 
 
 def relative_error(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:

@@ -19,6 +19,8 @@ from tilelink.runtime.cuda.memory import Memory
 from tilelink.runtime.cuda.operands import Tensors, check_apart
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
 from tilelink.runtime.dtypes import dtype_of
+from tilelink.runtime.promises import broken_promise
+from tilelink.settings import settings
 
 SETS = 128
 """Number of tensor sets that are remembered, and for which a launch becomes one graph."""
@@ -57,6 +59,7 @@ class GpuKernel:
         handshake = Handshake(artifact, copies, device)
         self._arguments = Arguments(artifact, memory, words, handshake.usual)
         self._driver = LaunchDriver(artifact, memory, self._arguments, copies, handshake, words)
+        self._promises = artifact.promises if settings().check else ()
         self._graphs = GraphCache(graphs, self._driver.gains and debug_block is None, SETS)
         torch.cuda.synchronize(device)
         dist.barrier(group, device_ids=[device.index])
@@ -79,6 +82,8 @@ class GpuKernel:
             self._debug_block.check()
         arguments, driver = self._arguments, self._driver
         given = arguments.given.checked(inputs)
+        if self._promises and not capturing and (broken := broken_promise(self._promises, given, self._rank)):
+            raise broken.error()
         results = arguments.taken.checked(out, complete=False) if out else {}
         if results:
             check_apart(results, given, self._memory.heap.memory)

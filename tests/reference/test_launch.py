@@ -1,0 +1,220 @@
+"""Integers of a launch: counted ranges, gathers, told counts, and what outputs leave undefined."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.reference import launch_texts, texts
+from tests.reference.launch_texts import EXPERTS, MOE, ONES, ROWS, SIZES
+from tilelink.errors import AccountingError, CoverageError, ProgressError
+from tilelink.reference import random_inputs, run
+
+ROUTINGS = ("uniform", "zipf:1.2", "one", "empty", "full")
+
+
+@pytest.mark.parametrize("sizes", [SIZES, ONES], ids=["some", "one"])
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("name", SIZES)
+def test_a_program_computes_what_loops_compute(name: str, routing: str, sizes: dict) -> None:  # type: ignore[type-arg]
+    text, dims = sizes[name]
+    program = texts.program(text)
+    for ranks in (1, 3):
+        for seed in range(3):
+            given = random_inputs(program, dims, ranks, "f32", seed=seed, routing=routing)
+            launch_texts.same(name, given, run(program, given, dims))
+
+
+@pytest.mark.parametrize("name", ["rows", "moe"])
+def test_a_launch_without_a_row_leaves_all_undefined(name: str) -> None:
+    text, dims = SIZES[name]
+    given = random_inputs(texts.program(text), dims, 2, "f32", routing="zeros")
+    out = run(texts.program(text), given, dims)
+    launch_texts.same(name, given, out)
+    assert not any(own.defined["y"].any() for own in out)
+
+
+# Data that decides -------------------------------------------------------------------------------------------
+
+FLOW = """
+program flow(M, N):
+    n    : in        [M] <= N
+    at   : in        [M] < M distinct
+    peer : in        [] < ranks
+    x    : in        [M, N]
+    told : symmetric [M] <= N
+    c    : local     [] < M
+    y    : out       [M, N]
+    z    : out       [M]
+
+    comm tell(i: M):
+        tile_push_data(told[i] @ (rank + 1), n[i])
+        producer_tile_notify(told[i] @ (rank + 1))
+    compute choose(i: 1):
+        c[] = at[0]
+        producer_tile_notify(c[])
+    compute put(i: M by 1):
+        consumer_tile_wait(told[i])
+        consumer_tile_wait(c[])
+        total = zeros(f32)
+        for (q: N[: told[i]]):
+            total += sum(x[i, q], axis=0)
+        if c > 0 and told[i] == n[i]:
+            z[at[i]] = total + 1000.0
+        else:
+            z[at[i]] = total
+        y[at[i], :] = x[i, :]
+"""
+FLOW = FLOW.replace("    c    : local     [] < M\n", "    c    : local     [1] < M\n")
+FLOW = FLOW.replace("c[] = at[0]", "c[0] = at[0]").replace("c[]", "c[0]").replace("if c > 0", "if c[0] > 0")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_loops_branches_and_places_depend_on_data(seed: int) -> None:
+    """Of given, told and computed integers: a loop's end, a branch, and a permutation of rows."""
+    program, dims = texts.program(FLOW), {"M": 5, "N": 4}
+    given = random_inputs(program, dims, 3, "f32", seed=seed)
+    out = run(program, given, dims)
+    branches = set[bool]()
+    for rank, (own, found) in enumerate(zip(given, out, strict=True)):
+        told, at = given[rank - 1]["n"].tolist(), own["at"].long()
+        assert torch.equal(found["y"][at], own["x"])
+        for i in range(5):
+            high = int(at[0]) > 0 and told[i] == int(own["n"][i])
+            branches.add(high)
+            wanted = own["x"][i, : told[i]].sum() + (1000.0 if high else 0.0)
+            torch.testing.assert_close(found["z"][at[i]], wanted)
+    assert len(branches) == 2
+
+
+ELEMENTS = """
+program elements(T, E):
+    starts : in  [E + 1] <= T offsets
+    y      : out [T[: starts[E]]]
+    s      : out [E]
+
+    compute f(e: E, r: T[starts[e] : starts[e + 1]]):
+        y[r] = f32(pos(r)) + 100.0 * e
+    compute g(e: E by 1):
+        total = zeros(f32)
+        for (r: T[starts[e] : starts[e + 1]] by 1):
+            total += 1.0 * r
+        s[e] = total
+"""
+
+
+def test_an_index_of_a_segment_counts_from_its_start() -> None:
+    """As a tile its positions, and as a number the number itself."""
+    program, dims = texts.program(ELEMENTS), {"T": 9, "E": 3}
+    starts = torch.tensor([0, 3, 3, 7], dtype=torch.int32)
+    (out,) = run(program, [{"starts": starts}], dims)
+    assert out["y"][:7].tolist() == [0, 1, 2, 203, 204, 205, 206] and out["y"][7:].isnan().all()
+    assert out["s"].tolist() == [0 + 1 + 2, 0, 3 + 4 + 5 + 6]
+    assert out.defined["y"].tolist() == [True] * 7 + [False] * 2
+
+
+TOLD = """
+program told(M):
+    x : in        [M]
+    m : in        [] <= M
+    n : symmetric [1] <= M
+    h : symmetric [M]
+    y : out       [M[: n[0]]]
+
+    comm tell(p: 1):
+        tile_push_data(n[0] @ (rank + 1), 3 * m - 1)
+        producer_tile_notify(n[0] @ (rank + 1))
+    compute f(i: M[: n[0]]):
+        consumer_tile_wait(n[0])
+        y[i] = x[i]
+"""
+
+
+@pytest.mark.parametrize(("m", "rows"), [(0, 0), (1, 2), (2, 4), (4, 4)])
+def test_an_entry_that_a_stage_writes_is_clamped_to_its_bound(m: int, rows: int) -> None:
+    given = [{"x": torch.arange(4.0), "m": torch.tensor(m, dtype=torch.int32)}] * 2
+    for out in run(texts.program(TOLD), given, {"M": 4}):
+        assert out["y"][:rows].tolist() == list(range(rows)) and out["y"][rows:].isnan().all()
+
+
+def test_a_tile_that_is_not_there_waits_and_notifies() -> None:
+    """Otherwise the reader of another rank, whose own range is longer, would wait for ever."""
+    text = "program p(M):\n    m : in [] <= M\n    x : in [M]\n    h : symmetric [M]\n    y : out [M]\n"
+    text += "    comm send(i: M[:m]):\n        tile_push_data(h[i] @ (rank + 1), x[i])\n"
+    text += "        producer_tile_notify(h[i] @ (rank + 1))\n"
+    text += "    compute f(i: M):\n        consumer_tile_wait(h[i])\n        y[i] = x[i]\n"
+    for m in range(3):
+        given = [{"x": torch.arange(2.0), "m": torch.tensor(m, dtype=torch.int32)}] * 2
+        assert all(torch.equal(out["y"], torch.arange(2.0)) for out in run(texts.program(text), given, {"M": 2}))
+        again = text.replace("compute f(i: M)", "compute f(i: M by 1)").replace("send(i: M[:m])", "send(i: M[:m] by 1)")
+        assert all(torch.equal(out["y"], torch.arange(2.0)) for out in run(texts.program(again), given, {"M": 2}))
+
+
+# Refusals ----------------------------------------------------------------------------------------------------
+
+
+def refused(text: str, error: type[Exception], message: str, dims: dict[str, int], seed: int = 0) -> None:
+    program = texts.program(text)
+    given = random_inputs(program, dims, 3, "f32", seed=seed)
+    with pytest.raises(error, match=message):
+        run(program, given, dims)
+
+
+def test_a_read_of_what_no_range_reached_is_an_error_and_no_hang() -> None:
+    text = ROWS.replace("i: Ms[: ms[s]], j", "i: Ms, j").replace("Ms[:ms], N]", "Ms, N]")
+    refused(text, CoverageError, r"gemm at s = \d reads xs\[s, i, :\], parts of which no stage writes in this launch",
+            SIZES["rows"][1])  # fmt: skip
+    text = EXPERTS.replace("< count[owner]", "< C")
+    refused(text, CoverageError, r"combine at i = \d reads back.* in this launch", SIZES["experts"][1])
+
+
+def test_an_output_is_written_as_far_as_it_is_defined() -> None:
+    dims = {"Ms": 6, "K": 3, "N": 4, "E": 5, "T": 11}
+    refused(
+        MOE.replace("[T[: starts[E]], N]", "[T, N]"), CoverageError, r"y\[\d+, 0\] of rank 0 is never written", dims
+    )
+    refused(ROWS.replace("Ms[:ms], N]", "Ms, N]"), CoverageError, "of rank 0 is never written", SIZES["rows"][1])
+    text = MOE.replace("y[r, j] =", "y[0 * e, j] =").replace("dot(xs[rows[r], :], w[e, j, :].T)", "w[e, j, 0]")
+    refused(text, CoverageError, "is written [2345] times", dims)
+
+
+def test_an_entry_that_no_stage_writes_is_an_error() -> None:
+    unwritten = TOLD.replace("tile_push_data(n[0] @ (rank + 1), 3 * m - 1)", "tile_push_data(h[0] @ (rank + 1), x[0])")
+    refused(unwritten, CoverageError, r"looks up n\[0\], parts of which no stage writes", {"M": 4})
+    seldom = TOLD.replace("        tile_push", "        if m > 4:\n            tile_push")
+    refused(seldom, CoverageError, r"f looks up n\[0\], parts of which no stage writes in this launch", {"M": 4})
+
+
+def test_a_cycle_through_the_end_of_a_range_is_refused() -> None:
+    text = "program p(M):\n    n : local [1] <= M\n    x : in [M]\n    y : out [M[: n[0]]]\n"
+    text += "    compute f(i: M[: n[0]]):\n        y[i] = x[i]\n        n[0] = 1\n"
+    refused(text, ProgressError, r"rank 0, f looks up n\[0\], before it is written", {"M": 3})
+
+
+WAIT = "        consumer_tile_wait(xs[rows[r], :])\n"
+TELL = "        peer_tile_notify({})\n"
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        (WAIT + TELL.format("xs[rows[r], :]"), "whose place only"),
+        (WAIT + TELL.format("xs[0 + r, :]"), "whose place only"),
+        (WAIT + TELL.format("xs[e, :] @ starts[e]"), "whose place only"),
+        ("        if starts[e] > 1:\n    " + WAIT, "waits for .* in a branch that only a launch decides"),
+        (WAIT + "        if starts[e] > 1:\n    " + TELL.format("xs[e, :]"), "notifies .* in a branch that only"),
+    ],
+)
+def test_a_signal_about_which_a_launch_decides_is_refused(new: str, message: str) -> None:
+    assert WAIT in MOE
+    refused(MOE.replace(WAIT, new), AccountingError, message, SIZES["moe"][1])
+
+
+def test_a_place_outside_of_a_tensor_is_refused() -> None:
+    text = "program p(M, T):\n    at : in [T] < M\n    x : in [M]\n    y : out [T]\n"
+    text += "    compute f(i: T):\n        y[i] = x[at[i]]\n"
+    good, bad = text, text.replace("in [M]\n", "in [M - 1]\n")
+    inputs = {"at": torch.tensor([2, 0], dtype=torch.int32), "x": torch.arange(3.0)}
+    assert texts.one(good, {"M": 3, "T": 2}, **inputs)["y"].tolist() == [2.0, 0.0]
+    with pytest.raises(CoverageError, match=r"reads x\[at\[i\]\] outside x"):
+        texts.one(bad, {"M": 3, "T": 2}, at=inputs["at"], x=torch.arange(2.0))

@@ -1,0 +1,122 @@
+"""Index tensors that break their promises are found before a launch: by the check on any device, by the reference."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, cast
+
+import pytest
+import torch
+
+from tests.reference.launch_texts import EXPERTS, MOE
+from tilelink import compiler, data
+from tilelink.artifact import Promise
+from tilelink.compiler.cpu import Kernel
+from tilelink.compiler.promises import promises_of
+from tilelink.errors import BindingError
+from tilelink.reference.trial import random_inputs
+from tilelink.runtime.promises import Broken, broken_promise
+
+TEXT = """
+program p(M, T, E):
+    m      : in  [] <= M
+    n      : in  [ranks] <= M
+    rows   : in  [T] < M
+    place  : in  [T] < T distinct
+    steps  : in  [2, T] < M rising
+    starts : in  [2, E + 1] <= T offsets
+    owner  : in  [T, 2] < ranks
+    slot   : in  [T, 2] <= n[(owner + 1) % ranks]
+    far    : in  [T, 2] < n[owner] * (m + 1)
+    y      : out [T]
+
+    compute f(i: T):
+        y[i] = 1.0
+"""
+DIMS, RANKS = {"M": 6, "T": 5, "E": 3}, 3
+# A change of an entry of rank 1 and the error of it
+CASES = [
+    ("m", (), 7, "m of rank 1 is 7", "[0, 7)"),
+    ("m", (), -1, "m of rank 1 is -1", "[0, 7)"),
+    ("n", (2,), 9, "n[2] of rank 1 is 9", "[0, 7)"),
+    ("rows", (3,), 6, "rows[3] of rank 1 is 6", "[0, 6)"),
+    ("rows", (4,), -2, "rows[4] of rank 1 is -2", "[0, 6)"),
+    ("place", (4,), 5, "place[4] of rank 1 is 5", "[0, 5)"),
+    ("place", (3,), None, "place[3] of rank 1 is", "distinct"),
+    ("steps", (1, 2), 0, "steps[1, 2] of rank 1 is 0", "rising"),
+    ("starts", (1, 0), 1, "starts[1, 0] of rank 1 is 1", "the first of"),
+    ("starts", (1, 2), 0, "starts[1, 2] of rank 1 is 0", "offsets"),
+    ("slot", (2, 1), 99, "slot[2, 1] of rank 1 is 99", "n[(owner + 1) % ranks]"),
+    ("slot", (0, 0), -1, "slot[0, 0] of rank 1 is -1", "n[(owner + 1) % ranks]"),
+    ("far", (4, 0), 50, "far[4, 0] of rank 1 is 50", "n[owner] * (m + 1)"),
+]
+
+
+def promises(text: str, dims: dict[str, int]) -> tuple[Promise, ...]:
+    return promises_of(compiler.bound(compiler.parse(text).program(), ranks=RANKS, dims=dims))
+
+
+def drawn(text: str, dims: dict[str, int], seed: int, routing: str) -> list[dict[str, torch.Tensor]]:
+    program = compiler.parse(text).program()
+    options: dict[str, Any] = {"ranks": RANKS, "dims": dims, "dtype": "f32", "seed": seed, "routing": routing}
+    return random_inputs(program, launches=1, **options)[0]
+
+
+def spoiled(name: str, at: tuple[int, ...], value: int | None) -> list[dict[str, torch.Tensor]]:
+    given = drawn(TEXT, DIMS, 1, "uniform")
+    given[1]["steps"] = torch.tensor([[0, 1, 1, 2, 3]] * 2, dtype=torch.int32)
+    given[1]["starts"] = torch.tensor([[0, 1, 3, 4]] * 2, dtype=torch.int32)
+    tensor = given[1][name].clone()
+    tensor[at] = int(tensor[0]) if value is None else value
+    given[1][name] = tensor
+    return given
+
+
+@pytest.mark.parametrize("routing", ["uniform", "zipf:2", "one", "empty", "full"])
+@pytest.mark.parametrize(("text", "dims"), [(TEXT, DIMS), (MOE, {"Ms": 5, "K": 2, "N": 2, "E": 4, "T": 9})])
+def test_random_inputs_keep_all_promises(text: str, dims: dict[str, int], routing: str) -> None:
+    for seed in range(5):
+        for rank, given in enumerate(drawn(text, dims, seed, routing)):
+            assert broken_promise(promises(text, dims), given, rank) is None
+
+
+@pytest.mark.parametrize(("name", "at", "value", "message", "why"), CASES)
+def test_a_broken_promise_is_found(name: str, at: tuple[int, ...], value: int | None, message: str, why: str) -> None:
+    given = spoiled(name, at, value)
+    assert broken_promise(promises(TEXT, DIMS), given[0], 0) is None
+    broken = broken_promise(promises(TEXT, DIMS), given[1], 1)
+    assert isinstance(broken, Broken) and (broken.tensor, broken.index) == (name, at)
+    error = broken.error()
+    assert message in error.message and error.hint is not None
+    assert why in error.hint and f"{name} : in [" in error.hint
+
+
+@pytest.mark.parametrize(("name", "at", "value", "message", "why"), CASES)
+def test_the_reference_and_cpu_ranks_refuse_it(
+    name: str, at: tuple[int, ...], value: int | None, message: str, why: str
+) -> None:
+    given, program = spoiled(name, at, value), compiler.parse(TEXT).program()
+    kernel = Kernel(plan=compiler.plan(program, ranks=RANKS, dims=DIMS), emitted=cast("Any", None), tables={})
+    for launch in (kernel.reference, lambda inputs: compiler.reference(program, inputs, dims=DIMS)):
+        with pytest.raises(BindingError, match=re.escape(message)) as caught:
+            launch(given)
+        assert caught.value.location is not None and caught.value.location.line > 2
+        assert caught.value.hint is not None and why.removesuffix(" of") in caught.value.hint
+
+
+def test_the_first_of_several_is_named_and_the_host_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = spoiled("slot", (3, 0), 77)[1]
+    given["rows"][2:] = 40
+    waits: list[int] = []
+    real = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: waits.append(1) or real(self))
+    broken = broken_promise(promises(TEXT, DIMS), given, 1)
+    assert broken is not None and (broken.tensor, broken.index, broken.value) == ("rows", (2,), 40)
+    assert len(waits) == 1
+
+
+def test_promises_are_plain_data() -> None:
+    own = promises(EXPERTS, {"M": 4, "H": 2, "C": 3, "k": 2})
+    again = data.checked(tuple[Promise, ...], json.loads(json.dumps(data.plain(own))), "promises")
+    assert again == own and [one.tensor for one in own] == ["count", "to", "owner", "slot"]

@@ -1,0 +1,47 @@
+"""What a program's index tensors promise, as plain data for runtimes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilelink.artifact import Constant, Entry, Operation, OwnCoordinate, Promise
+from tilelink.ir.printer import print_tensor
+from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Ranks, Scalar, rewrite
+from tilelink.lowering.bound import Bound
+
+Step = Constant | OwnCoordinate | Entry | Operation
+
+
+def promises_of(bound: Bound) -> tuple[Promise, ...]:
+    """Return the promises of the index tensors that are given with each launch of a bound program."""
+    given = (t.decl for t in bound.tensors.values() if t.decl.space == "in")
+    return tuple(
+        Promise(
+            tensor=tensor.name,
+            bound=tuple(_postfix(rewrite(tensor.bound, bound.number), bound)),
+            properties=tensor.properties,
+            declared=print_tensor(tensor),
+        )
+        for tensor in given
+        if tensor.bound is not None
+    )
+
+
+def _postfix(expr: Scalar, bound: Bound) -> Iterator[Step]:
+    match expr:
+        case Int(value=value):
+            yield Constant(value=value)
+        case Coordinate(dim=dim):
+            yield OwnCoordinate(dim=dim)
+        case Binary(op=op, left=left, right=right):
+            yield from _postfix(left, bound)
+            yield from _postfix(right, bound)
+            yield Operation(op=op)
+        case Lookup(table=table, coords=coords):
+            for coord in coords:
+                if isinstance(coord, Scalar):
+                    yield from _postfix(coord, bound)
+            shape = bound.tensors[table].decl.shape
+            yield Entry(tensor=table, modulo=tuple(isinstance(n, Ranks) for n in shape))
+        case _:
+            raise TypeError(f"not a bound: {expr!r}")

@@ -1,0 +1,298 @@
+"""Random index tensors: routings of several kinds, which keep all promises of the declarations.
+
+A tensor with an inclusive bound, `n : in [ranks] <= C`, or with `offsets` holds counts; any other one, such as
+`rows : in [T] < M`, holds places.
+
+=========  =================================  ===================================  ====================================
+routing    counts                             offsets                              places
+=========  =================================  ===================================  ====================================
+uniform    each from 0 to the bound           segments of about one size           each of them equally often
+zipf:a     the k-th largest is C / k ** a     the k-th largest is the 1 / k ** a   some more often than others, likewise
+one        all but one are 0                  all but one segment are empty        all are the same
+empty      half are 0; on odd ranks all       half are empty; on odd ranks all     even ones only
+full       all are the bound                  the last one is the bound            all equally often, if they divide
+zeros      0                                  0                                    0
+=========  =================================  ===================================  ====================================
+
+Where the bound of a tensor is looked up, `slot : in [M] < count[owner]`, some count is positive, and `owner` names only
+such counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite, prod
+from typing import NoReturn
+
+import numpy as np
+import torch
+
+from tilelink.errors import BindingError
+from tilelink.ir.parameters import Numbers
+from tilelink.ir.printer import print_scalar
+from tilelink.ir.program import Program, Tensor
+from tilelink.ir.scalar import Binary, Coordinate, Int, Lookup, Scalar
+from tilelink.reference.scalars import Scope, Where, extent
+
+KINDS = ("uniform", "zipf", "one", "empty", "full", "zeros")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """A kind of routing. power: of zipf."""
+
+    kind: str = "uniform"
+    power: float = 1.2
+
+    @classmethod
+    def parse(cls, text: str) -> Routing:
+        """Return the routing of a text such as `one` or `zipf:1.2`. Raises BindingError if it is none."""
+        kind, colon, power = text.partition(":")
+        try:
+            number = float(power) if colon else 1.2
+        except ValueError:
+            number = float("nan")
+        if kind not in KINDS or (colon and kind != "zipf") or not (isfinite(number) and number >= 0):
+            hint = "one of " + ", ".join("zipf:1.2" if one == "zipf" else one for one in KINDS)
+            raise BindingError(f"no routing {text!r}", hint=hint)
+        return cls(kind=kind, power=number)
+
+
+def draw_indices(
+    program: Program, *, rank: int, ranks: int, dims: Numbers, routing: Routing, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """Return name -> int32 tensor for every index tensor that a rank is given with a launch.
+
+    Raises BindingError if no entries keep the promises of a tensor with these sizes.
+    """
+    draw = _Draw(program=program, rank=rank, ranks=ranks, dims=dims, routing=routing, generator=generator)
+    given = [tensor for tensor in program.tensors if tensor.space == "in" and tensor.bound is not None]
+    bounded = [tensor for tensor in given if _looks_up(tensor)]
+    for tensor in given:
+        if tensor not in bounded:
+            draw.entries[tensor.name] = draw.tensor(tensor)
+    draw.choose_again([tensor for tensor in bounded if draw.knows_bound(tensor)])
+    for tensor in bounded:
+        draw.entries[tensor.name] = draw.below(tensor)
+    return {name: torch.from_numpy(np.asarray(value, np.int32)) for name, value in draw.entries.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Draw:
+    """The index tensors of one rank. entries: those that are drawn already."""
+
+    program: Program
+    rank: int
+    ranks: int
+    dims: Numbers
+    routing: Routing
+    generator: torch.Generator
+    entries: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+
+    def tensor(self, tensor: Tensor) -> np.ndarray:
+        """Return the entries of a tensor whose bound is a size. Raises BindingError if there are none."""
+        assert tensor.bound is not None
+        shape = self._shape(tensor)
+        bound = extent(tensor.bound, self.dims, self.ranks)
+        if "offsets" in tensor.properties:
+            return self._offsets(tensor, shape, bound)
+        if "distinct" in tensor.properties:
+            return self._distinct(tensor, shape, bound)
+        match tensor.bound:
+            case Binary(op="+", right=Int(value=1)):
+                entries = self._counts(shape, bound - 1)
+                if not entries.any() and self.routing.kind != "zeros" and self._bounds_others(tensor):
+                    entries.flat[self._below_number(entries.size)] = bound - 1
+            case _:
+                entries = self._places(shape, bound)
+        return np.sort(entries, axis=-1) if "rising" in tensor.properties else entries
+
+    def _shape(self, tensor: Tensor) -> tuple[int, ...]:
+        return tuple(extent(size, self.dims, self.ranks) for size in tensor.shape)
+
+    # Random numbers ------------------------------------------------------------------------------------------
+
+    def _below_number(self, bound: int) -> int:
+        return int(torch.randint(0, bound, (), generator=self.generator))
+
+    def _integers(self, bound: int, shape: Sequence[int]) -> np.ndarray:
+        return torch.randint(0, bound, tuple(shape), generator=self.generator).numpy()
+
+    def _weights(self, number: int) -> np.ndarray:
+        """Return how often each of some things is to occur, in a random order: the largest weight is 1."""
+        match self.routing.kind:
+            case "zipf":
+                weights = 1.0 / np.arange(1, number + 1) ** self.routing.power
+            case "one":
+                weights = np.arange(number) == 0
+            case "empty":
+                weights = np.arange(number) % 2 == 0
+                if self.rank % 2:
+                    weights[:] = False
+            case "zeros":
+                weights = np.zeros(number)
+            case _:
+                weights = np.ones(number)
+        return weights.astype(float)[torch.randperm(number, generator=self.generator).numpy()]
+
+    # Kinds of tensors ----------------------------------------------------------------------------------------
+
+    def _counts(self, shape: tuple[int, ...], largest: int) -> np.ndarray:
+        if self.routing.kind == "one" and not shape:
+            return np.full(shape, largest if self.rank == 0 else 0)  # one rank has all
+        weights = self._weights(prod(shape)).reshape(shape)
+        if self.routing.kind in ("uniform", "empty"):
+            return np.asarray(np.where(weights > 0, self._integers(largest + 1, shape), 0))
+        return np.asarray(np.floor(weights * largest + 0.5), np.int64)
+
+    def _offsets(self, tensor: Tensor, shape: tuple[int, ...], bound: int) -> np.ndarray:
+        *rows, length = shape
+        entries = np.zeros((*rows, length), np.int64)
+        distinct = "distinct" in tensor.properties
+        if distinct and length > bound:
+            self._too_many(tensor, length, bound)
+        for row in np.ndindex(*rows):
+            if distinct:
+                entries[row][1:] = 1 + np.sort(
+                    torch.randperm(bound - 1, generator=self.generator).numpy()[: length - 1]
+                )
+                continue
+            weights = self._weights(length - 1)
+            total = bound - 1 if self.routing.kind in ("zipf", "one", "full") else self._below_number(bound)
+            if weights.sum() and total:
+                chosen = torch.multinomial(torch.from_numpy(weights), total, replacement=True, generator=self.generator)
+                entries[row][1:] = np.cumsum(np.bincount(chosen.numpy(), minlength=length - 1))
+        return entries
+
+    def _distinct(self, tensor: Tensor, shape: tuple[int, ...], bound: int) -> np.ndarray:
+        number = prod(shape)
+        if number > bound:
+            self._too_many(tensor, number, bound)
+        entries = torch.randperm(bound, generator=self.generator).numpy()[:number]
+        return (np.sort(entries) if "rising" in tensor.properties else entries).reshape(shape)
+
+    def _too_many(self, tensor: Tensor, number: int, bound: int) -> NoReturn:
+        hint = "take other sizes: --set, or dims="
+        message = f"{tensor.name} has {number} entries, and there are {bound} distinct ones"
+        raise BindingError(message, location=tensor.location, hint=hint)
+
+    def _places(self, shape: tuple[int, ...], bound: int) -> np.ndarray:
+        number = prod(shape)
+        match self.routing.kind:
+            case "zipf":
+                weights = torch.from_numpy(1.0 / np.arange(1, bound + 1) ** self.routing.power)
+                drawn = torch.multinomial(weights, number, replacement=True, generator=self.generator)
+                return drawn.numpy().reshape(shape)
+            case "one":
+                return np.full(shape, (bound - 1) // 2)  # on every rank
+            case "empty":
+                return 2 * self._integers((bound + 1) // 2, shape)
+            case "full":
+                balanced = np.arange(number) % bound
+                return balanced[torch.randperm(number, generator=self.generator).numpy()].reshape(shape)
+            case "zeros":
+                return np.zeros(shape, np.int64)
+            case _:
+                return self._integers(bound, shape)
+
+    # Bounds that are looked up -------------------------------------------------------------------------------
+
+    def _bounds_others(self, tensor: Tensor) -> bool:
+        """True if entries of a tensor are bounds of another one."""
+        return any(
+            isinstance(part, Lookup) and part.table == tensor.name
+            for other in self.program.tensors
+            for part in (_walk(other.bound) if other.bound is not None else ())
+        )
+
+    def knows_bound(self, tensor: Tensor) -> bool:
+        """True if the tensors that the bound of a tensor looks up are drawn."""
+        assert tensor.bound is not None
+        return all(part.table in self.entries for part in _walk(tensor.bound) if isinstance(part, Lookup))
+
+    def choose_again(self, tensors: Sequence[Tensor]) -> None:
+        """Draw other entries for the tensors that choose the bounds of others, where those would be 0."""
+        shapes = {tensor.name: self._shape(tensor) for tensor in tensors}
+        for at in sorted({at for shape in shapes.values() for at in np.ndindex(shape)}):
+            here = [t for t in tensors if len(at) == len(shapes[t.name]) and all(np.less(at, shapes[t.name]))]
+            for tensor in here:
+                if self._bound(tensor, at) <= 0:
+                    self._choose(tensor, at, here)
+
+    def below(self, tensor: Tensor) -> np.ndarray:
+        """Return entries of a tensor whose bound is looked up. Raises BindingError if there are none."""
+        entries = np.zeros(self._shape(tensor), np.int64)
+        for at in np.ndindex(entries.shape):
+            if (bound := self._bound(tensor, at)) <= 0:
+                assert tensor.bound is not None
+                message = f"no entry of {tensor.name} is below {print_scalar(tensor.bound)} on rank {self.rank}"
+                hint = f"it is {bound} there: take another routing than {self.routing.kind}, or larger sizes"
+                raise BindingError(message, location=tensor.location, hint=hint)
+            match self.routing.kind:
+                case "full":
+                    entries[at] = bound - 1
+                case "one" | "zeros":
+                    entries[at] = 0
+                case _:
+                    entries[at] = self._below_number(bound)
+        return entries
+
+    def _bound(self, tensor: Tensor, at: tuple[int, ...]) -> int:
+        assert tensor.bound is not None
+        return int(self._scope(at).value(tensor.bound))
+
+    def _choose(self, tensor: Tensor, at: tuple[int, ...], others: Sequence[Tensor]) -> None:
+        """Draw another entry that chooses a bound, so that this bound and those of others are positive, if one is."""
+        assert tensor.bound is not None
+        for chooser in self._choosers(tensor.bound):
+            own = self.program.tensor(chooser.table)
+            if own.properties or own.bound is None or _looks_up(own):
+                continue
+            where = tuple(int(self._scope(at).value(c)) for c in chooser.coords if isinstance(c, Scalar))
+            before = self.entries[own.name][where]
+            values = torch.randperm(extent(own.bound, self.dims, self.ranks), generator=self.generator).tolist()
+            for value in values:
+                self.entries[own.name][where] = value
+                if all(self._bound(one, at) > 0 for one in others):
+                    return
+            self.entries[own.name][where] = before
+
+    def _scope(self, at: tuple[int, ...]) -> Scope:
+        def fetch(lookup: Lookup, where: Where) -> np.ndarray:
+            return self.entries[lookup.table][where]
+
+        dims: Mapping[str, tuple[Scalar, ...]] = {t.name: t.shape for t in self.program.tensors}
+        scope = Scope(rank=self.rank, ranks=self.ranks, numbers=self.dims, dims=dims, fetch=fetch)
+        return replace(scope, coordinates=at)
+
+    def _choosers(self, bound: Scalar) -> Iterator[Lookup]:
+        """Yield the look-ups that choose which entry is the bound, such as `owner` in `count[owner]`."""
+        for part in _walk(bound):
+            if isinstance(part, Lookup):
+                inner = [one for c in part.coords if isinstance(c, Scalar) for one in _walk(c)]
+                yield from (one for one in inner if isinstance(one, Lookup) and _of_coordinates(one))
+
+
+def _looks_up(tensor: Tensor) -> bool:
+    """True if the bound of a tensor is looked up."""
+    return tensor.bound is not None and any(isinstance(part, Lookup) for part in _walk(tensor.bound))
+
+
+def _of_coordinates(lookup: Lookup) -> bool:
+    return all(isinstance(c, Coordinate | Int) for c in lookup.coords)
+
+
+def _walk(expr: Scalar) -> Iterator[Scalar]:
+    """Yield an expression and its subexpressions, also in the coordinates of look-ups."""
+    yield expr
+    match expr:
+        case Binary(left=left, right=right):
+            yield from _walk(left)
+            yield from _walk(right)
+        case Lookup(coords=coords):
+            for coord in coords:
+                if isinstance(coord, Scalar):
+                    yield from _walk(coord)
+        case _:
+            pass

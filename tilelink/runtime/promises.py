@@ -1,0 +1,152 @@
+"""Checks of what index tensors promise, on the device that holds them, with one wait of the host for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tilelink.artifact import Constant, Entry, Operation, OwnCoordinate, Promise
+from tilelink.errors import BindingError, Location
+
+Tensors = Mapping[str, torch.Tensor]
+
+_OPERATIONS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "+": torch.add,
+    "-": torch.sub,
+    "*": torch.mul,
+    "//": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "%": torch.remainder,
+    "^": torch.bitwise_xor,
+    "min": torch.minimum,
+    "max": torch.maximum,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """An entry that breaks a promise. why: the promise, and what it is compared with."""
+
+    tensor: str
+    index: tuple[int, ...]
+    value: int
+    rank: int
+    why: str
+    declared: str
+
+    def error(self, location: Location | None = None) -> BindingError:
+        """Return the error for it."""
+        element = f"{self.tensor}{list(self.index)}" if self.index else self.tensor
+        hint = f"{self.why}: it is declared as {self.declared}"
+        return BindingError(f"{element} of rank {self.rank} is {self.value}", location=location, hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Check:
+    """A check of a tensor: whether an entry fails, the place of the first one, and what it is compared with.
+
+    why: a text with `{other}` in the place of the latter.
+    """
+
+    promise: Promise
+    entries: torch.Tensor
+    fails: torch.Tensor
+    at: torch.Tensor
+    other: torch.Tensor
+    why: str
+
+    def result(self) -> torch.Tensor:
+        """Return (fails, place, entry, other) on the device."""
+        row = (self.fails, self.at, self.entries.flatten()[self.at], self.other)
+        return torch.stack([one.reshape(()).long() for one in row])
+
+
+def broken_promise(promises: Sequence[Promise], tensors: Tensors, rank: int) -> Broken | None:
+    """Return the first entry of a rank's index tensors that breaks a promise, None if there is none.
+
+    promises: in the order of their declarations, because a bound may be an entry of a tensor before.
+    """
+    checks = [check for promise in promises for check in _checks(promise, tensors)]
+    if not checks:
+        return None
+    rows: list[list[int]] = torch.stack([check.result() for check in checks]).tolist()
+    for check, (fails, at, value, other) in zip(checks, rows, strict=True):
+        if fails:
+            index: list[int] = []
+            for size in reversed(check.entries.shape):
+                index.insert(0, at % size)
+                at //= size
+            return Broken(
+                tensor=check.promise.tensor,
+                index=tuple(index),
+                value=value,
+                rank=rank,
+                why=check.why.format(other=other),
+                declared=check.promise.declared,
+            )
+    return None
+
+
+def _checks(promise: Promise, tensors: Tensors) -> list[_Check]:
+    entries = tensors[promise.tensor].long()
+    if not entries.numel():
+        return []
+    bound = _bound(promise, tensors).expand(entries.shape)
+    wrong = (entries < 0) | (entries >= bound)
+    checks = [_check(promise, entries, wrong, bound, "it is in [0, {other})")]
+    if entries.ndim and {"rising", "offsets"} & {*promise.properties}:
+        before = torch.cat([entries[..., :1], entries[..., :-1]], dim=-1)
+        word = "offsets" if "offsets" in promise.properties else "rising"
+        checks.append(
+            _check(promise, entries, entries < before, before, f"entries are {word}, and {{other}} is before it")
+        )
+    if entries.ndim and "offsets" in promise.properties:
+        wrong = torch.zeros_like(entries, dtype=torch.bool)
+        wrong[..., 0] = entries[..., 0] != 0
+        checks.append(_check(promise, entries, wrong, entries, "the first of the offsets is 0"))
+    if "distinct" in promise.properties and entries.numel() > 1:
+        sorted_entries, places = entries.flatten().sort(stable=True)
+        same = sorted_entries[1:] == sorted_entries[:-1]
+        first = same.byte().argmax()
+        why = "entries are distinct, and it is number {other} too, counted through the tensor"
+        checks.append(
+            _Check(
+                promise=promise, entries=entries, fails=same.any(), at=places[1:][first], other=places[first], why=why
+            )
+        )
+    return checks
+
+
+def _check(promise: Promise, entries: torch.Tensor, wrong: torch.Tensor, other: torch.Tensor, why: str) -> _Check:
+    at = wrong.flatten().byte().argmax()
+    return _Check(promise=promise, entries=entries, fails=wrong.any(), at=at, other=other.flatten()[at], why=why)
+
+
+def _bound(promise: Promise, tensors: Tensors) -> torch.Tensor:
+    """Return the bounds of all entries of a tensor; they broadcast to its shape."""
+    own = tensors[promise.tensor]
+    stack: list[torch.Tensor] = []
+    for step in promise.bound:
+        match step:
+            case Constant(value=value):
+                stack.append(torch.full((), value, device=own.device))
+            case OwnCoordinate(dim=dim):
+                shape = [-1 if d == dim else 1 for d in range(own.ndim)]
+                stack.append(torch.arange(own.shape[dim], device=own.device).reshape(shape))
+            case Operation(op=op):
+                right, left = stack.pop(), stack.pop()
+                stack.append(_OPERATIONS[op](left, right))
+            case Entry():
+                stack.append(_entries(step, tensors, stack))
+    return stack.pop()
+
+
+def _entries(step: Entry, tensors: Tensors, stack: list[torch.Tensor]) -> torch.Tensor:
+    """Return entries of a tensor, at the numbers on top of the stack; those are kept within its extents."""
+    tensor = tensors[step.tensor].long()
+    where: list[torch.Tensor] = []
+    for size, modulo in zip(reversed(tensor.shape), reversed(step.modulo), strict=True):
+        number = stack.pop()
+        where.insert(0, torch.remainder(number, size) if modulo else number.clamp(0, size - 1))
+    return tensor[tuple(torch.broadcast_tensors(*where))] if where else tensor
