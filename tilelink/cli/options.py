@@ -70,6 +70,10 @@ Sets = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON object instead of text")]
 Element = Annotated[Dtype, typer.Option("--dtype", help="the element type of tensors that have none of their own")]
 MachineName = Annotated[str, typer.Option("--machine", "-m", help="a shipped machine or a JSON file")]
+RoutingName = Annotated[
+    str, typer.Option("--routing", help="how index tensors are drawn: uniform, zipf:1.2, one, empty, full, or a file")
+]
+DrawsCount = Annotated[int, typer.Option("--draws", min=1, help="launches with other index tensors; times are means")]
 CostName = Annotated[str | None, typer.Option("--cost", help="your cost model, as module:class")]
 
 
