@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -156,7 +157,7 @@ def _grouped_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
 def _grouped_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
     own, xs = every[rank], torch.cat([one["x"] for one in every])
     ends = own["starts"].tolist()
-    parts = [(slice(a, b), e) for e, (a, b) in enumerate(zip(ends, ends[1:], strict=False))]
+    parts = [(slice(a, b), e) for e, (a, b) in enumerate(pairwise(ends))]
     return {"y": [(part, xs[own["rows"][part].long()] @ own["w"][e].T) for part, e in parts]}
 
 
@@ -169,7 +170,14 @@ def _experts_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
     slot = (torch.rand(d["M"], d["k"]) * count[owner.long()]).int()
     rows = torch.randint(0, d["M"], (ranks, d["C"]), dtype=torch.int32)
     weight = torch.randn(d["M"], d["k"])
-    return {"x": torch.randn(d["M"], d["H"]), "count": count, "rows": rows, "owner": owner, "slot": slot, "weight": weight}
+    return {
+        "x": torch.randn(d["M"], d["H"]),
+        "count": count,
+        "rows": rows,
+        "owner": owner,
+        "slot": slot,
+        "weight": weight,
+    }
 
 
 def _experts_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
@@ -241,7 +249,7 @@ def _positions_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
 
 def _positions_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
     ends = every[rank]["starts"].tolist()
-    parts = [(a, b, e) for e, (a, b) in enumerate(zip(ends, ends[1:], strict=False))]
+    parts = [(a, b, e) for e, (a, b) in enumerate(pairwise(ends))]
     return {"y": [(slice(a, b), (torch.arange(a, b) * 10 + e).int()) for a, b, e in parts]}
 
 

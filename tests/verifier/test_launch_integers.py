@@ -46,7 +46,7 @@ def test_a_program_is_refused_without_one_of_its_waits(name: str, number: int) -
 
 def test_decoding_is_refused_without_both_of_its_waits() -> None:
     lines = [line for line in text_of("paged_decode").splitlines() if "consumer_tile_wait" not in line]
-    with pytest.raises(TileLinkError, match="nothing orders the two|only the schedule orders the two"):
+    with pytest.raises(TileLinkError, match=r"nothing orders the two|only the schedule orders the two"):
         plan("\n".join(lines) + "\n")
 
 
@@ -67,7 +67,12 @@ def test_a_program_is_refused_without_one_of_its_notifies(name: str, number: int
 
 CHANGES = [
     ("ag_gemm_rows", "i: Ms[:ms[s]]", "i: Ms", "CoverageError: .* writes up to m of rank 0"),
-    ("ag_gemm_rows", "Ms[:ms], N]", "Ms, N]", "writes y up to m of rank 0 only, and all of dimension 1 is to be defined"),
+    (
+        "ag_gemm_rows",
+        "Ms[:ms], N]",
+        "Ms, N]",
+        "writes y up to m of rank 0 only, and all of dimension 1 is to be defined",
+    ),
     ("ag_gemm_rows", "Ms[:ms], N]", "Ms[:m], N]", "writes y up to m of rank 1, and it is to be defined up to m"),
     ("ag_gemm_rows", "ms[rank] @ p, m)", "ms[rank] @ p, m * 2)", "reads xs .* writes up to m of rank 0"),
     ("ag_gemm_rows", "i: Ms[:ms[s]]", "i: Ms[:ms[0]]", "CoverageError"),
@@ -81,7 +86,12 @@ CHANGES = [
     ("grouped_gemm", "wait(xs[rows[r], :])", "wait(xs[rows[0 + r], :])", ""),
     ("expert_parallel", "< count[owner]", "< C", "or a place whose bound is that end"),
     ("expert_parallel", "< count[owner]", "<= count[owner]", "CoverageError|reaches outside back"),
-    ("expert_parallel", "wait(back[owner[i, q], slot[i, q], :])", "wait(back[owner[i, q], slot[i, 0], :])", "nothing orders"),
+    (
+        "expert_parallel",
+        "wait(back[owner[i, q], slot[i, q], :])",
+        "wait(back[owner[i, q], slot[i, 0], :])",
+        "nothing orders",
+    ),
     ("expert_parallel", "c: C[:n[s]]", "c: C", "reads got .* writes up to count.0. of rank 0"),
     ("expert_parallel", "n[rank] @ p, count[p])", "n[rank] @ p, count[rank])", "reads got"),
     ("expert_parallel", "c: C[:count[p]]", "c: C[:count[rank]]", "reads got"),
@@ -91,7 +101,12 @@ CHANGES = [
     ("scatter", "< T distinct", "<= T distinct", "reaches outside y"),
     ("scatter_rows", "place[r]", "place[0]", "every tile of r writes the same elements|written 20 times"),
     ("part", "y : out [M[:n], N]", "y : out [M, N]", "writes y up to n of rank 0 only"),
-    ("part", "i: M[:n], j: N):\n        y[i, j]", "i: M[:n], j: N):\n        z[j] = 1.0\n        y[i, j]", "CoverageError"),
+    (
+        "part",
+        "i: M[:n], j: N):\n        y[i, j]",
+        "i: M[:n], j: N):\n        z[j] = 1.0\n        y[i, j]",
+        "CoverageError",
+    ),
     ("computed", "        k[t] = n\n", "        k[t] = n\n        k[t] = n\n", "writes an entry of k again"),
     ("choose", "y[i, j] = v", "if f[i] == 0:\n            y[i, j] = v", "writes y in some launches only"),
 ]
@@ -109,7 +124,9 @@ def test_a_changed_program_is_refused_with_what_would_help(name: str, old: str, 
 
 
 def test_a_wait_for_another_place_is_refused_where_places_have_channels_of_their_own() -> None:
-    program = tilelink.parse(text_of("expert_parallel").replace("wait(back[owner[i, q], slot[i, q], :])", "wait(back[owner[i, q], 0, :])"))
+    program = tilelink.parse(
+        text_of("expert_parallel").replace("wait(back[owner[i, q], slot[i, q], :])", "wait(back[owner[i, q], 0, :])")
+    )
     sizes = EXAMPLES["expert_parallel"].sizes
     tilelink.plan(program.program(), None, ranks=3, dims=sizes)  # a counter for all rows of a rank
     with pytest.raises(TileLinkError, match="nothing orders the two"):

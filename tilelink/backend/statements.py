@@ -145,10 +145,14 @@ class StatementEmitter:
         addresses = self.values.addresses
         stage, part = addresses.stage, addresses.stage.parts[index]
         signals = only_signals(loop.body, self._placed)
-        size, extent = stage.tiles[index], const(stage.extents[index])
+        extent = const(stage.extents[index])
         stop = extent if part.stop is None else binary("min", part.stop, extent)
         end = addresses.shared_number(f"end_{index}", stop)
-        start = "0" if part.start is None else addresses.shared_number(f"start_{index}", binary("max", part.start, const(0)))
+        start = (
+            "0"
+            if part.start is None
+            else addresses.shared_number(f"start_{index}", binary("max", part.start, const(0)))
+        )
         if signals:
             over = f"tl.range(0, {addresses.constants.count(stage, index)}, num_stages=1)"
         elif index in stage.scalar_indices:

@@ -39,7 +39,8 @@ class SampledPlan(Plan):
 
 def launch_tensors(bound: Bound) -> list[str]:
     """Return the index tensors whose entries are known only in a launch."""
-    return [name for name, tensor in bound.tensors.items() if tensor.decl.bound is not None and tensor.decl.space != "table"]
+    decls = (tensor.decl for tensor in bound.tensors.values())
+    return [decl.name for decl in decls if decl.bound is not None and not decl.known_early]
 
 
 def sampled(plan: Plan, sample: Sample, tables: Mapping[str, NDArray[Any]] | None = None) -> SampledPlan:

@@ -14,8 +14,8 @@ from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
 from tilelink.lowering.places import box
 from tilelink.planning.happens_before import BySignals, HappensBefore
 from tilelink.planning.plan import Plan
-from tilelink.verifier.cells import Cells, Part, of_tensors, parts, rank_by_rank
 from tilelink.verifier.awaited import Awaited
+from tilelink.verifier.cells import Cells, Part, of_tensors, parts, rank_by_rank
 from tilelink.verifier.in_place import onto_itself
 from tilelink.verifier.launch_writes import placed_tensors
 from tilelink.verifier.mismatched_signals import mismatched_signals
