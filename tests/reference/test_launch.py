@@ -140,6 +140,41 @@ def test_an_entry_that_a_stage_writes_is_clamped_to_its_bound(m: int, rows: int)
         assert out["y"][:rows].tolist() == list(range(rows)) and out["y"][rows:].isnan().all()
 
 
+def test_an_entry_that_is_a_place_is_clamped_too() -> None:
+    text = "program p(M, T):\n    c : local [T] < M\n    v : in [T] i32\n    x : in [M]\n    y : out [T]\n"
+    text += "    compute g(i: T):\n        c[i] = v[i]\n"
+    text += "    compute f(i: T):\n        y[i] = x[c[i]]\n"
+    given = {"v": torch.tensor([-3, 1, 3, 2**31 - 1], dtype=torch.int32), "x": torch.arange(3.0)}
+    assert texts.one(text, {"M": 3, "T": 4}, **given)["y"].tolist() == [0.0, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(("m", "first", "last"), [(0, 0, 0), (2, 0, 2), (3, 1, 3), (6, 4, 4), (9, 7, 4)])
+def test_ends_beyond_the_dimension_are_its_ends(m: int, first: int, last: int) -> None:
+    """The range M[m - 2 : m] of 4 elements, as a tile and as numbers."""
+    text = "program p(M):\n    m : in [] <= 9\n    x : in [M]\n    y : out [1]\n    z : out [M[: m]]\n"
+    text += "    compute f(k: 1):\n        total = zeros(f32)\n"
+    text += "        for (i: M[m - 2 : m] by 1):\n            total += x[i]\n        y[0] = total\n"
+    text += "    compute g(i: M[: m]):\n        z[i] = x[i]\n"
+    x = torch.tensor([1.0, 10.0, 100.0, 1000.0])
+    out = texts.one(text, {"M": 4}, m=torch.tensor(m, dtype=torch.int32), x=x)
+    assert float(out["y"]) == float(x[first:last].sum())
+    assert torch.equal(out["z"][:m], x[:m])
+
+
+def test_entries_beyond_the_end_of_a_range_are_not_read() -> None:
+    """Nobody tells them, so a wait for the place that they name would never end."""
+    text = "program p(T, M):\n    n : in [] <= T\n    rows : symmetric [T] < M\n    h : symmetric [M]\n    x : in [M]\n"
+    text += "    y : out [1]\n    comm tell(i: T[: n]):\n        tile_push_data(rows[i] @ (rank + 1), pos(i) * 2)\n"
+    text += "        producer_tile_notify(rows[i] @ (rank + 1))\n"
+    text += "    comm send(i: M):\n        tile_push_data(h[i] @ (rank + 1), x[i])\n"
+    text += "        producer_tile_notify(h[i] @ (rank + 1))\n"
+    text += "    compute f(k: 1):\n        total = zeros(f32)\n        for (t: T[: n] by 1):\n"
+    text += "            consumer_tile_wait(rows[t])\n            consumer_tile_wait(h[rows[t]])\n"
+    text += "            total += h[rows[t]]\n        y[0] = total\n"
+    given = [{"n": torch.tensor(2, dtype=torch.int32), "x": 10.0 ** torch.arange(5)}] * 2
+    assert all(float(out["y"]) == 101.0 for out in run(texts.program(text), given, {"T": 4, "M": 5}))
+
+
 def test_a_tile_that_is_not_there_waits_and_notifies() -> None:
     """Otherwise the reader of another rank, whose own range is longer, would wait for ever."""
     text = "program p(M):\n    m : in [] <= M\n    x : in [M]\n    h : symmetric [M]\n    y : out [M]\n"

@@ -125,3 +125,14 @@ def test_undefined_elements_are_not_compared() -> None:
     assert trial.relative_error(*trial.compared(outputs, expected, "y")) > 1.0
     outputs[rank]["y"][at] = torch.nan
     assert "of rank 0 is nan" in str(trial.no_number(*trial.compared(outputs, expected, "y")))
+
+
+def test_a_tensor_that_chooses_two_bounds_suits_both() -> None:
+    text = "program p(T):\n    n : in [8] <= 3\n    owner : in [T] < 8\n    a : in [T] < n[owner]\n"
+    text += "    b : in [T] < n[(owner + 1) % 8]\n    y : out [T]\n    compute f(i: T):\n        y[i] = 1.0\n"
+    program, zeros = texts.program(text), 0
+    for seed in range(8):
+        (own,) = given = random_inputs(program, {"T": 9}, 1, "f32", seed=seed)
+        run(program, given, {"T": 9})
+        zeros += int((own["n"] == 0).sum())
+    assert zeros > 8

@@ -31,7 +31,7 @@ program p(M, T, E):
     starts : in  [2, E + 1] <= T offsets
     owner  : in  [T, 2] < ranks
     slot   : in  [T, 2] <= n[(owner + 1) % ranks]
-    far    : in  [T, 2] < n[owner] * (m + 1)
+    far    : in  [T, 2] < n[owner + 1] * (m + 1)
     y      : out [T]
 
     compute f(i: T):
@@ -52,7 +52,7 @@ CASES = [
     ("starts", (1, 2), 0, "starts[1, 2] of rank 1 is 0", "offsets"),
     ("slot", (2, 1), 99, "slot[2, 1] of rank 1 is 99", "n[(owner + 1) % ranks]"),
     ("slot", (0, 0), -1, "slot[0, 0] of rank 1 is -1", "n[(owner + 1) % ranks]"),
-    ("far", (4, 0), 50, "far[4, 0] of rank 1 is 50", "n[owner] * (m + 1)"),
+    ("far", (4, 0), 50, "far[4, 0] of rank 1 is 50", "n[owner + 1] * (m + 1)"),
 ]
 
 
@@ -101,9 +101,9 @@ def test_the_reference_and_cpu_ranks_refuse_it(
 ) -> None:
     given, program = spoiled(name, at, value), compiler.parse(TEXT).program()
     kernel = Kernel(plan=compiler.plan(program, ranks=RANKS, dims=DIMS), emitted=cast("Any", None), tables={})
-    for launch in (kernel.reference, lambda inputs: compiler.reference(program, inputs, dims=DIMS)):
+    for launch in (kernel.run, compiler.reference):
         with pytest.raises(BindingError, match=re.escape(message)) as caught:
-            launch(given)
+            launch([given]) if launch == kernel.run else compiler.reference(program, given, dims=DIMS)
         assert caught.value.location is not None and caught.value.location.line > 2
         assert caught.value.hint is not None and why.removesuffix(" of") in caught.value.hint
 

@@ -522,14 +522,10 @@ class _Walker:
     def task(self) -> Task:
         """Run the task as a coroutine that yields each condition it waits for.
 
-        Waits at its start that name no counted index come before the ends of its ranges are read.
+        The ends of its ranges are read once they are written, whether or not waits at its start order that.
         """
-        body, indices = self.stage.body, self.stage.indices
-        counted = {d.name for d in indices if d.counted}
-        first = next((n for n, one in enumerate(body) if not isinstance(one, Wait) or _names(one) & counted), len(body))
-        yield from self._body(body[:first])
-        yield from self._once_written(lambda: self.enter(indices))
-        yield from self._body(body[first:])
+        yield from self._once_written(lambda: self.enter(self.stage.indices))
+        yield from self._body(self.stage.body)
 
     def _body(self, body: tuple[Statement, ...]) -> Task:
         """Run statements; only the signals of those that are not there."""
@@ -623,8 +619,3 @@ class _Walker:
             return torch.tensor([self.values[index]])
         part = self.parts[index]
         return torch.arange(part.start, part.stop)
-
-
-def _names(wait: Wait) -> set[str]:
-    """Return the indices in the coordinates of a wait."""
-    return {name for coord in wait.region.coords for name in indices_of(coord)}
