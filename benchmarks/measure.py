@@ -1,8 +1,7 @@
 # pyright: basic
 """How one variant is timed beside others, and the arithmetic of the figures.
 
-Rules: variants alternate on the same fresh data; before each sample the data has left the second-level cache and all
-ranks meet on the device; CUDA events; the figure is the median over samples of the largest time of any rank.
+Rules: variants alternate on the same fresh data; the rest is as `tilelink.runtime.cuda.timing` times a launch.
 """
 
 from __future__ import annotations
@@ -21,24 +20,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-SLEEP_CYCLES = 1_000_000
-"""About half a millisecond before each sample, in which the host issues it."""
-FLUSH_BYTES = 256 << 20
+from tilelink.runtime.cuda.timing import Sampler, event_pair, median_of_slowest, slowest
+
 ALLOWED = 1e-2
 """|out - ref| / |ref| (Frobenius) of a right result in 16 bit."""
 
 
 # Arithmetic --------------------------------------------------------------------------------------------------
-
-
-def median_of_slowest(times: Sequence[Sequence[float]]) -> float:
-    """times[rank][sample] -> the median over samples of the largest time of any rank."""
-    return statistics.median(slowest(times))
-
-
-def slowest(times: Sequence[Sequence[float]]) -> list[float]:
-    """times[rank][sample] -> the largest time of any rank, for each sample."""
-    return [max(sample) for sample in zip(*times, strict=True)]
 
 
 def floor_us(received_bytes: int, rate_gbs: float) -> float:
@@ -107,45 +95,17 @@ class Variant:
 Failed = dict[str, Any]
 
 
-class Session:
+class Session(Sampler):
     """The ranks of one run, and how they measure together. Every method is called by all ranks in the same order."""
 
     def __init__(self, group: dist.ProcessGroup, watchdog: Watchdog, device: torch.device | None = None) -> None:
-        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        self.group, self.watchdog = group, watchdog
-        self.device = device or torch.device("cuda", torch.cuda.current_device())
-        self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
-        self._tiny = torch.zeros(1, device=self.device)
-        self._handle = self._symmetric_handle()
-
-    def _symmetric_handle(self) -> Any:
-        """Whose barrier costs a few microseconds; None where there is no symmetric memory."""
-        try:
-            from torch.distributed import _symmetric_memory as symmetric
-
-            self._memory = symmetric.empty(64, dtype=torch.int32, device=self.device)
-            handle = symmetric.rendezvous(self._memory, self.group)
-        except (RuntimeError, ImportError, AttributeError):
-            handle = None
-        return handle if self.agree(handle is not None) else None
-
-    def barrier(self) -> None:
-        """All ranks meet, on the current stream."""
-        if self._handle is not None:
-            self._handle.barrier(channel=0)
-        else:
-            dist.all_reduce(self._tiny, group=self.group)
+        super().__init__(group, device)
+        self.rank, self.watchdog = dist.get_rank(group), watchdog
 
     def meet(self) -> None:
         """All ranks meet, and the host waits for it."""
         self.barrier()
         torch.cuda.synchronize()
-
-    def agree(self, well: bool) -> bool:
-        """Whether all is well on every rank. Waits for the device."""
-        word = torch.tensor([1.0 if well else 0.0], device=self.device)
-        dist.all_reduce(word, op=dist.ReduceOp.MIN, group=self.group)
-        return bool(word.item() > 0)
 
     def build(self, name: str, kind: str, builder: Callable[[], Variant]) -> Variant | Failed:
         """Builds a variant and runs it twice; if that fails on any rank, the row that says so."""
@@ -176,7 +136,7 @@ class Session:
         self, variants: Sequence[Variant], refresh: Callable[[], Any], *, samples: int = 20, warmups: int = 5
     ) -> list[dict[str, Any]]:
         """Rows of the variants, timed by turns. refresh: makes new data and what is expected of it."""
-        events = {v.name: [_event_pair() for _ in range(samples)] for v in variants}
+        events = {v.name: [event_pair() for _ in range(samples)] for v in variants}
         host: dict[str, list[float]] = {v.name: [] for v in variants}
         errors = {v.name: torch.zeros((), device=self.device) for v in variants}
         with self.watchdog.step("timing"):
@@ -186,38 +146,27 @@ class Session:
                 for variant in (*variants[turn:], *variants[:turn]):
                     self.watchdog.note(variant.name)
                     pair = events[variant.name][max(number - warmups, 0)]
-                    seconds = self._sample(variant, pair, errors[variant.name])
+                    seconds = self._timed(variant, pair, errors[variant.name])
                     if number >= warmups:
                         host[variant.name].append(seconds * 1e6)
             torch.cuda.synchronize()
         return [self._row(v, events[v.name], host[v.name], errors[v.name]) for v in variants]
 
-    def _sample(self, variant: Variant, events: tuple[Any, Any], error: torch.Tensor) -> float:
+    def _timed(self, variant: Variant, events: tuple[Any, Any], error: torch.Tensor) -> float:
         """One launch between two events; returns the seconds that the host took to issue it."""
         if variant.prepare:
             variant.prepare()
         for output in variant.outputs:
             output.fill_(float("nan"))
-        self._flush.zero_()
-        self.barrier()
-        torch.cuda._sleep(SLEEP_CYCLES)
-        self.barrier()
-        events[0].record()
-        begin = time.perf_counter()
-        result = variant.run()
-        seconds = time.perf_counter() - begin
-        events[1].record()
+        result, seconds = self.sample(variant.run, events)
         if variant.expected:
             result = variant.settle(result) if variant.settle else result
             torch.maximum(error, relative_error(result, variant.expected()), out=error)
         return seconds
 
     def _row(self, variant: Variant, events: list[Any], host: list[float], error: torch.Tensor) -> dict[str, Any]:
-        own = torch.tensor([a.elapsed_time(b) * 1e3 for a, b in events], device=self.device)
-        times = torch.empty(self.ranks * len(events), device=self.device)
-        dist.all_gather_into_tensor(times, own, group=self.group)
+        every = self.times_us(events)
         dist.all_reduce(error, op=dist.ReduceOp.MAX, group=self.group)
-        every = times.view(self.ranks, -1).tolist()
         worst = float(error)
         right = worst < ALLOWED
         return {
@@ -234,10 +183,6 @@ def relative_error(result: torch.Tensor, expected: torch.Tensor) -> torch.Tensor
     difference = torch.linalg.vector_norm(result.reshape(expected.shape) - expected, dtype=torch.float32)
     error = difference / torch.linalg.vector_norm(expected, dtype=torch.float32)
     return torch.nan_to_num(error, nan=9e9, posinf=9e9)
-
-
-def _event_pair() -> tuple[Any, Any]:
-    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
 
 # Deadlines ---------------------------------------------------------------------------------------------------

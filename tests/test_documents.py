@@ -81,3 +81,17 @@ def test_the_code_of_the_search_page_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
 def test_examples_run(path: Path) -> None:
     assert run(path)
+
+
+def test_the_code_of_the_page_of_kernels_runs_on_two_ranks(tmp_path: Path) -> None:
+    """By the command that the page gives, without a GPU."""
+    text = (ROOT / "docs" / "your_kernel.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(blocks) >= 6 and "torchrun --nproc-per-node 2 script.py" in text
+    script = tmp_path / "script.py"
+    code = "\n".join([f"import sys\nsys.path.insert(0, {str(ROOT)!r})", *blocks, "print(f'rank {rank} is done')"])
+    script.write_text(code)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert sorted(done.stdout.splitlines()) == ["rank 0 is done", "rank 1 is done"]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tilelink.ir.link import link
     from tilelink.ir.program import Program
     from tilelink.language import comm, compute, input, local, output, symmetric, table, tiles
+    from tilelink.ops.own import Op, op
+    from tilelink.runtime.cuda.timing import Timing, bench
     from tilelink.scheduling.schedule import Schedule, schedule
 
 
@@ -29,6 +31,8 @@ _HOMES = {
     "tilelink.ir.link": ("link",),
     "tilelink.ir.program": ("Program",),
     "tilelink.language": ("comm", "compute", "input", "local", "output", "symmetric", "table", "tiles"),
+    "tilelink.ops.own": ("Op", "op"),
+    "tilelink.runtime.cuda.timing": ("Timing", "bench"),
     "tilelink.scheduling.schedule": ("Schedule", "schedule"),
     "tilelink.compiler.simulation": ("simulate",),
 }  # fmt: skip
@@ -38,9 +42,12 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Kernel",
     "Module",
+    "Op",
     "Program",
     "Schedule",
     "TileLinkError",
+    "Timing",
+    "bench",
     "check",
     "comm",
     "compile",
@@ -49,6 +56,7 @@ __all__ = [
     "link",
     "load",
     "local",
+    "op",
     "ops",
     "output",
     "parse",

@@ -239,13 +239,14 @@ class KernelSpec(_Launched):
     track: number of its first program, counted over all kernels of the rank. needs_entry: True if it waits until every
     peer has entered the launch. awaits, notifies: the program's signals that its stages wait for and notify. num_warps,
     num_stages: Triton's options for a block. programs_per_cta: number of programs of one warp each that share a block,
-    in a kernel written in Gluon; else 1.
+    in a kernel written in Gluon; else 1. turn: its place in the order in which a runtime issues kernels one by one.
     """
 
     programs: int
     num_warps: int
     num_stages: int
     programs_per_cta: int = 1
+    turn: int = 0
     parameters: tuple[Parameter, ...] = ()
 
     @property

@@ -183,3 +183,103 @@ def test_what_is_no_value_is_refused(setting: str, tmp_path: Path) -> None:
     (file := tmp_path / "scaled.tl").write_text(SCALED)
     done = tilelink("check", str(file), "--ranks", "1", "--set", setting)
     assert done.exit_code == 1 and "BindingError" in done.stderr and "hint: " in done.stderr
+
+
+# Functions, element types and inputs -------------------------------------------------------------------------
+
+OPEN = """\
+program product(M, N, K, activation: function, sums: dtype):
+    x    : in    [M, K]
+    w    : in    [N, K]
+    bias : in    [N] = 0
+    y    : out   [M, N] sums
+
+    compute gemm(i: M, j: N):
+        y[i, j] = activation(dot(x[i, :], w[j, :].T) + bias[j])
+
+schedule small for product:
+    gemm tile(i=16, j=16)
+"""
+SET = ("--set", "activation=relu", "--set", "sums=f32", "--set", "bias=true", "--set", "M=20")
+
+
+@pytest.fixture
+def product(tmp_path: Path) -> str:
+    path = tmp_path / "product.tl"
+    path.write_text(OPEN)
+    return str(path)
+
+
+def test_set_chooses_what_a_program_leaves_open(product: str) -> None:
+    """In every command; its schedules stay its own."""
+    shown = tilelink("show", product, *SET).stdout
+    assert "bias : in [N]\n" in shown and "y    : out [M, N] f32" in shown and "relu(dot(" in shown
+    assert "relu" not in tilelink("show", product, "--set", "bias=false").stdout
+    found = json.loads(tilelink("check", product, *SET, "--ranks", "2", "--json").stdout)
+    (one,) = found["programs"]
+    assert list(one["tasks"]) == ["default", "small"]
+    assert one["choices"] == {"activation": "relu", "sums": "f32", "bias": True} and one["dims"]["M"] == 20
+    said = tilelink("check", product, *SET, "--ranks", "2").stdout
+    assert "M=20, N=96, K=48, activation=relu, sums=f32, bias=True: default" in said
+    report = json.loads(tilelink("simulate", product, *SET, "--schedule", "small", "--json").stdout)
+    assert report["choices"]["activation"] == "relu" and report["seconds"] > 0
+    tuned = json.loads(tilelink("tune", product, *SET, "--trials", "2", "--ranks", "2", "--json").stdout)
+    assert tuned["choices"]["bias"] is True and tuned["candidates"]
+
+
+def test_a_run_compares_the_program_that_was_chosen(product: str) -> None:
+    done = tilelink("run", product, *SET, "--ranks", "1", "--schedule", "small", "--dtype", "bf16")
+    assert done.exit_code == 0, done.output
+    assert "product with small on 1 ranks, M=20, N=96, K=48, activation=relu, sums=f32, bias=true (N, K" in done.stderr
+    error = float(done.stdout.split("|ref| ")[1].split()[0])
+    assert 0 < error < 1e-5, "in bf16 both sides are rounded to the same"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("activation=rel", "activation is a function, not rel"),
+        ("sums=f8", "sums is an element type, not f8"),
+        ("bias=3", "--set bias=true takes it, --set bias=false leaves it out"),
+        ("sum=f32", "--set sum=f32 sets nothing"),
+        ("sum=3", "did you mean sums? it has M, N, K, activation, sums, bias"),
+    ],
+)
+def test_what_cannot_be_chosen(product: str, given: str, said: str) -> None:
+    for command in ("check", "run", "show", "simulate", "tune"):
+        done = tilelink(command, product, "--set", given)
+        assert done.exit_code == 1 and said in done.stderr, (command, done.output)
+
+
+def test_ranks_on_gpus_take_the_choices(product: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request has them, and a rank makes the same variant of them."""
+    from tilelink.cli import gpus, rank
+
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(gpus, "on_gpus", lambda request, *_, **__: asked.append(dict(request)) or ANSWER)
+    done = tilelink("run", product, *SET, "--ranks", "2", "--device", "cuda")
+    assert done.exit_code == 0, done.output
+    assert asked[0]["choices"] == {"activation": "relu", "sums": "f32", "bias": True}
+    made = rank.with_choices(compiler.load(product).program(), {"activation": "relu", "bias": True})
+    assert "relu(dot(" in str(made) and made.name == "product"
+
+
+def test_launches_on_gpus_are_timed(product: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilelink.cli import gpus
+
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(gpus, "on_gpus", lambda request, *_, **__: asked.append(dict(request)) or ANSWER)
+    gpu = ("run", product, "--ranks", "2", "--device", "cuda")
+    assert "us, the median" not in tilelink(*gpu).stdout and asked[-1]["bench"] is False
+    done = tilelink(*gpu, "--bench")
+    assert done.exit_code == 0 and asked[-1]["bench"] is True, done.output
+    assert "product on 2 x H200: 12.0 us, the median of 3 samples (10.0 to 30.5)" in done.stdout
+    found = json.loads(tilelink(*gpu, "--bench", "--json").stdout)
+    assert found["time"]["median_us"] == 12.0 and found["time"]["samples_us"] == [12.0, 10.0, 30.5]
+    for others in (("--device", "cpu"), ("--device", "cuda", "--trace", "t.json")):
+        refused = tilelink("run", product, "--bench", *others)
+        assert refused.exit_code == 1 and "--bench and --" in refused.stderr and "--device cuda" in refused.stderr
+
+
+TIME = {"name": "product", "ranks": 2, "device": "H200", "samples_us": [12.0, 10.0, 30.5], "host_us": 7.2}
+ANSWER = {"errors": {"y": 0.0}, "odd": {}, "seconds": 0.0, "time": TIME}

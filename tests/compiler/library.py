@@ -85,8 +85,9 @@ def groups(program: Program, ranks: int) -> dict[str, int]:
 
 
 def dims(program: Program, ranks: int) -> dict[str, int | float | bool]:
-    """Small sizes that the usual tiles do not divide."""
+    """The sizes that a program gives as examples, or small ones that the usual tiles do not divide."""
     spare = [p.name for p in program.params if p.kind == "dim"]
     values: dict[str, int | float | bool] = {name: SIZES[k % len(SIZES)] for k, name in enumerate(spare)}
     values |= {p.name: {"f32": 0.5, "bool": True}[p.kind] for p in program.params if p.kind in ("f32", "bool")}
+    values |= {p.name: p.example for p in program.params if p.example is not None}
     return values | groups(program, ranks)

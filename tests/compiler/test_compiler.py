@@ -24,6 +24,7 @@ from tilelink.errors import (
     UnknownTargetError,
     VerificationError,
 )
+from tilelink.frontend.variants import variant
 from tilelink.ir.link import link
 from tilelink.ir.program import Program
 from tilelink.runtime.cpu import client
@@ -224,9 +225,37 @@ def test_an_element_type_that_there_is_not(shift: Program, dtype: str) -> None:
 
 
 def test_what_is_no_schedule_is_refused(shift: Program) -> None:
-    with pytest.raises(ScheduleError, match="'fine' is not a schedule") as caught:
-        compiler.plan(shift, "fine", ranks=2, dims=DIMS)  # pyright: ignore[reportArgumentType]
-    assert "module.schedule('fine', program)" in str(caught.value.hint)
+    with pytest.raises(ScheduleError, match="7 is not a schedule"):
+        compiler.plan(shift, 7, ranks=2, dims=DIMS)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_schedule_is_found_by_its_name(shift: Program) -> None:
+    """In the program's own file; for a variant of the program too."""
+    assert compiler.plan(shift, "fine", ranks=2, dims=DIMS).bound.stages["send"].tiles["i"] == 8
+    assert compiler.schedule_of(shift, "default") is None
+    made = variant(shift, "mine")
+    assert compiler.plan(made, "fine", ranks=2, dims=DIMS).bound.schedule.program == "mine"
+    assert compiler.plan(link(shift), "fine", ranks=2, dims=DIMS).bound.schedule.name == "fine"
+    with pytest.raises(UnknownNameError, match="no schedule 'fin' for shift") as caught:
+        compiler.plan(shift, "fin", ranks=2, dims=DIMS)
+    assert caught.value.hint == "did you mean fine? its file has fine"
+    alone = compiler.parse(f"{TEXT}\nprogram other = shift()\n").program("other")
+    with pytest.raises(UnknownNameError) as caught:
+        compiler.plan(alone, "fine", ranks=2, dims=DIMS)
+    assert caught.value.hint == "its file has none; give a Schedule, or 'PROGRAM:NAME' of the library"
+
+
+def test_a_schedule_of_the_library_is_found_by_its_program_and_name() -> None:
+    gather = compiler.load("all_gather").program("all_gather")
+    copy = replace(gather, name="mine", schedules=())
+    options = {"ranks": 2, "dims": {"Ms": 32, "K": 32}}
+    assert compiler.bound(copy, "all_gather:pull", **options).schedule.program == "mine"
+    with pytest.raises(UnknownNameError, match="no schedule 'pul' for all_gather") as caught:
+        compiler.plan(copy, "all_gather:pul", **options)
+    assert str(caught.value.hint).startswith("did you mean pull?")
+    with pytest.raises(UnknownNameError, match="no schedule 'pull' for nothing") as caught:
+        compiler.plan(copy, "nothing:pull", **options)
+    assert caught.value.hint == "the library has no schedule for a program 'nothing'"
 
 
 @pytest.mark.parametrize(("kind", "value"), [("f32", "a"), ("i32", 1.5), ("bool", 2)])

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+import tilelink
 from tests.gpu.callers import PRIORITIES, in_thread, meet, reversed_group, shifted, strided, transposed
 from tests.gpu.cases import prepare
 from tests.gpu.lockstep import Checks, together
 from tests.gpu.ops_scenarios import SIZES, Call, Tensor, every_call, near, random, wanted
+from tests.own_programs import FORWARD, SEND_BACK, weight_gradient
 from tilelink import ops
 from tilelink.errors import RankError
 
@@ -148,3 +150,91 @@ def groups() -> None:
         checks.expect("not in the group" in str(outside), f"it says {outside}")
 
     each(body)
+
+
+def own() -> None:
+    """A program of one's own: results, outputs that are given, groups, graphs, torch.compile, gradients, a timing."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    product = tilelink.op(FORWARD, "gpu", scale=0.5, backward=(SEND_BACK, weight_gradient))
+    reverse = reversed_group()
+
+    def taken(x: Tensor, group: Any = None) -> Tensor:
+        """The rows of the rank before this one."""
+        members = group or dist.group.WORLD
+        return ops.all_gather(x, group=members, schedule="unfused").chunk(ranks)[(dist.get_rank(members) - 1) % ranks]
+
+    def body(sizes: tuple[int, int, int], checks: Checks) -> None:
+        rows, N, K = sizes
+        x, w, bias = random(rows, K), random(N, K, scale=0.05), random(N)
+        numerics(x, w, bias, checks)
+        for members in (reverse, reverse.group_name):
+            found = product(x, w, group=members)
+            near(found.y, taken(x, reverse) @ w.T * 0.5, checks, f"y of {members}")
+        graphed(x, w, checks)
+        traced(x, w, checks)
+        differentiated(x, w, checks)
+        time = product.bench(x, w, samples=5, warmups=2)
+        checks.expect(0 < time.median_us < 1e5 and len(time.samples_us) == 5, f"{time}")
+        ways = {"own": lambda: product(x, w), "plain": lambda: taken(x) @ w.T}
+        times = tilelink.bench(ways, samples=3, warmups=1)
+        checks.expect(all(0 < one.median_us < 1e5 for one in times.values()), f"{times}")
+        if rank == 0:
+            print(time, *times.values(), sep="\n", flush=True)
+
+    def numerics(x: Tensor, w: Tensor, bias: Tensor, checks: Checks) -> None:
+        """Launches back to back with changing inputs, with what may be chosen and left out, and into given tensors."""
+        made: list[tuple[Any, Tensor]] = []
+        y, xs = product(x, w)
+        out = torch.empty_like(y), torch.empty_like(xs)
+        for launch in range(6):
+            given = x * (launch + 1)
+            made.append((product(given, w), taken(given)))
+            del given
+        for launch, (found, expected) in enumerate(made):
+            near(found.y, expected @ w.T * 0.5, checks, f"y of launch {launch}")
+            checks.expect(bool(torch.equal(found.xs, expected)), f"xs of launch {launch} differs")
+        expected = taken(x).float() @ w.float().T * 0.5
+        near(product(x, w, bias, activation="relu").y, torch.relu(expected + bias), checks, "bias and relu")
+        wide = product(x, w, sums="f32").y
+        checks.expect(wide.dtype is torch.float32, "sums are not f32")
+        near(wide, expected, checks, "sums in f32")
+        near(product(x, w, scale=2.0, schedule="default").y, expected * 4, checks, "another scale and schedule")
+        found = product(x, w, out=out)
+        checks.expect(found.y is out[0] and found.xs is out[1], "other tensors than those given")
+        near(out[0], expected, checks, "a given tensor")
+        with torch.no_grad():
+            near(product(strided(x), transposed(w)).y, expected, checks, "views")
+
+    def graphed(x: Tensor, w: Tensor, checks: Checks) -> None:
+        static = x.clone()
+        product(static, w)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            found = product(static, w)
+        for replay in range(30):
+            static.copy_(x).mul_(replay + 1)
+            graph.replay()
+            near(found.y.clone(), taken(static) @ w.T * 0.5, checks, f"replay {replay}")
+        fresh = random(x.shape[0] + 8, x.shape[1])
+        torch.cuda.synchronize()
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            checks.raises(RankError, lambda: product(fresh, w), "a first call in a graph")
+
+    def traced(x: Tensor, w: Tensor, checks: Checks) -> None:
+        def layer(x: Tensor, w: Tensor) -> Tensor:
+            return torch.nn.functional.silu(product(x, w).y) + 1
+
+        near(torch.compile(layer, fullgraph=True)(x, w), layer(x, w), checks, "torch.compile")
+
+    def differentiated(x: Tensor, w: Tensor, checks: Checks) -> None:
+        own_x, own_w = (one.clone().requires_grad_() for one in (x, w))
+        y = product(own_x, own_w).y
+        seed = random(*y.shape)
+        y.backward(seed)
+        near(own_w.grad, seed.T @ taken(x) * 0.5, checks, "dw")  # type: ignore[arg-type]
+        back = ops.all_gather(seed @ w * 0.5, schedule="unfused").chunk(ranks)[(rank + 1) % ranks]
+        near(own_x.grad, back, checks, "dx")  # type: ignore[arg-type]
+
+    together(SIZES, body, str)
+    ops.clear()

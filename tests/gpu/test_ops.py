@@ -1,5 +1,6 @@
 """Operators on GPUs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,20 @@ def test_on_eight_gpus(scenario: str) -> None:
 @pytest.mark.gpus2
 def test_the_layers_of_the_example_train_as_plain_ones() -> None:
     assert "the same losses" in torchrun(2, "examples/03_tensor_parallel_mlp.py").stdout
+
+
+@pytest.mark.gpus2
+def test_a_kernel_of_ones_own_trains_as_a_plain_module() -> None:
+    said = torchrun(2, "examples/05_your_kernel.py").stdout
+    assert "the same losses" in said and "mixed on 2 x " in said
+
+
+@pytest.mark.gpus2
+def test_the_page_of_kernels_runs(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "your_kernel.md"
+    script = tmp_path / "script.py"
+    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.S)))
+    assert "hand_over on 2 x " in torchrun(2, str(script)).stdout
 
 
 @pytest.mark.gpus2

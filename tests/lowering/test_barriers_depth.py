@@ -11,7 +11,7 @@ import pytest
 from tilelink import compiler
 from tilelink.ir.program import For, If, Statement
 from tilelink.ir.visitor import statements
-from tilelink.lowering.insert_barriers import Pending, _Parts, pending_at  # pyright: ignore[reportPrivateUsage]
+from tilelink.lowering.insert_barriers import Pending, _Parts, pending_at, scratch_memories  # pyright: ignore[reportPrivateUsage]
 
 HEAD = """\
 program p(M):
@@ -89,12 +89,12 @@ def test_every_statement_is_answered_as_by_asking_every_round(seed: int) -> None
     text = _program(_nest(random.Random(seed), 3, []))
     bound = compiler.bound(compiler.parse(text).program(), ranks=2, dims={"M": 64})
     body = bound.stages["f"].stage.body
-    new = pending_at(bound, "f")
+    new = pending_at(bound, "f", scratch_memories(bound))
     old = EveryRound(
         ranks=new.ranks, counts=new.counts, scratch=new.scratch, stored=new.stored, loaded=new.loaded
     )  # fmt: skip
     assert _answers(new, body) == _answers(old, body)
-    assert len(list(statements(body))) == len(_answers(pending_at(bound, "f"), body))
+    assert len(list(statements(body))) == len(_answers(pending_at(bound, "f", scratch_memories(bound)), body))
 
 
 def test_loops_inside_loops_are_emitted_in_seconds() -> None:

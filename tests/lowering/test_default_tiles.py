@@ -125,7 +125,7 @@ def test_a_stage_may_have_the_name_of_a_stream(name: str) -> None:
     text = BESIDE.format(asked=2, after=COPIED).replace("few", name)
     module = parse_text(text, "test.tl")
     bound = bind(module.programs[0], module.schedules[0], {"M": 4096, "N": 4096}, 1, target("sm_90"))
-    places = {k.name: (k.position, k.programs, k.beside) for k in bound.kernels}
+    places = {k.name: (k.position, k.programs, k.on_side_stream) for k in bound.kernels}
     assert places == {name: (0, 2, True), "after": (0, 130, False), "rest": (1, 130, False)}
     assert not any(k.on_copy_engine for k in bound.kernels)
 

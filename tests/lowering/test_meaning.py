@@ -53,6 +53,8 @@ def check(case: Case, ranks: int, dims: dict[str, int]) -> dict[str, Bound]:
 def test_every_pass_keeps_the_meaning_of_the_library(case: Case) -> None:
     if any(tensor.space == "table" for tensor in case[0].tensors):
         pytest.skip("a table has entries that fit together, which tests of its programs give it")
+    if any(tensor.bound is not None for tensor in case[0].tensors):
+        pytest.skip("the interpreter cuts no tiles by what a launch brings; tests/compiler runs these programs")
     assert "kernels" in check(case, 2, sizes(case))
 
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from tests import artifacts
 from tilelink.device.debug import CHANNEL, EXPECTED, SEEN, STAGE, TILE, TRIPPED, WORDS, armed
 from tilelink.errors import BindingError, DeadlineError, RankError
-from tilelink.ops import calls
+from tilelink.ops import calls, groups
 from tilelink.runtime.cuda import deadline, device
 from tilelink.runtime.cuda.deadline import DebugBlock
 from tilelink.runtime.cuda.kernel import GpuKernel
@@ -118,9 +118,9 @@ def test_an_operator_is_prepared_with_the_gpu_of_its_tensors(
 ) -> None:
     group: Any = SimpleNamespace(group_name="g")
     prepared: list[int] = []
-    monkeypatch.setattr(calls, "is_destroyed", lambda group: False)
+    monkeypatch.setattr(groups, "is_destroyed", lambda group: False)
     monkeypatch.setattr(calls, "_prepared", lambda *_: prepared.append(current[-1]) or (lambda *operands: None))
-    monkeypatch.setattr(calls, "_made", {})
+    monkeypatch.setattr(calls._made, "_kept", {})
     for one in (SimpleNamespace(is_cuda=True, device=OWN), SimpleNamespace(is_cuda=False, device="cpu")):
         x: Any = SimpleNamespace(**vars(one), shape=(1,), dtype=one.device)
         calls.run("all_gather", (x,), "", group, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import signature
+from math import prod
 from typing import Any, get_args
 
 import numpy as np
@@ -156,6 +157,8 @@ def test_every_tensor_has_memory_and_every_parameter_its_argument(case: library.
         built = fake_gpu.built(gpus, rank)
         check_memory(gpus, rank, built._memory)
         check_arguments(gpus, rank, built._memory, built._arguments)
+        shared = sum(t.buffers * prod(t.shape) * dtype_of(t).itemsize for t in gpus.tensors if t.symmetric)
+        assert 0 <= built.symmetric_bytes - shared - 4 * gpus.pad_size < 1024 * (3 + len(gpus.tensors))
         assert built._memory.tensor("routes").tolist() == [gpus.tables["routes"][rank].tolist()]
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests import artifacts
 from tests.compiler.library import cases, dims, name
 from tilelink import compiler
 from tilelink.artifact import Artifact, HandshakePointer, KernelSpec, LaunchProtocol, SignalsPointer, SignalTablePointer
 from tilelink.compiler.cuda import gpu_artifact
+from tilelink.lowering.bound import Kernel
+from tilelink.lowering.issue_order import in_turn
 from tilelink.runtime.cuda.copy_stream import CopyEngine, defer_early_copies, may_be_begun
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.runtime.cuda.launch_driver import LaunchDriver
@@ -144,14 +145,19 @@ def test_kernels_that_notify_come_before_those_that_wait() -> None:
 
 
 def test_kernels_that_wait_for_one_another_keep_the_order_of_their_streams() -> None:
-    def kernel(name: str, stream: str, position: int, awaits: str, notifies: str) -> KernelSpec:
-        awaited, sent = (frozenset((tensor, "tile") for tensor in tensors) for tensors in (awaits, notifies))
-        return artifacts.kernel(name, stream=stream, position=position, awaits=awaited, notifies=sent)
+    def order(*rows: tuple[str, str, int, str, str]) -> list[str]:
+        """Rows: a kernel's name, stream and position, and the tensors that it waits for and notifies."""
+        kernels = [
+            Kernel(name=name, stream=stream, position=position, programs=1, loops=(), warps=4, stages=2, reuse_lag=0,
+                   needs_entry=False)
+            for name, stream, position, _, _ in rows
+        ]  # fmt: skip
+        awaits, notifies = ({row[0]: frozenset((t, "tile") for t in row[at]) for row in rows} for at in (3, 4))
+        return [kernel.name for kernel in in_turn(kernels, awaits, notifies)]
 
-    kernels = [kernel("a", "main", 0, "y", "x"), kernel("c", "main", 1, "", ""), kernel("b", "side", 0, "x", "y")]
-    assert [k.name for k in kernels_in_order(kernels)] == ["b", "a", "c"]
-    chain = [kernel("a", "main", 0, "", "x"), kernel("b", "main", 1, "", "y"), kernel("s", "side", 0, "y", "")]
-    assert [k.name for k in kernels_in_order(chain)] == ["a", "b", "s"]
+    both = order(("a", "main", 0, "y", "x"), ("c", "main", 1, "", ""), ("b", "side", 0, "x", "y"))
+    assert both == ["b", "a", "c"]
+    assert order(("a", "main", 0, "", "x"), ("b", "main", 1, "", "y"), ("s", "side", 0, "y", "")) == ["a", "b", "s"]
 
 
 def test_one_wait_holds_back_what_comes_after_it() -> None:

@@ -117,3 +117,32 @@ def test_a_chain_begins_with_another_schedule() -> None:
     assert str(made) == str(module.schedules[0]).replace("schedule a", "schedule b").replace("i=8), num", "i=4), num")
     with pytest.raises(ScheduleError, match="send"):
         tilelink.schedule(module.programs[1], like=module.schedules[0])
+
+
+OWN = """program mine = all_gather_kept()
+
+schedule a for mine like all_gather_kept:{base}:
+    {line}
+"""
+
+
+def test_a_schedule_of_the_library_can_be_extended() -> None:
+    """Also for a program of another name, whose stages, tensors and indices have the names that it says."""
+    base = next(one for one in compiler.library_module("all_gather_kept").schedules if one.name == "more")
+    module = compiler.parse(OWN.format(base="more", line="default"), "mine.tl")
+    assert str(module.schedules[0]) == str(base).replace("schedule more for all_gather_kept", "schedule a for mine")
+    changed = compiler.parse(OWN.format(base="more", line="keep num_warps 2"), "mine.tl").schedules[0]
+    assert str(changed) == str(module.schedules[0]).replace("num_warps 16", "num_warps 2")
+    assert compiler.plan(module.programs[0], "a", ranks=2, dims={"Ms": 64, "K": 64}).tasks > 0
+
+
+def test_what_the_library_does_not_have_is_refused_with_what_it_has() -> None:
+    with pytest.raises(UnknownNameError, match="no schedule 'mor' for all_gather_kept") as caught:
+        compiler.parse(OWN.format(base="mor", line="default"), "mine.tl")
+    assert str(caught.value.hint).startswith("did you mean more? the library has ")
+    other = OWN.replace("all_gather_kept()", "gemm_ar()").format(base="more", line="default")
+    with pytest.raises(SeveralErrors, match="schedule a extends all_gather_kept:more: ") as several:
+        compiler.parse(other, "mine.tl")
+    for error in several.value.errors:
+        assert error.location is not None and error.location.file == "mine.tl"
+        assert error.related is not None and error.related.file.endswith("all_gather.tl")

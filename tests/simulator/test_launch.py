@@ -255,3 +255,30 @@ def test_programs_without_a_tile_take_no_memory_bandwidth(tile: int, programs: i
     assert [k.programs for k in plan.bound.kernels] == [64]
     moves = simulate(plan, replace(IDEAL, memory_bandwidth=1e8)).timeline.script.moves
     assert moves.rate.tolist() == pytest.approx([1e8 / 2 / programs] * programs)
+
+
+def test_kernels_get_places_on_sms_in_the_order_in_which_they_are_issued() -> None:
+    text = """\
+program two(M, N):
+    x : in  [M, N]
+    y : out [M, N]
+    z : out [M, N]
+
+    compute first(i: M):
+        y[i, :] = x[i, :] + 1
+
+    compute second(i: M):
+        z[i, :] = x[i, :] + 2
+
+schedule apart for two:
+    second on sm(1)
+"""
+    plan = planned(text, ranks=1, sms=2, M=64, N=64)
+    bound = plan.bound
+    assert {kernel.name: kernel.turn for kernel in bound.kernels} == {"first": 1, "second": 0}
+    for turns in ((1, 0), (0, 1)):
+        kernels = tuple(replace(kernel, turn=turn) for kernel, turn in zip(bound.kernels, turns, strict=True))
+        one = replace(plan, bound=replace(bound, kernels=kernels, target=replace(bound.target, sms=1)))
+        result = simulate_script(make_script(one, IDEAL, Fixed()), [0.0])
+        begins = {bound.kernels[kernel].name: result.worker_begin[n] for n, (kernel, _, _) in enumerate(plan.workers)}
+        assert (begins["second"] < begins["first"]) == (turns == (1, 0))

@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -487,16 +487,18 @@ def layers() -> None:
     assert ours[1] < ours[0]
 
 
-def main(names: list[str]) -> None:
-    """Runs scenarios one after the other, each with operators that have compiled nothing, up to the first failure."""
+def main(scenarios: Mapping[str, Any], names: list[str], before: Callable[[str], None]) -> None:
+    """Runs scenarios one after the other, each with operators that have compiled nothing, up to the first failure.
+
+    before: called before each.
+    """
     dist.init_process_group("gloo")
     status = 0
     for name in names:
-        Meaning.made.clear()
         ops.clear()
-        stand_in(name)
+        before(name)
         try:
-            globals()[name]()
+            scenarios[name]()
             dist.barrier()
         except BaseException:
             print(f"in the scenario {name}:\n{traceback.format_exc()}", file=sys.stderr)
@@ -508,6 +510,7 @@ def main(names: list[str]) -> None:
 
 def stand_in(name: str) -> None:
     """What a scenario needs in place of GPUs; it stays for those after it."""
+    Meaning.made.clear()
     if name in ("fused", "chosen", "paired", "rounded_once", "added", "regrouped"):
         calls.compiler.compile = Meaning  # type: ignore[assignment]
     if name == "chosen":  # as if this were a GPU
@@ -517,4 +520,4 @@ def stand_in(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(globals(), sys.argv[1:], stand_in)

@@ -21,6 +21,7 @@ from benchmarks import agreement, agreement_figures, agreement_points, baselines
 from benchmarks import report as benchmark_report
 from benchmarks.agreement_figures import chance, regret, spearman
 from tilelink import compiler, generated
+from tilelink.runtime.cuda import timing
 from tilelink.simulator.machine import load_machine, save_machine
 from tilelink.target import target
 from tilelink.tuning import prepare
@@ -206,7 +207,7 @@ def run_on_cpu(points: str, out: str, budget: str) -> None:
 
     torch.cuda.Event = Clock  # type: ignore[assignment,misc]
     torch.cuda.synchronize = torch.cuda._sleep = torch.cuda.set_device = lambda *_: None  # type: ignore[assignment]
-    measure.FLUSH_BYTES = 1 << 10
+    timing.FLUSH_BYTES = 1 << 10
     tp.SHAPES["tiny"] = (64, 96)
     tp.machine = lambda: {"gpu": "none"}
     joined = dist.init_process_group

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks import measure, tables, tp
+from tilelink.runtime.cuda import timing
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,12 +37,6 @@ ROWS = [
     row("a:one, preset", "preset", 104.0),
     row("broken", "library", None),
 ]
-
-
-def test_the_figure_is_the_median_over_samples_of_the_slowest_rank() -> None:
-    times = [[1.0, 9.0, 3.0], [4.0, 2.0, 5.0]]
-    assert measure.slowest(times) == [4.0, 9.0, 5.0]
-    assert measure.median_of_slowest(times) == 5.0
 
 
 def test_overlap_counts_what_is_hidden_of_the_shorter() -> None:
@@ -189,7 +184,7 @@ def run_on_cpu(out: str) -> None:
     torch.cuda.Event = Clock  # type: ignore[assignment,misc]
     torch.cuda.synchronize = lambda *_: None
     torch.cuda._sleep = lambda *_: None
-    measure.FLUSH_BYTES = 1 << 10
+    timing.FLUSH_BYTES = 1 << 10
     tp.SHAPES["tiny"] = (64, 96)
     dist.init_process_group("gloo")
     assert dist.group.WORLD

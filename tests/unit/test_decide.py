@@ -306,3 +306,21 @@ def test_a_choice_without_a_measurement_says_how_to_measure(caplog: pytest.LogCa
             request("gemm_rs", 1000, 512, 512), record("gemm_rs", "gemm_rs_slots", "h200", 1e-4, Ms=250, N=512, K=512)
         )
         assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "field", "factor"),
+    [
+        (unfused_seconds, "vendor_product_share", 0.5),
+        (unfused_seconds, "vendor_collective_share", 0.5),
+        (unfused_seconds, "vendor_collective_start", 20),
+        (pushed_seconds, "vendor_product_share", 0.5),
+        (pushed_seconds, "small_share", 0.5),
+        (pushed_seconds, "small_start", 20),
+    ],
+)
+def test_what_is_measured_on_a_machine_is_read_from_its_description(seconds: Any, field: str, factor: float) -> None:
+    machine = load_machine("8xH200")
+    slower = replace(machine, **{field: getattr(machine, field) * factor})
+    asked = request("gemm_rs", 8192, 3584, 4096)
+    assert seconds(asked, slower) > 1.05 * seconds(asked, machine)

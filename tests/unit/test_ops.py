@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,16 @@ The last of the first makes another group.
 
 @pytest.mark.parametrize("kind", SCENARIOS)
 def test_on_two_ranks(kind: str) -> None:
+    run_on_two_ranks("tests.unit.ops_scenarios", SCENARIOS[kind])
+
+
+def run_on_two_ranks(module: str, scenarios: Sequence[str]) -> None:
+    """Runs a module with these arguments as two ranks of torch.distributed; fails where a rank does."""
     variables = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-W", "error::DeprecationWarning:tilelink", "-m", "tests.unit.ops_scenarios"]
+    command = [sys.executable, "-W", "error::DeprecationWarning:tilelink", "-m", module]
     ranks = [
         subprocess.Popen(
-            [*command, *SCENARIOS[kind]], cwd=ROOT, env={**os.environ, **variables, "RANK": str(rank)},
+            [*command, *scenarios], cwd=ROOT, env={**os.environ, **variables, "RANK": str(rank)},
             stderr=subprocess.PIPE, text=True,
         )
         for rank in range(RANKS)

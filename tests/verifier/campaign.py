@@ -22,7 +22,7 @@ from tilelink.lowering.bind import bind
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import CPU
-from tilelink.verifier import RULES, refusals
+from tilelink.verifier import RULES, refusals, rules
 
 PAGE = Path(__file__).parents[2] / "docs" / "verification.md"
 SIZES: dict[str, int] = {"M": 25, "Ms": 25, "N": 36, "K": 20}
@@ -129,10 +129,10 @@ def judge(case: Case, mutant: Mutant, runs: int = RUNS, more_runs: int = MORE_RU
     except TileLinkError:
         return Verdict(case=case.name, mutant=mutant, planned=False)
     rule, message = "", ""
-    for check_rule in RULES:
-        found = next(check_rule(plan), None)
+    for name, of_rule in rules(plan):
+        found = next(of_rule, None)
         if found is not None:
-            rule, message = check_rule.__name__, found.message
+            rule, message = name, found.message
             break
     assert bool(rule) == bool(refusals(plan, limit=1))
     failures = check(plan, range(runs)) or (check(plan, range(runs, more_runs)) if rule else [])
@@ -160,9 +160,9 @@ def report(verdicts: list[Verdict]) -> str:
     for (level, kind), count in sorted(kinds.items()):
         lines.append(f"| {level}: {kind} | " + " | ".join(str(count[name] or "") for name in OUTCOMES) + " |")
     lines += ["", "| rule | refused, fails | refused, never failed |", "|---|---|---|"]
-    rules = Counter((v.rule, v.outcome) for v in verdicts if v.rule)
-    for rule in (r.__name__ for r in RULES):
-        lines.append(f"| {rule} | {rules[rule, 'refused, fails']} | {rules[rule, 'refused, never failed']} |")
+    outcomes = Counter((v.rule, v.outcome) for v in verdicts if v.rule)
+    for rule in RULES:
+        lines.append(f"| {rule} | {outcomes[rule, 'refused, fails']} | {outcomes[rule, 'refused, never failed']} |")
     return "\n".join([*lines, "", *_strict(verdicts)]) + "\n"
 
 

@@ -46,6 +46,7 @@ def random_boxes(plan: Plan, rows: int, largest: int, own_edges: bool, seed: int
         peer=peer,
         tensor=np.full(rows, plan.bound.tensors["h"].number),
         statement=np.zeros(rows, np.int64),
+        guard=np.zeros(rows, np.int64),
         lo=lo,
         hi=np.minimum(lo + size, (12, 8)),
     )

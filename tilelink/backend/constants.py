@@ -71,6 +71,10 @@ class Constants:
     lines: dict[str, int] = field(default_factory=dict[str, int], init=False)
     """Constant -> its line of the head."""
     _of_stages: dict[str, set[int]] = field(default_factory=dict[str, set[int]], init=False)
+    _counts: dict[tuple[str, tuple[str, ...]], tuple[int, str]] = field(
+        default_factory=dict[tuple[str, tuple[str, ...]], tuple[int, str]], init=False
+    )
+    """Cache of `counts`. A constant keeps its number, so a name that was right once stays right."""
 
     def __post_init__(self) -> None:
         for stage in self.stages:
@@ -96,6 +100,8 @@ class Constants:
 
     def value(self, dim: Scalar) -> int:
         """Return the value of a dimension."""
+        if isinstance(dim, Param):
+            return int(self.bound.numbers[dim.name])
         return int(evaluate(dim, Env(rank=0, ranks=self.bound.ranks, params=self.bound.numbers, indices={})))
 
     def size(self, dim: Scalar, level: int = 0) -> str:
@@ -157,6 +163,19 @@ class Constants:
         if stage.tiles[index] == 1 and self.value(extent) == count > 1:
             return self.size(extent, level)
         return self._of_stage(stage, f"TILES_{index.upper()}", count)
+
+    def counts(self, stage: BoundStage, indices: tuple[str, ...]) -> tuple[int, str]:
+        """Return the number of tiles along several indices together, and its source as a factor."""
+        key = stage.name, indices
+        if key not in self._counts:
+            self._counts[key] = self._counted(stage, indices)
+        return self._counts[key]
+
+    def _counted(self, stage: BoundStage, indices: tuple[str, ...]) -> tuple[int, str]:
+        if len(indices) == 1:
+            return stage.count(indices[0]), self.count(stage, indices[0], FACTOR)
+        parts = [self.counts(stage, (decl.name,)) for decl in stage.stage.indices if decl.name in indices]
+        return prod(value for value, _ in parts), times(text for _, text in parts)
 
     def extent(self, stage: BoundStage, index: str) -> str:
         """Return the end of an index, in elements."""

@@ -20,8 +20,8 @@ from tilelink.lowering.bound import Bound, BoundStage
 
 
 @dataclass(kw_only=True)
-class QueueStatements:
-    """Lowers one stage. `thresholds` as for Statements; None reads the module's table of the rank."""
+class QueueEmitter:
+    """Lowers one stage. `thresholds` as for StatementEmitter; None reads the module's table of the rank."""
 
     bound: Bound
     stage: BoundStage

@@ -81,11 +81,11 @@ class Deferred:
         ]
 
 
-def deferred(stage: BoundStage, writer: Writer, hosted: frozenset[tuple[str, str]]) -> Deferred:
+def deferred(stage: BoundStage, writer: Writer, awaited_by_copy_engine: frozenset[tuple[str, str]]) -> Deferred:
     """Return the deferred notifies of a stage, if its schedule asks for them.
 
-    hosted: signals that copy engines wait for.
+    awaited_by_copy_engine: signals that copy engines wait for.
     """
     notifies = closing_notifies(stage.stage.body)
-    remote = {id(s): (s.region.tensor, s.kind) in hosted for s in notifies}
+    remote = {id(s): (s.region.tensor, s.kind) in awaited_by_copy_engine for s in notifies}
     return Deferred(stage=stage, writer=writer, remote=remote)

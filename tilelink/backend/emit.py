@@ -27,7 +27,7 @@ from tilelink.backend.context import (
     LoopContext,
     ModuleContext,
 )
-from tilelink.backend.copy_queue import QueueStatements
+from tilelink.backend.copy_queue import QueueEmitter
 from tilelink.backend.deferred_notifies import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
@@ -38,9 +38,9 @@ from tilelink.backend.nodes import Comment, QueueTileBegin, QueueTileEnd, TileBe
 from tilelink.backend.render import environment
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.specs import copy_program, kernel_spec
-from tilelink.backend.statements import Statements
-from tilelink.backend.tma_copy import TmaCopyStatements
-from tilelink.backend.values import Values
+from tilelink.backend.statements import StatementEmitter
+from tilelink.backend.tma_copy import TmaCopyEmitter
+from tilelink.backend.values import ValueEmitter
 from tilelink.backend.words import ENCODING, comment
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
@@ -220,7 +220,7 @@ def _tile_kernel(
         stage = bound.stages[loop.stages[0]]
         total, held = constants.total(stage), None
         if stage.given_in is not None and dialect.defers:
-            held = deferred(stage, writer, _hosted(bound))
+            held = deferred(stage, writer, _awaited_by_copy_engines(bound))
         for name in loop.stages:
             _tile_body(constants, bound.stages[name], writer, uniform, modules, descriptors, dialect, held)
         assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
@@ -253,8 +253,10 @@ def _tile_body(
     held: Deferred | None,
 ) -> None:
     addresses = _tile_head(constants, stage, writer, dialect)
-    lowered = Values(addresses=addresses, descriptors=descriptors, deferred=held)
-    Statements(values=lowered, thresholds=uniform, hosted=_hosted(constants.bound)).body(stage.stage.body)
+    lowered = ValueEmitter(addresses=addresses, descriptors=descriptors, deferred=held)
+    StatementEmitter(
+        values=lowered, thresholds=uniform, awaited_by_copy_engine=_awaited_by_copy_engines(constants.bound)
+    ).body(stage.stage.body)
     writer.add(TileEnd(stage=stage.number))
     modules |= lowered.modules
 
@@ -269,11 +271,15 @@ def _bulk_kernel(
     """Return a kernel of one stage whose programs are warps that copy boxes."""
     stage, constants = bound.stages[kernel.name], _constants_of(bound, kernel)
     writer = _writer(bound, kernel)
-    values = Values(addresses=_tile_head(constants, stage, writer, dialect), descriptors=Descriptors())
+    values = ValueEmitter(addresses=_tile_head(constants, stage, writer, dialect), descriptors=Descriptors())
     assert stage.tma_copy is not None
-    lowered = TmaCopyStatements(
-        values=values, thresholds=uniform, hosted=_hosted(bound), kernel=kernel.name, boxes=stage.tma_copy
-    )  # fmt: skip
+    lowered = TmaCopyEmitter(
+        values=values,
+        thresholds=uniform,
+        awaited_by_copy_engine=_awaited_by_copy_engines(bound),
+        kernel=kernel.name,
+        boxes=stage.tma_copy,
+    )
     lowered.body(stage.stage.body)
     writer.add(TileEnd(stage=stage.number))
     # a tensor that is accessed only through boxes needs no pointer
@@ -306,7 +312,7 @@ def _refuse_taken_names(bound: Bound, contexts: Sequence[KernelContext]) -> None
             taken[name] = kernel.name
 
 
-def _hosted(bound: Bound) -> frozenset[tuple[str, str]]:
+def _awaited_by_copy_engines(bound: Bound) -> frozenset[tuple[str, str]]:
     """Return the signals that stages on the copy engine wait for."""
     queued = [stage for kernel in bound.kernels if kernel.on_copy_engine for stage in _stages(bound, kernel)]
     waits = [s for stage in queued for s in statements(stage.stage.body) if isinstance(s, Wait)]
@@ -399,7 +405,7 @@ def _queue_kernel(bound: Bound, kernel: Kernel, uniform: Mapping[tuple[str, str]
             scalar = _printer(constants, stage, triton=False)
             _indices(writer, constants, stage, scalar)
             writer.add(QueueTileBegin(stage=stage.number))
-            lowered = QueueStatements(
+            lowered = QueueEmitter(
                 bound=bound, stage=stage, writer=writer, scalar=scalar, constants=constants, thresholds=uniform
             )
             lowered.body(stage.stage.body)

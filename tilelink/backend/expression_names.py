@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from tilelink.backend.constants import COUNTS, FACTOR, Constants, times
 from tilelink.ir.scalar import Index, Rank, Scalar, walk
@@ -81,10 +80,7 @@ def names_of_order(constants: Constants, stage: BoundStage, index: str) -> Names
     within = [[index], nest[position:], *runs]
 
     def named(several: Sequence[Sequence[str]]) -> list[tuple[int, str]]:
-        ordered = [[name for name in indices if name in run] for run in several]
-        sizes = [
-            (prod(map(stage.count, run)), times(constants.count(stage, one, FACTOR) for one in run)) for run in ordered
-        ]
+        sizes = [constants.counts(stage, tuple(run)) for run in several]
         return [(value, name) for value, name in sizes if value > 1]
 
     groups: list[tuple[int, str]] = []

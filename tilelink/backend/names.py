@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import keyword
 import re
+from dataclasses import dataclass, replace
 
 from tilelink.errors import EmitError
+from tilelink.ir.identity import ByIdentity
 from tilelink.ir.program import Assign, SoftmaxInit
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage
@@ -24,28 +26,61 @@ _BOXES = re.compile(r"_boxes_[0-9]+x")
 """Part of every descriptor name."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ProgramNames:
+    """The names that all stages of a program share.
+
+    derived: names made of those of tensors. modules: of users' functions. every: these, tensors, stages and FRAME.
+    refused: tensors with a name that means something else in the source of any stage.
+    """
+
+    derived: frozenset[str]
+    modules: frozenset[str]
+    every: frozenset[str]
+    refused: tuple[str, ...]
+
+    def reserves(self, name: str) -> bool:
+        """True if a name means something else in the source of any stage."""
+        reserved = keyword.iskeyword(name) or name in FRAME or name in self.modules
+        return reserved or _BOXES.search(name) is not None
+
+
+_KNOWN = ByIdentity[_ProgramNames]()
+
+
+def _program_names(bound: Bound) -> _ProgramNames:
+    if (names := _KNOWN.get(bound)) is not None:
+        return names
+    kinds = {kind for _, kind in bound.channels}
+    derived = {f"{name}_{end}" for name in bound.tensors for end in DERIVED}
+    derived |= {f"{name}_{kind}_thresholds" for name in bound.tensors for kind in kinds}
+    derived |= {f"THRESHOLDS_{name}_{kind}" for name, kind in bound.channels}
+    modules = frozenset(name.partition(".")[0] for name in bound.functions)
+    every = frozenset(bound.tensors) | frozenset(bound.stages) | derived | modules | FRAME
+    names = _ProgramNames(derived=frozenset(derived), modules=modules, every=every, refused=())
+    refused = tuple(name for name in bound.tensors if names.reserves(name) or name in derived)
+    names = replace(names, refused=refused)
+    _KNOWN.put(names, bound)
+    return names
+
+
 def user_names(bound: Bound, stage: BoundStage) -> frozenset[str]:
     """Return the names that a stage's body may use: tensors, indices and values.
 
     Generated temporaries must not use them. Raise EmitError if two objects share a name.
     """
+    shared = _program_names(bound)
     assigned = {s.name: s for s in statements(stage.stage.body) if isinstance(s, Assign)}
-    tensors = frozenset(bound.tensors)
-    kinds = {kind for _, kind in bound.channels}
-    derived = {f"{name}_{end}" for name in tensors for end in DERIVED}
-    derived |= {f"{name}_{kind}_thresholds" for name in tensors for kind in kinds}
-    derived |= {f"{name}_{end}" for name in assigned for end in ("m", "l", "acc")} if _has_state(stage) else set()
+    states = {f"{name}_{end}" for name in assigned for end in ("m", "l", "acc")} if _has_state(stage) else set[str]()
     local_names = {**dict.fromkeys(stage.tiles), **assigned}
-    derived |= {f"THRESHOLDS_{name}_{kind}" for name, kind in bound.channels}
-    modules = frozenset(name.partition(".")[0] for name in bound.functions)
+    tensors = [*shared.refused, *sorted(states & bound.tensors.keys())]
     for name in (*local_names, *tensors, stage.name):
         owner = assigned.get(name) or stage.stage
-        reserved = keyword.iskeyword(name) or name in FRAME or name in modules
-        reserved = reserved or (name in derived and name != stage.name) or _BOXES.search(name) is not None
-        if reserved or (name in local_names and name in tensors):
+        derived = name != stage.name and (name in shared.derived or name in states)
+        if derived or shared.reserves(name) or (name in local_names and name in bound.tensors):
             message = f"the name {name!r} in stage {stage.name} means something else in the generated source"
             raise EmitError(message, location=owner.location, hint="choose another name")
-    return frozenset(local_names) | tensors | frozenset(bound.stages) | derived | modules | FRAME
+    return shared.every.union(local_names, states)
 
 
 def _has_state(stage: BoundStage) -> bool:

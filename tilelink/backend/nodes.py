@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +17,12 @@ class Node:
     @property
     def macro(self) -> str:
         """Return the name of the macro that renders the node."""
-        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+        return _macro(type(self).__name__)
+
+
+@cache
+def _macro(node: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", node).lower()
 
 
 @dataclass(frozen=True, kw_only=True)

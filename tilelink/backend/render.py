@@ -23,7 +23,8 @@ class Macros:
     def __getattr__(self, name: str) -> Any:
         for module in self._modules:
             if hasattr(module, name):
-                return getattr(module, name)
+                macro = vars(self)[name] = getattr(module, name)  # found directly from now on
+                return macro
         raise AttributeError(f"no template of this dialect has a macro {name}")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tilelink.artifact import CopyProgram, KernelSpec, Signal
+from tilelink.artifact import CopyProgram, KernelSpec
 from tilelink.backend.context import KernelContext
 from tilelink.ir.program import Notify, Wait
-from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, Kernel
+from tilelink.lowering.issue_order import signals
 
 MIN_GLUON_WARPS = 4
 """Least number of warps of Gluon's default partition in a warp-specialized kernel."""
@@ -21,12 +21,13 @@ def kernel_spec(bound: Bound, kernel: Kernel, context: KernelContext) -> KernelS
         position=kernel.position,
         track=context.launch.track,
         needs_entry=kernel.needs_entry,
-        awaits=_signals(bound, kernel, Wait),
-        notifies=_signals(bound, kernel, Notify),
+        awaits=signals(bound, kernel, Wait),
+        notifies=signals(bound, kernel, Notify),
         programs=kernel.programs,
         num_warps=MIN_GLUON_WARPS if of_warps else kernel.warps,
         num_stages=kernel.stages,
         programs_per_cta=context.tma_copy.programs_per_cta if context.tma_copy else 1,
+        turn=kernel.turn,
         parameters=context.args,
     )
 
@@ -39,12 +40,6 @@ def copy_program(bound: Bound, kernel: Kernel, context: KernelContext) -> CopyPr
         position=kernel.position,
         track=context.launch.track,
         needs_entry=kernel.needs_entry,
-        awaits=_signals(bound, kernel, Wait),
-        notifies=_signals(bound, kernel, Notify),
+        awaits=signals(bound, kernel, Wait),
+        notifies=signals(bound, kernel, Notify),
     )
-
-
-def _signals(bound: Bound, kernel: Kernel, kind: type[Wait] | type[Notify]) -> frozenset[Signal]:
-    """Return the signals that a kernel's stages wait for or notify."""
-    bodies = (statements(bound.stages[stage].stage.body) for stage in kernel.stage_names)
-    return frozenset((s.region.tensor, s.kind) for body in bodies for s in body if isinstance(s, kind))

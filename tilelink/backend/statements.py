@@ -14,7 +14,7 @@ from tilelink.backend.scopes import undeclared
 from tilelink.backend.shapes import strides
 from tilelink.backend.tiles import LOW, TRITON, Tile, aligned
 from tilelink.backend.unroll import notified_together
-from tilelink.backend.values import Values
+from tilelink.backend.values import ValueEmitter
 from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
@@ -54,16 +54,16 @@ Half of that made an all-gather by 12 programs 15 % slower (H200).
 
 
 @dataclass(kw_only=True)
-class Statements:
+class StatementEmitter:
     """Lowers the statements of one stage.
 
     `thresholds`: (tensor, kind) -> the number of notifies of every awaited channel, or None if it differs between
     channels and a table is read.
     """
 
-    values: Values
+    values: ValueEmitter
     thresholds: Mapping[tuple[str, str], int | None]
-    hosted: frozenset[tuple[str, str]] = frozenset()
+    awaited_by_copy_engine: frozenset[tuple[str, str]] = frozenset()
     """Signals that copy engines wait for. They must be visible outside the processor, like those of peers."""
     inside: int = field(init=False, default=0)
     """Number of loops around the current statement."""
@@ -145,10 +145,14 @@ class Statements:
         addresses = self.values.addresses
         stage, part = addresses.stage, addresses.stage.parts[index]
         signals = only_signals(loop.body, self._placed)
-        size, extent = stage.tiles[index], const(stage.extents[index])
+        extent = const(stage.extents[index])
         stop = extent if part.stop is None else binary("min", part.stop, extent)
         end = addresses.shared_number(f"end_{index}", stop)
-        start = "0" if part.start is None else addresses.shared_number(f"start_{index}", binary("max", part.start, const(0)))
+        start = (
+            "0"
+            if part.start is None
+            else addresses.shared_number(f"start_{index}", binary("max", part.start, const(0)))
+        )
         if signals:
             over = f"tl.range(0, {addresses.constants.count(stage, index)}, num_stages=1)"
         elif index in stage.scalar_indices:
@@ -358,7 +362,7 @@ class Statements:
         addresses, deferred = self.values.addresses, self.values.deferred
         tile_map = addresses.bound.tile_map(addresses.stage.name, region)
         grid = addresses.bound.channels[region.tensor, kind]
-        remote = region.rank is not None or (region.tensor, kind) in self.hosted
+        remote = region.rank is not None or (region.tensor, kind) in self.awaited_by_copy_engine
         rank = addresses.scalar(tile_map.rank)
         stage, pad = addresses.stage.number, None
         if region.rank is not None and addresses.dialect.passes_addresses:

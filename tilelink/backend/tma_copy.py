@@ -8,13 +8,13 @@ from tilelink import artifact
 from tilelink.backend.constants import BLOCKS, LEVEL, scaled, times, total
 from tilelink.backend.context import FarContext, TmaCopyContext
 from tilelink.backend.nodes import BoxAccess, CopyBoxes
-from tilelink.backend.statements import Statements
+from tilelink.backend.statements import StatementEmitter
 from tilelink.ir.program import Read, Region, Value
 from tilelink.lowering.bound import Boxes
 
 
 @dataclass(kw_only=True)
-class TmaCopyStatements(Statements):
+class TmaCopyEmitter(StatementEmitter):
     """Lowers the statements of a stage that copies by TMA. Waits and notifies are those of other stages."""
 
     kernel: str

@@ -66,7 +66,7 @@ def _with(slices: Slices, moved: Mapping[int, int], position: int, part: Slice |
 
 
 @dataclass(kw_only=True)
-class Values:
+class ValueEmitter:
     """Lowers the values of one stage. Temporaries go to the addresses' writer."""
 
     addresses: Addresses

@@ -19,6 +19,7 @@ from tilelink.cli.options import (
     Ranks,
     ScheduleName,
     Sets,
+    choices_of,
     designed_errors,
     dims_of,
     mistakes_of,
@@ -27,6 +28,7 @@ from tilelink.cli.options import (
     schedule_name,
     schedules_named,
     values_text,
+    with_choices,
     write,
 )
 from tilelink.errors import Location, TileLinkError, UnknownNameError
@@ -83,11 +85,12 @@ def check(
         wrong = _Mistakes()
         report: list[dict[str, Any]] = []
         programs, without = programs_with(module, programs, schedule)
-        for one in programs:
-            dims = dims_of(one, sets)
+        for written in programs:
+            choices = choices_of(written, sets)
+            one, dims = with_choices(written, choices), dims_of(written, sets)
             options = {"ranks": ranks, "dims": dims, "dtype": dtype.value, "target": target}
             tasks = _safe(module, one, schedule, options, wrong)
-            report.append({"program": one.name, "ranks": ranks, "dims": dims, "tasks": tasks})
+            report.append({"program": one.name, "ranks": ranks, "dims": dims, "choices": choices, "tasks": tasks})
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
         _print(report, list(wrong), as_json, list(skipped))
         if not as_json:
@@ -131,7 +134,8 @@ def _print(
     for one in report:
         if one["tasks"]:
             schedules = ", ".join(f"{name} ({tasks} tiles)" for name, tasks in one["tasks"].items())
-            write(f"{one['program']}: safe on {one['ranks']} ranks, {values_text(one['dims'])}: {schedules}")
+            values = values_text({**one["dims"], **one["choices"]})
+            write(f"{one['program']}: safe on {one['ranks']} ranks, {values}: {schedules}")
     for mistake in wrong:
         typer.echo(str(mistake.error), err=True)
         if mistake.schedules:

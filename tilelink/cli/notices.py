@@ -13,6 +13,7 @@ import typer
 
 from tilelink import compiler
 from tilelink.cli.options import DEFAULT, schedule_name, values_text
+from tilelink.frontend.variants import open_names
 from tilelink.ir.program import Assign, Dot, For, If, Program, Read, Statement, Store, Transfer
 from tilelink.ir.scalar import Whole
 from tilelink.ir.visitor import value_of, values
@@ -39,7 +40,8 @@ def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None) -> N
     chosen = [name for name in bound.numbers if name not in names | named]
     what = f"{bound.source.name} with {schedule_name(schedule)} on {bound.ranks} ranks"
     also = f" ({', '.join(chosen)} chosen for you: --set {chosen[0]}=NUMBER)" if chosen else ""
-    sizes = f", {values_text(bound.numbers)}" if bound.numbers else ""
+    choices = [text.strip() for text in sets if text.partition("=")[0].strip() in open_names(bound.source)]
+    sizes = "".join(f", {text}" for text in (values_text(bound.numbers), *choices) if text)
     say(f"{what}{sizes}{also}: {tiles_of(bound):,} tiles")
 
 

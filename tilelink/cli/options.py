@@ -29,6 +29,7 @@ from tilelink.errors import (
     did_you_mean,
     foreign,
 )
+from tilelink.frontend.variants import open_names, variant
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
 from tilelink.ir.scalar import Param, Scalar, Whole, walk
@@ -42,6 +43,7 @@ DEFAULT_DIMS = (80, 96, 48, 40, 56, 24)
 """Default sizes of tiled dimensions: small, and not multiples of the usual tiles."""
 COUNTS = (4, 2, 3, 6)
 """Default sizes of dimensions without tiles of more than one element: numbers of layers, heads, experts, steps."""
+_BOOLS = {"true": True, "false": False}
 DEFAULT_VALUES: dict[str, float | bool] = {"f32": 0.5, "i32": 1, "bool": True}
 
 
@@ -57,10 +59,21 @@ ScheduleName = Annotated[
     str | None, typer.Option("--schedule", "-s", help='a schedule of the file; "default" is the built-in')
 ]
 Ranks = Annotated[int, typer.Option("--ranks", "-n", min=1, help="number of ranks")]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="a dimension or parameter, as in Ms=256; repeatable")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="a dimension or parameter, as in Ms=256; also a function, an element type or an input that may be left "
+        "out, as in activation=silu, sums=f32, bias=true; repeatable",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON object instead of text")]
 Element = Annotated[Dtype, typer.Option("--dtype", help="the element type of tensors that have none of their own")]
 MachineName = Annotated[str, typer.Option("--machine", "-m", help="a shipped machine or a JSON file")]
+RoutingName = Annotated[
+    str, typer.Option("--routing", help="how index tensors are drawn: uniform, zipf:1.2, one, empty, full, or a file")
+]
+DrawsCount = Annotated[int, typer.Option("--draws", min=1, help="launches with other index tensors; times are means")]
 CostName = Annotated[str | None, typer.Option("--cost", help="your cost model, as module:class")]
 
 
@@ -97,12 +110,32 @@ def schedule_name(schedule: Schedule | None) -> str:
     return schedule.name if schedule else DEFAULT
 
 
+def choices_of(program: Program, sets: list[str] | None) -> dict[str, str | bool]:
+    """Return what --set chooses of what the program leaves open: functions, element types, optional inputs."""
+    kinds, found = open_names(program), dict[str, str | bool]()
+    for text in sets or []:
+        name, _, value = (part.strip() for part in text.partition("="))
+        if kinds.get(name) == "input" and value.lower() not in _BOOLS:
+            hint = f"--set {name}=true takes it, --set {name}=false leaves it out"
+            raise BindingError(f"--set {text}: {name} is an input of {program.name}", hint=hint)
+        if name in kinds:
+            found[name] = _BOOLS[value.lower()] if kinds[name] == "input" else value
+    return found
+
+
+def with_choices(program: Program, choices: Mapping[str, str | bool]) -> Program:
+    """Return the variant of a program with these choices, under its own name, to which its schedules belong."""
+    return variant(program, program.name, **choices) if choices else program
+
+
 def dims_of(program: Program, sets: list[str] | None, sizes: tuple[int, ...] = DEFAULT_DIMS) -> dict[str, Any]:
     """Return a value for every parameter of the program: the given one, else a default."""
-    given = dict(setting(text) for text in sets or [])
+    kinds = open_names(program)
+    given = dict(setting(text) for text in sets or [] if text.partition("=")[0].strip() not in kinds)
     names = {p.name: p.kind for p in program.params}
     if unknown := sorted(given.keys() - names.keys()):
-        raise BindingError(f"{program.name} has no parameter {unknown[0]!r}", hint=f"it has {', '.join(names)}")
+        hint = did_you_mean(unknown[0], [*names, *kinds], f"it has {', '.join([*names, *kinds])}")
+        raise BindingError(f"{program.name} has no parameter {unknown[0]!r}", hint=hint)
     tiled = _tiled(program)
     spare = [name for name, kind in names.items() if kind == "dim"]
     large, small = [name for name in spare if name in tiled], [name for name in spare if name not in tiled]
@@ -128,9 +161,8 @@ def _tiled(program: Program) -> set[str]:
 
 def setting(text: str) -> tuple[str, int | float | bool]:
     name, equals, value = text.partition("=")
-    words = {"true": True, "false": False}
-    if equals and value.lower() in words:
-        return name.strip(), words[value.lower()]
+    if equals and value.lower() in _BOOLS:
+        return name.strip(), _BOOLS[value.lower()]
     for kind in (int, float):
         try:
             number = kind(value)

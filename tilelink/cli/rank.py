@@ -18,6 +18,7 @@ from typing import Any
 
 from tilelink import compiler
 from tilelink.cli.gpus import FAILED
+from tilelink.cli.options import with_choices
 from tilelink.cli.probe import PROBE
 from tilelink.data import read_json
 from tilelink.errors import TileLinkError
@@ -61,7 +62,7 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     from tilelink.runtime.cuda.device import current_target
 
     module = compiler.load(request["file"])
-    program = module.program(request["program"])
+    program = with_choices(module.program(request["program"]), request["choices"])
     schedule = module.schedule(request["schedule"], program) if request["schedule"] else None
     ranks, rank, dims, dtype = dist.get_world_size(), dist.get_rank(), request["dims"], request["dtype"]
     tables = trial.random_tables(program, ranks=ranks, dims=dims, seed=request["seed"])
@@ -94,7 +95,9 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
             worst[name] = max(worst.get(name, 0.0), trial.relative_error(*sides))
             if name not in odd and (found := trial.no_number(*sides)):
                 odd[name] = found
-    answer = {"errors": worst, "seconds": seconds, "odd": odd}
+    answer: dict[str, Any] = {"errors": worst, "seconds": seconds, "odd": odd}
+    if request["bench"]:
+        answer["time"] = asdict(kernel.bench(given[0], outputs[0]))
     if request["trace"]:
         timeline = kernel.timeline()
         if rank == 0:
@@ -126,12 +129,10 @@ def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
 
     module = compiler.load(request["file"])
     rank, dims, dtype = dist.get_rank(), request["dims"], request["dtype"]
+    programs = [with_choices(module.program(one["program"]), request["choices"]) for one in request["candidates"]]
     candidates = [
-        (
-            module.program(one["program"]),
-            compiler.parse(f"{module.program(one['program'])}\n{one['schedule']}").schedules[0],
-        )
-        for one in request["candidates"]
+        (program, compiler.parse(f"{program}\n{one['schedule']}").schedules[0])
+        for program, one in zip(programs, request["candidates"], strict=True)
     ]
     program = candidates[0][0]
     drawn = trial.random_inputs(program, ranks=dist.get_world_size(), dims=dims, dtype=dtype, launches=1, seed=1)
@@ -139,7 +140,7 @@ def _tune(request: Mapping[str, Any]) -> dict[str, Any]:
     outputs = [t.name for t in program.tensors if t.space == "out"]
     operator = getattr(ops, Path(module.file).stem, None)
     others = {}
-    if operator is not None and len(outputs) == 1:
+    if operator is not None and len(outputs) == 1 and not request["choices"]:
         flat = [value.flatten(0, -2) for value in inputs.values()]
         others = {"unfused": lambda _: {outputs[0]: operator(*flat, schedule="unfused")}}
     assert dist.group.WORLD is not None

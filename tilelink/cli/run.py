@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,12 +29,14 @@ from tilelink.cli.options import (
     Sets,
     check_routing,
     check_writable,
+    choices_of,
     designed_errors,
     dims_of,
     random_tables,
     schedule_name,
     schedules_named,
     values_text,
+    with_choices,
     write,
 )
 from tilelink.data import save_output
@@ -42,6 +44,9 @@ from tilelink.errors import BindingError
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
 from tilelink.simulator.measured import Measured, measured_text
+
+if TYPE_CHECKING:
+    from tilelink.runtime.cuda.timing import Timing
 
 CPU_CLOCK = {"clock": "time.perf_counter_ns"}
 DELAY_S = 0.002
@@ -93,6 +98,7 @@ def run(
     deadline: Deadline = None,
     routing: Routing = "uniform",
     trace: Annotated[str | None, typer.Option("--trace", help="write the measured timeline, for Perfetto")] = None,
+    bench: Annotated[bool, typer.Option("--bench", help="time launches too, on GPUs")] = False,
     every: Annotated[bool, typer.Option("--all", help="run the built-in schedule and each of the file's")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -101,22 +107,31 @@ def run(
         check_writable(trace)
         check_routing(routing)
         module = compiler.load(file)
-        chosen = module.program(program)
+        written = module.program(program)
+        choices = choices_of(written, sets)
+        chosen = with_choices(written, choices)
         if every and (schedule is not None or trace is not None):
             other = "--schedule" if schedule is not None else "--trace"
             raise BindingError(f"--all and {other} together", hint=f"{other} goes with one schedule: leave --all out")
+        if bench and (device is not Device.cuda or trace is not None):
+            what = "--trace" if trace is not None else "--device cpu"
+            hint = (
+                "launches are timed on GPUs, without a trace: --device cuda --bench; `tilelink simulate` predicts them"
+            )
+            raise BindingError(f"--bench and {what} together", hint=hint)
         todo = schedules_named(module, chosen, None if every else schedule or DEFAULT)
         if schedule is None and not every and not as_json:
             say_built_in(module, chosen, ", --all each of them")
         how = _How(
-            file=file, seed=seed or 0, deadline=deadline, trace=trace, quiet=as_json, routing=routing,
+            file=file, seed=seed or 0, deadline=deadline, trace=trace, quiet=as_json, bench=bench, routing=routing,
             delay=DELAY_S if delay is None and seed is not None else delay,
         )  # fmt: skip
         reports: list[dict[str, Any]] = []
         for scheduled in todo:
             report: dict[str, Any] = {
                 "program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks,
-                "dims": dims_of(chosen, sets), "dtype": dtype.value, "launches": repeat, "device": device.value,
+                "dims": dims_of(chosen, sets), "choices": choices, "dtype": dtype.value, "launches": repeat,
+                "device": device.value,
                 "within": {t.name: t.within for t in chosen.tensors if t.within is not None},
             }  # fmt: skip
             bound = bound_of(chosen, scheduled, report)
@@ -139,7 +154,7 @@ def run(
 class _How:
     """Options of a run. delay: maximum random delay in seconds, None for no delays. trace: file for the timeline.
 
-    routing: the kind of the entries of index tensors (reference/routing.py).
+    bench: True to time launches. routing: the kind of the entries of index tensors (reference/routing.py).
     """
 
     file: str
@@ -148,7 +163,8 @@ class _How:
     deadline: float | None
     trace: str | None
     quiet: bool
-    routing: str
+    bench: bool = False
+    routing: str = "uniform"
 
 
 Compared = tuple[dict[str, float], dict[str, str]]
@@ -189,10 +205,13 @@ def _run_on_gpus(report: dict[str, Any], scheduled: bool, how: _How) -> Compared
     """Run the program of the report on GPUs, and record the seconds in it."""
     request = {
         **report, "what": "run", "file": how.file, "schedule": report["schedule"] if scheduled else None,
-        "seed": how.seed, "deadline": how.deadline, "trace": how.trace is not None, "routing": how.routing,
+        "seed": how.seed, "deadline": how.deadline, "trace": how.trace is not None, "bench": how.bench,
+        "routing": how.routing,
     }  # fmt: skip
     answer = gpus.on_gpus(request, report["ranks"], how.deadline or 0.0)
     report["seconds"] = round(answer["seconds"], 6)
+    if how.bench:
+        report["time"] = {"median_us": _timing(answer["time"]).median_us, **answer["time"]}
     if how.trace is not None:
         save_output(how.trace, answer["trace"])
     return answer["errors"], answer["odd"]
@@ -211,7 +230,8 @@ def _judged(report: Mapping[str, Any], compared: Compared, quiet: bool) -> dict[
     title = "{program} with {schedule} on {ranks} ranks, {launches} launches, {dtype}".format_map(report)
     console = Console()
     if console.is_terminal:
-        table = Table("output", "max |out-ref|/|ref|", "allowed", "", title=f"{title}, {values_text(report['dims'])}")
+        values = values_text({**report["dims"], **report["choices"]})
+        table = Table("output", "max |out-ref|/|ref|", "allowed", "", title=f"{title}, {values}")
         for name, error in errors.items():
             verdict = "[green]ok[/]" if right[name] else "[red]wrong[/]"
             table.add_row(name, f"{error:.2e}", f"{allowed[name]:.0e}", verdict)
@@ -220,9 +240,21 @@ def _judged(report: Mapping[str, Any], compared: Compared, quiet: bool) -> dict[
         for name, error in errors.items():
             verdict = "ok" if right[name] else f"wrong, {allowed[name]:.0e} allowed"
             write(f"{name}: max |out-ref|/|ref| {error:.2e} {verdict} ({title})")
+    if "time" in report:
+        write(str(_timing(report["time"])))
     for name, where in odd.items():
         say(f"{name}{where}\n  hint: {ODD}")
     return judged
+
+
+def _timing(found: Mapping[str, Any]) -> Timing:
+    """Return the time of a launch, which is in a report as JSON values."""
+    from tilelink.runtime.cuda.timing import Timing
+
+    return Timing(
+        name=found["name"], ranks=found["ranks"], device=found["device"], samples_us=tuple(found["samples_us"]),
+        host_us=found["host_us"],
+    )  # fmt: skip
 
 
 @contextmanager

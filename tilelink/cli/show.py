@@ -23,10 +23,12 @@ from tilelink.cli.options import (
     Ranks,
     ScheduleName,
     Sets,
+    choices_of,
     designed_errors,
     dims_of,
     random_tables,
     schedules_named,
+    with_choices,
     write,
 )
 from tilelink.errors import UnknownNameError, did_you_mean
@@ -68,7 +70,8 @@ def show(
     """Print a program, its schedule, its plan, the generated source or the compiled PTX."""
     with designed_errors():
         module = compiler.load(file)
-        chosen = module.program(program)
+        written = module.program(program)
+        chosen = with_choices(written, choices_of(written, sets))
         scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
         gpu = stage is Stage.ptx
         options: dict[str, Any] = {

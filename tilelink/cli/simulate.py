@@ -16,15 +16,18 @@ from tilelink.cli.options import (
     DEFAULT,
     AsJson,
     CostName,
+    DrawsCount,
     Dtype,
     Element,
     File,
     MachineName,
     ProgramName,
     Ranks,
+    RoutingName,
     ScheduleName,
     Sets,
     check_writable,
+    choices_of,
     cost_model,
     designed_errors,
     dims_of,
@@ -32,9 +35,11 @@ from tilelink.cli.options import (
     schedule_name,
     schedules_named,
     values_text,
+    with_choices,
     write,
 )
 from tilelink.compiler import simulation
+from tilelink.compiler.samples import DRAWS
 from tilelink.simulator import Simulated
 from tilelink.simulator.machine import load_machine
 from tilelink.simulator.trace import save_trace
@@ -53,6 +58,8 @@ def simulate(
     machine: MachineName = "8xH200",
     dtype: Element = Dtype.bf16,
     cost: CostName = None,
+    routing: RoutingName = "uniform",
+    draws: DrawsCount = DRAWS,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a timeline that Perfetto opens")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="draw the timeline as PNG, SVG or PDF")] = None,
     as_json: AsJson = False,
@@ -61,7 +68,9 @@ def simulate(
     with designed_errors(as_json):
         check_writable(trace, plot)
         module = compiler.load(file)
-        chosen = module.program(program)
+        written = module.program(program)
+        choices = choices_of(written, sets)
+        chosen = with_choices(written, choices)
         scheduled = schedules_named(module, chosen, schedule or DEFAULT)[0]
         dims = dims_of(chosen, sets, SIZES)
         described = load_machine(machine)
@@ -76,7 +85,7 @@ def simulate(
         with patience("planning and simulating", PLANNED_S * tiles_of(bound), as_json):
             result = simulation.simulate(
                 chosen, scheduled, ranks=ranks, dims=dims, machine=described, dtype=dtype.value, tables=tables,
-                cost=cost_model(cost),
+                cost=cost_model(cost), routing=routing, draws=draws,
             )  # fmt: skip
         if trace is not None:
             save_trace(result, trace)
@@ -85,6 +94,9 @@ def simulate(
 
             save_plot(result, plot)
         head = {"program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks, "dims": dims}
+        head["choices"] = choices
+        if result.draws:
+            head["routing"] = routing
         _print(
             result, {**head, "dtype": dtype.value, "machine": result.machine.name, "tiles": result.plan.tasks}, as_json
         )
@@ -95,10 +107,14 @@ def _print(result: Simulated, head: dict[str, Any], as_json: bool) -> None:
         return write(json.dumps({**head, **_values(result)}))
     bound = result.bound
     title = f"{head['program']} with {head['schedule']} on {head['ranks']} ranks of {head['machine']}"
-    write(f"{title}, {head['dtype']}, {values_text(head['dims'])}: {head['tiles']} tiles")
+    write(f"{title}, {head['dtype']}, {values_text({**head['dims'], **head['choices']})}: {head['tiles']} tiles")
     times = result.seconds / bound.seconds if bound.seconds else 0.0
     ratio = f", {times:,.0f} times the bound" if times >= 100 else f", {times:.2f} times the bound" if times else ""
     write(f"predicted {result.seconds * US:.1f} us (rank {result.slowest}){ratio}")
+    if result.draws:
+        least, most = min(result.draws), max(result.draws)
+        count = f"{len(result.draws)} launch" + ("es" if len(result.draws) > 1 else "")
+        write(f"mean of {count} with routing {head['routing']}: {least * US:.1f} to {most * US:.1f} us")
     seconds = (bound.seconds, bound.compute, bound.transfer)
     whole, compute, transfer = (_us(s) if s * US >= 0.1 or not s else f"{s * US:.1g}" for s in seconds)
     write(f"bound {whole} us (compute {compute}, transfer {transfer})")
@@ -137,4 +153,5 @@ def _values(result: Simulated) -> dict[str, Any]:
             "transfer": result.bound.transfer,
         },
         "breakdown": [breakdown.parts() for breakdown in result.breakdowns],
+        **({"draws": list(result.draws)} if result.draws else {}),
     }

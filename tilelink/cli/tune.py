@@ -25,14 +25,17 @@ from tilelink.cli.options import (
     ProgramName,
     Ranks,
     Sets,
+    choices_of,
     cost_model,
     designed_errors,
     dims_of,
     imported,
     random_tables,
+    with_choices,
     write,
 )
 from tilelink.errors import BindingError, SearchError, TileLinkError
+from tilelink.frontend.variants import open_names
 from tilelink.ir.program import Program
 from tilelink.search import STRATEGIES, Found, Tried
 from tilelink.simulator.machine import load_machine
@@ -85,8 +88,11 @@ def tune(
     """Search the schedules of a program and of equivalent programs, and show the best."""
     with designed_errors(as_json):
         module = compiler.load(file)
-        chosen = module.program(program)
-        programs = algorithms(module.programs, chosen)
+        written = module.program(program)
+        choices = choices_of(written, sets)
+        chosen = with_choices(written, choices)
+        able = [one for one in module.programs if one != written and choices.keys() <= open_names(one).keys()]
+        programs = algorithms([with_choices(one, choices) for one in able], chosen)
         dims = dims_of(chosen, [*_shape(chosen, shape), *(sets or [])], SIZES)
         if measured:
             _require_measuring(ranks)
@@ -104,10 +110,19 @@ def tune(
         best: dict[str, Any] | None = None
         seconds = {"search": found.elapsed}
         if measured and found.ended != "interrupt":
-            request = {"file": file, "dims": dims, "dtype": dtype.value, "compile_budget": compile_budget}
+            request: dict[str, Any] = {"file": file, "dims": dims, "choices": choices, "dtype": dtype.value}
+            request["compile_budget"] = compile_budget
             best, took = _measure(request, programs, lines, ranks, quiet=as_json)
             seconds |= took
-    asked = {"ranks": ranks, "dims": dims, "dtype": dtype.value, "machine": machine, "strategy": strategy, "seed": seed}
+    asked = {
+        "ranks": ranks,
+        "dims": dims,
+        "choices": choices,
+        "dtype": dtype.value,
+        "machine": machine,
+        "strategy": strategy,
+        "seed": seed,
+    }
     _show(found, {"program": chosen.name, **asked}, lines, best, seconds, as_json)
     if found.ended == "interrupt":
         raise typer.Exit(130)

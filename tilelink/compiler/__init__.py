@@ -18,6 +18,7 @@ from tilelink.compiler.pipeline import (
     parse,
     plan,
     reference,
+    schedule_of,
     source,
     source_of,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "parse_lowered",
     "plan",
     "reference",
+    "schedule_of",
     "source",
     "source_of",
 ]

@@ -44,6 +44,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "channel": ("base", "counts", "sizes", "buffers"),
     "kernel": (
         "stream", "position", "programs", "warps", "stages", "reuse_lag", "needs_entry", "programs_per_cta",
+        "turn",
     ),
     "stage": (
         "number", "resource", "tile", "extent", "numbers", "block", "warps", "stages", "flatten", "defer_notify",
@@ -329,6 +330,7 @@ class _Reader:
             reuse_lag=self._number(line, "reuse_lag", 0),
             needs_entry="needs_entry" in own,
             programs_per_cta=self._number(line, "programs_per_cta", 1),
+            turn=self._number(line, "turn", 0),
         )
 
     def _stage(self, line: _Line) -> BoundStage:

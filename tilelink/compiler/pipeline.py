@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -161,7 +161,7 @@ def parse(text: str, file: str = "<text>") -> Module:
 
 @lru_cache(maxsize=64)  # modules are immutable, so the same text in the same file is the same module
 def _parsed(text: str, file: str) -> Module:
-    found = parse_text(text, file, _written_in_library)
+    found = parse_text(text, file, _written_in_library, _published)
     return Module(file=file, programs=tuple(found.programs), schedules=tuple(found.schedules))
 
 
@@ -170,6 +170,38 @@ def _written_in_library(name: str) -> Program | None:
     head = re.compile(rf"^program {re.escape(name)}\(", re.MULTILINE)
     own = (path for path in _library_files() if head.search(files.read(path).decode("utf-8-sig")))
     return next((_parse_file(path).program(name) for path in own), None)
+
+
+def _published(name: str) -> tuple[Schedule, ...]:
+    """The schedules that the library has for a program of that name; none if it has no such program."""
+    head = re.compile(rf"^schedule\s+\w+\s+for\s+{re.escape(name)}\b", re.MULTILINE)
+    own = (path for path in _library_files() if head.search(files.read(path).decode("utf-8-sig")))
+    return tuple(one for path in own for one in _parse_file(path).schedules if one.program == name)
+
+
+def schedule_of(program: Program, schedule: Schedule | str | None) -> Schedule | None:
+    """Return the schedule of a name for a program; a Schedule, or None for the defaults, as it is.
+
+    The name is that of a schedule in the program's file, "default", or "program:name" for a schedule of the library for
+    another program, whose stages, tensors and indices this one has. Raise UnknownNameError for any other name.
+    """
+    if not isinstance(schedule, str):
+        return schedule
+    own = [one for one in program.schedules if isinstance(one, Schedule)]
+    of, _, name = schedule.rpartition(":")
+    known = own if of in ("", program.name) else _published(of)
+    for one in known:
+        if one.name == name:
+            return replace(one, program=program.name)
+    if schedule == "default":
+        return None
+    names = ", ".join(one.name for one in known)
+    if of and not known:
+        hint = f"the library has no schedule for a program {of!r}"
+    else:
+        there = names or "none; give a Schedule, or 'PROGRAM:NAME' of the library"
+        hint = did_you_mean(name, [one.name for one in known], f"its file has {there}")
+    raise UnknownNameError(f"no schedule {name!r} for {of or program.name}", hint=hint)
 
 
 def reference(program: Program, inputs: Sequence[Tensors], *, dims: Dims, dtype: str = "f32") -> list[Outputs]:
@@ -196,7 +228,7 @@ def reference(program: Program, inputs: Sequence[Tensors], *, dims: Dims, dtype:
 
 def bound(
     program: Program,
-    schedule: Schedule | None = None,
+    schedule: Schedule | str | None = None,
     *,
     ranks: int,
     dims: Dims,
@@ -206,14 +238,15 @@ def bound(
 ) -> Bound:
     """Return a bound program.
 
-    schedule: None for the defaults. dims: dimensions and parameters. dtype: element type.
+    schedule: or its name (`schedule_of`); None for the defaults. dims: dimensions and parameters. dtype: element type.
     on_step: called with the name of each pass and the program after it (tilelink/lowering/passes.py).
 
     Raise BindingError for dimensions without a value, ScheduleError for a schedule that does not fit, TileSizeError for
     tiles that a processor cannot hold.
     """
     machine = named_target(target) if isinstance(target, str) else target
-    result = bind(check(program), schedule, dims, ranks, machine, dtype, on_step)
+    checked = check(program)
+    result = bind(checked, schedule_of(checked, schedule), dims, ranks, machine, dtype, on_step)
     check_memory(result)
     return result
 
@@ -221,7 +254,7 @@ def bound(
 @deep()
 def plan(
     program: Program,
-    schedule: Schedule | None = None,
+    schedule: Schedule | str | None = None,
     *,
     ranks: int,
     dims: Dims,
@@ -273,7 +306,7 @@ def checked_tables(numbers: Bound, tables: Tables) -> dict[str, Any]:
 
 def source(
     program: Program,
-    schedule: Schedule | None = None,
+    schedule: Schedule | str | None = None,
     *,
     ranks: int,
     dims: Dims,
@@ -302,7 +335,7 @@ def source_of(verified: Plan, dialect: str = "triton") -> str:
 @overload
 def compile(
     program: Program,
-    schedule: Schedule | None = None,
+    schedule: Schedule | str | None = None,
     *,
     ranks: int,
     dims: Dims,
@@ -317,7 +350,7 @@ def compile(
 @overload
 def compile(
     program: Program,
-    schedule: Schedule | None = None,
+    schedule: Schedule | str | None = None,
     *,
     dims: Dims,
     dtype: str = "f32",
@@ -333,7 +366,7 @@ def compile(
 
 def compile(
     program: Program,
-    schedule: Schedule | None = None,
+    schedule: Schedule | str | None = None,
     *,
     dims: Dims,
     ranks: int | None = None,
@@ -347,6 +380,7 @@ def compile(
 ) -> Kernel | GpuKernel:
     """Compile a verified program into a callable.
 
+    schedule: a Schedule, the name of one in the program's file ("h200"), or "program:name" of the library.
     device: "cpu" runs it on `ranks` processes of this machine, "cuda" on this rank of a group of GPUs.
     tables: values of the program's tables, int [ranks, *shape]. They apply to every launch of the kernel, because its
         counters are laid out with them.
@@ -377,7 +411,7 @@ def compile(
 
 def assembly(
     program: Program,
-    schedule: Schedule | None = None,
+    schedule: Schedule | str | None = None,
     *,
     ranks: int,
     dims: Dims,

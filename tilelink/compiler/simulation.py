@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tilelink import compiler
+from tilelink.compiler.samples import DRAWS, Routing, completed, draw
 from tilelink.ir.program import Program
 from tilelink.scheduling.schedule import Schedule
 from tilelink.simulator import CostModel, Simulated
@@ -16,7 +17,7 @@ from tilelink.simulator.machine import Machine, load_machine
 
 def simulate(
     program: Program,
-    schedule: Schedule | None = None,
+    schedule: Schedule | str | None = None,
     *,
     ranks: int,
     dims: compiler.Dims,
@@ -25,6 +26,9 @@ def simulate(
     tables: Mapping[str, Any] | None = None,
     cost: CostModel | None = None,
     offsets: Sequence[float] | None = None,
+    routing: Routing = "uniform",
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> Simulated:
     """Return the predicted times of one launch, in seconds, on a machine that need not be present.
 
@@ -34,11 +38,17 @@ def simulate(
     tables: name -> int array [ranks, *shape] of the dynamic mappings.
     cost: cost model (None: the roofline model).
     offsets: seconds after the first rank's launch at which each rank launches (None: all at once).
+    routing: the index tensors of a launch: how they are drawn, such as `uniform` or `zipf:1.2`; a file of recorded ones
+    (.npz or .pt); or name -> int array [ranks, *shape], or [launches, ranks, *shape].
+    draws: launches of which the result is the mean, drawn with the seeds from `seed` on.
 
-    Raise what `tilelink.plan` raises, and MachineError for an unknown machine or offsets that do not fit.
+    Raise what `tilelink.plan` raises, MachineError for an unknown machine or offsets that do not fit, and BindingError
+    and ShapeError for an unknown routing, or index tensors that do not fit.
     """
     described = machine if isinstance(machine, Machine) else load_machine(machine)
+    launches = draw(program, ranks=ranks, dims=dims, routing=routing, draws=draws, seed=seed)
     plan = compiler.plan(
         program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=described.processor, tables=tables
     )  # fmt: skip
-    return simulate_plan(plan, described, cost=cost, tables=tables, offsets=offsets)
+    samples = completed(plan, launches, routing=routing, seed=seed)
+    return simulate_plan(plan, described, cost=cost, tables=tables, offsets=offsets, samples=samples)

@@ -11,7 +11,8 @@ bitcode, are not provided.
 
 pointers    symm_at, remote_ptr
 launches    enter, leave, launch_number, tell_finished, begin_copies, count_program
-signals     wait, wait_all, wait_each, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read, fence, quiet
+signals     wait, wait_all, wait_each, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read,
+            fence, quiet
 copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
 tracing     trace_track, tile_begin, tile_end, transfer_begin, transfer
 scopes      BLOCK, WARP

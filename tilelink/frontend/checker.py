@@ -26,6 +26,7 @@ from tilelink.frontend.kinds import check_kinds
 from tilelink.frontend.limits import check_depth
 from tilelink.frontend.reserved import check_words
 from tilelink.ir.depth import deep
+from tilelink.ir.identity import ByIdentity
 from tilelink.ir.printer import MOVE, NOTIFY, WAIT, print_region, print_scalar
 from tilelink.ir.program import (
     For,
@@ -49,10 +50,20 @@ from tilelink.ir.scalar import Param as ParamRef
 from tilelink.ir.typing import infer
 from tilelink.ir.visitor import reads, stage_regions, stage_scalars, statements, value_of
 
+_CHECKED = ByIdentity[Program]()
+"""Programs without mistakes. A search binds the same program with many schedules."""
 
-@deep()
+
 def check(program: Program) -> Program:
     """Return the program unchanged. Raises the error of its mistake, or SeveralErrors with all of them."""
+    if _CHECKED.get(program) is None:
+        _check(program)
+        _CHECKED.put(program, program)
+    return program
+
+
+@deep()
+def _check(program: Program) -> None:
     require_program(program)
     mistakes = Mistakes()
     check_depth(program, mistakes)
@@ -78,7 +89,6 @@ def check(program: Program) -> Program:
     _check_signals(program, mistakes)
     _check_coverage(program, mistakes)
     mistakes.raise_any()
-    return program
 
 
 # Sizes and indices -------------------------------------------------------------------------------------------

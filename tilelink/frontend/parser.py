@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -77,9 +78,18 @@ def require_text(text: object) -> None:
         raise ParseError(f"a {type(text).__name__} is not a text of programs", hint=hint)
 
 
+Published = Callable[[str], "tuple[Schedule, ...]"]
+"""The schedules that other files have for a program of some name."""
+
+
 @deep()
-def parse_text(text: str, file: str = "<text>", elsewhere: Elsewhere = lambda _: None) -> Module:
-    """Parse programs and schedules. elsewhere: where bases of variants are looked for that the text does not have.
+def parse_text(
+    text: str, file: str = "<text>", elsewhere: Elsewhere = lambda _: None, published: Published = lambda _: ()
+) -> Module:
+    """Parse programs and schedules, each program with its schedules.
+
+    elsewhere: where bases of variants are looked for that the text does not have. published: the same for schedules
+    that others extend.
 
     Raises ParseError, an error of `build_program`, or SeveralErrors.
     """
@@ -87,7 +97,9 @@ def parse_text(text: str, file: str = "<text>", elsewhere: Elsewhere = lambda _:
     lines = lines_of(text)
     mistakes = Mistakes()
     blocks = _schedule_blocks(lines)
-    extended = _Schedules(lines=lines, file=file, heads=[_head(lines[a], file, a + 1) for a, _ in blocks])
+    extended = _Schedules(
+        lines=lines, file=file, heads=[_head(lines[a], file, a + 1) for a, _ in blocks], published=published
+    )
     for a, b in blocks:
         with mistakes.noted():
             extended.parse(a, b)
@@ -108,7 +120,11 @@ def parse_text(text: str, file: str = "<text>", elsewhere: Elsewhere = lambda _:
     mistakes.raise_any()
     extended.check_names({p.name: p for p in programs}, mistakes)
     mistakes.raise_any()
-    return Module(programs=tuple(programs), schedules=tuple(schedules))
+    return Module(programs=tuple(_with_own(one, schedules) for one in programs), schedules=tuple(schedules))
+
+
+def _with_own(program: Program, schedules: list[Schedule]) -> Program:
+    return replace(program, schedules=tuple(one for one in schedules if one.program == program.name))
 
 
 @dataclass(kw_only=True)
@@ -116,11 +132,13 @@ class _Schedules:
     """The schedules of a text as they are parsed, one after the other: one may extend those before it.
 
     heads: of all of them, None for one that is none. extended: those that extend others, with their heads.
+    published: the schedules of other files.
     """
 
     lines: list[str]
     file: str
     heads: list[Head | None]
+    published: Published
     parsed: list[Schedule] = field(default_factory=list[Schedule])
     extended: list[tuple[Schedule, Head]] = field(default_factory=list[tuple[Schedule, Head]])
 
@@ -154,6 +172,14 @@ class _Schedules:
                 raise ParseError(message, location=head.like_at, related=other.location, hint=hint)
         if found:
             raise ConsequenceError(f"{called} is not in the language", location=head.like_at)
+        has_own = any(one is not None and one.program == program for one in self.heads)
+        foreign = () if has_own else self.published(program)
+        if others := [one for one in foreign if one.name == name]:
+            return others[0]
+        if foreign:
+            there = f"the library has {', '.join(one.name for one in foreign)} for it"
+            hint = did_you_mean(name, [one.name for one in foreign], there)
+            raise UnknownNameError(f"no schedule {name!r} for {program}", location=head.like_at, hint=hint)
         known = [one.name for one in self.parsed if one.program == program]
         others = [f"{one.program}:{one.name}" for one in self.parsed if one.name == name]
         there = f"{program} has {', '.join(known)} before it" if known else f"{program} has none before it"
@@ -178,11 +204,16 @@ class _Schedules:
                 try:
                     check_names(programs[head.program], part)
                 except ScheduleError as error:
-                    if error.location is not None and error.location.line < head.location.line:
+                    if error.location is not None and _earlier(error.location, head.location):
                         message = f"schedule {head.name} extends {':'.join(head.like or ())}: {error.message}"
                         hint = f"it is for {head.program}: {error.hint}"
                         related = error.location
                         mistakes.add(ScheduleError(message, location=head.like_at, related=related, hint=hint))
+
+
+def _earlier(one: Location, other: Location) -> bool:
+    """True if a location is in another file, or comes before another one in their file."""
+    return one.file != other.file or one.line < other.line
 
 
 def _head(line: str, file: str, number: int) -> Head | None:

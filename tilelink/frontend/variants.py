@@ -18,6 +18,7 @@ from tilelink.ir.intervals import MAX_INT32, MIN_INT32
 from tilelink.ir.parameters import holds_f32, rounded
 from tilelink.ir.program import DTYPES, ELEMENTWISE, Program
 from tilelink.ir.words import DOTTED, NAME
+from tilelink.scheduling.schedule import Schedule
 
 OPEN = ("dtype", "function")
 """Kinds of parameters that are chosen before the program is built."""
@@ -161,12 +162,14 @@ class Template:
             raise BindingError(f"{program.name} is no longer what was written", location=place, hint=hint)
         all_given = {**self.choices.given, **given}
         made = self.build(replace(self.syntax, name=name), choices_of(self.syntax, all_given, place))
-        return made if place is None else replace(made, location=place)
+        own = tuple(replace(one, program=name) for one in program.schedules if isinstance(one, Schedule))
+        return replace(made, schedules=own, location=place or made.location)
 
 
 def variant(program: Program, name: str, **choices: Choice) -> Program:
     """Return a variant of a program: `variant(product, "silu_product", activation="silu", bias=True)`.
 
+    It has the program's schedules, by their names.
     choices: for a parameter of kind dtype the name of an element type; for one of kind function the name of an
     elementwise function, "identity", or "module.function"; for an optional input True if it is given. What is not
     chosen is as in `program`. Raises UnknownNameError or ParseError for choices that do not fit, BindingError for a
@@ -178,6 +181,15 @@ def variant(program: Program, name: str, **choices: Choice) -> Program:
         hint = "variants are made of programs that were parsed, from text or from a Python function"
         raise BindingError(f"{program.name} was not parsed", hint=hint)
     return program.template.variant(program, name, choices)
+
+
+def open_names(program: Program) -> dict[str, str]:
+    """Return what can be chosen for a program: name -> "dtype", "function" or "input"."""
+    if not isinstance(program.template, Template):
+        return {}
+    syntax = program.template.syntax
+    found = {one.name: one.kind for one in syntax.params if is_open(one)}
+    return found | {one.name: "input" for one in syntax.tensors if one.default is not None}
 
 
 Elsewhere = Callable[[str], Program | None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tilelink.ir.scalar import Binary, Choose, Compare, Index, Int, Logic, Lookup, Rank, Scalar
 
@@ -20,6 +21,12 @@ class Bounds:
     ranks: int
     indices: Mapping[str, Range] = field(default_factory=dict[str, Range])
     tables: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    simplified: dict[Scalar, Scalar] = field(
+        default_factory=dict[Scalar, Scalar], init=False, compare=False, repr=False
+    )
+    """Cache of `simplify`: the expressions of a program are simplified by every step that maps or prints them."""
+    _intervals: dict[Scalar, Range] = field(default_factory=dict[Scalar, Range], init=False, compare=False, repr=False)
+    """Cache of `of`."""
 
     def of(self, expr: Scalar) -> Range:
         """Return an interval that contains every value of the expression."""
@@ -34,12 +41,24 @@ class Bounds:
                 return self.tables.get(table, (0, MAX_INT32))
             case Choose(values=values):
                 return min(values), max(values)
-            case Binary(op=op, left=left, right=right):
-                return combined(op, self.of(left), self.of(right))
+            case Binary():
+                return self._of_binary(expr)
             case Compare() | Logic():
                 return 0, 1
             case _:
                 return UNKNOWN
+
+    def _of_binary(self, expr: Binary) -> Range:
+        known = self._intervals.get(expr)
+        if known is None:
+            known = self._intervals[expr] = combined(expr.op, self.of(expr.left), self.of(expr.right))
+        return known
+
+
+@lru_cache(maxsize=64)
+def shared_bounds(ranks: int, indices: tuple[tuple[str, Range], ...], tables: tuple[tuple[str, Range], ...]) -> Bounds:
+    """Return these bounds, the same object if they were made lately, with what it knows of expressions."""
+    return Bounds(ranks=ranks, indices=dict(indices), tables=dict(tables))
 
 
 def combined(op: str, left: Range, right: Range) -> Range:

@@ -7,7 +7,7 @@ the data slice and the signal index of a tile cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilelink.ir.intervals import Bounds
@@ -131,11 +131,16 @@ class TileMap:
     bounds: Bounds
     rank: Scalar = RANK
     remote: bool = False
+    _channels: dict[ChannelGrid, tuple[ChannelRange, ...]] = field(
+        default_factory=dict[ChannelGrid, tuple[ChannelRange, ...]], init=False, compare=False, repr=False
+    )
 
     def channel_range(self, grid: ChannelGrid) -> tuple[ChannelRange, ...]:
         """Return the channels that the access touches, one range per dimension."""
-        ranges = (_range(s, g, n) for s, g, n in zip(self.spans, grid.sizes, grid.counts, strict=True))
-        return tuple(self._simplified(low, high) for low, high in ranges)
+        if grid not in self._channels:
+            ranges = (_range(s, g, n) for s, g, n in zip(self.spans, grid.sizes, grid.counts, strict=True))
+            self._channels[grid] = tuple(self._simplified(low, high) for low, high in ranges)
+        return self._channels[grid]
 
     def placed(self, grid: ChannelGrid) -> bool:
         """True if a launch decides which channels the access touches."""

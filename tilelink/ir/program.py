@@ -326,6 +326,8 @@ class Program(Node):
     stages: tuple[Stage, ...]
     template: object = field(default=None, compare=False, repr=False)
     """What it was parsed of, to make variants of it (frontend/variants.py)."""
+    schedules: tuple[object, ...] = field(default=(), compare=False, repr=False)
+    """The schedules that its text has for it, to choose one by its name."""
 
     def tensor(self, name: str) -> Tensor:
         return self._tensors[name]

@@ -19,9 +19,11 @@ from tilelink.ir.scalar import (
     Binary,
     Choose,
     Compare,
+    Index,
     Int,
     Logic,
     Lookup,
+    Rank,
     Scalar,
     add,
     binary,
@@ -31,7 +33,19 @@ from tilelink.ir.scalar import (
 
 
 def simplify(expr: Scalar, bounds: Bounds) -> Scalar:
-    """Return an expression with the same value for all ranks, indices and table entries within the bounds."""
+    """Return an expression with the same value for all ranks, indices and table entries within the bounds.
+
+    Its locations may be those of an equal expression.
+    """
+    if isinstance(expr, Int | Index | Rank):
+        return _simplified(expr, bounds)
+    known = bounds.simplified.get(expr)
+    if known is None:
+        known = bounds.simplified[expr] = _simplified(expr, bounds)
+    return known
+
+
+def _simplified(expr: Scalar, bounds: Bounds) -> Scalar:
     match expr:
         case Binary(op=op, left=left, right=right):
             new = _binary(op, simplify(left, bounds), simplify(right, bounds), bounds)

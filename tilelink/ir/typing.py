@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tilelink.errors import ConsequenceError, DtypeError, Mistakes, ShapeError
 from tilelink.ir.depth import deep
+from tilelink.ir.identity import ByIdentity
 from tilelink.ir.mapping import listed, selects_many, tile_index
 from tilelink.ir.numbers import batch_indices, carried_along, outliving, used_as_numbers
 from tilelink.ir.printer import print_scalar
@@ -321,11 +322,27 @@ def infer(program: Program, mistakes: Mistakes | None = None) -> Typing:
     Adds each ShapeError and DtypeError to `mistakes`, or raises the first one if `mistakes` is None.
     """
     collected = Mistakes()
-    typing = Typing(stages={stage.name: _infer_stage(program, stage, collected) for stage in program.stages})
+    typing = Typing(stages={stage.name: _stage_typing(program, stage, collected) for stage in program.stages})
     for error in collected.errors:
         if mistakes is None:
             raise error
         mistakes.add(error)
+    return typing
+
+
+_KNOWN = ByIdentity[StageTyping]()
+"""Typings of stages without mistakes. Most passes change few stages, and leave the others the same objects."""
+
+
+def _stage_typing(program: Program, stage: Stage, mistakes: Mistakes) -> StageTyping:
+    parts = (program.tensors, program.params, stage)
+    if (typing := _KNOWN.get(*parts)) is None:
+        of_stage = Mistakes()
+        typing = _infer_stage(program, stage, of_stage)
+        if not of_stage.errors:
+            _KNOWN.put(typing, *parts)
+        for error in of_stage.errors:
+            mistakes.add(error)
     return typing
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import cache
 
 from tilelink.ir.program import (
     Apply,
@@ -62,12 +63,18 @@ def values(value: Value) -> Iterator[Value]:
 
 def operands(value: Value) -> Iterator[Value]:
     """Yield the direct operands of a value, in order."""
-    for field in fields(value):
-        child = getattr(value, field.name)
+    for name in _field_names(type(value)):
+        child = getattr(value, name)
         if isinstance(child, Value):
             yield child
         elif isinstance(child, tuple):
             yield from (c for c in child if isinstance(c, Value))
+
+
+@cache
+def _field_names(kind: type[Value]) -> tuple[str, ...]:
+    """Return the fields of a kind of value. `dataclasses.fields` makes them anew for every value."""
+    return tuple(field.name for field in fields(kind))
 
 
 def local_names(value: Value) -> set[str]:
@@ -118,12 +125,12 @@ def map_value(value: Value, change: Callable[[Value], Value | None]) -> Value:
     if new is not None:
         return new
     updates: dict[str, object] = {}
-    for field in fields(value):
-        child = getattr(value, field.name)
+    for name in _field_names(type(value)):
+        child = getattr(value, name)
         if isinstance(child, Value):
-            updates[field.name] = map_value(child, change)
+            updates[name] = map_value(child, change)
         elif isinstance(child, tuple) and any(isinstance(c, Value) for c in child):
-            updates[field.name] = tuple(map_value(c, change) for c in child)
+            updates[name] = tuple(map_value(c, change) for c in child)
     return replace(value, **updates) if updates else value
 
 
@@ -243,43 +250,63 @@ def _map_inner(statement: Statement, change: Callable[[Statement], Statement]) -
 
 
 def stage_regions(stage: Stage) -> list[Region]:
-    """Return every region in a stage's body."""
-    regions: list[Region] = []
-
-    def keep(region: Region) -> Region:
-        regions.append(region)
-        return region
-
-    map_regions(stage.body, keep)
+    """Return every region in a stage's body: those that are read, then those that are written or signalled."""
+    every = list(statements(stage.body))
+    regions = [region for s in every if (value := value_of(s)) is not None for region in reads(value)]
+    for statement in every:
+        match statement:
+            case Store(region=region) | Notify(region=region) | Wait(region=region) | Transfer(target=region):
+                regions.append(region)
+            case _:
+                pass
     return regions
 
 
 def stage_scalars(stage: Stage) -> list[Scalar]:
-    """Return every integer expression in a stage's body."""
-    scalars: list[Scalar] = []
+    """Return every integer expression in a stage, without the expressions inside it and the extents of its domain."""
+    return [*range_ends(stage.indices), *scalars(stage.body)]
 
-    def keep(expr: Scalar) -> Scalar:
-        scalars.append(expr)
-        return expr
 
-    for decl in stage.indices:
-        for end in (decl.start, decl.stop):
-            if end is not None:
-                keep(end)
-    map_scalars(stage.body, keep)
-    return scalars
+def scalars(body: tuple[Statement, ...]) -> Iterator[Scalar]:
+    """Yield every integer expression of a body, without the expressions inside it."""
+    for statement in body:
+        match statement:
+            case Store(region=region) | Notify(region=region) | Wait(region=region) | Transfer(target=region):
+                yield from _region_scalars(region)
+            case If(condition=condition, then=then, orelse=orelse):
+                yield from scalars((*then, *orelse))
+                yield condition
+            case For(indices=indices, body=inner):
+                yield from (decl.extent for decl in indices)
+                yield from range_ends(indices)
+                yield from scalars(inner)
+            case _:
+                pass
+        value = value_of(statement)
+        for node in values(value) if value is not None else ():
+            match node:
+                case Read(region=region):
+                    yield from _region_scalars(region)
+                case FromScalar(scalar=scalar):
+                    yield scalar
+                case _:
+                    pass
+
+
+def _region_scalars(region: Region) -> Iterator[Scalar]:
+    yield from (coord for coord in region.coords if isinstance(coord, Scalar))
+    if region.rank is not None:
+        yield region.rank
+
+
+def range_ends(indices: tuple[IndexDecl, ...]) -> Iterator[Scalar]:
+    """Yield the ends of the counted ranges that indices run over."""
+    yield from (end for decl in indices for end in (decl.start, decl.stop) if end is not None)
 
 
 def scalars_of(statement: Statement) -> list[Scalar]:
     """Return every integer expression in a statement, and in the statements inside it."""
-    scalars: list[Scalar] = []
-
-    def keep(expr: Scalar) -> Scalar:
-        scalars.append(expr)
-        return expr
-
-    map_scalars((statement,), keep)
-    return scalars
+    return list(scalars((statement,)))
 
 
 def counters(stage: Stage) -> frozenset[str]:

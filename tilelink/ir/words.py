@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 
 from tilelink.errors import Location
 from tilelink.ir.program import (
@@ -73,9 +74,14 @@ def foreign(node: object) -> Iterator[Foreign]:
 
 def _foreign(node: object, location: Location | None) -> Iterator[Foreign]:
     location = getattr(node, "location", None) or location
-    for field in fields(node):  # pyright: ignore[reportArgumentType] - a dataclass
-        if field.compare:
-            yield from _in_field(node, field.name, getattr(node, field.name), location)
+    for name in _compared(type(node)):
+        yield from _in_field(node, name, getattr(node, name), location)
+
+
+@cache
+def _compared(kind: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass that make two of its values equal."""
+    return tuple(field.name for field in fields(kind) if field.compare)
 
 
 def _in_field(node: object, field: str, part: object, location: Location | None) -> Iterator[Foreign]:

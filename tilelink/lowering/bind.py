@@ -135,7 +135,8 @@ def _apply(program: Program, schedule: Schedule) -> Program:
             if part[clause] != clause.default:
                 stage = clause.rewrite(program, stage, part)
         stages.append(stage)
-    return replace(program, stages=tuple(stages))
+    same = all(new is old for new, old in zip(stages, program.stages, strict=True))
+    return program if same else replace(program, stages=tuple(stages))
 
 
 def _resource(program: Program, stage: Stage, part: StageSchedule) -> Resource:

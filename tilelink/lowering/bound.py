@@ -9,7 +9,7 @@ from functools import cached_property
 from math import prod
 
 from tilelink.artifact import LaunchProtocol
-from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range
+from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range, shared_bounds
 from tilelink.ir.mapping import ChannelGrid, CountedRange, TileMap, map_region
 from tilelink.ir.program import Attend, Dot, For, Program, Region, Stage, Statement, Tensor, UserCall
 from tilelink.ir.scalar import Env, Param, Ranks, Scalar, const, evaluate, rewrite
@@ -189,6 +189,8 @@ class Kernel:
     """Waits that every peer has entered launch e (it reads their inputs)."""
     programs_per_cta: int = 1
     """Programs that share an SM."""
+    turn: int = 0
+    """Its place in the order in which the host issues the kernels on SMs (lowering/issue_order.py)."""
 
     @property
     def on_copy_engine(self) -> bool:
@@ -200,7 +202,7 @@ class Kernel:
         return self.programs // self.programs_per_cta
 
     @property
-    def beside(self) -> bool:
+    def on_side_stream(self) -> bool:
         """True if it runs on SMs on a stream of its own."""
         return self.stream not in ("main", "copy")
 
@@ -263,6 +265,17 @@ class Bound:
 
     def tile_map(self, stage: str, region: Region) -> TileMap:
         """f_S, f_R and f_C of an access made by a stage."""
+        key = stage, region
+        if key not in self._tile_maps:
+            self._tile_maps[key] = self._tile_map(stage, region)
+        return self._tile_maps[key]
+
+    @cached_property
+    def _tile_maps(self) -> dict[tuple[str, Region], TileMap]:
+        """Cache of `tile_map`: passes, plan and emitter ask for the same accesses."""
+        return {}
+
+    def _tile_map(self, stage: str, region: Region) -> TileMap:
         bound = self.stages[stage]
         shape = self.tensors[region.tensor].shape
         return map_region(
@@ -298,7 +311,7 @@ class Bound:
         for name, stage in self.stages.items():
             counts = {TILE.name: stage.total} | {index: stage.count(index) for index in stage.extents}
             indices = {index: (0, max(0, count - 1)) for index, count in counts.items()}
-            bounds[name] = Bounds(ranks=self.ranks, indices=indices, tables=tables)
+            bounds[name] = shared_bounds(self.ranks, tuple(indices.items()), tuple(tables.items()))
         return bounds
 
     def _entries(self, table: Tensor, before: Mapping[str, Range]) -> Range:
@@ -340,8 +353,9 @@ class Bound:
 
 
 def with_bodies(bound: Bound, bodies: Mapping[str, tuple[Statement, ...]]) -> Bound:
-    """The bound program whose stages have other statements."""
-    new = {name: replace(bound.stages[name].stage, body=body) for name, body in bodies.items()}
+    """The bound program whose stages have other statements. A stage that has the same ones stays the same object."""
+    stages = {name: bound.stages[name].stage for name in bodies}
+    new = {name: replace(stages[name], body=body) for name, body in bodies.items() if body != stages[name].body}
     stages = {name: replace(s, stage=new[name]) if name in new else s for name, s in bound.stages.items()}
     program = replace(bound.program, stages=tuple(new.get(one.name, one) for one in bound.program.stages))
     return replace(bound, program=program, stages=stages)

@@ -46,7 +46,8 @@ SUBSTEPS = 4
 class Accesses:
     """Reads and writes of tensors, one row each. `lo`, `hi` are bounds in elements, [rows, dims], padded with 0, 1.
 
-    guard: what a launch decides of the access (guards.py); its elements are some of those in the bounds. 0: all of them.
+    guard: what a launch decides of the access (guards.py); its elements are some of those in the bounds. 0: all of
+    them.
     """
 
     task: Ints
@@ -205,7 +206,9 @@ class Walk:
     def enter(self, stage: BoundStage, number: int, indices: tuple[IndexDecl, ...], rows: Rows) -> None:
         """Take the executions of a stage or a loop where the ends of its indices are read. number: of the statement."""
 
-    def chosen(self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]) -> Rows:
+    def chosen(
+        self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]
+    ) -> Rows:
         """Return the executions in a branch. open_rows: those of which a launch decides whether they are in it."""
         return rows
 
@@ -331,7 +334,9 @@ class Enumerator(Walk):
                     if isinstance(part, Lookup) and part.launch:
                         self._access(stage, number, READ, Region(tensor=part.table, coords=part.coords), rows)
 
-    def chosen(self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]) -> Rows:
+    def chosen(
+        self, stage: BoundStage, condition: Scalar, holds: bool, rows: Rows, open_rows: NDArray[np.bool_]
+    ) -> Rows:
         if not open_rows.any():
             return rows
         choice = Chosen(condition=condition, holds=holds)
@@ -447,7 +452,11 @@ class Enumerator(Walk):
             to = [*np.ndindex(*(hi[row, :dims] - lo[row, :dims]).tolist())]
             here = [*np.ndindex(*(from_hi[row, :source_dims] - from_lo[row, :source_dims]).tolist())] if known else []
             for at, step in enumerate(to):
-                entry = (target.tensor, int(peer[row]), tuple(int(n) for n in lo[row, :dims] + np.array(step, np.int64)))
+                entry = (
+                    target.tensor,
+                    int(peer[row]),
+                    tuple(int(n) for n in lo[row, :dims] + np.array(step, np.int64)),
+                )
                 origin = None
                 if source is not None and len(here) == len(to):
                     place = from_lo[row, :source_dims] + np.array(here[at], np.int64)
@@ -488,7 +497,9 @@ class Enumerator(Walk):
             self._fault(number, everywhere, rows, "writes on a rank that only a launch decides", hint)
             return replace(tile_map, rank=const(0)), rows
         name, ranks = "#rank", self.bound.ranks
-        low, high = (np.broadcast_to(end, rows.task.shape) for end in hull(tile_map.rank, self.env(rows), self.bound.entries))
+        low, high = (
+            np.broadcast_to(end, rows.task.shape) for end in hull(tile_map.rank, self.env(rows), self.bound.entries)
+        )
         again = rows.pick(np.repeat(np.arange(len(rows.task)), ranks))
         peer = np.tile(np.arange(ranks, dtype=np.int64), len(rows.task))
         again.indices[name] = peer

@@ -263,4 +263,3 @@ def numbered(
 def _parts(templates: Sequence[Template], rank: int, indices: Mapping[str, int]) -> Iterator[Part]:
     for template in templates:
         yield template.part(rank, indices)
-

@@ -32,8 +32,9 @@ def place_barriers(bound: Bound) -> Bound:
 
     After this pass these programs have many threads.
     """
+    scratch = scratch_memories(bound)
     bodies = {
-        name: _Placing(bound=bound, stage=stage).all_of(stage)
+        name: _Placing(bound=bound, stage=stage, scratch=scratch).all_of(stage)
         for name, stage in bound.stages.items()
         if stage.transport is not Transport.COPY_ENGINE
     }
@@ -46,11 +47,12 @@ class _Placing:
 
     bound: Bound
     stage: BoundStage
+    scratch: frozenset[str]
     pending: Pending = field(init=False)
     names: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
-        self.pending = pending_at(self.bound, self.stage.name)
+        self.pending = pending_at(self.bound, self.stage.name, self.scratch)
 
     def all_of(self, stage: BoundStage) -> tuple[Statement, ...]:
         """Return the body of a stage with its barriers, one of them before the ends of its ranges are read."""
@@ -250,10 +252,18 @@ class _Parts:
         return {memory for memory, parts in self.places.items() if len(parts) == 1 and None not in parts}
 
 
-def pending_at(bound: Bound, stage: str) -> Pending:
+def scratch_memories(bound: Bound) -> frozenset[str]:
+    """Return the memories whose elements may be written more than once."""
+    tensors = [t.name for t in bound.tensors.values() if t.decl.space in ("local", "symmetric")]
+    return frozenset(memory for name in tensors for memory in (name, f"{name} @"))
+
+
+def pending_at(bound: Bound, stage: str, scratch: frozenset[str]) -> Pending:
     """Return the accesses that may be pending at the start of a tile: all that its kernel can have done before.
 
     The first stage of a tile ignores memories of which every tile accesses a separate part.
+
+    scratch: memories whose elements may be written more than once.
     """
     kernel = bound.kernel_of[stage]
     last = next(n for n, loop in enumerate(kernel.loops) if stage in loop.stages)
@@ -264,11 +274,10 @@ def pending_at(bound: Bound, stage: str) -> Pending:
                 earlier.stage.body, {decl.name: earlier.count(decl.name) for decl in earlier.stage.indices}, number
             )
     apart = parts.apart if kernel.loops[last].stages[0] == stage else set[str]()
-    scratch = [t.name for t in bound.tensors.values() if t.decl.space in ("local", "symmetric")]
     return Pending(
         ranks=bound.ranks,
         counts={name: bound.stages[stage].count(name) for name in bound.stages[stage].extents},
-        scratch=frozenset(memory for name in scratch for memory in (name, f"{name} @")),
+        scratch=scratch,
         # if two tiles write the same elements, the later one waits for the earlier one, and a wait is a barrier
         stored=frozenset((parts.stored & parts.loaded) - apart),
         loaded=frozenset(parts.loaded - apart),

@@ -7,6 +7,7 @@ rearrange tiles count them when the program is compiled.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from tilelink.errors import ScheduleError, TileSizeError
 from tilelink.ir.program import Value
@@ -15,15 +16,15 @@ from tilelink.ir.typing import Typing
 from tilelink.ir.visitor import stage_scalars, statements, value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.clauses.backfill import BACKFILL
+from tilelink.lowering.clauses.clause import Clause
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.flatten import FLATTEN
-from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.lowering.reductions import reduced_indices
 from tilelink.scheduling.schedule import CopyEngine, Schedule
 
-REARRANGING = (FLATTEN, SPLIT_K_TAIL, BACKFILL, DEFER_NOTIFY, TMA_COPY)
+REARRANGING: tuple[Clause[Any], ...] = (FLATTEN, SPLIT_K_TAIL, BACKFILL, DEFER_NOTIFY, TMA_COPY)
 """Clauses that need to know the tiles of a stage when it is compiled."""
 
 
@@ -37,7 +38,9 @@ def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, sched
         if isinstance(stage.resource, CopyEngine):
             message = f"stage {name} copies what only a launch decides, and a copy engine is told by the host"
             place = part.at("resource") or stage.stage.location
-            raise ScheduleError(message, location=place, related=stage.stage.location, hint=f"{name} on sm, or on sm(8)")
+            raise ScheduleError(
+                message, location=place, related=stage.stage.location, hint=f"{name} on sm, or on sm(8)"
+            )
         for clause in REARRANGING:
             if part[clause] != clause.default:
                 message = f"{clause.name} for stage {name}, whose tiles or places only a launch decides"

@@ -74,4 +74,4 @@ def _counted(bound: Bound) -> LaunchProtocol | None:
         return None
     if copies:
         return LaunchProtocol.COUNTED_WITH_COPIES if len(kernels) == 1 and not first.reuse_lag else None
-    return LaunchProtocol.COUNTED_ANNOUNCED if any(one.beside for one in kernels) else None
+    return LaunchProtocol.COUNTED_ANNOUNCED if any(one.on_side_stream for one in kernels) else None

@@ -21,6 +21,7 @@ from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.lowering.insert_barriers import place_barriers
+from tilelink.lowering.issue_order import order_kernels
 from tilelink.lowering.launch_protocol import choose_protocol
 from tilelink.lowering.sink_waits import sink_waits
 
@@ -52,6 +53,7 @@ def passes() -> tuple[Pass, ...]:
         Pass(name="sink_waits", apply=sink_waits),
         Pass(name="barriers", apply=place_barriers),  # from here on no statement comes or goes
         Pass(name="defer_notify", apply=DEFER_NOTIFY.apply),
+        Pass(name="issue_order", apply=order_kernels),  # from here on no kernel waits for another signal
         Pass(name="protocol", apply=choose_protocol),  # last: it asks which kernels wait for peers
     )
 

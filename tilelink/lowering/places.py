@@ -17,7 +17,7 @@ from tilelink.ir.intervals import Range
 from tilelink.ir.mapping import TileMap
 from tilelink.ir.program import For, If, Statement
 from tilelink.ir.scalar import Binary, Env, Int, Lookup, Scalar, children, evaluate
-from tilelink.ir.visitor import map_scalars
+from tilelink.ir.visitor import scalars
 from tilelink.lowering.columns import Ints, expand
 from tilelink.lowering.hulls import hull
 
@@ -46,21 +46,14 @@ def partial(statement: Statement) -> Iterator[Lookup | Binary]:
 
     The expressions of its branches or iterations are not included.
     """
-    expressions: list[Scalar] = []
-
-    def keep(expr: Scalar) -> Scalar:
-        expressions.append(expr)
-        return expr
-
     match statement:
         case If(condition=condition):
-            expressions.append(condition)
+            yield from _inner_first(condition)
         case For():
             pass
         case _:
-            map_scalars((statement,), keep)
-    for expr in expressions:
-        yield from _inner_first(expr)
+            for expr in scalars((statement,)):
+                yield from _inner_first(expr)
 
 
 def _inner_first(expr: Scalar) -> Iterator[Lookup | Binary]:

@@ -9,7 +9,7 @@ those of the sum of all ranks' losses. torch.compile sees one operator without a
 group: a process group of torch.distributed, its name, or None for all ranks.
 schedule: None: the fastest that `tilelink tune --measure` found, else what `decide` says; "unfused": the group's
 collective and torch's product; else the name of a schedule of the library's program ("h200"), "program:name", or a
-Schedule. A program that only communicates ("all_reduce_one_shot:few") runs beside torch's product. The first call with
+Schedule. A program that only communicates ("all_reduce_one_shot:few") runs next to torch's product. The first call with
 new shapes, dtype, group or schedule compiles a kernel and allocates symmetric memory, so all ranks must make their
 first calls in the same order, and before a CUDA graph is captured; `clear` gives the memory back. The first call of a
 group without a schedule waits for rank 0, which tells the others what was measured. Sums of any number of rows share
@@ -23,24 +23,19 @@ All raise ShapeError and DtypeError for tensors that do not fit and UnknownNameE
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
-from torch.utils._python_dispatch import _get_current_dispatch_mode  # pyright: ignore[reportPrivateUsage]
 
-from tilelink.errors import RankError
 from tilelink.ops import registered, unfused
-from tilelink.ops.calls import Implementation, clear, run
+from tilelink.ops.calls import Implementation, run
 from tilelink.ops.choice import choose
+from tilelink.ops.custom import is_differentiated, is_direct, schedule_text
+from tilelink.ops.groups import Group, clear, members_of, name_of
 from tilelink.ops.operators import OPERATORS, UNFUSED
 from tilelink.ops.validate import check_epilogue
-from tilelink.runtime.cuda.device import check_member
-from tilelink.scheduling.schedule import Schedule
 
 __all__ = [
     "ag_gemm", "ag_gemm_gated", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter", "all_reduce", "choose", "clear",
     "UNFUSED",
 ]  # fmt: skip
-
-Group = dist.ProcessGroup | str | None
 
 
 def ag_gemm(
@@ -85,15 +80,15 @@ def ag_gemm_gated(
 
     Where a gradient is needed it is one product with both weights, and the gate outside.
     """
-    members, operands = _members(group), (x, w_gate, w_up)
-    if _direct(operands):
+    members, operands = members_of(group), (x, w_gate, w_up)
+    if is_direct(operands):
         return run("ag_gemm_gated", operands, "", members, schedule)
-    name = _name(members)
-    if _differentiable(operands):
+    name = name_of(members)
+    if is_differentiated(operands):
         both = registered.call("ag_gemm", x, torch.cat((w_gate, w_up)), None, "", name, _plain_text(schedule))
         gate, up = both.split(w_gate.shape[0], 1)
         return torch.nn.functional.silu(gate) * up
-    return registered.call("ag_gemm_gated", x, w_gate, w_up, name, _text(schedule))
+    return registered.call("ag_gemm_gated", x, w_gate, w_up, name, schedule_text(schedule))
 
 
 def all_gather(x: torch.Tensor, *, group: Group = None, schedule: Implementation = None) -> torch.Tensor:
@@ -118,13 +113,13 @@ def _product(
     op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
     group: Group, schedule: Implementation,
 ) -> torch.Tensor:  # fmt: skip
-    members, operands = _members(group), (x, w, bias)
-    if _direct(operands):
+    members, operands = members_of(group), (x, w, bias)
+    if is_direct(operands):
         return run(op, operands, activation or "", members, schedule)
     check_epilogue(op, x, w, bias, activation or "")
-    outside = activation if activation and _differentiable(operands) else ""
+    outside = activation if activation and is_differentiated(operands) else ""
     inside = "" if outside else activation or ""
-    y = registered.call(op, x, w, bias, inside, _name(members), _text(schedule))
+    y = registered.call(op, x, w, bias, inside, name_of(members), schedule_text(schedule))
     return unfused.follow(y, None, outside) if outside else y
 
 
@@ -132,57 +127,20 @@ def _summed_f32(
     op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
     group: Group, schedule: Implementation,
 ) -> torch.Tensor:  # fmt: skip
-    members = _members(group)
+    members = members_of(group)
     check_epilogue(OPERATORS[op].rule, x, w, bias, activation or "")
-    if _direct((x, w)):
+    if is_direct((x, w)):
         y = run(op, (x, w), "", members, schedule)
     else:
-        y = registered.call(op, x, w, _name(members), _text(schedule))
+        y = registered.call(op, x, w, name_of(members), schedule_text(schedule))
     return unfused.follow(y, bias, activation or "")
 
 
 def _collective(op: str, x: torch.Tensor, group: Group, schedule: Implementation) -> torch.Tensor:
-    members = _members(group)
-    if _direct((x,)):
+    members = members_of(group)
+    if is_direct((x,)):
         return run(op, (x,), "", members, schedule)
-    return registered.call(op, x, _name(members), _text(schedule))
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def _direct(operands: tuple[torch.Tensor | None, ...]) -> bool:
-    """True if only the kernel need see the call: no tracing, no gradients; it saves torch's dispatch."""
-    if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
-        return False
-    graded = torch.is_grad_enabled()
-    for one in operands:  # noqa: SIM110 -- a generator takes longer than what it looks at
-        if one is not None and (type(one) not in _PLAIN or (graded and one.requires_grad)):
-            return False
-    return True
-
-
-def _differentiable(operands: tuple[torch.Tensor | None, ...]) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
-
-
-def _members(group: Group) -> dist.ProcessGroup | str:
-    """The group, or its name where that was given."""
-    members = group if group is not None else dist.group.WORLD
-    if members is None:
-        hint = 'start with torchrun and call torch.distributed.init_process_group("nccl", device_id=...) first'
-        raise RankError("this process is no rank of torch.distributed", hint=hint)
-    return members
-
-
-def _name(members: dist.ProcessGroup | str) -> str:
-    check_member(members)
-    return members if isinstance(members, str) else members.group_name
-
-
-def _text(schedule: Implementation) -> str:
-    """A schedule as the custom operators take it; calls with equal texts share a kernel."""
-    return str(schedule) if isinstance(schedule, Schedule) else schedule or ""
+    return registered.call(op, x, name_of(members), schedule_text(schedule))
 
 
 def _plain_text(schedule: Implementation) -> str:

@@ -19,17 +19,17 @@ from torch.distributed import ProcessGroup
 
 from tilelink import compiler
 from tilelink.compiler import library_module
-from tilelink.errors import DtypeError, RankError, ShapeError, UnknownNameError, UnknownTargetError
+from tilelink.errors import DtypeError, ShapeError, UnknownNameError, UnknownTargetError
 from tilelink.ops import unfused
 from tilelink.ops.choice import rounded_rows
-from tilelink.ops.consensus import check_rows, consensus, forget
+from tilelink.ops.consensus import check_rows, consensus
 from tilelink.ops.decide import decide
-from tilelink.ops.groups import group_named, is_destroyed
+from tilelink.ops.groups import OfGroups, group_named
 from tilelink.ops.operators import OPERATORS, UNFUSED, Operator, program_of
 from tilelink.ops.pairs import Pair
 from tilelink.ops.predict import Request
 from tilelink.ops.validate import check_activation, check_operands
-from tilelink.runtime.cuda.device import check_member, current_target
+from tilelink.runtime.cuda.device import current_target
 from tilelink.scheduling.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 @dataclass(frozen=True, kw_only=True)
 class _Made:
-    """What was made for the calls of a group, which stays alive with it, so that nobody else has its id.
+    """What was made for the calls of a group.
 
     summing: kernels that sum products, which calls with other rows take too. rows: what x has on all ranks alike, by
     operator: it was compared.
@@ -58,8 +58,7 @@ class _Made:
     rows: set[tuple[str, tuple[int, ...]]] = field(default_factory=set[tuple[str, tuple[int, ...]]])
 
 
-_made: dict[int, _Made] = {}
-"""By the ids of groups: a group that comes after a destroyed one may have its name."""
+_made = OfGroups(lambda group: _Made(group=group))
 
 
 def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str, implementation: Implementation) -> Any:
@@ -69,38 +68,20 @@ def run(op: str, operands: Operands, activation: str, group: ProcessGroup | str,
     RankError for a group that there is not any more, and what `compile` raises.
     """
     members = group_named(group) if isinstance(group, str) else group
-    made = _made.get(id(members)) or _made_for(members)
+    made = _made.of(members)
     key = (
         op, activation, implementation if implementation is None or type(implementation) is str else id(implementation),
         *[None if t is None else (t.shape, t.dtype) for t in operands],
     )  # fmt: skip
     found = made.calls.get(key)
     if found is None:
-        with _gpu_of(operands[0]):
+        with gpu_of(operands[0]):
             call = _prepared(op, operands, activation, made, implementation)
         found = made.calls[key] = (call, implementation)  # keeps the implementation's id its own
     return found[0](*operands)
 
 
-def clear() -> None:
-    """Forgets all kernels and frees their memory. All ranks call it, when no operator is running any more."""
-    _made.clear()
-    forget()
-
-
 # Building a call ---------------------------------------------------------------------------------------------
-
-
-def _made_for(group: ProcessGroup) -> _Made:
-    """An empty place for a group's calls; what groups had that were destroyed is dropped."""
-    check_member(group)
-    for key in [key for key, made in _made.items() if is_destroyed(made.group)]:
-        del _made[key]
-    if is_destroyed(group):
-        hint = "it was destroyed: give one that torch.distributed has"
-        raise RankError(f"there is no process group {group.group_name!r} any more", hint=hint)
-    made = _made[id(group)] = _Made(group=group)
-    return made
 
 
 def _prepared(
@@ -151,7 +132,7 @@ def _compare(operator: Operator, x: torch.Tensor, made: _Made) -> None:
         made.rows.add(key)
 
 
-def _gpu_of(x: torch.Tensor | None) -> AbstractContextManager[Any]:
+def gpu_of(x: torch.Tensor | None) -> AbstractContextManager[Any]:
     """Makes x's GPU the current one: a thread's is the first one until the thread says otherwise."""
     return torch.cuda.device(x.device) if x is not None and x.is_cuda else nullcontext()
 

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from tilelink.errors import RankError, ShapeError
-from tilelink.ops.groups import is_destroyed
+from tilelink.errors import RankError, ShapeError, TileLinkError
+from tilelink.ops.groups import OfGroups
 from tilelink.tuning import Database, Key, Record, here
 
 
@@ -34,29 +34,28 @@ class Consensus:
     one_host: bool = True
 
 
-_agreed: dict[int, tuple[ProcessGroup, Consensus]] = {}
-"""By the ids of groups, which stay theirs as these are kept; a new group may have the name of a destroyed one."""
-
-
 def consensus(group: ProcessGroup) -> Consensus:
     """What the ranks of a group agreed on. The first call is collective, and waits for rank 0.
 
     Raises RankError for a first call that a CUDA graph captures.
     """
-    if id(group) not in _agreed:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            hint = "call the operator once before the capture, on all ranks, or give it a schedule"
-            raise RankError("the ranks choose an implementation together, which a CUDA graph cannot hold", hint=hint)
-        said: list[Any] = [_own(group.size()) if group.rank() == 0 else None]
-        own = _host()
-        hosts: list[Any] = [own] * group.size()
-        if group.size() > 1:
-            dist.broadcast_object_list(said, group=group, group_src=0)
-            dist.all_gather_object(hosts, own, group=group)
-        for key in [key for key, (other, _) in _agreed.items() if is_destroyed(other)]:
-            del _agreed[key]
-        _agreed[id(group)] = group, replace(said[0], one_host=len(set(hosts)) == 1)
-    return _agreed[id(group)][1]
+    return _agreed.of(group)
+
+
+def _agreed_by(group: ProcessGroup) -> Consensus:
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        hint = "call the operator once before the capture, on all ranks, or give it a schedule"
+        raise RankError("the ranks choose an implementation together, which a CUDA graph cannot hold", hint=hint)
+    said: list[Any] = [_own(group.size()) if group.rank() == 0 else None]
+    own = _host()
+    hosts: list[Any] = [own] * group.size()
+    if group.size() > 1:
+        dist.broadcast_object_list(said, group=group, group_src=0)
+        dist.all_gather_object(hosts, own, group=group)
+    return replace(said[0], one_host=len(set(hosts)) == 1)
+
+
+_agreed = OfGroups(_agreed_by)
 
 
 def check_rows(op: str, shape: torch.Size, alike: int, group: ProcessGroup) -> None:
@@ -80,9 +79,32 @@ def check_rows(op: str, shape: torch.Size, alike: int, group: ProcessGroup) -> N
         raise ShapeError(f"x of {op} has {'; '.join(said)}", hint=hint)
 
 
-def forget() -> None:
-    """Makes the next call of every group read the database again. All ranks call it."""
-    _agreed.clear()
+def gathered(
+    op: str, what: tuple[str, ...], group: ProcessGroup, own: Any = None, refusal: TileLinkError | None = None
+) -> list[Any]:
+    """Return what every rank gives, if all ranks make the same call; collective.
+
+    op: the operator's name. what: the call in words, part by part. own: what this rank gives. refusal: why this rank
+    cannot make the call; it is raised after the others have been told.
+
+    Raise RankError on ranks that could make the call if another one cannot, ShapeError if the calls differ.
+    """
+    every: list[Any] = [(what, str(refusal or ""), own)]
+    if group.size() > 1:
+        every = [None] * group.size()
+        dist.all_gather_object(every, (what, str(refusal or ""), own), group=group)
+    if refusal is not None:
+        raise refusal
+    for rank, (_, text, _) in enumerate(every):
+        if text:
+            raise RankError(f"rank {rank} cannot make the call of {op} that this rank makes", details=text)
+    if different := [rank for rank, (other, *_) in enumerate(every) if other != what]:
+        rank, other = different[0], every[different[0]][0]
+        own_parts, others = ([part for part in one if part not in two] for one, two in ((what, other), (other, what)))
+        sides = [", ".join(parts) or "without that" for parts in (own_parts, others)]
+        message = f"rank {group.rank()} calls {op} with {sides[0]}, and rank {rank} with {sides[1]}"
+        raise ShapeError(message, hint="all ranks of the group make the same calls in the same order")
+    return [given for *_, given in every]
 
 
 def _own(ranks: int) -> Consensus:

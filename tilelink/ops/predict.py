@@ -25,22 +25,6 @@ from tilelink.verifier import verify
 ITEM = 2
 """Bytes of an element: bf16 and f16."""
 
-PRODUCT_SHARE = 0.93
-"""Share of a machine's matmul_flops that a vendor's product reaches over its whole run."""
-COLLECTIVE_SHARE = 0.8
-"""Share of the link's rate that a vendor's collective reaches, and below it the seconds of its start.
-
-Both were fitted to NCCL 2.28.9 on four H200s, for 44 to 201 MB that a rank receives; other machines are assumed equal.
-"""
-COLLECTIVE_START = 25e-6
-
-PUSH_SHARE = 0.7
-"""Share of the link's rate that pushing programs reach (Operator.small), and below it the least seconds that they add.
-
-Both were fitted to all-gathers and reduce-scatters of 1.5 to 25 MB that a rank receives on four H200s.
-"""
-PUSH_START = 5e-6
-
 TILES = 200_000
 """Largest number of tiles, over all ranks, that are simulated for one decision: a few seconds."""
 
@@ -90,8 +74,8 @@ def machine_of(gpu: str) -> Machine | None:
 def unfused_seconds(request: Request, machine: Machine) -> float:
     """Return the seconds of the vendor's product and collective, one after the other, without any overlap.
 
-    The product runs at PRODUCT_SHARE of the machine's rate, or at the rate of memory for its operands; the
-    collective sends as much as a ring. An activation reads and writes the result once, a gate three times. The time of
+    The product runs at the rate of the vendor's, or at the rate of memory for its operands; the collective sends as
+    much as a ring. An activation reads and writes the result once, a gate three times. The time of
     the host is not counted.
     """
     result = request.M * request.N * ITEM
@@ -103,12 +87,13 @@ def unfused_seconds(request: Request, machine: Machine) -> float:
 
 def pushed_seconds(request: Request, machine: Machine) -> float:
     """Return the seconds of the vendor's product and of a pushing kernel (Operator.small), without any overlap."""
-    return _product(request, machine) + PUSH_START + _received(request) / (PUSH_SHARE * machine.link_bandwidth)
+    pushed = _received(request) / (machine.small_share * machine.link_bandwidth)
+    return _product(request, machine) + machine.small_start + pushed
 
 
 def _product(request: Request, machine: Machine) -> float:
     M, N, K = request.M, request.N, request.K
-    compute = 2 * M * N * K / (PRODUCT_SHARE * machine.matmul_flops)
+    compute = 2 * M * N * K / (machine.vendor_product_share * machine.matmul_flops)
     memory = (M * K + N * K + M * N) * ITEM / machine.memory_bandwidth
     return machine.kernel_gap + machine.tile_overhead + max(compute, memory)
 
@@ -124,7 +109,7 @@ def _received(request: Request) -> float:
 def _collective(request: Request, machine: Machine) -> float:
     moved = _received(request)
     rate = machine.link_bandwidth if request.ranks <= machine.node_ranks else machine.network_bandwidth
-    return COLLECTIVE_START + moved / (COLLECTIVE_SHARE * rate)
+    return machine.vendor_collective_start + moved / (machine.vendor_collective_share * rate)
 
 
 # Fused -------------------------------------------------------------------------------------------------------

@@ -6,10 +6,9 @@ All is made from the operators' records. Groups go by their names, activations a
 
 from typing import Any
 
-import torch
-
 from tilelink.errors import BindingError
 from tilelink.ops import calls
+from tilelink.ops.custom import Declaration, declare
 from tilelink.ops.groups import group_named
 from tilelink.ops.operators import OPERATORS, UNFUSED, Operator
 
@@ -36,27 +35,26 @@ def register(operator: Operator) -> None:
         made = [given["x"].new_empty(shape) for shape in shapes]
         return tuple(made) if len(made) > 1 else made[0]
 
-    declared = torch.library.custom_op(
-        f"tilelink::{operator.name}", run, mutates_args=(), schema=operator.schema
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        *others, ctx.group, schedule = inputs
+        if operator.activation and others[count]:
+            hint = "tilelink.ops takes it outside"
+            raise BindingError("an activation inside the operator has no gradient", hint=hint)
+        if operator.weights:
+            ctx.save_for_backward(*others[: 1 + len(operator.weights)])
+        ctx.implementation = UNFUSED if schedule == UNFUSED else ""
+
+    def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
+        assert operator.gradient is not None
+        others = 3 if operator.activation else 2
+        return (*operator.gradient(ctx, dy)[:count], *[None] * others)
+
+    _registered[operator.name] = declare(
+        Declaration(
+            name=f"tilelink::{operator.name}", schema=operator.schema, run=run, shapes=shapes, keep=keep,
+            backward=backward if operator.gradient is not None else None,
+        )
     )  # fmt: skip
-    declared.register_fake(shapes)
-    if (gradient := operator.gradient) is not None:
-
-        def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            *others, ctx.group, schedule = inputs
-            if operator.activation and others[count]:
-                hint = "tilelink.ops takes it outside"
-                raise BindingError("an activation inside the operator has no gradient", hint=hint)
-            if operator.weights:
-                ctx.save_for_backward(*others[: 1 + len(operator.weights)])
-            ctx.implementation = UNFUSED if schedule == UNFUSED else ""
-
-        def backward(ctx: Any, dy: torch.Tensor) -> tuple[Any, ...]:
-            others = 3 if operator.activation else 2
-            return (*gradient(ctx, dy)[:count], *[None] * others)
-
-        declared.register_autograd(backward, setup_context=keep)
-    _registered[operator.name] = declared
 
 
 for _operator in OPERATORS.values():

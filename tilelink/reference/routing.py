@@ -20,7 +20,7 @@ such counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from typing import NoReturn
@@ -60,14 +60,27 @@ class Routing:
 
 
 def draw_indices(
-    program: Program, *, rank: int, ranks: int, dims: Numbers, routing: Routing, generator: torch.Generator
+    program: Program,
+    *,
+    rank: int,
+    ranks: int,
+    dims: Numbers,
+    routing: Routing,
+    generator: torch.Generator,
+    spaces: Collection[str] = ("in",),
+    known: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Return name -> int32 tensor for every index tensor that a rank is given with a launch.
+    """Return name -> int32 tensor for every index tensor of a rank in some spaces: those given with a launch.
+
+    known: index tensors that are drawn already, and are not drawn again.
 
     Raises BindingError if no entries keep the promises of a tensor with these sizes.
     """
-    draw = _Draw(program=program, rank=rank, ranks=ranks, dims=dims, routing=routing, generator=generator)
-    given = [tensor for tensor in program.tensors if tensor.space == "in" and tensor.bound is not None]
+    before = dict(known or {})
+    draw = _Draw(
+        program=program, rank=rank, ranks=ranks, dims=dims, routing=routing, generator=generator, entries=dict(before)
+    )  # fmt: skip
+    given = [t for t in program.tensors if t.space in spaces and t.bound is not None and t.name not in before]
     bounded = [tensor for tensor in given if _looks_up(tensor)]
     for tensor in given:
         if tensor not in bounded:
@@ -75,7 +88,7 @@ def draw_indices(
     draw.choose_again([tensor for tensor in bounded if draw.knows_bound(tensor)])
     for tensor in bounded:
         draw.entries[tensor.name] = draw.below(tensor)
-    return {name: torch.from_numpy(np.asarray(value, np.int32)) for name, value in draw.entries.items()}
+    return {t.name: torch.from_numpy(np.asarray(draw.entries[t.name], np.int32)) for t in given}
 
 
 @dataclass(frozen=True, kw_only=True)

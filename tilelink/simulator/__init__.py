@@ -12,13 +12,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tilelink.errors import CostError, MachineError
+from tilelink.errors import BindingError, CostError, MachineError
 from tilelink.ir.depth import deep
 from tilelink.planning.plan import Plan
 from tilelink.simulator.cost import CostModel, Roofline
 from tilelink.simulator.engine import simulate_script
 from tilelink.simulator.machine import Machine
-from tilelink.simulator.result import Simulated, summarize
+from tilelink.simulator.result import Simulated, mean_of, summarize
+from tilelink.simulator.sampled import Sample, launch_tensors, sampled
 from tilelink.simulator.script import make_script
 
 __all__ = ["CostModel", "Roofline", "Simulated", "simulate"]
@@ -32,15 +33,18 @@ def simulate(
     cost: CostModel | None = None,
     tables: Mapping[str, NDArray[Any]] | None = None,
     offsets: Sequence[float] | None = None,
+    samples: Sequence[Sample] = (),
 ) -> Simulated:
     """Simulate one launch of a verified plan, with all inputs in place, and return the result.
 
     A plan for `machine.processor` uses all SMs of the machine. cost: the cost model (None: Roofline). tables: those
     that the plan was made with. offsets: for each rank the seconds between the first rank's launch and its own (None:
-    all launch together). The same arguments always give the same result.
+    all launch together). samples: index tensor -> its entries, [ranks, *shape], for each of several launches, of which
+    the result is the mean. A program with index tensors needs one; for others they change nothing. The same arguments
+    always give the same result.
 
-    Raises ProgressError if the plan deadlocks, MachineError if the offsets do not fit the ranks, and CostError if the
-    cost model returns something other than a time.
+    Raises ProgressError if the plan deadlocks, MachineError if the offsets do not fit the ranks, BindingError without
+    the entries of an index tensor, and CostError if the cost model returns something other than a time.
     """
     offsets = [0.0] * plan.bound.ranks if offsets is None else [float(o) for o in offsets]
     if len(offsets) != plan.bound.ranks:
@@ -49,5 +53,18 @@ def simulate(
         raise MachineError(f"a rank launches after {wrong[0]} s", hint="offsets are seconds, 0 or more")
     if isinstance(cost, type):
         raise CostError(f"the cost model is the class {cost.__name__}", hint=f"give an object: {cost.__name__}()")
-    script = make_script(plan, machine, cost or Roofline(), tables)
+    model = cost or Roofline()
+    if not (needed := launch_tensors(plan.bound)):
+        return summarize(simulate_script(make_script(plan, machine, model, tables), offsets))
+    if missing := [name for name in needed if not samples or any(name not in one for one in samples)]:
+        hint = "samples=[{name: integers, shape [ranks, ...]}]; tilelink.simulate draws them"
+        raise BindingError(f"a launch decides the entries of {missing[0]}, and there are none", hint=hint)
+    return mean_of([_launch(plan, machine, model, tables or {}, offsets, sample) for sample in samples])
+
+
+def _launch(
+    plan: Plan, machine: Machine, cost: CostModel, tables: Mapping[str, NDArray[Any]], offsets: Sequence[float],
+    sample: Sample,
+) -> Simulated:  # fmt: skip
+    script = make_script(sampled(plan, sample, tables), machine, cost, {**tables, **sample})
     return summarize(simulate_script(script, offsets))

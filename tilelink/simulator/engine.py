@@ -313,7 +313,7 @@ class _Programs:
         entered = max(offsets) + script.staging + opens + machine.signal_latency
         for number, kernel in enumerate(self.kernels):
             for rank in ranks if kernel.position == 0 else ():
-                own = offsets[rank] + start + (self.gap if kernel.beside else 0.0)
+                own = offsets[rank] + start + (self.gap if kernel.on_side_stream else 0.0)
                 self.ready[number, rank] = max(own, entered) if kernel.needs_entry else own
 
     @property
@@ -343,9 +343,9 @@ class _Programs:
         return [n for n, k in enumerate(self.kernels) if (k.stream, k.position) == place]
 
     def _admit(self, rank: int, now: float) -> list[tuple[int, float]]:
-        """Start programs in free slots, with kernels of side streams first; return them with their start times."""
+        """Start programs in free slots, in the order of their kernels; return them with their start times."""
         started: list[tuple[int, float]] = []
-        for number in sorted(range(len(self.kernels)), key=lambda n: self.kernels[n].stream == "main"):
+        for number in sorted(range(len(self.kernels)), key=lambda n: self.kernels[n].turn):
             waiting = self.waiting[number, rank]
             if (number, rank) not in self.ready or not waiting:
                 continue

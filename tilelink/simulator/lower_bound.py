@@ -11,6 +11,7 @@ from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.columns import Ints
 from tilelink.planning.plan import Plan
 from tilelink.simulator.machine import Machine
+from tilelink.simulator.sampled import elements_of, shares_of
 from tilelink.simulator.script import Moves, Script
 
 
@@ -52,9 +53,9 @@ def _memory(plan: Plan, machine: Machine) -> float:
     columns = np.concatenate([place[:, None], a.lo[rows], a.hi[rows]], axis=1)
     _, first = np.unique(_mixed(columns), return_index=True)
     items = np.array([ITEM_BYTES[t.dtype] for t in sorted(tensors, key=lambda t: t.number)])
-    volume = np.prod(a.hi[rows] - a.lo[rows], axis=1, dtype=np.float64)[first] * items[a.tensor[rows][first]]
+    volume = elements_of(plan)[rows][first].astype(np.float64) * items[a.tensor[rows][first]]
     touched = np.bincount(place[first], weights=volume, minlength=plan.bound.ranks * len(tensors))
-    once = np.minimum(touched.reshape(plan.bound.ranks, -1), size)
+    once = np.minimum(touched.reshape(plan.bound.ranks, -1), size * shares_of(plan))
     return float(once.sum(axis=1).max(initial=0.0)) / machine.memory_bandwidth
 
 

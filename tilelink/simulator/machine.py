@@ -38,7 +38,8 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """Sizes at which one implementation of an operator becomes faster than another. The simulator does not read them.
+    """Numbers that choose between the implementations of an operator: sizes at which one becomes faster than another,
+    and the rates of a vendor's libraries. The simulator does not read them.
 
     The defaults are those measured on four H200s; a description may leave them out.
     """
@@ -63,6 +64,16 @@ class Thresholds:
     """Maximum bytes that each rank receives in a one-shot all-reduce, in which every rank sums everything."""
     small_tiles: int = _number("tiles", 1024)
     """Maximum tiles of such a kernel: with few rows or columns most of a tile is empty."""
+    vendor_product_share: float = _number("1", 0.93)
+    """Fraction of matmul_flops that the vendor's product reaches over its whole run."""
+    vendor_collective_share: float = _number("1", 0.8)
+    """Fraction of the link's rate that the vendor's collectives reach."""
+    vendor_collective_start: float = _number("s", 25e-6)
+    """Time that the vendor's collectives take to start."""
+    small_share: float = _number("1", 0.7)
+    """Fraction of the link's rate that the library's own kernels for little data reach."""
+    small_start: float = _number("s", 5e-6)
+    """Minimum time that such a kernel adds to a product."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +187,9 @@ class Machine(Thresholds):
 _LIMITS: tuple[tuple[str, Callable[[Machine], bool], str], ...] = (
     ("sm_push_efficiency", lambda machine: machine.sm_push_efficiency <= 1, "a share of link_bandwidth, at most 1"),
     ("sm_pull_efficiency", lambda machine: machine.sm_pull_efficiency <= 1, "a share of link_bandwidth, at most 1"),
+    ("vendor_product_share", lambda machine: machine.vendor_product_share <= 1, "a share of matmul_flops, at most 1"),
+    ("vendor_collective_share", lambda machine: machine.vendor_collective_share <= 1, "a share of a rate, at most 1"),
+    ("small_share", lambda machine: machine.small_share <= 1, "a share of link_bandwidth, at most 1"),
     ("copies_slow_compute", lambda machine: machine.copies_slow_compute >= 1, "how many times longer, at least 1"),
 )
 _WHOLE = ("ranks", "SMs", "rows", "B", "tiles")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -42,7 +43,7 @@ class Breakdown:
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """A simulated launch."""
+    """A simulated launch, or the mean of several launches with other index tensors."""
 
     machine: Machine = field(repr=False)
     rank_seconds: tuple[float, ...]
@@ -50,20 +51,46 @@ class Simulated:
     breakdowns: tuple[Breakdown, ...]
     bound: Bound
     timeline: Timeline = field(repr=False, compare=False)
+    """Of the first launch."""
+    draws: tuple[float, ...] = ()
+    """The seconds of each launch of which this is the mean."""
 
     @property
     def seconds(self) -> float:
         """The time of the launch: that of its slowest rank."""
-        return max(self.rank_seconds)
+        return sum(self.draws) / len(self.draws) if self.draws else max(self.rank_seconds)
 
     @property
     def slowest(self) -> int:
         """The slowest rank; of equally slow ones the first."""
-        return self.rank_seconds.index(self.seconds)
+        return self.rank_seconds.index(max(self.rank_seconds))
 
     @property
     def plan(self) -> Plan:
         return self.timeline.script.plan
+
+
+def mean_of(launches: Sequence[Simulated]) -> Simulated:
+    """Return the means of the times of launches. The bound is that of their mean work: it is below the mean time."""
+    parts = [[breakdown.parts() for breakdown in one.breakdowns] for one in launches]
+    return Simulated(
+        machine=launches[0].machine,
+        rank_seconds=tuple(_mean(own) for own in zip(*(one.rank_seconds for one in launches), strict=True)),
+        breakdowns=tuple(
+            Breakdown(**{name: _mean([own[name] for own in of_rank]) for name in of_rank[0]})
+            for of_rank in zip(*parts, strict=True)
+        ),
+        bound=Bound(
+            compute=_mean([one.bound.compute for one in launches]),
+            transfer=_mean([one.bound.transfer for one in launches]),
+        ),
+        timeline=launches[0].timeline,
+        draws=tuple(one.seconds for one in launches),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def summarize(timeline: Timeline) -> Simulated:
@@ -93,7 +120,7 @@ def _rank_ends(timeline: Timeline) -> Floats:
         if decl.space == "out" and decl.symmetric:
             base = plan.channel_base[tensor, _]
             ends = np.maximum(ends, full[:, base : base + grid.count].max(axis=1, initial=0.0))
-    joined = timeline.script.machine.kernel_gap if any(kernel.beside for kernel in plan.bound.kernels) else 0.0
+    joined = timeline.script.machine.kernel_gap if any(kernel.on_side_stream for kernel in plan.bound.kernels) else 0.0
     return ends + timeline.script.keeping + joined
 
 

@@ -19,6 +19,7 @@ from tilelink.planning.copy_queues import own_copies, waits_are_free
 from tilelink.planning.plan import Plan
 from tilelink.simulator.cost import CostModel, Engine, Move, MoveTime, TileTime
 from tilelink.simulator.machine import Machine
+from tilelink.simulator.sampled import elements_of
 from tilelink.simulator.work import Executions, WorkOf, executions
 
 Floats = NDArray[np.float64]
@@ -117,8 +118,11 @@ class _Columns:
 def make_script(
     plan: Plan, machine: Machine, cost: CostModel, tables: Mapping[str, NDArray[Any]] | None = None
 ) -> Script:
-    """Return the operations of every worker, with their costs. tables: those that the plan was made with."""
-    builder = _Builder(plan, machine, cost)
+    """Return the operations of every worker, with their costs.
+
+    tables: those that the plan was made with, and the entries of index tensors, if it is that of a launch.
+    """
+    builder = _Builder(plan, machine, cost, tables)
     for one in executions(plan, tables):
         builder.statement(one)
     builder.signals()
@@ -190,12 +194,15 @@ def _asked(cost: CostModel, method: Literal["tile", "move"], about: tuple[Any, .
 class _Builder:
     """Builds the operations of statements, with their costs, one statement after the other."""
 
-    def __init__(self, plan: Plan, machine: Machine, cost: CostModel) -> None:
+    def __init__(
+        self, plan: Plan, machine: Machine, cost: CostModel, tables: Mapping[str, NDArray[Any]] | None
+    ) -> None:
         self.plan = plan
         self.machine = machine
         self.cost = cost
         self.columns = _Columns()
-        self.work_of = WorkOf(plan)
+        self.work_of = WorkOf(plan, tables)
+        self.elements = elements_of(plan)
         self.kernel_of = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
         self.items = self.work_of.items
         self.least = np.zeros((plan.bound.ranks, 3))
@@ -230,8 +237,7 @@ class _Builder:
         own = self._ranks(one, a.task[rows])
         rows, own = rows[a.peer[rows] != own], own[a.peer[rows] != own]
         if len(rows):
-            elements = np.prod(a.hi[rows] - a.lo[rows], axis=1)
-            what = self._move(one, "pull", a.peer[rows], own, elements * self.items[a.tensor[rows]])
+            what = self._move(one, "pull", a.peer[rows], own, self.elements[rows] * self.items[a.tensor[rows]])
             self.columns.add(MOVE, a.task[rows], a.position[rows], sub=-1, what=what)
 
     def _ranks(self, one: Executions, task: Ints) -> Ints:

@@ -23,14 +23,17 @@ from tilelink.ir.program import (
     UserCall,
     Value,
 )
+from tilelink.ir.scalar import Env
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.ir.visitor import local_names, reads, statements, value_of, values
 from tilelink.lowering.bound import BoundStage
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import Rows, Walk
+from tilelink.lowering.hulls import hull
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 from tilelink.lowering.transform import number_of
 from tilelink.planning.plan import Plan
+from tilelink.simulator.sampled import SampledPlan, elements_of, existing, part_of
 
 SPECIAL = {"exp", "log", "sqrt", "rsqrt", "silu", "gelu", "sigmoid", "tanh"}
 Floats = NDArray[np.float64]
@@ -83,27 +86,39 @@ class Executions:
     """The index of the statement in plan.statements."""
     stage: BoundStage
     statement: Statement
-    task: Ints
-    position: Ints
+    rows: Rows
+
+    @property
+    def task(self) -> Ints:
+        return self.rows.task
+
+    @property
+    def position(self) -> Ints:
+        return self.rows.position
 
 
 class _Executed(Walk):
-    """Collects the executions of the statements of one stage after the other."""
+    """Collects the executions of the statements of one stage after the other, without those that a launch leaves out.
+
+    of_launch: True if its tables hold the entries of all index tensors.
+    """
 
     def __init__(self, plan: Plan, tables: Mapping[str, NDArray[Any]]) -> None:
         super().__init__(plan.bound, plan.first_task, tables)
         self.executions: list[Executions] = []
+        self._of_launch = isinstance(plan, SampledPlan)
 
     def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
-        self.executions.append(
-            Executions(number=number, stage=stage, statement=statement, task=rows.task, position=rows.position)
-        )  # fmt: skip
+        if self._of_launch and stage.parts:
+            rows = rows.pick(existing(self.bound, stage, statement, rows, self.env(rows)))
+        if len(rows.task):
+            self.executions.append(Executions(number=number, stage=stage, statement=statement, rows=rows))
 
 
 def executions(plan: Plan, tables: Mapping[str, NDArray[Any]] | None = None) -> Iterator[Executions]:
     """Yield every statement of the plan that some task executes, in the plan's order, with all its executions.
 
-    tables: the values that the plan was made with; needed if conditions read them.
+    tables: the values that the plan was made with, and those of index tensors; needed if conditions read them.
     """
     walk = _Executed(plan, tables or {})
     for stage in plan.bound.stages.values():
@@ -115,8 +130,10 @@ def executions(plan: Plan, tables: Mapping[str, NDArray[Any]] | None = None) -> 
 class WorkOf:
     """The work of each statement of one plan."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, tables: Mapping[str, NDArray[Any]] | None = None) -> None:
         self._plan = plan
+        self._tables = dict(tables or {})
+        self._elements = elements_of(plan)
         self._typing = plan.bound.typing
         stages = plan.bound.stages
         self._kernels = {name: kernel for kernel in plan.bound.kernels for name in kernel.stage_names}
@@ -186,20 +203,28 @@ class WorkOf:
         return np.stack([np.broadcast_to(np.asarray(c, np.float64), (count,)) for c in columns], axis=1)
 
     def _inside(self, one: Executions, value: Value) -> dict[str, Ints]:
-        """Return index -> elements of its tile inside the edges, in each execution, from the statement's accesses."""
-        regions, a = reads(value), self._plan.accesses
+        """Return index -> elements of its tile inside the edges of all regions of the statement, in each execution."""
+        regions, bound = reads(value), self._plan.bound
         match one.statement:
             case Store(region=target) | Transfer(target=target):
                 regions = [*regions, target]
             case _:
                 pass
-        rows = self.accesses(one.number).reshape(len(regions), len(one.task))
+        env = Env(rank=one.rows.rank, ranks=bound.ranks, params={}, indices=one.rows.indices, tables=self._tables)
         found: dict[str, Ints] = {}
-        for region, own in zip(regions, rows, strict=True):
-            for d, span in enumerate(self._plan.bound.tile_map(one.stage.name, region).spans):
-                if span.kind == "tile" and span.index is not None:
-                    size: Ints = np.maximum(a.hi[own, d] - a.lo[own, d], 0)
-                    found[span.index] = np.minimum(size, found[span.index]) if span.index in found else size
+        for region in regions:
+            for span in bound.tile_map(one.stage.name, region).spans:
+                if span.index is None:
+                    continue
+                if span.kind == "tile":
+                    size = hull(span.stop, env, bound.entries)[1] - hull(span.start, env, bound.entries)[0]
+                elif isinstance(self._plan, SampledPlan):
+                    first, stop = part_of(one.stage, span.index, env)
+                    size = np.minimum(stop - first, one.stage.tiles[span.index])
+                else:
+                    size = one.stage.tiles[span.index]
+                inside: Ints = np.broadcast_to(np.maximum(size, 0), one.task.shape)
+                found[span.index] = np.minimum(inside, found[span.index]) if span.index in found else inside
         return found
 
     def _size(self, stage: BoundStage, axis: Axis) -> int:
@@ -227,7 +252,7 @@ class WorkOf:
         for tensor in np.unique(a.tensor[rows]):
             own = rows[a.tensor[rows] == tensor]
             lo, hi = a.lo[own], a.hi[own]
-            touched = float(np.prod(hi - lo, axis=1, dtype=np.float64).sum())
+            touched = float(self._elements[own].sum())
             box = float(np.prod(hi.max(axis=0) - lo.min(axis=0), dtype=np.float64))
             moved += min(touched, box) * int(self.items[tensor])
         runs = int(((one.task >= begin) & (one.task < end)).sum())

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from tilelink.errors import TileLinkError
 from tilelink.ir.program import Program
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.kernel import GpuKernel
+from tilelink.runtime.cuda.timing import Sampler
 from tilelink.scheduling.schedule import Schedule
 from tilelink.settings import settings
 from tilelink.tuning.prepare import Point, program_of
@@ -23,9 +24,6 @@ from tilelink.tuning.prepare import Point, program_of
 SAMPLES, WARMUPS = 12, 3
 AGREES = 1e-2
 """Maximum of |out - other| / |other| for which two results count as equal."""
-SLEEP_CYCLES = 200_000
-"""Cycles for which GPUs sleep before a sample, so that the launch is issued before it runs."""
-FLUSHED_BYTES = 256 * 2**20
 
 Run = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 
@@ -148,25 +146,8 @@ def _close(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -
 
 def _timed(runs: Mapping[str, Run], inputs: Mapping[str, torch.Tensor], group: dist.ProcessGroup) -> dict[str, float]:
     """Return the seconds of each run; the runs take turns in every round of samples."""
-    flushed = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
-    meeting = torch.zeros(1, device="cuda")
-    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {label: [] for label in runs}
-    for _ in range(WARMUPS + SAMPLES):
-        for label, run in runs.items():
-            flushed.zero_()
-            _every(meeting, group)
-            torch.cuda._sleep(SLEEP_CYCLES)
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            run(inputs)
-            end.record()
-            events[label].append((begin, end))
-        torch.cuda.synchronize()
-    found: dict[str, float] = {}
-    for label, pairs in events.items():
-        times = torch.tensor([a.elapsed_time(b) * 1e-3 for a, b in pairs[WARMUPS:]], device="cuda")
-        found[label] = statistics.median(_every(times, group).amax(dim=0).tolist())
-    return found
+    found = Sampler(group).timings({label: partial(run, inputs) for label, run in runs.items()}, SAMPLES, WARMUPS)
+    return {label: one.median_us * 1e-6 for label, one in found.items()}
 
 
 def _every(value: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:

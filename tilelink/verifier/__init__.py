@@ -9,19 +9,33 @@ from tilelink.errors import VerificationError
 from tilelink.planning.plan import Plan
 from tilelink.verifier.accounting import accounting
 from tilelink.verifier.coverage import coverage
-from tilelink.verifier.ordering import exclusive_writes, ordering
+from tilelink.verifier.ordering import Orders, exclusive_writes, ordering
 from tilelink.verifier.progress import progress
 from tilelink.verifier.reuse import reuse
 
-Rule = Callable[[Plan], Iterator[VerificationError]]
-RULES: tuple[Rule, ...] = (coverage, accounting, progress, ordering, exclusive_writes, reuse)
+Rule = Callable[[Plan, Orders], Iterator[VerificationError]]
+RULES: dict[str, Rule] = {
+    "coverage": lambda plan, _: coverage(plan),
+    "accounting": lambda plan, _: accounting(plan),
+    "progress": lambda plan, _: progress(plan),
+    "ordering": ordering,
+    "exclusive_writes": exclusive_writes,
+    "reuse": lambda plan, order: reuse(plan, order.planned),
+}
 """In the order in which they are checked: a later rule may assume what the earlier ones proved."""
+
+
+def rules(plan: Plan) -> Iterator[tuple[str, Iterator[VerificationError]]]:
+    """Yield each rule with its refusals."""
+    order = Orders(plan)
+    for name, rule in RULES.items():
+        yield name, rule(plan, order)
 
 
 def refusals(plan: Plan, limit: int = 10) -> list[VerificationError]:
     """Return up to `limit` refusals of the first rule that the plan breaks; an empty list for a safe plan."""
-    for rule in RULES:
-        errors = list(islice(rule(plan), limit))
+    for _, of_rule in rules(plan):
+        errors = list(islice(of_rule, limit))
         if errors:
             return errors
     return []

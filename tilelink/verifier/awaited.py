@@ -2,8 +2,8 @@
 
 Theorem: a task waits for the channels of `h[p[i], :]` and then reads `h[p[i], :]`. If every task that may have written
 an element of `h` notifies the channel of that element after the write, then whatever element p[i] names, its write
-comes before the read. Proof: the wait lasts until all notifies of the element's channel have arrived, so also until that
-of the task that wrote it. Both name the element through the same entries, and an entry is written once in a launch.
+comes before the read. Proof: the wait lasts until all notifies of that channel have arrived, and so has that of the
+task that wrote the element. Both name the element through the same entries, and an entry is written once in a launch.
 
 Such a wait orders nothing else: a launch decides which channels it is for.
 """

@@ -40,7 +40,9 @@ def coverage(plan: Plan) -> Iterator[VerificationError]:
 def _touched(plan: Plan, names: list[str]) -> set[tuple[str, int]]:
     """Return (tensor, rank) of all accesses to these tensors."""
     a = plan.accesses
-    return {(name, int(rank)) for name in names for rank in np.unique(a.peer[a.tensor == plan.bound.tensors[name].number])}
+    return {
+        (name, int(rank)) for name in names for rank in np.unique(a.peer[a.tensor == plan.bound.tensors[name].number])
+    }
 
 
 def _covered(part: Part) -> Iterator[VerificationError]:

@@ -132,7 +132,10 @@ def _bound_of_entry(plan: Plan, entry: Lookup) -> Scalar | None:
             case Coordinate(dim=dim):
                 coordinate = coords[dim]
                 return coordinate if isinstance(coordinate, Scalar) else None
-            case Lookup(coords=inner):
+            case Lookup(table=table, coords=inner):
+                low, high = plan.bound.entries[table]
+                if low == high:
+                    return Int(value=low)
                 settled = tuple(rewrite(c, change) for c in inner if isinstance(c, Scalar))
                 return replace(expr, coords=(rank, *settled))
             case _:
@@ -251,15 +254,19 @@ class _Placed:
                 return f"writes {self.tensor.name} at {_said(at)}, and other writes may be there too\nwrite through \
 distinct entries: place : in [T] < T distinct, and y[place[i], :]"
 
-    def _entries(self, table: str, which: str, along: int, first: int, last: int, dim: int) -> tuple[str, int, int, int] | str:
+    def _entries(
+        self, table: str, which: str, along: int, first: int, last: int, dim: int
+    ) -> tuple[str, int, int, int] | str:
         tensor, number = self.plan.bound.tensors[table], self.plan.bound.tensors[table].shape[along]
         if "distinct" not in tensor.decl.properties:
             return f"writes {self.tensor.name} through {table}, which may name an element twice\nif no two entries of \
 {table} are alike, say so: {table} : in [...] < M distinct"
         if number != self.tensor.shape[dim]:
             size = self.tensor.shape[dim]
-            return f"writes {number} of the {size} elements of {self.tensor.name} along dimension {dim}\nall elements of an \
-output are written: entries of a permutation name each of them"
+            return (
+                f"writes {number} of the {size} elements of {self.tensor.name} along dimension {dim}\nall elements of \
+an output are written: entries of a permutation name each of them"
+            )
         return which, first, last, number
 
     def _segment(self, part: Segment) -> tuple[str, int, int, int] | str:
@@ -271,11 +278,17 @@ output are written: entries of a permutation name each of them"
             ):
                 pass
             case _:
-                return unknown + "cut it into segments: (e: E, i: M[starts[e] : starts[e + 1]]), with starts : in [E + 1] \
+                return (
+                    unknown
+                    + "cut it into segments: (e: E, i: M[starts[e] : starts[e + 1]]), with starts : in [E + 1] \
 <= M offsets"
+                )
         decl = self.plan.bound.tensors[table].decl
         if "offsets" not in decl.properties:
-            return unknown + f"if the segments of {table} follow one another from 0 on, say so: {table} : in [...] <= M offsets"
+            return (
+                unknown
+                + f"if the segments of {table} follow one another from 0 on, say so: {table} : in [...] <= M offsets"
+            )
         end = self.tensor.decl.defined[part.dim] if self.tensor.decl.defined else None
         at_row = self.rows[0]
         last = _at(self.plan, int(at_row), end) if end is not None else None
@@ -305,7 +318,8 @@ output are written: entries of a permutation name each of them"
         inside = ((low <= cell) & (cell < high)).all(axis=1)
         place = [int(edges[c]) for edges, c in zip(cells.edges, cell[1:], strict=True)]
         times = int(inside.sum())
-        message = f"{self.tensor.name} of rank {self.rank} is written {times} times at {place}, counted in segments or entries"
+        message = f"{self.tensor.name} of rank {self.rank} is written {times} times at {place}"
+        message += ", counted in segments or entries"
         hint = "every element of an output is written exactly once"
         if times:
             yield _of(self.plan, CoverageError, int(rows[inside][-1]), message, hint)

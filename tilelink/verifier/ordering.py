@@ -14,8 +14,8 @@ from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
 from tilelink.lowering.places import box
 from tilelink.planning.happens_before import BySignals, HappensBefore
 from tilelink.planning.plan import Plan
-from tilelink.verifier.cells import Cells, Part, of_tensors, parts, rank_by_rank
 from tilelink.verifier.awaited import Awaited
+from tilelink.verifier.cells import Cells, Part, of_tensors, parts, rank_by_rank
 from tilelink.verifier.in_place import onto_itself
 from tilelink.verifier.launch_writes import placed_tensors
 from tilelink.verifier.mismatched_signals import mismatched_signals
@@ -24,9 +24,8 @@ from tilelink.verifier.refusal import refuse, where
 from tilelink.verifier.threads import Threads
 
 
-def ordering(plan: Plan) -> Iterator[VerificationError]:
+def ordering(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals of reads that nothing orders after a write of the same element by another task."""
-    order = Orders(plan)
     yield from onto_itself(plan)
     yield from _inputs_of_peers(plan)
     yield from _unfinished_outputs(plan)
@@ -34,9 +33,9 @@ def ordering(plan: Plan) -> Iterator[VerificationError]:
         yield from rank_by_rank(part, lambda one: _check_reads(one, order))
 
 
-def exclusive_writes(plan: Plan) -> Iterator[VerificationError]:
+def exclusive_writes(plan: Plan, order: Orders) -> Iterator[VerificationError]:
     """Yield refusals of unordered writes to one element, and of remote writes to tensors that are not symmetric."""
-    order, ranks = Orders(plan), _rank_of(plan, plan.accesses.task)
+    ranks = _rank_of(plan, plan.accesses.task)
     placed = [plan.bound.tensors[name].number for name in placed_tensors(plan)]  # rule 1 shows that these are apart
     for part in parts(plan, (plan.accesses.kind == WRITE) & ~np.isin(plan.accesses.tensor, placed)):
         yield from rank_by_rank(part, lambda one: _check_writes(one, order, ranks))
@@ -61,7 +60,7 @@ class Orders:
     @cached_property
     def threads(self) -> Threads:
         """The programs as threads."""
-        return Threads(self._plan, self.planned)
+        return Threads(self._plan)
 
     def by_signals(self, first: Ints, second: Ints) -> np.ndarray:
         """Mask of the pairs of rows of the plan's accesses that signals alone order; cheap if there are no pairs."""

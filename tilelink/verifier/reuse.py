@@ -54,7 +54,7 @@ class _Meeting:
     statement: int
 
 
-def reuse(plan: Plan) -> Iterator[VerificationError]:
+def reuse(plan: Plan, happens: HappensBefore) -> Iterator[VerificationError]:
     """Yield a refusal of an access that can overlap an earlier launch of a peer in the same buffer."""
     staged = [t.slots for t in plan.bound.tensors.values() if t.decl.space == "in" and t.decl.symmetric]
     unprotected = np.zeros((len(plan.bound.kernels), len(plan.bound.tensors)), bool)
@@ -64,8 +64,8 @@ def reuse(plan: Plan) -> Iterator[VerificationError]:
             unprotected[number, tensor.number] = not (kernel.needs_entry or (waits and min(waits) <= tensor.slots))
     if not unprotected.any():
         return
-    apart = _Apart(plan)
-    for meeting in _meetings(plan, unprotected):
+    apart = _Apart(plan, happens)
+    for meeting in _meetings(plan, unprotected, happens):
         tensor = plan.bound.tensor_numbered(meeting.tensor)
         lagging = [q for q in sorted(meeting.others) if not apart.finished(meeting, q, tensor.slots)]
         if lagging:
@@ -76,7 +76,7 @@ def reuse(plan: Plan) -> Iterator[VerificationError]:
             return
 
 
-def _meetings(plan: Plan, unprotected: np.ndarray) -> Iterator[_Meeting]:
+def _meetings(plan: Plan, unprotected: np.ndarray, happens: HappensBefore) -> Iterator[_Meeting]:
     """Yield the accesses to a peer's memory, then the accesses to local memory that a peer may still use.
 
     unprotected: [kernels, tensors], True if no wait of the kernel protects the tensor.
@@ -108,7 +108,7 @@ def _meetings(plan: Plan, unprotected: np.ndarray) -> Iterator[_Meeting]:
             positions=position[mine],
             statement=int(statement[far[first[n]]]),
         )
-    yield from _own_memory(plan, unprotected, kernel[plan.worker[a.task]], own[: len(a.task)])
+    yield from _own_memory(plan, unprotected, kernel[plan.worker[a.task]], own[: len(a.task)], happens)
 
 
 def _partners(plan: Plan, own: Ints) -> Mapping[tuple[int, int, int], frozenset[int]]:
@@ -126,10 +126,11 @@ def _partners(plan: Plan, own: Ints) -> Mapping[tuple[int, int, int], frozenset[
     }
 
 
-def _own_memory(plan: Plan, unprotected: np.ndarray, kernel: Ints, own: Ints) -> Iterator[_Meeting]:
+def _own_memory(
+    plan: Plan, unprotected: np.ndarray, kernel: Ints, own: Ints, happens: HappensBefore
+) -> Iterator[_Meeting]:
     """Yield local writes of memory that a peer reads, or that it writes without an order before the local write."""
     a = plan.accesses
-    order = HappensBefore(plan=plan)
     writes = (a.kind == WRITE) & (own == a.peer) & unprotected[kernel, a.tensor]
     shared = np.intersect1d(a.tensor[writes], a.tensor[own != a.peer])  # tensors that a peer accesses
     for part in parts(plan, np.isin(a.tensor, shared) & ~of_tensors(plan, "in")):
@@ -137,7 +138,7 @@ def _own_memory(plan: Plan, unprotected: np.ndarray, kernel: Ints, own: Ints) ->
         first, second = pairs(part, WRITE)
         far = (own[first] != a.peer[first]) & writes[second]
         first, second = first[far], second[far]
-        known = order.before(a.task[first], a.position[first], a.task[second], a.position[second])
+        known = happens.before(a.task[first], a.position[first], a.task[second], a.position[second])
         first, second = first[~known], second[~known]
         begins = np.searchsorted(a.peer[part.every], part.ranks)
         for owner, rows in zip(part.ranks.tolist(), np.split(part.every, begins[1:]), strict=True):
@@ -168,9 +169,8 @@ def _by_kernel(plan: Plan, kernel: Ints, owner: int, other: int, tensor: int, ro
 class _Apart:
     """The distance in launches that the program's own signals allow between ranks."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.order = HappensBefore(plan=plan)
+    def __init__(self, plan: Plan, happens: HappensBefore) -> None:
+        self.plan, self.order = plan, happens
 
     def finished(self, meeting: _Meeting, other: int, slots: int) -> bool:
         """True if rank `other` is proved to have finished the launch whose buffer these events use again."""

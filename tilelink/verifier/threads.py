@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from tilelink.ir.visitor import mixes, value_of
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import WAIT
-from tilelink.planning.happens_before import HappensBefore
-from tilelink.planning.plan import Plan
+from tilelink.planning.plan import SHIFT, Plan
 
 Bools = NDArray[np.bool_]
 
@@ -23,8 +22,8 @@ Bools = NDArray[np.bool_]
 class Threads:
     """The programs of a plan as threads."""
 
-    def __init__(self, plan: Plan, order: HappensBefore) -> None:
-        self._plan, self._order = plan, order
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
 
     def apart(self, first: Ints, second: Ints) -> Bools:
         """Mask of the pairs of accesses that one program makes without its threads synchronising in between."""
@@ -61,19 +60,16 @@ class Threads:
 
     @cached_property
     def _meetings(self) -> Ints:
-        """access -> number of synchronisations of its program's threads before it."""
+        """access -> number of synchronisations before it, counted worker by worker in the order of their tasks.
+
+        Two accesses of one worker have the same number if its threads do not synchronise in between.
+        """
         plan, a, s = self._plan, self._plan.accesses, self._plan.signals
+        in_order = np.lexsort((plan.sequence, plan.worker))
+        turn = np.empty(plan.tasks, np.int64)
+        turn[in_order] = np.arange(plan.tasks)
         waits = np.flatnonzero((s.kind == WAIT) & (s.guard == 0))
         task = np.concatenate([s.task[waits], plan.barriers.task])
         position = np.concatenate([s.position[waits], plan.barriers.position])
-        workers, keys = plan.worker[task], self._order.key(task, position)
-        order = np.lexsort((keys, workers))
-        workers, keys = workers[order], keys[order]
-        own, key = plan.worker[a.task], self._order.key(a.task, a.position)
-        # Both are sorted by worker, then by place: merge them, and count the synchronisations up to each access.
-        merged = np.lexsort((np.r_[np.zeros(len(keys)), np.ones(len(key))], np.r_[keys, key], np.r_[workers, own]))
-        meets = merged < len(keys)
-        before = np.cumsum(meets)
-        result = np.zeros(len(key), np.int64)
-        result[merged[~meets] - len(keys)] = before[~meets]
-        return result
+        meetings = np.sort((turn[task] << SHIFT) | position)
+        return np.searchsorted(meetings, (turn[a.task] << SHIFT) | a.position, side="right")

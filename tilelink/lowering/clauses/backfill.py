@@ -116,7 +116,7 @@ def _cut(bound: Bound, kernel: Kernel, at: int, tiles: int) -> Bound:
     loops = [replace(loop, begin=busy, width=kernel.programs - busy)]
     full = loop.first - busy + kernel.programs
     if tiles < stage.total:
-        stages.append(_behind(bound, stage, tiles))
+        stages.append(_after(bound, stage, tiles))
         loops.append(Loop(stages=(stages[1].name,), first=full))
     moved = full - loop.first - tiles
     later = (replace(one, first=one.first + moved) for one in kernel.loops[at + 1 :])
@@ -129,7 +129,7 @@ def _cut(bound: Bound, kernel: Kernel, at: int, tiles: int) -> Bound:
     )
 
 
-def _behind(bound: Bound, stage: BoundStage, tiles: int) -> BoundStage:
+def _after(bound: Bound, stage: BoundStage, tiles: int) -> BoundStage:
     """Return the stage without its first tiles, under another name."""
     taken = {*bound.stages, *bound.tensors, *(p.name for p in bound.program.params), *stage.extents}
     name = free_name(f"{stage.name}_rest", taken)

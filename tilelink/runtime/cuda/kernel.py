@@ -18,6 +18,7 @@ from tilelink.runtime.cuda.launch_driver import LaunchDriver
 from tilelink.runtime.cuda.memory import Memory
 from tilelink.runtime.cuda.operands import Tensors, check_apart
 from tilelink.runtime.cuda.timeline import Timeline, Tracer
+from tilelink.runtime.cuda.timing import SAMPLES, WARMUPS, Sampler, Timing
 from tilelink.runtime.dtypes import dtype_of
 from tilelink.runtime.promises import broken_promise
 from tilelink.settings import settings
@@ -158,7 +159,25 @@ class GpuKernel:
         """Return new tensors for all outputs, so that a launch that is given them allocates nothing."""
         return self._arguments.taken.new()
 
+    @property
+    def symmetric_bytes(self) -> int:
+        """Return the bytes of symmetric memory that this rank holds for the kernel, as each of its peers does."""
+        return self._memory.heap.memory.nbytes
+
     # Measuring -----------------------------------------------------------------------------------------------
+
+    def bench(
+        self, inputs: Tensors, out: Tensors | None = None, *, samples: int = SAMPLES, warmups: int = WARMUPS
+    ) -> Timing:
+        """Return the time of a launch with these tensors (runtime/cuda/timing.py). Collective.
+
+        out: tensors for outputs; others are made once, so that no launch allocates any. Raise what a launch raises, and
+        BindingError for no samples.
+        """
+        with torch.cuda.device(self.device):
+            outputs = {**self.empty_outputs(), **(out or {})}
+            runs = {self.artifact.program: lambda: self(inputs, outputs)}
+            return Sampler(self._group, self.device).timings(runs, samples, warmups)[self.artifact.program]
 
     def timeline(self) -> Timeline:
         """Return what all ranks did in their launches since the last call. Collective.

@@ -29,13 +29,13 @@ def between_kernels(
     position = 0
     for operation in operations:
         if isinstance(operation, StreamWait):
-            signals = _behind(artifact.grid(operation.channel).signal, queued)
+            signals = _needed_for(artifact.grid(operation.channel).signal, queued)
             position = max([position, *(at for at, k in enumerate(kernels, start=1) if signals & k.notifies)])
         parts[position].append(operation)
     return parts
 
 
-def _behind(signal: Signal, queued: Sequence[CopyProgram]) -> set[Signal]:
+def _needed_for(signal: Signal, queued: Sequence[CopyProgram]) -> set[Signal]:
     """Return the signal, and all signals that the copy engine waits for in the copy programs that send it."""
     signals, left = {signal}, [signal]
     while left:

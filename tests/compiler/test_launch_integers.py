@@ -1,0 +1,53 @@
+"""Programs whose integers come with a launch, on CPU ranks: one kernel for every routing, count and length."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tilelink
+from tests.launch_programs import examples, wrong
+from tilelink.compiler import assembly
+
+EXAMPLES = examples()
+CASES = [(name, number) for name in EXAMPLES for number in (0, 1)]
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_one_kernel_is_right_for_every_routing(name: str, number: int) -> None:
+    example = EXAMPLES[name]
+    ranks = 3 + number
+    kernel = tilelink.compile(example.program, example.schedules[number], ranks=ranks, dims=example.sizes)
+    launches = [[example.inputs(kind, example.sizes, ranks) for _ in range(ranks)] for kind in example.kinds]
+    run = kernel.run(launches, seed=number, max_delay_s=0.002)  # back to back, in every buffer twice
+    for kind, inputs, outputs in zip(example.kinds, launches, run.outputs, strict=True):
+        for rank in range(ranks):
+            assert not wrong(outputs[rank], example.expected(inputs, rank, example.sizes)), (kind, rank)
+
+
+@pytest.mark.parametrize("name", ["expert_parallel", "grouped_gemm", "ag_gemm_rows"])
+def test_a_rank_that_is_alone_serves_itself(name: str) -> None:
+    example = EXAMPLES[name]
+    kernel = tilelink.compile(example.program, example.schedules[1], ranks=1, dims=example.sizes)
+    inputs = [example.inputs("uniform", example.sizes, 1)]
+    assert not wrong(kernel(inputs)[0], example.expected(inputs, 0, example.sizes))
+
+
+@pytest.mark.parametrize("target", ["sm_90", "sm_80", "gfx942"])
+@pytest.mark.parametrize("name", ["expert_parallel", "grouped_gemm", "ag_gemm_rows", "paged_decode"])
+def test_kernels_compile_for_gpus(name: str, target: str) -> None:
+    example = EXAMPLES[name]
+    text = assembly(example.program, None, ranks=4, dims=example.sizes, target=target)
+    assert all(stage.name in text for stage in example.program.stages)
+
+
+def test_an_entry_beyond_its_bound_touches_no_other_memory() -> None:
+    example = EXAMPLES["pull"]
+    kernel = tilelink.compile(example.program, None, ranks=3, dims=example.sizes)
+    inputs = [example.inputs("uniform", example.sizes, 3) for _ in range(3)]
+    inputs[1]["row"][0] = 10_000_000
+    inputs[1]["src"][1] = -5
+    outputs = kernel(inputs)
+    every = torch.stack([one["x"] for one in inputs])
+    row, src = inputs[1]["row"].clamp(0, 11).long(), inputs[1]["src"].clamp(0, 2).long()
+    assert torch.equal(outputs[1]["y"], every[src, row])

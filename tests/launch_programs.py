@@ -1,0 +1,305 @@
+"""Programs whose integers come with a launch, the values that a launch brings, and what each must compute with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+import tilelink
+
+Tensors = dict[str, torch.Tensor]
+Sizes = Mapping[str, Any]
+
+SMALL = """
+program scatter(T = 20, N = 8):
+    place : in  [T] < T distinct
+    x     : in  [T, N]
+    y     : out [T, N]
+    compute f(r: T, j: N):
+        y[place[r], j] = x[r, j] * 2.0
+
+program scatter_rows(T = 20, N = 8):
+    place : in  [T] < T distinct
+    x     : in  [T, N]
+    y     : out [T, N]
+    compute f(r: T by 1, j: N):
+        y[place[r], j] = x[r, j] * 2.0
+
+program part(M = 20, N = 8):
+    n : in  [] <= M
+    a : in  [] <= M
+    x : in  [M, N]
+    y : out [M[: n], N]
+    z : out [N]
+    compute f(i: M[: n], j: N):
+        y[i, j] = x[i, j] + 1.0
+    compute g(j: N):
+        s = zeros(f32)
+        for (i: M[a : n] by 1):
+            s += x[i, j]
+        z[j] = s
+
+program pull(M = 12, N = 8):
+    src : in [M] < ranks
+    row : in [M] < M
+    x   : in symmetric [M, N]
+    y   : out [M, N]
+    comm f(i: M by 1):
+        tile_pull_data(y[i, :], x[row[i], :] @ src[i])
+
+program positions(E = 3, T = 24):
+    starts : in  [E + 1] <= T offsets
+    y      : out [T[: starts[E]]] i32
+    compute f(e: E, r: T[starts[e] : starts[e + 1]]):
+        y[r] = pos(r) * 10 + e
+
+program computed(M = 16, N = 8, T = 5):
+    n : in    [] <= M
+    k : local [T] <= M
+    x : in    [M, N]
+    y : out   [T, N]
+    compute make(t: T):
+        k[t] = n
+        producer_tile_notify(k[t])
+    compute use(t: T by 1, j: N):
+        consumer_tile_wait(k[t])
+        acc = zeros(f32)
+        for (i: M[: k[t]] by 1):
+            acc += x[i, j] * t
+        y[t, j] = acc
+
+program choose(M = 16, N = 8):
+    f : in [M] < 2
+    x : in [M, N]
+    y : out [M, N]
+    compute g(i: M by 1, j: N):
+        v = x[i, j]
+        if f[i] == 1:
+            v = v * 2.0
+        y[i, j] = v
+"""
+
+KINDS = ("uniform", "one", "none", "full", "single")
+"""Routings: evenly, all to one, nothing, all that there is room for, one row alone."""
+
+
+def counts(kind: str, number: int, most: int) -> torch.Tensor:
+    """Return how many rows each of `number` receivers gets, at most `most` each."""
+    match kind:
+        case "uniform":
+            return torch.randint(0, most + 1, (number,), dtype=torch.int32)
+        case "one":
+            result = torch.zeros(number, dtype=torch.int32)
+            result[torch.randint(0, number, ())] = most
+            return result
+        case "none":
+            return torch.zeros(number, dtype=torch.int32)
+        case "full":
+            return torch.full((number,), most, dtype=torch.int32)
+        case _:
+            result = torch.zeros(number, dtype=torch.int32)
+            result[torch.randint(0, number, ())] = 1
+            return result
+
+
+def integer(value: int) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.int32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A program with what it takes and what it computes.
+
+    inputs: (kind of routing, sizes, ranks) -> the inputs of a rank. expected: (inputs of all ranks, rank, sizes) -> for
+    each output pairs of an index and the values there; the rest is undefined.
+    """
+
+    program: tilelink.Program
+    inputs: Callable[[str, Sizes, int], Tensors]
+    expected: Callable[[list[Tensors], int, Sizes], dict[str, list[tuple[object, torch.Tensor]]]]
+    tiles: Mapping[str, Mapping[str, int]]
+    """Small tiles, by stage."""
+    kinds: tuple[str, ...] = KINDS
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        return {one.name: one.example for one in self.program.params}
+
+    @property
+    def schedules(self) -> list[tilelink.Schedule | None]:
+        small = tilelink.schedule(self.program)
+        for stage, tiles in self.tiles.items():
+            small = small.tile(stage, **tiles)
+        return [None, small]
+
+
+def _rows_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    return {"m": counts(kind, 1, d["Ms"])[0], "x": torch.randn(d["Ms"], d["K"]), "w": torch.randn(d["N"], d["K"])}
+
+
+def _rows_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    w = every[rank]["w"]
+    return {"y": [((s, slice(0, int(one["m"]))), one["x"][: one["m"]] @ w.T) for s, one in enumerate(every)]}
+
+
+def _grouped_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    sizes = counts(kind, d["E"], d["T"] // d["E"] if kind != "one" else d["T"])
+    starts = torch.cat([torch.zeros(1), sizes.cumsum(0)]).int()
+    rows = torch.randint(0, ranks * d["Ms"], (d["T"],), dtype=torch.int32)
+    x, w = torch.randn(d["Ms"], d["K"]), torch.randn(d["E"], d["N"], d["K"])
+    return {"x": x, "w": w, "rows": rows, "starts": starts}
+
+
+def _grouped_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    own, xs = every[rank], torch.cat([one["x"] for one in every])
+    ends = own["starts"].tolist()
+    parts = [(slice(a, b), e) for e, (a, b) in enumerate(pairwise(ends))]
+    return {"y": [(part, xs[own["rows"][part].long()] @ own["w"][e].T) for part, e in parts]}
+
+
+def _experts_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    count = counts("full" if kind == "none" else kind, ranks, d["C"])
+    if not count.any():
+        count[0] = 1
+    somewhere = torch.nonzero(count).flatten()
+    owner = somewhere[torch.randint(0, len(somewhere), (d["M"], d["k"]))].int()
+    slot = (torch.rand(d["M"], d["k"]) * count[owner.long()]).int()
+    rows = torch.randint(0, d["M"], (ranks, d["C"]), dtype=torch.int32)
+    weight = torch.randn(d["M"], d["k"])
+    return {
+        "x": torch.randn(d["M"], d["H"]),
+        "count": count,
+        "rows": rows,
+        "owner": owner,
+        "slot": slot,
+        "weight": weight,
+    }
+
+
+def _experts_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    own = every[rank]
+    back = torch.nn.functional.silu(own["x"][own["rows"].long()])
+    result = back[own["owner"].long(), own["slot"].long()]
+    return {"y": [(slice(None), (own["weight"][:, :, None] * result).sum(1))]}
+
+
+def _decode_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    torch.manual_seed(7)  # the queries are the same on all ranks
+    q = torch.randn(d["B"], d["H"], d["G"], d["D"])
+    torch.seed()
+    shape = (d["P"], d["T"], d["H"], d["D"])
+    count = counts(kind, d["B"], d["S"] * d["T"]) if kind != "none" else torch.ones(d["B"], dtype=torch.int32)
+    pages = torch.randint(0, d["P"], (d["B"], d["S"]), dtype=torch.int32)
+    return {"q": q, "keys": torch.randn(shape), "vals": torch.randn(shape), "pages": pages, "count": count}
+
+
+def _decode_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    found: list[tuple[object, torch.Tensor]] = []
+    for b in range(d["B"]):
+        for h in range(d["H"]):
+
+            def held(name: str, b: int = b, h: int = h) -> torch.Tensor:
+                pages = [one[name][one["pages"][b].long(), :, h].reshape(-1, d["D"]) for one in every]
+                return torch.cat([page[: one["count"][b]] for page, one in zip(pages, every, strict=True)])
+
+            keys, values = held("keys"), held("vals")
+            if len(keys):
+                weights = torch.softmax(every[rank]["q"][b, h] @ keys.T * 0.25, dim=1)
+                found.append(((b, h), weights @ values))
+    return {"y": found}
+
+
+def _scatter_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    return {"place": torch.randperm(d["T"]).int(), "x": torch.randn(d["T"], d["N"])}
+
+
+def _scatter_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    own = every[rank]
+    return {"y": [(own["place"].long(), own["x"] * 2.0)]}
+
+
+def _part_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    return {"n": counts(kind, 1, d["M"])[0], "a": counts("uniform", 1, d["M"])[0], "x": torch.randn(d["M"], d["N"])}
+
+
+def _part_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    own = every[rank]
+    n, a = int(own["n"]), int(own["a"])
+    return {"y": [(slice(0, n), own["x"][:n] + 1.0)], "z": [(slice(None), own["x"][a : max(a, n)].sum(0))]}
+
+
+def _pull_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    src = torch.randint(0, ranks, (d["M"],), dtype=torch.int32) if kind != "one" else torch.zeros(d["M"]).int()
+    return {"src": src, "row": torch.randint(0, d["M"], (d["M"],), dtype=torch.int32), "x": torch.randn(d["M"], d["N"])}
+
+
+def _pull_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    own = every[rank]
+    return {"y": [(slice(None), torch.stack([one["x"] for one in every])[own["src"].long(), own["row"].long()])]}
+
+
+def _positions_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    sizes = counts(kind, d["E"], d["T"] // d["E"] if kind != "one" else d["T"])
+    return {"starts": torch.cat([torch.zeros(1), sizes.cumsum(0)]).int()}
+
+
+def _positions_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    ends = every[rank]["starts"].tolist()
+    parts = [(a, b, e) for e, (a, b) in enumerate(pairwise(ends))]
+    return {"y": [(slice(a, b), (torch.arange(a, b) * 10 + e).int()) for a, b, e in parts]}
+
+
+def _computed_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    return {"n": counts(kind, 1, d["M"])[0], "x": torch.randn(d["M"], d["N"])}
+
+
+def _computed_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    own = every[rank]
+    return {"y": [(slice(None), torch.arange(d["T"])[:, None] * own["x"][: own["n"]].sum(0)[None, :])]}
+
+
+def _choose_inputs(kind: str, d: Sizes, ranks: int) -> Tensors:
+    return {"f": torch.randint(0, 2, (d["M"],), dtype=torch.int32), "x": torch.randn(d["M"], d["N"])}
+
+
+def _choose_expected(every: list[Tensors], rank: int, d: Sizes) -> dict[str, list[tuple[object, torch.Tensor]]]:
+    own = every[rank]
+    return {"y": [(slice(None), own["x"] * (1 + own["f"][:, None]))]}
+
+
+def examples() -> dict[str, Example]:
+    """Return the programs of the library and those above, by name."""
+    small = tilelink.parse(SMALL)
+
+    def of(name: str, inputs: object, expected: object, **tiles: Mapping[str, int]) -> Example:
+        program = small.program(name) if name in {p.name for p in small.programs} else tilelink.load(name).program(name)
+        return Example(program=program, inputs=inputs, expected=expected, tiles=tiles)  # type: ignore[arg-type]
+
+    every = (
+        of("ag_gemm_rows", _rows_inputs, _rows_expected, gather={"i": 16}, gemm={"i": 16, "j": 16}),
+        of("grouped_gemm", _grouped_inputs, _grouped_expected, gather={"i": 8}, product={"r": 16, "j": 16}),
+        of("expert_parallel", _experts_inputs, _experts_expected, dispatch={"c": 8}, work={"c": 8}),
+        of("paged_decode", _decode_inputs, _decode_expected, own={"j": 16}),
+        of("scatter", _scatter_inputs, _scatter_expected, f={"r": 8, "j": 4}),
+        of("scatter_rows", _scatter_inputs, _scatter_expected, f={"j": 4}),
+        of("part", _part_inputs, _part_expected, f={"i": 4}, g={"j": 4}),
+        of("pull", _pull_inputs, _pull_expected),
+        of("positions", _positions_inputs, _positions_expected, f={"r": 4}),
+        of("computed", _computed_inputs, _computed_expected, use={"j": 4}),
+        of("choose", _choose_inputs, _choose_expected, g={"j": 4}),
+    )
+    return {one.program.name: one for one in every}
+
+
+def wrong(outputs: Mapping[str, torch.Tensor], expected: Mapping[str, list[tuple[object, torch.Tensor]]]) -> list[str]:
+    """Return the outputs that differ from what is expected, each with its index."""
+    return [
+        f"{name}[{index}]"
+        for name, parts in expected.items()
+        for index, values in parts
+        if not torch.allclose(outputs[name][index].float(), values.float(), atol=2e-3, rtol=1e-3)  # type: ignore[index]
+    ]

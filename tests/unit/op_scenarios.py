@@ -1,0 +1,392 @@
+# pyright: basic
+"""What tests of `tilelink.op` do on CPU ranks: `python -m tests.unit.op_scenarios NAME ...`, with torch's variables."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import tilelink
+from tests.own_programs import FORWARD, MODULE, SEND_BACK, weight_gradient
+from tests.unit.ops_scenarios import every, main, near
+from tilelink import compiler, ops
+from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, UnknownNameError
+from tilelink.ops import meaning
+from tilelink.ops import own as own_module
+
+Tensor = torch.Tensor
+MS, N, K = 6, 5, 8
+
+
+def tensors(seed: int = 0) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """x and w of each rank, and a bias."""
+    return every(MS, K, seed=seed + 1), every(N, K, seed=seed + 2), every(N, seed=seed + 3)[0]
+
+
+@contextmanager
+def counting() -> Any:
+    """Counts what is made at first calls: the names of the programs' schedules."""
+    made: list[str] = []
+    plan = compiler.plan
+
+    def counted(program: Any, schedule: Any, **options: Any) -> Any:
+        made.append(schedule.name if schedule else "default")
+        return plan(program, schedule, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meaning.compiler, "plan", counted)
+        yield made
+
+
+# Scenarios ---------------------------------------------------------------------------------------------------
+
+
+def results() -> None:
+    """Sizes from shapes, inputs by place and by name, what is left out and chosen, several outputs, one making."""
+    rank = dist.get_rank()
+    xs, ws, bias = tensors()
+    x, w, other = xs[rank], ws[rank], xs[1 - rank]
+    own = tilelink.op(FORWARD, "fine")
+    with counting() as made:
+        y, taken = found = own(x, w, scale=0.5)
+        assert type(found).__name__ == "neighbour_product" and found.y is y and found.xs is taken
+        near(y, other @ w.T * 0.5)
+        assert torch.equal(taken, other)
+        assert made == ["fine"]
+        near(own(w=w, x=x, scale=0.5).y, y)
+        near(own(x, w=w, scale=np.float32(0.5)).y, y)
+        near(own(x * 2, w, scale=0.5).y, y * 2)
+        assert made == ["fine"], "the same sizes, numbers and choices are made once"
+        near(own(x, w, scale=2.0).y, y * 4)
+        near(own(x, w, bias, scale=0.5, activation="relu").y, torch.relu(y + bias))
+        near(own(x, w, bias=bias, scale=0.5).y, y + bias)
+        near(own(x[:3], w[:2], scale=0.5).y, y[:3, :2])
+        assert made == ["fine"] * 5
+        near(own(x, w, scale=0.5, schedule="default").y, y)
+        near(own(x, w, scale=0.5, schedule=tilelink.schedule(FORWARD, "mine").tile("send", i=2)).y, y)
+        near(own(x, w, scale=0.5, schedule=str(tilelink.schedule(FORWARD, "text").tile("send", i=3))).y, y)
+        assert made[5:] == ["default", "mine", "text"]
+        ops.clear()
+        own(x, w, scale=0.5)
+        assert len(made) == 9
+    half = own(x.bfloat16(), w.bfloat16(), scale=0.5, sums="f32")
+    assert (half.y.dtype, half.xs.dtype) == (torch.float32, torch.bfloat16)
+    near(half.y.bfloat16(), y)
+    fixed = tilelink.op(FORWARD, scale=0.5, activation="relu", sums="f32")
+    assert torch.equal(fixed(x, w).y, torch.relu(y)) and fixed is tilelink.op(
+        FORWARD, scale=0.5, activation="relu", sums="f32"
+    )
+    near(fixed(x, w, scale=1.0, activation="identity").y, y * 2)
+
+
+def library() -> None:
+    """Programs of the library are programs too: the same as the library's operators."""
+    rank, half = dist.get_rank(), torch.bfloat16
+    x, w = every(16, 32, seed=1, dtype=half)[rank], every(24, 32, seed=2, dtype=half)[rank]
+    bias, long = every(24, seed=3, dtype=half)[0], every(2, 16, 32, seed=4, dtype=half)[rank]
+    gather = tilelink.op(compiler.load("ag_gemm").program("ag_gemm_in_place"), "h200")
+    near(gather(x, w).flatten(0, 1), ops.ag_gemm(x, w, schedule="unfused"))
+    expected = ops.ag_gemm(x, w, bias=bias, activation="silu", schedule="unfused")
+    near(gather(x, w, bias, activation="silu").flatten(0, 1), expected)
+    scatter = tilelink.op(compiler.load("gemm_rs").program("gemm_rs_own_last"), "h200", sums="f32")
+    near(scatter(long, w), ops.gemm_rs(long.flatten(0, 1), w, schedule="unfused", f32_sums=True))
+    copied = tilelink.op(compiler.load("all_gather").program("all_gather"), "all_gather:pull")
+    assert torch.equal(copied(x).flatten(0, 1), ops.all_gather(x))
+
+
+def out() -> None:
+    """Outputs that the caller gives, by place, by name, and in a traced graph."""
+    rank = dist.get_rank()
+    xs, ws, _ = tensors()
+    x, w = xs[rank], ws[rank]
+    own = tilelink.op(FORWARD, scale=0.5)
+    expected = own(x, w)
+    y, taken = torch.empty(MS, N), torch.empty(MS, K)
+    for given in ((y, taken), {"xs": taken, "y": y}, [y, taken]):
+        y.fill_(7), taken.fill_(7)
+        found = own(x, w, out=given)
+        assert found.y is y and found.xs is taken
+        assert torch.equal(y, expected.y) and torch.equal(taken, expected.xs)
+    single = tilelink.op(SEND_BACK, scale=1.0)
+    dx = torch.empty(MS, K)
+    assert single(torch.ones(MS, N), torch.zeros(MS, K), w, out=dx) is dx
+
+    def traced(x: Tensor, w: Tensor, y: Tensor, taken: Tensor) -> Tensor:
+        return own(x, w, out=(y, taken)).y * 2 + y
+
+    y.fill_(7)
+    near(torch.compile(traced, backend="aot_eager", fullgraph=True)(x, w, y, taken), expected.y * 3)
+    assert torch.equal(y, expected.y)
+    for given, kind, message in (
+        ((torch.empty(MS, N + 1), taken), ShapeError, r"out y of neighbour_product is \[6, 6\] f32"),
+        ((y.double(), taken), ShapeError, r"out y of neighbour_product is \[6, 5\] float64"),
+        ((torch.empty(N, MS).T, taken), ShapeError, r"\[6, 5\] f32, not contiguous"),
+        ((y,), BindingError, "out of neighbour_product is not that of its outputs"),
+        ({"y": y, "z": taken}, BindingError, "out of neighbour_product is not that of its outputs"),
+        ((y, x), BindingError, "output 'xs' shares memory with input 'x'"),
+    ):
+        with pytest.raises(kind, match=message):
+            own(x, w, out=given)
+    with pytest.raises(BindingError, match="with out= has no gradients"):
+        own(x.clone().requires_grad_(), w, out=(y, taken))
+    with torch.no_grad():
+        own(x.clone().requires_grad_(), w, out=(y, taken))
+
+
+def groups() -> None:
+    """Groups of any ranks, also by their names; a rank outside is told so."""
+    rank = dist.get_rank()
+    alone = [dist.new_group([one]) for one in range(2)]
+    xs, ws, _ = tensors()
+    x, w = xs[rank], ws[rank]
+    own = tilelink.op(FORWARD, scale=1.0)
+    near(own(x, w, group=alone[rank]).y, x @ w.T)
+    near(own(x, w, group=alone[rank].group_name).y, x @ w.T)
+    near(own(x, w, group=dist.group.WORLD).y, xs[1 - rank] @ w.T)
+    with pytest.raises(RankError, match="not in the group"):
+        own(x, w, group=alone[1 - rank])
+    with pytest.raises(RankError, match="no process group 'nothing'"):
+        own(x, w, group="nothing")
+
+
+def tables() -> None:
+    """Tables are given once, tell sizes too, and belong to what an operator is."""
+    rank = dist.get_rank()
+    program = MODULE.program("shuffled")
+    owners = torch.tensor([[1, 0, 1], [0, 0, 1]])
+    xs = every(3, 4, seed=1)
+    own = tilelink.op(program, tables={"owner": owners})
+    expected = torch.stack([xs[int(owner)][b] for b, owner in enumerate(owners[rank])])
+    assert torch.equal(own(xs[rank]), expected)
+    assert tilelink.op(program, tables={"owner": owners.clone()}) is own
+    assert tilelink.op(program, tables={"owner": 1 - owners}).name != own.name
+    with pytest.raises(ShapeError, match="B of shuffled is 2 in x and 3 in owner"):
+        own(xs[rank][:2])
+    with pytest.raises(BindingError, match="shuffled has no table 'owners'"):
+        tilelink.op(program, tables={"owners": owners})
+    with pytest.raises(BindingError, match="table 'owner' has no value"):
+        tilelink.op(program)(xs[rank])
+
+
+def mistakes() -> None:
+    """What does not fit is refused with its reason on every rank, and the group goes on."""
+    rank = dist.get_rank()
+    xs, ws, bias = tensors()
+    x, w = xs[rank], ws[rank]
+    own = tilelink.op(FORWARD)
+    cases: list[tuple[Callable[[], Any], type[TileLinkError], str, str]] = [
+        (lambda: own(x, w[:, 1:], scale=1.0), ShapeError, "K of neighbour_product is 8 in x and 7 in w",
+         "x is [6, 8], declared [Ms, K]; w is [5, 7], declared [N, K]"),
+        (lambda: own(x[None], w, scale=1.0), ShapeError, "x of neighbour_product is [1, 6, 8], with 3 axes",
+         "it is declared [Ms, K]"),
+        (lambda: own(x, w, bias[1:], scale=1.0), ShapeError, "N of neighbour_product is 5 in w and 4 in bias", "w is"),
+        (lambda: own(x, w, scale=1.0, N=4), ShapeError, "N of neighbour_product is 4 in the call and 5 in w", "w is"),
+        (lambda: own(x, w), BindingError, "parameter 'scale' of neighbour_product is not known", "in the call: scale"),
+        (lambda: own(x, w, sclae=1.0), BindingError, "neighbour_product takes no 'sclae'", "did you mean scale?"),
+        (lambda: own(x, scale=1.0), BindingError, "neighbour_product is not given w",
+         "its inputs are x, w, bias (may be left out)"),
+        (lambda: own(x, w, bias, w), BindingError, "neighbour_product is given 4 tensors", "its inputs are"),
+        (lambda: own(x, w, x=x), BindingError, "x of neighbour_product is given twice", "by its name"),
+        (lambda: own(x, [1.0], scale=1.0), BindingError, "w of neighbour_product is a list", "its inputs are tensors"),
+        (lambda: own(x.double(), w, scale=1.0), DtypeError, "x of neighbour_product is float64",
+         "it may be f16, bf16, f32"),
+        (lambda: own(x, w.half(), scale=1.0), DtypeError, "w of neighbour_product is f16",
+         "x says f32; inputs that declare no type have one type"),
+        (lambda: own(x, w.to("meta"), scale=1.0), DtypeError, "w of neighbour_product lies on meta", "one device"),
+        (lambda: own(x, w, scale=1.0, activation="rel"), TileLinkError, "activation is a function, not rel", "relu"),
+        (lambda: own(x, w, scale=1.0, schedule="fin"), UnknownNameError, "no schedule 'fin'", "did you mean fine?"),
+        (lambda: own(x, w, scale="much"), BindingError, "scale of neighbour_product is a str", "a number"),
+        (lambda: own(x, w, scale=[1.0]), BindingError, "scale of neighbour_product is a list", "a number"),
+        (lambda: own(x, w, scale=x), BindingError, "scale of neighbour_product is a Tensor", "a number"),
+        (lambda: own(x, w, scale=1.0, sums=3), BindingError, "sums of neighbour_product is a int", "element type"),
+        (lambda: own(x, w, scale=1.0, N=-5), ShapeError, "N of neighbour_product is -5 in the call", "w is"),
+        (lambda: own(x[:0], w, scale=1.0), BindingError, "Ms = 0", "a positive integer"),
+        (lambda: own.kernel(x, w, scale=1.0), BindingError, "has no kernel for CPU tensors", "tilelink.compile"),
+        (lambda: own.bench(x, w, scale=1.0), BindingError, "has no kernel for CPU tensors", "tilelink.compile"),
+    ]  # fmt: skip
+    for call, kind, message, hint in cases:
+        with pytest.raises(kind, match=re.escape(message)) as caught:
+            call()
+        assert hint in str(caught.value.hint), caught.value
+    counted = MODULE.program("counted")
+    with pytest.raises(DtypeError, match="the element type of y of counted is not known") as caught:
+        tilelink.op(counted, value=3)(torch.arange(4).int())
+    assert "dtype='bf16'" in str(caught.value.hint)
+    assert tilelink.op(counted, value=3, dtype="f32")(torch.arange(4).int()).tolist() == [3.0, 4.0, 5.0, 6.0]
+    with pytest.raises(DtypeError, match="x of counted is i64"):
+        tilelink.op(counted, value=3, dtype="f32")(torch.arange(4))
+    with pytest.raises(ShapeError, match=f"rank {rank} calls neighbour_product with x .{4 + rank}, 8. f32 on cpu, and"):
+        own(x[: 4 + rank], w, scale=1.0)
+    with pytest.raises(ShapeError, match=f"rank {rank} calls neighbour_product with scale={rank}.0, and"):
+        own(x, w, scale=float(rank))
+    wrong = w[:, 1:] if rank else w
+    with pytest.raises(ShapeError if rank else RankError, match="K of neighbour_product is 8 in x and 7 in w"):
+        own(x, wrong, scale=1.0)
+    near(own(x, w, scale=1.0).y, xs[1 - rank] @ w.T)
+
+
+def gradients() -> None:
+    """Gradients by a program and a function, against autograd over all ranks' tensors at once."""
+    rank = dist.get_rank()
+    own = tilelink.op(FORWARD, "fine", backward=(SEND_BACK, weight_gradient))
+    xs, ws, _ = tensors()
+    seeds, others = every(MS, N, seed=7), every(MS, K, seed=8)
+    whole = [t.clone().requires_grad_() for t in (*xs, *ws)]
+    loss = torch.zeros(())
+    for r in range(2):
+        loss = loss + ((whole[1 - r] @ whole[2 + r].T * 0.5) * seeds[r]).sum() + (whole[1 - r] * others[r]).sum()
+    loss.backward()
+
+    def ours(x: Tensor, w: Tensor) -> Tensor:
+        y, taken = own(x, w, scale=0.5)
+        return (y * seeds[rank]).sum() + (taken * others[rank]).sum()
+
+    for function in (ours, torch.compile(ours, backend="aot_eager", fullgraph=True)):
+        x, w = xs[rank].clone().requires_grad_(), ws[rank].clone().requires_grad_()
+        function(x, w).backward()
+        near(x.grad, whole[rank].grad, "dx")  # type: ignore[arg-type]
+        near(w.grad, whole[2 + rank].grad, "dw")  # type: ignore[arg-type]
+    reference, run = compiler.reference, list[str]()
+
+    def counted(program: Any, *arguments: Any, **options: Any) -> Any:
+        run.append(program.name)
+        return reference(program, *arguments, **options)
+
+    for needs, programs in (((True, False), [FORWARD.name, SEND_BACK.name]), ((False, True), [FORWARD.name])):
+        x, w = (t.clone().requires_grad_(need) for t, need in zip((xs[rank], ws[rank]), needs, strict=True))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiler, "reference", counted)
+            ours(x, w).backward()
+        assert (x.grad is not None, w.grad is not None) == needs
+        assert run == programs, "no program runs whose gradient nobody needs"
+        run.clear()
+    detached = own(xs[rank].clone().requires_grad_(), ws[rank], scale=0.5).xs.sum()  # y has no gradient
+    detached.backward()
+
+
+def functions() -> None:
+    """One function for all gradients: what it may take, and what is said of what it gives."""
+    rank = dist.get_rank()
+    xs, ws, _ = tensors()
+    send_back = tilelink.op(SEND_BACK)
+    seen: list[Any] = []
+
+    def both(dy: Tensor, dxs: Tensor, w: Tensor, xs: Tensor, scale: float, Ms: int, activation: Any, group: str,
+             needs: tuple[str, ...], extra: int = 3) -> dict[str, Tensor]:  # fmt: skip
+        seen.append((Ms, activation, group, needs, extra))
+        return {"dx": send_back(dy, dxs, w, scale=scale, group=group), "dw": dy.T @ xs * scale}
+
+    own = tilelink.op(FORWARD, backward=both)
+    x, w = xs[rank].clone().requires_grad_(), ws[rank].clone().requires_grad_()
+    own(x, w, scale=2.0, activation="identity").y.sum().backward()
+    assert dist.group.WORLD
+    assert seen == [(MS, "identity", dist.group.WORLD.group_name, ("x", "w"), 3)]
+    near(w.grad, torch.ones(N, MS) @ xs[1 - rank] * 2)  # type: ignore[arg-type]
+    near(x.grad, torch.ones(MS, N) @ ws[1 - rank] * 2)  # type: ignore[arg-type]
+
+    def fails(backward: Any, message: str) -> None:
+        one = tilelink.op(FORWARD, backward=backward, scale=1.0)
+        with pytest.raises(BindingError, match=re.escape(message)):
+            one(x, w).y.sum().backward()
+
+    fails(lambda dy: dy, "the backward function of neighbour_product returned a Tensor")
+    fails(lambda dy: {"dz": dy}, "the backward of neighbour_product gives 'dz'")
+    fails(lambda dy: {"dx": None}, "the backward of neighbour_product gives no dw")
+    fails(lambda dy: {"dx": None, "dw": dy}, "dw of neighbour_product is [6, 5], and w is [5, 8]")
+    fails(None, "neighbour_product has no gradient")
+    x.grad = None
+    tilelink.op(FORWARD, backward=lambda dy: {"dx": None, "dw": None}, scale=1.0)(x, w).y.sum().backward()
+    assert x.grad is None or not x.grad.any()
+
+
+def traced() -> None:
+    """One graph for any sizes; the traced call takes choices, what is left out, and groups."""
+    rank = dist.get_rank()
+    xs, ws, bias = tensors()
+    x, w, other = xs[rank], ws[rank], xs[1 - rank]
+    own = tilelink.op(FORWARD, "fine")
+    assert dist.group.WORLD
+
+    def layer(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+        return own(x, w, bias, scale=0.5, activation="relu").y + own(w=w, x=x, scale=0.5, group=dist.group.WORLD).y
+
+    graphs: list[Any] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
+    for rows in (MS, 4, 3, 5):
+        y = other[:rows] @ w.T * 0.5
+        near(compiled(x[:rows], w, bias), torch.relu(y + bias) + y)
+    assert len(graphs) == 2, "the second graph takes any number of rows"
+    with torch._subclasses.FakeTensorMode():
+        y, taken = own(torch.empty(7, K), torch.empty(3, K), scale=1.0)
+        assert (list(y.shape), list(taken.shape)) == ([7, 3], [7, K])
+        with pytest.raises(ShapeError, match="K of neighbour_product"):
+            own(torch.empty(7, K), torch.empty(3, K + 1), scale=1.0)
+
+
+def kernels() -> None:
+    """What a first call on GPUs compiles: once the ranks have compared their calls, and not in a CUDA graph."""
+    rank, group = dist.get_rank(), dist.group.WORLD
+    assert group is not None
+    xs, ws, bias = tensors()
+    product = tilelink.op(FORWARD, "fine", scale=0.5)
+    made: list[dict[str, Any]] = []
+
+    def compiled(program: Any, schedule: Any, **options: Any) -> str:
+        made.append({"program": program, "schedule": schedule, **options})
+        return "the kernel"
+
+    def first(*given: Tensor, **named: Any) -> Any:
+        call = product._as_call(product._bound(given, named))
+        return product._made(call, torch.device("cuda"), group, product.schedule)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_module.compiler, "compile", compiled)
+        patch.setattr(own_module.Op, "_check_devices", lambda *_: None)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        assert first(xs[rank].bfloat16(), ws[rank].bfloat16(), bias.bfloat16(), sums="f32") == "the kernel"
+        (found,) = made
+        assert found.pop("schedule").name == "fine"
+        assert [one.name for one in found["program"].tensors if one.space == "in"] == ["x", "w", "bias"]
+        assert found.pop("program").tensor("y").dtype == "f32"
+        dims = {"Ms": MS, "N": N, "K": K, "scale": 0.5}
+        assert found == {"ranks": 2, "dims": dims, "dtype": "bf16", "device": "cuda", "group": group, "tables": {}}
+        with pytest.raises(ShapeError, match=f"rank {rank} calls neighbour_product with x"):
+            first(xs[rank][: 3 + rank], ws[rank])
+        with pytest.raises(ShapeError if rank else RankError, match="K of neighbour_product is 8 in x and 7 in w"):
+            first(xs[rank], ws[rank][:, rank:])
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        with pytest.raises(RankError, match="compiled at its first call, which no CUDA graph holds"):
+            first(xs[rank], ws[rank])
+    assert len(made) == 1
+
+
+def checks() -> None:
+    """torch's own tests of custom operators."""
+    group = dist.group.WORLD.group_name  # type: ignore[union-attr]
+    own = tilelink.op(FORWARD, "fine", backward=(SEND_BACK, weight_gradient))
+    x, w, bias = torch.randn(MS, K), torch.randn(N, K), torch.randn(N)
+    rest = (None, None, None, 0.5, None, None, group, own.schedule)
+    find = getattr(torch.ops, own.name.partition("::")[0])
+    name = own.name.partition("::")[2]
+    graded = (x.clone().requires_grad_(), w.clone().requires_grad_())
+    for operands in ((x, w, None), (x, w, bias), (*graded, None)):
+        torch.library.opcheck(getattr(find, name).default, (*operands, *rest))
+    outputs = torch.empty(MS, N), torch.empty(MS, K)
+    torch.library.opcheck(getattr(find, f"{name}_out").default, (x, w, None, *rest, *outputs))
+
+
+if __name__ == "__main__":
+    main(globals(), sys.argv[1:], lambda name: None)

@@ -1,0 +1,137 @@
+# pyright: basic
+"""`tilelink.op`: programs of one's own as functions on torch tensors, on CPU ranks."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+from tests.own_programs import FORWARD, MODULE, SEND_BACK, TEXT, doubled, weight_gradient
+from tests.runtime.fake_gpu import FakeGpu
+from tests.unit.test_ops import ROOT, run_on_two_ranks
+from tilelink import compiler
+from tilelink.compiler.cuda import gpu_artifact
+from tilelink.errors import BindingError, DtypeError, ParseError, RankError, UnknownNameError
+
+SCENARIOS = {
+    "calls": ("results", "library", "out", "groups", "tables", "mistakes", "kernels"),
+    "tracing": ("gradients", "functions", "traced", "checks"),
+}
+
+
+@pytest.mark.parametrize("kind", SCENARIOS)
+def test_on_two_ranks(kind: str) -> None:
+    run_on_two_ranks("tests.unit.op_scenarios", SCENARIOS[kind])
+
+
+# What an operator is -----------------------------------------------------------------------------------------
+
+
+def test_equal_arguments_give_the_same_operator() -> None:
+    """A name is the same in every process, and another one for what differs."""
+    first = tilelink.op(FORWARD, "fine")
+    assert tilelink.op(compiler.parse(TEXT, "own.tl").program("neighbour_product"), "fine") is first
+    assert first.name.startswith("tilelink_own::neighbour_product_")
+    others = [
+        tilelink.op(FORWARD), tilelink.op(FORWARD, "fine", scale=1.0), tilelink.op(FORWARD, "fine", sums="f32"),
+        tilelink.op(FORWARD, "fine", dtype="f32"), tilelink.op(FORWARD, "fine", backward=SEND_BACK),
+    ]  # fmt: skip
+    assert len({first.name, *(one.name for one in others)}) == 6
+    text = TEXT.replace("* scale + bias[j]", "+ bias[j] * scale")  # the same without a bias, but for this text
+    assert tilelink.op(compiler.parse(text, "own.tl").program("neighbour_product"), "fine").name != first.name
+
+
+def test_functions_that_enclose_other_values_are_others() -> None:
+    def times(factor: float) -> Any:
+        return lambda dy: {"dx": dy * factor}
+
+    two = times(2.0)
+    names = [tilelink.op(FORWARD, backward=one).name for one in (two, times(3.0), two)]
+    assert names[1] == f"{names[0]}_2" and names[2] == names[0]
+
+
+def test_copies_and_pickles_are_the_operator_itself() -> None:
+    """As modules that hold one are copied, saved, and sent to other processes."""
+    tables = {"owner": torch.tensor([[1, 0], [0, 1]])}
+    backward = (SEND_BACK, weight_gradient)
+    for one in (
+        tilelink.op(FORWARD, "fine", scale=2.0, backward=backward), tilelink.op(doubled, dtype="f32"),
+        tilelink.op(MODULE.program("shuffled"), tables=tables),
+    ):  # fmt: skip
+        assert copy.deepcopy(one) is one and pickle.loads(pickle.dumps(one)) is one
+    code = f"import pickle, sys; print(pickle.loads(bytes.fromhex({pickle.dumps(one).hex()!r})).name)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == one.name, done.stderr
+
+
+def test_the_schema_says_what_an_operator_takes() -> None:
+    own = tilelink.op(FORWARD)
+    assert own.signature.schema() == (
+        "(Tensor x, Tensor w, Tensor? bias, SymInt? Ms, SymInt? N, SymInt? K, float? scale, str? activation, "
+        "str? sums, str group, str schedule) -> (Tensor, Tensor)"
+    )
+    assert repr(own) == f"<tilelink.op {own.name}(x, w, bias)>"
+    with_bias = tilelink.variant(FORWARD, "with_bias", bias=True)
+    assert "Tensor bias" in tilelink.op(with_bias).signature.schema(), "what a variant has chosen is not left out"
+    without = tilelink.variant(FORWARD, "without_bias", bias=False)
+    assert "bias" not in tilelink.op(without).signature.schema()
+    assert tilelink.op(doubled).signature.inputs == ("x",), "a program that is a Python function"
+    linked = tilelink.link(MODULE.program("counted"))
+    assert tilelink.op(linked).signature.inputs == ("x",)
+
+
+def test_a_process_that_is_no_rank_is_told_so() -> None:
+    with pytest.raises(RankError, match="no rank"):
+        tilelink.op(FORWARD, scale=1.0)(torch.ones(2, 3), torch.ones(4, 3))
+
+
+def own_program(declared: str, body: str = "y[i] = 1.0") -> Any:
+    return compiler.parse(f"program p(M):\n{declared}    y : out [M]\n    compute s(i: M):\n        {body}\n").program()
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message", "hint"),
+    [
+        (lambda: tilelink.op(FORWARD, "fin"), UnknownNameError, "no schedule 'fin'", "did you mean fine?"),
+        (lambda: tilelink.op(FORWARD, tilelink.schedule("other", "s")), BindingError, "schedule s is for", "take"),
+        (lambda: tilelink.op(MODULE), BindingError, "a Module is not a program", "module.program("),
+        (lambda: tilelink.op(FORWARD, scael=1.0), BindingError, "no parameter 'scael'", "did you mean scale?"),
+        (lambda: tilelink.op(FORWARD, activation="rel"), ParseError, "activation is a function, not rel", "relu"),
+        (lambda: tilelink.op(FORWARD, dtype="f64"), DtypeError, "unknown dtype 'f64'", "f16, bf16, f32"),
+        (lambda: tilelink.op(own_program("")), BindingError, "p has no input", "tilelink.compile"),
+        (lambda: tilelink.op(own_program("    out : in [M]\n")), BindingError, "out of p is a keyword", "another name"),
+        (lambda: tilelink.op(FORWARD, backward=3), BindingError, "is a int", "a function"),
+        (lambda: tilelink.op(FORWARD, backward=lambda dz: {}), BindingError, "takes 'dz'", "it may take x, w, bias"),
+        (lambda: tilelink.op(FORWARD, backward=lambda *dy: {}), BindingError, "takes *dy", "(dy, dxs, ...)"),
+        (lambda: tilelink.op(FORWARD, backward=MODULE.program("relu_backward")), BindingError,
+         "relu_backward takes 'dz'", "some of x, w, bias, y, xs, dy, dxs"),
+        (lambda: tilelink.op(FORWARD, backward=FORWARD), BindingError, "neighbour_product gives 'y'", "some of dx, dw"),
+        (lambda: tilelink.op(FORWARD, backward=(SEND_BACK, SEND_BACK)), BindingError, "dx of neighbour_product is",
+         "by one"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_operator_is_refused(make: Any, kind: type[Exception], message: str, hint: str) -> None:
+    with pytest.raises(kind) as caught:
+        make()
+    assert message in str(caught.value) and hint in str(caught.value.hint), caught.value  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("program", [FORWARD, SEND_BACK], ids=lambda one: one.name)
+def test_what_runs_on_gpus_is_safe_and_compiles_there(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of the scenario on GPUs, at its uneven sizes, and their copy engines."""
+    schedule = "gpu" if program is FORWARD else None
+    dims = {"Ms": 136, "N": 200, "K": 264, "scale": 0.5}
+    assert ".target sm_90" in compiler.assembly(program, schedule, ranks=2, dims=dims)
+    gpu = FakeGpu(monkeypatch)
+    plan = compiler.plan(program, schedule, ranks=2, dims={**dims, "Ms": 512}, dtype="bf16", target="sm_90")
+    artifact = gpu_artifact(plan)
+    assert bool(artifact.copy_programs) == (program is FORWARD)
+    for rank in range(2):
+        assert gpu.built(artifact, rank).symmetric_bytes > 2 * 512 * 264 * 2

@@ -1,0 +1,48 @@
+"""The order in which the host issues a rank's kernels, and in which they get places on SMs.
+
+A kernel that is issued first may take all SMs, so that is no kernel that waits for another one. Among the others those
+of side streams come first, because they have fewer programs. Kernels of one stream stay in order. If kernels wait for
+one another, no order is better: the rule of progress has shown that all of them fit.
+
+before: kernel gemm: stream main, position 0, ...      # waits for what gather notifies
+        kernel gather: stream gather, position 0, ...
+after:  kernel gemm: stream main, position 0, ..., turn 1
+        kernel gather: stream gather, position 0, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from tilelink.artifact import Signal
+from tilelink.ir.program import Notify, Wait
+from tilelink.ir.visitor import statements
+from tilelink.lowering.bound import Bound, Kernel
+
+
+def order_kernels(bound: Bound) -> Bound:
+    """Return the bound program whose kernels on SMs have their turns. Copy engines have queues of their own."""
+    awaits = {kernel.name: signals(bound, kernel, Wait) for kernel in bound.on_sms}
+    notifies = {kernel.name: signals(bound, kernel, Notify) for kernel in bound.on_sms}
+    turns = {kernel.name: turn for turn, kernel in enumerate(in_turn(bound.on_sms, awaits, notifies))}
+    return replace(bound, kernels=tuple(replace(k, turn=turns.get(k.name, 0)) for k in bound.kernels))
+
+
+def in_turn(
+    kernels: Iterable[Kernel], awaits: Mapping[str, frozenset[Signal]], notifies: Mapping[str, frozenset[Signal]]
+) -> Iterator[Kernel]:
+    """Yield kernels in the order in which they are issued. awaits, notifies: signals of each kernel."""
+    left = sorted(kernels, key=lambda k: (k.stream == "main", k.position))
+    while left:
+        heads = [k for k in left if not any(o.stream == k.stream and o.position < k.position for o in left)]
+        free = [k for k in heads if not any(o is not k and notifies[o.name] & awaits[k.name] for o in left)]
+        chosen = (free or heads)[0]
+        left.remove(chosen)
+        yield chosen
+
+
+def signals(bound: Bound, kernel: Kernel, kind: type[Wait] | type[Notify]) -> frozenset[Signal]:
+    """Return the signals (tensor, kind) that a kernel's stages wait for or notify."""
+    bodies = (statements(bound.stages[stage].stage.body) for stage in kernel.stage_names)
+    return frozenset((s.region.tensor, s.kind) for body in bodies for s in body if isinstance(s, kind))

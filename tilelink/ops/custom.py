@@ -1,0 +1,66 @@
+# pyright: basic
+"""Custom operators of torch: how this package declares them, and which calls need them.
+
+`tilelink.ops` and `tilelink.op` both declare their operators here. Groups go by their names, schedules by their texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode  # pyright: ignore[reportPrivateUsage]
+
+from tilelink.scheduling.schedule import Schedule
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """A custom operator.
+
+    name: "namespace::name". schema: its arguments and results, as torch writes them. run: computes it. shapes: returns
+    empty results, for tracing. writes: the names of the arguments that it writes. keep, backward: what autograd keeps
+    of a call, and the gradients of all arguments; None if it has none.
+    """
+
+    name: str
+    schema: str
+    run: Callable[..., Any]
+    shapes: Callable[..., Any]
+    writes: tuple[str, ...] = ()
+    keep: Callable[..., None] | None = None
+    backward: Callable[..., Any] | None = None
+
+
+def declare(one: Declaration) -> Callable[..., Any]:
+    """Declare an operator to torch, and return it."""
+    declared = torch.library.custom_op(one.name, one.run, mutates_args=one.writes, schema=one.schema)
+    declared.register_fake(one.shapes)
+    if one.backward is not None:
+        declared.register_autograd(one.backward, setup_context=one.keep)
+    return declared
+
+
+def is_direct(operands: Iterable[torch.Tensor | None]) -> bool:
+    """True if only the kernel need see a call: no tracing, no gradients. That saves torch's dispatch."""
+    if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
+        return False
+    graded = torch.is_grad_enabled()
+    for one in operands:  # noqa: SIM110 -- a generator takes longer than what it looks at
+        if one is not None and (type(one) not in _PLAIN or (graded and one.requires_grad)):
+            return False
+    return True
+
+
+def is_differentiated(operands: Iterable[torch.Tensor | None]) -> bool:
+    """True if a call needs gradients."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+
+
+def schedule_text(schedule: Schedule | str | None) -> str:
+    """A schedule as the custom operators take it, "" for None; calls with equal texts share a kernel."""
+    return str(schedule) if isinstance(schedule, Schedule) else schedule or ""

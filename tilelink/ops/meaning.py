@@ -1,0 +1,52 @@
+"""A program on CPU tensors of a process group: its reference result, on the inputs of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed import ProcessGroup
+
+from tilelink import compiler
+from tilelink.ops.consensus import gathered
+from tilelink.runtime.cuda.operands import check_apart
+
+if TYPE_CHECKING:
+    from tilelink.ir.program import Program
+    from tilelink.scheduling.schedule import Schedule
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+class Meaning:
+    """Stands for a kernel where there is no GPU: every rank has the inputs of all, and computes what it gets of them.
+
+    The program with its schedule is verified first, as before a kernel.
+    """
+
+    def __init__(
+        self, program: Program, schedule: Schedule | None, *, dims: compiler.Dims, dtype: str,
+        tables: Mapping[str, Any], group: ProcessGroup, what: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        """what: the call in words, which must be those of all ranks in every launch."""
+        compiler.plan(program, schedule, ranks=group.size(), dims=dims, dtype=dtype, tables=tables)
+        self._program, self._dims, self._dtype, self._group, self._what = program, dims, dtype, group, what
+        self._tables = {name: torch.as_tensor(value).int() for name, value in tables.items()}
+
+    def __call__(self, inputs: Tensors, out: Tensors | None = None) -> dict[str, torch.Tensor]:
+        """Compute the outputs of this rank. Collective.
+
+        Raise ShapeError if the ranks make different calls, BindingError for outputs that share memory with others.
+        """
+        own = {name: value.detach().contiguous() for name, value in inputs.items()}
+        if out:
+            check_apart(out, own, torch.empty(0))
+        every = gathered(self._program.name, self._what, self._group, own)
+        complete = [
+            {**given, **{name: table[rank] for name, table in self._tables.items()}} for rank, given in enumerate(every)
+        ]
+        made = compiler.reference(self._program, complete, dims=self._dims, dtype=self._dtype)[self._group.rank()]
+        for name, value in (out or {}).items():
+            value.copy_(made[name])
+        return {**made, **(out or {})}

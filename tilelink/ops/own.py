@@ -1,0 +1,487 @@
+# pyright: basic
+"""`tilelink.op`: a program of one's own as a function on torch tensors, which every rank of a group calls."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.distributed import ProcessGroup
+
+from tilelink import compiler
+from tilelink.errors import BindingError, DtypeError, RankError, ShapeError, TileLinkError, did_you_mean
+from tilelink.frontend.variants import Template
+from tilelink.ir.program import Program, require_program
+from tilelink.ops import derivative
+from tilelink.ops.calls import gpu_of
+from tilelink.ops.consensus import gathered
+from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
+from tilelink.ops.form import ELEMENTS, Forms, name_of_type
+from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
+from tilelink.ops.meaning import Meaning
+from tilelink.ops.signature import Call, signature_of
+from tilelink.scheduling.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tilelink.runtime.cuda.kernel import GpuKernel
+    from tilelink.runtime.cuda.timing import Timing
+
+NAMESPACE = "tilelink_own"
+Out = torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
+
+
+_kernels = OfGroups[dict[Any, Any]](lambda group: {})
+"""Kernels of all operators, by what was called."""
+
+
+class Op:
+    """A program as a function of tensors: `y = my_op(x, w)`. Every rank of a group calls it on its own tensors.
+
+    Tensors are given in the order of the program's inputs or by name, and inputs that may be left out can be. Sizes are
+    those of the tensors. By name come dimensions that no input tells, parameters, and choices of functions and element
+    types. The result is the output, or a named tuple of several, in new tensors.
+
+    On GPUs the first call of each kind (sizes, types, choices, schedule, group) compiles a kernel, which is collective.
+    Further calls are asynchronous launches on the current stream. On CPU tensors each rank computes the reference
+    result of all ranks' inputs, after the program and its schedule were verified.
+    """
+
+    def __init__(
+        self, program: Program, schedule: str, fixed: Mapping[str, Any], backward: Sequence[Any] | None,
+        tables: Mapping[str, Any], dtype: str | None, name: str,
+    ) -> None:  # fmt: skip
+        """Use `tilelink.op`, which checks what it is given. name: of the custom operator, "namespace::name"."""
+        self.program, self.schedule, self.name = program, schedule, name
+        self._made_of = (program, schedule, fixed, backward, tables, dtype)
+        self.signature = signature_of(program)
+        self._fixed, self._tables = dict(fixed), dict(tables)
+        self._forms = Forms(program, self.signature, self._tables, dtype)
+        self._names = frozenset(self.signature.names)
+        self._required = tuple(one for one in self.signature.inputs if one not in self.signature.optional)
+        outputs = self.signature.outputs
+        self._output = outputs[0]
+        self._several: Any = namedtuple(program.name, outputs, rename=True) if len(outputs) > 1 else None
+        self._parts = None if backward is None else derivative.parts_of(backward, self.signature)
+        self.__name__, self.__doc__ = program.name, f"{program.name}, a program as a function of tensors."
+        self._declare()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Op:
+        return self  # copies of a module that holds an operator share it, as they share functions
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, self._made_of
+
+    def __repr__(self) -> str:
+        return f"<tilelink.op {self.name}({', '.join(self.signature.inputs)})>"
+
+    # Calls ---------------------------------------------------------------------------------------------------
+
+    def __call__(
+        self, *tensors: torch.Tensor | None, out: Out | None = None, group: Group = None,
+        schedule: Schedule | str | None = None, **named: Any,
+    ) -> Any:  # fmt: skip
+        """Compute the outputs.
+
+        out: a tensor for the output, or several by name or in order, to be written instead of new ones; they share no
+        memory with inputs or each other, and the call has no gradients. group: of torch.distributed, its name, or None
+        for all ranks. schedule: another one than the operator's. named: inputs, dimensions, parameters and choices.
+
+        Raise ShapeError, DtypeError or BindingError for what does not fit the program, on all ranks RankError or
+        ShapeError if their first calls differ, and what `tilelink.compile` raises.
+        """
+        members = members_of(group)
+        text = self.schedule if schedule is None else schedule_text(schedule)
+        if out is None and is_direct(tensors):
+            known = _kernels.of(group_named(members) if isinstance(members, str) else members)
+            key = (self, text, *[t if t is None else (t.shape, t.dtype, t.is_cuda) for t in tensors], *named.items())
+            try:
+                found = known.get(key)
+            except TypeError:  # some argument has no hash, and so is no number
+                found = None
+            if found is None:
+                found = self._first(tensors, named, members, text, known, key)
+            if found is not None:
+                launch, places = found
+                made = launch({name: tensors[place] for name, place in places})
+                if self._several is None:
+                    return made[self._output]
+                return self._several._make([made[name] for name in self.signature.outputs])
+        values = self._bound(tensors, named)
+        given = [values.get(name) for name in self.signature.inputs]
+        if out is not None:
+            return self._call_into(values, given, self._given_outputs(out), members, text)
+        if is_direct(given):
+            made = self._run(values, members, text)
+        else:
+            made = self._new(*[values.get(name) for name in self.signature.names], name_of(members), text)
+        return made if self._several is None else self._several(*made)
+
+    def _first(
+        self, tensors: tuple[Any, ...], named: Mapping[str, Any], members: ProcessGroup | str, text: str,
+        known: dict[Any, Any], key: Any,
+    ) -> tuple[Any, list[tuple[str, int]]] | None:  # fmt: skip
+        """Return what launches calls of this kind, and the places of their tensors, and keep it with a key of the call.
+
+        None for a call with tensors by name: those may need gradients, and are in no key.
+        """
+        values = self._bound(tensors, named)
+        if any(isinstance(value, torch.Tensor) for value in named.values()):
+            return None
+        places = [(name, place) for place, name in enumerate(self.signature.inputs) if values.get(name) is not None]
+        known[key] = found = self._prepared(values, members, text), places
+        return found
+
+    def kernel(
+        self, *tensors: torch.Tensor | None, group: Group = None, schedule: Any = None, **named: Any
+    ) -> GpuKernel:
+        """Return the kernel that a call with these arguments launches; for GPU tensors. Collective the first time."""
+        values = self._bound(tensors, named)
+        members = members_of(group)
+        found = self._prepared(values, members, self.schedule if schedule is None else schedule_text(schedule))
+        if isinstance(found, Meaning):
+            hint = "tilelink.compile(program, ranks=..., dims=...) runs the generated kernels on CPU ranks"
+            raise BindingError(f"{self.program.name} has no kernel for CPU tensors", hint=hint)
+        return found
+
+    def bench(
+        self, *tensors: torch.Tensor | None, samples: int = 20, warmups: int = 5, group: Group = None,
+        schedule: Any = None, **named: Any,
+    ) -> Timing:  # fmt: skip
+        """Return the time of a call with these tensors on GPUs, as `GpuKernel.bench` measures it. Collective."""
+        kernel = self.kernel(*tensors, group=group, schedule=schedule, **named)
+        values = self._bound(tensors, named)
+        inputs = {name: values[name] for name in self.signature.inputs if values.get(name) is not None}
+        return kernel.bench(inputs, samples=samples, warmups=warmups)
+
+    def _bound(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name. Raise BindingError for those that do not fit."""
+        inputs, name = self.signature.inputs, self.program.name
+        if len(tensors) > len(inputs):
+            hint = f"its inputs are {self.signature.takes}; numbers and choices are given by name"
+            raise BindingError(f"{name} is given {len(tensors)} tensors", hint=hint)
+        values: dict[str, Any] = {**self._fixed, **dict(zip(inputs, tensors, strict=False))}
+        for key, value in named.items():
+            if key not in self._names:
+                hint = did_you_mean(key, self._names, f"it takes {', '.join(self.signature.names)}")
+                raise BindingError(f"{name} takes no {key!r}", hint=hint)
+            if key in inputs[: len(tensors)]:
+                raise BindingError(f"{key} of {name} is given twice", hint="by its place, and by its name")
+            values[key] = value
+        for key in self._required:
+            if values.get(key) is None:
+                raise BindingError(f"{name} is not given {key}", hint=f"its inputs are {self.signature.takes}")
+        for key in inputs:
+            value = values.get(key)
+            if value is not None and not isinstance(value, torch.Tensor):
+                hint = f"its inputs are tensors: {self.signature.takes}"
+                raise BindingError(f"{key} of {name} is a {type(value).__name__}", hint=hint)
+        for key, value in values.items():
+            if key not in inputs and value is not None:
+                values[key] = self._plain(key, value)
+        return values
+
+    def _plain(self, key: str, value: Any) -> Any:
+        """Return a number or a choice as torch takes it. Raise BindingError for anything else."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        kinds: Any = str if key in self.signature.choices else (int, float, torch.SymInt, torch.SymFloat)
+        if not isinstance(value, kinds):
+            hint = "the name of a function or of an element type" if kinds is str else "a number"
+            raise BindingError(f"{key} of {self.program.name} is a {type(value).__name__}", hint=hint)
+        return value
+
+    def _given_outputs(self, out: Out) -> dict[str, torch.Tensor]:
+        """Return given outputs by name. Raise BindingError unless there is a tensor for each."""
+        names = self.signature.outputs
+        if isinstance(out, torch.Tensor):
+            out = (out,)
+        found = dict(out) if isinstance(out, Mapping) else dict(zip(names, out, strict=False))
+        if len(out) != len(names) or set(found) != set(names):
+            hint = f"out= takes {'one tensor' if len(names) == 1 else 'a tensor for each of ' + ', '.join(names)}"
+            raise BindingError(f"out of {self.program.name} is not that of its outputs", hint=hint)
+        return found
+
+    def _call_into(
+        self, values: dict[str, Any], given: list[Any], out: dict[str, torch.Tensor],
+        members: ProcessGroup | str, text: str,
+    ) -> Any:  # fmt: skip
+        if is_differentiated((*given, *out.values())):
+            hint = "leave out= out, or call it in torch.no_grad()"
+            raise BindingError(f"a call of {self.program.name} with out= has no gradients", hint=hint)
+        ordered = [out[name] for name in self.signature.outputs]
+        if is_direct((*given, *ordered)):
+            self._run(values, members, text, out)
+        else:
+            self._into(*[values.get(name) for name in self.signature.names], name_of(members), text, *ordered)
+        return ordered[0] if self._several is None else self._several(*ordered)
+
+    # Running -------------------------------------------------------------------------------------------------
+
+    def _run(
+        self, values: Mapping[str, Any], members: ProcessGroup | str, schedule: str,
+        out: Mapping[str, torch.Tensor] | None = None,
+    ) -> Any:  # fmt: skip
+        """Return the output, or all outputs in a tuple."""
+        launch = self._prepared(values, members, schedule)
+        inputs = {name: values[name] for name in self.signature.inputs if values.get(name) is not None}
+        if out is not None and isinstance(launch, Meaning):
+            self._check_out(values, members, out)
+        made = launch(inputs, out)
+        found = [made[name] for name in self.signature.outputs]
+        return found[0] if self._several is None else tuple(found)
+
+    def _prepared(self, values: Mapping[str, Any], members: ProcessGroup | str, schedule: str) -> Any:
+        """Return the kernel of a call, or its meaning; made at the first call of its kind."""
+        group = group_named(members) if isinstance(members, str) else members
+        known = _kernels.of(group)
+        key = (self.name, schedule, *[_keyed(values.get(name)) for name in self.signature.names])
+        found = known.get(key)
+        if found is None:
+            first = next(values[name] for name in self.signature.inputs if values.get(name) is not None)
+            with gpu_of(first):
+                found = known[key] = self._made(self._as_call(values), first.device, group, schedule)
+        return found
+
+    def _made(self, call: Call, device: torch.device, group: ProcessGroup, schedule: str) -> Any:
+        """Make the kernel of a call, or its meaning. Collective.
+
+        All ranks compare their calls before any of them waits for the others in it: on GPUs once, here; on CPUs in
+        every launch, which gathers what the ranks give anyway.
+        """
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            hint = "call it once before the capture, on all ranks, with tensors of these sizes"
+            raise RankError(f"{self.program.name} is compiled at its first call, which no CUDA graph holds", hint=hint)
+        what = self._words(call, schedule)
+        try:
+            form = self._forms.of(call, group.size())
+            self._check_devices(call, device)
+            chosen = self._schedule(form.program, schedule)
+            if device.type == "cpu":
+                return Meaning(
+                    form.program, chosen, dims=form.dims, dtype=form.dtype, tables=self._tables, group=group, what=what
+                )  # fmt: skip
+        except TileLinkError as error:
+            gathered(self.program.name, what, group, refusal=error)
+            raise
+        gathered(self.program.name, what, group)
+        return compiler.compile(
+            form.program, chosen, ranks=group.size(), dims=form.dims, dtype=form.dtype, device="cuda", group=group,
+            tables=self._tables,
+        )  # fmt: skip
+
+    def _schedule(self, program: Program, text: str) -> Schedule | None:
+        if "\n" in text:
+            return compiler.parse(text).schedules[0]
+        return compiler.schedule_of(program, text or None)
+
+    def _as_call(self, values: Mapping[str, Any]) -> Call:
+        return self.signature.call([values.get(name) for name in self.signature.names])
+
+    def _words(self, call: Call, schedule: str) -> tuple[str, ...]:
+        """Return a call in words, which are the same on all ranks that make the same call."""
+        parts = [
+            f"{name} {list(t.shape)} {name_of_type(t.dtype)} on {t.device.type}" for name, t in call.tensors.items()
+        ]
+        parts += [f"{name}={value}" for name, value in (*call.numbers.items(), *call.choices.items())]
+        first = schedule.splitlines()[0].rstrip(":") if schedule else "the default schedule"
+        digest = f" ({hashlib.sha256(schedule.encode()).hexdigest()[:8]})" if "\n" in schedule else ""
+        return (*parts, first + digest)
+
+    def _check_devices(self, call: Call, device: torch.device) -> None:
+        for name, tensor in call.tensors.items():
+            if tensor.device != device:
+                message = f"{name} of {self.program.name} lies on {tensor.device}, the first input on {device}"
+                raise DtypeError(message, hint="all tensors of a call lie on one device")
+        if device.type not in ("cpu", "cuda"):
+            raise DtypeError(f"{self.program.name} is given tensors on {device}", hint="on a GPU, or on the CPU")
+
+    def _check_out(
+        self, values: Mapping[str, Any], members: ProcessGroup | str, out: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Raise ShapeError or DtypeError for outputs that a kernel could not write either."""
+        group = group_named(members) if isinstance(members, str) else members
+        for name, (shape, dtype) in self._forms.of(self._as_call(values), group.size()).outputs.items():
+            tensor = out[name]
+            if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype or not tensor.is_contiguous():
+                laid = "" if tensor.is_contiguous() else ", not contiguous"
+                message = (
+                    f"out {name} of {self.program.name} is {list(tensor.shape)} {name_of_type(tensor.dtype)}{laid}"
+                )
+                hint = f"it is written as {list(shape)} {name_of_type(dtype)}, contiguous"
+                raise ShapeError(message, location=self.program.tensor(name).location, hint=hint)
+
+    # The custom operators ------------------------------------------------------------------------------------
+
+    def _declare(self) -> None:
+        """Declare the operator to torch, and the one that writes given tensors."""
+        signature, count = self.signature, len(self.signature.names)
+
+        def run(*arguments: Any) -> Any:
+            *given, group, schedule = arguments
+            return self._run(dict(zip(signature.names, given, strict=True)), group, schedule)
+
+        def shapes(*arguments: Any) -> Any:
+            call, ranks = signature.call(arguments), group_named(arguments[count]).size()
+            form, first = self._forms.of(call, ranks), next(iter(call.tensors.values()))
+            made = [first.new_empty(*form.outputs[name][:1], dtype=form.outputs[name][1]) for name in signature.outputs]
+            return made[0] if self._several is None else tuple(made)
+
+        def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            call, parts = signature.call(inputs), self._parts or ()
+            taken = {name for part in parts for name in part.takes}
+            made = dict(zip(signature.outputs, output if isinstance(output, tuple) else (output,), strict=True))
+            ctx.kept = [name for name in (*signature.inputs, *signature.outputs) if name in taken]
+            ctx.save_for_backward(*[{**call.tensors, **made}.get(name) for name in ctx.kept])
+            ctx.group, ctx.values = inputs[count], {**call.numbers, **call.choices}
+            if taken & signature.numbers.keys():
+                ctx.values |= self._forms.of(call, group_named(ctx.group).size()).dims
+            ctx.shapes = {name: tensor.shape for name, tensor in call.tensors.items()}
+
+        def backward(ctx: Any, *given: torch.Tensor | None) -> tuple[Any, ...]:
+            if self._parts is None:
+                hint = "tilelink.op(program, backward=...) takes a function, a program or an operator"
+                raise BindingError(f"{self.program.name} has no gradient", hint=hint)
+            known = dict.fromkeys((*signature.names, *signature.outputs)) | ctx.values
+            known |= dict(zip(ctx.kept, ctx.saved_tensors, strict=True))
+            known |= {f"d{name}": value for name, value in zip(signature.outputs, given, strict=True)}
+            needed = [name for name, wanted in zip(signature.inputs, ctx.needs_input_grad, strict=False) if wanted]
+            known |= {derivative.GROUP: ctx.group, derivative.NEEDS: tuple(needed)}
+            found = derivative.gradients(self._parts, signature, known, needed, ctx.shapes)
+            return (*[found.get(name) for name in signature.inputs], *[None] * (count - len(signature.inputs) + 2))
+
+        def run_into(*arguments: Any) -> None:
+            given, (group, schedule), out = arguments[:count], arguments[count : count + 2], arguments[count + 2 :]
+            named = dict(zip(signature.outputs, out, strict=True))
+            self._run(dict(zip(signature.names, given, strict=True)), group, schedule, named)
+
+        def no_results(*arguments: Any) -> None:
+            self._forms.of(signature.call(arguments), group_named(arguments[count]).size())
+
+        self._new: Callable[..., Any] = declare(
+            Declaration(name=self.name, schema=signature.schema(), run=run, shapes=shapes, keep=keep, backward=backward)
+        )
+        self._into: Callable[..., Any] = declare(
+            Declaration(
+                name=f"{self.name}_out", schema=signature.schema(into=True), run=run_into, shapes=no_results,
+                writes=signature.outputs,
+            )
+        )  # fmt: skip
+
+
+def _keyed(value: Any) -> Any:
+    return (value.shape, value.dtype, value.device) if isinstance(value, torch.Tensor) else value
+
+
+# Making operators --------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class _Known:
+    """The operators that there are: by what they were made of, and by their names."""
+
+    by_parts: dict[Any, Op] = field(default_factory=dict[Any, Op])
+    names: set[str] = field(default_factory=set[str])
+
+
+_known = _Known()
+
+
+def op(
+    program: Program,
+    schedule: Schedule | str | None = None,
+    *,
+    backward: Any = None,
+    tables: compiler.Tables | None = None,
+    dtype: str | None = None,
+    **fixed: Any,
+) -> Op:
+    """Return a program as a function on torch tensors: a custom operator of torch, with shapes for `torch.compile`.
+
+        ring = tilelink.op(program, "h200")
+        y = ring(x, w)
+
+    schedule: a Schedule, the name of one of the program's file, "program:name" of the library, or None for the
+    defaults. backward: what gives the gradients: a program, an operator, a function, or several of these in a tuple.
+    They take inputs, outputs and the gradients of outputs (`dy` of `y`) by name and give gradients of inputs (`dx` of
+    `x`), a function in a dict. It may take `group` (its name) and `needs` (names of inputs that need gradients) too.
+    tables: values of the program's tables, [ranks, *shape], for all calls. dtype: the element type of tensors that
+    declare none, if no input tells it. fixed: dimensions, parameters and choices that calls need not give.
+
+    The operator's name is that of the program with a digest of all this, the same in every process. Equal arguments
+    give the same operator.
+
+    Raise UnknownNameError for a schedule that there is not, BindingError for other arguments that do not fit.
+    """
+    require_program(program)
+    compiler.check(program)
+    signature = signature_of(program)
+    if not signature.inputs:
+        hint = "an operator has its device from its inputs; tilelink.compile takes programs without any"
+        raise BindingError(f"{program.name} has no input", location=program.location, hint=hint)
+    if dtype is not None and dtype not in ELEMENTS:
+        raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(ELEMENTS)}")
+    if unknown := [name for name in fixed if name not in (*signature.numbers, *signature.choices)]:
+        there = [*signature.numbers, *signature.choices]
+        hint = did_you_mean(unknown[0], there, f"it has {', '.join(there) or 'none'}")
+        raise BindingError(f"{program.name} has no parameter {unknown[0]!r}", location=program.location, hint=hint)
+    if tables is not None and (unknown := [n for n in tables if n not in {t.name for t in program.tensors}]):
+        raise BindingError(f"{program.name} has no table {unknown[0]!r}", location=program.location)
+    if any(name in signature.choices for name in fixed) and isinstance(program.template, Template):
+        chosen = {name: value for name, value in fixed.items() if name in signature.choices}
+        program.template.variant(program, program.name, chosen)  # or it raises
+    if isinstance(schedule, Schedule) and schedule.program != program.name:
+        hint = f"take one for {program.name}, or name it as {schedule.program!r}:{schedule.name!r}"
+        raise BindingError(f"schedule {schedule.name} is for {schedule.program}", location=schedule.location, hint=hint)
+    way = schedule_text(compiler.schedule_of(program, schedule))
+    gradient = _operators(backward)
+    source = program.template.syntax.source.lines if isinstance(program.template, Template) else ()
+    arrays = {name: np.asarray(value) for name, value in (tables or {}).items()}
+    facts = repr((
+        str(program), signature.schema(), source, way, sorted(fixed.items()), dtype,
+        [(name, value.shape, value.tobytes()) for name, value in sorted(arrays.items())],
+        [_digested(one) for one in gradient or ()],
+    ))  # fmt: skip
+    parts = (facts, None if gradient is None else tuple(map(id, gradient)))
+    if parts not in _known.by_parts:
+        name = _free(f"{NAMESPACE}::{program.name}_{hashlib.sha256(facts.encode()).hexdigest()[:8]}")
+        _known.by_parts[parts] = Op(program, way, fixed, gradient, arrays, dtype, name)
+    return _known.by_parts[parts]
+
+
+def _again(
+    program: Program, schedule: str, fixed: Mapping[str, Any], backward: tuple[Any, ...] | None,
+    tables: Mapping[str, Any], dtype: str | None,
+) -> Op:  # fmt: skip
+    """Return the operator that was pickled, in this process."""
+    way = compiler.parse(schedule).schedules[0] if schedule else None
+    return op(program, way, backward=backward, tables=tables, dtype=dtype, **fixed)
+
+
+def _operators(backward: Any) -> tuple[Any, ...] | None:
+    """Return the sources of gradients; programs are made operators."""
+    if backward is None:
+        return None
+    several = backward if isinstance(backward, (tuple, list)) else (backward,)
+    return tuple(op(one) if isinstance(one, Program) else one for one in several)
+
+
+def _digested(source: Any) -> str:
+    """Return what tells a source of gradients from others, in every process alike."""
+    code = getattr(source, "__code__", None)
+    if isinstance(source, Op) or code is None:
+        return str(getattr(source, "name", ""))
+    return repr((code.co_code, code.co_names, [one for one in code.co_consts if isinstance(one, (int, float, str))]))
+
+
+def _free(name: str) -> str:
+    """Return a name that no operator has: functions with the same code may differ in what they enclose."""
+    number, free = 2, name
+    while free in _known.names:
+        free, number = f"{name}_{number}", number + 1
+    _known.names.add(free)
+    return free

@@ -1,0 +1,239 @@
+"""A plan with values for its index tensors: what one launch does of all that it may do.
+
+A plan has the box of all elements that an access may name in any launch. With a sample of the index tensors, the
+elements, the channels and the tiles that are there are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilelink.ir.mapping import Span
+from tilelink.ir.program import Notify, Region, Statement, Wait
+from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
+from tilelink.lowering.bound import Bound, BoundStage
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import WAIT, Enumerator, Rows
+from tilelink.planning.plan import SHIFT, Plan
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Sample = Mapping[str, Ints]
+"""Index tensor -> its entries on every rank, [ranks, *shape]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledPlan(Plan):
+    """The plan of a launch in which the index tensors have known entries."""
+
+    elements: Ints = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    """Access -> the number of elements that it names: fewer than those of its box if entries of a tensor list them."""
+    shares: Floats = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
+    """[ranks, tensors]: the fraction of a tensor that accesses by lists name, or 1 if there are other accesses."""
+
+
+def launch_tensors(bound: Bound) -> list[str]:
+    """Return the index tensors whose entries are known only in a launch."""
+    decls = (tensor.decl for tensor in bound.tensors.values())
+    return [decl.name for decl in decls if decl.bound is not None and not decl.known_early]
+
+
+def sampled(plan: Plan, sample: Sample, tables: Mapping[str, NDArray[Any]] | None = None) -> SampledPlan:
+    """Return the plan of a launch. tables: those that the plan was made with."""
+    walk_ = _Sampled(plan.bound, plan.first_task, plan.channel_base, {**(tables or {}), **sample})
+    for stage in plan.bound.stages.values():
+        walk_.stage(stage)
+    known: dict[str, Any] = {f.name: getattr(plan, f.name) for f in fields(Plan)}
+    known |= {
+        "accesses": walk_.accesses(),
+        "signals": walk_.signals(),
+        "transfers": walk_.transfers(),
+        "barriers": walk_.barriers(),
+        "guards": walk_.guards,
+    }
+    return SampledPlan(**known, elements=walk_.elements(), shares=walk_.shares())
+
+
+def elements_of(plan: Plan) -> Ints:
+    """Return the number of elements that each access of a plan names."""
+    if isinstance(plan, SampledPlan):
+        return plan.elements
+    return np.prod(np.maximum(plan.accesses.hi - plan.accesses.lo, 0), axis=1)
+
+
+def shares_of(plan: Plan) -> Floats:
+    """Return the fractions of tensors that a plan's accesses can name, [ranks, tensors]."""
+    if isinstance(plan, SampledPlan):
+        return plan.shares
+    return np.ones((plan.bound.ranks, len(plan.bound.tensors)))
+
+
+def existing(bound: Bound, stage: BoundStage, statement: Statement, rows: Rows, env: Env) -> Bools:
+    """Return the executions of a statement that a launch has. env: with the entries of all index tensors.
+
+    A tile that is not there makes its notifies and those of its waits whose places are known before the launch. An
+    iteration that is not there does nothing.
+    """
+    there = np.ones(len(rows.task), bool)
+    for name in stage.parts.keys() & rows.indices.keys():
+        if _signals_anyway(bound, stage, statement) and any(d.name == name for d in stage.stage.indices):
+            continue
+        first, stop = part_of(stage, name, env)
+        there &= np.asarray(first < stop)
+    return there
+
+
+def part_of(stage: BoundStage, index: str, env: Env) -> tuple[Any, Any]:
+    """Return the first element of a tile of an index, and one past the last element that the index reaches."""
+    first, extent, part = env.indices[index] * stage.tiles[index], stage.extents[index], stage.parts.get(index)
+    if part is not None and part.start is not None:
+        first = first + np.maximum(evaluate(part.start, env), 0)
+    return first, extent if part is None or part.stop is None else np.minimum(evaluate(part.stop, env), extent)
+
+
+def _signals_anyway(bound: Bound, stage: BoundStage, statement: Statement) -> bool:
+    match statement:
+        case Wait(kind=kind, region=region):
+            return not bound.tile_map(stage.name, region).placed(bound.channels[region.tensor, kind])
+        case _:
+            return isinstance(statement, Notify)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lists:
+    """The entries that tiles of places list. which: execution -> its list; entries: [lists, tile], -1 for none."""
+
+    which: Ints
+    entries: Ints
+
+    def ends(self) -> tuple[Ints, Ints, Ints]:
+        """Return the smallest entry, one past the largest, and the number of distinct ones, for each execution."""
+        ordered = np.sort(self.entries, axis=1)
+        begins = ordered >= 0
+        begins[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+        largest = ordered[:, -1]
+        smallest = np.where(self.entries < 0, np.maximum(largest, 0)[:, None], self.entries).min(axis=1)
+        return smallest[self.which], largest[self.which] + 1, begins.sum(axis=1)[self.which]
+
+    def channels(self, size: int, count: int) -> Bools:
+        """Return which of the channels of a dimension each list names: [lists, count]."""
+        named = np.zeros((len(self.entries), count), bool)
+        row, at = np.nonzero(self.entries >= 0)
+        named[row, np.minimum(self.entries[row, at] // size, count - 1)] = True
+        return named
+
+
+class _Sampled(Enumerator):
+    """Collects what one launch does. Its tables are those of the plan and the entries of all index tensors."""
+
+    def __init__(
+        self,
+        bound: Bound,
+        first_task: Mapping[str, int],
+        channel_base: Mapping[tuple[str, str], int],
+        tables: Mapping[str, NDArray[Any]],
+    ) -> None:
+        super().__init__(bound, first_task, channel_base, tables)
+        self._elements: list[Ints] = []
+        self._otherwise = np.zeros((bound.ranks, len(bound.tensors)), bool)
+        self._named: dict[tuple[int, int], Bools] = {}
+
+    def elements(self) -> Ints:
+        return np.concatenate(self._elements) if self._elements else np.zeros(0, np.int64)
+
+    def shares(self) -> Floats:
+        result = np.ones(self._otherwise.shape)
+        tensors = {tensor.number: tensor for tensor in self.bound.tensors.values()}
+        for (number, dim), named in self._named.items():
+            by_lists = named.sum(axis=1) / tensors[number].shape[dim]
+            result[:, number] = np.where(self._otherwise[:, number], 1.0, by_lists)
+        return result
+
+    def visit(self, stage: BoundStage, number: int, statement: Statement, rows: Rows) -> None:
+        there = existing(self.bound, stage, statement, rows, self.env(rows))
+        if there.any():
+            super().visit(stage, number, statement, rows if there.all() else rows.pick(there))
+
+    def _copied_entries(self, stage: BoundStage, target: Region, value: Any, rows: Rows) -> None:
+        pass  # their values are known
+
+    def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: Rows) -> None:
+        super()._access(stage, number, kind, region, rows)
+        task, position, _, peer, tensor, _, _, lo, hi = self._accesses[-1]
+        elements = np.prod(np.maximum(hi - lo, 0), axis=1)
+        spans = self._list_spans(stage, region)
+        if not spans:
+            self._otherwise[peer, tensor] = True
+        at = _source(rows, task, position)
+        for dim, span in spans.items():
+            lists = self._lists(stage, span, rows)
+            smallest, stop, count = lists.ends()
+            elements = elements // max(span.size, 1) * count[at]
+            lo[:, dim], hi[:, dim] = smallest[at], stop[at]
+            self._name(lists, at, peer, (self.bound.tensors[region.tensor].number, dim))
+        self._elements.append(elements)
+
+    def _name(self, lists: _Lists, at: Ints, peer: Ints, key: tuple[int, int]) -> None:
+        """Note the elements that lists name on the ranks of accesses. at: access -> execution."""
+        shape = next(tensor.shape for tensor in self.bound.tensors.values() if tensor.number == key[0])
+        named = self._named.setdefault(key, np.zeros((self.bound.ranks, shape[key[1]]), bool))
+        pairs = np.unique(np.stack([peer, lists.which[at]], axis=1), axis=0)
+        entries = lists.entries[pairs[:, 1]]
+        row, place = np.nonzero((entries >= 0) & (entries < shape[key[1]]))
+        named[pairs[row, 0], entries[row, place]] = True
+
+    def _transfer(self, stage: BoundStage, moved: Region, target: Region, rows: Rows) -> None:
+        super()._transfer(stage, moved, target, rows)
+        elements = self._transfers[-1][5]
+        for span in self._list_spans(stage, target).values():
+            elements = elements // max(span.size, 1) * self._lists(stage, span, rows).ends()[2]
+        self._transfers[-1] = (*self._transfers[-1][:5], elements)
+
+    def _signal(self, stage: BoundStage, number: int, kind: int, family: str, region: Region, rows: Rows) -> None:
+        super()._signal(stage, number, kind, family, region, rows)
+        grid = self.bound.channels[region.tensor, family]
+        for dim, span in self._list_spans(stage, region).items() if kind == WAIT else ():
+            if grid.counts[dim] == 1:
+                continue
+            columns = self._signals[-1]
+            lists = self._lists(stage, span, rows)
+            named = lists.channels(grid.sizes[dim], grid.counts[dim])
+            channel = np.unravel_index(columns[4] - self.channel_base[region.tensor, family], grid.counts)[dim]
+            kept = named[lists.which[_source(rows, columns[0], columns[1])], channel]
+            self._signals[-1] = tuple(column[kept] for column in columns)
+
+    def _list_spans(self, stage: BoundStage, region: Region) -> dict[int, Span]:
+        """Return the dimensions along which entries of an index tensor list what a region has."""
+        spans = enumerate(self.bound.tile_map(stage.name, region).spans)
+        return {d: s for d, s in spans if s.gather is not None and s.gather.launch and s.index is not None}
+
+    def _lists(self, stage: BoundStage, span: Span, rows: Rows) -> _Lists:
+        assert span.gather is not None and span.index is not None
+        part = stage.parts.get(span.index)
+        exprs: list[Scalar] = [span.gather, *(e for e in (part and part.start, part and part.stop) if e is not None)]
+        used = {e.name for expr in exprs for e in walk(expr) if isinstance(e, Index)} | {span.index}
+        names = sorted(used & rows.indices.keys())
+        columns = np.stack([rows.rank, *(rows.indices[name] for name in names)], axis=1)
+        distinct, which = np.unique(columns, axis=0, return_inverse=True)
+        indices = {name: distinct[:, 1 + k] for k, name in enumerate(names)}
+        env = Env(rank=distinct[:, 0], ranks=self.bound.ranks, params={}, indices=indices, tables=self.tables)
+        first, stop = (np.broadcast_to(one, len(distinct)) for one in part_of(stage, span.index, env))
+        at = first[:, None] + np.arange(stage.tiles[span.index])
+        inside = at < stop[:, None]
+        across = {name: column[:, None] for name, column in indices.items()}
+        across[span.index] = np.minimum(at, np.maximum(stop[:, None] - 1, 0))
+        env = Env(rank=distinct[:, :1], ranks=self.bound.ranks, params={}, indices=across, tables=self.tables)
+        entries = np.broadcast_to(np.asarray(evaluate(span.gather, env), np.int64), at.shape)
+        return _Lists(which=which.ravel(), entries=np.where(inside, entries, -1))
+
+
+def _source(rows: Rows, task: Ints, position: Ints) -> Ints:
+    """Return the execution to which each row of the plan belongs, by its task and the statement's position."""
+    own, other = (rows.task << SHIFT) | rows.position, (task << SHIFT) | position
+    order = np.argsort(own, kind="stable")
+    return order[np.searchsorted(own[order], other, side="right") - 1]
