@@ -114,7 +114,7 @@ def test_inputs_that_do_not_fit(shift: Program) -> None:
         kernel(inputs(1))
     with pytest.raises(ShapeError, match=r"\[24, 40\] float32"):
         kernel([{"x": torch.zeros(24, 40)}] * 2)
-    with pytest.raises(ShapeError, match="float64"):
+    with pytest.raises(DtypeError, match="float64"):
         kernel([{"x": torch.zeros(40, 24).double()}] * 2)
 
 
