@@ -35,7 +35,7 @@ def solved(declared: Program, given: dict[str, Any] | None = None, ranks: int = 
     ],
 )
 def test_extents_tell_dimensions(
-    params: str, shapes: dict[str, str], sizes: dict[str, list[int]], found: dict[str, int]
+    params: str, shapes: dict[str, str], sizes: dict[str, Any], found: dict[str, int]
 ) -> None:
     assert solved(program(params, **shapes), **sizes) == found
 

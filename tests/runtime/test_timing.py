@@ -47,7 +47,8 @@ def test_a_kernel_is_timed_with_outputs_that_are_made_once(monkeypatch: pytest.M
 
         def timings(self, runs: Any, samples: int, warmups: int) -> Any:
             ((name, run),) = runs.items()
-            run(), run()
+            run()
+            run()
             return {name: (name, samples, warmups)}
 
     class Own(SimpleNamespace):

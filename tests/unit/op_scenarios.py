@@ -111,7 +111,8 @@ def out() -> None:
     expected = own(x, w)
     y, taken = torch.empty(MS, N), torch.empty(MS, K)
     for given in ((y, taken), {"xs": taken, "y": y}, [y, taken]):
-        y.fill_(7), taken.fill_(7)
+        y.fill_(7)
+        taken.fill_(7)
         found = own(x, w, out=given)
         assert found.y is y and found.xs is taken
         assert torch.equal(y, expected.y) and torch.equal(taken, expected.xs)
@@ -144,7 +145,7 @@ def out() -> None:
 def groups() -> None:
     """Groups of any ranks, also by their names; a rank outside is told so."""
     rank = dist.get_rank()
-    alone = [dist.new_group([one]) for one in range(2)]
+    alone: list[Any] = [dist.new_group([one]) for one in range(2)]
     xs, ws, _ = tensors()
     x, w = xs[rank], ws[rank]
     own = tilelink.op(FORWARD, scale=1.0)
@@ -195,7 +196,8 @@ def mistakes() -> None:
          "its inputs are x, w, bias (may be left out)"),
         (lambda: own(x, w, bias, w), BindingError, "neighbour_product is given 4 tensors", "its inputs are"),
         (lambda: own(x, w, x=x), BindingError, "x of neighbour_product is given twice", "by its name"),
-        (lambda: own(x, [1.0], scale=1.0), BindingError, "w of neighbour_product is a list", "its inputs are tensors"),
+        (lambda: own(x, [1.0], scale=1.0), BindingError,  # type: ignore[arg-type]
+         "w of neighbour_product is a list", "its inputs are tensors"),
         (lambda: own(x.double(), w, scale=1.0), DtypeError, "x of neighbour_product is float64",
          "it may be f16, bf16, f32"),
         (lambda: own(x, w.half(), scale=1.0), DtypeError, "w of neighbour_product is f16",

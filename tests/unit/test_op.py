@@ -101,7 +101,8 @@ def own_program(declared: str, body: str = "y[i] = 1.0") -> Any:
     [
         (lambda: tilelink.op(FORWARD, "fin"), UnknownNameError, "no schedule 'fin'", "did you mean fine?"),
         (lambda: tilelink.op(FORWARD, tilelink.schedule("other", "s")), BindingError, "schedule s is for", "take"),
-        (lambda: tilelink.op(MODULE), BindingError, "a Module is not a program", "module.program("),
+        (lambda: tilelink.op(MODULE), BindingError,  # type: ignore[arg-type]
+         "a Module is not a program", "module.program("),
         (lambda: tilelink.op(FORWARD, scael=1.0), BindingError, "no parameter 'scael'", "did you mean scale?"),
         (lambda: tilelink.op(FORWARD, activation="rel"), ParseError, "activation is a function, not rel", "relu"),
         (lambda: tilelink.op(FORWARD, dtype="f64"), DtypeError, "unknown dtype 'f64'", "f16, bf16, f32"),

@@ -18,7 +18,7 @@ from tilelink.backend import store
 from tilelink.backend.emit import Emitted
 from tilelink.compiler.artifact import artifact_of
 from tilelink.compiler.promises import promises_of
-from tilelink.errors import BindingError, ShapeError
+from tilelink.errors import BindingError, DtypeError, ShapeError
 from tilelink.ir.program import ITEM_BYTES
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import Plan
@@ -171,7 +171,8 @@ class Kernel:
                 got = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
                 message = f"input {tensor.name!r} of rank {rank} is {got}"
                 hint = f"it takes {list(tensor.shape)} {tensor.dtype}"
-                raise ShapeError(message, location=tensor.decl.location, hint=hint)
+                kind = DtypeError if tuple(value.shape) == tensor.shape else ShapeError
+                raise kind(message, location=tensor.decl.location, hint=hint)
             if tensor.name in tables and not torch.equal(value, tables[tensor.name]):
                 hint = "compile with the tables of the launch: its counters are laid out by them"
                 raise BindingError(f"table {tensor.name!r} of rank {rank} is not what was compiled", hint=hint)

@@ -143,10 +143,8 @@ def bench(
 ) -> dict[str, Timing]:  # fmt: skip
     """Return the times of functions that launch on the current stream, by their names. They take turns.
 
-    All ranks of the group (None: all) call it with the same names in the same order, each on its GPU.
-
-    Raise RankError where there is no
-    group or no GPU, BindingError for no functions or samples.
+    All ranks of the group (None: all) call it with the same names in the same order, each on its GPU. Raise RankError
+    where there is no group or no GPU, BindingError for no functions or samples.
     """
     members = group_of(group)
     if not torch.cuda.is_available():
