@@ -7,6 +7,7 @@ variable           meaning                                                   def
 =================  ========================================================  ====================
 TILELINK_CACHE     folder of generated sources and tuning results            XDG cache + tilelink
 TILELINK_DEADLINE  seconds that a wait may take before the run is ended      the runtime's own
+TILELINK_NVSHMEM   folder of NVSHMEM's device library, for several nodes     that of its wheel
 TRITON_INTERPRET   1: Triton interprets kernels on the CPU                   0
 =================  ========================================================  ====================
 """
@@ -30,11 +31,13 @@ class Settings:
 
     cache: folder of generated sources and tuning results; it is created at the first write.
     deadline: seconds that a wait may take before the run is ended; None for the default of the runtime.
+    nvshmem: folder that has NVSHMEM's device library, or its `lib`; None for that of the wheel.
     interpret: Triton interprets kernels on the CPU instead of compiling them.
     """
 
     cache: Path
     deadline: float | None = None
+    nvshmem: Path | None = None
     interpret: bool = False
 
     @classmethod
@@ -47,6 +50,7 @@ class Settings:
         return cls(
             cache=_cache_folder(variables),
             deadline=_seconds(variables, "TILELINK_DEADLINE"),
+            nvshmem=Path(chosen) if (chosen := variables.get("TILELINK_NVSHMEM")) else None,
             interpret=_flag(variables, "TRITON_INTERPRET"),
         )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pytest
 
 from tests.compiler import library
-from tests.verifier.campaign import OUTCOMES, Verdict, campaign, cases, judge
+from tests.verifier.campaign import OUTCOMES, Verdict, campaign, cases, judge, network_cases
 from tests.verifier.dynamic import check
 from tests.verifier.mutations import Case, Mutant, mutants
 from tilelink.frontend.parser import parse_text
@@ -128,6 +129,37 @@ def test_the_verifier_and_the_dynamic_checker_agree_on_mutants(case: Case) -> No
     assert [str(v) for v in verdicts if v.outcome == "refused, never failed" and not v.why] == []
     assert sum(v.outcome == "refused, fails" for v in verdicts) > 10
     assert sum(v.outcome == "accepted, safe" for v in verdicts) > 5
+
+
+NETWORK = ("two_level_gemm_rs-default-4-2", "all_reduce_two_shot_pushed-small-4-2", "all_gather-pull-2-2")
+
+
+@cache
+def of_nodes(name: str) -> Case:
+    return next(c for c in network_cases() if c.name == name)
+
+
+@pytest.mark.parametrize("name", NETWORK)
+def test_they_agree_on_mutants_between_nodes(name: str) -> None:
+    case = of_nodes(name)
+    verdicts = list(campaign(1, only=[case]))
+    assert [str(v) for v in verdicts if v.outcome == "accepted, fails"] == []
+    assert [str(v) for v in verdicts if v.outcome == "refused, never failed" and not v.why] == []
+    assert any(v.outcome == "refused, fails" and v.rule == "network" for v in verdicts)
+
+
+def test_a_verifier_without_the_rule_of_the_network_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = of_nodes(NETWORK[0])
+    kept = tuple(rule for rule in RULES if rule.__name__ != "network")
+    monkeypatch.setattr("tests.verifier.campaign.RULES", kept)
+    monkeypatch.setattr("tilelink.verifier.RULES", kept)
+    assert any(v.outcome == "accepted, fails" for v in campaign(1, only=[case]))
+
+
+def test_a_verifier_for_which_puts_are_stores_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = of_nodes(NETWORK[0])
+    monkeypatch.setattr("tilelink.planning.network.Puts.late", lambda _self, task, _position: np.zeros(len(task), bool))
+    assert any(v.outcome == "accepted, fails" for v in campaign(2, only=[case]))
 
 
 def test_a_verifier_without_a_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

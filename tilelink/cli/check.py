@@ -15,6 +15,7 @@ from tilelink.cli.options import (
     Dtype,
     Element,
     File,
+    Nodes,
     ProgramName,
     Ranks,
     ScheduleName,
@@ -24,6 +25,8 @@ from tilelink.cli.options import (
     mistakes_of,
     programs_with,
     random_tables,
+    ranks_of,
+    ranks_text,
     schedule_name,
     schedules_named,
     values_text,
@@ -69,6 +72,7 @@ def check(
     program: ProgramName = None,
     schedule: ScheduleName = None,
     ranks: Ranks = 4,
+    nodes: Nodes = 1,
     sets: Sets = None,
     dtype: Element = Dtype.f32,
     target: Machine = "cpu",
@@ -85,9 +89,9 @@ def check(
         programs, without = programs_with(module, programs, schedule)
         for one in programs:
             dims = dims_of(one, sets)
-            options = {"ranks": ranks, "dims": dims, "dtype": dtype.value, "target": target}
+            options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": target}
             tasks = _safe(module, one, schedule, options, wrong)
-            report.append({"program": one.name, "ranks": ranks, "dims": dims, "tasks": tasks})
+            report.append({"program": one.name, **ranks_of(ranks, nodes), "dims": dims, "tasks": tasks})
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
         _print(report, list(wrong), as_json, list(skipped))
         if not as_json:
@@ -131,7 +135,7 @@ def _print(
     for one in report:
         if one["tasks"]:
             schedules = ", ".join(f"{name} ({tasks} tiles)" for name, tasks in one["tasks"].items())
-            write(f"{one['program']}: safe on {one['ranks']} ranks, {values_text(one['dims'])}: {schedules}")
+            write(f"{one['program']}: safe on {ranks_text(one)}, {values_text(one['dims'])}: {schedules}")
     for mistake in wrong:
         typer.echo(str(mistake.error), err=True)
         if mistake.schedules:

@@ -20,6 +20,7 @@ from tilelink.cli.options import (
     Element,
     File,
     MachineName,
+    Nodes,
     ProgramName,
     Ranks,
     ScheduleName,
@@ -29,6 +30,8 @@ from tilelink.cli.options import (
     designed_errors,
     dims_of,
     random_tables,
+    ranks_of,
+    ranks_text,
     schedule_name,
     schedules_named,
     values_text,
@@ -49,6 +52,7 @@ def simulate(
     program: ProgramName = None,
     schedule: ScheduleName = None,
     ranks: Ranks = 8,
+    nodes: Nodes = 1,
     sets: Sets = None,
     machine: MachineName = "8xH200",
     dtype: Element = Dtype.bf16,
@@ -66,7 +70,7 @@ def simulate(
         dims = dims_of(chosen, sets, SIZES)
         described = load_machine(machine)
         bound = compiler.bound(
-            chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=described.processor
+            chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=described.processor, nodes=nodes
         )  # fmt: skip
         if not as_json:
             if schedule is None:
@@ -76,7 +80,7 @@ def simulate(
         with patience("planning and simulating", PLANNED_S * tiles_of(bound), as_json):
             result = simulation.simulate(
                 chosen, scheduled, ranks=ranks, dims=dims, machine=described, dtype=dtype.value, tables=tables,
-                cost=cost_model(cost),
+                cost=cost_model(cost), nodes=nodes,
             )  # fmt: skip
         if trace is not None:
             save_trace(result, trace)
@@ -84,7 +88,7 @@ def simulate(
             from tilelink.simulator.plot import save_plot
 
             save_plot(result, plot)
-        head = {"program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks, "dims": dims}
+        head = {"program": chosen.name, "schedule": schedule_name(scheduled), **ranks_of(ranks, nodes), "dims": dims}
         _print(
             result, {**head, "dtype": dtype.value, "machine": result.machine.name, "tiles": result.plan.tasks}, as_json
         )
@@ -94,7 +98,7 @@ def _print(result: Simulated, head: dict[str, Any], as_json: bool) -> None:
     if as_json:
         return write(json.dumps({**head, **_values(result)}))
     bound = result.bound
-    title = f"{head['program']} with {head['schedule']} on {head['ranks']} ranks of {head['machine']}"
+    title = f"{head['program']} with {head['schedule']} on {ranks_text(head)} of {head['machine']}"
     write(f"{title}, {head['dtype']}, {values_text(head['dims'])}: {head['tiles']} tiles")
     times = result.seconds / bound.seconds if bound.seconds else 0.0
     ratio = f", {times:,.0f} times the bound" if times >= 100 else f", {times:.2f} times the bound" if times else ""
