@@ -20,6 +20,8 @@ from tilelink.ir.program import (
     For,
     If,
     IndexDecl,
+    NetworkFence,
+    NetworkQuiet,
     Notify,
     Program,
     Region,
@@ -321,6 +323,8 @@ class _Walker:
                     self._mark(self.machine.expected, kind, region, "notifies")
                 case Store(region=region) | Transfer(target=region):
                     self._mark(self.machine.expected, WRITES, region, "writes")
+                    if isinstance(statement, Transfer) and statement.signal is not None:
+                        self._mark(self.machine.expected, statement.signal, region, "notifies")
                 case If(condition=condition, then=then, orelse=orelse):
                     self.count(then if self.number(condition) else orelse)
                 case For(indices=indices, body=inner):
@@ -383,10 +387,12 @@ class _Walker:
                 self.locals[name] = self._shaped(name, evaluator(value))
             case Store(region=region, value=value) | Transfer(target=region, source=value):
                 self.write(region, evaluator(value))
+                if isinstance(statement, Transfer) and statement.signal is not None:
+                    self._mark(self.machine.arrived, statement.signal, region, "notifies")
             case Notify(kind=kind, region=region):
                 self._mark(self.machine.arrived, kind, region, "notifies")
-            case Barrier():
-                pass  # a task is one thread here
+            case Barrier() | NetworkFence() | NetworkQuiet():
+                pass  # a task is one thread here, and what it writes is there at once
             case _:
                 raise TypeError(f"unknown statement {type(statement).__name__}")
 
