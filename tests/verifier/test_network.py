@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from tests.verifier.dynamic import check
+from tilelink.artifact import LaunchProtocol
+from tilelink.compiler import library_module
 from tilelink.compiler.lowered import parse_lowered
 from tilelink.errors import BindingError, ScheduleError
 from tilelink.frontend.parser import parse_text
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.enumerate import READ as READS
+from tilelink.lowering.enumerate import WRITE
 from tilelink.lowering.listing import listing
-from tilelink.planning.plan import make_plan
+from tilelink.planning.happens_before import HappensBefore
+from tilelink.planning.network import Puts
+from tilelink.planning.plan import Plan, make_plan
 from tilelink.target import CPU
 from tilelink.verifier import refusals
 
@@ -82,6 +89,39 @@ FETCHED = """program p(M, N):
     comm fetch(i: M):
         tile_pull_data(y[i, :], x[i, :] @ (rank + 1))
 """
+# What peers write, the end of a launch waits for.
+OUTPUT = """program p(M, N):
+    x : in symmetric [M, N]
+    y : out symmetric [M, N]
+
+    comm send(i: M):
+        tile_push_data(y[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(y[i, :] @ (rank + 1))
+"""
+# The receiver answers, and then the sender writes again what it has put.
+ANSWERED = (
+    HEAD.replace("    y :", "    c : local [M, N]\n    g : symmetric [M, N]\n    y :")
+    + """    comm send(i: M):
+        c[i, :] = x[i, :]
+        program_barrier()
+        tile_push_data(h[i, :] @ (rank + 1), c[i, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+
+    comm answer(i: M):
+        consumer_tile_wait(h[i, :])
+        y[i, :] = h[i, :]
+        producer_tile_notify(g[i, :] @ (rank - 1))
+
+    comm again(i: M):
+        consumer_tile_wait(g[i, :])
+        c[i, :] = x[i, :]
+
+schedule s for p:
+    send on sm(1), tile(i=8)
+    answer on sm(1), tile(i=8)
+    again on sm(1), tile(i=8)
+"""
+)
 READ = """program p(M, N):
     x : in symmetric [M, N]
     y : out [M, N]
@@ -109,6 +149,7 @@ def put(*lines: str, text: str = SENT, rule: str = "", fails: bool | None = True
     return Case(text=text, edits=((PUT, "\n        ".join(lines)),), rule=rule, fails=fails)
 
 
+OF_Y = tuple(one.replace("h[i, :]", "y[i, :]") for one in (PUT, ALONE, SIGNAL))
 KEPT = "send_sent[i, :]"
 PUT_KEPT = f"tile_put_data(h[i, :] @ ((rank + 1) % 3), {KEPT}, producer_tile_notify)"
 CASES = {
@@ -156,6 +197,18 @@ CASES = {
     "a tensor of the caller, as it is": Case(
         text=SENT.replace("in symmetric", "in"), edits=(("% 3), send_sent", "% 3), x"),), rule="network", fails=None
     ),
+    "an output": Case(text=OUTPUT),
+    "an output, after a fence": Case(
+        text=OUTPUT, edits=((OF_Y[0], f"{OF_Y[1]}\n        {FENCE}\n        {OF_Y[2]}"),)
+    ),
+    "an output, after a quiet": Case(
+        text=OUTPUT, edits=((OF_Y[0], f"{OF_Y[1]}\n        {QUIET}\n        {OF_Y[2]}"),)
+    ),
+    "an output, with a signal apart": Case(
+        text=OUTPUT, edits=((OF_Y[0], f"{OF_Y[1]}\n        {OF_Y[2]}"),), rule="ordering"
+    ),
+    # The data is there, but the rules take no more from that than the library says of sources.
+    "a source that is written after an answer": Case(text=ANSWERED, rule="ordering", fails=None),
     "a get": Case(text=PULLED),
     "a get for the caller": Case(text=FETCHED),
     "a get turned into loads": Case(text=PULLED, edits=(("tile_get_data", "tile_pull_data"),), rule="network"),
@@ -223,6 +276,74 @@ def test_what_is_right_inside_a_node_is_refused_with_the_reason() -> None:
     (refusal,) = refusals(make_plan(edited(CASES["memory that is written early"])), limit=1)
     assert "may write before the put has read it" in refusal.message
     assert "network_quiet()" in str(refusal.hint)
+
+
+def broken(plan: Plan, what: str) -> Plan:
+    """The plan of a put with a signal that no lowered text can say."""
+    puts, s, a = Puts(plan=plan), plan.signals, plan.accesses
+    told, read = puts.by_network, puts.rows[a.kind[puts.rows] == READS]
+    match what:
+        case "a put without its read":
+            position = a.position.copy()
+            position[read] = 100
+            return replace(plan, accesses=replace(a, position=position))
+        case "a signal in the next tile":
+            return replace(plan, signals=replace(s, later=np.where(told, 1, s.later)))
+        case "a put on the copy engine":
+            kernels = tuple(replace(k, stream="copy") if k.name == "send" else k for k in plan.bound.kernels)
+            return replace(plan, bound=replace(plan.bound, kernels=kernels))
+        case "kernels that announce themselves":
+            return replace(plan, bound=replace(plan.bound, protocol=LaunchProtocol.IN_KERNEL))
+        case _:
+            return plan
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("a put without its read", "puts without reading what it puts"),
+        ("a signal in the next tile", "defers a signal of the network"),
+        ("a put on the copy engine", "puts or gets on the copy engine"),
+        ("kernels that announce themselves", "kernels announce entry and end by themselves (IN_KERNEL)"),
+        ("nothing", ""),
+    ],
+)
+def test_plans_that_no_text_says_are_refused(what: str, said: str) -> None:
+    found = refusals(broken(make_plan(lowered(SENT)), what), limit=1)
+    assert [one.rule for one in found] == ["network"] * bool(said)
+    assert not found or said in found[0].message
+
+
+def test_a_signal_to_another_rank_follows_no_put() -> None:
+    plan = make_plan(lowered(SENT))
+    puts = Puts(plan=plan)
+    row = int(puts.rows[plan.accesses.kind[puts.rows] == WRITE][0])
+    put = puts.at(int(plan.accesses.task[row]), int(plan.accesses.position[row]))
+    (signal,) = puts.carriers(put)
+    peer = plan.signals.peer.copy()
+    peer[signal] = (peer[signal] + 1) % 3
+    assert list(Puts(plan=replace(plan, signals=replace(plan.signals, peer=peer))).carriers(put)) == []
+
+
+def test_the_next_kernel_comes_after_puts_of_one_that_ends_quiet() -> None:
+    text = HEAD + SEND + ADD  # one kernel after the other
+    plan = make_plan(lowered(text))
+    row = int(Puts(plan=plan).rows[0])
+    put = plan.accesses.task[[row]], plan.accesses.position[[row]]
+    later = np.array([plan.first_task["add"]]), np.array([0])
+    assert HappensBefore(plan=plan).before(*put, *later).all()
+    kernels = tuple(replace(one, quiet=False) for one in plan.bound.kernels)
+    hasty = replace(plan, bound=replace(plan.bound, kernels=kernels))
+    assert not HappensBefore(plan=hasty).before(*put, *later).any()
+
+
+def test_one_fence_is_before_all_notifies_of_a_loop() -> None:
+    module = library_module("all_reduce_two_shot_pushed")
+    program = module.program()
+    bound = bind(program, module.schedule("small", program), {"Ms": 25, "N": 100}, 4, CPU, nodes=2)
+    text = listing(bound).partition("compute reduce")[2].partition("compute keep")[0]
+    assert text.count("network_fence()") == 1
+    assert text.index("network_fence()") < text.rindex("for (q: ranks):")
 
 
 def test_nodes_have_equally_many_ranks() -> None:
