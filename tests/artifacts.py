@@ -7,8 +7,8 @@ from typing import Any
 from tilelink.artifact import Artifact, KernelSpec, LaunchProtocol, TensorSpec
 
 EMPTY = Artifact(
-    program="p", target="cpu", source="tilelink_0", dialect="triton", ranks=1, tensors=(), grids=(), pad_size=2,
-    entered_base=0, finished_base=1, stages=(), pulls=frozenset(), kernels=(), copy_programs=(), tables={},
+    program="p", target="cpu", source="tilelink_0", dialect="triton", ranks=1, nodes=1, tensors=(), grids=(),
+    pad_size=2, entered_base=0, finished_base=1, stages=(), pulls=frozenset(), kernels=(), copy_programs=(), tables={},
     protocol=LaunchProtocol.HELPER_KERNELS, lag=0, reuse_wait=True, spans=0, free_waits=False, own_copies_first=True,
 )  # fmt: skip
 """One of nothing, to replace the fields of that matter."""

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tilelink.data import Variant, checked, parse_json, plain, read_json
 from tilelink.errors import DataError
 
-FORMAT = 1
+FORMAT = 2
 """Version of the JSON text of an artifact."""
 
 SOURCE = re.compile(r"tilelink_[0-9a-f]{32}")
@@ -240,6 +240,7 @@ class KernelSpec(_Launched):
     peer has entered the launch. awaits, notifies: the program's signals that its stages wait for and notify. num_warps,
     num_stages: Triton's options for a block. programs_per_cta: number of programs of one warp each that share a block,
     in a kernel written in Gluon; else 1. turn: its place in the order in which a runtime issues kernels one by one.
+    uses_network: True if it puts, gets or signals between nodes.
     """
 
     programs: int
@@ -248,6 +249,7 @@ class KernelSpec(_Launched):
     programs_per_cta: int = 1
     turn: int = 0
     parameters: tuple[Parameter, ...] = ()
+    uses_network: bool = False
 
     @property
     def grid(self) -> int:
@@ -382,6 +384,7 @@ class Artifact:
     program, target: their names. source: name of the generated module. dialect: dialect of its kernels.
     pad_size: int32 counters in a rank's signal pad. The last ones are the runtime's: one per rank for entries, and
         one per rank for ends of launches.
+    nodes: how many nodes the ranks fill one after the other. Kernels reach ranks of other nodes through the network.
     stages: their names, by number. pulls: numbers of the stages that fetch, so that traces name the source of a copy
         that stays on its rank.
     tables: values of the program's tables, int [ranks, *shape].
@@ -400,6 +403,7 @@ class Artifact:
     source: str
     dialect: str
     ranks: int
+    nodes: int
     tensors: tuple[TensorSpec, ...]
     grids: tuple[SignalGrid, ...]
     pad_size: int
@@ -544,6 +548,7 @@ def _check(artifact: Artifact, where: str) -> None:
     apart = all(end <= begin for (_, end), (begin, _) in pairwise(sorted(ends)))
     require(apart, "two signals share counters")
     runtimes = artifact.entered_base + artifact.ranks == artifact.finished_base
+    require(artifact.nodes > 0 and artifact.ranks % artifact.nodes == 0, "its nodes have not equally many ranks")
     require(runtimes and artifact.finished_base + artifact.ranks == artifact.pad_size, "the pad has another size")
     for tensor in artifact.tensors:
         require(min(tensor.shape, default=0) >= 0, f"tensor {tensor.name!r} has the shape {list(tensor.shape)}")

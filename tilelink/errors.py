@@ -232,7 +232,7 @@ class BindingError(TileLinkError):
 
 
 class VerificationError(TileLinkError):
-    """The plan is not safe. rule: the name of the violated rule, one of six."""
+    """The plan is not safe. rule: the name of the violated rule, one of seven."""
 
     rule = "verification"
 
@@ -271,6 +271,12 @@ class ReuseError(VerificationError):
     """Rule 6: a later launch can overwrite data that an earlier one still reads."""
 
     rule = "reuse"
+
+
+class NetworkError(VerificationError):
+    """Rule 7: an access or a signal reaches another node in a way that the network does not have."""
+
+    rule = "network"
 
 
 class EmitError(TileLinkError):

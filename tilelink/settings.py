@@ -8,6 +8,7 @@ variable           meaning                                                   def
 TILELINK_CACHE     folder of generated sources and tuning results            XDG cache + tilelink
 TILELINK_DEADLINE  seconds that a wait may take before the run is ended      the runtime's own
 TILELINK_CHECK     1: each launch on GPUs checks its index tensors            0
+TILELINK_NVSHMEM   folder of NVSHMEM's device library, for several nodes     that of its wheel
 TRITON_INTERPRET   1: Triton interprets kernels on the CPU                   0
 =================  ========================================================  ====================
 """
@@ -31,12 +32,14 @@ class Settings:
 
     cache: folder of generated sources and tuning results; it is created at the first write.
     deadline: seconds that a wait may take before the run is ended; None for the default of the runtime.
+    nvshmem: folder that has NVSHMEM's device library, or its `lib`; None for that of the wheel.
     interpret: Triton interprets kernels on the CPU instead of compiling them.
     check: each launch on GPUs checks what its index tensors promise, for which the host waits; CPU ranks always do.
     """
 
     cache: Path
     deadline: float | None = None
+    nvshmem: Path | None = None
     interpret: bool = False
     check: bool = False
 
@@ -50,6 +53,7 @@ class Settings:
         return cls(
             cache=_cache_folder(variables),
             deadline=_seconds(variables, "TILELINK_DEADLINE"),
+            nvshmem=Path(chosen) if (chosen := variables.get("TILELINK_NVSHMEM")) else None,
             interpret=_flag(variables, "TRITON_INTERPRET"),
             check=_flag(variables, "TILELINK_CHECK"),
         )

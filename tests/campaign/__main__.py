@@ -1,6 +1,7 @@
 """`python -m tests.campaign --programs 3000 --seed 0 --minutes 40`: random programs and mutants, run and compared.
 
-With `--pairs` the cases are pairs of clauses on programs of the library, in an order that is drawn once.
+With `--pairs` the cases are pairs of clauses on programs of the library, in an order that is drawn once. With `--nodes`
+the ranks of every case are on several nodes.
 
 `--only SEED` judges one and makes it smaller where it is wrong; `--file FILE` judges a saved one. Wrong ones are saved
 under `--out` with their reason. Returns 1 if there are any.
@@ -12,6 +13,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.campaign.case import Case, read
@@ -20,7 +22,7 @@ from tests.campaign.judge import Verdict, judge
 from tests.campaign.minimal import smaller
 from tests.campaign.pairs import pair_case
 from tests.campaign.report import Count
-from tests.campaign.runs import of_pair, of_seed, verdicts
+from tests.campaign.runs import of_nodes, of_pair, of_seed, verdicts
 
 
 def main(words: list[str] | None = None) -> int:
@@ -30,7 +32,7 @@ def main(words: list[str] | None = None) -> int:
     if options.only is not None:
         return _one(pair_case(options.only) if options.pairs else case(options.only), options.out)
     start, count = time.monotonic(), Count()
-    for verdict in verdicts(options.seed, options.programs, options.jobs, of_pair if options.pairs else of_seed):
+    for verdict in verdicts(options.seed, options.programs, options.jobs, _judge_of(options)):
         if count.add(verdict):
             print(f"seed {verdict.case.seed}: {verdict}", flush=True)
             _save(verdict, options.out)
@@ -44,6 +46,12 @@ def main(words: list[str] | None = None) -> int:
     return 1 if count.wrong else 0
 
 
+def _judge_of(options: argparse.Namespace) -> Callable[[int], Verdict]:
+    if options.nodes:
+        return of_nodes
+    return of_pair if options.pairs else of_seed
+
+
 def _options(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
     parser.add_argument("--programs", type=int, default=3000)
@@ -53,6 +61,7 @@ def _options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--wrong", type=int, default=20, help="stop at so many that are wrong in different ways")
     parser.add_argument("--only", type=int, help="one case by its number")
     parser.add_argument("--pairs", action="store_true", help="every two clauses together, on the library")
+    parser.add_argument("--nodes", action="store_true", help="every case on several nodes")
     parser.add_argument("--file", type=Path, help="one case that was saved")
     parser.add_argument("--out", type=Path, default=Path("campaign"))
     return parser.parse_args(words)

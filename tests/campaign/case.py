@@ -14,6 +14,7 @@ class Case:
     """text: one program, and a schedule of it or none. tables: name -> [ranks][...] of integers.
 
     seed: of the inputs and of the delays. features: what it was drawn with, to count by. sms, programs: of the target.
+    nodes: that its ranks fill.
     """
 
     text: str
@@ -25,6 +26,7 @@ class Case:
     sms: int = 4
     programs: int = 2
     features: tuple[str, ...] = ()
+    nodes: int = 1
 
     def __str__(self) -> str:
         """The text that `read` takes; numbers that JSON lacks are written as Python's JSON does (NaN, Infinity)."""

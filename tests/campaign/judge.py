@@ -74,9 +74,8 @@ def judge(case: Case) -> Verdict:
 def compiled(case: Case, program: Program, schedule: Schedule | None) -> compiler.Kernel:
     target = replace(CPU, sms=case.sms, max_programs=case.programs)
     tables = {name: np.asarray(rows, np.int32) for name, rows in case.tables.items()}
-    return compiler.compile(
-        program, schedule, ranks=case.ranks, dims=case.dims, dtype=case.dtype, target=target, tables=tables
-    )
+    where: dict[str, Any] = {"ranks": case.ranks, "nodes": case.nodes, "target": target}
+    return compiler.compile(program, schedule, **where, dims=case.dims, dtype=case.dtype, tables=tables)
 
 
 def launches_of(kernel: compiler.Kernel) -> int:

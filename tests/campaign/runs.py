@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from tests.campaign.drawing import case
 from tests.campaign.judge import Verdict, judge
@@ -15,6 +16,13 @@ CHUNK = 4
 def of_seed(seed: int) -> Verdict:
     """The verdict on the case of a number."""
     return judge(case(seed))
+
+
+def of_nodes(seed: int) -> Verdict:
+    """The verdict on the case of a number on several nodes: two where its ranks fill two, else one for each rank."""
+    drawn = case(seed)
+    nodes = 2 if drawn.ranks % 2 == 0 else drawn.ranks
+    return judge(replace(drawn, nodes=nodes, features=(*drawn.features, f"{nodes} nodes")))
 
 
 def _prepare() -> None:

@@ -41,13 +41,13 @@ def space_of_one() -> Space:
     return Space.of([compiler.parse(HEAD + COPY).programs[0]], dims={"M": 8, "N": 8}, ranks=2, target=target("cpu"))
 
 
-def program(text: str, **dims: int) -> Callable[[], object]:
+def program(text: str, nodes: int = 1, **dims: int) -> Callable[[], object]:
     """Return a function that does everything that is done to a program before it runs, on three ranks."""
 
     def build() -> object:
         module = compiler.parse(text, "wrong.tl")
         schedule = module.schedules[0] if module.schedules else None
-        return compiler.source(module.program(), schedule, ranks=3, dims=dims or {"M": 50, "N": 36})
+        return compiler.source(module.program(), schedule, ranks=3, nodes=nodes, dims=dims or {"M": 50, "N": 36})
 
     return build
 
@@ -309,6 +309,15 @@ ReuseError: rank 0, send tile (i=0): accesses a buffer of h that rank 1 may stil
             tile_push_data(h[i, :] @ (rank + 1), x[i, :])
             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   hint: drop `reuse_wait off`, or give h more buffers""",
+    ),
+    "NetworkError": (
+        program(HEAD.replace("in [", "in symmetric [") + COPY.replace("= x[i, j]", "= x[i, j] @ (rank + 1) * 2.0"), nodes=3),
+        """\
+NetworkError: rank 0, f tile (i=0, j=0): reads x of rank 1, on another node, by its address
+  at wrong.tl:6:9
+            y[i, j] = x[i, j] @ (rank + 1) * 2.0
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: fetch the region first: tile_pull_data(a local region, ... @ rank), then read that""",
     ),
     "EmitError": (
         program(HEAD + COPY.replace("x[i, j]", "exp(x[i, j])") + "schedule s for p:\n    f on copy_engine\n"),

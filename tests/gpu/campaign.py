@@ -4,6 +4,10 @@
 
 starts each scenario by torchrun, prints a line about each, and goes on with the next one whatever happens. The first
 compiles what the others launch; all share TILELINK_CACHE and Triton's cache.
+
+    python -m tests.gpu.campaign --remote [--ways p2p tcp] [--ucx FOLDER] --out FILE.json
+
+runs programs of several nodes, each GPU a node, with NVSHMEM in between: by pointers, and by UCX over TCP (remote.py).
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.gpu.ranks import ROOT, command
+from tests.gpu import remote
+from tests.gpu.ranks import LIMIT_S, ROOT, command
 
 LIMITS_S = {
     "prepared": 200, "programs": 240, "tails": 120, "skew": 120, "streams": 120, "repeats": 200, "graphs": 300,
@@ -94,26 +99,32 @@ def first_error(said: str) -> str:
     return (telling or lines[-1:] or ["it said nothing"])[0][:SAID]
 
 
-def launched(name: str, ranks: int, logs: Path) -> Outcome:
-    """Runs one scenario on so many GPUs; what it says is in logs/NAME.log."""
-    log, begin = logs / f"{name}.log", time.monotonic()
-    line = command(ranks, "-m", "tests.gpu.worker", name, limit_s=LIMITS_S[name])
-    environment = {"PYTHONUNBUFFERED": "1", **os.environ, "PYTHONPATH": _path()}
+def limit_of(scenario: str) -> int:
+    """Seconds that a scenario may take, of one node or of several."""
+    return (LIMITS_S | remote.LIMITS_S).get(scenario, LIMIT_S)
+
+
+def launched(name: str, ranks: int, logs: Path, variables: Mapping[str, str] | None = None) -> Outcome:
+    """Runs one scenario on so many GPUs; what it says is in logs/NAME.log. `NAME WAY`: one of several nodes."""
+    scenario, limit_s = name.partition(" ")[0], limit_of(name.partition(" ")[0])
+    log, begin = logs / f"{name.replace(' ', '-')}.log", time.monotonic()
+    line = command(ranks, "-m", "tests.gpu.worker", scenario, limit_s=limit_s)
+    environment = {"PYTHONUNBUFFERED": "1", **os.environ, "PYTHONPATH": _path(), **(variables or {})}
     with log.open("w") as file:
         done = subprocess.run(line, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, check=False)
     seconds = time.monotonic() - begin
-    return outcome(name, LIMITS_S[name], done.returncode, seconds, log.read_text(errors="replace"))
+    return outcome(name, limit_s, done.returncode, seconds, log.read_text(errors="replace"))
 
 
 def _path() -> str:
     return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def chosen(only: Sequence[str]) -> list[str]:
+def chosen(only: Sequence[str], among: Mapping[str, int] = LIMITS_S) -> list[str]:
     """The scenarios of these names, in their order; all for none. Raises ValueError for a name that there is not."""
-    if unknown := sorted(set(only) - LIMITS_S.keys()):
-        raise ValueError(f"no scenario {unknown[0]!r}; there are {', '.join(LIMITS_S)}")
-    return [name for name in LIMITS_S if not only or name in only]
+    if unknown := sorted(set(only) - among.keys()):
+        raise ValueError(f"no scenario {unknown[0]!r}; there are {', '.join(among)}")
+    return [name for name in among if not only or name in only]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,14 +133,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=", ".join(LIMITS_S))
     parser.add_argument("--logs", type=Path, help="a folder for what the scenarios say; a temporary one if left out")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--remote", action="store_true", help="programs of several nodes, each GPU a node")
+    parser.add_argument("--ways", nargs="+", choices=remote.WAYS, default=list(remote.WAYS))
+    parser.add_argument("--ucx", help="the folder of the wheel libucx-cu13, for tcp")
     given = parser.parse_args(arguments)
     try:
-        names = chosen(given.only)
-    except ValueError as error:
+        names = chosen(given.only, remote.LIMITS_S if given.remote else LIMITS_S)
+        by_way: dict[str, dict[str, str]] = {}
+        if given.remote:
+            by_way = {way: remote.environment(way, given.ucx, remote.scratch()) for way in given.ways}
+            names = [f"{name} {way}" for way in given.ways for name in names]
+    except (ValueError, FileNotFoundError) as error:
         parser.error(str(error))
     logs = given.logs or Path(tempfile.mkdtemp(prefix="tilelink-gpu-"))
     logs.mkdir(parents=True, exist_ok=True)
-    outcomes = run_all(names, lambda name: launched(name, given.ranks, logs), given.out)
+
+    def run(name: str) -> Outcome:
+        return launched(name, given.ranks, logs, by_way.get(name.partition(" ")[2]))
+
+    outcomes = run_all(names, run, given.out)
     return int(any(one.rc for one in outcomes))
 
 

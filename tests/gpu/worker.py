@@ -5,15 +5,17 @@
 
 import sys
 
-from tests.gpu import callers, ops_callers, ops_scenarios, scenarios
-from tests.gpu.campaign import LIMITS_S
-from tests.gpu.ranks import LIMIT_S, run_scenarios
+from tests.gpu import callers, ops_callers, ops_scenarios, remote, scenarios
+from tests.gpu.campaign import LIMITS_S, limit_of
+from tests.gpu.ranks import run_scenarios
 
 
 def functions() -> dict[str, object]:
     """All that scenarios may be, by their names."""
     of_operators = vars(ops_scenarios) | vars(ops_callers)
-    return vars(callers) | vars(scenarios) | {f"ops_{name}": value for name, value in of_operators.items()}
+    return (
+        vars(callers) | vars(scenarios) | vars(remote) | {f"ops_{name}": value for name, value in of_operators.items()}
+    )
 
 
 if __name__ == "__main__":
@@ -21,4 +23,4 @@ if __name__ == "__main__":
         print("".join(f"{name:24} {limit:4} s\n" for name, limit in LIMITS_S.items()), end="")
     else:
         known = functions()
-        run_scenarios(known, sys.argv[1:], sum(LIMITS_S.get(name, LIMIT_S) for name in sys.argv[1:]))
+        run_scenarios(known, sys.argv[1:], sum(limit_of(name) for name in sys.argv[1:]))

@@ -17,8 +17,9 @@ from tests.lowering.interpreter import run_lowered
 from tests.lowering.test_passes import PARTS, SMALL, on_the_way, sizes
 from tilelink import compiler
 from tilelink.errors import AccountingError, CoverageError, ProgressError, TileLinkError
-from tilelink.ir.program import Wait
+from tilelink.ir.program import Statement, Transfer, Wait
 from tilelink.ir.scalar import const
+from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, with_bodies
 from tilelink.reference.run import run as reference
 from tilelink.reference.trial import random_inputs
@@ -64,6 +65,30 @@ def test_divided_and_moved_tiles_mean_the_same(schedule: str, step: str) -> None
     assert step in check(
         (module.program(), module.schedule(schedule, module.program())), 1, {"M": 64, "N": 80, "K": 512}
     )
+
+
+BETWEEN_NODES = (
+    ("two_level_all_reduce", "movers"), ("two_level_all_to_all", "messages"), ("all_gather", "pull"),
+    ("all_reduce_two_shot_pushed", "large"), ("gemm_rs_own_last", None),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("program", "schedule"), BETWEEN_NODES)
+def test_what_the_network_carries_means_the_same(program: str, schedule: str | None) -> None:
+    module = compiler.library_module(program)
+    found = module.program(program)
+    chosen = module.schedule(schedule, found) if schedule else None
+    dims = {p.name: {"Ms": 10, "N": 12, "K": 20}.get(p.name, 2) for p in found.params}
+    bound = compiler.bound(found, chosen, ranks=4, nodes=2, dims=dims)
+    (given,) = random_inputs(found, ranks=4, dims=dims, dtype="f32", launches=1, seed=3)
+    assert any(isinstance(s, Transfer) and s.mode in ("put", "get") for s in every_statement(bound))
+    for one, other in zip(run_lowered(bound, given), reference(found, given, dims), strict=True):
+        for output in other:
+            torch.testing.assert_close(one[output], other[output], rtol=1e-5, atol=1e-5)
+
+
+def every_statement(bound: Bound) -> list[Statement]:
+    return [s for stage in bound.stages.values() for s in statements(stage.stage.body)]
 
 
 def deferred() -> tuple[Case, dict[str, int]]:

@@ -14,6 +14,7 @@ ONE_LEVEL = {
     "two_level_reduce_scatter": "reduce_scatter",
     "two_level_ag_gemm": "ag_gemm",
     "two_level_gemm_rs": "gemm_rs_scatter",
+    "two_level_all_reduce": "all_reduce_two_shot_pushed",
 }
 SIZES = {"Ms": 10, "N": 6, "K": 7}
 FACTORINGS = ((1, 1), (4, 2), (6, 2), (6, 3), (3, 1), (3, 3))
@@ -35,13 +36,25 @@ def test_two_levels_compute_the_same_as_one(name: str, ranks: int, group: int) -
     assert relative_error([o["y"] for o in got], [o["y"] for o in expected]) < 1e-6
 
 
-@pytest.mark.parametrize("name", ONE_LEVEL)
+@pytest.mark.parametrize(("ranks", "group"), FACTORINGS)
+def test_blocks_for_everybody_come_from_everybody(ranks: int, group: int) -> None:
+    program = module("two_level_all_to_all").program()
+    dims = {"Ms": 10, "N": 6, "g": group}
+    (inputs,) = random_inputs(program, ranks=ranks, dims=dims, dtype="f32", launches=1, seed=ranks)
+    got = run(program, inputs, dims)
+    for rank, outputs in enumerate(got):
+        for source in range(ranks):
+            assert (outputs["y"].flatten(0, 1)[source] == inputs[source]["x"][rank]).all()
+
+
+@pytest.mark.parametrize("name", [*ONE_LEVEL, "two_level_all_to_all"])
 @pytest.mark.parametrize(("ranks", "group"), FACTORINGS)
 def test_two_levels_are_safe(name: str, ranks: int, group: int) -> None:
     program = module(name).program()
     dims = {p.name: SIZES.get(p.name, group) for p in program.params}
     for schedule in (None, *module(name).schedules_of(program)):
-        assert tilelink.plan(program, schedule, ranks=ranks, dims=dims).tasks >= ranks
+        for nodes in {1, ranks // group}:
+            assert tilelink.plan(program, schedule, ranks=ranks, nodes=nodes, dims=dims).tasks >= ranks
 
 
 @pytest.mark.parametrize("name", ONE_LEVEL)

@@ -36,7 +36,7 @@ def check_memory(artifact: Artifact, rank: int, memory: Memory) -> None:
     """Every tensor and counter of the artifact is there, of its shape and dtype, where the addresses say."""
     assert memory.pad.dtype == torch.int32 and memory.pad.shape == (artifact.pad_size,)
     assert len(memory.pads) == artifact.ranks and memory.pads[rank] == memory.pad.data_ptr()
-    assert len(set(memory.pads)) == artifact.ranks
+    check_reached(artifact, rank, memory.pads)
     taken: list[tuple[int, int]] = [(memory.pad.data_ptr(), memory.pad.nbytes)]
     for spec in artifact.tensors:
         value = memory.tensor(spec.name)
@@ -48,9 +48,19 @@ def check_memory(artifact: Artifact, rank: int, memory: Memory) -> None:
         taken.append((value.data_ptr(), value.nbytes))
         if spec.symmetric:
             every = memory.addresses(spec.name)
-            assert len(set(every)) == artifact.ranks and every[rank] == value.data_ptr(), spec.name
+            assert len(every) == artifact.ranks and every[rank] == value.data_ptr(), spec.name
+            check_reached(artifact, rank, every)
     for (first, size), (following, _) in pairwise(sorted(one for one in taken if one[1])):
         assert first + size <= following, "two of them overlap"
+
+
+def check_reached(artifact: Artifact, rank: int, addresses: Sequence[int]) -> None:
+    """Every rank of the node has an address of its own; one of another node may have none, which is 0."""
+    size = artifact.ranks // artifact.nodes
+    near = [addresses[one] for one in range(artifact.ranks) if one // size == rank // size]
+    assert all(near) and len(set(near)) == size
+    known = [one for one in addresses if one]
+    assert len(set(known)) == len(known)
 
 
 def check_arguments(artifact: Artifact, rank: int, memory: Memory, arguments: Arguments) -> set[type]:
@@ -75,7 +85,9 @@ def check_argument(
         case NumPrograms():
             assert value == kernel.programs
         case SignalsPointer():
-            assert value.data_ptr() == memory.pads[rank] and value.dtype == torch.int32
+            words = torch.int32 if memory.pad.is_contiguous() else torch.int64  # with 32 of 64 bits that count
+            assert value.data_ptr() == memory.pads[rank] and value.dtype == words
+            assert value.shape == (artifact.pad_size,)
         case SignalTablePointer():
             assert value.dtype == torch.int64 and value.tolist() == list(memory.pads)
         case EpochPointer():

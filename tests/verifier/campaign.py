@@ -1,6 +1,7 @@
 """Mutants of the whole library before the verifier and the dynamic checker: do the two agree?
 
-`python -m tests.verifier.campaign` writes what it counts into docs/verification.md (minutes); the test runs a sample.
+`python -m tests.verifier.campaign` writes what it counts into docs/verification.md (minutes), and with `--nodes` what
+it counts of programs on two nodes; the test runs a sample.
 """
 
 from __future__ import annotations
@@ -54,6 +55,17 @@ STRICT = {
         "Programs that do not all fit on a rank may start in any mixture; the deadlock needs a mixture that the "
         "interleavings did not meet, or the rule did not look for the one that shows it safe."
     ),
+    ("network", "its program ends before"): (
+        "A rank is finished when nothing of it is on its way. What is late may still be in time, because somebody "
+        "waits for it."
+    ),
+    ("network", "defers a signal"): (
+        "A program may have no next tile in which it sends what it has deferred, and no bound on the delay is promised."
+    ),
+    ("network", ""): (
+        "The network moves single contiguous messages of what a rank has, with one counter each; the machine has "
+        "cells, and does not ask where they lie."
+    ),
     ("reuse", ""): (
         "Without a wait for peers' earlier launches, the rule asks how far apart whole launches can be and what comes "
         "after a launch's start; it does not follow the order of single accesses of different launches."
@@ -100,6 +112,22 @@ def cases() -> Iterator[Case]:
                 case = Case(program=program, schedule=schedule, numbers=_numbers(program, ranks), ranks=ranks)
                 yield case
                 yield from _in_parts(case)
+
+
+def network_cases() -> Iterator[Case]:
+    """Every program of the library with every schedule that several nodes can run, on 2 nodes of 1 or 2 ranks."""
+    for module in library():
+        for program in module.programs:
+            for number, schedule in enumerate((None, *module.schedules_of(program))):
+                ranks = 2 + 2 * ((number + len(program.name)) % 2)
+                numbers = _numbers(program, ranks) | ({"g": ranks // 2} if groups(program, ranks) else {})
+                case = Case(program=program, schedule=schedule, numbers=numbers, ranks=ranks, nodes=2)
+                try:
+                    safe = not refusals(case.plan(), limit=1)
+                except TileLinkError:
+                    continue
+                if safe:
+                    yield case
 
 
 def _in_parts(case: Case) -> Iterator[Case]:
@@ -178,11 +206,15 @@ def _strict(verdicts: list[Verdict]) -> Iterator[str]:
         yield f"* {text} ({', '.join(f'{kind} {count}' for kind, count in sorted(kinds.items()))})"
 
 
-def main(per_kind: int) -> int:
+def main(per_kind: int, *, nodes: bool) -> int:
     """Writes the page; 1 if the two disagree without an explanation."""
-    verdicts = list(campaign(per_kind))
-    head = PAGE.read_text().split(MARK)[0] if PAGE.exists() else ""
-    PAGE.write_text(f"{head}{MARK}\n\n{report(verdicts)}")
+    verdicts = list(campaign(per_kind, only=network_cases() if nodes else None))
+    page = PAGE.read_text()
+    if nodes:
+        head, _, rest = page.partition(NODES_MARK)
+        PAGE.write_text(f"{head}{NODES_MARK}\n\n{report(verdicts)}\n{NODES_END}{rest.partition(NODES_END)[2]}")
+    else:
+        PAGE.write_text(f"{page.split(MARK)[0]}{MARK}\n\n{report(verdicts)}")
     wrong = [v for v in verdicts if v.outcome == "accepted, fails" or (v.outcome == OUTCOMES[3] and not v.why)]
     for verdict in verdicts:
         if verdict.outcome in OUTCOMES[3:]:
@@ -191,6 +223,9 @@ def main(per_kind: int) -> int:
 
 
 MARK = "<!-- what follows is written by python -m tests.verifier.campaign -->"
+NODES_MARK = "<!-- of two nodes, written by python -m tests.verifier.campaign --nodes -->"
+NODES_END = "<!-- end of what it wrote of two nodes -->"
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 4))
+    numbers = [int(word) for word in sys.argv[1:] if word != "--nodes"]
+    sys.exit(main(numbers[0] if numbers else 4, nodes="--nodes" in sys.argv))

@@ -5,6 +5,11 @@ each cell knows its last write and its last reads as vector clocks (Fidge 1988; 
 FastTrack, 2009). A failure that it reports can happen; that it reports none proves nothing. A program's own threads
 meet at its waits and barriers alone: two statements that touch a cell between two meetings fail, if one writes it.
 
+On several nodes a network is in between. What a program puts, and the signals that the network carries, lie in a bag of
+that program until its agent delivers them, in any order: data is read and written then, by a thread of its own. A fence
+keeps what one program sends to one rank in order, a quiet waits for all of it, and a signal that is put with data is
+delivered right after the data. What reaches another node in another way fails.
+
 What it takes for granted: programs of a kernel are dispatched in their order, kernels of different streams in any;
 a notify releases and a wait acquires; the host starts a launch of its rank after the one before has ended.
 """
@@ -12,8 +17,8 @@ a notify releases and a wait acquires; the host starts a launch of its rank afte
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, NoReturn
 
@@ -23,8 +28,8 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE
 from tilelink.planning.plan import Plan
 
-KINDS = ("deadlock", "outside", "unwritten", "epoch", "race", "threads", "output", "overshoot")
-BARRIER = 4
+KINDS = ("deadlock", "outside", "unwritten", "epoch", "race", "threads", "output", "overshoot", "unreachable")
+BARRIER, FENCE, QUIET, PUT = range(4, 8)
 Condition = Callable[[], bool]
 Steps = Generator[Condition | None]
 
@@ -62,6 +67,7 @@ class _Op:
     """A step of a task. `cells`: of the tensor, for READ and WRITE. `number`: of the tensor or the channel.
 
     together: what else its threads do has the same number: the loads and stores of a statement, each element in one.
+    carried: the network carries it. thread: of a PUT, which reads `source` and writes `cells`; signals: those with it.
     """
 
     kind: int
@@ -71,6 +77,10 @@ class _Op:
     cells: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     outside: bool = False
     together: int = -1
+    carried: bool = False
+    thread: int = -1
+    source: _Op | None = None
+    signals: tuple[int, ...] = ()
 
 
 def _mixes(node: Any) -> bool:
@@ -86,6 +96,21 @@ def _mixes(node: Any) -> bool:
             return any(map(_mixes, node.args))
         case _:
             return True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Sent:
+    """A put or a signal on its way to `peer`, or (op None) a step of a counter between hosts.
+
+    fences: of its sender before it. clock: of its sender.
+    """
+
+    op: _Op | None
+    launch: int
+    peer: int
+    fences: int
+    clock: Ints
+    counter: tuple[object, ...]
 
 
 class Script:
@@ -108,6 +133,8 @@ class Script:
         self.awaited = np.zeros((self.ranks, max(plan.channels, 1)), bool)
         self.exits: list[int] = []
         self._channels()
+        self.puts = 0
+        """Puts of all workers, each of which has a thread of its own."""
         self.workers = self._workers()
 
     def _edges(self) -> dict[int, list[Ints]]:
@@ -137,6 +164,7 @@ class Script:
         plan = self.plan
         steps: dict[int, list[tuple[int, int, _Op]]] = defaultdict(list)
         numbers: dict[object, int] = {}
+        puts: dict[tuple[int, int, int], list[_Op]] = defaultdict(list)
         a, s = plan.accesses, plan.signals
         boxes = np.concatenate([a.tensor[:, None], a.lo, a.hi], axis=1).tolist()
         known = {tuple(box): self._locate(*np.split(np.array(box), [1, 1 + a.lo.shape[1]])) for box in boxes}
@@ -146,17 +174,53 @@ class Script:
             execution = (task, statement, position - (kind == WRITE), _mixes(plan.statements[statement][1]) and kind)
             together = numbers.setdefault(execution, len(numbers))
             op = _Op(kind=kind, peer=peer, number=number, task=task, cells=cells, outside=outside, together=together)
-            steps[task].append((0, position, op))
+            mode = getattr(plan.statements[statement][1], "mode", "")
+            if mode == "put":
+                puts[task, statement, position - (kind == WRITE)].append(op)
+                continue
+            steps[task].append((0, position, replace(op, carried=mode == "get" and kind == READ)))
+        told = self._told_with_puts(puts)
+        for (task, statement, position), (read, *writes) in puts.items():
+            for write in writes:
+                own = tuple(told.pop((task, statement, position), ()))
+                op = replace(write, kind=PUT, carried=True, thread=self.puts, source=read, signals=own)
+                steps[task].append((0, position + 1, op))
+                self.puts += 1
+        network = plan.network
+        for task, position, kind in zip(
+            *(c.tolist() for c in (network.task, network.position, network.kind)), strict=True
+        ):
+            steps[task].append((0, position, _Op(kind=QUIET if kind else FENCE, peer=0, number=0, task=task)))
         for task, position in zip(plan.barriers.task.tolist(), plan.barriers.position.tolist(), strict=True):
             steps[task].append((0, position, _Op(kind=BARRIER, peer=0, number=0, task=task)))
-        columns = (s.task, np.where(s.later > 0, s.at, s.position), s.kind, s.peer, s.channel, s.later)
-        for task, position, kind, peer, number, later in zip(*(c.tolist() for c in columns), strict=True):
-            steps[task].append((later, position, _Op(kind=kind, peer=peer, number=number, task=task)))
+        columns = (s.task, np.where(s.later > 0, s.at, s.position), s.kind, s.peer, s.channel, s.later, s.statement)
+        for row, (task, position, kind, peer, number, later, statement) in enumerate(
+            zip(*(c.tolist() for c in columns), strict=True)
+        ):
+            if row in self.with_data:
+                continue
+            one = plan.statements[statement][1]
+            carried = getattr(one, "by_network", False) or getattr(one, "mode", "") == "put"
+            op = _Op(kind=kind, peer=peer, number=number, task=task, carried=carried and kind == NOTIFY)
+            steps[task].append((later, position, op))
         workers: list[list[tuple[int, int, _Op]]] = [[] for _ in plan.workers]
         for task, own in steps.items():  # what is done later is done in the program's next task
             turn = int(plan.sequence[task])
             workers[plan.worker[task]] += [(turn + later, position, op) for later, position, op in own]
         return [[op for *_, op in sorted(own, key=lambda step: step[:2])] for own in workers]
+
+    def _told_with_puts(self, puts: Mapping[tuple[int, int, int], list[_Op]]) -> dict[tuple[int, int, int], list[int]]:
+        """The channels that are signalled with each put (task, statement, position); their rows are `with_data`."""
+        s, there = self.plan.signals, {place: {op.peer for op in ops[1:]} for place, ops in puts.items()}
+        told: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        self.with_data: set[int] = set()
+        columns = (c.tolist() for c in (s.task, s.statement, s.position, s.kind, s.channel, s.peer))
+        for row, (task, statement, position, kind, channel, peer) in enumerate(zip(*columns, strict=True)):
+            place = (task, statement, position - 3)  # read, write, ., signal
+            if kind == NOTIFY and peer in there.get(place, ()):
+                told[place].append(channel)
+                self.with_data.add(row)
+        return told
 
     def _locate(self, tensor: Ints, lo: Ints, hi: Ints) -> tuple[Ints, bool]:
         """(cells of a box, whether it leaves the tensor)."""
@@ -199,7 +263,13 @@ class Execution:
         self.launches, self.ranks = launches, script.ranks
         self.random = Random(seed)
         self.workers = len(self.plan.workers)
-        threads = self.workers + self.ranks
+        self.hosts = self.workers + self.ranks
+        threads = self.hosts + script.puts
+        self.sent_away: list[list[_Sent]] = [[] for _ in range(self.hosts)]
+        """What each worker and host has sent through the network and is not delivered."""
+        self.fences = [0] * self.hosts
+        self.arrived: dict[tuple[int, int], list[tuple[int, Ints]]] = defaultdict(list)
+        """(thread, rank) -> (number of fences before it, clock) of what was delivered since the last quiet."""
         self.clock = np.zeros((threads, threads), np.int64)
         np.fill_diagonal(self.clock, 1)
         slots = int(script.channel_slots.max())
@@ -227,9 +297,11 @@ class Execution:
     def run(self) -> None:
         """Raises _Failed at the first failure."""
         steps = [self._worker(n) for n in range(self.workers)] + [self._host(r) for r in range(self.ranks)]
+        if self.bound.nodes > 1:
+            steps += [self._agent(n) for n in range(self.hosts)]
         waiting: dict[int, Condition | None] = dict.fromkeys(range(len(steps)))
         order = self._priorities(len(steps))
-        while waiting:
+        while min(waiting, default=self.hosts) < self.hosts or any(self.sent_away):
             ready = (n for n in order() if n in waiting and _holds(waiting[n]))
             thread = next(ready, None)
             if thread is None:
@@ -254,6 +326,7 @@ class Execution:
         order = list(range(threads))
         self.random.shuffle(order)
         rank = [r for _, r, _ in self.plan.workers] + list(range(self.ranks))
+        rank += rank  # agents
         style = self.random.choice(("any", "thread", "rank"))
         if style == "rank":
             favour = self.random.sample(range(self.ranks), self.ranks)
@@ -340,6 +413,8 @@ class Execution:
                 yield from self._peers(worker, rank, self.entered, launch)
             for op in self.script.workers[worker]:
                 yield from self._step(worker, rank, op, launch)
+            if kernel.quiet:
+                yield from self._quiet(worker)
             self.clock[worker, worker] += 1
             self.done[worker] = launch
             self.free[rank] += 0 if kernel.on_copy_engine else 1
@@ -352,6 +427,19 @@ class Execution:
             self._meet(me)
         elif op.kind == BARRIER:
             self._meet(me)
+        elif op.kind == FENCE:
+            self.fences[me] += 1
+        elif op.kind == QUIET:
+            yield from self._quiet(me)
+        elif self._unreachable(rank, op):
+            what = f"{self._who(op.task)} reaches rank {op.peer} on another node by its address"
+            raise _Failed(Failure(kind="unreachable", launch=launch, rank=rank, what=what))
+        elif op.kind == PUT or (op.kind == NOTIFY and op.carried):
+            if op.kind == PUT and self.bound.many_threads:
+                assert op.source is not None
+                self._touch(me, op.source, launch)
+            self._send_away(me, op, launch)
+            yield None
         elif op.kind == NOTIFY:
             self._notify(me, op, launch)
             yield None
@@ -361,6 +449,69 @@ class Execution:
             if self.bound.many_threads and not self.bound.kernels[self.plan.workers[me][0]].on_copy_engine:
                 self._touch(me, op, launch)
             act(me, op.peer, op.number, op.cells, launch, self._who(op.task))
+
+    # The network ---------------------------------------------------------------------------------------------
+
+    def _unreachable(self, rank: int, op: _Op) -> bool:
+        return bool(self.bound.node_of(np.int64(rank)) != self.bound.node_of(np.int64(op.peer))) and not op.carried
+
+    def _send_away(self, me: int, op: _Op | None, launch: int, counter: tuple[object, ...] = (), peer: int = 0) -> None:
+        peer = peer if op is None else op.peer
+        sent = _Sent(
+            op=op, launch=launch, peer=peer, fences=self.fences[me], clock=self.clock[me].copy(), counter=counter
+        )
+        self.sent_away[me].append(sent)
+        self.clock[me, me] += 1
+
+    def _quiet(self, me: int) -> Steps:
+        yield lambda: not self.sent_away[me]
+        for (thread, _), known in self.arrived.items():
+            if thread == me:
+                for _, clock in known:
+                    np.maximum(self.clock[me], clock, out=self.clock[me])
+                known.clear()
+        self._meet(me)
+
+    def _agent(self, owner: int) -> Steps:
+        """Delivers what a worker or a host has sent, in any order that its fences allow."""
+        bag = self.sent_away[owner]
+        while True:
+            yield lambda: bool(bag)
+            free = [one for one in bag if not any(o.peer == one.peer and o.fences < one.fences for o in bag)]
+            sent = self.random.choice(free)
+            bag.remove(sent)
+            self._deliver(owner, sent)
+
+    def _deliver(self, owner: int, sent: _Sent) -> None:
+        op, clock = sent.op, sent.clock
+        for fences, known in self.arrived[owner, sent.peer]:
+            if fences < sent.fences:
+                clock = np.maximum(clock, known)
+        if op is not None and op.kind == PUT:
+            thread = self.hosts + op.thread
+            np.maximum(self.clock[thread], clock, out=self.clock[thread])
+            self.clock[thread, thread] += 1
+            source = op.source
+            assert source is not None
+            if op.outside or source.outside:
+                self._fail("outside", sent.launch, op.peer, op.number, self._who(op.task))
+            self._read(thread, source.peer, source.number, source.cells, sent.launch, self._who(op.task))
+            self._write(thread, op.peer, op.number, op.cells, sent.launch, self._who(op.task))
+            clock = self.clock[thread].copy()
+            self.clock[thread, thread] += 1
+        for channel in () if op is None else op.signals if op.kind == PUT else (op.number,):
+            slot = (sent.launch - 1) % int(self.script.channel_slots[channel])
+            self.count[sent.peer, slot, channel] += 1
+            self._known((sent.peer, slot, channel), clock)
+        if op is None:
+            counters = self.entered if sent.counter[0] == id(self.entered) else self.finished
+            counters[sent.peer][int(str(sent.counter[2]))] += 1
+            self._known(sent.counter, clock)
+        self.arrived[owner, sent.peer].append((sent.fences, clock))
+
+    def _known(self, counter: tuple[object, ...], clock: Ints) -> None:
+        known = self.sent.get(counter)
+        self.sent[counter] = clock.copy() if known is None else np.maximum(known, clock)
 
     # Signals -------------------------------------------------------------------------------------------------
 
@@ -372,6 +523,9 @@ class Execution:
 
     def _tell(self, me: int, rank: int, counters: list[list[int]]) -> None:
         for peer in range(self.ranks):
+            if self.bound.node_of(np.int64(peer)) != self.bound.node_of(np.int64(rank)):
+                self._send_away(me, None, 0, (id(counters), peer, rank), peer)
+                continue
             counters[peer][rank] += 1
             self._send(me, (id(counters), peer, rank))
 

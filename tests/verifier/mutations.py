@@ -17,28 +17,32 @@ from tilelink.ir.program import (
     Barrier,
     For,
     If,
+    NetworkFence,
+    NetworkQuiet,
     Notify,
     Program,
+    Read,
     Region,
     Statement,
     Store,
     Transfer,
     Wait,
 )
-from tilelink.ir.scalar import RANK, add, const
-from tilelink.ir.visitor import closing_notifies
+from tilelink.ir.scalar import RANK, Index, add, const
+from tilelink.ir.visitor import closing_notifies, map_regions, statements
 from tilelink.lowering.bind import bind
 from tilelink.lowering.bound import Bound, with_bodies
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
-from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE, Accesses, Barriers, Signals
+from tilelink.lowering.enumerate import NOTIFY, READ, WAIT, WRITE, Accesses, Barriers, NetworkOrders, Signals
+from tilelink.lowering.transform import all_indices
 from tilelink.planning.plan import Plan, make_plan
 from tilelink.scheduling.schedule import Fused, IndexOrder, Schedule, Sm
 from tilelink.target import CPU, Target
 
 Body = tuple[Statement, ...]
 Rows = NDArray[np.int64]
-T = TypeVar("T", Signals, Accesses, Barriers)
+T = TypeVar("T", Signals, Accesses, Barriers, NetworkOrders)
 OfPeers = TypeVar("OfPeers", Signals, Accesses)
 
 
@@ -51,14 +55,16 @@ class Case:
     numbers: dict[str, int | float | bool]
     ranks: int
     target: Target = CPU
+    nodes: int = 1
 
     @property
     def name(self) -> str:
-        return f"{self.program.name}-{self.schedule.name if self.schedule else 'default'}-{self.ranks}"
+        nodes = f"-{self.nodes}" if self.nodes > 1 else ""
+        return f"{self.program.name}-{self.schedule.name if self.schedule else 'default'}-{self.ranks}{nodes}"
 
     def bound(self) -> Bound:
         """Raises as bind does."""
-        return bind(self.program, self.schedule, self.numbers, self.ranks, self.target)
+        return bind(self.program, self.schedule, self.numbers, self.ranks, self.target, nodes=self.nodes)
 
     def plan(self) -> Plan:
         """Raises as bind does."""
@@ -213,6 +219,9 @@ def lowered_mutants(case: Case) -> Iterator[Mutant]:
                 seen.add((name, body))
                 make = partial(make_plan, with_bodies(bound, {name: body}))
                 yield Mutant(level="lowered", kind=kind, what=f"{name}: {what}", make=make)
+        for kind, what, body in _carried_otherwise(bound, stage.stage.body):
+            make = partial(make_plan, with_bodies(bound, {name: body}))
+            yield Mutant(level="lowered", kind=kind, what=f"{name}: {what}", make=make)
         if not closing_notifies(stage.stage.body):
             continue
         for place in range(len(stage.stage.body) + 1):
@@ -227,7 +236,7 @@ def _shifts(body: Body) -> Iterator[tuple[str, str, Body]]:
     for k, statement in enumerate(body):
         before, after = body[:k], body[k + 1 :]
         word = _word(statement)
-        if isinstance(statement, Wait | Notify | Barrier):
+        if isinstance(statement, Wait | Notify | Barrier | NetworkFence | NetworkQuiet):
             yield f"drop {word}", f"{word} {k}", (*before, *after)
         if after:
             yield f"{word} after the next statement", f"{word} {k}", (*before, after[0], statement, *after[1:])
@@ -237,11 +246,60 @@ def _shifts(body: Body) -> Iterator[tuple[str, str, Body]]:
         if isinstance(statement, For):
             for n, inner in enumerate(statement.body):
                 rest = replace(statement, body=(*statement.body[:n], *statement.body[n + 1 :]))
-                if not isinstance(inner, Wait | Notify | Barrier) or not rest.body:
+                if not isinstance(inner, Wait | Notify | Barrier | NetworkFence | NetworkQuiet) or not rest.body:
                     continue
                 out = "before" if isinstance(inner, Notify) else "after"
                 new = (*before, inner, rest, *after) if out == "before" else (*before, rest, inner, *after)
                 yield f"{_word(inner)} {out} its loop", f"for {k}, {_word(inner)} {n}", new
+
+
+def _carried_otherwise(bound: Bound, body: Body) -> Iterator[tuple[str, str, Body]]:
+    """(kind, what, body) for each way to spoil how the network carries one statement of a body, at any depth."""
+    for k, statement in enumerate(body):
+        before, after = body[:k], body[k + 1 :]
+        for kind, new in _uncarried(bound, statement):
+            yield kind, f"{_word(statement)} {k}", (*before, *new, *after)
+        for field in ("then", "orelse", "body"):
+            for kind, what, new in _carried_otherwise(bound, getattr(statement, field, ())):
+                yield kind, f"{_word(statement)} {k}, {what}", (*before, replace(statement, **{field: new}), *after)
+    everywhere = map_regions(body, partial(_at_zero, bound))
+    if everywhere != body and any(isinstance(s, Transfer) and s.mode == "put" for s in statements(body)):
+        yield "one memory for all that is put", "", everywhere
+
+
+def _uncarried(bound: Bound, statement: Statement) -> Iterator[tuple[str, Body]]:
+    if isinstance(statement, Notify) and statement.by_network:
+        yield "signal by address", (replace(statement, by_network=False),)
+        yield "fence after the signal", (statement, NetworkFence())
+    if not isinstance(statement, Transfer) or statement.mode not in ("put", "get"):
+        return
+    yield "move by address", (replace(statement, mode={"put": "push", "get": "pull"}[statement.mode], signal=None),)
+    if statement.mode == "get":
+        return
+    source = statement.source
+    assert isinstance(source, Read)
+    if bound.tensors[source.region.tensor].decl.space != "in":
+        yield "write the source early", (statement, Store(region=source.region, value=source))
+        quiet = (statement, NetworkQuiet(), Store(region=source.region, value=source))
+        yield "write the source after a quiet", quiet
+    if statement.signal is None:
+        return
+    signal = Notify(kind=statement.signal, region=statement.target, by_network=True)
+    alone = replace(statement, signal=None)
+    yield "signal apart from its data", (alone, signal)
+    yield "signal before its data", (signal, alone)
+    yield "signal of the data before", (alone, replace(statement, source=source), signal)
+    yield "signal after a fence", (alone, NetworkFence(), signal)
+    yield "signal after a quiet", (alone, NetworkQuiet(), signal)
+
+
+def _at_zero(bound: Bound, region: Region) -> Region:
+    """The first part of memory from which values are put, in place of that of a tile or an iteration."""
+    if not region.tensor.endswith(("_sent", "_got")):
+        return region
+    numbers = {d.name for s in bound.program.stages for d in all_indices(s) if d.number or d.over_ranks}
+    coords = (const(0) if isinstance(c, Index) and c.name in numbers else c for c in region.coords)
+    return replace(region, coords=tuple(coords))
 
 
 # Plans -------------------------------------------------------------------------------------------------------
@@ -268,6 +326,9 @@ def plan_mutants(case: Case, chance: random.Random, rows: int = 4) -> Iterator[M
     for kind, change in (("lose barrier", _without), ("barrier first", _first), ("barrier last", _last)):
         for row in _some(np.arange(len(plan.barriers.task)), rows, chance):
             yield mutant(kind, f"barrier {row}", lambda row=row, change=change: _with_barriers(plan, change, row))
+    for kind, change in (("lose fence", _without), ("fence first", _first), ("fence last", _last)):
+        for row in _some(np.arange(len(plan.network.task)), rows, chance):
+            yield mutant(kind, f"fence {row}", lambda row=row, change=change: _with_network(plan, change, row))
     for first, second in _neighbours(plan, rows, chance):
         yield mutant("swap tasks", f"{first} {second}", lambda f=first, s=second: _swapped(plan, f, s))
     for task in _some(np.arange(plan.tasks), rows, chance):
@@ -282,6 +343,9 @@ def plan_mutants(case: Case, chance: random.Random, rows: int = 4) -> Iterator[M
         if kernel.reuse_lag:
             late = {"reuse_lag": kernel.reuse_lag + 1}
             yield mutant("waits for too early a launch", kernel.name, lambda n=number, c=late: _kernel(plan, n, c))
+        if kernel.quiet:
+            hasty = {"quiet": False}
+            yield mutant("no quiet at the end", kernel.name, lambda n=number, c=hasty: _kernel(plan, n, c))
         if kernel.needs_entry:
             blind = {"needs_entry": False}
             yield mutant("no wait for entry", kernel.name, lambda n=number, c=blind: _kernel(plan, n, c))
@@ -293,7 +357,8 @@ def with_room(plan: Plan) -> Plan:
     accesses = replace(a, position=a.position + 1)
     barriers = replace(plan.barriers, position=plan.barriers.position + 1)
     signals = replace(s, position=s.position + 1, at=s.at + 1)
-    return replace(plan, accesses=accesses, signals=signals, barriers=barriers)
+    network = replace(plan.network, position=plan.network.position + 1)
+    return replace(plan, accesses=accesses, signals=signals, barriers=barriers, network=network)
 
 
 def _some(rows: Rows, count: int, chance: random.Random) -> list[int]:
@@ -309,6 +374,7 @@ def _written_or_read(plan: Plan, kind: int) -> Rows:
 SignalChange = Callable[[Plan, Signals, int], Signals]
 AccessChange = Callable[[Plan, Accesses, int], Accesses]
 BarrierChange = Callable[[Plan, Barriers, int], Barriers]
+NetworkChange = Callable[[Plan, NetworkOrders, int], NetworkOrders]
 
 
 def _with_signals(plan: Plan, change: SignalChange, row: int) -> Plan:
@@ -334,6 +400,10 @@ def _deferred(plan: Plan, row: int, at: int) -> Plan:
 
 def _with_barriers(plan: Plan, change: BarrierChange, row: int) -> Plan:
     return replace(plan, barriers=change(plan, plan.barriers, row))
+
+
+def _with_network(plan: Plan, change: NetworkChange, row: int) -> Plan:
+    return replace(plan, network=change(plan, plan.network, row))
 
 
 def _picked(columns: T, rows: Rows) -> T:

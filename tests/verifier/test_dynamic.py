@@ -27,10 +27,11 @@ ADD = "    compute add(i: M, j: N):\n" + WAIT + "        y[i, j] = x[i, j] + h[i
 BESIDE = "schedule s for p:\n    send on sm(2), tile(i=16)\n"
 
 
-def planned(text: str, ranks: int = 3) -> Plan:
+def planned(text: str, ranks: int = 3, nodes: int = 1) -> Plan:
     module = parse_text(text, "test.tl")
     dims = {p.name: DIMS[p.name] for p in module.programs[0].params}
-    return make_plan(bind(module.programs[0], module.schedules[0] if module.schedules else None, dims, ranks, CPU))
+    schedule = module.schedules[0] if module.schedules else None
+    return make_plan(bind(module.programs[0], schedule, dims, ranks, CPU, nodes=nodes))
 
 
 def kinds(plan: Plan, seeds: int = 40) -> set[str]:
@@ -101,7 +102,14 @@ def test_a_race_is_seen_from_both_sides() -> None:
 
 
 def test_every_kind_has_a_case() -> None:
-    assert set().union(*(expected for _, expected in CASES.values())) == set(KINDS)
+    assert set().union(*(expected for _, expected in CASES.values())) == set(KINDS) - {"unreachable"}
+
+
+def test_another_node_is_not_reached_by_an_address() -> None:
+    text = "program p(M, N):\n    x : in symmetric [M, N]\n    y : out [M, N]\n"
+    text += "    compute a(i: M):\n        y[i, :] = x[i, :] @ (rank + 1) + 1.0\n"
+    assert kinds(planned(text)) == set()
+    assert kinds(planned(text, nodes=3)) == {"unreachable"}
 
 
 def test_a_notify_too_many_overshoots_and_one_too_few_hangs() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pytest
 
 from tests.compiler import library
-from tests.verifier.campaign import OUTCOMES, Verdict, campaign, cases, judge
+from tests.verifier.campaign import OUTCOMES, Verdict, campaign, cases, judge, network_cases
 from tests.verifier.dynamic import check
 from tests.verifier.mutations import Case, Mutant, mutants
 from tilelink.frontend.parser import parse_text
@@ -45,6 +46,7 @@ class Breach:
     change: Callable[[Plan], Plan] = lambda plan: plan
     sms: int = 8
     fails: bool = True
+    nodes: int = 1
 
 
 def lower_threshold(plan: Plan) -> Plan:
@@ -88,6 +90,12 @@ BREACHES = {
     "program without exclusive writes": Breach(
         rule="exclusive_writes", text=HEAD + "    comm send(p: ranks):\n        tile_push_data(h @ p, x)\n" + COPY
     ),
+    "program that loads from another node": Breach(
+        rule="network",
+        text=HEAD.replace("x : in", "x : in symmetric")
+        + COPY.replace("= x[i, :]", "= x[i, :] @ (rank + 1) * 2.0"),
+        nodes=3,
+    ),
     "schedule without reuse": Breach(rule="reuse", text=SAFE + BESIDE + "    reuse_wait off\n"),
     "program without reuse": Breach(
         rule="reuse",
@@ -103,6 +111,7 @@ def test_each_rule_alone_refuses_what_breaks_it(name: str) -> None:
     schedule = module.schedules[0] if module.schedules else None
     target = replace(CPU, sms=breach.sms)
     case = Case(program=module.programs[0], schedule=schedule, numbers={"M": 25, "N": 6}, ranks=3, target=target)
+    case = replace(case, nodes=breach.nodes)
     plan = breach.change(case.plan())
     assert [name for name, of_rule in rules(plan) if next(of_rule, None)] == [breach.rule]
     assert bool(check(plan, range(40))) is breach.fails
@@ -128,6 +137,36 @@ def test_the_verifier_and_the_dynamic_checker_agree_on_mutants(case: Case) -> No
     assert [str(v) for v in verdicts if v.outcome == "refused, never failed" and not v.why] == []
     assert sum(v.outcome == "refused, fails" for v in verdicts) > 10
     assert sum(v.outcome == "accepted, safe" for v in verdicts) > 5
+
+
+NETWORK = ("two_level_gemm_rs-default-4-2", "all_reduce_two_shot_pushed-small-4-2", "all_gather-pull-2-2")
+
+
+@cache
+def of_nodes(name: str) -> Case:
+    return next(c for c in network_cases() if c.name == name)
+
+
+@pytest.mark.parametrize("name", NETWORK)
+def test_they_agree_on_mutants_between_nodes(name: str) -> None:
+    case = of_nodes(name)
+    verdicts = list(campaign(1, only=[case]))
+    assert [str(v) for v in verdicts if v.outcome == "accepted, fails"] == []
+    assert [str(v) for v in verdicts if v.outcome == "refused, never failed" and not v.why] == []
+    assert any(v.outcome == "refused, fails" and v.rule == "network" for v in verdicts)
+
+
+def test_a_verifier_without_the_rule_of_the_network_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = of_nodes(NETWORK[0])
+    kept = {name: rule for name, rule in RULES.items() if name != "network"}
+    monkeypatch.setattr("tilelink.verifier.RULES", kept)
+    assert any(v.outcome == "accepted, fails" for v in campaign(1, only=[case]))
+
+
+def test_a_verifier_for_which_puts_are_stores_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = of_nodes(NETWORK[0])
+    monkeypatch.setattr("tilelink.planning.network.Puts.late", lambda _self, task, _position: np.zeros(len(task), bool))
+    assert any(v.outcome == "accepted, fails" for v in campaign(2, only=[case]))
 
 
 def test_a_verifier_without_a_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

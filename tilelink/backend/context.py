@@ -13,6 +13,7 @@ from tilelink.artifact import (
     KernelSpec,
     Number,
     Parameter,
+    SignalsPointer,
     TensorPointer,
 )
 from tilelink.backend.constants import Constants
@@ -61,6 +62,8 @@ class LaunchContext:
     tells_finished: bool = False
     counts_programs: bool = False
     leaves: bool = False
+    quiet: bool = False
+    """True if programs wait at their end for the network."""
     entered_base: str = ""
     finished_base: str = ""
 
@@ -169,6 +172,8 @@ def _type(parameter: Parameter, bound: Bound) -> str:
     match parameter:
         case Number():
             return "i32"
+        case SignalsPointer() if bound.nodes > 1:
+            return "*i64"  # NVSHMEM adds to words of 64 bits, of which the low half counts
         case IntegersPointer():
             return f"*{parameter.element}"
         case TensorPointer(tensor=name):

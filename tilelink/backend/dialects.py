@@ -146,6 +146,9 @@ class TritonDistributed(Dialect):
         if bound.target.kind == "hip":
             hint = "emit dialect triton, or choose a target of NVIDIA"
             raise EmitError(f"dialect triton_dist calls NVSHMEM, which {bound.target} has not", hint=hint)
+        if bound.nodes > 1:
+            hint = "emit dialect triton, whose kernels put between nodes"
+            raise EmitError(f"dialect triton_dist is for one node, not for {bound.nodes}", hint=hint)
 
 
 DIALECTS: dict[str, Dialect] = {d.name: d for d in (Dialect(), TritonDistributed(), Traced())}

@@ -376,6 +376,7 @@ def _launch(constants: Constants, kernel: Kernel, dialect: Dialect, *, by_pointe
         tells_finished=protocol.counted and bound.ranks > 1 and announces_end(kernel),
         counts_programs=ends and protocol.counted,
         leaves=ends and not protocol.counted,
+        quiet=kernel.quiet,
         entered_base=constants.entered,
         finished_base=constants.finished,
     )

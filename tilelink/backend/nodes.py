@@ -249,6 +249,58 @@ class Pad(Node):
     rank: str
 
 
+# The network -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Put(Node):
+    """A message to a rank of another node: `count` elements from `source` to element `offset` of the rank's tensor.
+
+    channel: the counter of that rank which follows the data, None for no signal.
+    """
+
+    tensor: str
+    rank: str
+    offset: str
+    source: str
+    count: str
+    channel: str | None
+    stage: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Get(Node):
+    """A message from a rank of another node: `count` elements from element `offset` of the rank's tensor to `target`.
+
+    It is complete afterwards.
+    """
+
+    tensor: str
+    rank: str
+    offset: str
+    target: str
+    count: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkNotify(Node):
+    """An increment of a counter of a rank on another node."""
+
+    channel: str
+    rank: str
+    stage: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkFence(Node):
+    """What the program sends to a rank after this arrives there after what it has sent before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkQuiet(Node):
+    """A wait until all that the program has sent has arrived. It contains a barrier of the program's threads."""
+
+
 # Traces ------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tilelink.artifact import CopyProgram, KernelSpec
 from tilelink.backend.context import KernelContext
-from tilelink.ir.program import Notify, Wait
+from tilelink.ir.program import NetworkFence, NetworkQuiet, Notify, Statement, Transfer, Wait
+from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, Kernel
 from tilelink.lowering.issue_order import signals
 
@@ -29,6 +30,7 @@ def kernel_spec(bound: Bound, kernel: Kernel, context: KernelContext) -> KernelS
         programs_per_cta=context.tma_copy.programs_per_cta if context.tma_copy else 1,
         turn=kernel.turn,
         parameters=context.args,
+        uses_network=any(map(_of_network, _statements(bound, kernel))),
     )
 
 
@@ -43,3 +45,15 @@ def copy_program(bound: Bound, kernel: Kernel, context: KernelContext) -> CopyPr
         awaits=signals(bound, kernel, Wait),
         notifies=signals(bound, kernel, Notify),
     )
+
+
+def _statements(bound: Bound, kernel: Kernel) -> list[Statement]:
+    return [s for stage in kernel.stage_names for s in statements(bound.stages[stage].stage.body)]
+
+
+def _of_network(statement: Statement) -> bool:
+    match statement:
+        case Transfer(mode="put" | "get") | Notify(by_network=True) | NetworkFence() | NetworkQuiet():
+            return True
+        case _:
+            return False

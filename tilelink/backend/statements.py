@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Block, Slice, Slices
@@ -18,7 +20,7 @@ from tilelink.backend.values import ValueEmitter
 from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
-from tilelink.ir.mapping import ChannelGrid, ChannelRange, TileMap
+from tilelink.ir.mapping import ChannelGrid, ChannelRange, Span, TileMap
 from tilelink.ir.program import (
     Assign,
     Attend,
@@ -27,6 +29,8 @@ from tilelink.ir.program import (
     Full,
     If,
     Local,
+    NetworkFence,
+    NetworkQuiet,
     Notify,
     Read,
     Region,
@@ -42,6 +46,7 @@ from tilelink.ir.scalar import Index, Int, Ranks, Scalar, add, binary, const, mu
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import closing_notifies, only_signals
+from tilelink.lowering.messages import axes, message_axes
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 COPY_ROWS, COPY_COLUMNS = 32, 256
@@ -219,8 +224,14 @@ class StatementEmitter:
                 self._assign(name, value)
             case Store(region=region, value=value):
                 self._write(region, value)
+            case Transfer(mode="put" | "get"):
+                self._message(statement)
             case Transfer(target=target, source=source):
                 self._transfer(statement, target, source)
+            case NetworkFence():
+                self.writer.add(nodes.NetworkFence())
+            case NetworkQuiet():
+                self.writer.add(nodes.NetworkQuiet())
             case Notify():
                 self._notify(statement)
             case Barrier():
@@ -343,8 +354,11 @@ class StatementEmitter:
     def _transfer(self, statement: Transfer, target: Region, source: Value) -> None:
         self.writer.add(nodes.TransferBegin())
         self._write(target, source)
+        self._transferred(statement, target, source)
+
+    def _transferred(self, statement: Transfer, target: Region, source: Value) -> None:
         moved = target
-        if statement.mode != "push" and target.rank is None and isinstance(source, Read):
+        if statement.mode not in ("push", "put") and target.rank is None and isinstance(source, Read):
             moved = source.region
         addresses = self.values.addresses
         bound, stage = addresses.bound, addresses.stage
@@ -355,11 +369,81 @@ class StatementEmitter:
         rank = addresses.scalar(tile_map.rank)
         self.writer.add(nodes.Transfer(stage=stage.number, tensor=tensor.number, rank=rank, offset=offset))
 
+    # The network ---------------------------------------------------------------------------------------------
+
+    def _message(self, move: Transfer) -> None:
+        """Emit a put or a get, as one message or in loops over the axes that are apart in memory."""
+        addresses = self.values.addresses
+        bound, stage = addresses.bound, addresses.stage
+        assert isinstance(move.source, Read)
+        far, near = (move.target, move.source.region) if move.mode == "put" else (move.source.region, move.target)
+        together = message_axes(bound, stage, [far, near])
+        spans = axes(bound, stage, far)
+        outer = spans[: len(spans) - together]
+        if move.signal is not None and outer:
+            hint = "put it alone, then network_fence() and a notify"
+            raise EmitError("a put with a signal is one message", location=move.location, hint=hint)
+        count = " * ".join(self._length(span) for span in spans[len(spans) - together :]) or "1"
+        rank = addresses.scalar(bound.tile_map(stage.name, far).rank)
+        self.writer.add(nodes.TransferBegin())
+        with ExitStack() as around:
+            rows: list[str] = []
+            for span in outer:
+                rows.append(self.writer.name("row"))
+                loop = nodes.Loop(index=rows[-1], over=f"range(0, {self._length(span)})")
+                around.enter_context(self.writer.block(loop))
+            slots = bound.tensors[far.tensor].slots
+            buffer = [f"{far.tensor}_offset"] if slots > 1 else []
+            offset = total([*buffer, *self._terms(far, rows)])
+            own = f"{near.tensor}_local" if bound.tensors[near.tensor].slots > 1 else near.tensor
+            base = addresses.after_waits(near, own, load=move.mode == "put")
+            place = total([base, *self._terms(near, rows)])
+            common = {"tensor": far.tensor, "rank": rank, "offset": offset, "count": count}
+            if move.mode == "get":
+                self.writer.add(nodes.Get(**common, target=place))
+            elif move.signal is None:
+                self.writer.add(nodes.Put(**common, source=place, channel=None, stage=stage.number))
+            else:
+                self._transferred(move, move.target, move.source)
+                tile_map = bound.tile_map(stage.name, far)
+                put = partial(nodes.Put, **common, source=place, stage=stage.number)
+                grid = bound.channels[far.tensor, move.signal]
+                self._channels(tile_map, grid, lambda channel, _: self.writer.add(put(channel=channel)), {})
+        if move.signal is None:
+            self._transferred(move, move.target, move.source)
+
+    def _length(self, span: Span) -> str:
+        """Return the number of elements of a tile along an axis, as an operand of a product."""
+        addresses = self.values.addresses
+        if span.kind != "tile" or span.index is None:
+            return str(span.extent)
+        if addresses.stage.extents[span.index] % span.size == 0:
+            return addresses.constants.tile(addresses.stage, span.index)
+        return f"({addresses.scalar(span.stop)} - {addresses.scalar(span.start, LEVEL['*'])})"
+
+    def _terms(self, region: Region, rows: Sequence[str]) -> list[str]:
+        """Return the offset of a region's first element in a buffer of its tensor. rows: elements of its first axes."""
+        addresses = self.values.addresses
+        tensor, steps = addresses.bound.tensors[region.tensor], [*rows]
+        terms: list[str] = []
+        spans = addresses.bound.tile_map(addresses.stage.name, region).spans
+        wide = tensor.size >= 2**31
+        for span, stride in zip(spans, addresses.constants.strides(tensor), strict=True):
+            start = addresses.scalar(span.start, LEVEL["*"])
+            terms.append(scaled(f"tl.cast({start}, tl.int64)" if wide and start != "0" else start, stride))
+            if span.kind != "point" and steps:
+                row = steps.pop(0)
+                terms.append(scaled(f"tl.cast({row}, tl.int64)" if wide else row, stride))
+        return terms
+
     # Signals -------------------------------------------------------------------------------------------------
 
     def _notify(self, statement: Notify) -> None:
         kind, region = statement.kind, statement.region
         addresses, deferred = self.values.addresses, self.values.deferred
+        if statement.by_network:
+            self._signal(statement)
+            return
         tile_map = addresses.bound.tile_map(addresses.stage.name, region)
         grid = addresses.bound.channels[region.tensor, kind]
         remote = region.rank is not None or (region.tensor, kind) in self.awaited_by_copy_engine
@@ -378,6 +462,16 @@ class StatementEmitter:
             )
 
         self._channels(tile_map, grid, emit, {})
+
+    def _signal(self, statement: Notify) -> None:
+        addresses, region = self.values.addresses, statement.region
+        tile_map = addresses.bound.tile_map(addresses.stage.name, region)
+        rank, stage = addresses.scalar(tile_map.rank), addresses.stage.number
+
+        def emit(channel: str, _: str) -> None:
+            self.writer.add(nodes.NetworkNotify(channel=channel, rank=rank, stage=stage))
+
+        self._channels(tile_map, addresses.bound.channels[region.tensor, statement.kind], emit, {})
 
     def _notified_together(self, loop: For, count: int) -> bool:
         """Emit a loop as one notify of many counters, with a vector in place of its index.

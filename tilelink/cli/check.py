@@ -15,6 +15,7 @@ from tilelink.cli.options import (
     Dtype,
     Element,
     File,
+    Nodes,
     ProgramName,
     Ranks,
     ScheduleName,
@@ -25,6 +26,8 @@ from tilelink.cli.options import (
     mistakes_of,
     programs_with,
     random_tables,
+    ranks_of,
+    ranks_text,
     schedule_name,
     schedules_named,
     values_text,
@@ -71,6 +74,7 @@ def check(
     program: ProgramName = None,
     schedule: ScheduleName = None,
     ranks: Ranks = 4,
+    nodes: Nodes = 1,
     sets: Sets = None,
     dtype: Element = Dtype.f32,
     target: Machine = "cpu",
@@ -88,9 +92,10 @@ def check(
         for written in programs:
             choices = choices_of(written, sets)
             one, dims = with_choices(written, choices), dims_of(written, sets)
-            options = {"ranks": ranks, "dims": dims, "dtype": dtype.value, "target": target}
+            options = {"ranks": ranks, "nodes": nodes, "dims": dims, "dtype": dtype.value, "target": target}
             tasks = _safe(module, one, schedule, options, wrong)
-            report.append({"program": one.name, "ranks": ranks, "dims": dims, "choices": choices, "tasks": tasks})
+            where = ranks_of(ranks, nodes)
+            report.append({"program": one.name, **where, "dims": dims, "choices": choices, "tasks": tasks})
         skipped = {one.name: [s.name for s in module.schedules_of(one)] for one in without}
         _print(report, list(wrong), as_json, list(skipped))
         if not as_json:
@@ -135,7 +140,7 @@ def _print(
         if one["tasks"]:
             schedules = ", ".join(f"{name} ({tasks} tiles)" for name, tasks in one["tasks"].items())
             values = values_text({**one["dims"], **one["choices"]})
-            write(f"{one['program']}: safe on {one['ranks']} ranks, {values}: {schedules}")
+            write(f"{one['program']}: safe on {ranks_text(one)}, {values}: {schedules}")
     for mistake in wrong:
         typer.echo(str(mistake.error), err=True)
         if mistake.schedules:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import platform
 import shutil
@@ -15,7 +14,7 @@ from itertools import permutations
 import typer
 
 from tilelink import compiler
-from tilelink.cli import gpus
+from tilelink.cli import gpus, nvshmem
 from tilelink.cli.options import AsJson, write
 from tilelink.cli.probe import PROBE
 from tilelink.errors import TileLinkError
@@ -59,7 +58,7 @@ def examine() -> Iterator[Finding]:
     if count:
         yield from _links(count)
         yield _multicast()
-        yield _nvshmem()
+    yield from _nvshmem()
     if count > 1:
         yield from _pairs(count)
 
@@ -150,11 +149,16 @@ def _multicast() -> Finding:
     return Finding(name="NVLink multicast", good=None, detail="switched off" if off else "not used")
 
 
-def _nvshmem() -> Finding:
-    if importlib.util.find_spec("nvshmem") is None:
-        advice = "only several nodes need it: pip install nvshmem4py-cu13"
-        return Finding(name="NVSHMEM", good=None, detail="nvshmem4py is not installed", advice=advice)
-    return Finding(name="NVSHMEM", good=True, detail="nvshmem4py is installed")
+def _nvshmem() -> Iterator[Finding]:
+    """Yield what there is of NVSHMEM, which several nodes need. Without a GPU, for the processor of an H100."""
+    import torch
+
+    capability = 90
+    if torch.cuda.is_available():
+        found = torch.cuda.get_device_properties(0)
+        capability = 10 * found.major + found.minor
+    for part in nvshmem.parts(capability, variable):
+        yield Finding(name=part.name, good=part.good, detail=part.detail, advice=part.advice)
 
 
 def _pairs(count: int) -> Iterator[Finding]:

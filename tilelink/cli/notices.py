@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from tilelink import compiler
-from tilelink.cli.options import DEFAULT, schedule_name, values_text
+from tilelink.cli.options import DEFAULT, ranks_of, ranks_text, schedule_name, values_text
 from tilelink.frontend.variants import open_names
 from tilelink.ir.program import Assign, Dot, For, If, Program, Read, Statement, Store, Transfer
 from tilelink.ir.scalar import Whole
@@ -38,7 +38,7 @@ def introduce(bound: Bound, sets: Sequence[str], schedule: Schedule | None) -> N
     names = {text.partition("=")[0].strip() for text in sets}
     named = {p.name for p in bound.source.params if p.example is not None}
     chosen = [name for name in bound.numbers if name not in names | named]
-    what = f"{bound.source.name} with {schedule_name(schedule)} on {bound.ranks} ranks"
+    what = f"{bound.source.name} with {schedule_name(schedule)} on {ranks_text(ranks_of(bound.ranks, bound.nodes))}"
     also = f" ({', '.join(chosen)} chosen for you: --set {chosen[0]}=NUMBER)" if chosen else ""
     choices = [text.strip() for text in sets if text.partition("=")[0].strip() in open_names(bound.source)]
     sizes = "".join(f", {text}" for text in (values_text(bound.numbers), *choices) if text)
@@ -109,4 +109,5 @@ def _blocks(bound: Bound, stage: BoundStage, statement: Statement) -> int:
 
 def bound_of(program: Program, schedule: Schedule | None, options: Mapping[str, Any]) -> Bound:
     """Return a program bound as the command will plan it."""
-    return compiler.bound(program, schedule, **{name: options[name] for name in ("ranks", "dims", "dtype")})
+    names = ("ranks", "nodes", "dims", "dtype")
+    return compiler.bound(program, schedule, **{name: options[name] for name in names if name in options})

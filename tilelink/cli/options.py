@@ -59,6 +59,9 @@ ScheduleName = Annotated[
     str | None, typer.Option("--schedule", "-s", help='a schedule of the file; "default" is the built-in')
 ]
 Ranks = Annotated[int, typer.Option("--ranks", "-n", min=1, help="number of ranks")]
+Nodes = Annotated[
+    int, typer.Option("--nodes", min=1, help="nodes that the ranks fill; between them the network's rules hold")
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option(
@@ -272,3 +275,14 @@ def values_text(dims: Mapping[str, Any]) -> str:
     with np.errstate(over="ignore"):
         texts = {name: str(np.float32(v) if isinstance(v, float) else v) for name, v in dims.items()}
     return ", ".join(f"{name}={text}" for name, text in texts.items())
+
+
+def ranks_of(ranks: int, nodes: int) -> dict[str, int]:
+    """Return the ranks of a report, and its nodes if there are several."""
+    return {"ranks": ranks, "nodes": nodes} if nodes > 1 else {"ranks": ranks}
+
+
+def ranks_text(report: Mapping[str, Any]) -> str:
+    """Return the ranks of a report in words."""
+    nodes = f" on {report['nodes']} nodes" if report.get("nodes", 1) > 1 else ""
+    return f"{report['ranks']} ranks{nodes}"

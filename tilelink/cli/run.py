@@ -23,6 +23,7 @@ from tilelink.cli.options import (
     Dtype,
     Element,
     File,
+    Nodes,
     ProgramName,
     Ranks,
     ScheduleName,
@@ -33,6 +34,8 @@ from tilelink.cli.options import (
     designed_errors,
     dims_of,
     random_tables,
+    ranks_of,
+    ranks_text,
     schedule_name,
     schedules_named,
     values_text,
@@ -87,6 +90,7 @@ def run(
     program: ProgramName = None,
     schedule: ScheduleName = None,
     ranks: Ranks = 4,
+    nodes: Nodes = 1,
     sets: Sets = None,
     device: Annotated[Device, typer.Option("--device", help="the kind of ranks")] = Device.cpu,
     seed: Annotated[
@@ -129,7 +133,7 @@ def run(
         reports: list[dict[str, Any]] = []
         for scheduled in todo:
             report: dict[str, Any] = {
-                "program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks,
+                "program": chosen.name, "schedule": schedule_name(scheduled), **ranks_of(ranks, nodes),
                 "dims": dims_of(chosen, sets), "choices": choices, "dtype": dtype.value, "launches": repeat,
                 "device": device.value,
                 "within": {t.name: t.within for t in chosen.tensors if t.within is not None},
@@ -137,6 +141,9 @@ def run(
             bound = bound_of(chosen, scheduled, report)
             if not as_json:
                 introduce(bound, sets or [], scheduled)
+            if device is Device.cuda and nodes > 1:
+                hint = "CPU ranks run it with late and reordered puts: leave --device out"
+                raise BindingError(f"{nodes} nodes of GPUs are started by torchrun on each of them", hint=hint)
             if device is Device.cuda:
                 compared = _run_on_gpus(report, scheduled is not None, how)
             else:
@@ -176,10 +183,11 @@ def _run_on_cpus(program: Program, schedule: Schedule | None, report: dict[str, 
     from tilelink.reference import trial
 
     options: dict[str, Any] = {name: report[name] for name in ("ranks", "dims", "dtype")}
+    nodes = report.get("nodes", 1)
     launches, errors, odd = report["launches"], dict[str, float](), dict[str, str]()
     with _progress(2 + launches, quiet=how.quiet) as advance:
         tables = random_tables(program, options["dims"], options["ranks"], how.seed)
-        kernel = compiler.compile(program, schedule, **options, tables=tables, trace=how.trace is not None)
+        kernel = compiler.compile(program, schedule, **options, tables=tables, trace=how.trace is not None, nodes=nodes)
         kernel.require_memory(launches)
         advance("running")
         inputs = trial.random_inputs(program, **options, launches=launches, seed=how.seed, routing=how.routing)
@@ -227,7 +235,8 @@ def _judged(report: Mapping[str, Any], compared: Compared, quiet: bool) -> dict[
     judged = {**report, "ok": all(right.values()), "tolerance": tolerance, "errors": finite, "no_numbers": odd}
     if quiet:
         return judged
-    title = "{program} with {schedule} on {ranks} ranks, {launches} launches, {dtype}".format_map(report)
+    title = "{program} with {schedule} on {where}, {launches} launches, {dtype}"
+    title = title.format_map({**report, "where": ranks_text(report)})
     console = Console()
     if console.is_terminal:
         values = values_text({**report["dims"], **report["choices"]})

@@ -19,6 +19,7 @@ from tilelink.cli.options import (
     DEFAULT_DIMS,
     Dtype,
     File,
+    Nodes,
     ProgramName,
     Ranks,
     ScheduleName,
@@ -61,6 +62,7 @@ def show(
     program: ProgramName = None,
     schedule: ScheduleName = None,
     ranks: Ranks = 4,
+    nodes: Nodes = 1,
     sets: Sets = None,
     after: Annotated[str | None, typer.Option("--after", help="the bound program after a pass, or after all")] = None,
     dialect: Annotated[Dialect, typer.Option("--dialect", help="dialect of the source")] = Dialect.triton,
@@ -76,6 +78,7 @@ def show(
         gpu = stage is Stage.ptx
         options: dict[str, Any] = {
             "ranks": ranks,
+            "nodes": nodes,
             "dims": dims_of(chosen, sets, DIMS_ON_GPU if gpu else DEFAULT_DIMS),
             "dtype": (dtype or (Dtype.bf16 if gpu else Dtype.f32)).value,
             "target": target or ("sm_90" if gpu else "cpu"),

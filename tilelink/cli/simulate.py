@@ -21,6 +21,7 @@ from tilelink.cli.options import (
     Element,
     File,
     MachineName,
+    Nodes,
     ProgramName,
     Ranks,
     RoutingName,
@@ -32,6 +33,8 @@ from tilelink.cli.options import (
     designed_errors,
     dims_of,
     random_tables,
+    ranks_of,
+    ranks_text,
     schedule_name,
     schedules_named,
     values_text,
@@ -54,6 +57,7 @@ def simulate(
     program: ProgramName = None,
     schedule: ScheduleName = None,
     ranks: Ranks = 8,
+    nodes: Nodes = 1,
     sets: Sets = None,
     machine: MachineName = "8xH200",
     dtype: Element = Dtype.bf16,
@@ -75,7 +79,7 @@ def simulate(
         dims = dims_of(chosen, sets, SIZES)
         described = load_machine(machine)
         bound = compiler.bound(
-            chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=described.processor
+            chosen, scheduled, ranks=ranks, dims=dims, dtype=dtype.value, target=described.processor, nodes=nodes
         )  # fmt: skip
         if not as_json:
             if schedule is None:
@@ -85,7 +89,7 @@ def simulate(
         with patience("planning and simulating", PLANNED_S * tiles_of(bound), as_json):
             result = simulation.simulate(
                 chosen, scheduled, ranks=ranks, dims=dims, machine=described, dtype=dtype.value, tables=tables,
-                cost=cost_model(cost), routing=routing, draws=draws,
+                cost=cost_model(cost), nodes=nodes, routing=routing, draws=draws,
             )  # fmt: skip
         if trace is not None:
             save_trace(result, trace)
@@ -93,7 +97,7 @@ def simulate(
             from tilelink.simulator.plot import save_plot
 
             save_plot(result, plot)
-        head = {"program": chosen.name, "schedule": schedule_name(scheduled), "ranks": ranks, "dims": dims}
+        head = {"program": chosen.name, "schedule": schedule_name(scheduled), **ranks_of(ranks, nodes), "dims": dims}
         head["choices"] = choices
         if result.draws:
             head["routing"] = routing
@@ -106,7 +110,7 @@ def _print(result: Simulated, head: dict[str, Any], as_json: bool) -> None:
     if as_json:
         return write(json.dumps({**head, **_values(result)}))
     bound = result.bound
-    title = f"{head['program']} with {head['schedule']} on {head['ranks']} ranks of {head['machine']}"
+    title = f"{head['program']} with {head['schedule']} on {ranks_text(head)} of {head['machine']}"
     write(f"{title}, {head['dtype']}, {values_text({**head['dims'], **head['choices']})}: {head['tiles']} tiles")
     times = result.seconds / bound.seconds if bound.seconds else 0.0
     ratio = f", {times:,.0f} times the bound" if times >= 100 else f", {times:.2f} times the bound" if times else ""

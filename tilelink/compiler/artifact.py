@@ -30,6 +30,7 @@ def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Arti
         source=generated.stem(emitted.text),
         dialect=emitted.dialect,
         ranks=bound.ranks,
+        nodes=bound.nodes,
         tensors=_tensors(bound),
         grids=_grids(plan),
         pad_size=bound.pad_size,
@@ -97,4 +98,4 @@ def _lag(bound: Bound) -> int:
 
 def _pulls(statement: Statement) -> bool:
     """True if a statement fetches a region to the local rank."""
-    return isinstance(statement, Transfer) and statement.mode != "push" and statement.target.rank is None
+    return isinstance(statement, Transfer) and statement.mode not in ("push", "put") and statement.target.rank is None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from tilelink.runtime.cuda.kernel import GpuKernel
+    from tilelink.runtime.nvshmem.kernel import NvshmemKernel
 
 
 def gpu_kernel(
@@ -32,6 +33,15 @@ def gpu_kernel(
 
     deadline = deadline_s or (DEADLINE_S if trace else None)
     return GpuKernel(gpu_artifact(verified, tables, trace), group, deadline)
+
+
+def nodes_kernel(
+    verified: Plan, group: ProcessGroup, tables: Mapping[str, Any], deadline_s: float | None
+) -> NvshmemKernel:
+    """Return the kernel of a verified plan on this rank of several nodes. Collective. Arguments as for `gpu_kernel`."""
+    from tilelink.runtime.nvshmem.kernel import NvshmemKernel
+
+    return NvshmemKernel(gpu_artifact(verified, tables), group, deadline_s)
 
 
 def gpu_artifact(verified: Plan, tables: Mapping[str, Any] | None = None, trace: bool = False) -> Artifact:

@@ -29,7 +29,7 @@ from tilelink.lowering.transform import all_indices
 from tilelink.scheduling.schedule import Schedule, resource_of
 from tilelink.target import Target
 
-_HEAD = re.compile(r"lowered for (\d+) ranks:\s*$")
+_HEAD = re.compile(r"lowered for (\d+) ranks(?: on (\d+) nodes)?:\s*$")
 _LINE = re.compile(r"    (?P<kind>\w+)(?: (?P<name>[\w ]+))?: (?P<rest>.*)$")
 _LOOP = re.compile(r"        for tile in range\((?P<tiles>\d+)\): (?P<stages>[\w, ]+)(?:; (?P<rest>.*))?$")
 _ORDER = re.compile(r"        (?P<index>\w+) = (?P<value>.*)$")
@@ -44,7 +44,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "channel": ("base", "counts", "sizes", "buffers"),
     "kernel": (
         "stream", "position", "programs", "warps", "stages", "reuse_lag", "needs_entry", "programs_per_cta",
-        "turn",
+        "turn", "quiet",
     ),
     "stage": (
         "number", "resource", "tile", "extent", "numbers", "block", "warps", "stages", "flatten", "defer_notify",
@@ -122,6 +122,7 @@ class _Reader:
     lines: list[str]
     program: Program
     ranks: int | None = None
+    nodes: int = 1
     found: dict[str, list[_Line]] = field(default_factory=lambda: {kind: [] for kind in _WORDS})
     last: _Line | None = None
 
@@ -132,7 +133,10 @@ class _Reader:
             head = _HEAD.match(text)
             if head is None:
                 raise self.error(number, "not the head of a lowered program", "lowered for N ranks:")
-            self.ranks = int(head[1])
+            self.ranks, self.nodes = int(head[1]), int(head[2] or 1)
+            if not self.nodes or self.ranks % self.nodes:
+                hint = "nodes have equally many ranks"
+                raise self.error(number, f"{self.ranks} ranks on {self.nodes} nodes", hint)
         elif (loop := _LOOP.match(text)) and self.last and self.last.kind == "kernel":
             stages = tuple(name.strip() for name in loop["stages"].split(","))
             self._check_stages(number, stages)
@@ -201,6 +205,7 @@ class _Reader:
             pad_size=self._number(pad, "size"),
             protocol=LaunchProtocol[protocol],
             many_threads="many_threads" in launch.properties,
+            nodes=self.nodes,
         )
         self._check_layout(made)
         return made
@@ -331,6 +336,7 @@ class _Reader:
             needs_entry="needs_entry" in own,
             programs_per_cta=self._number(line, "programs_per_cta", 1),
             turn=self._number(line, "turn", 0),
+            quiet="quiet" in own,
         )
 
     def _stage(self, line: _Line) -> BoundStage:

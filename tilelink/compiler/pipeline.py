@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from tilelink.reference.run import Outputs
     from tilelink.runtime.cuda.kernel import GpuKernel
+    from tilelink.runtime.nvshmem.kernel import NvshmemKernel
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
@@ -235,10 +236,12 @@ def bound(
     dtype: str = "f32",
     target: str | Target = "cpu",
     on_step: Callable[[str, Bound], None] | None = None,
+    nodes: int = 1,
 ) -> Bound:
     """Return a bound program.
 
     schedule: or its name (`schedule_of`); None for the defaults. dims: dimensions and parameters. dtype: element type.
+    nodes: how many nodes the ranks fill one after the other; between nodes the rules of the network hold.
     on_step: called with the name of each pass and the program after it (tilelink/lowering/passes.py).
 
     Raise BindingError for dimensions without a value, ScheduleError for a schedule that does not fit, TileSizeError for
@@ -246,7 +249,7 @@ def bound(
     """
     machine = named_target(target) if isinstance(target, str) else target
     checked = check(program)
-    result = bind(checked, schedule_of(checked, schedule), dims, ranks, machine, dtype, on_step)
+    result = bind(checked, schedule_of(checked, schedule), dims, ranks, machine, dtype, on_step, nodes)
     check_memory(result)
     return result
 
@@ -261,13 +264,16 @@ def plan(
     dtype: str = "f32",
     target: str | Target = "cpu",
     tables: Tables | None = None,
+    nodes: int = 1,
 ) -> Plan:
     """Return the verified plan: every tile task of every rank.
 
-    tables: name -> int array [ranks, *shape] of the dynamic mappings. Raise what `bound` raises, BindingError and
-    ShapeError for tables that do not fit, and VerificationError for a plan that is not safe.
+    tables: name -> int array [ranks, *shape] of the dynamic mappings. nodes: as for `bound`.
+
+    Raise what `bound` raises, BindingError and ShapeError for tables that do not fit, and VerificationError for a plan
+    that is not safe.
     """
-    numbers = bound(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target)
+    numbers = bound(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target, nodes=nodes)
     result = make_plan(numbers, checked_tables(numbers, tables or {}))
     verify(result)
     return result
@@ -314,8 +320,11 @@ def source(
     target: str | Target = "cpu",
     tables: Tables | None = None,
     dialect: str = "triton",
+    nodes: int = 1,
 ) -> str:
     """Return the source of the generated module of a verified plan.
+
+    nodes: as for `bound`.
 
     dialect: "triton" is stock Triton with this package's device library, which `compile` runs. "triton_dist" is the
         same kernels for Triton-distributed's compiler and language, for NVIDIA GPUs. The caller launches those, with
@@ -323,7 +332,7 @@ def source(
 
     Raise what `plan` raises, and EmitError for a program that the dialect cannot express.
     """
-    verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target, tables=tables)
+    verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target, tables=tables, nodes=nodes)
     return source_of(verified, dialect)
 
 
@@ -344,6 +353,7 @@ def compile(
     target: str | Target | None = None,
     tables: Tables | None = None,
     trace: bool = False,
+    nodes: int = 1,
 ) -> Kernel: ...
 
 
@@ -361,7 +371,25 @@ def compile(
     tables: Tables | None = None,
     deadline_s: float | None = None,
     trace: bool = False,
+    nodes: Literal[1] = 1,
 ) -> GpuKernel: ...
+
+
+@overload
+def compile(
+    program: Program,
+    schedule: Schedule | None = None,
+    *,
+    dims: Dims,
+    dtype: str = "f32",
+    device: Literal["cuda"],
+    group: ProcessGroup | None = None,
+    ranks: int | None = None,
+    target: str | Target | None = None,
+    tables: Tables | None = None,
+    deadline_s: float | None = None,
+    nodes: int,
+) -> GpuKernel | NvshmemKernel: ...
 
 
 def compile(
@@ -377,11 +405,14 @@ def compile(
     group: ProcessGroup | None = None,
     deadline_s: float | None = None,
     trace: bool = False,
-) -> Kernel | GpuKernel:
+    nodes: int = 1,
+) -> Kernel | GpuKernel | NvshmemKernel:
     """Compile a verified program into a callable.
 
     schedule: a Schedule, the name of one in the program's file ("h200"), or "program:name" of the library.
     device: "cpu" runs it on `ranks` processes of this machine, "cuda" on this rank of a group of GPUs.
+    nodes: as for `bound`. CPU ranks of different nodes send through a network that delivers late and in any order, GPUs
+        through NVSHMEM.
     tables: values of the program's tables, int [ranks, *shape]. They apply to every launch of the kernel, because its
         counters are laid out with them.
     group: of torch.distributed, None for all ranks. Every rank of it must make this call, in the same order.
@@ -393,18 +424,24 @@ def compile(
     Raise what `plan` raises, BindingError for an unknown device, RankError for ranks that differ.
     """
     if device == "cuda":
-        from tilelink.compiler.cuda import gpu_kernel
+        from tilelink.compiler.cuda import gpu_kernel, nodes_kernel
         from tilelink.runtime.cuda.device import current_target, group_of
 
         members = group_of(group, ranks)
         gpu = target or current_target(members)
-        verified = plan(program, schedule, ranks=members.size(), dims=dims, dtype=dtype, target=gpu, tables=tables)
+        here: dict[str, Any] = {"ranks": members.size(), "nodes": nodes, "target": gpu}
+        verified = plan(program, schedule, **here, dims=dims, dtype=dtype, tables=tables)
         deadline = deadline_s or settings().deadline
+        if nodes > 1:
+            if trace:
+                raise BindingError("launches on several nodes are not traced", hint="leave trace out")
+            return nodes_kernel(verified, members, tables or {}, deadline)
         return gpu_kernel(verified, members, tables or {}, deadline, trace)
     if device != "cpu" or ranks is None:
         hint = "device cpu needs ranks, and runs the same generated kernels in Triton's interpreter; the other is cuda"
         raise BindingError(f"there is no runtime for device {device!r} with {ranks} ranks", hint=hint)
-    verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target or "cpu", tables=tables)
+    where: dict[str, Any] = {"ranks": ranks, "nodes": nodes, "target": target or "cpu"}
+    verified = plan(program, schedule, **where, dims=dims, dtype=dtype, tables=tables)
     emitted = emit(verified.bound, verified.thresholds, dialect="traced" if trace else "triton")
     return Kernel(plan=verified, emitted=emitted, tables=dict(tables or {}))
 
@@ -418,8 +455,9 @@ def assembly(
     dtype: str = "bf16",
     target: str | Target = "sm_90",
     tables: Tables | None = None,
+    nodes: int = 1,
 ) -> str:
-    """Return the generated kernels compiled for a GPU, which need not be present.
+    """Return the generated kernels compiled for a GPU, which need not be present. nodes: as for `bound`.
 
     It is PTX, or AMD's assembly for an AMD target. Raise what `plan` raises, UnknownTargetError for the CPU,
     SettingsError if TRITON_INTERPRET is set.
@@ -429,7 +467,7 @@ def assembly(
     machine = named_target(target) if isinstance(target, str) else target
     if machine.kind == "cpu":
         raise UnknownTargetError("kernels are interpreted on the CPU, not compiled", hint="compile for sm_90, say")
-    verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=machine, tables=tables)
+    verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=machine, tables=tables, nodes=nodes)
     emitted = emit(verified.bound, verified.thresholds)
     kernels = [
         KernelSource(
@@ -437,7 +475,15 @@ def assembly(
             types=signature(one, verified.bound),
             warps=one.num_warps,
             stages=one.num_stages,
+            libraries=_linked(machine) if one.uses_network else {},
         )
         for one in emitted.kernels
     ]
     return assemble(store.save(emitted.text), kernels, machine)
+
+
+def _linked(machine: Target) -> dict[str, str]:
+    """Return the bitcode of kernels that use the network. Raise BindingError if it is not there."""
+    from tilelink.runtime.nvshmem.bitcode import libraries
+
+    return libraries(int(machine.architecture))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def simulate(
     tables: Mapping[str, Any] | None = None,
     cost: CostModel | None = None,
     offsets: Sequence[float] | None = None,
+    nodes: int = 1,
     routing: Routing = "uniform",
     draws: int = DRAWS,
     seed: int = 0,
@@ -37,6 +39,7 @@ def simulate(
     machine: name of a built-in description, a JSON file, or a description.
     tables: name -> int array [ranks, *shape] of the dynamic mappings.
     cost: cost model (None: the roofline model).
+    nodes: how many nodes the ranks fill; more than one takes the place of the machine's ranks of a node.
     offsets: seconds after the first rank's launch at which each rank launches (None: all at once).
     routing: the index tensors of a launch: how they are drawn, such as `uniform` or `zipf:1.2`; a file of recorded ones
     (.npz or .pt); or name -> int array [ranks, *shape], or [launches, ranks, *shape].
@@ -47,8 +50,9 @@ def simulate(
     """
     described = machine if isinstance(machine, Machine) else load_machine(machine)
     launches = draw(program, ranks=ranks, dims=dims, routing=routing, draws=draws, seed=seed)
-    plan = compiler.plan(
-        program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=described.processor, tables=tables
-    )  # fmt: skip
+    where: dict[str, Any] = {"ranks": ranks, "nodes": nodes, "target": described.processor}
+    plan = compiler.plan(program, schedule, **where, dims=dims, dtype=dtype, tables=tables)
+    if nodes > 1:
+        described = replace(described, node_ranks=ranks // nodes)
     samples = completed(plan, launches, routing=routing, seed=seed)
     return simulate_plan(plan, described, cost=cost, tables=tables, offsets=offsets, samples=samples)

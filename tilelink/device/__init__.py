@@ -6,13 +6,14 @@ same in both modes. Compiled for NVIDIA or AMD it is a `@triton.jit` function (c
 monitor.py.
 
 A kernel's rank and number of ranks are run-time arguments, so that one binary serves every rank. The device keeps no
-state that would hold them. Puts and gets use peer pointers, inside one node. Puts between nodes, which need NVSHMEM's
-bitcode, are not provided.
+state that would hold them. Inside a node copies use peer pointers. Between nodes kernels put and get: compiled they
+call NVSHMEM (nvshmem.py), whose bitcode is linked into these kernels alone; interpreted they send through network.py.
 
 pointers    symm_at, remote_ptr
 launches    enter, leave, launch_number, tell_finished, begin_copies, count_program
 signals     wait, wait_all, wait_each, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read,
             fence, quiet
+network     put, put_signal, get, network_notify, network_fence, network_quiet
 copies      putmem, getmem, putmem_signal and their _block names, SIGNAL_SET, SIGNAL_ADD
 tracing     trace_track, tile_begin, tile_end, transfer_begin, transfer
 scopes      BLOCK, WARP
@@ -27,10 +28,16 @@ if INTERPRETED:
     from tilelink.device.interpreted import (
         consume_token,
         fence,
+        get,
         hold,
+        network_fence,
+        network_notify,
+        network_quiet,
         notify,
         notify_each,
         publish,
+        put,
+        put_signal,
         quiet,
         signal_add,
         signal_read,
@@ -65,6 +72,7 @@ else:
         wait_all,
         wait_each,
     )
+    from tilelink.device.nvshmem import get, network_fence, network_notify, network_quiet, put, put_signal
 
 from tilelink.device.attention import attend_begin, attend_finish, attend_step
 from tilelink.device.copies import (
@@ -136,6 +144,12 @@ __all__ = [
     "putmem_signal_block",
     "SIGNAL_SET",
     "SIGNAL_ADD",
+    "put",
+    "put_signal",
+    "get",
+    "network_notify",
+    "network_fence",
+    "network_quiet",
     "BLOCK",
     "WARP",
     "trace_track",

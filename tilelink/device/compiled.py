@@ -64,7 +64,8 @@ def wait(signals, channel, target, watch, stage: tl.constexpr, tile, trace=None,
 
     Return an int32 zero that the compiler treats as unknown: pass it to `consume_token`.
 
-    signals: pointer to int32, the local pad. target: integer, modulo 2**32 as the counters are.
+    signals: pointer to int32, the local pad; on several nodes to int64, whose low half counts.
+    target: integer, modulo 2**32 as the counters are.
     watch: None, or a pointer to the rank's debug block (see debug.py). With it a wait that exceeds the block's budget
         reports itself there and returns, and every later wait returns at once. The report names the block of threads
         as its program.
@@ -100,15 +101,16 @@ def wait_all(
 ):  # fmt: skip
     """Wait until `count` counters, every `step`-th from `first` on, have all reached `target`; otherwise as `wait`."""
     token = tl.cast(0, tl.int32)  # Gluon has no `full` without a layout
+    words: tl.constexpr = step * (signals.dtype.element_ty.primitive_bitwidth // 32)  # counters may have 64 bits
     if isa() == "amdgcn" or watch is not None:
         for number in range(0, count):
             token += wait(signals, first + number * step, target, watch, stage, tile, scope=scope)
     elif scope == WARP:
-        token = _poll_all(WARP_POLL_ALL, signals + first, tl.cast(target, tl.int32), count, step)
+        token = _poll_all(WARP_POLL_ALL, signals + first, tl.cast(target, tl.int32), count, words)
     elif isa() == "ptx90":
-        token = _poll_all(POLL_ALL_TMA, signals + first, tl.cast(target, tl.int32), count, step)
+        token = _poll_all(POLL_ALL_TMA, signals + first, tl.cast(target, tl.int32), count, words)
     else:
-        token = _poll_all(POLL_ALL, signals + first, tl.cast(target, tl.int32), count, step)
+        token = _poll_all(POLL_ALL, signals + first, tl.cast(target, tl.int32), count, words)
     return token
 
 

@@ -3,7 +3,7 @@
 
 All threads of a program copy together, so each function and its `_block` name are the same. Source and destination have
 the same element type; n is a number of elements, any integer >= 0. The pointers are local addresses from `symm_at` or
-`remote_ptr`. Puts to other nodes, which need NVSHMEM's bitcode, are not provided.
+`remote_ptr`. Puts to other nodes are in nvshmem.py.
 """
 
 import triton.language as tl

@@ -267,7 +267,7 @@ def reach(signals, counters, targets, mask, watch, STAGE: tl.constexpr):
 @triton.jit
 def _missing(signals, counters, targets, mask):
     """Return the largest number of notifies that a counter still lacks. Loops carry this scalar, not a tile."""
-    seen = tl.load(signals + counters, mask=mask, other=0, volatile=True)
+    seen = tl.load(signals + counters, mask=mask, other=0, volatile=True).to(tl.int32)
     return tl.max(tl.where(mask, targets - seen, 0))
 
 

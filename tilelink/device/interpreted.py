@@ -5,12 +5,13 @@ Each rank (and each resident program) is a process there, and the processes shar
 reported to monitor.py, which traces, delays, and ends a wait that exceeds its deadline.
 """
 
+import ctypes
 from typing import Any
 
 import numpy as np
 import triton.language as tl
 
-from tilelink.device import monitor, tracing
+from tilelink.device import monitor, network, tracing
 from tilelink.device.mode import BLOCK, number
 
 
@@ -116,3 +117,44 @@ def transfer_begin(trace, scope=BLOCK):
 def transfer(watch, stage, tile, tensor, rank, offset, trace=None, scope=BLOCK):
     monitor.record("transfer", number(stage), number(tile), number(tensor), number(rank), number(offset))
     tracing.end(trace, tracing.TRANSFER, stage, tile, rank, tensor, scope)
+
+
+def put(peers, rank, peer, offset, source, count):
+    network.installed().put(*_message(peers, peer, offset, source, count))
+
+
+def put_signal(
+    peers, rank, peer, offset, source, count, signals, signal_table, channel, watch, stage, tile, trace=None
+):  # fmt: skip
+    tracing.begin(trace, tracing.NOTIFY, BLOCK)
+    monitor.record("notify", number(stage), number(tile), number(peer), number(channel))
+    counter = number(symm_at(signal_table, peer, signals) + channel)
+    network.installed().put(*_message(peers, peer, offset, source, count), counter)
+    tracing.end(trace, tracing.NOTIFY, stage, tile, peer, channel, BLOCK)
+
+
+def get(target, peers, rank, peer, offset, count):
+    _, source, address, size = _message(peers, peer, offset, target, count)
+    ctypes.memmove(address, source, size)
+
+
+def _message(peers, peer, offset, own, count):
+    """(peer, address of an element of its tensor, address `own`, bytes)."""
+    width = max(1, own.dtype.element_ty.primitive_bitwidth // 8)
+    far = number(tl.load(peers + peer)) + number(offset) * width
+    return number(peer), far, number(own), number(count) * width
+
+
+def network_notify(signals, signal_table, rank, peer, channel, watch, stage, tile, trace=None):
+    tracing.begin(trace, tracing.NOTIFY, BLOCK)
+    monitor.record("notify", number(stage), number(tile), number(peer), number(channel))
+    network.installed().signal(number(peer), number(symm_at(signal_table, peer, signals) + channel))
+    tracing.end(trace, tracing.NOTIFY, stage, tile, peer, channel, BLOCK)
+
+
+def network_fence():
+    network.installed().fence()
+
+
+def network_quiet():
+    network.installed().quiet()

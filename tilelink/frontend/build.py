@@ -24,7 +24,7 @@ from tilelink.frontend.syntax import (
     TensorSyntax,
 )
 from tilelink.frontend.variants import Choices, Template, choices_of, is_open
-from tilelink.ir.printer import BARRIER
+from tilelink.ir.printer import BARRIER, BY_NETWORK, BY_PASSES, FENCE, QUIET
 from tilelink.ir.program import (
     DTYPES,
     Apply,
@@ -34,6 +34,8 @@ from tilelink.ir.program import (
     If,
     IndexDecl,
     Local,
+    NetworkFence,
+    NetworkQuiet,
     Notify,
     Param,
     Program,
@@ -61,6 +63,8 @@ WORDS = (
     "True", "False",
 )  # fmt: skip
 RESERVED = {"rank", "ranks", "call", *WORDS, *PRIMITIVES}
+NETWORK = {word: mode for mode, word in BY_PASSES.items()}
+"""Transfers of lowered programs on several nodes. The checker refuses them in other programs."""
 
 
 def parsed_program(syntax: ProgramSyntax) -> Program:
@@ -537,6 +541,8 @@ def _loop(scope: Scope, node: ast.For) -> Statement:
 
 def _primitive(scope: Scope, call: ast.Call, name: str) -> Statement:
     place = scope.location(call)
+    if name in (*NETWORK, FENCE, QUIET) or (len(call.args) == 2 and name in NOTIFIES):
+        return _of_network(scope, call, name)
     if name not in PRIMITIVES:
         raise scope.unknown(call, name, "primitive", PRIMITIVES)
     wanted = 2 if name in MOVES else 0 if name == BARRIER else 1
@@ -556,3 +562,27 @@ def _primitive(scope: Scope, call: ast.Call, name: str) -> Statement:
     if name != "tile_push_data" and not isinstance(source, Read):
         raise StageError(f"{name} copies a region", location=place, hint="only tile_push_data takes a computed value")
     return Transfer(mode=MOVES[name], target=region, source=source, location=place)
+
+
+def _of_network(scope: Scope, call: ast.Call, name: str) -> Statement:
+    """Return a statement of a lowered program on several nodes."""
+    place = scope.location(call)
+    scope.named_arguments(call)
+    match call.args:
+        case [] if name == FENCE:
+            return NetworkFence(location=place)
+        case [] if name == QUIET:
+            return NetworkQuiet(location=place)
+        case [target, ast.Name(id=word)] if name in NOTIFIES and word == BY_NETWORK:
+            return Notify(kind=NOTIFIES[name], region=scope.region(target), by_network=True, location=place)
+        case [target, value, *signal] if name in NETWORK and len(signal) <= 1:
+            kinds = [NOTIFIES.get(ast.unparse(one)) for one in signal]
+            source = scope.value(value)
+            if isinstance(source, Read) and None not in kinds:
+                kind = next(iter(kinds), None)
+                region = scope.region(target)
+                return Transfer(mode=NETWORK[name], target=region, source=source, signal=kind, location=place)
+        case _:
+            pass
+    hint = f"tile_put_data(region @ r, region[, producer_tile_notify]), tile_get_data(region, region @ r), {FENCE}()"
+    raise ParseError(f"not a {name} of a lowered program", location=place, hint=hint)

@@ -17,6 +17,7 @@ from tilelink.errors import (
     Mistakes,
     RemoteAccessError,
     ShapeError,
+    StageError,
     TileLinkError,
     WriteError,
 )
@@ -27,11 +28,13 @@ from tilelink.frontend.limits import check_depth
 from tilelink.frontend.reserved import check_words
 from tilelink.ir.depth import deep
 from tilelink.ir.identity import ByIdentity
-from tilelink.ir.printer import MOVE, NOTIFY, WAIT, print_region, print_scalar
+from tilelink.ir.printer import MOVE, NOTIFY, WAIT, print_region, print_scalar, print_statement
 from tilelink.ir.program import (
     For,
     If,
     IndexDecl,
+    NetworkFence,
+    NetworkQuiet,
     Notify,
     Program,
     Read,
@@ -200,6 +203,12 @@ def _check_rows(stage: Stage, mistakes: Mistakes) -> None:
 
 def _access_errors(program: Program, statement: Statement) -> Iterator[TileLinkError]:
     match statement:
+        case Transfer(mode="put" | "get") | NetworkFence() | NetworkQuiet() | Notify(by_network=True):
+            hint = "write tile_push_data, tile_pull_data and notifies; with nodes=N passes choose what carries them"
+            word = print_statement(statement)[0].partition("(")[0]
+            message = f"{word} as it stands here is of lowered programs on several nodes"
+            yield StageError(message, location=statement.location, hint=hint)
+            return
         case Wait(kind=kind, region=region) if away(region):
             own = print_region(region).partition(" @ ")[0]
             hint = f"{WAIT[kind]}({own}) here, and {NOTIFY[kind]} @ the waiting rank there"

@@ -19,6 +19,8 @@ from tilelink.ir.program import (
     IndexDecl,
     Literal,
     Local,
+    NetworkFence,
+    NetworkQuiet,
     Notify,
     Param,
     Positions,
@@ -64,7 +66,11 @@ _APPLY = {
 NOTIFY = {"tile": "producer_tile_notify", "peer": "peer_tile_notify", "rank": "rank_notify"}
 WAIT = {"tile": "consumer_tile_wait", "peer": "peer_tile_wait", "rank": "rank_wait"}
 BARRIER = "program_barrier"
+FENCE, QUIET = "network_fence", "network_quiet"
+BY_NETWORK = "by_network"
 MOVE = {"push": "tile_push_data", "pull": "tile_pull_data", "copy": "rank_copy_data"}
+BY_PASSES = {"put": "tile_put_data", "get": "tile_get_data"}
+"""Words that only lowered programs on several nodes have."""
 
 
 @deep()
@@ -153,13 +159,18 @@ def print_statement(statement: Statement) -> list[str]:
         case Store(region=region, value=value):
             return [f"{print_region(region)} = {print_value(value)}"]
         case Transfer(mode=mode, target=target, source=source):
-            return [f"{MOVE[mode]}({print_region(target)}, {print_value(source)})"]
+            signal = f", {NOTIFY[statement.signal]}" if statement.signal is not None else ""
+            return [f"{(MOVE | BY_PASSES)[mode]}({print_region(target)}, {print_value(source)}{signal})"]
         case Notify(kind=kind, region=region):
-            return [f"{NOTIFY[kind]}({print_region(region)})"]
+            return [f"{NOTIFY[kind]}({print_region(region)}{f', {BY_NETWORK}' if statement.by_network else ''})"]
         case Wait(kind=kind, region=region):
             return [f"{WAIT[kind]}({print_region(region)})"]
         case Barrier():
             return [f"{BARRIER}()"]
+        case NetworkFence():
+            return [f"{FENCE}()"]
+        case NetworkQuiet():
+            return [f"{QUIET}()"]
         case If(condition=condition, then=then, orelse=orelse):
             lines = [f"if {print_scalar(condition)}:", *_indent(then)]
             match orelse:

@@ -266,17 +266,26 @@ class Transfer(Statement):
     """tile_push_data, tile_pull_data or rank_copy_data. mode: "push", "pull" or "copy".
 
     The source of a push may be any value; the source of a pull or a copy is a read of a region.
+
+    Lowered programs on several nodes also have mode "put", a push that the network carries, and "get", a pull of the
+    kind (lowering/choose_network.py). Their sources are reads of regions.
+
+    signal: the kind of the notify of its target that a put carries with its data, None for a put alone.
     """
 
     mode: str
     target: Region
     source: Value
+    signal: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Notify(Statement):
+    """by_network: True for one that the network carries, in lowered programs on several nodes."""
+
     kind: str
     region: Region
+    by_network: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +300,16 @@ class Barrier(Statement):
 
     A pass inserts the barriers that a program needs (see lowering/insert_barriers.py).
     """
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkFence(Statement):
+    """The program's earlier puts and signals to a rank arrive there before its later ones to that rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkQuiet(Statement):
+    """Wait until all puts and signals of the program have arrived: their sources may be written again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,8 @@ from tilelink.ir.program import (
     IndexDecl,
     Literal,
     Local,
+    NetworkFence,
+    NetworkQuiet,
     Notify,
     Read,
     Region,
@@ -178,7 +180,7 @@ def _map_statement(statement: Statement, change: ScalarChange) -> Statement:
             return replace(statement, target=new, source=_map_value_scalars(source, change))
         case Notify(region=region) | Wait(region=region):
             return replace(statement, region=map_region_scalars(region, change))
-        case Barrier():
+        case Barrier() | NetworkFence() | NetworkQuiet():
             return statement
         case If(condition=condition, then=then, orelse=orelse):
             then, orelse = map_scalars(then, change), map_scalars(orelse, change)

@@ -56,16 +56,19 @@ def bind(
     target: Target,
     dtype: str = "f32",
     on_step: Callable[[str, Bound], None] | None = None,
+    nodes: int = 1,
 ) -> Bound:
     """Return the lowered program for given shapes, ranks and target.
 
     If `schedule` is None, defaults are used.
 
     on_step: called with "bind" and the bound program, then with the name of each pass and the program after that pass.
+    nodes: how many nodes the ranks fill one after the other.
     """
     if not isinstance(ranks, Integral) or ranks < 1:  # callers may pass any type
         raise BindingError(f"{ranks!r} ranks", hint="a program runs on at least one rank")
     ranks = int(ranks)  # NumPy's integers would overflow in the products below
+    _check_nodes(nodes, ranks)
     if dtype not in FLOATS:
         raise DtypeError(f"unknown dtype {str(dtype)!r}", hint=f"one of {', '.join(FLOATS)}")
     schedule = schedule or Schedule(name="default", program=program.name)
@@ -75,7 +78,7 @@ def bind(
     concrete = concretize(shaped, infer(shaped), numbers, ranks)
     typing = infer(concrete)
     stages = _bind_stages(shaped, concrete, typing, schedule, numbers, ranks)
-    check_launch_decided(stages, typing, schedule)
+    check_launch_decided(stages, typing, schedule, nodes)
     check_reductions(stages, typing, ranks)
     tensors = _bind_tensors(shaped, schedule, numbers, ranks, dtype)
     channels, used = _channels(concrete, schedule, stages, tensors, ranks)
@@ -94,6 +97,7 @@ def bind(
         entered_base=used,
         finished_base=used + ranks,
         pad_size=used + 2 * ranks,
+        nodes=int(nodes),
     )
     check_size(bound)
     check_ranges(bound)
@@ -103,6 +107,12 @@ def bind(
         if on_step is not None:
             on_step(name, result)
     return result
+
+
+def _check_nodes(nodes: int, ranks: int) -> None:
+    if not isinstance(nodes, Integral) or nodes < 1 or ranks % nodes:  # callers may pass any type
+        hint = "nodes have equally many ranks: take a number of nodes that divides the number of ranks"
+        raise BindingError(f"{ranks} ranks on {nodes!r} nodes", hint=hint)
 
 
 def _check_parts(program: Program, schedule: Schedule) -> None:

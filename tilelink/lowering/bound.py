@@ -191,6 +191,8 @@ class Kernel:
     """Programs that share an SM."""
     turn: int = 0
     """Its place in the order in which the host issues the kernels on SMs (lowering/issue_order.py)."""
+    quiet: bool = False
+    """True if its programs wait at their end until all that they sent to other nodes has arrived."""
 
     @property
     def on_copy_engine(self) -> bool:
@@ -236,6 +238,16 @@ class Bound:
     """The handshake of ranks at the start and the end of a launch."""
     many_threads: bool = False
     """True if its programs are many threads, which meet where barriers and waits are, and not yet one each."""
+    nodes: int = 1
+    """Nodes that its ranks fill one after the other, `ranks_per_node` each."""
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.ranks // self.nodes
+
+    def node_of(self, rank: Ints) -> Ints:
+        """Return the nodes of ranks."""
+        return rank // self.ranks_per_node
 
     @cached_property
     def typing(self) -> Typing:

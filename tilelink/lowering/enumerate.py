@@ -19,6 +19,8 @@ from tilelink.ir.program import (
     For,
     If,
     IndexDecl,
+    NetworkFence,
+    NetworkQuiet,
     Notify,
     Read,
     Region,
@@ -87,6 +89,18 @@ class Barriers:
 
     task: Ints
     position: Ints
+
+
+FENCE, QUIET = range(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOrders:
+    """Fences and quiets of programs on several nodes, one row each. kind: FENCE or QUIET."""
+
+    task: Ints
+    position: Ints
+    kind: Ints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,6 +332,7 @@ class Enumerator(Walk):
         self._signals: list[tuple[Ints, ...]] = []
         self._transfers: list[tuple[Ints, ...]] = []
         self._barriers: list[tuple[Ints, ...]] = []
+        self._network: list[tuple[Ints, ...]] = []
 
     def stage(self, stage: BoundStage) -> None:
         self._unsure = {name: _Uses() for name in sorted(read_unassigned(stage.stage.body, iterations=False))}
@@ -365,6 +380,9 @@ class Enumerator(Walk):
                 self._signal(stage, number, NOTIFY, kind, region, rows)
             case Barrier():
                 self._barriers.append((rows.task, rows.position))
+            case NetworkFence() | NetworkQuiet():
+                kind = FENCE if isinstance(statement, NetworkFence) else QUIET
+                self._network.append((rows.task, rows.position, np.full(len(rows.task), kind)))
             case Assign(value=value) | Store(value=value) | Transfer(source=value):
                 self._data(stage, number, statement, value, rows)
             case _:
@@ -419,8 +437,10 @@ class Enumerator(Walk):
                 self._access(stage, number, WRITE, target, rows)
                 self._copied_entries(stage, target, source, rows)
                 pulled = source.region if isinstance(source, Read) and target.rank is None else None
-                moved = pulled if pulled is not None and statement.mode != "push" else target
+                moved = pulled if pulled is not None and statement.mode not in ("push", "put") else target
                 self._transfer(stage, moved, target, rows)
+                if statement.signal is not None:
+                    self._signal(stage, number, NOTIFY, statement.signal, target, rows)
             case _:
                 pass
 
@@ -615,6 +635,10 @@ class Enumerator(Walk):
     def barriers(self) -> Barriers:
         task, position = join(self._barriers, 2, 0)
         return Barriers(task=task, position=position)
+
+    def network(self) -> NetworkOrders:
+        task, position, kind = join(self._network, 3, 0)
+        return NetworkOrders(task=task, position=position, kind=kind)
 
     def transfers(self) -> Transfers:
         names = ("task", "position", "tensor", "peer", "offset", "elements")

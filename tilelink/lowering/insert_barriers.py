@@ -19,7 +19,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tilelink.ir.program import Assign, Barrier, For, If, Local, Region, Statement, Store, Transfer, Wait
+from tilelink.ir.program import (
+    Assign,
+    Barrier,
+    For,
+    If,
+    Local,
+    NetworkQuiet,
+    Region,
+    Statement,
+    Store,
+    Transfer,
+    Wait,
+)
 from tilelink.ir.reach import elsewhere, on_all_ranks
 from tilelink.ir.scalar import Env, Index, Lookup, Scalar, Whole, evaluate, walk
 from tilelink.ir.visitor import leading_waits, mixes, reads, scalars_of, statements, value_of
@@ -151,7 +163,7 @@ class Pending:
                 return False
             case For():
                 return self._loop(statement)
-            case Wait() | Barrier():
+            case Wait() | Barrier() | NetworkQuiet():
                 self._clear()
                 return False
             case _:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from tilelink.artifact import Signal
-from tilelink.ir.program import Notify, Wait
+from tilelink.ir.program import Notify, Transfer, Wait
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, Kernel
 
@@ -44,5 +44,6 @@ def in_turn(
 
 def signals(bound: Bound, kernel: Kernel, kind: type[Wait] | type[Notify]) -> frozenset[Signal]:
     """Return the signals (tensor, kind) that a kernel's stages wait for or notify."""
-    bodies = (statements(bound.stages[stage].stage.body) for stage in kernel.stage_names)
-    return frozenset((s.region.tensor, s.kind) for body in bodies for s in body if isinstance(s, kind))
+    every = [s for stage in kernel.stage_names for s in statements(bound.stages[stage].stage.body)]
+    put = ((s.target.tensor, s.signal) for s in every if isinstance(s, Transfer) and s.signal and kind is Notify)
+    return frozenset(put) | {(s.region.tensor, s.kind) for s in every if isinstance(s, kind)}

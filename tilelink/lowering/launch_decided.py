@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tilelink.errors import ScheduleError, TileSizeError
+from tilelink.errors import BindingError, ScheduleError, TileSizeError
 from tilelink.ir.program import Value
 from tilelink.ir.scalar import at_launch
 from tilelink.ir.typing import Typing
@@ -28,12 +28,18 @@ REARRANGING: tuple[Clause[Any], ...] = (FLATTEN, SPLIT_K_TAIL, BACKFILL, DEFER_N
 """Clauses that need to know the tiles of a stage when it is compiled."""
 
 
-def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, schedule: Schedule) -> None:
-    """Raise ScheduleError for a clause of a stage about which a launch decides, and TileSizeError for a reduction over
-    a counted range."""
+def check_launch_decided(
+    stages: Mapping[str, BoundStage], typing: Typing, schedule: Schedule, nodes: int = 1
+) -> None:
+    """Raise ScheduleError for a clause of a stage about which a launch decides, TileSizeError for a reduction over a
+    counted range, and BindingError for several nodes."""
     for name, stage in stages.items():
         if not any(map(at_launch, stage_scalars(stage.stage))):
             continue
+        if nodes > 1:
+            message = f"stage {name} depends on integers of a launch, and {nodes} nodes are asked for"
+            hint = "one node: a tile that is not there sends no message, and signals between nodes travel with messages"
+            raise BindingError(message, location=stage.stage.location, hint=hint)
         part = schedule.stage(name)
         if isinstance(stage.resource, CopyEngine):
             message = f"stage {name} copies what only a launch decides, and a copy engine is told by the host"

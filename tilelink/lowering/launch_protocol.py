@@ -43,6 +43,8 @@ def waits_for_products(bound: Bound) -> bool:
 
 
 def _protocol(bound: Bound) -> LaunchProtocol:
+    if bound.nodes > 1:  # a rank is finished when the network has delivered all it put, which helper kernels come after
+        return LaunchProtocol.HELPER_KERNELS
     if (counted := _counted(bound)) is not None:
         return counted
     # The last kernel ends a launch before outputs are copied out of buffers that peers write to. So the wait for this

@@ -18,7 +18,8 @@ from tilelink.target import Target
 
 def listing(bound: Bound) -> str:
     """Return the text of a bound program, without the program and the schedule that it comes from."""
-    lines = [f"lowered for {bound.ranks} ranks:"]
+    nodes = f" on {bound.nodes} nodes" if bound.nodes > 1 else ""
+    lines = [f"lowered for {bound.ranks} ranks{nodes}:"]
     lines += [f"    {line}" for line in _lines(bound)]
     return "\n".join(lines) + "\n\n" + print_program(bound.program)
 
@@ -74,6 +75,7 @@ def _kernel(kernel: Kernel) -> Iterator[str]:
     yield from _said("needs_entry", kernel.needs_entry)
     yield from _said(f"programs_per_cta {kernel.programs_per_cta}", kernel.programs_per_cta != 1)
     yield from _said(f"turn {kernel.turn}", kernel.turn != 0)
+    yield from _said("quiet", kernel.quiet)
 
 
 def _loop(bound: Bound, loop: Loop) -> str:

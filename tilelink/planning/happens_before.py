@@ -1,7 +1,8 @@
 """Happens-before between events of a plan: worker order, stream order, and notify -> channel -> wait.
 
 A wait that has passed means that all notifies of its channel happened, so a channel is one node of the graph. A
-deferred notify counts as at the end of its tile: no bound on its delay is promised, so nothing is proved by it. Most
+deferred notify counts as at the end of its tile: no bound on its delay is promised, so nothing is proved by it. What a
+put reads and writes on another node happens after its place in the program, see network.py. Most
 pairs are answered together by vectorised tests (same worker, earlier kernel, one notify away). The remaining pairs are
 answered by a search of the graph, which is exact.
 """
@@ -16,6 +17,7 @@ import numpy as np
 
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import NOTIFY, WAIT
+from tilelink.planning.network import Put, Puts
 from tilelink.planning.plan import Plan
 
 
@@ -31,6 +33,22 @@ class HappensBefore:
 
     def before(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         """Mask of the pairs of events (task, position) in which a is proved to happen before b."""
+        late = self.puts.late(task_a, at_a)
+        if late.any():
+            known, rows = late.copy(), np.flatnonzero(~late)
+            known[rows] = self._before(task_a[rows], at_a[rows], task_b[rows], at_b[rows])
+            rows = np.flatnonzero(late)
+            known[rows] = self._after_puts(task_a[rows], at_a[rows], task_b[rows], at_b[rows])
+            return known
+        return self._before(task_a, at_a, task_b, at_b)
+
+    @cached_property
+    def puts(self) -> Puts:
+        """The puts of the plan."""
+        return Puts(plan=self.plan)
+
+    def _before(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
+        """As `before`, for events a that have happened when their program is beyond them."""
         known = self._same_worker(task_a, at_a, task_b, at_b) | self._earlier_kernel(task_a, at_a, task_b, at_b)
         rest = np.flatnonzero(~known)
         known[rest] = self._one_hop(task_a[rest], at_a[rest], task_b[rest], at_b[rest])
@@ -38,6 +56,32 @@ class HappensBefore:
         if len(rest):
             known[rest] = self._search(task_a[rest], at_a[rest], task_b[rest], at_b[rest])
         return known
+
+    def _after_puts(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
+        """As `before`, for events a that are reads and writes of puts."""
+        result = np.zeros(len(task_a), bool)
+        workers, places = self.plan.worker[task_b].tolist(), self.key(task_b, at_b).tolist()
+        other = self.puts.late(task_b, at_b).tolist()
+        reached: dict[tuple[int, int], dict[int, int]] = {}
+        for pair, event in enumerate(zip(task_a.tolist(), at_a.tolist(), strict=True)):
+            put = self.puts.at(*event)
+            if event not in reached:
+                reached[event] = self._reach_of(put)
+            earliest = reached[event].get(workers[pair])
+            result[pair] = earliest is not None and earliest < places[pair]
+            if not result[pair] and other[pair]:
+                result[pair] = self.puts.in_line(put, self.puts.at(int(task_b[pair]), int(at_b[pair])))
+        return result
+
+    def _reach_of(self, put: Put) -> dict[int, int]:
+        """Return what `reach` does for the read or the write of a put."""
+        begin: dict[int, int] = {}
+        quiet = self.puts.quiet_after(put)
+        if quiet is not None:
+            begin[put.worker] = quiet
+        elif self.plan.bound.kernels[self.plan.workers[put.worker][0]].quiet:
+            begin |= dict.fromkeys(self._successors[put.worker], -1)
+        return self._spread(begin, {int(self.plan.counters[row]) for row in self.puts.carriers(put)})
 
     def _same_worker(self, task_a: Ints, at_a: Ints, task_b: Ints, at_b: Ints) -> np.ndarray:
         same = self.plan.worker[task_a] == self.plan.worker[task_b]
@@ -120,11 +164,16 @@ class HappensBefore:
 
     def reach(self, worker: int, key: int) -> dict[int, int]:
         """Return worker -> the earliest place after which every event of the worker happens after the given event."""
-        earliest = {worker: key}
+        return self._spread({worker: key}, set())
+
+    def _spread(self, earliest: dict[int, int], seen: set[int]) -> dict[int, int]:
+        """Return what `reach` does for an event that is before these places of workers and full channels."""
         done: dict[int, int] = {}
-        seen: set[int] = set()
-        todo = [worker]
+        todo = list(earliest)
         notifies, waits = self._graph
+        for channel in seen:
+            for other, place in waits.get(channel, ()):
+                _visit(earliest, todo, other, place)
         while todo:
             here = todo.pop()
             begin, end = earliest[here], done.get(here)

@@ -21,6 +21,7 @@ from tilelink.lowering.enumerate import (
     Accesses,
     Barriers,
     Enumerator,
+    NetworkOrders,
     Signals,
     Transfers,
     number_channels,
@@ -34,6 +35,9 @@ SHIFT = 32
 """An event's place in its worker is (sequence of its task) << SHIFT | position in the task."""
 BEFORE_ALL = 1 << 62
 """What is subtracted from the places of events that happen before all others of their worker."""
+
+
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,8 @@ class Plan:
     """What launches decide of accesses and waits, by the numbers in their columns `guard`."""
     faults: tuple[Fault, ...] = ()
     """Statements with an access outside of a tensor or a table; such a plan is refused."""
+    network: NetworkOrders = field(default_factory=lambda: NetworkOrders(task=_NONE, position=_NONE, kind=_NONE))
+    """What orders the puts of programs on several nodes."""
     overtaking: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Events, as `event` numbers them, that happen before all others of their worker's stream (copy_queues.py)."""
 
@@ -152,6 +158,7 @@ def make_plan(bound: Bound, tables: Mapping[str, NDArray[Any]] | None = None) ->
         signals=signals,
         transfers=enumerator.transfers(),
         barriers=enumerator.barriers(),
+        network=enumerator.network(),
         channel_base=channel_base,
         channels=channels,
         thresholds=count_thresholds(bound, signals, channel_base, channels),

@@ -21,6 +21,8 @@ from tilelink.ir.program import (
     For,
     If,
     IndexDecl,
+    NetworkFence,
+    NetworkQuiet,
     Notify,
     Program,
     Region,
@@ -473,6 +475,8 @@ class _Walker:
                     self._mark(self.machine.expected, kind, region, "notifies")
                 case Store(region=region) | Transfer(target=region):
                     self._count_write(region)
+                    if isinstance(statement, Transfer) and statement.signal is not None:
+                        self._mark(self.machine.expected, statement.signal, region, "notifies")
                 case If(condition=condition, then=then, orelse=orelse) if self._placed(condition):
                     for signal in _signals((*then, *orelse)):
                         verb = "waits for" if isinstance(signal, Wait) else "notifies"
@@ -596,8 +600,10 @@ class _Walker:
                 self.locals[name] = self._shaped(name, evaluator(value))
             case Store(region=region, value=value) | Transfer(target=region, source=value):
                 self.write(region, evaluator(value))
-            case Barrier():
-                pass  # a task is one thread here
+                if isinstance(statement, Transfer) and statement.signal is not None:
+                    self._mark(self.machine.arrived, statement.signal, region, "notifies")
+            case Barrier() | NetworkFence() | NetworkQuiet():
+                pass  # a task is one thread here, and what it writes is there at once
             case _:
                 raise TypeError(f"unknown statement {type(statement).__name__}")
 

@@ -1,8 +1,8 @@
 """Interface of a runtime: what it must provide so that an artifact (tilelink/artifact.py) runs on its ranks.
 
-`cpu` and `cuda` implement it, each in its own way. tests/runtime/test_contract.py tests them, and any other runtime,
-against this description. Launches are numbered: epoch e = 1, 2, ... uses buffer (e - 1) % buffers of each tensor and
-each grid of counters. A counter of a grid counts up to its threshold in each generation of its buffer.
+`cpu`, `cuda` and `nvshmem` implement it, each in its own way. tests/runtime/test_contract.py tests them, and any other
+runtime, against this description. Launches are numbered: epoch e = 1, 2, ... uses buffer (e - 1) % buffers of each
+tensor and each grid of counters. A counter of a grid counts up to its threshold in each generation of its buffer.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tilelink.runtime.cuda import kernel as cuda_kernel
     from tilelink.runtime.cuda import memory as cuda_memory
     from tilelink.runtime.cuda import prepared, record_copies, timeline
+    from tilelink.runtime.nvshmem import kernel as nvshmem_kernel
+    from tilelink.runtime.nvshmem import memory as nvshmem_memory
 
 Ints = Sequence[int]
 
@@ -40,7 +42,10 @@ class Memory(Protocol):
 
     @property
     def pads(self) -> Ints:
-        """Return the address of each rank's signal pad, as kernels of this rank access it."""
+        """Return the address of each rank's signal pad, as kernels of this rank access it.
+
+        It is 0 for a rank of another node, to which kernels signal through the network.
+        """
         ...
 
     def tensor(self, name: str) -> torch.Tensor | None:
@@ -51,7 +56,10 @@ class Memory(Protocol):
         ...
 
     def addresses(self, name: str) -> Ints:
-        """Return the address of each rank's copy of a symmetric tensor, as kernels of this rank access it."""
+        """Return the address of each rank's copy of a symmetric tensor, as kernels of this rank access it.
+
+        It may be 0 for a rank of another node, which kernels reach through the network.
+        """
         ...
 
 
@@ -149,8 +157,8 @@ class Trace(Protocol):
 
 
 if TYPE_CHECKING:  # the type checker reports members that a runtime lacks
-    MEMORIES: tuple[type[Memory], ...] = (cpu_memory.RankMemory, cuda_memory.Memory)
+    MEMORIES: tuple[type[Memory], ...] = (cpu_memory.RankMemory, cuda_memory.Memory, nvshmem_memory.Memory)
     ARGUMENTS: tuple[type[Arguments], ...] = (cpu_memory.Arguments, cuda_arguments.Arguments, prepared.StandIns)
     QUEUES: tuple[type[CopyQueue], ...] = (copy_queue.CopyQueue, record_copies.Recorder)
-    LAUNCHERS: tuple[type[Launcher], ...] = (cuda_kernel.GpuKernel,)
+    LAUNCHERS: tuple[type[Launcher], ...] = (cuda_kernel.GpuKernel, nvshmem_kernel.NvshmemKernel)
     TRACES: tuple[type[Trace], ...] = (job.RunResult, timeline.Timeline)

@@ -1,4 +1,4 @@
-"""The verifier: six rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
+"""The verifier: seven rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tilelink.errors import VerificationError
 from tilelink.planning.plan import Plan
 from tilelink.verifier.accounting import accounting
 from tilelink.verifier.coverage import coverage
+from tilelink.verifier.network import network
 from tilelink.verifier.ordering import Orders, exclusive_writes, ordering
 from tilelink.verifier.progress import progress
 from tilelink.verifier.reuse import reuse
@@ -16,6 +17,7 @@ from tilelink.verifier.reuse import reuse
 Rule = Callable[[Plan, Orders], Iterator[VerificationError]]
 RULES: dict[str, Rule] = {
     "coverage": lambda plan, _: coverage(plan),
+    "network": lambda plan, _: network(plan),
     "accounting": lambda plan, _: accounting(plan),
     "progress": lambda plan, _: progress(plan),
     "ordering": ordering,

@@ -13,6 +13,7 @@ from tilelink.lowering.columns import Ints
 from tilelink.lowering.enumerate import NOTIFY, READ, WRITE
 from tilelink.lowering.places import box
 from tilelink.planning.happens_before import BySignals, HappensBefore
+from tilelink.planning.network import Puts
 from tilelink.planning.plan import Plan
 from tilelink.verifier.awaited import Awaited
 from tilelink.verifier.cells import Cells, Part, of_tensors, parts, rank_by_rank
@@ -69,6 +70,11 @@ class Orders:
             return np.zeros(0, bool)
         return self._signals.before(a.task[first], a.position[first], a.task[second], a.position[second])
 
+    def late(self, rows: Ints) -> np.ndarray:
+        """Mask of the rows of the plan's accesses that puts make, at any time after their place in the program."""
+        a = self._plan.accesses
+        return self.planned.puts.late(a.task[rows], a.position[rows])
+
     def unplanned(self, one: int, other: int) -> bool:
         """True if not even the plan orders two accesses."""
         a = self._plan.accesses
@@ -109,14 +115,27 @@ def _unfinished_outputs(plan: Plan) -> Iterator[VerificationError]:
         last[k] = max(place, last.get(k, place))
     wanted = (a.task[far] * ranks + a.peer[far]) * count + a.tensor[far]
     places = plan.place(a.task[far], a.position[far]).tolist()
-    for row, k, written in zip(far, wanted.tolist(), places, strict=True):
-        if k not in last or last[k] < written:
+    puts = Puts(plan=plan)
+    late = puts.late(a.task[far], a.position[far]).tolist()
+    for row, k, written, put in zip(far, wanted.tolist(), places, late, strict=True):
+        if k not in last or last[k] < written or (put and not _followed(plan, puts, int(row), last[k])):
             name = outs[int(a.tensor[row])]
             message = f"writes {name} of rank {a.peer[row]}, which cannot know when its output is complete"
             hint = f"notify the region of {name} @ that rank after the write"
+            hint += ": a signal that is put with the data, or comes after a network_fence()" if put else ""
             task, statement = int(a.task[row]), int(a.statement[row])
             yield refuse(OrderingError, plan, message, task=task, statement=statement, hint=hint)
             return
+
+
+def _followed(plan: Plan, puts: Puts, row: int, last: int) -> bool:
+    """True if a signal of the output follows the write of a put. last: place of its last notify there by the task."""
+    a, s = plan.accesses, plan.signals
+    put = puts.at(int(a.task[row]), int(a.position[row]))
+    told = np.fromiter(puts.carriers(put), np.int64)
+    same = (s.task[told] == a.task[row]) & (plan.channel_tensors[s.channel[told]] == a.tensor[row])
+    quiet = puts.quiet_after(put)
+    return bool((same & (s.peer[told] == a.peer[row])).any()) or (quiet is not None and quiet < last)
 
 
 def _check_reads(part: Part, order: Orders) -> Iterator[VerificationError]:
@@ -179,7 +198,8 @@ def _check_writes(part: Part, order: Orders, ranks: Ints) -> Iterator[Verificati
         task, statement = int(a.task[far[0]]), int(a.statement[far[0]])
         yield refuse(ExclusiveWriteError, plan, message, task=task, statement=statement, hint=hint)
     first, second = pairs(part, WRITE, same_task=True)
-    rest = np.flatnonzero((a.task[first] != a.task[second]) & ~order.by_signals(first, second))
+    apart = (a.task[first] != a.task[second]) | order.late(first) | order.late(second)
+    rest = np.flatnonzero(apart & ~order.by_signals(first, second))
     later = order.by_signals(second[rest], first[rest])
     for pair in rest[~later][:3]:
         yield _refusal(plan, name, int(first[pair]), int(second[pair]), order)
@@ -203,11 +223,31 @@ def _refusal(plan: Plan, name: str, write: int, other: int, order: Orders) -> Ve
     rank = int(plan.accesses.peer[write])
     what = "nothing" if order.unplanned(write, other) else "only the schedule"
     also = f"which {where(plan, int(plan.accesses.task[write]))} also writes, and {what} orders the two"
+    if (of_puts := _of_puts(plan, name, rank, write, other, order)) is not None:
+        return of_puts
     if plan.accesses.kind[other] == READ:
         return _unordered_read(plan, name, rank, write, other, also)
     message = f"writes {name} of rank {rank}, {also}"
     hint = "let one task write each element, or order the writes by a notify and a wait"
     return _of_pair(ExclusiveWriteError, plan, message, write, other, hint)
+
+
+def _of_puts(plan: Plan, name: str, rank: int, write: int, other: int, order: Orders) -> VerificationError | None:
+    """Return the refusal of two accesses of which a put makes one that its program is already beyond; None if none."""
+    a = plan.accesses
+    put, source = order.late(np.array([write, other]))
+    reads = a.kind[other] == READ
+    who = where(plan, int(a.task[write]))
+    if source and reads and order.unplanned(write, other):
+        message = f"puts {name} of rank {rank}, which {who} may write before the put has read it"
+        hint = "write the source of a put after a network_quiet(), or let each tile and iteration have its own part"
+        return _of_pair(OrderingError, plan, message, write, other, hint)
+    if put and order.unplanned(write, other):
+        does, kind = ("reads", OrderingError) if reads else ("writes", ExclusiveWriteError)
+        message = f"{does} {name} of rank {rank}, where {who} puts from another node, and no signal follows that put"
+        hint = "a signal follows the put that it is put with, and after a network_fence() all earlier ones to its rank"
+        return _of_pair(kind, plan, message, write, other, hint)
+    return None
 
 
 def _unordered_read(plan: Plan, name: str, rank: int, write: int, read: int, other: str) -> VerificationError:

@@ -1,7 +1,8 @@
 """Thread synchronisation between two accesses of a program: its order of tiles and statements does not order threads.
 
-Threads synchronise at barriers and at waits. A statement that loads and stores one element does both in one thread,
-unless it mixes elements. A statement that stores an element twice stores it twice in one thread.
+Threads synchronise at barriers and at waits, also those for the network. A statement that loads and stores one element
+does both in one thread, unless it mixes elements. A statement that stores an element twice stores it twice in one
+thread.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 
 from tilelink.ir.visitor import mixes, value_of
 from tilelink.lowering.columns import Ints
-from tilelink.lowering.enumerate import WAIT
+from tilelink.lowering.enumerate import QUIET, WAIT, WRITE
+from tilelink.planning.network import Puts
 from tilelink.planning.plan import SHIFT, Plan
 
 Bools = NDArray[np.bool_]
@@ -23,7 +25,7 @@ class Threads:
     """The programs of a plan as threads."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        self._plan, self._puts = plan, Puts(plan=plan)
 
     def apart(self, first: Ints, second: Ints) -> Bools:
         """Mask of the pairs of accesses that one program makes without its threads synchronising in between."""
@@ -33,6 +35,8 @@ class Threads:
         found = (worker[a.task[first]] == worker[a.task[second]]) & self._many[worker[a.task[first]]]
         rows = np.flatnonzero(found)
         found[rows] = self._meetings[first[rows]] == self._meetings[second[rows]]
+        for one in (first, second):  # what a put writes, no thread writes: a message does
+            found &= ~(self._puts.late(a.task[one], a.position[one]) & (a.kind[one] == WRITE))
         rows = np.flatnonzero(found)
         return found & ~self._one_thread(first, second, rows)
 
@@ -69,7 +73,8 @@ class Threads:
         turn = np.empty(plan.tasks, np.int64)
         turn[in_order] = np.arange(plan.tasks)
         waits = np.flatnonzero((s.kind == WAIT) & (s.guard == 0))
-        task = np.concatenate([s.task[waits], plan.barriers.task])
-        position = np.concatenate([s.position[waits], plan.barriers.position])
+        quiets = np.flatnonzero(plan.network.kind == QUIET)
+        task = np.concatenate([s.task[waits], plan.barriers.task, plan.network.task[quiets]])
+        position = np.concatenate([s.position[waits], plan.barriers.position, plan.network.position[quiets]])
         meetings = np.sort((turn[task] << SHIFT) | position)
         return np.searchsorted(meetings, (turn[a.task] << SHIFT) | a.position, side="right")

@@ -21,6 +21,7 @@ from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage, Boxes
+from tilelink.lowering.choose_network import reaches_other_nodes
 from tilelink.lowering.clauses.clause import Clause, count
 from tilelink.scheduling.schedule import Fused, Sm
 
@@ -98,7 +99,7 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
 
 def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
     """Return the boxes of a stage's tiles if `programs` of them share an SM, or None if none fit."""
-    if not bound.target.tma or bound.ranks > MAX_RANKS or not stage.total:
+    if not bound.target.tma or bound.ranks > MAX_RANKS or not stage.total or reaches_other_nodes(bound, stage):
         return None
     regions = [region for s in statements(stage.stage.body) for region in copied(s) or ()]
     sizes = {_size(bound, stage, region) for region in regions}
@@ -174,7 +175,7 @@ TMA_COPY: Clause[int | None] = count(
         "each of the m SMs of a stage `on sm(m)` runs n programs of one warp, n at most 16, that copy by the tensor "
         "memory accelerator (TMA); while one of them waits for the end of its tile, the others copy. For stages whose "
         "tiles are one copy each, after waits and before notifies; conditions may choose which copy it is. Programs "
-        "use loads and stores instead if the processor has no TMA, on more than 16 ranks, and if tiles are shifted or "
-        "not whole boxes of both tensors"
+        "use loads and stores instead if the processor has no TMA, on more than 16 ranks, to ranks of other nodes, and "
+        "if tiles are shifted or not whole boxes of both tensors"
     ),
 )

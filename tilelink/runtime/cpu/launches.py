@@ -13,6 +13,7 @@ from triton.runtime.interpreter import (  # pyright: ignore[reportMissingTypeStu
 )
 
 from tilelink.artifact import CopyProgram, KernelSpec, SignalGrid
+from tilelink.device import network
 from tilelink.generated import load_module
 from tilelink.runtime.cpu import host_signals
 from tilelink.runtime.cpu.copy_queue import CopyQueue
@@ -136,5 +137,9 @@ class _Launch:
 
     def _tell(self, rank: int, base: int) -> None:
         """Add 1 to the counter of this rank in every pad, the local one included."""
+        size = self._artifact.ranks // self._artifact.nodes
         for peer in range(self._artifact.ranks):
+            if peer // size != rank // size:
+                network.installed().signal(peer, self._memory.pads[peer][base + rank :].data_ptr())
+                continue
             host_signals.notify(self._memory.pads[peer], base + rank, peer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ class KernelSource:
     types: Mapping[str, str]
     warps: int
     stages: int
+    libraries: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Bitcode that it is linked with, name -> file."""
 
 
 def assemble(source: Path, kernels: Sequence[KernelSource], target: Target) -> str:
@@ -37,6 +39,7 @@ def _compiled(function: Any, kernel: KernelSource, target: Target) -> str:
 
     absent = dict.fromkeys(name for name in function.arg_names if name not in kernel.types)
     compiled = compile_source(
-        function, kernel.types, absent, target, num_warps=kernel.warps, num_stages=kernel.stages
+        function, kernel.types, absent, target, num_warps=kernel.warps, num_stages=kernel.stages,
+        libraries=kernel.libraries,
     )  # fmt: skip
     return compiled.asm["amdgcn" if target.kind == "hip" else "ptx"]

@@ -23,12 +23,14 @@ def compile_source(
     num_warps: int = 4,
     num_stages: int = 3,
     aligned: Collection[str] | None = None,
+    libraries: Mapping[str, str] | None = None,
 ) -> Any:
     """Compile a `@triton.jit` function and return Triton's CompiledKernel.
 
     signature: the type of each run-time parameter in Triton's notation: "i32", "i64", "fp32", pointers "*bf16",
         host descriptors "tensordesc<bf16[128,64]>", in Gluon with the layout of boxes after the size.
     constexprs: the values of all others, None included.
+    libraries: bitcode to link, name -> file.
     aligned: the parameters that are multiples of 16 (bytes, for pointers); default: every pointer.
 
     Of the result, `.asm["ptx"]` or `.asm["amdgcn"]` is the text and `.metadata.shared` the bytes of shared memory.
@@ -47,7 +49,10 @@ def compile_source(
     attributes = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
     source = _language(kernel)(fn=settled(kernel), signature=types, constexprs=dict(constexprs), attrs=attributes)
     gpu = GPUTarget(machine.kind, machine.architecture, machine.warp_size)
-    return triton.compile(source, target=gpu, options={"num_warps": num_warps, "num_stages": num_stages})
+    options: dict[str, Any] = {"num_warps": num_warps, "num_stages": num_stages}
+    if libraries:
+        options["extern_libs"] = dict(libraries)
+    return triton.compile(source, target=gpu, options=options)
 
 
 def _language(kernel: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from triton import knobs
@@ -27,6 +27,19 @@ Argument = Callable[[KernelSpec, Parameter], Any]
 """Function that returns a kernel's argument for a parameter, or None if the caller passes it."""
 Replacements = Mapping[type, torch.Tensor]
 """Replacement tensors for parameters, by their class."""
+
+
+class Link(Protocol):
+    """What a kernel needs that calls another library. options: Triton's, with the bitcode to link."""
+
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+
+    def loaded(self, compiled: Any) -> None:
+        """Called with the kernel once it is on the GPU, before its first launch."""
+        ...
+
+
 _log = logging.getLogger("tilelink.runtime")
 
 
@@ -103,10 +116,15 @@ def _launch(kernel: PreparedLaunch, stream: int, name: str) -> None:
 class HelperKernel:
     """A helper kernel of one program, whose arguments are all fixed."""
 
-    def __init__(self, function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
-        compiled = settled(function).warmup(*arguments, **options, grid=(1,), num_warps=4)
+    def __init__(
+        self, function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], link: Link | None = None
+    ) -> None:
+        linked = link.options if link else {}
+        compiled = settled(function).warmup(*arguments, **options, **linked, grid=(1,), num_warps=4)
         self._name = function.__name__
         _load(compiled, self._name)
+        if link:
+            link.loaded(compiled)
         self._run = launcher(compiled, 1)
         self._arguments = (*arguments, *(options[n] for n in function.arg_names[len(arguments) :]))
         self._prepared = _prepared(compiled, 1, self._arguments)
@@ -121,7 +139,9 @@ class HelperKernel:
 class Function:
     """A generated kernel. Only the tensors that a caller passes change from launch to launch."""
 
-    def __init__(self, kernel: KernelSpec, function: Any, argument: Argument, artifact: Artifact) -> None:
+    def __init__(
+        self, kernel: KernelSpec, function: Any, argument: Argument, artifact: Artifact, link: Link | None = None
+    ) -> None:
         """Compile the kernel. Raise BindingError if it does not fit the GPU."""
         self._name = kernel.name
         self._arguments: list[Any] = []
@@ -137,9 +157,12 @@ class Function:
                 given = described(given, parameter)
             self._arguments.append(given)
         grid = (kernel.grid, 1, 1)
-        options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+        options: dict[str, Any] = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+        options |= link.options if link else {}
         compiled = settled(function).warmup(*self._arguments, grid=grid, **options)
         _load(compiled, kernel.name)
+        if link:
+            link.loaded(compiled)
         self._run = launcher(compiled, kernel.grid)
         self._prepared = _prepared(compiled, kernel.grid, self._arguments)
         self._grid, self._others = kernel.grid, dict[tuple[Any, ...], PreparedLaunch | None]()

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from tilelink.device import monitor
+from tilelink.device import monitor, network
 from tilelink.errors import DeadlineError
 from tilelink.runtime.cpu.processes.progress import (
     ARRIVED,
@@ -93,9 +93,12 @@ class _Execution:
     def outcome(self) -> Outcome:
         """Run all launches. A failure is reported to the parent, which stops the others."""
         monitor.install(self._monitor)
+        seed = f"{self._run.seed or 0} {self._process.rank} {self._process.stream} {self._process.program}"
+        network.install(network.Network(seed, self._run.max_delay_s if self._run.seed is not None else 0.0))
         try:
             for epoch in self._run.epochs:
                 self._launch(epoch)
+            network.installed().quiet()  # announcements of the last launch
         except BaseException as error:
             return self._explained(error)
         events, spans = tuple(self._monitor.events), tuple(self._monitor.spans)

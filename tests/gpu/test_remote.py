@@ -1,0 +1,52 @@
+"""What drives the tests of several nodes on GPUs, tested without any."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.gpu import campaign, remote
+from tilelink import compiler
+
+
+def test_every_scenario_is_there_and_has_its_limit() -> None:
+    from tests.gpu.worker import functions
+
+    assert all(callable(functions()[name]) for name in remote.LIMITS_S)
+    assert campaign.limit_of("remote_programs") == remote.LIMITS_S["remote_programs"]
+    assert campaign.chosen([], remote.LIMITS_S) == list(remote.LIMITS_S)
+
+
+@pytest.mark.parametrize("case", remote.library(), ids=remote.called)
+def test_every_program_is_proved_on_two_nodes_of_one_rank(case: remote.Case) -> None:
+    dims = {p.name: 1 if p.kind == "i32" else 64 for p in case[0].params}
+    plan = compiler.plan(*case, ranks=2, nodes=2, dims=dims, dtype="bf16", target="sm_90")
+    assert "dl.put" in compiler.source_of(plan) or "dl.get" in compiler.source_of(plan)
+
+
+def test_without_what_a_way_needs_nothing_is_started(tmp_path: Path) -> None:
+    assert "NVSHMEM_DISABLE_P2P" not in remote.environment("p2p", None, tmp_path)
+    with pytest.raises(FileNotFoundError, match="libucx-cu13"):
+        remote.environment("tcp", None, tmp_path)
+    with pytest.raises(SystemExit):
+        campaign.main(["--remote", "--ways", "tcp"])
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None and shutil.which("cc") is None, reason="no C compiler")
+def test_the_stand_in_maps_a_buffer_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "ucx" / "lib").mkdir(parents=True)
+    (tmp_path / "ucx" / "lib" / "libucp.so.0").touch()
+    variables = remote.environment("tcp", str(tmp_path / "ucx"), tmp_path)
+    assert variables["NVSHMEM_DISABLE_P2P"] == "1" and variables["UCX_TLS"].startswith("tcp")
+    library = ctypes.CDLL(str(tmp_path / "libgdrapi.so.2"))
+    memory = ctypes.create_string_buffer(64)
+    handle, mapping = ctypes.c_ulong(), ctypes.c_void_p()
+    pin = library.gdr_pin_buffer
+    pin.argtypes = [ctypes.c_void_p, ctypes.c_ulong, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p]
+    assert pin(None, ctypes.addressof(memory), 64, 0, 0, ctypes.addressof(handle)) == 0
+    library.gdr_map.argtypes = [ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_size_t]
+    assert library.gdr_map(None, handle, ctypes.addressof(mapping), 64) == 0
+    assert mapping.value == ctypes.addressof(memory)

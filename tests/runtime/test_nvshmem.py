@@ -1,0 +1,184 @@
+# pyright: basic
+"""GPU ranks of several nodes, with a stand-in for NVSHMEM's host library: what can be seen of them without a GPU."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.contract import check_arguments, check_memory
+from tilelink import compiler, load
+from tilelink.artifact import Artifact, SignalsPointer
+from tilelink.compiler.cuda import gpu_artifact
+from tilelink.errors import BindingError, RankError
+from tilelink.runtime.nvshmem import bitcode, kernel
+from tilelink.runtime.nvshmem.kernel import Linked, NvshmemKernel
+from tilelink.settings import override
+
+CALLER = 1
+
+
+class StandIn:
+    """The host library: memory of this process, and addresses of the ranks of one node alone."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.registered: list[int] = []
+
+    def allocate(self, size: int) -> torch.Tensor:
+        memory = torch.zeros(size + 1024, dtype=torch.uint8)
+        return memory[-memory.data_ptr() % 1024 :][:size]
+
+    def address(self, memory: torch.Tensor, rank: int) -> int:
+        near = rank // self.size == self.rank // self.size
+        return memory.data_ptr() + (rank - self.rank) * 2**40 if near else 0
+
+    def register(self, module: int) -> None:
+        self.registered.append(module)
+
+
+class Machine:
+    """Builds kernels of any rank. issued: names of what was launched. linked: names of what got the bitcode."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.issued: list[str] = []
+        self.linked: list[str] = []
+        self.rank = 0
+        patch.setattr(torch.cuda, "synchronize", lambda *_: None)
+        patch.setattr(torch.cuda, "device", lambda _: nullcontext())
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
+        patch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=CALLER))
+        patch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda _: None))
+        patch.setattr(kernel.dist, "get_rank", lambda _: self.rank)
+        patch.setattr(kernel.dist, "barrier", lambda *_, **__: None)
+        patch.setattr(kernel, "gpu_of", lambda _: torch.device("cpu"))
+        patch.setattr(kernel, "agree", lambda *_: None)
+        patch.setattr(kernel, "cuda_driver", lambda: None)
+        patch.setattr(kernel, "new_stream", lambda *_: SimpleNamespace(cuda_stream=2))
+        patch.setattr(kernel, "Sides", lambda *_: SimpleNamespace(fork=lambda _: None, join=lambda _: None))
+        patch.setattr(kernel, "Function", self._function)
+        patch.setattr(kernel, "HelperKernel", self._helper)
+        self.capturing = False
+
+    def built(self, artifact: Artifact, rank: int) -> Any:
+        self.rank = rank
+        group: Any = None
+        return NvshmemKernel(artifact, group, library=StandIn(rank, artifact.ranks // artifact.nodes))
+
+    def _function(self, spec: Any, function: Any, argument: Any, artifact: Artifact, link: Any) -> Any:
+        for parameter in spec.parameters:
+            argument(spec, parameter)
+        self.linked += [spec.name] if link else []
+        return lambda stream, tensors: self.issued.append(spec.name)
+
+    def _helper(self, function: Any, arguments: Any, options: Any, link: Any = None) -> Any:
+        name = function.__name__
+        needed = set(function.arg_names) - set(function.arg_names[: len(arguments)])
+        assert needed == set(options), name
+        self.linked += [name] if link else []
+        return lambda stream: self.issued.append(name)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def artifact_of(name: str, schedule: str | None, ranks: int = 4, nodes: int = 2) -> Artifact:
+    module = load(name)
+    program = module.program(name)
+    dims = {p.name: 64 if p.kind == "dim" else ranks // nodes for p in program.params}
+    chosen = module.schedule(schedule, program) if schedule else None
+    return gpu_artifact(
+        compiler.plan(program, chosen, ranks=ranks, nodes=nodes, dims=dims, dtype="bf16", target="sm_90")
+    )
+
+
+CASES = [
+    ("two_level_all_gather", "movers"), ("two_level_gemm_rs", "movers"), ("two_level_ag_gemm", "movers"),
+    ("all_gather", "pull"), ("all_reduce_two_shot_pushed", "large"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "schedule"), CASES)
+def test_it_keeps_to_the_contract_of_runtimes(name: str, schedule: str, machine: Machine) -> None:
+    artifact = artifact_of(name, schedule)
+    for rank in range(artifact.ranks):
+        built = machine.built(artifact, rank)
+        check_memory(artifact, rank, built._memory)
+        seen = check_arguments(artifact, rank, built._memory, built._arguments)
+        assert SignalsPointer in seen
+        assert [bool(one) for one in built._memory.pads] == [one // 2 == rank // 2 for one in range(4)]
+        assert built._memory.words.dtype == torch.int64
+        local = [t.name for t in artifact.tensors if t.space == "local"]
+        inside = range(built._memory.heap.data_ptr(), built._memory.heap.data_ptr() + built._memory.heap.nbytes)
+        assert all(built._memory.own[one].data_ptr() in inside for one in local)
+
+
+def test_a_launch_is_announced_around_its_kernels(machine: Machine) -> None:
+    artifact = artifact_of("all_gather", "pull")
+    built = machine.built(artifact, 1)
+    outputs = built({"x": torch.zeros(64, 64, dtype=torch.bfloat16)})
+    assert machine.issued == ["open_launch", "gather", "await_outputs", "close_launch"]
+    assert outputs["y"].shape == (4, 64, 64)
+    machine.capturing = True
+    with pytest.raises(BindingError, match="cannot be captured"):
+        built({"x": torch.zeros(64, 64, dtype=torch.bfloat16)})
+
+
+def test_only_what_uses_the_network_is_linked_and_registered(machine: Machine) -> None:
+    artifact = artifact_of("two_level_all_gather", "movers")
+    used = {one.name: one.uses_network for one in artifact.kernels}
+    assert used == {"across": True, "inside": False}
+    machine.built(artifact, 0)
+    assert machine.linked == ["across", "close_launch"]
+    library = StandIn(0, 2)
+    link = Linked(library, lambda: {"libnvshmem_device": "a.bc"})
+    assert link.options == {"extern_libs": {"libnvshmem_device": "a.bc"}}
+    link.loaded(SimpleNamespace(module=77))
+    assert library.registered == [77]
+
+
+def test_no_kernel_of_one_node_uses_the_network() -> None:
+    artifact = artifact_of("two_level_all_gather", "movers", nodes=1, ranks=4)
+    assert not any(one.uses_network for one in artifact.kernels)
+
+
+def test_a_node_with_fewer_ranks_than_the_program_says_is_refused(machine: Machine) -> None:
+    artifact = artifact_of("two_level_all_gather", "movers")
+    machine.rank = 1
+    group: Any = None
+    with pytest.raises(RankError, match="rank 1 reaches rank 0 by the network alone"):
+        NvshmemKernel(artifact, group, library=StandIn(1, 1))
+
+
+# Bitcode -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["libnvshmem_device.bc"], "libnvshmem_device.bc"),
+        (["libnvshmem_device_sm_80.bc", "libnvshmem_device_sm_90.bc"], "libnvshmem_device_sm_90.bc"),
+        (["libnvshmem_device_sm_80.bc", "libnvshmem_device_sm_100.bc"], "libnvshmem_device_sm_80.bc"),
+        (["libnvshmem_device_sm_100.bc", "libnvshmem_device.bc"], "libnvshmem_device.bc"),
+        (["libnvshmem_device_sm_100.bc"], None),
+        ([], None),
+    ],
+)
+def test_the_bitcode_is_found_by_every_name(files: list[str], found: str | None, tmp_path: Path) -> None:
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    for file in files:
+        (lib / file).touch()
+    with override(nvshmem=tmp_path):
+        assert bitcode.find_bitcode(90) == (lib / found if found else None)
+        if found is None:
+            with pytest.raises(BindingError, match="is not in") as caught:
+                bitcode.libraries(90)
+            assert "TILELINK_NVSHMEM" in str(caught.value.hint)

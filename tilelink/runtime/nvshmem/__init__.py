@@ -1,0 +1,1 @@
+"""GPU ranks of several nodes: pointers inside a node, NVSHMEM between nodes."""

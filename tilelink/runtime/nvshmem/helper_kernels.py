@@ -1,0 +1,57 @@
+# pyright: basic, reportArgumentType=false
+"""Helper kernels of a rank of several nodes: before a launch, if peers read its inputs, and after it.
+
+They announce entry and end as runtime/cuda/helper_kernels.py does inside a node, with a signal of the network to each
+rank of another node. A program's kernels have waited for all they sent, so a rank that announces its end has nothing on
+its way.
+"""
+
+import triton
+import triton.language as tl
+
+from tilelink import device as dl
+from tilelink.device import handshake
+
+
+@triton.jit
+def _tell(signals, signal_table, rank, counter, RANKS: tl.constexpr, NODE: tl.constexpr):
+    """Add 1 to a counter in the pads of all ranks. NODE: ranks of a node."""
+    for peer in range(0, RANKS):
+        if peer // NODE == rank // NODE:
+            dl.signal_add(dl.symm_at(signal_table, peer, signals) + counter, 1, True)
+        else:
+            dl.network_notify(signals, signal_table, rank, peer, counter, watch=None, stage=0, tile=0)
+
+
+@triton.jit(do_not_specialize=["rank"])
+def open_launch(
+    signals, signal_table, rank, RANKS: tl.constexpr, NODE: tl.constexpr, ENTERED: tl.constexpr
+):  # fmt: skip
+    """Announce to all ranks that this one has entered its launch."""
+    _tell(signals, signal_table, rank, ENTERED + rank, RANKS, NODE)
+
+
+@triton.jit
+def await_outputs(signals, epoch_at, watch, exits, EXITS: tl.constexpr, STAGE: tl.constexpr):
+    """Wait for peers' writes to outputs, which can then be copied. exits: as for close_launch of one node."""
+    handshake.await_exits(signals, tl.load(epoch_at + handshake.NUMBER), exits, EXITS, watch, STAGE)
+
+
+@triton.jit(do_not_specialize=["rank"])
+def close_launch(
+    signals, signal_table, epoch_at, watch, exits, rank,
+    RANKS: tl.constexpr, BLOCK: tl.constexpr, NODE: tl.constexpr, FINISHED: tl.constexpr, EXITS: tl.constexpr,
+    LAG: tl.constexpr, STAGE: tl.constexpr,
+):  # fmt: skip
+    """Wait for peers' writes to outputs, announce that the launch is finished, and prepare the next one.
+
+    LAG: the next launch may begin once all ranks have finished launch (next - LAG); 0: at once.
+    """
+    launch = tl.load(epoch_at + handshake.NUMBER)
+    handshake.await_exits(signals, launch, exits, EXITS, watch, STAGE)
+    _tell(signals, signal_table, rank, FINISHED + rank, RANKS, NODE)
+    if LAG:
+        peers = tl.arange(0, BLOCK)
+        handshake.reach(signals, FINISHED + peers, launch + 1 - LAG + peers * 0, peers < RANKS, watch, STAGE)
+    tl.debug_barrier()
+    tl.store(epoch_at + handshake.NUMBER, launch + 1)

@@ -1,0 +1,168 @@
+"""Rule 7: what reaches another node is what the network has: puts, gets and signals of the network, by programs on SMs.
+
+The rules of ordering, of exclusive writes and of reuse then take from `planning/network.py` when a put has happened.
+This rule proves what that and the runtime rely on:
+
+* A rank reads another node's memory by gets alone, writes it by puts alone, and its notifies there are signals of the
+  network. There is no other access between nodes.
+* Puts and gets move elements as they are, between memories that the runtime holds. A put with a signal is one message
+  with one counter.
+* A program waits until its puts have arrived before its rank announces the end of a launch: its kernel ends with a
+  quiet, or the program has one after them. So a rank that is finished has nothing on its way, neither data nor signals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tilelink.errors import NetworkError
+from tilelink.ir.program import Read, Region, Transfer
+from tilelink.lowering.columns import Ints
+from tilelink.lowering.enumerate import NOTIFY, QUIET, READ, WRITE
+from tilelink.lowering.messages import contiguous, is_held, is_plain
+from tilelink.lowering.places import box
+from tilelink.planning.network import Puts
+from tilelink.planning.plan import Plan
+from tilelink.verifier.refusal import refuse
+
+FETCH = "fetch the region first: tile_pull_data(a local region, ... @ rank), then read that"
+PUSH = "write to another node with tile_push_data, and let the transport pass choose what carries it"
+
+
+def network(plan: Plan) -> Iterator[NetworkError]:
+    """Yield refusals of what reaches another node in another way than the network has."""
+    bound = plan.bound
+    if bound.nodes == 1:
+        return
+    if bound.protocol.in_kernels:
+        message = f"kernels announce entry and end by themselves ({bound.protocol.name}), which reaches one node only"
+        yield NetworkError(message, hint="on several nodes the protocol is HELPER_KERNELS")
+    rank = np.array([r for _, r, _ in plan.workers], np.int64)
+    puts = Puts(plan=plan)
+    yield from _accesses(plan, rank, puts)
+    yield from _signals(plan, rank, puts)
+    yield from _messages(plan, puts)
+    yield from _unfinished(plan, puts)
+
+
+def _accesses(plan: Plan, rank: Ints, puts: Puts) -> Iterator[NetworkError]:
+    a, bound = plan.accesses, plan.bound
+    every = [s for _, s in plan.statements]
+    gets = np.array([isinstance(s, Transfer) and s.mode == "get" for s in every], bool)
+    own = rank[plan.worker[a.task]]
+    away = bound.node_of(own) != bound.node_of(a.peer)
+    carried = (gets[a.statement] & (a.kind == READ)) | (puts.statements[a.statement] & (a.kind == WRITE))
+    for row in np.flatnonzero(away & ~carried)[:3]:
+        name = bound.tensor_numbered(int(a.tensor[row])).name
+        does, hint = ("reads", FETCH) if a.kind[row] == READ else ("writes", PUSH)
+        message = f"{does} {name} of rank {a.peer[row]}, on another node, by its address"
+        yield refuse(NetworkError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
+    queued = np.array([bound.kernels[number].on_copy_engine for number, _, _ in plan.workers], bool)
+    for row in np.flatnonzero((gets | puts.statements)[a.statement] & queued[plan.worker[a.task]])[:1]:
+        message = "puts or gets on the copy engine, which does not reach the network"
+        hint = "put the stage on SMs: on sm(1)"
+        yield refuse(NetworkError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
+
+
+def _signals(plan: Plan, rank: Ints, puts: Puts) -> Iterator[NetworkError]:
+    s, bound = plan.signals, plan.bound
+    away = (s.kind == NOTIFY) & (bound.node_of(rank[plan.worker[s.task]]) != bound.node_of(s.peer))
+    for row in np.flatnonzero(puts.by_network & (s.later > 0))[:1]:
+        message = "defers a signal of the network to its next tile"
+        hint = "the network's signals are sent where they stand"
+        yield refuse(NetworkError, plan, message, task=int(s.task[row]), statement=int(s.statement[row]), hint=hint)
+    for row in np.flatnonzero(away & ~puts.by_network)[:3]:
+        tensor, _, cell = plan.channel_name(int(s.channel[row]))
+        message = f"notifies {tensor} channel {list(cell)} of rank {s.peer[row]}, on another node, by its address"
+        hint = "a signal between nodes is one of the network: by_network, or put with its data"
+        yield refuse(NetworkError, plan, message, task=int(s.task[row]), statement=int(s.statement[row]), hint=hint)
+    told = puts.statements[s.statement] & (s.kind == NOTIFY) if len(s.task) else np.zeros(0, bool)
+    rows = np.flatnonzero(told)
+    events = np.stack([s.task[rows], s.statement[rows], s.position[rows]], axis=1)
+    _, first, count = np.unique(events, axis=0, return_index=True, return_counts=True)
+    for at, number in zip(first[count > 1][:1].tolist(), count[count > 1][:1].tolist(), strict=True):
+        row = rows[at]
+        message = f"puts one message with signals of {number} counters"
+        hint = "put it alone, then network_fence() and a notify; or let a channel cover the whole tile"
+        yield refuse(NetworkError, plan, message, task=int(s.task[row]), statement=int(s.statement[row]), hint=hint)
+
+
+def _halves(plan: Plan, puts: Puts) -> Ints:
+    """Return the rows of the plan's accesses that are one half of a put, a read or a write, without the other."""
+    a, rows = plan.accesses, puts.rows
+    writes = a.kind[rows] == WRITE
+    key = np.stack([a.task[rows], a.statement[rows], a.position[rows] - writes], axis=1)
+    _, event, count = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    both = np.zeros(len(count), np.int64)
+    np.add.at(both, event.ravel(), np.where(writes, 1, -1))
+    return rows[(count != 2)[event.ravel()] | (both != 0)[event.ravel()]]
+
+
+def _messages(plan: Plan, puts: Puts) -> Iterator[NetworkError]:
+    """Yield refusals of puts and gets that change elements, and of a put with a signal that is several messages."""
+    a, bound = plan.accesses, plan.bound
+    for row in _halves(plan, puts)[:1]:
+        message = "puts without reading what it puts, or reads what it does not put"
+        hint = "a put reads its source where it writes its target"
+        yield refuse(NetworkError, plan, message, task=int(a.task[row]), statement=int(a.statement[row]), hint=hint)
+    for number, (name, statement) in enumerate(plan.statements):
+        if not isinstance(statement, Transfer) or statement.mode not in ("put", "get"):
+            continue
+        rows = np.flatnonzero(a.statement == number)
+        if not len(rows):
+            continue
+        task = int(a.task[rows[0]])
+        if not is_plain(bound, bound.stages[name], statement) or _away(statement):
+            message = "puts or gets another region, type or shape than it reads"
+            hint = "put a region of the own rank as it is: store a computed value to a local tensor first"
+            yield refuse(NetworkError, plan, message, task=task, statement=number, hint=hint)
+            continue
+        own = statement.target if statement.mode == "get" else _source(statement)
+        if not is_held(bound, own):
+            message = f"puts or gets {own.tensor}, which callers pass: the network does not know its memory"
+            hint = f"copy it to a local tensor first, or declare it symmetric: {own.tensor} : in symmetric [...]"
+            yield refuse(NetworkError, plan, message, task=task, statement=number, hint=hint)
+            continue
+        if statement.signal is None:
+            continue
+        for row in rows:
+            shape = bound.tensor_numbered(int(a.tensor[row])).shape
+            if not contiguous(a.lo[[row]], a.hi[[row]], shape)[0]:
+                tensor = bound.tensor_numbered(int(a.tensor[row])).name
+                where = box(a.lo[row], a.hi[row], len(shape))
+                message = f"puts {tensor}{where} with a signal, which is several messages: its rows are apart in memory"
+                hint = "put it alone, then network_fence() and a notify; or let tiles have whole rows"
+                yield refuse(NetworkError, plan, message, task=int(a.task[row]), statement=number, hint=hint)
+                break
+
+
+def _source(statement: Transfer) -> Region:
+    assert isinstance(statement.source, Read)
+    return statement.source.region
+
+
+def _away(statement: Transfer) -> bool:
+    """True if the side of a put or a get that must be on the own rank is not."""
+    return (statement.target if statement.mode == "get" else _source(statement)).rank is not None
+
+
+def _unfinished(plan: Plan, puts: Puts) -> Iterator[NetworkError]:
+    """Yield a refusal of a program that ends without waiting for what it put, or for a signal that it sent."""
+    a, s, bound = plan.accesses, plan.signals, plan.bound
+    quiet = np.array([bound.kernels[number].quiet for number, _, _ in plan.workers], bool)
+    last = np.full(len(plan.workers), np.iinfo(np.int64).min)
+    n = plan.network
+    rows = np.flatnonzero(n.kind == QUIET)
+    np.maximum.at(last, plan.worker[n.task[rows]], plan.place(n.task[rows], n.position[rows]))
+    told = np.flatnonzero(puts.by_network)
+    task = np.concatenate([a.task[puts.rows], s.task[told]])
+    position = np.concatenate([a.position[puts.rows], s.position[told]])
+    statement = np.concatenate([a.statement[puts.rows], s.statement[told]])
+    worker = plan.worker[task]
+    late = ~quiet[worker] & (plan.place(task, position) > last[worker])
+    for row in np.flatnonzero(late)[:1]:
+        message = "sends to another node, and its program ends before that has arrived"
+        hint = "the kernel must end with a wait for the network: `quiet`"
+        yield refuse(NetworkError, plan, message, task=int(task[row]), statement=int(statement[row]), hint=hint)
