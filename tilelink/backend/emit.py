@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.artifact import (
+    Boxes,
     HandshakePointer,
     LaunchProtocol,
     Parameter,
@@ -26,6 +27,7 @@ from tilelink.backend.context import (
     LaunchContext,
     LoopContext,
     ModuleContext,
+    RolesContext,
 )
 from tilelink.backend.copy_queue import QueueStatements
 from tilelink.backend.deferred_notifies import Deferred, deferred
@@ -36,6 +38,7 @@ from tilelink.backend.loops import turns, turns_text
 from tilelink.backend.names import user_names
 from tilelink.backend.nodes import Comment, QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
 from tilelink.backend.render import environment
+from tilelink.backend.roles import Consumer, ConsumerValues, Loader, Shared, Storer
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.specs import copy_program, kernel_spec
 from tilelink.backend.statements import Statements
@@ -47,7 +50,7 @@ from tilelink.errors import EmitError
 from tilelink.files import shown
 from tilelink.ir.depth import deep
 from tilelink.ir.printer import print_program
-from tilelink.ir.program import Notify, Wait
+from tilelink.ir.program import Notify, Store, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements
@@ -74,6 +77,8 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
         args = _arguments(bound, kernel, uniform, chosen)
         if transport is Transport.TMA and chosen.has_tma_copies:
             contexts.append(_bulk_kernel(bound, kernel, args, uniform, chosen))
+        elif bound.stages[kernel.name].roles is not None and chosen.has_roles:
+            contexts.append(_roles_kernel(bound, kernel, args, uniform, chosen))
         else:
             contexts.append(_tile_kernel(bound, kernel, args, uniform, modules, chosen))
     _refuse_taken_names(bound, contexts)
@@ -280,17 +285,69 @@ def _bulk_kernel(
     )
 
 
+def _roles_kernel(
+    bound: Bound,
+    kernel: Kernel,
+    args: tuple[Parameter, ...],
+    uniform: Mapping[tuple[str, str], int | None],
+    dialect: Dialect,
+) -> KernelContext:
+    """Return a kernel of one stage whose warps have roles."""
+    stage, constants = bound.stages[kernel.name], _constants_of(bound, kernel)
+    roles = stage.roles
+    assert roles is not None
+    boxes: dict[str, Boxes] = {}
+    loops: dict[str, LoopContext] = {}
+    shared = None
+    for role in (Loader, Consumer, Storer):
+        writer = _writer(bound, kernel)
+        addresses = _tile_head(constants, stage, writer, dialect, awaits=role is Loader)
+        shared = Shared(addresses=addresses, roles=roles, boxes=boxes)
+        values = ConsumerValues(addresses=addresses) if role is Consumer else Values(addresses=addresses)
+        lowered = role(values=values, thresholds=uniform, hosted=_hosted(bound), shared=shared)
+        if isinstance(values, ConsumerValues):
+            values.consumer = lowered
+        lowered.body(stage.stage.body)
+        loops[role.__name__.lower()] = LoopContext(
+            total=constants.total(stage), body=tuple(writer.nodes), before=lowered.before
+        )
+    assert shared is not None
+    (stored,) = (s.region for s in stage.stage.body if isinstance(s, Store))
+    named = {a.tensor for a in boxes.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
+    args = tuple(a for a in args if not isinstance(a, TensorPointer) or a.tensor not in named)
+    context = RolesContext(
+        **loops, count=roles.consumers, consumers=shared.consumers, rows=shared.rows, columns=shared.columns,
+        block=shared.block, buffers=shared.buffers, left=shared.left, right=shared.right, result=shared.result(stored),
+        barriers=tuple(
+            (name, places, arrivals)
+            for ring, places in ((roles.operands, shared.buffers), (roles.results, shared.consumers))
+            for name, arrivals in ring.barriers
+        ),
+        registers=roles.registers,
+    )  # fmt: skip
+    return KernelContext(
+        name=kernel.name,
+        template="kernels/roles.py.j2",
+        args=(*boxes.values(), *args),
+        constants=constants,
+        launch=_launch(constants, kernel, dialect, by_pointer=False),
+        loops=tuple(loops.values()),
+        call_arguments=dialect.call_arguments(of_warps=True),
+        roles=context,
+    )
+
+
 def _refuse_taken_names(bound: Bound, contexts: Sequence[KernelContext]) -> None:
-    """Raise EmitError if a function of a stage that copies by TMA has a name that is taken.
+    """Raise EmitError if a function of a stage that copies by TMA, or has roles, has a name that is taken.
 
     It is taken by a stage or by a function of another stage.
     """
     taken = {name: name for name in bound.stages}
     for kernel in contexts:
-        for name in (f"_{kernel.name}", *(one.name for one in kernel.tma_copy.far)) if kernel.tma_copy else ():
+        for name in kernel.functions:
             if name in taken:
                 message = f"the name {name!r} would be that of functions of {taken[name]} and of {kernel.name}"
-                hint = f"choose another name: {kernel.name} copies by TMA"
+                hint = f"choose another name: {kernel.name} {'copies by TMA' if kernel.tma_copy else 'has roles'}"
                 raise EmitError(message, location=bound.stages[taken[name]].stage.location, hint=hint)
             taken[name] = kernel.name
 
@@ -302,10 +359,15 @@ def _hosted(bound: Bound) -> frozenset[tuple[str, str]]:
     return frozenset((s.region.tensor, s.kind) for s in waits)
 
 
-def _tile_head(constants: Constants, stage: BoundStage, writer: Writer, dialect: Dialect) -> Addresses:
-    """Emit the first lines of a tile, and return the renderer of the regions after them."""
+def _tile_head(
+    constants: Constants, stage: BoundStage, writer: Writer, dialect: Dialect, *, awaits: bool = True
+) -> Addresses:
+    """Emit the first lines of a tile, and return the renderer of the regions after them.
+
+    awaits: False for a role that executes no waits.
+    """
     bound, scalar = constants.bound, _printer(constants, stage, triton=True)
-    awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
+    awaits = awaits and any(isinstance(s, Wait) for s in statements(stage.stage.body))
     _indices(writer, constants, stage, scalar)
     writer.add(TileBegin(stage=stage.number))
     if awaits:

@@ -1,0 +1,356 @@
+"""Kernels whose warps have roles, in Gluon (lowering/clauses/roles.py): the statements of each role.
+
+The loader executes the waits of a tile, the consumers what is computed, and the storer the stores and the notifies. The
+steps at the rings between them are those of the lowered program (lowering/rings.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilelink import artifact
+from tilelink.backend import nodes
+from tilelink.backend.addresses import Addresses
+from tilelink.backend.constants import BLOCKS
+from tilelink.backend.statements import Statements
+from tilelink.backend.tiles import TRITON, Tile
+from tilelink.backend.tma_copy import corner
+from tilelink.backend.values import Slices, Values
+from tilelink.backend.words import statement_comment
+from tilelink.ir.products import products_of
+from tilelink.ir.program import ITEM_BYTES, Assign, Dot, Full, Notify, Read, Region, Statement, Store, Transpose, Wait
+from tilelink.ir.visitor import value_of
+from tilelink.lowering.clauses.roles import product_of
+from tilelink.lowering.rings import EXPECT, LOAD, RETIRE, Roles, Step, parts_of
+from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
+
+MOST_SWIZZLE = 128
+"""Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A place of a ring in source: its slot, the slot of the place before, and its phase."""
+
+    slot: str
+    phase: str = ""
+    previous: str = ""
+
+
+@dataclass(kw_only=True)
+class Shared:
+    """What the roles of a kernel share: numbers and descriptors, by the names that the source has for them."""
+
+    addresses: Addresses
+    roles: Roles
+    boxes: dict[str, artifact.Boxes] = field(default_factory=dict[str, artifact.Boxes])
+    """Descriptors that the kernel takes, by parameter."""
+
+    @property
+    def dot(self) -> Dot:
+        return product_of(self.addresses.stage)
+
+    @property
+    def left(self) -> str:
+        return self._descriptor(_region(self.dot.left), self.roles.rows, self.roles.block)
+
+    @property
+    def right(self) -> str:
+        return self._descriptor(_region(self.dot.right), self.roles.columns, self.roles.block)
+
+    def result(self, region: Region) -> str:
+        return self._descriptor(region, self.roles.rows, self.roles.columns)
+
+    def _descriptor(self, region: Region, rows: int, columns: int) -> str:
+        item = ITEM_BYTES[self.addresses.bound.tensors[region.tensor].dtype]
+        one = artifact.Boxes(tensor=region.tensor, box=(rows, columns), swizzle=min(MOST_SWIZZLE, columns * item))
+        return self.boxes.setdefault(one.name, one).name
+
+    def number(self, value: int, *names: str) -> str:
+        return self.addresses.constants.number(BLOCKS, value, *names)
+
+    @property
+    def consumers(self) -> str:
+        return self.number(self.roles.consumers, "CONSUMERS")
+
+    @property
+    def rows(self) -> str:
+        return self.number(self.roles.rows, "CONSUMER_ROWS")
+
+    @property
+    def columns(self) -> str:
+        axis = self.addresses.typing.type_of(self.dot).axes[-1]
+        return self.addresses.constants.block(self.addresses.stage, axis, self.roles.columns)
+
+    @property
+    def block(self) -> str:
+        return self.addresses.constants.step(self.addresses.stage, self.roles.block)
+
+    @property
+    def inner(self) -> str:
+        """Return the contracted elements."""
+        axis = self.addresses.typing.type_of(self.dot.left).axes[-1]
+        return self.addresses.constants.elements_of(self.addresses.stage, axis)
+
+    @property
+    def steps(self) -> int:
+        """Return the number of buffers that a tile's product takes."""
+        axis = self.addresses.typing.type_of(self.dot.left).axes[-1]
+        return -(-self.addresses.extent(axis) // self.roles.block)
+
+    @property
+    def buffers(self) -> str:
+        return self.number(self.roles.operands.buffers, "BUFFERS")
+
+
+def _region(operand: object) -> Region:
+    inner = operand.value if isinstance(operand, Transpose) else operand
+    assert isinstance(inner, Read)
+    return inner.region
+
+
+@dataclass(kw_only=True)
+class _RoleStatements(Statements):
+    """The statements of a stage that one of its roles executes."""
+
+    shared: Shared
+
+    def body(self, body: tuple[Statement, ...]) -> None:
+        for statement in body:
+            self.statement(statement)
+
+    def statement(self, statement: Statement) -> None:
+        """Lower a statement of the tile, or nothing if it is that of another role."""
+        raise NotImplementedError
+
+    def comment(self, statement: Statement) -> None:
+        self.writer.add(nodes.Comment(text=statement_comment(statement)))
+
+    def synchronize(self, step: Step, place: Place) -> None:
+        """Lower a step at a barrier."""
+        barriers = f"{step.what}_barriers"
+        match step.word:
+            case "await":
+                phase = f"{place.phase} ^ 1" if step.number & 1 else place.phase
+                self.writer.add(nodes.AwaitPlace(barriers=barriers, slot=place.slot, phase=phase))
+            case "expect":
+                self.writer.add(nodes.ExpectBytes(barriers=barriers, slot=place.slot, bytes=step.number))
+            case "arrive":
+                slot = place.previous if step.number else place.slot
+                self.writer.add(nodes.ArrivePlace(barriers=barriers, slot=slot))
+            case _:
+                raise AssertionError(step)
+
+
+@dataclass(kw_only=True)
+class Loader(_RoleStatements):
+    """The warp that waits for signals and loads operands."""
+
+    place: Place = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.place = Place(slot=self.writer.name("slot"), phase=self.writer.name("phase"))
+
+    @property
+    def before(self) -> tuple[nodes.Node, ...]:
+        return _at_the_start(self.place)
+
+    def statement(self, statement: Statement) -> None:
+        sliced = sliced_product(self.values.addresses.stage, statement)
+        if isinstance(statement, Wait):
+            self._ordered(statement)
+        elif sliced is not None:
+            self._loads(sliced)
+        elif products_of(value_of(statement)):
+            self.comment(statement)
+            self._loads(None)
+
+    def _loads(self, sliced: SlicedProduct | None) -> None:
+        """Load the operands of a product, each slice after its waits."""
+        shared, place, addresses = self.shared, self.place, self.values.addresses
+        corners = {} if sliced else self._corners()
+        k = self.writer.name("k")
+        over = f"range(0, {shared.inner}, {shared.block})"
+        with self.writer.block(nodes.Loop(index=k, over=over)):
+            if sliced is not None:
+                size = addresses.constants.tile(addresses.stage, sliced.index)
+                with self.writer.block(nodes.Branch(condition=f"{k} % {size} == 0")):
+                    self._slice_waits(sliced, f"{k} // {size}")
+                corners = self._corners()
+            for step in shared.roles.operands.writer.steps:
+                if step.word == LOAD:
+                    self._load(step.what, corners[step.what], k)
+                else:
+                    self.synchronize(step, place)
+            self.writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=shared.buffers))
+
+    def _slice_waits(self, sliced: SlicedProduct, number: str) -> None:
+        for wait in sliced.waits:
+            whole = sliced.of_all(wait.region)
+            dim = next(d for d, c in enumerate(wait.region.coords) if c != whole.coords[d])
+            self._begin(wait)
+            self._wait(wait.kind, whole, True, {dim: number})
+
+    def _corners(self) -> dict[str, str]:
+        """Return operand -> name of the first row of its tile."""
+        dot, addresses = self.shared.dot, self.values.addresses
+        pairs = (("left", dot.left), ("right", dot.right))
+        return {what: corner(addresses, _region(operand), load=True, column=False)[0] for what, operand in pairs}
+
+    def _load(self, what: str, row: str, column: str) -> None:
+        shared, full = self.shared, next(s.what for s in self.shared.roles.operands.writer.steps if s.word == EXPECT)
+        parts = (shared.consumers, shared.rows) if what == "left" else None
+        self.writer.add(
+            nodes.LoadOperand(
+                boxes=shared.left if what == "left" else shared.right, row=row, column=column,
+                barriers=f"{full}_barriers", slot=self.place.slot, ring=f"{what}_ring", parts=parts,
+            )
+        )  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class Consumer(_RoleStatements):
+    """The warps that multiply and compute some rows of a tile."""
+
+    place: Place = field(init=False)
+    turn: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = self.writer.name
+        self.place = Place(slot=name("slot"), phase=name("phase"), previous=name("previous"))
+        self.turn = name("turn")
+
+    @property
+    def before(self) -> tuple[nodes.Node, ...]:
+        start = _at_the_start(self.place)
+        return (*start, nodes.Let(name=self.place.previous, value="0"), nodes.Let(name=self.turn, value="0"))
+
+    def statement(self, statement: Statement) -> None:
+        sliced = sliced_product(self.values.addresses.stage, statement)
+        match statement:
+            case Wait() | Notify() | Assign(value=Full()):
+                return
+            case _ if sliced is not None:
+                self.comment(statement)
+                self.multiply(sliced.name)
+            case Assign(name=name, value=value):
+                self.comment(statement)
+                self._assign(name, value)
+            case Store(region=region, value=value):
+                self.comment(statement)
+                self._result(region, self.values.lower(value, {}))
+            case _:
+                raise AssertionError(statement)
+
+    def multiply(self, acc: str) -> None:
+        """Lower the product of a tile."""
+        shared, writer = self.shared, self.writer
+        parts = parts_of(shared.roles.operands.reader)
+        writer.add(nodes.Accumulator(name=acc, rows=shared.rows, columns=shared.columns))
+        self._multiply_place(parts.first, acc, first=True)
+        if shared.steps > 1:
+            loop = nodes.Loop(index=writer.name("k"), over=f"range({shared.block}, {shared.inner}, {shared.block})")
+            with writer.block(loop):
+                self._multiply_place(parts.each, acc, first=False)
+        for step in parts.last:
+            self._multiply_step(step, acc, Place(slot=self.place.previous), first=False)
+
+    def _multiply_place(self, steps: tuple[Step, ...], acc: str, *, first: bool) -> None:
+        place = self.place
+        for step in steps:
+            self._multiply_step(step, acc, place, first=first)
+        self.writer.let(place.previous, place.slot)
+        self.writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=self.shared.buffers))
+
+    def _multiply_step(self, step: Step, acc: str, place: Place, *, first: bool) -> None:
+        match step.word:
+            case "multiply":
+                self.writer.add(
+                    nodes.MultiplyPlace(acc=acc, slot=place.slot, consumers=self.shared.consumers, first=first)
+                )
+            case "retire":
+                self.writer.add(nodes.RetireProducts(acc=acc, flying=step.number))
+            case _:
+                self.synchronize(step, place)
+
+    def _result(self, region: Region, tile: Tile) -> None:
+        """Hand a part of the result to the storer."""
+        dtype = TRITON[self.values.addresses.bound.tensors[region.tensor].dtype]
+        text = tile.text if TRITON[tile.dtype] == dtype else f"({tile.text}).to({dtype})"
+        for step in self.shared.roles.results.writer.steps:
+            match step.word:
+                case "fill":
+                    self.writer.add(nodes.FillResult(value=text))
+                case "fence":
+                    self.writer.add(nodes.FenceResult())
+                case _:
+                    self.synchronize(step, Place(slot="PART", phase=self.turn))
+        self.writer.let(self.turn, f"{self.turn} ^ 1")
+
+
+@dataclass(kw_only=True)
+class ConsumerValues(Values):
+    """Lowers the values of a consumer: its product is computed from the ring."""
+
+    consumer: Consumer | None = None
+
+    def _dot(self, value: Dot, slices: Slices) -> Tile:
+        assert self.consumer is not None
+        acc = self.addresses.writer.name("acc")
+        self.consumer.multiply(acc)
+        return Tile(text=acc, dtype="f32", axes=self.addresses.typing.type_of(value).axes)
+
+
+@dataclass(kw_only=True)
+class Storer(_RoleStatements):
+    """The warp that stores results and notifies."""
+
+    turn: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.turn = self.writer.name("turn")
+
+    @property
+    def before(self) -> tuple[nodes.Node, ...]:
+        return (nodes.Let(name=self.turn, value="0"),)
+
+    def statement(self, statement: Statement) -> None:
+        if isinstance(statement, Notify):
+            self._ordered(statement)
+        elif isinstance(statement, Store):
+            self.comment(statement)
+            self._store(statement.region)
+
+    def _store(self, region: Region) -> None:
+        """Store the parts of all consumers, then wait for all of them to have been read."""
+        shared, writer = self.shared, self.writer
+        row, column = corner(self.values.addresses, region, load=False)
+        steps = shared.roles.results.reader.steps
+        released = next(n for n, step in enumerate(steps) if step.word == RETIRE)
+        part = writer.name("part")
+        place, over = Place(slot=part, phase=self.turn), f"gl.static_range({shared.consumers})"
+        for some in (steps[:released], steps[released:]):
+            with writer.block(nodes.Loop(index=part, over=over)):
+                for step in some:
+                    self._store_step(step, place, region, (f"{row} + {part} * {shared.rows}", column))
+        writer.let(self.turn, f"{self.turn} ^ 1")
+
+    def _store_step(self, step: Step, place: Place, region: Region, corner: tuple[str, str]) -> None:
+        match step.word:
+            case "store":
+                row, column = corner
+                self.writer.add(
+                    nodes.StoreResult(boxes=self.shared.result(region), row=row, column=column, slot=place.slot)
+                )
+            case "retire":
+                self.writer.add(nodes.RetireStores(flying=step.number))
+            case _:
+                self.synchronize(step, place)
+
+
+def _at_the_start(place: Place) -> tuple[nodes.Node, ...]:
+    """Return the start of a role at a ring."""
+    return nodes.Let(name=place.slot, value="0"), nodes.Let(name=place.phase, value="0")
