@@ -232,7 +232,7 @@ class BindingError(TileLinkError):
 
 
 class VerificationError(TileLinkError):
-    """The plan is not safe. rule: the name of the violated rule, one of six."""
+    """The plan is not safe. rule: the name of the violated rule, one of seven."""
 
     rule = "verification"
 
@@ -271,6 +271,12 @@ class ReuseError(VerificationError):
     """Rule 6: a later launch can overwrite data that an earlier one still reads."""
 
     rule = "reuse"
+
+
+class RolesError(VerificationError):
+    """Rule 7: roles of a program's warps change its order, or use a buffer before it is full or while it is read."""
+
+    rule = "roles"
 
 
 class EmitError(TileLinkError):

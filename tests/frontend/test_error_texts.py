@@ -20,7 +20,7 @@ from tilelink.target import target
 
 NO_TEXT = {
     "TileLinkError": "the base of all",
-    "VerificationError": "the base of the six rules",
+    "VerificationError": "the base of the seven rules",
     "ConsequenceError": "dropped by Mistakes: no user sees it",
 }
 

@@ -38,7 +38,7 @@ from tilelink.backend.loops import turns, turns_text
 from tilelink.backend.names import user_names
 from tilelink.backend.nodes import Comment, QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
 from tilelink.backend.render import environment
-from tilelink.backend.roles import Consumer, ConsumerValues, Loader, Shared, Storer
+from tilelink.backend.roles import Consumer, Loader, Shared, Storer
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.specs import copy_program, kernel_spec
 from tilelink.backend.statements import Statements
@@ -298,20 +298,15 @@ def _roles_kernel(
     assert roles is not None
     boxes: dict[str, Boxes] = {}
     loops: dict[str, LoopContext] = {}
-    shared = None
     for role in (Loader, Consumer, Storer):
         writer = _writer(bound, kernel)
         addresses = _tile_head(constants, stage, writer, dialect, awaits=role is Loader)
         shared = Shared(addresses=addresses, roles=roles, boxes=boxes)
-        values = ConsumerValues(addresses=addresses) if role is Consumer else Values(addresses=addresses)
-        lowered = role(values=values, thresholds=uniform, hosted=_hosted(bound), shared=shared)
-        if isinstance(values, ConsumerValues):
-            values.consumer = lowered
+        lowered = role.of(shared, uniform, _hosted(bound))
         lowered.body(stage.stage.body)
-        loops[role.__name__.lower()] = LoopContext(
-            total=constants.total(stage), body=tuple(writer.nodes), before=lowered.before
-        )
-    assert shared is not None
+        loop = LoopContext(total=constants.total(stage), body=tuple(writer.nodes), before=lowered.before)
+        loops[role.__name__.lower()] = loop
+    shared = Shared(addresses=_tile_head(constants, stage, _writer(bound, kernel), dialect), roles=roles, boxes=boxes)
     (stored,) = (s.region for s in stage.stage.body if isinstance(s, Store))
     named = {a.tensor for a in boxes.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
     args = tuple(a for a in args if not isinstance(a, TensorPointer) or a.tensor not in named)

@@ -6,7 +6,9 @@ steps at the rings between them are those of the lowered program (lowering/rings
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from tilelink import artifact
 from tilelink.backend import nodes
@@ -26,6 +28,9 @@ from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 MOST_SWIZZLE = 128
 """Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
+
+
+Thresholds = Mapping[tuple[str, str], int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +119,16 @@ class _RoleStatements(Statements):
     """The statements of a stage that one of its roles executes."""
 
     shared: Shared
+
+    @classmethod
+    def of(cls, shared: Shared, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
+        """Return the statements of a role. thresholds, hosted: as of all statements."""
+        return cls(values=Values(addresses=shared.addresses), thresholds=thresholds, hosted=hosted, shared=shared)
+
+    @property
+    def before(self) -> tuple[nodes.Node, ...]:
+        """Return the statements before the loop over tiles."""
+        raise NotImplementedError
 
     def body(self, body: tuple[Statement, ...]) -> None:
         for statement in body:
@@ -216,6 +231,12 @@ class Consumer(_RoleStatements):
     place: Place = field(init=False)
     turn: str = field(init=False)
 
+    @classmethod
+    def of(cls, shared: Shared, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
+        values = _ConsumerValues(addresses=shared.addresses)
+        values.consumer = consumer = cls(values=values, thresholds=thresholds, hosted=hosted, shared=shared)
+        return consumer
+
     def __post_init__(self) -> None:
         super().__post_init__()
         name = self.writer.name
@@ -291,7 +312,7 @@ class Consumer(_RoleStatements):
 
 
 @dataclass(kw_only=True)
-class ConsumerValues(Values):
+class _ConsumerValues(Values):
     """Lowers the values of a consumer: its product is computed from the ring."""
 
     consumer: Consumer | None = None
@@ -322,9 +343,9 @@ class Storer(_RoleStatements):
             self._ordered(statement)
         elif isinstance(statement, Store):
             self.comment(statement)
-            self._store(statement.region)
+            self._store_parts(statement.region)
 
-    def _store(self, region: Region) -> None:
+    def _store_parts(self, region: Region) -> None:
         """Store the parts of all consumers, then wait for all of them to have been read."""
         shared, writer = self.shared, self.writer
         row, column = corner(self.values.addresses, region, load=False)

@@ -4,9 +4,9 @@ A ring has `buffers` places. Its writer fills them in turn and its readers read 
 each place order them: readers wait until a place is full, and the writer waits until it is empty. A barrier counts
 arrivals (and, when the tensor memory accelerator writes, bytes). When all have come, its phase changes.
 
-A role executes the steps of its ring once for each place, in the order in which they are written here. `verifier/rings.py`
-runs these steps in every order that roles may have, and the template of the kernel renders the same steps. So the
-protocol that is verified is the one that runs.
+A role executes the steps of its ring once for each place, in the order in which they are written here.
+`verifier/rings.py` runs these steps in every order that roles may have, and the template of the kernel renders the same
+steps. So the protocol that is verified is the one that runs.
 
     await BARRIER n     wait for the phase of the current round, or of the previous one for n = 1
     expect BARRIER n    arrive, and let the phase last until n more bytes have been written

@@ -1,4 +1,4 @@
-"""The verifier: six rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
+"""The verifier: seven rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from tilelink.verifier.coverage import coverage
 from tilelink.verifier.ordering import exclusive_writes, ordering
 from tilelink.verifier.progress import progress
 from tilelink.verifier.reuse import reuse
+from tilelink.verifier.roles import roles
 
 Rule = Callable[[Plan], Iterator[VerificationError]]
-RULES: tuple[Rule, ...] = (coverage, accounting, progress, ordering, exclusive_writes, reuse)
+RULES: tuple[Rule, ...] = (coverage, accounting, progress, ordering, exclusive_writes, reuse, roles)
 """In the order in which they are checked: a later rule may assume what the earlier ones proved."""
 
 

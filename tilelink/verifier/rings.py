@@ -17,14 +17,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
-from tilelink.lowering.rings import ARRIVE, AWAIT, EXPECT, FENCE, FILL, LOAD, MULTIPLY, RETIRE, STORE, Ring, Role, Step, of_tile
+from tilelink.lowering.rings import ARRIVE, AWAIT, EXPECT, LOAD, MULTIPLY, STORE, Ring, Role, Step, of_tile
 
 STARTED, WRITTEN, VISIBLE = range(3)
 """Contents of a buffer: a write is in flight; written by threads; all can read it."""
 
 Place = tuple[int, Step]
 """Number of a buffer, counted over all rounds, and a step there."""
+Barriers = tuple[tuple[int, int, int], ...]
+"""Phase, missing arrivals and missing bytes of each barrier of each buffer."""
+T = TypeVar("T")
 
 
 class _Wrong(Exception):
@@ -33,12 +37,14 @@ class _Wrong(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _State:
-    """at: step of each role, the writer first. barriers: phase, missing arrivals and missing bytes of each barrier of
-    each buffer. holds: number and content of what each buffer holds. flying: writes in flight, (number, bytes, barrier).
-    reading: numbers of the buffers that each reader reads."""
+    """A state of a ring.
+
+    at: step of each role, the writer first. holds: number and content of what each buffer holds. flying: writes in
+    flight, (number, bytes, barrier). reading: numbers of the buffers that each reader reads.
+    """
 
     at: tuple[int, ...]
-    barriers: tuple[tuple[int, int, int], ...]
+    barriers: Barriers
     holds: tuple[tuple[int, int], ...]
     flying: tuple[tuple[int, int, int], ...]
     reading: tuple[tuple[int, ...], ...]
@@ -67,7 +73,8 @@ class _Model:
     def explore(self) -> str | None:
         ring = self.ring
         names = [name for name, _ in ring.barriers]
-        wanted = {s.what for role in (ring.writer, ring.reader) for s in role.steps if s.word in (AWAIT, EXPECT, ARRIVE)}
+        steps = (*ring.writer.steps, *ring.reader.steps)
+        wanted = {step.what for step in steps if step.word in (AWAIT, EXPECT, ARRIVE)}
         if missing := sorted(wanted - set(names)):
             return f"it has no barrier {missing[0]}"
         if max(ring.writer.behind, ring.reader.behind) > 1:
@@ -83,7 +90,7 @@ class _Model:
         try:
             while todo:
                 state = todo.pop()
-                following = [one for one in self._following(state) if one is not None]
+                following = self._following(state)
                 if not following and any(len(script) > at for script, at in zip(self.scripts, state.at, strict=True)):
                     return f"its roles wait for each other: {self._places(state)}"
                 for one in following:
@@ -103,7 +110,7 @@ class _Model:
         ]  # fmt: skip
         return ", ".join(dict.fromkeys(waiting))
 
-    def _following(self, state: _State) -> list[_State | None]:
+    def _following(self, state: _State) -> list[_State]:
         following = [self._landed(state)]
         for role, (script, at) in enumerate(zip(self.scripts, state.at, strict=True)):
             if at < len(script):
@@ -174,7 +181,7 @@ class _Model:
         names = [one for one, _ in self.ring.barriers]
         return slot * len(names) + names.index(name)
 
-    def _arrived(self, barriers: tuple[tuple[int, int, int], ...], at: int, more: int) -> tuple[tuple[int, int, int], ...]:
+    def _arrived(self, barriers: Barriers, at: int, more: int) -> Barriers:
         phase, missing, expected = barriers[at]
         return _with(barriers, at, self._turned(at, phase, missing - 1, expected + more))
 
@@ -200,9 +207,6 @@ class _Model:
         return _State(at=state.at, barriers=barriers, holds=holds, flying=tuple(rest), reading=state.reading)
 
 
-def _with(values: tuple, at: int, value: object) -> tuple:  # type: ignore[type-arg]
+def _with(values: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:
     """Return a tuple with another value at a place."""
     return (*values[:at], value, *values[at + 1 :])
-
-
-__all__ = ["wrong"]

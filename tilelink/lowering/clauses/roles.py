@@ -1,9 +1,9 @@
 """`roles(consumers=2, buffers=3)`: warps of a kernel have roles, so that loads, products and stores overlap.
 
 One warp, the loader, waits for signals and loads the operands of products by the tensor memory accelerator (TMA) into a
-ring of buffers in shared memory. Each consumer, a group of four warps, multiplies some rows of every tile from the ring.
-Another warp, the storer, stores the results by TMA and notifies. So the operands of the next tile are loaded while
-consumers compute the last results of a tile, and nobody but the storer waits until stores are visible to peers.
+ring of buffers in shared memory. Each consumer, a group of four warps, multiplies some rows of every tile from the
+ring. Another warp, the storer, stores the results by TMA and notifies. So the operands of the next tile are loaded
+while consumers compute the results of a tile, and only the storer waits until stores are visible to peers.
 
 before: a program: wait; multiply, loading step by step; store; notify; the next tile
 after:  loader:    wait; load ...; wait for the next tile; load ...
@@ -28,7 +28,7 @@ from typing import Any
 
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import Span
-from tilelink.ir.products import products, products_of
+from tilelink.ir.products import products
 from tilelink.ir.program import (
     ITEM_BYTES,
     Apply,
@@ -53,14 +53,14 @@ from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import statements, value_of, values
-from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel
+from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.clauses.clause import Choices, Clause
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.rings import Roles, operand_ring, result_ring
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.transform import stage_writes
 from tilelink.scheduling.schedule import CopyEngine, Fused
-from tilelink.scheduling.words import Part, check_count
+from tilelink.scheduling.words import check_count
 from tilelink.target import Target
 
 GROUP_ROWS = 64
@@ -72,8 +72,8 @@ BLOCKS = (32, 64, 128)
 REGISTERS = {2: (232, 40), 3: (160, 32)}
 """Consumers -> registers of a thread of a consumer, and of the other roles.
 
-An SM has 65536. Warps are allocated by fours, so 2 consumers are 12 warps with 168 registers a thread, and 3 are 16 with
-128; what other roles do not need goes to the consumers (PTX ISA, setmaxnreg).
+An SM has 65536. Warps are allocated by fours, so 2 consumers are 12 warps with 168 registers a thread, and 3 are 16
+with 128; what other roles do not need goes to the consumers (PTX ISA, setmaxnreg).
 """
 SPARE_REGISTERS = 24
 """Least number of registers of a consumer's thread besides its part of the product."""
@@ -112,7 +112,8 @@ def _valid(owner: str, value: object) -> None:
         raise ScheduleError(f"roles {value!r} of {owner}", hint="roles(consumers=2, buffers=3)")
     check_count("buffers of roles", owner, value.buffers, "a ring has two buffers or more")
     if value.consumers not in REGISTERS:
-        raise ScheduleError(f"{value.consumers!r} consumers of {owner}", hint="2 or 3 consumers: others do not fill an SM")
+        hint = "2 or 3 consumers: others do not fill an SM"
+        raise ScheduleError(f"{value.consumers!r} consumers of {owner}", hint=hint)
     if not 2 <= value.buffers <= MOST_BUFFERS:
         hint = f"2 to {MOST_BUFFERS}: one is multiplied while another is loaded"
         raise ScheduleError(f"{value.buffers} buffers of {owner}", hint=hint)
@@ -164,7 +165,7 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
             return f"it has `{clause}`, which is for programs without roles"
     if reason := roles_reason(stage_body(stage)):
         return reason
-    return _conflict(bound, kernel, stage)
+    return conflict(bound, kernel, stage)
 
 
 def stage_body(stage: BoundStage) -> tuple[Statement, ...]:
@@ -196,13 +197,14 @@ def roles_reason(body: tuple[Statement, ...]) -> str | None:
     waits = next((n for n, s in enumerate(body) if not isinstance(s, Wait)), len(body))
     notifies = next((n for n, s in enumerate(reversed(body)) if not isinstance(s, Notify)), len(body))
     middle = body[waits : len(body) - notifies]
-    if not all(isinstance(s, Assign | Store) for s in middle):
+    if not middle or not all(isinstance(s, Assign | Store) for s in middle):
         return "its tiles do more than to wait, multiply, compute, store and notify, in this order"
     if len(products(statements(middle))) != 1 or not products(middle[:1]):
         return "its tiles do not begin with their only product"
-    if sum(isinstance(s, Store) for s in middle) != 1 or not isinstance(middle[-1], Store):
+    *others, last = middle
+    if not isinstance(last, Store) or any(isinstance(s, Store) for s in others):
         return "its tiles do not end with their only store"
-    if middle[-1].region.rank is not None:
+    if last.region.rank is not None:
         return "it stores in a peer's memory"
     for statement in middle:
         if (value := value_of(statement)) is not None and (reason := _computed(value)):
@@ -233,7 +235,7 @@ def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
     return None
 
 
-def _conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
+def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     """Return which operand a tile loads that the kernel writes: it may be loaded before a tile before it is stored."""
     written = {r.tensor for name in kernel.stage_names for r in stage_writes(bound.stages[name].stage)}
     for dot in products(stage_body(stage)):
@@ -359,8 +361,8 @@ ROLES: Clause[RolesChoice | None] = Clause(
     choices=Choices(name="roles", labels=CHOICES, reason=_stage_reason, together=True),
     manual=(
         "warps have roles: one waits and loads into a ring of buffers in shared memory, groups of four warps, the "
-        "consumers, multiply their rows of each tile, and one stores and notifies. The next tile is loaded while results "
-        "are computed and stored. For stages with a kernel of their own whose tiles wait, multiply once along a whole "
+        "consumers, multiply their rows of each tile, and one stores and notifies. The next tile is loaded while "
+        "results are computed and stored. For stages with a kernel of their own whose tiles wait, multiply once along a whole "
         "dimension, compute elementwise, store once in their own rank and notify. Needs `sm_90`, operands of 16 bits, "
         "and tiles of 64 rows or a multiple for each consumer; other processors run programs without roles"
     ),
