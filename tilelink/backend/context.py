@@ -112,7 +112,8 @@ class TmaCopyContext:
 class RolesContext:
     """The roles of a kernel's warps, each with its loop over tiles.
 
-    count: number of consumers. consumers, rows, columns, block, buffers: of the rings, in source. left, right, result:
+    count: number of consumers. consumers, rows, columns, block, buffers: of the rings, in source. results,
+    piece: buffers for results of a consumer, and their columns. left, right, result:
     parameters whose descriptors have the types of buffers. barriers: name, number in source, and arrivals of a phase.
     registers: of a thread of a consumer, and of the other roles.
     """
@@ -126,6 +127,8 @@ class RolesContext:
     columns: str
     block: str
     buffers: str
+    results: str
+    piece: str
     left: str
     right: str
     result: str

@@ -310,12 +310,14 @@ def _roles_kernel(
     (stored,) = (s.region for s in stage.stage.body if isinstance(s, Store))
     named = {a.tensor for a in boxes.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
     args = tuple(a for a in args if not isinstance(a, TensorPointer) or a.tensor not in named)
+    results = f"{shared.consumers} * {shared.results}"
     context = RolesContext(
         **loops, count=roles.consumers, consumers=shared.consumers, rows=shared.rows, columns=shared.columns,
-        block=shared.block, buffers=shared.buffers, left=shared.left, right=shared.right, result=shared.result(stored),
+        block=shared.block, buffers=shared.buffers, results=shared.results, piece=shared.piece,
+        left=shared.left, right=shared.right, result=shared.result(stored),
         barriers=tuple(
             (name, places, arrivals)
-            for ring, places in ((roles.operands, shared.buffers), (roles.results, shared.consumers))
+            for ring, places in ((roles.operands, shared.buffers), (roles.results, results))
             for name, arrivals in ring.barriers
         ),
         registers=roles.registers,

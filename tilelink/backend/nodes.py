@@ -378,8 +378,9 @@ class RetireProducts(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class FillResult(Node):
-    """A store of a consumer's result to shared memory."""
+    """A store of a piece of a consumer's result to shared memory."""
 
+    slot: str
     value: str
 
 
@@ -402,7 +403,7 @@ class StoreResult(Node):
 class RetireStores(Node):
     """A wait until at most so many stores still read shared memory."""
 
-    flying: int
+    flying: str
 
 
 # Copy queues -------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ steps at the rings between them are those of the lowered program (lowering/rings
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Self
 
 from tilelink import artifact
@@ -23,7 +24,7 @@ from tilelink.ir.products import products_of
 from tilelink.ir.program import ITEM_BYTES, Assign, Dot, Full, Notify, Read, Region, Statement, Store, Transpose, Wait
 from tilelink.ir.visitor import value_of
 from tilelink.lowering.clauses.roles import product_of
-from tilelink.lowering.rings import EXPECT, LOAD, RETIRE, Roles, Step, parts_of
+from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Roles, Step, parts_of
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
 MOST_SWIZZLE = 128
@@ -64,7 +65,20 @@ class Shared:
         return self._descriptor(_region(self.dot.right), self.roles.columns, self.roles.block)
 
     def result(self, region: Region) -> str:
-        return self._descriptor(region, self.roles.rows, self.roles.columns)
+        return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces)
+
+    @property
+    def pieces(self) -> str:
+        return self.number(self.roles.pieces, "PIECES")
+
+    @property
+    def piece(self) -> str:
+        """Return the columns of a piece."""
+        return self.number(self.roles.columns // self.roles.pieces, "PIECE_COLUMNS")
+
+    @property
+    def results(self) -> str:
+        return self.number(self.roles.results.buffers, "RESULTS")
 
     def _descriptor(self, region: Region, rows: int, columns: int) -> str:
         item = ITEM_BYTES[self.addresses.bound.tensors[region.tensor].dtype]
@@ -229,7 +243,8 @@ class Consumer(_RoleStatements):
     """The warps that multiply and compute some rows of a tile."""
 
     place: Place = field(init=False)
-    turn: str = field(init=False)
+    piece: Place = field(init=False)
+    """The place in the ring of results."""
 
     @classmethod
     def of(cls, shared: Shared, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
@@ -241,12 +256,11 @@ class Consumer(_RoleStatements):
         super().__post_init__()
         name = self.writer.name
         self.place = Place(slot=name("slot"), phase=name("phase"), previous=name("previous"))
-        self.turn = name("turn")
+        self.piece = Place(slot=name("place"), phase=name("turn"))
 
     @property
     def before(self) -> tuple[nodes.Node, ...]:
-        start = _at_the_start(self.place)
-        return (*start, nodes.Let(name=self.place.previous, value="0"), nodes.Let(name=self.turn, value="0"))
+        return (*_at_the_start(self.place), *_at_the_start(self.piece))
 
     def statement(self, statement: Statement) -> None:
         sliced = sliced_product(self.values.addresses.stage, statement)
@@ -297,18 +311,23 @@ class Consumer(_RoleStatements):
                 self.synchronize(step, place)
 
     def _result(self, region: Region, tile: Tile) -> None:
-        """Hand a part of the result to the storer."""
+        """Hand the consumer's part of a result to the storer, piece by piece."""
+        shared, writer, place = self.shared, self.writer, self.piece
         dtype = TRITON[self.values.addresses.bound.tensors[region.tensor].dtype]
         text = tile.text if TRITON[tile.dtype] == dtype else f"({tile.text}).to({dtype})"
-        for step in self.shared.roles.results.writer.steps:
-            match step.word:
-                case "fill":
-                    self.writer.add(nodes.FillResult(value=text))
-                case "fence":
-                    self.writer.add(nodes.FenceResult())
-                case _:
-                    self.synchronize(step, Place(slot="PART", phase=self.turn))
-        self.writer.let(self.turn, f"{self.turn} ^ 1")
+        pieces, piece = writer.name("pieces"), writer.name("piece")
+        writer.let(pieces, f"roles.pieces({text}, {shared.pieces})")
+        slot = f"PART * {shared.results} + {place.slot}"
+        with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
+            for step in shared.roles.results.writer.steps:
+                match step.word:
+                    case "fill":
+                        writer.add(nodes.FillResult(slot=slot, value=f"{pieces}[{piece}]"))
+                    case "fence":
+                        writer.add(nodes.FenceResult())
+                    case _:
+                        self.synchronize(step, replace(place, slot=slot))
+            writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=shared.results))
 
 
 @dataclass(kw_only=True)
@@ -328,15 +347,16 @@ class _ConsumerValues(Values):
 class Storer(_RoleStatements):
     """The warp that stores results and notifies."""
 
-    turn: str = field(init=False)
+    place: Place = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.turn = self.writer.name("turn")
+        name = self.writer.name
+        self.place = Place(slot=name("place"), phase=name("turn"), previous=name("previous"))
 
     @property
     def before(self) -> tuple[nodes.Node, ...]:
-        return (nodes.Let(name=self.turn, value="0"),)
+        return _at_the_start(self.place)
 
     def statement(self, statement: Statement) -> None:
         if isinstance(statement, Notify):
@@ -346,32 +366,50 @@ class Storer(_RoleStatements):
             self._store_parts(statement.region)
 
     def _store_parts(self, region: Region) -> None:
-        """Store the parts of all consumers, then wait for all of them to have been read."""
+        """Store the pieces of all consumers' parts, in the order in which consumers compute them."""
         shared, writer = self.shared, self.writer
         row, column = corner(self.values.addresses, region, load=False)
-        steps = shared.roles.results.reader.steps
-        released = next(n for n, step in enumerate(steps) if step.word == RETIRE)
-        part = writer.name("part")
-        place, over = Place(slot=part, phase=self.turn), f"gl.static_range({shared.consumers})"
-        for some in (steps[:released], steps[released:]):
-            with writer.block(nodes.Loop(index=part, over=over)):
-                for step in some:
-                    self._store_step(step, place, region, (f"{row} + {part} * {shared.rows}", column))
-        writer.let(self.turn, f"{self.turn} ^ 1")
+        parts = parts_of(shared.roles.results.reader)
+        self._store_piece(parts.first, region, row, column)
+        if shared.roles.pieces > 1:
+            piece = writer.name("piece")
+            with writer.block(nodes.Loop(index=piece, over=f"gl.static_range(1, {shared.pieces})")):
+                self._store_piece(parts.each, region, row, f"{column} + {piece} * {shared.piece}")
+        self._store_steps(parts.last, region, row, column)
 
-    def _store_step(self, step: Step, place: Place, region: Region, corner: tuple[str, str]) -> None:
-        match step.word:
-            case "store":
-                row, column = corner
-                self.writer.add(
-                    nodes.StoreResult(boxes=self.shared.result(region), row=row, column=column, slot=place.slot)
-                )
-            case "retire":
-                self.writer.add(nodes.RetireStores(flying=step.number))
-            case _:
-                self.synchronize(step, place)
+    def _store_piece(self, steps: tuple[Step, ...], region: Region, row: str, column: str) -> None:
+        self._store_steps(steps, region, row, column)
+        if self.shared.roles.results.reader.behind:
+            self.writer.let(self.place.previous, self.place.slot)
+        self.writer.add(nodes.Advance(slot=self.place.slot, phase=self.place.phase, buffers=self.shared.results))
+
+    def _store_steps(self, steps: tuple[Step, ...], region: Region, row: str, column: str) -> None:
+        """Lower steps of the rings of all consumers: each step is that of all parts before the next one."""
+        shared, writer = self.shared, self.writer
+        loops = [list(some) for _, some in groupby(steps, lambda step: step.word == RETIRE)]
+        late = not any(step.word == AWAIT for step in steps)
+        for some in loops:
+            if some[0].word == RETIRE:  # the stores of all parts count
+                number, consumers = some[0].number, shared.consumers
+                flying = consumers if number == 1 else f"{number} * {consumers}" if number else "0"
+                writer.add(nodes.RetireStores(flying=flying))
+                continue
+            part = writer.name("part")
+            with writer.block(nodes.Loop(index=part, over=f"gl.static_range({shared.consumers})")):
+                ahead = f"{part} * {shared.results} + "
+                place = Place(
+                    slot=ahead + (self.place.previous if late else self.place.slot), phase=self.place.phase,
+                    previous=ahead + self.place.previous,
+                )  # fmt: skip
+                for step in some:
+                    if step.word == STORE:
+                        boxes, first = shared.result(region), f"{row} + {part} * {shared.rows}"
+                        writer.add(nodes.StoreResult(boxes=boxes, row=first, column=column, slot=place.slot))
+                    else:
+                        self.synchronize(step, place)
 
 
 def _at_the_start(place: Place) -> tuple[nodes.Node, ...]:
     """Return the start of a role at a ring."""
-    return nodes.Let(name=place.slot, value="0"), nodes.Let(name=place.phase, value="0")
+    names = (place.slot, place.phase, *([place.previous] if place.previous else []))
+    return tuple(nodes.Let(name=name, value="0") for name in names)

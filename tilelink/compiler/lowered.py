@@ -404,8 +404,8 @@ class _Reader:
             registers = sizes.pop("registers"), sizes.pop("other_registers")
             return Roles(registers=registers, operands=rings.pop("operands"), results=rings.pop("results"), **sizes)
         except (KeyError, TypeError):
-            hint = "roles(consumers=, rows=, columns=, block=, registers=, other_registers=), `ring operands: ...` and "
-            hint += "`ring results: ...` below"
+            hint = "roles(consumers=, rows=, columns=, block=, pieces=, registers=, other_registers=), and below it "
+            hint += "`ring operands: ...` and `ring results: ...`"
             raise self.error(line.number, "not the roles of a stage", hint) from None
 
     def _ring(self, line: _RingLine) -> Ring:

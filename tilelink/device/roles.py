@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 __all__ = [
-    "arrive", "barriers", "expect", "fence", "following", "load", "load_parts", "multiply", "retire",
+    "arrive", "barriers", "expect", "fence", "following", "load", "load_parts", "multiply", "pieces", "retire",
     "stored", "store_part", "wait", "zeros",
 ]  # fmt: skip
 
@@ -96,6 +96,26 @@ def multiply(left, right, acc, FIRST: gl.constexpr):
 def retire(acc, FLYING: gl.constexpr):
     """Wait until at most FLYING products are in flight, and return the accumulator."""
     return warpgroup_mma_wait(FLYING, deps=[acc])
+
+
+@gluon.jit
+def _halves(x):
+    """Return the left and the right half of the columns. No thread has more than its own elements of them."""
+    return gl.split(x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute((0, 2, 1)))
+
+
+@gluon.jit
+def pieces(x, COUNT: gl.constexpr):
+    """Return a tuple of COUNT pieces, side by side, of a consumer's result."""
+    if COUNT == 1:
+        result = (x,)
+    elif COUNT == 2:
+        left, right = _halves(x)
+        result = (left, right)
+    else:
+        left, right = _halves(x)
+        result = pieces(left, COUNT // 2) + pieces(right, COUNT // 2)
+    return result
 
 
 @gluon.jit

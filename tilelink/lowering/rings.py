@@ -73,13 +73,15 @@ class Roles:
 
     The loader waits for signals and loads the operands. Each consumer multiplies and computes `rows` rows of a tile.
     The storer stores them and notifies. rows, columns: of a consumer's part. block: contracted elements of a buffer.
-    results: one such ring for each consumer. registers: of a thread of a consumer, and of the other roles.
+    pieces: number of pieces, side by side, in which a consumer hands its part to the storer. results: one such ring for
+    each consumer. registers: of a thread of a consumer, and of the other roles.
     """
 
     consumers: int
     rows: int
     columns: int
     block: int
+    pieces: int
     registers: tuple[int, int]
     operands: Ring
     results: Ring
@@ -89,10 +91,11 @@ class Roles:
         return self.operands, self.results
 
 
-def operand_ring(*, buffers: int, consumers: int, left: int, right: int) -> Ring:
+def operand_ring(*, buffers: int, consumers: int, ahead: int, left: int, right: int) -> Ring:
     """Return the ring of a product's operands, of `left` and `right` bytes in a buffer.
 
-    A consumer has two products in flight, so it releases a buffer when it has started the next one.
+    ahead: 1 if a consumer starts a product before the one before it has ended, and then releases the buffer of that; 0
+    if it waits for each product.
     """
     loader = (
         Step(word=AWAIT, what="empty", number=1),
@@ -103,8 +106,8 @@ def operand_ring(*, buffers: int, consumers: int, left: int, right: int) -> Ring
     consumer = (
         Step(word=AWAIT, what="full"),
         Step(word=MULTIPLY),
-        Step(word=RETIRE, number=1),
-        Step(word=ARRIVE, what="empty", number=1),
+        Step(word=RETIRE, number=ahead),
+        Step(word=ARRIVE, what="empty", number=ahead),
     )
     return Ring(
         name="operands",
@@ -115,8 +118,12 @@ def operand_ring(*, buffers: int, consumers: int, left: int, right: int) -> Ring
     )
 
 
-def result_ring() -> Ring:
-    """Return the ring of a consumer's results, which the storer stores."""
+def result_ring(*, buffers: int) -> Ring:
+    """Return the ring of a consumer's results, which the storer stores.
+
+    If there are several buffers, the storer starts to store one before the one before it has been read.
+    """
+    behind = int(buffers > 1)
     consumer = (
         Step(word=AWAIT, what="drained", number=1),
         Step(word=FILL),
@@ -126,12 +133,12 @@ def result_ring() -> Ring:
     storer = (
         Step(word=AWAIT, what="staged"),
         Step(word=STORE),
-        Step(word=RETIRE),
-        Step(word=ARRIVE, what="drained"),
+        Step(word=RETIRE, number=behind),
+        Step(word=ARRIVE, what="drained", number=behind),
     )
     return Ring(
         name="results",
-        buffers=1,
+        buffers=buffers,
         barriers=(("staged", 1), ("drained", 1)),
         writer=Role(name="consumer", groups=1, steps=consumer),
         reader=Role(name="storer", groups=1, steps=storer),

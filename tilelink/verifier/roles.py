@@ -65,7 +65,7 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
             found.operands.reader.groups != found.consumers or found.results.reader.groups != 1,
             f"{found.consumers} consumers are not those of its rings",
         ),
-        (found.results.buffers != 1, f"a consumer has {found.results.buffers} results"),
+        (found.columns % found.pieces != 0, f"{found.pieces} pieces of {found.columns} columns"),
         (held > SM_REGISTERS // threads // 8 * 8 * threads, f"its warps take {held} registers"),
     ):
         if wrong_one:
@@ -82,7 +82,7 @@ def _operand(value: Value) -> str:
 def _rings(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     """Return what may go wrong in a ring, or None. A tile reads one buffer of operands for each step of its product."""
     inner = bound.tensors[_operand(product_of(stage).left)].shape[-1]
-    for ring, steps in ((found.operands, -(-inner // found.block)), (found.results, 1)):
+    for ring, steps in ((found.operands, -(-inner // found.block)), (found.results, found.pieces)):
         if (reason := wrong(ring, steps)) is not None:
             return f"in the ring of {ring.name}, {reason}"
     return None

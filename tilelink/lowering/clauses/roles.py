@@ -75,11 +75,17 @@ REGISTERS = {2: (232, 40), 3: (160, 32)}
 An SM has 65536. Warps are allocated by fours, so 2 consumers are 12 warps with 168 registers a thread, and 3 are 16
 with 128; what other roles do not need goes to the consumers (PTX ISA, setmaxnreg).
 """
-SPARE_REGISTERS = 24
-"""Least number of registers of a consumer's thread besides its part of the product."""
+LAUNCH_REGISTERS = {2: 168, 3: 128}
+"""Consumers -> registers of a thread before roles begin, for which Triton has all of the kernel compiled."""
+SPARE_REGISTERS = 26
+"""Least number of them besides a consumer's part of the product: ptxas 12.8 needs 154 for 64 x 256 elements."""
 MOST_BUFFERS = 6
 ALIGNMENT = 16
 """Alignment in bytes of rows of tensors (CUDA driver API, cuTensorMapEncodeTiled)."""
+PIECE_BYTES = 128
+"""Bytes of a row of a piece of the results: TMA stores one such piece at a time, see cuTensorMapEncodeTiled."""
+FEWEST_RESULTS = 2
+"""Least number of pieces in shared memory, if there are as many: one is computed while another is stored."""
 BARRIER_BYTES = 8
 SPARE_BYTES = 1024
 """Shared memory that Triton takes to start roles, and to align buffers."""
@@ -87,22 +93,30 @@ SPARE_BYTES = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class RolesChoice:
-    """The value of the clause."""
+    """The value of the clause.
+
+    buffers: of operands. in_flight: products of a consumer, 1 or 2; with 2 it starts one before the last one has ended.
+    """
 
     consumers: int
     buffers: int
+    in_flight: int = 2
 
 
 def _read(_: str, children: Sequence[Any]) -> RolesChoice:
     sizes = dict(children)
-    if sizes.keys() != {"consumers", "buffers"}:
+    needed, allowed = {"consumers", "buffers"}, {"consumers", "buffers", "in_flight"}
+    if len(sizes) < len(children) or not needed <= sizes.keys() <= allowed:
         found = ", ".join(str(name) for name, _ in children)
-        raise ScheduleError(f"roles has {found}", hint="roles(consumers=2, buffers=3)")
-    return RolesChoice(consumers=sizes["consumers"], buffers=sizes["buffers"])
+        raise ScheduleError(f"roles has {found}", hint="roles(consumers=2, buffers=4), or with in_flight=1 as well")
+    return RolesChoice(**{str(name): int(size) for name, size in sizes.items()})
 
 
 def _show(choice: RolesChoice | None) -> str:
-    return f"roles(consumers={choice.consumers}, buffers={choice.buffers})" if choice else ""
+    if choice is None:
+        return ""
+    more = f", in_flight={choice.in_flight}" if choice.in_flight != RolesChoice.in_flight else ""
+    return f"roles(consumers={choice.consumers}, buffers={choice.buffers}{more})"
 
 
 def _valid(owner: str, value: object) -> None:
@@ -117,6 +131,8 @@ def _valid(owner: str, value: object) -> None:
     if not 2 <= value.buffers <= MOST_BUFFERS:
         hint = f"2 to {MOST_BUFFERS}: one is multiplied while another is loaded"
         raise ScheduleError(f"{value.buffers} buffers of {owner}", hint=hint)
+    if value.in_flight not in (1, 2):
+        raise ScheduleError(f"in_flight={value.in_flight!r} of {owner}", hint="1 or 2 products of a consumer")
 
 
 def _apply(bound: Bound) -> Bound:
@@ -275,22 +291,28 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     own = rows // consumers
     if own != power_of_two(own):
         return f"{own} rows of a consumer are no power of two"
-    held, (registers, others) = own * columns // 128, REGISTERS[consumers]
-    if held + SPARE_REGISTERS > registers:
-        return f"{held} values of a tile for each thread of a consumer, which has {registers} registers"
+    held, limit = own * columns // 128, LAUNCH_REGISTERS[consumers]
+    if held + SPARE_REGISTERS > limit:
+        return f"its consumers hold {held} values in each thread, and {limit - SPARE_REGISTERS} fit its registers"
     sizes = rows * block * item, columns * block * item
-    room = choice.buffers * (sum(sizes) + 2 * BARRIER_BYTES) + rows * columns * stored + SPARE_BYTES
-    if room > bound.target.shared_memory:
-        there = bound.target.shared_memory
-        return f"its buffers and results take {room:,} bytes of shared memory, and an SM has {there:,} for a program"
+    pieces = max(1, columns * stored // PIECE_BYTES)
+    piece = rows * columns * stored // pieces
+    needed, there = choice.buffers * (sum(sizes) + 2 * BARRIER_BYTES) + SPARE_BYTES, bound.target.shared_memory
+    results = min(pieces, (there - needed) // (piece + 2 * consumers * BARRIER_BYTES))
+    if results < min(pieces, FEWEST_RESULTS):
+        least = needed + min(pieces, FEWEST_RESULTS) * piece
+        return f"its buffers and results take {least:,} bytes of shared memory, and an SM has {there:,} for a program"
     return Roles(
         consumers=consumers,
         rows=own,
         columns=columns,
         block=block,
-        registers=(registers, others),
-        operands=operand_ring(buffers=choice.buffers, consumers=consumers, left=sizes[0], right=sizes[1]),
-        results=result_ring(),
+        pieces=pieces,
+        registers=REGISTERS[consumers],
+        operands=operand_ring(
+            buffers=choice.buffers, consumers=consumers, ahead=choice.in_flight - 1, left=sizes[0], right=sizes[1]
+        ),
+        results=result_ring(buffers=results),
     )
 
 
@@ -362,8 +384,9 @@ ROLES: Clause[RolesChoice | None] = Clause(
     manual=(
         "warps have roles: one waits and loads into a ring of buffers in shared memory, groups of four warps, the "
         "consumers, multiply their rows of each tile, and one stores and notifies. The next tile is loaded while "
-        "results are computed and stored. For stages with a kernel of their own whose tiles wait, multiply once along a whole "
-        "dimension, compute elementwise, store once in their own rank and notify. Needs `sm_90`, operands of 16 bits, "
-        "and tiles of 64 rows or a multiple for each consumer; other processors run programs without roles"
+        "results are computed and stored. For stages with a kernel of their own whose tiles wait, multiply once along "
+        "a whole dimension, compute elementwise, store once in their own rank and notify. Needs `sm_90`, operands of "
+        "16 bits, and tiles of 64 rows or a multiple for each consumer; other processors run programs without roles. "
+        "`in_flight=1`: consumers wait for each product before they start the next one"
     ),
 )
