@@ -133,5 +133,6 @@ CLAUSES: dict[str, Callable[[random.Random, Program, Stage], str]] = {
     "split_k_tail": lambda rng, program, stage: f"split_k_tail {rng.choice((2, 3, 4))}",
     "backfill": lambda rng, program, stage: f"backfill {rng.choice((1, 2))}",
     "defer_notify": lambda rng, program, stage: "defer_notify",
+    "roles": lambda rng, program, stage: f"roles(consumers={rng.choice((2, 3))}, buffers={rng.choice((2, 4))})",
     "tma_copy": lambda rng, program, stage: f"tma_copy {rng.choice((1, 2, 4))}",
 }

@@ -77,8 +77,11 @@ class _Model:
         wanted = {step.what for step in steps if step.word in (AWAIT, EXPECT, ARRIVE)}
         if missing := sorted(wanted - set(names)):
             return f"it has no barrier {missing[0]}"
-        if max(ring.writer.behind, ring.reader.behind) > 1:
-            return "a role releases buffers more than one late"
+        words = [step.word for step in ring.writer.steps]
+        if LOAD in words and EXPECT not in words:
+            return "no barrier expects what is loaded"
+        if ring.writer.behind or ring.reader.behind > 1:
+            return "a writer releases buffers late, or a reader more than one late"
         first = _State(
             at=(0,) * len(self.scripts),
             barriers=tuple((0, count, 0) for _ in range(ring.buffers) for _, count in ring.barriers),

@@ -23,7 +23,7 @@ compute elementwise with the product, store one tile and notify. On processors w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilelink.errors import ScheduleError
@@ -59,7 +59,7 @@ from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.rings import Roles, operand_ring, result_ring
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.transform import stage_writes
-from tilelink.scheduling.schedule import CopyEngine, Fused
+from tilelink.scheduling.schedule import CopyEngine, Fused, RolesChoice
 from tilelink.scheduling.words import check_count
 from tilelink.target import Target
 
@@ -91,18 +91,6 @@ SPARE_BYTES = 1024
 """Shared memory that Triton takes to start roles, and to align buffers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RolesChoice:
-    """The value of the clause.
-
-    buffers: of operands. in_flight: products of a consumer, 1 or 2; with 2 it starts one before the last one has ended.
-    """
-
-    consumers: int
-    buffers: int
-    in_flight: int = 2
-
-
 def _read(_: str, children: Sequence[Any]) -> RolesChoice:
     sizes = dict(children)
     needed, allowed = {"consumers", "buffers"}, {"consumers", "buffers", "in_flight"}
@@ -113,10 +101,7 @@ def _read(_: str, children: Sequence[Any]) -> RolesChoice:
 
 
 def _show(choice: RolesChoice | None) -> str:
-    if choice is None:
-        return ""
-    more = f", in_flight={choice.in_flight}" if choice.in_flight != RolesChoice.in_flight else ""
-    return f"roles(consumers={choice.consumers}, buffers={choice.buffers}{more})"
+    return str(choice or "")
 
 
 def _valid(owner: str, value: object) -> None:
