@@ -22,6 +22,7 @@ from tilelink.backend.values import Slices, Values
 from tilelink.backend.words import statement_comment
 from tilelink.ir.products import products_of
 from tilelink.ir.program import ITEM_BYTES, Assign, Dot, Full, Notify, Read, Region, Statement, Store, Transpose, Wait
+from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import value_of
 from tilelink.lowering.clauses.roles import product_of
 from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Roles, Step, parts_of
@@ -239,9 +240,28 @@ class Loader(_RoleStatements):
 
 
 @dataclass(kw_only=True)
+class _ConsumerValues(Values):
+    """Lowers the values of a consumer, in which its product is the piece that is computed.
+
+    computed: name of a product of slices, or "" for another product -> the name of its piece.
+    """
+
+    computed: dict[str, str] = field(default_factory=dict[str, str])
+
+    def _dot(self, value: Dot, slices: Slices) -> Tile:
+        return Tile(text=self.computed[""], dtype="f32", axes=self.addresses.typing.type_of(value).axes)
+
+    def _named_value(self, name: str, dtype: str, axes: tuple[Axis, ...], raw: bool) -> Tile:
+        if name in self.computed:
+            return Tile(text=self.computed[name], dtype="f32", axes=axes)
+        return super()._named_value(name, dtype, axes, raw)
+
+
+@dataclass(kw_only=True)
 class Consumer(_RoleStatements):
     """The warps that multiply and compute some rows of a tile."""
 
+    values: _ConsumerValues
     place: Place = field(init=False)
     piece: Place = field(init=False)
     """The place in the ring of results."""
@@ -249,8 +269,7 @@ class Consumer(_RoleStatements):
     @classmethod
     def of(cls, shared: Shared, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
         values = _ConsumerValues(addresses=shared.addresses)
-        values.consumer = consumer = cls(values=values, thresholds=thresholds, hosted=hosted, shared=shared)
-        return consumer
+        return cls(values=values, thresholds=thresholds, hosted=hosted, shared=shared)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -262,19 +281,32 @@ class Consumer(_RoleStatements):
     def before(self) -> tuple[nodes.Node, ...]:
         return (*_at_the_start(self.place), *_at_the_start(self.piece))
 
+    def body(self, body: tuple[Statement, ...]) -> None:
+        """Lower the product of a tile, and then what is computed with it, piece by piece.
+
+        A thread has few registers besides its part of the product, so that no piece is computed before it is needed.
+        """
+        shared, writer, stage = self.shared, self.writer, self.values.addresses.stage
+        rest = [s for s in body if not isinstance(s, Wait | Notify) and not _is_zero(s)]
+        product = sliced_product(stage, rest[0])
+        self.comment(rest[0])
+        acc = writer.name(product.name if product else "acc")
+        self.multiply(acc)
+        pieces, piece, part = (writer.name(stem) for stem in ("pieces", "piece", "part"))
+        writer.let(pieces, f"roles.pieces({acc}, {shared.pieces})")
+        with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
+            writer.let(part, f"{pieces}[{piece}]")
+            self.values.computed[product.name if product else ""] = part
+            for number, statement in enumerate(rest[1:] if product else rest):
+                if number or product:
+                    self.comment(statement)
+                self.statement(statement)
+
     def statement(self, statement: Statement) -> None:
-        sliced = sliced_product(self.values.addresses.stage, statement)
         match statement:
-            case Wait() | Notify() | Assign(value=Full()):
-                return
-            case _ if sliced is not None:
-                self.comment(statement)
-                self.multiply(sliced.name)
             case Assign(name=name, value=value):
-                self.comment(statement)
                 self._assign(name, value)
             case Store(region=region, value=value):
-                self.comment(statement)
                 self._result(region, self.values.lower(value, {}))
             case _:
                 raise AssertionError(statement)
@@ -296,7 +328,8 @@ class Consumer(_RoleStatements):
         place = self.place
         for step in steps:
             self._multiply_step(step, acc, place, first=first)
-        self.writer.let(place.previous, place.slot)
+        if self.shared.roles.operands.reader.behind:
+            self.writer.let(place.previous, place.slot)
         self.writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=self.shared.buffers))
 
     def _multiply_step(self, step: Step, acc: str, place: Place, *, first: bool) -> None:
@@ -311,36 +344,20 @@ class Consumer(_RoleStatements):
                 self.synchronize(step, place)
 
     def _result(self, region: Region, tile: Tile) -> None:
-        """Hand the consumer's part of a result to the storer, piece by piece."""
+        """Hand a piece of a result to the storer."""
         shared, writer, place = self.shared, self.writer, self.piece
         dtype = TRITON[self.values.addresses.bound.tensors[region.tensor].dtype]
-        text = tile.text if TRITON[tile.dtype] == dtype else f"({tile.text}).to({dtype})"
-        pieces, piece = writer.name("pieces"), writer.name("piece")
-        writer.let(pieces, f"roles.pieces({text}, {shared.pieces})")
+        value = tile.text if TRITON[tile.dtype] == dtype else f"{self.values.named(tile).text}.to({dtype})"
         slot = f"PART * {shared.results} + {place.slot}"
-        with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
-            for step in shared.roles.results.writer.steps:
-                match step.word:
-                    case "fill":
-                        writer.add(nodes.FillResult(slot=slot, value=f"{pieces}[{piece}]"))
-                    case "fence":
-                        writer.add(nodes.FenceResult())
-                    case _:
-                        self.synchronize(step, replace(place, slot=slot))
-            writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=shared.results))
-
-
-@dataclass(kw_only=True)
-class _ConsumerValues(Values):
-    """Lowers the values of a consumer: its product is computed from the ring."""
-
-    consumer: Consumer | None = None
-
-    def _dot(self, value: Dot, slices: Slices) -> Tile:
-        assert self.consumer is not None
-        acc = self.addresses.writer.name("acc")
-        self.consumer.multiply(acc)
-        return Tile(text=acc, dtype="f32", axes=self.addresses.typing.type_of(value).axes)
+        for step in shared.roles.results.writer.steps:
+            match step.word:
+                case "fill":
+                    writer.add(nodes.FillResult(slot=slot, value=value))
+                case "fence":
+                    writer.add(nodes.FenceResult())
+                case _:
+                    self.synchronize(step, replace(place, slot=slot))
+        writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=shared.results))
 
 
 @dataclass(kw_only=True)
@@ -407,6 +424,11 @@ class Storer(_RoleStatements):
                         writer.add(nodes.StoreResult(boxes=boxes, row=first, column=column, slot=place.slot))
                     else:
                         self.synchronize(step, place)
+
+
+def _is_zero(statement: Statement) -> bool:
+    """True for the start of a product of slices."""
+    return isinstance(statement, Assign) and isinstance(statement.value, Full)
 
 
 def _at_the_start(place: Place) -> tuple[nodes.Node, ...]:

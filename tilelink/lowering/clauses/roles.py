@@ -55,6 +55,8 @@ from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.clauses.clause import Choices, Clause
+from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
+from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.rings import Roles, operand_ring, result_ring
 from tilelink.lowering.sink_waits import sliced_product
@@ -158,12 +160,9 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
         return "it has no kernel of its own on SMs"
     if len(kernel.loops) > 1 or kernel.loops[0].stages != (stage.name,):
         return "other stages run in its kernel"
-    for clause, given in (
-        ("flatten", stage.flat), ("defer_notify", stage.defer_notify),
-        ("split_k_tail", bound.schedule.stage(stage.name)[SPLIT_K_TAIL] is not None),
-    ):  # fmt: skip
-        if given:
-            return f"it has `{clause}`, which is for programs without roles"
+    for clause in (FLATTEN, DEFER_NOTIFY, SPLIT_K_TAIL):
+        if bound.schedule.stage(stage.name)[clause] != clause.default:
+            return f"it has `{clause.name}`, which is for programs without roles"
     if reason := roles_reason(stage_body(stage)):
         return reason
     return conflict(bound, kernel, stage)
