@@ -11,6 +11,7 @@ from tilelink import compiler
 from tilelink.errors import ParseError, RolesError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
 from tilelink.lowering.bound import Bound
+from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.listing import listing
 from tilelink.lowering.rings import Roles
@@ -315,7 +316,19 @@ def test_the_search_tries_roles() -> None:
     module = compiler.load("gemm_rs")
     program = module.program("gemm_rs_scatter")
     found = knobs(program, {"Ms": 1024, "N": 4096, "K": 1376}, 8, target("sm_90"))
-    knob = next(one for one in found if one.name == "gemm roles")
-    assert knob.labels[0] == "one program" and len(knob.labels) > 1
-    made = knob.changes[1](Schedule(name="s", program=program.name)).stage("gemm")
-    assert isinstance(made[ROLES], RolesChoice)
+    knob = next(one for one in found if one.name == "gemm pipeline")
+    assert knob.labels == ("tile by tile", "through all tiles", "by warps with roles")
+    empty = Schedule(name="s", program=program.name)
+    made = [change(empty.flatten("gemm")).stage("gemm") for change in knob.changes]
+    assert [(one[FLATTEN], one[ROLES] is not None) for one in made] == [(False, False), (True, False), (False, True)]
+    assert knob.changes[2](empty.split_k_tail("gemm", 4)).stage("gemm")[ROLES] is None
+    for other in ("cpu", "sm_80"):
+        few = knobs(program, {"Ms": 64, "N": 64, "K": 64}, 2, target(other))
+        assert not any("roles" in label for one in few for label in one.labels)
+
+
+def test_the_search_tries_roles_where_no_loop_can_be_flat() -> None:
+    """A stage that waits and then notifies."""
+    found = knobs(bound().source, {"M": 512, "N": 512, "K": 256}, 2, target("sm_90"))
+    knob = next(one for one in found if one.name == "gemm pipeline")
+    assert knob.labels == ("tile by tile", "by warps with roles")

@@ -40,6 +40,7 @@ from tilelink.ir.program import (
     Literal,
     Local,
     Notify,
+    Program,
     Read,
     Region,
     Stage,
@@ -61,10 +62,12 @@ from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.rings import Roles, operand_ring, result_ring
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.transform import stage_writes
-from tilelink.scheduling.schedule import CopyEngine, Fused, RolesChoice
+from tilelink.scheduling.schedule import CopyEngine, Fused, RolesChoice, Schedule
 from tilelink.scheduling.words import check_count
 from tilelink.target import Target
 
+WITHOUT_ROLES: tuple[Clause[Any], ...] = (FLATTEN, DEFER_NOTIFY, SPLIT_K_TAIL)
+"""Clauses for programs whose warps have no roles."""
 GROUP_ROWS = 64
 """Rows of a product of one group of four warps (PTX ISA, wgmma)."""
 COLUMNS = (16, 256)
@@ -160,7 +163,7 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
         return "it has no kernel of its own on SMs"
     if len(kernel.loops) > 1 or kernel.loops[0].stages != (stage.name,):
         return "other stages run in its kernel"
-    for clause in (FLATTEN, DEFER_NOTIFY, SPLIT_K_TAIL):
+    for clause in WITHOUT_ROLES:
         if bound.schedule.stage(stage.name)[clause] != clause.default:
             return f"it has `{clause.name}`, which is for programs without roles"
     if reason := roles_reason(stage_body(stage)):
@@ -347,11 +350,13 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
     return roles_reason(stage.body)
 
 
-CHOICES = {
-    "one program": None,
-    "2 consumers, 3 buffers": RolesChoice(consumers=2, buffers=3),
-    "2 consumers, 4 buffers": RolesChoice(consumers=2, buffers=4),
-}
+def _fits(_: Program, schedule: Schedule, stage: str) -> bool:
+    part = schedule.stage(stage)
+    return all(part[clause] == clause.default for clause in WITHOUT_ROLES)
+
+
+CHOICES = {"by warps with roles": RolesChoice(consumers=2, buffers=4)}
+"""The values that a search tries, next to none."""
 
 ROLES: Clause[RolesChoice | None] = Clause(
     name="roles",
@@ -364,7 +369,9 @@ ROLES: Clause[RolesChoice | None] = Clause(
     show=_show,
     valid=_valid,
     apply=_apply,
-    choices=Choices(name="roles", labels=CHOICES, reason=_stage_reason, together=True),
+    choices=Choices(
+        name="roles", labels=CHOICES, reason=_stage_reason, together=True, fits=_fits, on=has_groups, joins="flatten"
+    ),
     manual=(
         "warps have roles: one waits and loads into a ring of buffers in shared memory, groups of four warps, the "
         "consumers, multiply their rows of each tile, and one stores and notifies. The next tile is loaded while "
