@@ -87,7 +87,8 @@ def test_each_role_does_its_part_in_the_order_of_the_lowered_program() -> None:
     kinds = {
         "wait": r"token \+= dl\.wait\(", "free": r"roles\.wait\(empty", "expect": r"roles\.expect\(full",
         "load": r"roles\.load", "full": r"roles\.wait\(full", "multiply": r"acc = roles\.multiply",
-        "retire": r"acc = roles\.retire", "release": r"roles\.arrive\(empty", "room": r"roles\.wait\(drained", "fill": r"result_ring.*\.store",
+        "retire": r"acc = roles\.retire", "release": r"roles\.arrive\(empty",
+        "room": r"roles\.wait\(drained", "fill": r"result_ring.*\.store",
         "fence": r"roles\.fence", "staged": r"roles\.arrive\(staged", "result": r"roles\.wait\(staged",
         "store": r"roles\.store_part", "stored": r"roles\.stored", "drained": r"roles\.arrive\(drained",
         "notify": r"dl\.notify\(", "end": r"dl\.publish",
