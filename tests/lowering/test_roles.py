@@ -168,7 +168,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
         ("c[i, j] = dot(a[i, :], b[j, :].T)", TELL), {"place": PLACE + ", flatten"}, "it has `flatten`"
     ),
     "a divided tail": ((), {"place": PLACE + ", split_k_tail 4"}, "it has `split_k_tail`"),
-    "a guest": ((), {"rest": "in gemm epilogue"}, "other stages run in its kernel"),
+    "a guest": ((), {"rest": "in gemm epilogue"}, "another stage runs in its kernel, without roles"),
 }  # fmt: skip
 
 

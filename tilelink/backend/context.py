@@ -110,7 +110,7 @@ class TmaCopyContext:
 
 @dataclass(frozen=True, kw_only=True)
 class RolesContext:
-    """The roles of a kernel's warps, each with its loop over tiles.
+    """The roles of a kernel's warps, each with its loops over tiles.
 
     count: number of consumers. consumers, rows, columns, block, buffers: of the rings, in source. results,
     piece: buffers for results of a consumer, and their columns. left, right, result:
@@ -118,9 +118,9 @@ class RolesContext:
     registers: of a thread of a consumer, and of the other roles.
     """
 
-    loader: LoopContext
-    consumer: LoopContext
-    storer: LoopContext
+    loader: tuple[LoopContext, ...]
+    consumer: tuple[LoopContext, ...]
+    storer: tuple[LoopContext, ...]
     count: int
     consumers: str
     rows: str

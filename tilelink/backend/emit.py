@@ -57,6 +57,7 @@ from tilelink.ir.visitor import stage_regions, stage_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.launch_protocol import announces_end, announces_entry, ends_launch, waits_for_products
+from tilelink.lowering.rings import Roles
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
 
@@ -292,23 +293,19 @@ def _roles_kernel(
     uniform: Mapping[tuple[str, str], int | None],
     dialect: Dialect,
 ) -> KernelContext:
-    """Return a kernel of one stage whose warps have roles."""
-    stage, constants = bound.stages[kernel.name], _constants_of(bound, kernel)
-    roles = stage.roles
+    """Return a kernel whose warps have roles. All of its stages have the same."""
+    constants, roles = _constants_of(bound, kernel), bound.stages[kernel.name].roles
     assert roles is not None
     boxes: dict[str, Boxes] = {}
-    loops: dict[str, LoopContext] = {}
-    for role in (Loader, Consumer, Storer):
-        writer = _writer(bound, kernel)
-        addresses = _tile_head(constants, stage, writer, dialect, awaits=role is Loader)
-        shared = Shared(addresses=addresses, roles=roles, boxes=boxes)
-        lowered = role.of(shared, uniform, _hosted(bound))
-        lowered.body(stage.stage.body)
-        loop = LoopContext(total=constants.total(stage), body=tuple(writer.nodes), before=lowered.before)
-        loops[role.__name__.lower()] = loop
+    loops = {
+        role.__name__.lower(): tuple(_role(constants, kernel, role, roles, boxes, uniform, dialect))
+        for role in (Loader, Consumer, Storer)
+    }
+    stage = bound.stages[kernel.loops[0].stages[0]]
     shared = Shared(addresses=_tile_head(constants, stage, _writer(bound, kernel), dialect), roles=roles, boxes=boxes)
     (stored,) = (s.region for s in stage.stage.body if isinstance(s, Store))
-    named = {a.tensor for a in boxes.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
+    tables = {e.table for one in _stages(bound, kernel) for e in _scalars(one) if isinstance(e, Lookup)}
+    named = {a.tensor for a in boxes.values()} - tables
     args = tuple(a for a in args if not isinstance(a, TensorPointer) or a.tensor not in named)
     results = f"{shared.consumers} * {shared.results}"
     context = RolesContext(
@@ -328,10 +325,36 @@ def _roles_kernel(
         args=(*boxes.values(), *args),
         constants=constants,
         launch=_launch(constants, kernel, dialect, by_pointer=False),
-        loops=tuple(loops.values()),
+        loops=(),
         call_arguments=dialect.call_arguments(of_warps=True),
         roles=context,
     )
+
+
+def _role(
+    constants: Constants,
+    kernel: Kernel,
+    role: type[Loader] | type[Consumer] | type[Storer],
+    roles: Roles,
+    boxes: dict[str, Boxes],
+    uniform: Mapping[tuple[str, str], int | None],
+    dialect: Dialect,
+) -> Iterator[LoopContext]:
+    """Yield the loops over tiles of a role. Its places in the rings go on from loop to loop."""
+    bound, writer = constants.bound, _writer(constants.bound, kernel)
+    places = role.begin(writer)
+    before = places.start
+    for loop in kernel.loops:
+        stage = bound.stages[loop.stages[0]]
+        if not stage.total:
+            continue
+        addresses = _tile_head(constants, stage, writer, dialect, awaits=role is Loader)
+        shared = Shared(addresses=addresses, roles=roles, boxes=boxes)
+        role.of(shared, places, uniform, _hosted(bound)).body(stage.stage.body)
+        total = constants.total(stage)
+        first, step = turns(kernel, loop, total)
+        yield LoopContext(total=total, first=first, step=step, body=tuple(writer.nodes), before=before)
+        writer.nodes, before = [], ()
 
 
 def _refuse_taken_names(bound: Bound, contexts: Sequence[KernelContext]) -> None:

@@ -20,6 +20,7 @@ from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
 from tilelink.backend.values import Slices, Values
 from tilelink.backend.words import statement_comment
+from tilelink.backend.writer import Writer
 from tilelink.ir.products import products_of
 from tilelink.ir.program import ITEM_BYTES, Assign, Dot, Full, Notify, Read, Region, Statement, Store, Transpose, Wait
 from tilelink.ir.typing import Axis
@@ -42,6 +43,23 @@ class Place:
     slot: str
     phase: str = ""
     previous: str = ""
+
+
+NOWHERE = Place(slot="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The places of a role in the rings of operands and of results."""
+
+    operands: Place = NOWHERE
+    results: Place = NOWHERE
+
+    @property
+    def start(self) -> tuple[nodes.Node, ...]:
+        """Return the statements before the first tile."""
+        names = [name for place in (self.operands, self.results) for name in (place.slot, place.phase, place.previous)]
+        return tuple(nodes.Let(name=name, value="0") for name in names if name)
 
 
 @dataclass(kw_only=True)
@@ -134,15 +152,17 @@ class _RoleStatements(Statements):
     """The statements of a stage that one of its roles executes."""
 
     shared: Shared
+    places: Places
 
     @classmethod
-    def of(cls, shared: Shared, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
+    def of(cls, shared: Shared, places: Places, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
         """Return the statements of a role. thresholds, hosted: as of all statements."""
-        return cls(values=Values(addresses=shared.addresses), thresholds=thresholds, hosted=hosted, shared=shared)
+        values = Values(addresses=shared.addresses)
+        return cls(values=values, thresholds=thresholds, hosted=hosted, shared=shared, places=places)
 
-    @property
-    def before(self) -> tuple[nodes.Node, ...]:
-        """Return the statements before the loop over tiles."""
+    @classmethod
+    def begin(cls, writer: Writer) -> Places:
+        """Return the places of the role in its rings."""
         raise NotImplementedError
 
     def body(self, body: tuple[Statement, ...]) -> None:
@@ -176,15 +196,13 @@ class _RoleStatements(Statements):
 class Loader(_RoleStatements):
     """The warp that waits for signals and loads operands."""
 
-    place: Place = field(init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.place = Place(slot=self.writer.name("slot"), phase=self.writer.name("phase"))
+    @classmethod
+    def begin(cls, writer: Writer) -> Places:
+        return Places(operands=Place(slot=writer.name("slot"), phase=writer.name("phase")))
 
     @property
-    def before(self) -> tuple[nodes.Node, ...]:
-        return _at_the_start(self.place)
+    def place(self) -> Place:
+        return self.places.operands
 
     def statement(self, statement: Statement) -> None:
         sliced = sliced_product(self.values.addresses.stage, statement)
@@ -262,24 +280,21 @@ class Consumer(_RoleStatements):
     """The warps that multiply and compute some rows of a tile."""
 
     values: _ConsumerValues
-    place: Place = field(init=False)
-    piece: Place = field(init=False)
-    """The place in the ring of results."""
 
     @classmethod
-    def of(cls, shared: Shared, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
+    def of(cls, shared: Shared, places: Places, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
         values = _ConsumerValues(addresses=shared.addresses)
-        return cls(values=values, thresholds=thresholds, hosted=hosted, shared=shared)
+        return cls(values=values, thresholds=thresholds, hosted=hosted, shared=shared, places=places)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        name = self.writer.name
-        self.place = Place(slot=name("slot"), phase=name("phase"), previous=name("previous"))
-        self.piece = Place(slot=name("place"), phase=name("turn"))
+    @classmethod
+    def begin(cls, writer: Writer) -> Places:
+        name = writer.name
+        operands = Place(slot=name("slot"), phase=name("phase"), previous=name("previous"))
+        return Places(operands=operands, results=Place(slot=name("place"), phase=name("turn")))
 
     @property
-    def before(self) -> tuple[nodes.Node, ...]:
-        return (*_at_the_start(self.place), *_at_the_start(self.piece))
+    def place(self) -> Place:
+        return self.places.operands
 
     def body(self, body: tuple[Statement, ...]) -> None:
         """Lower the product of a tile, and then what is computed with it, piece by piece.
@@ -345,7 +360,7 @@ class Consumer(_RoleStatements):
 
     def _result(self, region: Region, tile: Tile) -> None:
         """Hand a piece of a result to the storer."""
-        shared, writer, place = self.shared, self.writer, self.piece
+        shared, writer, place = self.shared, self.writer, self.places.results
         dtype = TRITON[self.values.addresses.bound.tensors[region.tensor].dtype]
         value = tile.text if TRITON[tile.dtype] == dtype else f"{self.values.named(tile).text}.to({dtype})"
         slot = f"PART * {shared.results} + {place.slot}"
@@ -364,16 +379,14 @@ class Consumer(_RoleStatements):
 class Storer(_RoleStatements):
     """The warp that stores results and notifies."""
 
-    place: Place = field(init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        name = self.writer.name
-        self.place = Place(slot=name("place"), phase=name("turn"), previous=name("previous"))
+    @classmethod
+    def begin(cls, writer: Writer) -> Places:
+        name = writer.name
+        return Places(results=Place(slot=name("place"), phase=name("turn"), previous=name("previous")))
 
     @property
-    def before(self) -> tuple[nodes.Node, ...]:
-        return _at_the_start(self.place)
+    def place(self) -> Place:
+        return self.places.results
 
     def statement(self, statement: Statement) -> None:
         if isinstance(statement, Notify):
@@ -429,9 +442,3 @@ class Storer(_RoleStatements):
 def _is_zero(statement: Statement) -> bool:
     """True for the start of a product of slices."""
     return isinstance(statement, Assign) and isinstance(statement.value, Full)
-
-
-def _at_the_start(place: Place) -> tuple[nodes.Node, ...]:
-    """Return the start of a role at a ring."""
-    names = (place.slot, place.phase, *([place.previous] if place.previous else []))
-    return tuple(nodes.Let(name=name, value="0") for name in names)

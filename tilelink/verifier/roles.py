@@ -36,8 +36,9 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     if not has_groups(bound.target):
         return f"{bound.target} has no products of groups of warps"
     kernel = bound.kernel_of[stage.name]
-    if kernel.stage_names != (stage.name,) or kernel.loops[0].width is not None:
-        return "other stages run in the kernel of its roles"
+    for loop in kernel.loops:
+        if len(loop.stages) > 1 or loop.width is not None or bound.stages[loop.stages[0]].roles != found:
+            return "another stage in its kernel has not the same roles"
     reason = roles_reason(stage_body(stage)) or conflict(bound, kernel, stage)
     return reason or _sizes(bound, stage, found) or _rings(bound, stage, found)
 

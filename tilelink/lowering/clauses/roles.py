@@ -62,7 +62,7 @@ from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.rings import Roles, operand_ring, result_ring
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.transform import stage_writes
-from tilelink.scheduling.schedule import CopyEngine, Fused, RolesChoice, Schedule
+from tilelink.scheduling.schedule import RolesChoice, Schedule
 from tilelink.scheduling.words import check_count
 from tilelink.target import Target
 
@@ -145,6 +145,12 @@ def _apply(bound: Bound) -> Bound:
         if reason:
             hint = "take `roles` away, or see docs/language.md for the stages that can have them"
             raise ScheduleError(f"{name} cannot have roles: {reason}", location=part.at("roles"), hint=hint)
+    for kernel in bound.kernels:
+        if len({stages[name].roles for name in kernel.stage_names}) > 1:
+            part = bound.schedule.stage(kernel.name)
+            message = f"the stages {', '.join(kernel.stage_names)} of one kernel have different roles"
+            hint = "give them the same tiles, blocks and roles"
+            raise ScheduleError(message, location=part.at("roles"), hint=hint)
     return replace(bound, stages=stages)
 
 
@@ -159,10 +165,10 @@ def has_groups(target: Target) -> bool:
 def _reason(bound: Bound, stage: BoundStage) -> str | None:
     """Return why a stage cannot have roles on any processor, or None."""
     kernel = bound.kernel_of[stage.name]
-    if isinstance(stage.resource, Fused | CopyEngine) or kernel.on_copy_engine:
-        return "it has no kernel of its own on SMs"
-    if len(kernel.loops) > 1 or kernel.loops[0].stages != (stage.name,):
-        return "other stages run in its kernel"
+    if kernel.on_copy_engine:
+        return "it does not run on SMs"
+    if not all(len(loop.stages) == 1 and bound.schedule.stage(loop.stages[0])[ROLES] for loop in kernel.loops):
+        return "another stage runs in its kernel, without roles or with the same tiles"
     for clause in WITHOUT_ROLES:
         if bound.schedule.stage(stage.name)[clause] != clause.default:
             return f"it has `{clause.name}`, which is for programs without roles"
