@@ -297,13 +297,15 @@ def _roles_kernel(
     constants, roles = _constants_of(bound, kernel), bound.stages[kernel.name].roles
     assert roles is not None
     boxes: dict[str, Boxes] = {}
+    widest = max(_stages(bound, kernel), key=lambda one: one.roles.columns if one.roles else 0)
     loops = {
-        role.__name__.lower(): tuple(_role(constants, kernel, role, roles, boxes, uniform, dialect))
+        role.__name__.lower(): tuple(_role(constants, kernel, role, widest.roles or roles, boxes, uniform, dialect))
         for role in (Loader, Consumer, Storer)
     }
-    stage = bound.stages[kernel.loops[0].stages[0]]
-    shared = Shared(addresses=_tile_head(constants, stage, _writer(bound, kernel), dialect), roles=roles, boxes=boxes)
-    (stored,) = (s.region for s in stage.stage.body if isinstance(s, Store))
+    head = _tile_head(constants, widest, _writer(bound, kernel), dialect)
+    roles = widest.roles or roles
+    shared = Shared(addresses=head, roles=roles, widest=roles, boxes=boxes)
+    (stored,) = (s.region for s in widest.stage.body if isinstance(s, Store))
     tables = {e.table for one in _stages(bound, kernel) for e in _scalars(one) if isinstance(e, Lookup)}
     named = {a.tensor for a in boxes.values()} - tables
     args = tuple(a for a in args if not isinstance(a, TensorPointer) or a.tensor not in named)
@@ -335,7 +337,7 @@ def _role(
     constants: Constants,
     kernel: Kernel,
     role: type[Loader] | type[Consumer] | type[Storer],
-    roles: Roles,
+    widest: Roles,
     boxes: dict[str, Boxes],
     uniform: Mapping[tuple[str, str], int | None],
     dialect: Dialect,
@@ -346,10 +348,10 @@ def _role(
     before = places.start
     for loop in kernel.loops:
         stage = bound.stages[loop.stages[0]]
-        if not stage.total:
+        if not stage.total or stage.roles is None:
             continue
         addresses = _tile_head(constants, stage, writer, dialect, awaits=role is Loader)
-        shared = Shared(addresses=addresses, roles=roles, boxes=boxes)
+        shared = Shared(addresses=addresses, roles=stage.roles, widest=widest, boxes=boxes)
         role.of(shared, places, uniform, _hosted(bound)).body(stage.stage.body)
         total = constants.total(stage)
         first, step = turns(kernel, loop, total)

@@ -338,7 +338,11 @@ class ArrivePlace(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOperand(Node):
-    """The start of a load of an operand's box. parts: number and rows of its parts, one for each consumer, or None."""
+    """The start of a load of an operand's box.
+
+    parts: number and rows of its parts, one for each consumer, or None. narrow: rows of a buffer that it takes, None for
+    all.
+    """
 
     boxes: str
     row: str
@@ -347,6 +351,7 @@ class LoadOperand(Node):
     slot: str
     ring: str
     parts: tuple[str, str] | None
+    narrow: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,11 +365,12 @@ class Accumulator(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiplyPlace(Node):
-    """The start of a product of the operands in a ring. first: True for the first one of a tile."""
+    """The start of a product of the operands in a ring. narrow: as of LoadOperand. first: True for a tile's first."""
 
     acc: str
     slot: str
     consumers: str
+    narrow: str | None
     first: bool
 
 

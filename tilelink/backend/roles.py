@@ -68,6 +68,8 @@ class Shared:
 
     addresses: Addresses
     roles: Roles
+    widest: Roles
+    """Those of the stage of the kernel whose tiles have the most columns: its rings have their sizes."""
     boxes: dict[str, artifact.Boxes] = field(default_factory=dict[str, artifact.Boxes])
     """Descriptors that the kernel takes, by parameter."""
 
@@ -119,6 +121,11 @@ class Shared:
     def columns(self) -> str:
         axis = self.addresses.typing.type_of(self.dot).axes[-1]
         return self.addresses.constants.block(self.addresses.stage, axis, self.roles.columns)
+
+    @property
+    def narrow(self) -> str | None:
+        """Return the columns of a tile that takes a part of a buffer, or None if it takes all of it."""
+        return self.columns if self.roles.columns < self.widest.columns else None
 
     @property
     def block(self) -> str:
@@ -253,6 +260,7 @@ class Loader(_RoleStatements):
             nodes.LoadOperand(
                 boxes=shared.left if what == "left" else shared.right, row=row, column=column,
                 barriers=f"{full}_barriers", slot=self.place.slot, ring=f"{what}_ring", parts=parts,
+                narrow=shared.narrow if what == "right" else None,
             )
         )  # fmt: skip
 
@@ -351,7 +359,13 @@ class Consumer(_RoleStatements):
         match step.word:
             case "multiply":
                 self.writer.add(
-                    nodes.MultiplyPlace(acc=acc, slot=place.slot, consumers=self.shared.consumers, first=first)
+                    nodes.MultiplyPlace(
+                        acc=acc,
+                        slot=place.slot,
+                        consumers=self.shared.consumers,
+                        narrow=self.shared.narrow,
+                        first=first,
+                    )
                 )
             case "retire":
                 self.writer.add(nodes.RetireProducts(acc=acc, flying=step.number))

@@ -64,9 +64,9 @@ def expect(barriers, slot, BYTES: gl.constexpr):
 
 
 @gluon.jit
-def load(boxes, row, column, full, slot, ring):
-    """Start to load a box into a buffer of a ring. row, column: of the box's first element."""
-    _load(boxes, [row, column], full.index(slot), ring.index(slot))
+def load(boxes, row, column, full, buffer):
+    """Start to load a box into a buffer. row, column: of the box's first element. full: the buffer's barrier."""
+    _load(boxes, [row, column], full, buffer)
 
 
 @gluon.jit

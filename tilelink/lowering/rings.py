@@ -22,7 +22,7 @@ steps. So the protocol that is verified is the one that runs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE = WORDS = (
     "await", "expect", "load", "fill", "fence", "multiply", "store", "retire", "arrive",
@@ -89,6 +89,23 @@ class Roles:
     @property
     def rings(self) -> tuple[Ring, ...]:
         return self.operands, self.results
+
+
+def fit_together(one: Roles, other: Roles) -> bool:
+    """True if two stages of a kernel may have these roles, of the same buffers and barriers.
+
+    A tile of one may have fewer columns, which take a part of a buffer and fewer pieces.
+    """
+    return _of_any_width(one) == _of_any_width(other) and one.columns * other.pieces == other.columns * one.pieces
+
+
+def _of_any_width(roles: Roles) -> Roles:
+    return replace(roles, columns=0, pieces=0, operands=_of_any_size(roles.operands))
+
+
+def _of_any_size(ring: Ring) -> Ring:
+    steps = tuple(replace(step, number=0) if step.word in (EXPECT, LOAD) else step for step in ring.writer.steps)
+    return replace(ring, writer=replace(ring.writer, steps=steps))
 
 
 def operand_ring(*, buffers: int, consumers: int, ahead: int, left: int, right: int) -> Ring:

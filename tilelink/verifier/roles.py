@@ -14,7 +14,7 @@ from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.program import ITEM_BYTES, Read, Transpose, Value
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.clauses.roles import conflict, has_groups, product_of, roles_reason, stage_body
-from tilelink.lowering.rings import EXPECT, LOAD, Roles
+from tilelink.lowering.rings import EXPECT, LOAD, Roles, fit_together
 from tilelink.planning.plan import Plan
 from tilelink.verifier.rings import wrong
 
@@ -37,8 +37,9 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         return f"{bound.target} has no products of groups of warps"
     kernel = bound.kernel_of[stage.name]
     for loop in kernel.loops:
-        if len(loop.stages) > 1 or loop.width is not None or bound.stages[loop.stages[0]].roles != found:
-            return "another stage in its kernel has not the same roles"
+        other = bound.stages[loop.stages[0]].roles
+        if len(loop.stages) > 1 or loop.width is not None or other is None or not fit_together(found, other):
+            return "another stage in its kernel has no roles that fit together with its own"
     reason = roles_reason(stage_body(stage)) or conflict(bound, kernel, stage)
     return reason or _sizes(bound, stage, found) or _rings(bound, stage, found)
 

@@ -14,6 +14,7 @@ from tilelink.lowering.clauses.clause import Choices, Clause, count, switch
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.direction import DIRECTION
 from tilelink.lowering.clauses.flatten import FLATTEN
+from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.lowering.clauses.resource import RESOURCE
@@ -28,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (
-    RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, BACKFILL, DEFER_NOTIFY, TMA_COPY,
+    RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, HALVE_TAIL, BACKFILL, DEFER_NOTIFY, TMA_COPY,
     ROLES, CHANNEL, BUFFERS,
 )  # fmt: skip
 """Built-in clauses, in the order in which schedules are printed."""

@@ -59,7 +59,7 @@ from tilelink.lowering.clauses.clause import Choices, Clause
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
-from tilelink.lowering.rings import Roles, operand_ring, result_ring
+from tilelink.lowering.rings import Roles, fit_together, operand_ring, result_ring
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.transform import stage_writes
 from tilelink.scheduling.schedule import RolesChoice, Schedule
@@ -132,7 +132,7 @@ def _apply(bound: Bound) -> Bound:
     """
     stages = dict(bound.stages)
     for name, stage in bound.stages.items():
-        part = bound.schedule.stage(name)
+        part = bound.schedule.stage(_written(bound, name))
         if (choice := part[ROLES]) is None:
             continue
         reason = _reason(bound, stage)
@@ -146,12 +146,24 @@ def _apply(bound: Bound) -> Bound:
             hint = "take `roles` away, or see docs/language.md for the stages that can have them"
             raise ScheduleError(f"{name} cannot have roles: {reason}", location=part.at("roles"), hint=hint)
     for kernel in bound.kernels:
-        if len({stages[name].roles for name in kernel.stage_names}) > 1:
-            part = bound.schedule.stage(kernel.name)
-            message = f"the stages {', '.join(kernel.stage_names)} of one kernel have different roles"
-            hint = "give them the same tiles, blocks and roles"
-            raise ScheduleError(message, location=part.at("roles"), hint=hint)
+        found = {name: roles for name in kernel.stage_names if (roles := stages[name].roles) is not None}
+        if not found:
+            continue
+        widest = max(found.values(), key=lambda roles: roles.columns)
+        for name, roles in found.items():
+            stages[name] = replace(stages[name], roles=(own := replace(roles, results=widest.results)))
+            if not fit_together(own, widest):
+                message = (
+                    f"the stages {', '.join(kernel.stage_names)} of one kernel have roles that do not fit together"
+                )
+                hint = "give them the same rows of tiles, blocks, types and roles"
+                raise ScheduleError(message, location=bound.schedule.stage(kernel.name).at("roles"), hint=hint)
     return replace(bound, stages=stages)
+
+
+def _written(bound: Bound, name: str) -> str:
+    """Return the stage of the schedule that a stage was made from: a pass adds stages to the kernel of that."""
+    return name if any(name == stage.name for stage in bound.source.stages) else bound.kernel_of[name].name
 
 
 def has_groups(target: Target) -> bool:
@@ -167,10 +179,11 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
     kernel = bound.kernel_of[stage.name]
     if kernel.on_copy_engine:
         return "it does not run on SMs"
-    if not all(len(loop.stages) == 1 and bound.schedule.stage(loop.stages[0])[ROLES] for loop in kernel.loops):
+    first = [_written(bound, loop.stages[0]) for loop in kernel.loops]
+    if any(len(loop.stages) > 1 for loop in kernel.loops) or not all(bound.schedule.stage(n)[ROLES] for n in first):
         return "another stage runs in its kernel, without roles or with the same tiles"
     for clause in WITHOUT_ROLES:
-        if bound.schedule.stage(stage.name)[clause] != clause.default:
+        if bound.schedule.stage(_written(bound, stage.name))[clause] != clause.default:
             return f"it has `{clause.name}`, which is for programs without roles"
     if reason := roles_reason(stage_body(stage)):
         return reason
