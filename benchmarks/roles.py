@@ -59,11 +59,9 @@ OPERATORS = {"ag_gemm": ("ag_gemm", "h200"), "gemm_rs": ("gemm_rs_scatter", "h20
 """Operator -> the program and the schedule without roles. The stage `gemm` multiplies."""
 FORMS = {
     "4 buffers": "roles(consumers=2, buffers=4)",
-    "4 buffers, 1 in flight": "roles(consumers=2, buffers=4, in_flight=1)",
-    "3 buffers": "roles(consumers=2, buffers=3)",
-    "3 buffers, 1 in flight": "roles(consumers=2, buffers=3, in_flight=1)",
-    "4 buffers, bands of 16": "roles(consumers=2, buffers=4), {bands of 16}",
-    "4 buffers, bands of 4": "roles(consumers=2, buffers=4), {bands of 4}",
+    "halved tail": "roles(consumers=2, buffers=4), halve_tail",
+    "halved tail, bands of 16": "roles(consumers=2, buffers=4), halve_tail, {bands of 16}",
+    "halved tail, 1 in flight": "roles(consumers=2, buffers=4, in_flight=1), halve_tail",
 }
 """Name -> what is said of the stage `gemm` in addition, in place of what is for programs without roles.
 

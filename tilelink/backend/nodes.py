@@ -340,8 +340,8 @@ class ArrivePlace(Node):
 class LoadOperand(Node):
     """The start of a load of an operand's box.
 
-    parts: number and rows of its parts, one for each consumer, or None. narrow: rows of a buffer that it takes, None for
-    all.
+    parts: number and rows of its parts, one for each consumer, or None. narrow: rows of a buffer that it takes, None
+    for all.
     """
 
     boxes: str

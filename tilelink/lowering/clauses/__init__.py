@@ -29,8 +29,8 @@ __all__ = [
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (
-    RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, HALVE_TAIL, BACKFILL, DEFER_NOTIFY, TMA_COPY,
-    ROLES, CHANNEL, BUFFERS,
+    RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, HALVE_TAIL, BACKFILL, DEFER_NOTIFY,
+    TMA_COPY, ROLES, CHANNEL, BUFFERS,
 )  # fmt: skip
 """Built-in clauses, in the order in which schedules are printed."""
 _own: list[Clause[Any]] = []
