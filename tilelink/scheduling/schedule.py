@@ -199,6 +199,10 @@ class Schedule:
         """Split each tile of the last, partial wave along K into at most `parts` parts; None does not split them."""
         return self._say(stage, "split_k_tail", parts)
 
+    def halve_tail(self, stage: str, on: bool = True) -> Schedule:
+        """Halve the tiles of the last, partial wave of the stage."""
+        return self._say(stage, "halve_tail", on)
+
     def backfill(self, stage: str, tiles: int | None) -> Schedule:
         """Let CTAs that are idle in the last wave of the stage before do at most `tiles` of this stage; None: none."""
         return self._say(stage, "backfill", tiles)

@@ -153,9 +153,7 @@ def _apply(bound: Bound) -> Bound:
         for name, roles in found.items():
             stages[name] = replace(stages[name], roles=(own := replace(roles, results=widest.results)))
             if not fit_together(own, widest):
-                message = (
-                    f"the stages {', '.join(kernel.stage_names)} of one kernel have roles that do not fit together"
-                )
+                message = f"the roles of {', '.join(kernel.stage_names)} in one kernel do not fit together"
                 hint = "give them the same rows of tiles, blocks, types and roles"
                 raise ScheduleError(message, location=bound.schedule.stage(kernel.name).at("roles"), hint=hint)
     return replace(bound, stages=stages)
