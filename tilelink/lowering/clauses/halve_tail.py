@@ -43,10 +43,11 @@ def _apply(bound: Bound) -> Bound:
         if reason := _reason(bound, kernel, stage):
             message = f"the tail of {part.name} cannot be halved: {reason}"
             raise ScheduleError(message, location=part.at("halve_tail"), hint="take `halve_tail` away")
-        index = halved_index(stage)
-        left = _left(kernel, stage)
-        missing = _missing(bound, stage, index, left) if left and index and stage.count(index) > 1 else None
-        if index is not None and missing is not None:
+        index, left = _last_index(stage), _left(kernel, stage)
+        if index is None or stage.count(index) < 2 or not left:
+            continue
+        missing = _missing(bound, stage, index, left)
+        if missing is not None:
             bound = _halved(bound, kernel, stage, index, left, missing)
     return bound
 
@@ -60,16 +61,19 @@ def _reason(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     for clause in (SPLIT_K_TAIL, BACKFILL):
         if part[clause] is not None:
             return f"it has `{clause.name}`"
-    if halved_index(stage) is None:
-        return f"its tiles have no index along which {FEWEST_COLUMNS} elements can be halved"
+    index = _last_index(stage)
+    if index is None:
+        return "its tiles are single elements"
+    size = stage.tiles[index]
+    if stage.count(index) > 1 and (size < FEWEST_COLUMNS or size % 2):
+        return f"its tiles have {size} elements along {index}, not an even number of at least {FEWEST_COLUMNS}"
     return None
 
 
-def halved_index(stage: BoundStage) -> str | None:
-    """Return the index along which tiles are halved: the last one of the domain with tiles of several elements."""
+def _last_index(stage: BoundStage) -> str | None:
+    """Return the index along which tiles are halved: the last one of the domain that is no number."""
     tiled = [decl.name for decl in stage.stage.indices if decl.name not in stage.scalar_indices]
-    size = stage.tiles[tiled[-1]] if tiled else 0
-    return tiled[-1] if size >= FEWEST_COLUMNS and size % 2 == 0 else None
+    return tiled[-1] if tiled else None
 
 
 def _left(kernel: Kernel, stage: BoundStage) -> int:
