@@ -24,6 +24,7 @@ from tilelink.planning.plan import make_plan
 TEXT = """program relay(M, N, K):
     x : in        [M, K]
     w : in        [N, K]
+    bias : in     [N]
     h : symmetric [M, K]
     c : local     [M, N]
     y : out       [M, N]
@@ -43,7 +44,7 @@ TEXT = """program relay(M, N, K):
 
 schedule one for relay:
     send on {send}, tile(i=128)
-    gemm on sm, tile(i={i}, j={j}, k=64), order(group(i, 2)), roles({roles})
+    gemm on sm, tile(i={i}, j={j}, k=64), order(group(i, 2)), roles({roles}){more}
     keep on sm(4), tile(i={i}, j={j})
 """
 DOT = "dot(h[i, :], w[j, :].T)"
@@ -52,10 +53,10 @@ DOT = "dot(h[i, :], w[j, :].T)"
 @cache
 def bound(
     value: str = DOT, i: int = 128, j: int = 256, roles: str = "consumers=2, buffers=4", on: str = "sm_90",
-    send: str = "sm(4)", K: int = 320,
+    send: str = "sm(4)", K: int = 320, N: int = 512, more: str = "",
 ) -> Bound:  # fmt: skip
-    module = compiler.parse(TEXT.format(value=value, i=i, j=j, roles=roles, send=send), "relay.tl")
-    sizes = {"M": 768, "N": 512, "K": K}
+    module = compiler.parse(TEXT.format(value=value, i=i, j=j, roles=roles, send=send, more=more), "relay.tl")
+    sizes = {"M": 768 if not more else 128 * 131, "N": N, "K": K}
     return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target=on)
 
 
@@ -137,6 +138,9 @@ FORMS = {
     "three consumers": ({"i": 192, "j": 128, "roles": "consumers=3, buffers=4"}, 3 * 2 * 4, 16),
     "more rows": ({"i": 256, "j": 128, "roles": "consumers=2, buffers=3"}, 2 * 2 * 2 * 4, 12),
     "computed results": ({"value": f"silu({DOT} * 0.5) + 1.0"}, 2 * 2 * 4, 12),
+    "a vector of columns": ({"value": f"gelu({DOT} + bias[j])"}, 2 * 2 * 4, 12),
+    "a vector, and columns that are cut": ({"value": f"silu({DOT} + bias[j])", "N": 648}, 2 * 2 * 4, 12),
+    "halved tiles": ({"more": ", halve_tail"}, 2 * 2 * 2 * 4, 12),
     "the larger one": ({"value": f"maximum({DOT}, 0.0)"}, 2 * 2 * 4, 12),
 }
 
@@ -193,7 +197,7 @@ def test_other_dialects_and_processors_have_programs_without_roles() -> None:
 
 def test_a_stage_with_the_name_of_a_role_is_told_so() -> None:
     text = TEXT.replace("keep", "_gemm_storer").format(
-        value=DOT, i=128, j=256, roles="consumers=2, buffers=4", send="sm(4)"
+        value=DOT, i=128, j=256, roles="consumers=2, buffers=4", send="sm(4)", more=""
     )
     module = compiler.parse(text, "relay.tl")
     sizes = {"M": 768, "N": 512, "K": 320}

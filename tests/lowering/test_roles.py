@@ -133,6 +133,7 @@ def test_tiles_that_roles_may_have(case: str) -> None:
 @pytest.mark.parametrize("statements", [
     (WAIT, f"acc = {DOT}", "c[i, j] = silu(acc * 0.5) + 1.0", TELL),
     (WAIT, f"c[i, j] = maximum({DOT}, 0.0)"),
+    (WAIT, f"c[i, j] = gelu({DOT} + b[j, 0])", TELL),
     ("c[i, j] = dot(a[i, :], b[j, :].T)", TELL),
     (WAIT, WAIT, f"c[i, j] = {DOT}", TELL, "producer_tile_notify(c[i, j] @ (rank + 1))"),
 ])  # fmt: skip
@@ -150,7 +151,9 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
         ("c[i, j] = 1.0", TELL), {"place": PLACE.replace(", k=64", "")}, "do not begin with their only product"
     ),
     "two products": ((WAIT, f"c[i, j] = {DOT} + {DOT}", TELL), {}, "do not begin with their only product"),
-    "another read": ((WAIT, f"c[i, j] = {DOT} + b[j, 0]", TELL), {}, "is not elementwise"),
+    "what is written": ((WAIT, f"c[i, j] = {DOT} + c[0, j]", TELL), {}, "c, which is no input"),
+    "a vector of rows": ((WAIT, f"c[i, j] = {DOT} + a[i, 0][:, None]", TELL), {}, "a, which is no vector along"),
+    "a sum": ((WAIT, f"c[i, j] = {DOT} + sum(b[j, :], axis=1)", TELL), {}, "is not elementwise"),
     "a computed operand": ((WAIT, "c[i, j] = dot(exp(h[0, i, :]), b[j, :].T)", TELL), {}, "left operand"),
     "rows of a tile": ((), {"place": PLACE.replace("i=128", "i=64")}, "64 rows of a tile are not 2 times"),
     "columns of a tile": ((), {"place": PLACE.replace("j=256", "j=192")}, "192 columns of a tile are no power of two"),

@@ -38,7 +38,7 @@ from tilelink.backend.loops import turns, turns_text
 from tilelink.backend.names import user_names
 from tilelink.backend.nodes import Comment, QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
 from tilelink.backend.render import environment
-from tilelink.backend.roles import Consumer, Loader, Shared, Storer
+from tilelink.backend.roles import Consumer, Loader, Shared, Storer, uses_indices
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.specs import copy_program, kernel_spec
 from tilelink.backend.statements import Statements
@@ -350,7 +350,8 @@ def _role(
         stage = bound.stages[loop.stages[0]]
         if not stage.total or stage.roles is None:
             continue
-        addresses = _tile_head(constants, stage, writer, dialect, awaits=role is Loader)
+        needed = role is not Consumer or uses_indices(stage)
+        addresses = _tile_head(constants, stage, writer, dialect, awaits=role is Loader, places=needed)
         shared = Shared(addresses=addresses, roles=stage.roles, widest=widest, boxes=boxes)
         role.of(shared, places, uniform, _hosted(bound)).body(stage.stage.body)
         total = constants.total(stage)
@@ -382,16 +383,23 @@ def _hosted(bound: Bound) -> frozenset[tuple[str, str]]:
 
 
 def _tile_head(
-    constants: Constants, stage: BoundStage, writer: Writer, dialect: Dialect, *, awaits: bool = True
+    constants: Constants,
+    stage: BoundStage,
+    writer: Writer,
+    dialect: Dialect,
+    *,
+    awaits: bool = True,
+    places: bool = True,
 ) -> Addresses:
     """Emit the first lines of a tile, and return the renderer of the regions after them.
 
-    awaits: False for a role that executes no waits.
+    awaits, places: False for a role that executes no waits, or that does not depend on the place of a tile.
     """
     bound, scalar = constants.bound, _printer(constants, stage, triton=True)
     awaits = awaits and any(isinstance(s, Wait) for s in statements(stage.stage.body))
-    _indices(writer, constants, stage, scalar)
-    writer.add(TileBegin(stage=stage.number))
+    if places:
+        _indices(writer, constants, stage, scalar)
+        writer.add(TileBegin(stage=stage.number))
     if awaits:
         writer.add(Token())
     return Addresses(

@@ -14,7 +14,7 @@ from typing import Self
 from tilelink import artifact
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Addresses
-from tilelink.backend.constants import BLOCKS
+from tilelink.backend.constants import BLOCKS, LEVEL, scaled, total
 from tilelink.backend.statements import Statements
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
@@ -22,10 +22,25 @@ from tilelink.backend.values import Slices, Values
 from tilelink.backend.words import statement_comment
 from tilelink.backend.writer import Writer
 from tilelink.ir.products import products_of
-from tilelink.ir.program import ITEM_BYTES, Assign, Dot, Full, Notify, Read, Region, Statement, Store, Transpose, Wait
+from tilelink.ir.program import (
+    ITEM_BYTES,
+    Assign,
+    Dot,
+    FromScalar,
+    Full,
+    Notify,
+    Read,
+    Region,
+    Statement,
+    Store,
+    Transpose,
+    Wait,
+)
+from tilelink.ir.scalar import Index, walk
 from tilelink.ir.typing import Axis
-from tilelink.ir.visitor import value_of
-from tilelink.lowering.clauses.roles import product_of
+from tilelink.ir.visitor import value_of, values
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.clauses.roles import product_of, vectors
 from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Roles, Step, parts_of
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
 
@@ -146,6 +161,13 @@ class Shared:
     @property
     def buffers(self) -> str:
         return self.number(self.roles.operands.buffers, "BUFFERS")
+
+
+def uses_indices(stage: BoundStage) -> bool:
+    """True if what a stage computes with its product depends on the place of the tile."""
+    found = [value for s in stage.stage.body if (value := value_of(s)) is not None]
+    numbers = [one.scalar for value in found for one in values(value) if isinstance(one, FromScalar)]
+    return bool(vectors(stage)) or any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
 
 
 def _region(operand: object) -> Region:
@@ -272,7 +294,32 @@ class _ConsumerValues(Values):
     computed: name of a product of slices, or "" for another product -> the name of its piece.
     """
 
+    shared: Shared
     computed: dict[str, str] = field(default_factory=dict[str, str])
+    piece: str = ""
+    """Number of the piece."""
+    part: str = ""
+    """The piece of the product."""
+
+    def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
+        """Load a vector of the piece's columns."""
+        addresses, writer = self.addresses, self.addresses.writer
+        tensor = addresses.bound.tensors[value.region.tensor]
+        spans = addresses.bound.tile_map(addresses.stage.name, value.region).spans
+        terms: list[str] = []
+        for span, stride in zip(spans, addresses.constants.strides(tensor), strict=True):
+            if span.kind == "point":
+                terms.append(scaled(addresses.scalar(span.start, LEVEL["*"]), stride))
+                continue
+            first = total([addresses.scalar(span.start, LEVEL["+"]), f"{self.piece} * {self.shared.piece}"])
+            columns = writer.shared("columns", f"{first} + roles.columns({self.part})")
+            terms.append(scaled(columns, stride))
+            index = str(span.index)
+            cut = addresses.stage.extents[index] % addresses.stage.tiles[index]
+            mask = f", mask={columns} < {addresses.constants.extent(addresses.stage, index)}, other=0.0" if cut else ""
+        name = writer.let(writer.name(f"{tensor.name}_tile"), f"gl.load({total([tensor.name, *terms])}{mask})")
+        text = name if tensor.dtype == "f32" else f"{name}.to(gl.float32)"
+        return Tile(text=text, dtype="f32", axes=addresses.typing.region_type(value.region).axes)
 
     def _dot(self, value: Dot, slices: Slices) -> Tile:
         return Tile(text=self.computed[""], dtype="f32", axes=self.addresses.typing.type_of(value).axes)
@@ -291,7 +338,7 @@ class Consumer(_RoleStatements):
 
     @classmethod
     def of(cls, shared: Shared, places: Places, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
-        values = _ConsumerValues(addresses=shared.addresses)
+        values = _ConsumerValues(addresses=shared.addresses, shared=shared)
         return cls(values=values, thresholds=thresholds, hosted=hosted, shared=shared, places=places)
 
     @classmethod
@@ -320,6 +367,7 @@ class Consumer(_RoleStatements):
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
             writer.let(part, f"{pieces}[{piece}]")
             self.values.computed[product.name if product else ""] = part
+            self.values.piece, self.values.part = piece, part
             for number, statement in enumerate(rest[1:] if product else rest):
                 if number or product:
                     self.comment(statement)

@@ -19,8 +19,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 __all__ = [
-    "arrive", "barriers", "expect", "fence", "following", "load", "load_parts", "multiply", "pieces", "retire",
-    "stored", "store_part", "wait", "zeros",
+    "arrive", "barriers", "columns", "expect", "fence", "following", "load", "load_parts", "multiply", "pieces",
+    "retire", "stored", "store_part", "wait", "zeros",
 ]  # fmt: skip
 
 # Names since Triton 3.9.
@@ -116,6 +116,12 @@ def pieces(x, COUNT: gl.constexpr):
         left, right = _halves(x)
         result = pieces(left, COUNT // 2) + pieces(right, COUNT // 2)
     return result
+
+
+@gluon.jit
+def columns(like):
+    """Return the numbers of the columns of a piece, with which vectors are loaded that a consumer computes with."""
+    return gl.arange(0, like.shape[1], layout=gl.SliceLayout(0, like.type.layout))
 
 
 @gluon.jit

@@ -35,6 +35,7 @@ from tilelink.ir.program import (
     Assign,
     Cast,
     Dot,
+    Expand,
     FromScalar,
     Full,
     Literal,
@@ -53,7 +54,7 @@ from tilelink.ir.program import (
 from tilelink.ir.scalar import Index, const, mul
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.visitor import map_value, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
 from tilelink.lowering.clauses.clause import Choices, Clause
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
@@ -238,12 +239,14 @@ def _computed(value: Value) -> str | None:
     match value:
         case Dot() | Local() | Literal() | FromScalar() | Full():
             return None
-        case Cast(value=inner):
+        case Read(region=region):
+            return None if region.rank is None else "it computes with what a peer has"
+        case Cast(value=inner) | Expand(value=inner):
             return _computed(inner)
         case Apply(args=args):
             return next(filter(None, map(_computed, args)), None)
         case _:
-            return "what it computes with the product is not elementwise in the product and numbers"
+            return "what it computes with the product is not elementwise in the product, numbers and vectors of columns"
 
 
 def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
@@ -292,6 +295,10 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
         return f"a block of {block} contracted elements is none of {', '.join(map(str, BLOCKS))}"
     if reason := _stored(bound, stage, target):
         return reason
+    along = str(bound.tile_map(stage.name, target).spans[-1].index)
+    for read in vectors(stage):
+        if reason := _vector(bound, stage, read.region, along):
+            return reason
     own = rows // consumers
     if own != power_of_two(own):
         return f"{own} rows of a consumer are no power of two"
@@ -332,6 +339,37 @@ def _along(bound: Bound, stage: BoundStage, region: Region, *, last: bool) -> in
     *others, rows, whole = bound.tile_map(stage.name, region).spans
     points = all(span.kind == "point" for span in others)
     return rows.size if points and rows.kind == "tile" and whole.kind == "whole" else None
+
+
+def vectors(stage: BoundStage) -> list[Read]:
+    """Return the regions that a stage computes with next to its product."""
+    found: list[Read] = []
+    for statement in stage_body(stage):
+        value = value_of(statement)
+        if value is not None:
+            map_value(value, lambda one: _kept(one, found))
+    return found
+
+
+def _kept(value: Value, found: list[Read]) -> Value | None:
+    """Keep a region that is no operand of a product, and visit nothing inside a product."""
+    if isinstance(value, Read):
+        found.append(value)
+    return value if isinstance(value, Read | Dot) else None
+
+
+def _vector(bound: Bound, stage: BoundStage, region: Region, columns: str) -> str | None:
+    """Return why consumers cannot load a region to compute with it, or None.
+
+    Nothing orders their loads after waits, so that the region is one that nobody writes.
+    """
+    tensor, spans = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
+    if not tensor.constant or tensor.slots > 1 or tensor.decl.space == "table":
+        return f"it computes with {region.tensor}, which is no input of its own rank"
+    tiled = [span for span in spans if span.kind != "point"]
+    if [span.index for span in tiled] != [columns] or tiled[0].kind != "tile" or not _in_steps(stage, tiled[0]):
+        return f"it computes with {region.tensor}, which is no vector along the columns of its tiles"
+    return None
 
 
 def _stored(bound: Bound, stage: BoundStage, region: Region) -> str | None:
@@ -393,7 +431,8 @@ ROLES: Clause[RolesChoice | None] = Clause(
         "warps have roles: one waits and loads into a ring of buffers in shared memory, groups of four warps, the "
         "consumers, multiply their rows of each tile, and one stores and notifies. The next tile is loaded while "
         "results are computed and stored. For stages with a kernel of their own whose tiles wait, multiply once along "
-        "a whole dimension, compute elementwise, store once in their own rank and notify. Needs `sm_90`, operands of "
+        "a whole dimension, compute elementwise with it and with vectors of "
+        "columns that are inputs, store once in their own rank and notify. Needs `sm_90`, operands of "
         "16 bits, and tiles of 64 rows or a multiple for each consumer; other processors run programs without roles. "
         "`in_flight=1`: consumers wait for each product before they start the next one"
     ),
