@@ -340,9 +340,9 @@ ReuseError: rank 0, send tile (i=0): accesses a buffer of h that rank 1 may stil
         without_wait,
         """\
 RolesError: f: in the ring of operands, a loader writes a buffer that is still written
-  at wrong.tl:6:5
+  at wrong.tl:6:13
         compute f(i: M, j: N):
-        ^^^^^^^^^^^^^^^^^^^^^
+                ^
   hint: the pass `roles` makes rings without this mistake: tilelink show FILE --after roles""",
     ),
     "EmitError": (
