@@ -1,5 +1,5 @@
 # pyright: basic
-"""Kernels whose warps have roles, on one GPU: every form's result, and rows that arrive while a kernel waits for them."""
+"""Kernels whose warps have roles, on one GPU: the result of every form, and rows that arrive while a kernel waits."""
 
 from __future__ import annotations
 

@@ -127,7 +127,8 @@ def test_results_are_those_of_whole_tiles(M: int, N: int) -> None:
 def test_a_tail_that_cannot_be_halved_is_refused(options: dict[str, object], reason: str) -> None:
     with pytest.raises(ScheduleError, match=f"the tail of gemm cannot be halved: .*{reason}") as caught:
         bound(**options)  # type: ignore[arg-type]
-    assert caught.value.location is not None and "halve_tail" in caught.value.location.text
+    place = caught.value.location
+    assert place is not None and place.text is not None and "halve_tail" in place.text
 
 
 def test_halved_tiles_have_the_roles_of_whole_ones() -> None:

@@ -181,7 +181,7 @@ def test_a_stage_that_cannot_have_roles_is_refused(case: str) -> None:
     with pytest.raises(ScheduleError, match=f"gemm cannot .*{reason}") as caught:
         bound(*body, **options)
     place = caught.value.location
-    assert place is not None and place.text.strip().startswith("gemm ")
+    assert place is not None and place.text is not None and place.text.strip().startswith("gemm ")
 
 
 def test_a_result_that_is_cut_at_the_end_of_rows_is_refused_where_others_follow() -> None:

@@ -287,9 +287,8 @@ schedule one for relay:
 
 
 def test_warps_with_roles_store_and_notify_while_others_multiply() -> None:
-    sizes = {"M": 4096, "N": 4096, "K": 1024}
     plain, roles = (
-        planned(ROLES.format(more=more), ranks=1, dtype="bf16", **sizes)
+        planned(ROLES.format(more=more), ranks=1, dtype="bf16", M=4096, N=4096, K=1024)
         for more in ("", ", roles(consumers=2, buffers=4)")
     )
     assert roles.bound.stages["gemm"].roles is not None

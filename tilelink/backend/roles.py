@@ -307,6 +307,7 @@ class _ConsumerValues(Values):
         tensor = addresses.bound.tensors[value.region.tensor]
         spans = addresses.bound.tile_map(addresses.stage.name, value.region).spans
         terms: list[str] = []
+        mask = ""
         for span, stride in zip(spans, addresses.constants.strides(tensor), strict=True):
             if span.kind == "point":
                 terms.append(scaled(addresses.scalar(span.start, LEVEL["*"]), stride))
@@ -315,8 +316,8 @@ class _ConsumerValues(Values):
             columns = writer.shared("columns", f"{first} + roles.columns({self.part})")
             terms.append(scaled(columns, stride))
             index = str(span.index)
-            cut = addresses.stage.extents[index] % addresses.stage.tiles[index]
-            mask = f", mask={columns} < {addresses.constants.extent(addresses.stage, index)}, other=0.0" if cut else ""
+            if addresses.stage.extents[index] % addresses.stage.tiles[index]:
+                mask = f", mask={columns} < {addresses.constants.extent(addresses.stage, index)}, other=0.0"
         name = writer.let(writer.name(f"{tensor.name}_tile"), f"gl.load({total([tensor.name, *terms])}{mask})")
         text = name if tensor.dtype == "f32" else f"{name}.to(gl.float32)"
         return Tile(text=text, dtype="f32", axes=addresses.typing.region_type(value.region).axes)
@@ -333,8 +334,6 @@ class _ConsumerValues(Values):
 @dataclass(kw_only=True)
 class Consumer(_RoleStatements):
     """The warps that multiply and compute some rows of a tile."""
-
-    values: _ConsumerValues
 
     @classmethod
     def of(cls, shared: Shared, places: Places, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
@@ -364,6 +363,7 @@ class Consumer(_RoleStatements):
         self.multiply(acc)
         pieces, piece, part = (writer.name(stem) for stem in ("pieces", "piece", "part"))
         writer.let(pieces, f"roles.pieces({acc}, {shared.pieces})")
+        assert isinstance(self.values, _ConsumerValues)
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
             writer.let(part, f"{pieces}[{piece}]")
             self.values.computed[product.name if product else ""] = part

@@ -1,4 +1,5 @@
-# pyright: basic, reportArgumentType=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false
 """Rings of buffers in shared memory between warps with roles, and products of groups of four warps.
 
 They are written in Gluon, Triton's language with explicit control of shared memory. They need sm_90. What the roles do,
