@@ -11,7 +11,7 @@ import pytest
 from tests.backend.offline import compile_all
 from tests.backend.samples import numbered
 from tests.conftest import Golden
-from tests.runtime.ptx import resources, text
+from tests.runtime.ptx import text
 from tilelink import compiler
 from tilelink.artifact import Boxes, TensorPointer
 from tilelink.backend.context import Emitted, shared_layout, signature
@@ -20,6 +20,7 @@ from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import EmitError
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import make_plan
+from tilelink.runtime.cuda.compile_offline import resources
 
 TEXT = """program relay(M, N, K):
     x : in        [M, K]
