@@ -26,8 +26,8 @@ class KernelSource:
 def assemble(source: Path, kernels: Sequence[KernelSource], target: Target) -> str:
     """Return the assembly of all kernels, one after the other. Raise SettingsError if TRITON_INTERPRET is set.
 
-    Before that of a kernel for NVIDIA is a comment with what its binary takes. Registers that are spilled to memory are a
-    warning.
+    Before that of a kernel for NVIDIA is a comment with what its binary takes. Registers that are spilled to memory are
+    a warning.
     """
     if settings().interpret:
         raise SettingsError("Triton interprets kernels in this process", hint="unset TRITON_INTERPRET to compile")
