@@ -318,6 +318,35 @@ def geometric(rows: Sequence[dict[str, Any]], name: str) -> str:
     return f"{name}: {mean:.3f} x cuBLAS as geometric mean of {len(found)}, {min(found):.3f} to {max(found):.3f}"
 
 
+def table(report: dict[str, Any], name: str) -> list[str]:
+    """Return the section of a report in docs/results.md."""
+    rows = report["rows"]
+    forms = [form for form in dict.fromkeys(form for row in rows for form in row["us"]) if form != "cuBLAS"]
+    machine = report["machine"]
+    lines = [
+        f"## {name}",
+        "",
+        f"Products as one of so many ranks computes them, with all signals set, on one {machine['gpu']}: microseconds "
+        f"of cuBLAS, and times its speed, medians of {report['samples']} turns; driver {machine['driver']}, torch "
+        f"{machine['torch']}, triton {machine['triton']}. `plain` is the schedule h200, the others have roles.",
+        "",
+        f"| product | rows x columns x inner | cuBLAS us | {' | '.join(forms)} |",
+        f"| --- {'| ---: ' * (len(forms) + 2)}|",
+    ]
+    for row in rows:
+        speeds = [f"{row['us']['cuBLAS'] / row['us'][form]:.3f}" if form in row["us"] else "-" for form in forms]
+        what, sizes = row["case"].split(": ")
+        lines.append(f"| {what} | {sizes} | {row['us']['cuBLAS']:.4g} | {' | '.join(speeds)} |")
+    means = [geometric(rows, form).split(": ")[1].split(" x ")[0] for form in forms]
+    return [
+        *lines,
+        f"| geometric mean | | | {' | '.join(means)} |",
+        "",
+        f"Rows that arrive late: {report['late']}.",
+        "",
+    ]
+
+
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--op", default="ag_gemm,gemm_rs")
@@ -351,7 +380,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     flush, rows = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda"), []
     report: dict[str, Any] = {
-        "benchmark": "roles", "machine": tp.machine(), "samples": args.samples, "rows": rows, "ended_early": None,
+        "benchmark": "roles", "machine": tp.machine(), "commit": tp.commit(), "samples": args.samples, "rows": rows,
+        "ended_early": None,
     }  # fmt: skip
 
     def write(early: str | None = None) -> None:
