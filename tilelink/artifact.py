@@ -205,10 +205,13 @@ class Boxes(Described):
     """Gluon's descriptor of the copy of the rank `owner`, or of the local copy if `owner` is None."""
 
     owner: int | None = None
+    swizzle: int = 0
+    """Bytes of a row within which TMA permutes 16-byte pieces, as products of warpgroups read them; 0 for none."""
 
     @property
     def name(self) -> str:
-        return super().name if self.owner is None else f"{super().name}_at_{self.owner}"
+        swizzled = f"{super().name}_swizzled" if self.swizzle else super().name
+        return swizzled if self.owner is None else f"{swizzled}_at_{self.owner}"
 
 
 Parameter = (

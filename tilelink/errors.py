@@ -279,6 +279,12 @@ class NetworkError(VerificationError):
     rule = "network"
 
 
+class RolesError(VerificationError):
+    """Rule 8: roles of a program's warps change its order, or use a buffer before it is full or while it is read."""
+
+    rule = "roles"
+
+
 class EmitError(TileLinkError):
     """The backend cannot generate code for this construct and target, or generated code was changed."""
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.backend.samples import numbered
-from tests.runtime.ptx import depths, guarded_loads, resources, text, tokens
+from tests.runtime.ptx import depths, guarded_loads, text, tokens
 from tilelink import compiler
 from tilelink.backend import store
 from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
-from tilelink.runtime.cuda.compile_offline import compile_source
+from tilelink.runtime.cuda.compile_offline import compile_source, resources
 from tilelink.scheduling.schedule import Schedule
 
 DIMS = {"Ms": 1024, "N": 3584, "K": 8192}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.ptx import depths, events, guarded_loads, resources, text, tokens
+from tests.runtime.ptx import depths, events, guarded_loads, text, tokens
 from tilelink import compiler
 from tilelink.backend import store
 from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
-from tilelink.runtime.cuda.compile_offline import compile_source
+from tilelink.runtime.cuda.compile_offline import compile_source, resources
 
 BYTES = 2
 LARGE = {"i": 128, "j": 256, "k": 64}

@@ -10,9 +10,9 @@ import pytest
 
 from tests.backend.offline import compile_all
 from tests.backend.samples import numbered
-from tests.runtime.ptx import resources
 from tilelink import compiler
 from tilelink.backend.emit import emit
+from tilelink.runtime.cuda.compile_offline import resources
 
 DIMS = {"Ms": 2048, "N": 2752, "K": 4096}  # 704 tiles on 132 programs: 44 are left, for three parts each
 PARTS, SUMS = "gemm_split + tail * 98304 + part * 32768", "gemm_split, token) + tail * 98304"

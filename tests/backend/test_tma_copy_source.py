@@ -16,7 +16,7 @@ from tests.runtime.ptx import text
 from tilelink import compiler
 from tilelink.artifact import Boxes, PeersPointer, TensorPointer
 from tilelink.backend import store
-from tilelink.backend.context import plain_layout, signature
+from tilelink.backend.context import shared_layout, signature
 from tilelink.backend.emit import emit
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import EmitError
@@ -291,7 +291,7 @@ def test_a_descriptor_of_a_peers_copy_says_what_was_compiled() -> None:
     made = described(Address(tensor, 1 << 20), Boxes(tensor="s", box=(32, 128), owner=3))
     assert (made.base.data_ptr(), made.base.dtype) == (1 << 20, torch.bfloat16)
     assert (list(made.shape), list(made.strides), list(made.block_shape)) == ([4096, ROW], [ROW, 1], [32, 128])
-    assert repr(made.layout) == plain_layout(16)
+    assert repr(made.layout) == shared_layout(16)
 
 
 # What the programs of a rank do --------------------------------------------------------------------------------

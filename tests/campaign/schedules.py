@@ -131,7 +131,9 @@ CLAUSES: dict[str, Callable[[random.Random, Program, Stage], str]] = {
     "num_stages": lambda rng, program, stage: f"num_stages {rng.choice((1, 2, 3))}",
     "flatten": lambda rng, program, stage: "flatten",
     "split_k_tail": lambda rng, program, stage: f"split_k_tail {rng.choice((2, 3, 4))}",
+    "halve_tail": lambda rng, program, stage: "halve_tail",
     "backfill": lambda rng, program, stage: f"backfill {rng.choice((1, 2))}",
     "defer_notify": lambda rng, program, stage: "defer_notify",
+    "roles": lambda rng, program, stage: f"roles(consumers={rng.choice((2, 3))}, buffers={rng.choice((2, 4))})",
     "tma_copy": lambda rng, program, stage: f"tma_copy {rng.choice((1, 2, 4))}",
 }

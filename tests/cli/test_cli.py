@@ -159,6 +159,8 @@ def test_show_source(file: str) -> None:
 def test_show_ptx(file: str) -> None:
     shown = tilelink("show", file, "--stage", "ptx", "--target", "sm_90").stdout
     assert ".target sm_90" in shown
+    kernel = r"// \w+: 128 threads of \d+ registers, [\d,]+ bytes of shared memory, compiled in [\d.]+ s\n//"
+    assert re.search(kernel, shown) and "warning" not in shown
 
 
 def test_run_compares_all_outputs(file: str) -> None:

@@ -7,20 +7,24 @@ from __future__ import annotations
 import ast
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.house import sources
 from tilelink import compiler, data, errors, settings
 from tilelink.errors import TileLinkError
+from tilelink.lowering.listing import listing
+from tilelink.planning.plan import make_plan
 from tilelink.search import Candidate, Space
 from tilelink.simulator import machine
 from tilelink.simulator.cost import TileTime
 from tilelink.target import target
+from tilelink.verifier import verify
 
 NO_TEXT = {
     "TileLinkError": "the base of all",
-    "VerificationError": "the base of the six rules",
+    "VerificationError": "the base of the seven rules",
     "ConsequenceError": "dropped by Mistakes: no user sees it",
 }
 
@@ -64,6 +68,28 @@ def raised(error: TileLinkError) -> Callable[[], object]:
 def bad_deadline() -> object:
     with settings.environment(TILELINK_DEADLINE="soon"):
         return settings.settings()
+
+
+def without_wait() -> object:
+    """A lowered program whose loader does not wait until a buffer is free."""
+    text = """program p(M, N, K):
+    a : in [M, K]
+    b : in [N, K]
+    y : out [M, N]
+
+    compute f(i: M, j: N):
+        y[i, j] = dot(a[i, :], b[j, :].T)
+
+schedule s for p:
+    f on sm, tile(i=128, j=128, k=64), roles(consumers=2, buffers=4)
+"""
+    module = compiler.parse(text, "wrong.tl")
+    sizes = {"M": 256, "N": 256, "K": 256}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=1, dims=sizes, dtype="bf16", target="sm_90")
+    wrong = compiler.parse_lowered(listing(made).replace("loader: await empty 1; ", "loader: "))
+    f = replace(made.stages["f"], roles=wrong.stages["f"].roles)
+    verify(make_plan(replace(made, stages={"f": f})))
+    return None
 
 
 # name of the class -> what raises it, and its text
@@ -318,6 +344,15 @@ NetworkError: rank 0, f tile (i=0, j=0): reads x of rank 1, on another node, by 
             y[i, j] = x[i, j] @ (rank + 1) * 2.0
             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   hint: fetch the region first: tile_pull_data(a local region, ... @ rank), then read that""",
+    ),
+    "RolesError": (
+        without_wait,
+        """\
+RolesError: f: in the ring of operands, a loader writes a buffer that is still written
+  at wrong.tl:6:13
+        compute f(i: M, j: N):
+                ^
+  hint: the pass `roles` makes rings without this mistake: tilelink show FILE --after roles""",
     ),
     "EmitError": (
         program(HEAD + COPY.replace("x[i, j]", "exp(x[i, j])") + "schedule s for p:\n    f on copy_engine\n"),

@@ -175,7 +175,7 @@ def last(schedule: Schedule, stage: str) -> bool:
 
 
 def test_what_it_becomes_is_safe() -> None:
-    """Every output once, every part waited for, nobody waits for ever: all six rules."""
+    """Every output once, every part waited for, nobody waits for ever: all rules."""
     for plan in cases():
         verify(plan)
 

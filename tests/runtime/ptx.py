@@ -2,11 +2,7 @@
 """What tests look for in the PTX of a compiled kernel."""
 
 import re
-import subprocess
-import tempfile
 from typing import Any
-
-from triton import knobs
 
 EVENTS = {
     "load": r"ld\.global\.(?!b64)|cp\.async\.c[ag]|cp\.async\.bulk\.tensor\.\dd\.shared::\w+\.global",
@@ -65,16 +61,6 @@ def guarded_loads(ptx: str) -> list[bool]:
     pattern, word = re.compile(EVENTS["load"]), re.compile(r"ld\.global\.b32 \{ %r\d+ \}")
     lines = [line for line in ptx.splitlines() if pattern.search(line) and not word.search(line)]
     return [bool(tainted & set(re.findall(r"%[a-z]+\d+", line))) for line in lines]
-
-
-def resources(kernel: Any) -> dict[str, int]:
-    """What its binary takes, as cuobjdump says: REG registers a thread, STACK bytes (spilled registers lie there)."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(kernel.asm["cubin"])
-        file.flush()
-        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
-        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    return {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", found)}
 
 
 def depths(kernel: Any, pattern: str) -> list[int]:

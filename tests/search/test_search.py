@@ -17,6 +17,7 @@ from tilelink.ir.program import Program
 from tilelink.ir.scalar import Env, evaluate
 from tilelink.lowering.clauses.flatten import FLATTEN, flat_reason
 from tilelink.lowering.clauses.order import ORDER
+from tilelink.lowering.clauses.roles import ROLES, roles_reason
 from tilelink.planning.plan import Plan
 from tilelink.scheduling.schedule import Schedule
 from tilelink.search import STRATEGIES, Candidate, Found, Space, Tried, run, search, strategy
@@ -86,9 +87,12 @@ def test_the_pipeline_knob_makes_loops_flat_where_they_can_be() -> None:
     able = {name: {s.name for s in p.stages if flat_reason(s.body) is None} for name, p in programs.items()}
     assert set(offered) == {name for name, stages in able.items() if stages}
     for program, knob in offered.values():
-        assert knob.labels == ("tile by tile", "through all tiles")
+        roles = {s.name for s in program.stages if roles_reason(s.body) is None}
+        assert knob.labels == ("tile by tile", "through all tiles", *(["by warps with roles"] if roles else []))
         said = [change(Schedule(name="one", program="p")) for change in knob.changes]
-        assert [{s.name for s in one.stages if s[FLATTEN]} for one in said] == [set(), able[program.name]]
+        assert [{s.name for s in one.stages if s[FLATTEN]} for one in said[:2]] == [set(), able[program.name]]
+        for number, one in enumerate(said):
+            assert {s.name for s in one.stages if s[ROLES]} == (roles if number == 2 else set())
 
 
 def test_orders_over_all_other_ranks_may_run_backwards() -> None:

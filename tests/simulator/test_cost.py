@@ -264,3 +264,40 @@ def test_a_model_that_answers_no_time_is_told_so(model: Any, says: str) -> None:
 
 
 SIZES = {"Ms": 512, "N": 512, "K": 512}
+
+
+ROLES = """program relay(M, N, K):
+    x : in    [M, K]
+    w : in    [N, K]
+    c : local [M, N]
+    y : out   [M, N]
+
+    compute gemm(i: M, j: N):
+        c[i, j] = dot(x[i, :], w[j, :].T)
+        producer_tile_notify(c[i, j])
+
+    compute keep(i: M, j: N):
+        consumer_tile_wait(c[i, j])
+        y[i, j] = c[i, j]
+
+schedule one for relay:
+    gemm on sm, tile(i=128, j=256, k=64), num_warps 8, num_stages 3{more}
+    keep on sm(32), tile(i=128, j=256)
+"""
+
+
+def test_warps_with_roles_store_and_notify_while_others_multiply() -> None:
+    plain, roles = (
+        planned(ROLES.format(more=more), ranks=1, dtype="bf16", M=4096, N=4096, K=1024)
+        for more in ("", ", roles(consumers=2, buffers=4)")
+    )
+    assert roles.bound.stages["gemm"].roles is not None
+    (_, _, work), *_ = works(roles)
+    assert work.roles and work.stages == 4
+    before, after = (Roofline().tile(replace(WORK, roles=with_roles), H200S) for with_roles in (False, True))
+    assert (before.main, after.overhead) == (after.main, H200S.roles_overhead)
+    assert before.overhead > after.overhead
+    times = [simulate(one, H200S).seconds for one in (plain, roles)]
+    waves = 4096 * 4096 / (128 * 256) / (H200S.sms - 32)
+    gain = H200S.tile_overhead + H200S.fence - H200S.roles_overhead
+    assert times[0] - times[1] == pytest.approx(waves * gain, rel=0.5)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -15,9 +15,10 @@ from tests.verifier.dynamic import check
 from tests.verifier.mutations import Case, Mutant, mutants
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.link import strip
+from tilelink.lowering.bind import bind
 from tilelink.lowering.enumerate import WAIT
-from tilelink.planning.plan import Plan
-from tilelink.target import CPU
+from tilelink.planning.plan import Plan, make_plan
+from tilelink.target import CPU, H200, Target
 from tilelink.verifier import RULES, rules
 
 HEAD = "program p(M, N):\n    x : in [M, N]\n    h : symmetric [M, N]\n    y : out [M, N]\n"
@@ -47,6 +48,9 @@ class Breach:
     sms: int = 8
     fails: bool = True
     nodes: int = 1
+    numbers: Mapping[str, int] = field(default_factory=lambda: {"M": 25, "N": 6})
+    dtype: str = "f32"
+    target: Target = CPU
 
 
 def lower_threshold(plan: Plan) -> Plan:
@@ -66,7 +70,36 @@ def narrow_write(plan: Plan) -> Plan:
     return replace(plan, accesses=replace(a, hi=hi))
 
 
+def unguarded_loads(plan: Plan) -> Plan:
+    """Let a loader fill buffers without waiting until they are free."""
+    stage = plan.bound.stages["multiply"]
+    assert stage.roles is not None
+    ring = stage.roles.operands
+    loader = replace(ring.writer, steps=ring.writer.steps[1:])
+    wrong = replace(stage, roles=replace(stage.roles, operands=replace(ring, writer=loader)))
+    return replace(plan, bound=replace(plan.bound, stages={**plan.bound.stages, "multiply": wrong}))
+
+
+PRODUCT = """program p(M, N, K):
+    a : in [M, K]
+    b : in [N, K]
+    y : out [M, N]
+    compute multiply(i: M, j: N):
+        y[i, j] = dot(a[i, :], b[j, :].T)
+schedule s for p:
+    multiply on sm, tile(i=128, j=128, k=64), roles(consumers=2, buffers=4)
+"""
+
 BREACHES = {
+    "lowered program without order of its roles": Breach(
+        rule="roles",
+        text=PRODUCT,
+        change=unguarded_loads,
+        fails=False,
+        numbers={"M": 256, "N": 256, "K": 256},
+        dtype="bf16",
+        target=H200,
+    ),
     "program without coverage": Breach(
         rule="coverage", text=HEAD + COPY.replace("    y[", "    if rank != 1:\n            y[")
     ),
@@ -109,10 +142,9 @@ def test_each_rule_alone_refuses_what_breaks_it(name: str) -> None:
     breach = BREACHES[name]
     module = parse_text(breach.text, "test.tl")
     schedule = module.schedules[0] if module.schedules else None
-    target = replace(CPU, sms=breach.sms)
-    case = Case(program=module.programs[0], schedule=schedule, numbers={"M": 25, "N": 6}, ranks=3, target=target)
-    case = replace(case, nodes=breach.nodes)
-    plan = breach.change(case.plan())
+    target = replace(breach.target, sms=breach.sms)
+    made = bind(module.programs[0], schedule, breach.numbers, 3, target, breach.dtype, nodes=breach.nodes)
+    plan = breach.change(make_plan(made))
     assert [name for name, of_rule in rules(plan) if next(of_rule, None)] == [breach.rule]
     assert bool(check(plan, range(40))) is breach.fails
 

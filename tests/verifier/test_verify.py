@@ -1,4 +1,4 @@
-"""The six rules: each refuses what breaks it, and safe programs pass."""
+"""The rules: each refuses what breaks it, and safe programs pass."""
 
 from __future__ import annotations
 

@@ -112,6 +112,34 @@ class TmaCopyContext:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RolesContext:
+    """The roles of a kernel's warps, each with its loops over tiles.
+
+    count: number of consumers. consumers, rows, columns, block, buffers: of the rings, in source. results,
+    piece: buffers for results of a consumer, and their columns. left, right, result:
+    parameters whose descriptors have the types of buffers. barriers: name, number in source, and arrivals of a phase.
+    registers: of a thread of a consumer, and of the other roles.
+    """
+
+    loader: tuple[LoopContext, ...]
+    consumer: tuple[LoopContext, ...]
+    storer: tuple[LoopContext, ...]
+    count: int
+    consumers: str
+    rows: str
+    columns: str
+    block: str
+    buffers: str
+    results: str
+    piece: str
+    left: str
+    right: str
+    result: str
+    barriers: tuple[tuple[str, str, int], ...]
+    registers: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CallArguments:
     """Last arguments of all calls of a kernel to the device library, each after a comma; "" for none.
 
@@ -134,6 +162,19 @@ class KernelContext:
     args: tuple[Parameter, ...] = ()
     call_arguments: CallArguments = CallArguments()
     tma_copy: TmaCopyContext | None = None
+    roles: RolesContext | None = None
+
+    @property
+    def gluon(self) -> bool:
+        """True if it is written in Gluon."""
+        return self.tma_copy is not None or self.roles is not None
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Return the names of its functions for programs or roles."""
+        if self.tma_copy is not None:
+            return (f"_{self.name}", *(far.name for far in self.tma_copy.far))
+        return tuple(f"_{self.name}_{role}" for role in ("loader", "consumer", "storer")) if self.roles else ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -156,8 +197,10 @@ class ModuleContext:
     kernels: tuple[KernelContext, ...]
 
     @property
-    def has_boxes(self) -> bool:
-        return any(kernel.tma_copy for kernel in self.kernels)
+    def libraries(self) -> tuple[str, ...]:
+        """Return the parts of the device library for kernels in Gluon that it uses."""
+        used = {"roles": any(k.roles for k in self.kernels), "tma_copy": any(k.tma_copy for k in self.kernels)}
+        return tuple(name for name, uses in used.items() if uses)
 
 
 _POINTERS = {"f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "i32": "*i32", "bool": "*i1"}
@@ -180,15 +223,18 @@ def _type(parameter: Parameter, bound: Bound) -> str:
             return _POINTERS[bound.tensors[name].dtype]
         case Descriptor(tensor=name, box=box):
             return f"tensordesc<{_POINTERS[bound.tensors[name].dtype][1:]}{list(box)}>"
-        case Boxes(tensor=name, box=box):
-            # as Gluon's NVMMASharedLayout describes boxes without a swizzle
+        case Boxes(tensor=name, box=box, swizzle=swizzle):
             dtype = bound.tensors[name].dtype
-            return f"tensordesc<{_POINTERS[dtype][1:]}{list(box)},{plain_layout(8 * ITEM_BYTES[dtype])}>"
+            return f"tensordesc<{_POINTERS[dtype][1:]}{list(box)},{shared_layout(8 * ITEM_BYTES[dtype], swizzle)}>"
 
 
-def plain_layout(bits: int) -> str:
-    """Return the text, in Triton's notation, of the layout of boxes in shared memory with contiguous rows."""
-    parts = f"swizzle_byte_width=0, element_bitwidth={bits}, rank=2, transposed=False, fp4_padded=False, cga_layout=[]"
+def shared_layout(bits: int, swizzle: int = 0) -> str:
+    """Return the text, in Triton's notation, of the layout of boxes in shared memory, as Gluon describes it.
+
+    bits: of an element. swizzle: bytes of a row within which pieces are permuted, 0 for contiguous rows.
+    """
+    parts = f"swizzle_byte_width={swizzle}, element_bitwidth={bits}, rank=2, transposed=False, fp4_padded=False"
+    parts += ", cga_layout=[]"
     return f"NVMMASharedLayout({parts})"
 
 

@@ -44,7 +44,7 @@ class Dialect:
     """
 
     name: str = "triton"
-    files: tuple[str, ...] = ("dialects/triton.j2", "boxes.j2", "queue.j2", "statements.j2")
+    files: tuple[str, ...] = ("dialects/triton.j2", "boxes.j2", "roles.j2", "queue.j2", "statements.j2")
     parameters: tuple[Parameter, ...] = (
         SignalsPointer(),
         SignalTablePointer(),
@@ -71,6 +71,8 @@ class Dialect:
     """True if kernels may perform the launch handshake with peers (tilelink/artifact.py)."""
     has_tma_copies: bool = True
     """True if programs of one warp may copy by TMA (lowering/clauses/tma_copy.py)."""
+    has_roles: bool = True
+    """True if warps may have roles (lowering/clauses/roles.py)."""
 
     is_traced: bool = False
     """True if programs record the start and the end of their operations (device/tracing.py)."""
@@ -116,6 +118,7 @@ class Traced(Dialect):
     defers: bool = False
     notifies_together: bool = False  # each notify has its own record
     waits_together: bool = False
+    has_roles: bool = False  # spans are those of a program's operations, one after the other
 
     def check(self, bound: Bound) -> None:
         if bound.target.kind == "hip":
@@ -138,6 +141,7 @@ class TritonDistributed(Dialect):
     waits_together: bool = False
     handshakes: bool = False
     has_tma_copies: bool = False
+    has_roles: bool = False
 
     def check(self, bound: Bound) -> None:
         if not bound.schedule.reuse_wait:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilelink.artifact import (
+    Boxes,
     HandshakePointer,
     LaunchProtocol,
     Parameter,
@@ -26,6 +27,7 @@ from tilelink.backend.context import (
     LaunchContext,
     LoopContext,
     ModuleContext,
+    RolesContext,
 )
 from tilelink.backend.copy_queue import QueueEmitter
 from tilelink.backend.deferred_notifies import Deferred, deferred
@@ -36,6 +38,7 @@ from tilelink.backend.loops import turns, turns_text
 from tilelink.backend.names import user_names
 from tilelink.backend.nodes import Comment, QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
 from tilelink.backend.render import environment
+from tilelink.backend.roles import Consumer, Loader, Shared, Storer, uses_indices
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.specs import copy_program, kernel_spec
 from tilelink.backend.statements import StatementEmitter
@@ -47,13 +50,14 @@ from tilelink.errors import EmitError
 from tilelink.files import shown
 from tilelink.ir.depth import deep
 from tilelink.ir.printer import print_program
-from tilelink.ir.program import Notify, Wait
+from tilelink.ir.program import Notify, Store, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.launch_protocol import announces_end, announces_entry, ends_launch, waits_for_products
+from tilelink.lowering.rings import Roles
 
 Thresholds = Mapping[tuple[str, str], NDArray[Any]]
 
@@ -74,6 +78,8 @@ def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Em
         args = _arguments(bound, kernel, uniform, chosen)
         if transport is Transport.TMA and chosen.has_tma_copies:
             contexts.append(_bulk_kernel(bound, kernel, args, uniform, chosen))
+        elif bound.stages[kernel.name].roles is not None and chosen.has_roles:
+            contexts.append(_roles_kernel(bound, kernel, args, uniform, chosen))
         else:
             contexts.append(_tile_kernel(bound, kernel, args, uniform, modules, chosen))
     _refuse_taken_names(bound, contexts)
@@ -297,17 +303,91 @@ def _bulk_kernel(
     )
 
 
+def _roles_kernel(
+    bound: Bound,
+    kernel: Kernel,
+    args: tuple[Parameter, ...],
+    uniform: Mapping[tuple[str, str], int | None],
+    dialect: Dialect,
+) -> KernelContext:
+    """Return a kernel whose warps have roles. All of its stages have the same."""
+    constants, roles = _constants_of(bound, kernel), bound.stages[kernel.name].roles
+    assert roles is not None
+    boxes: dict[str, Boxes] = {}
+    widest = max(_stages(bound, kernel), key=lambda one: one.roles.columns if one.roles else 0)
+    loops = {
+        role.__name__.lower(): tuple(_role(constants, kernel, role, widest.roles or roles, boxes, uniform, dialect))
+        for role in (Loader, Consumer, Storer)
+    }
+    head = _tile_head(constants, widest, _writer(bound, kernel), dialect)
+    roles = widest.roles or roles
+    shared = Shared(addresses=head, roles=roles, widest=roles, boxes=boxes)
+    (stored,) = (s.region for s in widest.stage.body if isinstance(s, Store))
+    tables = {e.table for one in _stages(bound, kernel) for e in _scalars(one) if isinstance(e, Lookup)}
+    named = {a.tensor for a in boxes.values()} - tables
+    args = tuple(a for a in args if not isinstance(a, TensorPointer) or a.tensor not in named)
+    results = f"{shared.consumers} * {shared.results}"
+    context = RolesContext(
+        **loops, count=roles.consumers, consumers=shared.consumers, rows=shared.rows, columns=shared.columns,
+        block=shared.block, buffers=shared.buffers, results=shared.results, piece=shared.piece,
+        left=shared.left, right=shared.right, result=shared.result(stored),
+        barriers=tuple(
+            (name, places, arrivals)
+            for ring, places in ((roles.operands, shared.buffers), (roles.results, results))
+            for name, arrivals in ring.barriers
+        ),
+        registers=roles.registers,
+    )  # fmt: skip
+    return KernelContext(
+        name=kernel.name,
+        template="kernels/roles.py.j2",
+        args=(*boxes.values(), *args),
+        constants=constants,
+        launch=_launch(constants, kernel, dialect, by_pointer=False),
+        loops=(),
+        call_arguments=dialect.call_arguments(of_warps=True),
+        roles=context,
+    )
+
+
+def _role(
+    constants: Constants,
+    kernel: Kernel,
+    role: type[Loader] | type[Consumer] | type[Storer],
+    widest: Roles,
+    boxes: dict[str, Boxes],
+    uniform: Mapping[tuple[str, str], int | None],
+    dialect: Dialect,
+) -> Iterator[LoopContext]:
+    """Yield the loops over tiles of a role. Its places in the rings go on from loop to loop."""
+    bound, writer = constants.bound, _writer(constants.bound, kernel)
+    places = role.begin(writer)
+    before = places.start
+    for loop in kernel.loops:
+        stage = bound.stages[loop.stages[0]]
+        if not stage.total or stage.roles is None:
+            continue
+        needed = role is not Consumer or uses_indices(stage)
+        addresses = _tile_head(constants, stage, writer, dialect, awaits=role is Loader, places=needed)
+        shared = Shared(addresses=addresses, roles=stage.roles, widest=widest, boxes=boxes)
+        role.of(shared, places, uniform, _awaited_by_copy_engines(bound)).body(stage.stage.body)
+        total = constants.total(stage)
+        first, step = turns(kernel, loop, total)
+        yield LoopContext(total=total, first=first, step=step, body=tuple(writer.nodes), before=before)
+        writer.nodes, before = [], ()
+
+
 def _refuse_taken_names(bound: Bound, contexts: Sequence[KernelContext]) -> None:
-    """Raise EmitError if a function of a stage that copies by TMA has a name that is taken.
+    """Raise EmitError if a function of a stage that copies by TMA, or has roles, has a name that is taken.
 
     It is taken by a stage or by a function of another stage.
     """
     taken = {name: name for name in bound.stages}
     for kernel in contexts:
-        for name in (f"_{kernel.name}", *(one.name for one in kernel.tma_copy.far)) if kernel.tma_copy else ():
+        for name in kernel.functions:
             if name in taken:
                 message = f"the name {name!r} would be that of functions of {taken[name]} and of {kernel.name}"
-                hint = f"choose another name: {kernel.name} copies by TMA"
+                hint = f"choose another name: {kernel.name} {'copies by TMA' if kernel.tma_copy else 'has roles'}"
                 raise EmitError(message, location=bound.stages[taken[name]].stage.location, hint=hint)
             taken[name] = kernel.name
 
@@ -319,13 +399,26 @@ def _awaited_by_copy_engines(bound: Bound) -> frozenset[tuple[str, str]]:
     return frozenset((s.region.tensor, s.kind) for s in waits)
 
 
-def _tile_head(constants: Constants, stage: BoundStage, writer: Writer, dialect: Dialect) -> Addresses:
-    """Emit the first lines of a tile, and return the renderer of the regions after them."""
+def _tile_head(
+    constants: Constants,
+    stage: BoundStage,
+    writer: Writer,
+    dialect: Dialect,
+    *,
+    awaits: bool = True,
+    places: bool = True,
+) -> Addresses:
+    """Emit the first lines of a tile, and return the renderer of the regions after them.
+
+    awaits, places: False for a role that executes no waits, or that does not depend on the place of a tile.
+    """
     bound, scalar = constants.bound, _printer(constants, stage, triton=True)
-    awaits = any(isinstance(s, Wait) for s in statements(stage.stage.body))
-    _indices(writer, constants, stage, scalar)
+    awaits = awaits and any(isinstance(s, Wait) for s in statements(stage.stage.body))
+    if places:
+        _indices(writer, constants, stage, scalar)
     scalar = replace(scalar, bases=_bases(bound, dialect, awaits))
-    writer.add(TileBegin(stage=stage.number))
+    if places:
+        writer.add(TileBegin(stage=stage.number))
     if awaits:
         writer.add(Token())
     return Addresses(

@@ -366,6 +366,120 @@ class CopyBoxes(Node):
     target: BoxAccess
 
 
+# Warps with roles --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advance(Node):
+    """The step to the next place of a ring: its slot and its phase."""
+
+    slot: str
+    phase: str
+    buffers: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwaitPlace(Node):
+    """A wait until a barrier's phase of some parity is over."""
+
+    barriers: str
+    slot: str
+    phase: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectBytes(Node):
+    """An arrival at a barrier, whose phase lasts until so many more bytes have been loaded."""
+
+    barriers: str
+    slot: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrivePlace(Node):
+    """An arrival at a barrier."""
+
+    barriers: str
+    slot: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOperand(Node):
+    """The start of a load of an operand's box.
+
+    parts: number and rows of its parts, one for each consumer, or None. narrow: rows of a buffer that it takes, None
+    for all.
+    """
+
+    boxes: str
+    row: str
+    column: str
+    barriers: str
+    slot: str
+    ring: str
+    parts: tuple[str, str] | None
+    narrow: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accumulator(Node):
+    """The accumulator of a consumer's product."""
+
+    name: str
+    rows: str
+    columns: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiplyPlace(Node):
+    """The start of a product of the operands in a ring. narrow: as of LoadOperand. first: True for a tile's first."""
+
+    acc: str
+    slot: str
+    consumers: str
+    narrow: str | None
+    first: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetireProducts(Node):
+    """A wait until at most so many products are in flight."""
+
+    acc: str
+    flying: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillResult(Node):
+    """A store of a piece of a consumer's result to shared memory."""
+
+    slot: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FenceResult(Node):
+    """A fence that makes such a result visible to the tensor memory accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreResult(Node):
+    """The start of a store of a consumer's result from shared memory."""
+
+    boxes: str
+    row: str
+    column: str
+    slot: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetireStores(Node):
+    """A wait until at most so many stores still read shared memory."""
+
+    flying: str
+
+
 # Copy queues -------------------------------------------------------------------------------------------------
 
 

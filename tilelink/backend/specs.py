@@ -15,7 +15,6 @@ MIN_GLUON_WARPS = 4
 
 def kernel_spec(bound: Bound, kernel: Kernel, context: KernelContext) -> KernelSpec:
     """Return the specification of a kernel on SMs."""
-    of_warps = context.tma_copy is not None
     return KernelSpec(
         name=kernel.name,
         stream=kernel.stream,
@@ -25,7 +24,7 @@ def kernel_spec(bound: Bound, kernel: Kernel, context: KernelContext) -> KernelS
         awaits=signals(bound, kernel, Wait),
         notifies=signals(bound, kernel, Notify),
         programs=kernel.programs,
-        num_warps=MIN_GLUON_WARPS if of_warps else kernel.warps,
+        num_warps=MIN_GLUON_WARPS if context.gluon else kernel.warps,
         num_stages=kernel.stages,
         programs_per_cta=context.tma_copy.programs_per_cta if context.tma_copy else 1,
         turn=kernel.turn,

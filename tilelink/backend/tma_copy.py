@@ -5,12 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilelink import artifact
+from tilelink.backend.addresses import Addresses
 from tilelink.backend.constants import BLOCKS, LEVEL, scaled, times, total
 from tilelink.backend.context import FarContext, TmaCopyContext
 from tilelink.backend.nodes import BoxAccess, CopyBoxes
 from tilelink.backend.statements import StatementEmitter
 from tilelink.ir.program import Read, Region, Value
 from tilelink.lowering.bound import Boxes
+
+
+def corner(addresses: Addresses, region: Region, *, load: bool, column: bool = True) -> tuple[str, str]:
+    """Emit the row and column of a tile's first element, in its tensor as rows of its last dimension.
+
+    Return their names. column: False if the column is not needed; its name is then empty.
+    """
+    writer = addresses.writer
+    tensor = addresses.bound.tensors[region.tensor]
+    spans = addresses.bound.tile_map(addresses.stage.name, region).spans
+    shape = addresses.constants.shape(tensor)
+    terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.slots > 1 else []
+    for dim, span in enumerate(spans[:-1]):
+        terms.append(scaled(addresses.scalar(span.start, LEVEL["*"]), times(shape[dim + 1 : -1])))
+    row = writer.let(writer.name("row"), addresses.after_waits(region, total(terms), load=load))
+    return row, writer.let(writer.name("column"), addresses.scalar(spans[-1].start)) if column else ""
 
 
 @dataclass(kw_only=True)
@@ -31,7 +48,8 @@ class TmaCopyEmitter(StatementEmitter):
     def _write(self, region: Region, value: Value) -> None:
         assert isinstance(value, Read)
         boxes, writer, number_of = self.boxes, self.writer, self.values.addresses.constants.number
-        corners = self._corner(value.region, load=True), self._corner(region, load=False)
+        addresses = self.values.addresses
+        corners = corner(addresses, value.region, load=True), corner(addresses, region, load=False)
         step = writer.name("step")
         box, number = writer.name("box"), writer.name("number")
         writer.add(
@@ -42,20 +60,6 @@ class TmaCopyEmitter(StatementEmitter):
                 target=self._access("store", region, self._place(corners[1], number)),
             )
         )  # fmt: skip
-
-    def _corner(self, region: Region, *, load: bool) -> tuple[str, str]:
-        """Return names of the row and column of a tile's first element, in its tensor as rows of its last dimension."""
-        addresses, writer = self.values.addresses, self.writer
-        tensor = addresses.bound.tensors[region.tensor]
-        spans = addresses.bound.tile_map(addresses.stage.name, region).spans
-        shape = addresses.constants.shape(tensor)
-        terms = [scaled(f"{tensor.name}_buffer", times(shape[:-1]))] if tensor.slots > 1 else []
-        for dim, span in enumerate(spans[:-1]):
-            terms.append(scaled(addresses.scalar(span.start, LEVEL["*"]), times(shape[dim + 1 : -1])))
-        row, column = writer.name("row"), writer.name("column")
-        writer.let(row, addresses.after_waits(region, total(terms), load=load))
-        writer.let(column, addresses.scalar(spans[-1].start))
-        return row, column
 
     def _place(self, corner: tuple[str, str], number: str) -> str:
         """Return the row and column of a box of the tile."""

@@ -25,6 +25,8 @@ from tilelink.lowering.bind import FLOATS
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop, Transport
 from tilelink.lowering.layout import misfits
 from tilelink.lowering.orders import TILE
+from tilelink.lowering.rings import WORDS as STEP_WORDS
+from tilelink.lowering.rings import Ring, Role, Roles, Step
 from tilelink.lowering.transform import all_indices
 from tilelink.scheduling.schedule import Schedule, resource_of
 from tilelink.target import Target
@@ -33,6 +35,8 @@ _HEAD = re.compile(r"lowered for (\d+) ranks(?: on (\d+) nodes)?:\s*$")
 _LINE = re.compile(r"    (?P<kind>\w+)(?: (?P<name>[\w ]+))?: (?P<rest>.*)$")
 _LOOP = re.compile(r"        for tile in range\((?P<tiles>\d+)\): (?P<stages>[\w, ]+)(?:; (?P<rest>.*))?$")
 _ORDER = re.compile(r"        (?P<index>\w+) = (?P<value>.*)$")
+_RING = re.compile(r"        ring (?P<name>\w+): (?P<rest>.*)$")
+_ROLE = re.compile(r"            (?P<name>\w+)(?: x(?P<groups>\d+))?: (?P<steps>.*)$")
 _PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]]*)\]| (?P<value>[^,]*))?(?:, |$)")
 _RESOURCE = re.compile(r"(?:on (?:copy_engine|sm(?:\(\d+\))?)|in \w+ (?:prologue|epilogue))(?:, |$)")
 _WORDS: Mapping[str, tuple[str, ...]] = {
@@ -48,7 +52,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     ),
     "stage": (
         "number", "resource", "tile", "extent", "numbers", "block", "warps", "stages", "flatten", "defer_notify",
-        "notified_in", "transport", "tma_copy", "ends_with_tensor", "slices", "tiles",
+        "notified_in", "transport", "tma_copy", "roles", "ends_with_tensor", "slices", "tiles",
     ),
 }  # fmt: skip
 """Kind of line -> the words of its properties."""
@@ -101,6 +105,16 @@ class _OrderScope(Scope):
 
 
 @dataclass(kw_only=True)
+class _RingLine:
+    """A line of a ring, with the roles below it."""
+
+    number: int
+    name: str
+    properties: Properties
+    roles: list[Role] = field(default_factory=list[Role])
+
+
+@dataclass(kw_only=True)
 class _Line:
     """A line of the lowered part, with its properties and the lines below it."""
 
@@ -112,6 +126,7 @@ class _Line:
     tiles: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
     """Number of the line, tiles and first stage of each loop."""
     order: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
+    rings: list[_RingLine] = field(default_factory=list["_RingLine"])
 
 
 @dataclass(kw_only=True)
@@ -148,6 +163,13 @@ class _Reader:
             if order["index"] in self.last.order:
                 raise self.error(number, f"{order['index']} has two orders", "give each index one")
             self.last.order[order["index"]] = self._scalar(number, order["value"])
+        elif (ring := _RING.match(text)) and self.last:
+            own = self._properties(number, ring["rest"])
+            self.last.rings.append(_RingLine(number=number, name=ring["name"], properties=own))
+        elif (role := _ROLE.match(text)) and self.last and self.last.rings:
+            steps = tuple(self._step(number, one) for one in role["steps"].split("; "))
+            groups = int(role["groups"] or 1)
+            self.last.rings[-1].roles.append(Role(name=role["name"], groups=groups, steps=steps))
         elif found := _LINE.match(text):
             if found["kind"] not in _WORDS:
                 hint = did_you_mean(found["kind"], _WORDS) or f"one of {', '.join(_WORDS)}"
@@ -360,6 +382,7 @@ class _Reader:
             defer_notify="defer_notify" in own,
             given_in=self._number(line, "notified_in") if "notified_in" in own else None,
             tma_copy=self._boxes(line) if "tma_copy" in own else None,
+            roles=self._roles(line) if "roles" in own else None,
             transport=self._transport(line),
             ends_with_tensor=frozenset(own.get("ends_with_tensor", ())),
             slices=frozenset(own.get("slices", ())),
@@ -381,6 +404,39 @@ class _Reader:
         except (KeyError, TypeError):
             hint = "tma_copy(programs=, rows=, columns=, box_rows=, box_columns=, buffers=)"
             raise self.error(line.number, "not the boxes of a stage that copies by TMA", hint) from None
+
+    def _roles(self, line: _Line) -> Roles:
+        sizes = self._ints(line, "roles")
+        rings = {one.name: self._ring(one) for one in line.rings}
+        try:
+            registers = sizes.pop("registers"), sizes.pop("other_registers")
+            return Roles(registers=registers, operands=rings.pop("operands"), results=rings.pop("results"), **sizes)
+        except (KeyError, TypeError):
+            hint = "roles(consumers=, rows=, columns=, block=, pieces=, registers=, other_registers=), and below it "
+            hint += "`ring operands: ...` and `ring results: ...`"
+            raise self.error(line.number, "not the roles of a stage", hint) from None
+
+    def _ring(self, line: _RingLine) -> Ring:
+        if len(line.roles) != 2:
+            hint = "two lines below it: `WRITER: STEP; ...` and `READER: STEP; ...`"
+            raise self.error(line.number, f"ring {line.name} has {len(line.roles)} roles", hint)
+        numbers = {name: self._int(line.number, line.properties, name) for name in line.properties}
+        if numbers.pop("buffers", 0) < 1:
+            raise self.error(line.number, f"ring {line.name} has no buffers", "buffers NUMBER, BARRIER ARRIVALS, ...")
+        writer, reader = line.roles
+        return Ring(
+            name=line.name, buffers=self._int(line.number, line.properties, "buffers"), barriers=tuple(numbers.items()),
+            writer=writer, reader=reader,
+        )  # fmt: skip
+
+    def _step(self, number: int, text: str) -> Step:
+        word, *rest = text.split()
+        step = Step(word=word, what=next((one for one in rest if not one.isdigit()), ""),
+                    number=next((int(one) for one in rest if one.isdigit()), 0))  # fmt: skip
+        if word not in STEP_WORDS or str(step) != text:
+            hint = did_you_mean(word, STEP_WORDS) or f"WORD, WORD NUMBER or WORD NAME NUMBER of {', '.join(STEP_WORDS)}"
+            raise self.error(number, f"not a step of a role: {text!r}", hint)
+        return step
 
     def _check_stages(self, number: int, names: tuple[str, ...]) -> None:
         known = [one.name for one in self.program.stages]

@@ -38,7 +38,7 @@ import triton
 import triton.language as tl
 
 from tilelink.device.assembly import WARP_COUNT
-from tilelink.device.mode import BLOCK, INTERPRETED, WARP, isa
+from tilelink.device.mode import BLOCK, INTERPRETED, WARP, isa, lanes
 
 if INTERPRETED:
     from tilelink.device.interpreted import fence
@@ -104,7 +104,7 @@ def begin_copies(
                 values = tl.load(edge + FLAG_VALUES).to(tl.pointer_type(tl.int32))
                 set_flags(signals, flags, values, launch, count)
                 if lag > 0:
-                    peers = tl.arange(0, BLOCK)
+                    peers = lanes(BLOCK)
                     reach(signals, FINISHED + peers, launch - lag + peers * 0, peers < RANKS, watch, STAGE)
                 tl.debug_barrier()
                 if isa() == "amdgcn":
@@ -134,7 +134,7 @@ def set_flags(signals, flags, values, launch, count):
     """
     # A pipeline would take shared memory from a product's.
     for start in tl.range(0, count, 128, num_stages=1):  # pyright: ignore[reportGeneralTypeIssues]
-        at = start + tl.arange(0, 128)
+        at = start + lanes(128)
         there = at < count
         slots = tl.load(flags + at * 5 + 2, mask=there, other=1)
         step = tl.load(flags + at * 5, mask=there, other=0)
@@ -192,7 +192,7 @@ def _end(
 ):  # fmt: skip
     _tell_each(pads, FINISHED + rank, 1, RANKS, BLOCK)
     if lag > 0:
-        peers = tl.arange(0, BLOCK)
+        peers = lanes(BLOCK)
         reach(signals, FINISHED + peers, launch + 1 - lag + peers * 0, peers < RANKS, watch, STAGE)
     tl.store(epoch_at + NUMBER, launch + 1)
 
@@ -200,14 +200,14 @@ def _end(
 @triton.jit
 def _pads(signal_table, RANKS: tl.constexpr, BLOCK: tl.constexpr):
     """Return the addresses of all peers' pads."""
-    peers = tl.arange(0, BLOCK)
+    peers = lanes(BLOCK)
     return tl.load(signal_table + peers, mask=peers < RANKS, other=0).to(tl.pointer_type(tl.int32))
 
 
 @triton.jit
 def _tell_each(pads, counter, value, RANKS: tl.constexpr, BLOCK: tl.constexpr):
     """Add to a counter in the pads of all peers. There must be no earlier stores through descriptors."""
-    peers = tl.arange(0, BLOCK)
+    peers = lanes(BLOCK)
     there = peers < RANKS
     tl.debug_barrier()
     if isa() == "amdgcn":
@@ -222,7 +222,7 @@ def await_exits(signals, launch, exits, count, watch, STAGE: tl.constexpr):
     exits: int32 [count, 4], rows as above.
     """
     for start in range(0, count, 128):
-        at = start + tl.arange(0, 128)
+        at = start + lanes(128)
         there = at < count
         slots = tl.load(exits + at * 4 + 1, mask=there, other=1)
         first = tl.load(exits + at * 4, mask=there, other=0)

@@ -32,6 +32,21 @@ def portable(function: Callable[..., Any]) -> Any:
 
 
 @tl.core.builtin
+def lanes(count: Any, _semantic: Any = None) -> Any:
+    """Return the numbers 0, 1, ... below a power of two, as `tl.arange` does, also in a function that Gluon compiles.
+
+    Gluon wants to be told which thread has which number. Those of a block of threads have them in turn.
+    """
+    size = int(getattr(count, "value", count))
+    if not hasattr(_semantic, "convert_layout"):  # plain Triton
+        return _semantic.arange(0, size)
+    from triton.experimental.gluon.language import BlockedLayout
+
+    warps = int(_semantic.builder.options.num_warps)
+    return _semantic.arange(0, size, BlockedLayout([1], [32], [warps], [0]))
+
+
+@tl.core.builtin
 def isa(_semantic: Any = None) -> tl.constexpr:
     """Return the instruction set that is being compiled for: "ptx90" (sm_90 and later, with TMA), "ptx" or "amdgcn".
 

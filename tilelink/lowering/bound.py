@@ -18,6 +18,7 @@ from tilelink.ir.typing import Typing, infer
 from tilelink.ir.visitor import statements, value_of, values
 from tilelink.lowering.columns import Ints
 from tilelink.lowering.orders import TILE
+from tilelink.lowering.rings import Roles
 from tilelink.scheduling.schedule import Resource, Schedule
 from tilelink.target import Target
 
@@ -116,6 +117,8 @@ class BoundStage:
     """The statement in whose product a program notifies its tile before (lowering/clauses/defer_notify.py), or None."""
     tma_copy: Boxes | None = None
     """How it copies by TMA, if it does (see lowering/clauses/tma_copy.py)."""
+    roles: Roles | None = None
+    """The roles of its warps, if they have any (see lowering/clauses/roles.py)."""
     transport: Transport = Transport.STORES
     """The unit that moves its data."""
     ends_with_tensor: frozenset[str] = frozenset()

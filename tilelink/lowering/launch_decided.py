@@ -24,7 +24,15 @@ from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.lowering.reductions import reduced_indices
 from tilelink.scheduling.schedule import CopyEngine, Schedule
 
-REARRANGING: tuple[Clause[Any], ...] = (FLATTEN, SPLIT_K_TAIL, BACKFILL, DEFER_NOTIFY, TMA_COPY)
+REARRANGING: tuple[Clause[Any], ...] = (
+    FLATTEN,
+    SPLIT_K_TAIL,
+    HALVE_TAIL,
+    BACKFILL,
+    DEFER_NOTIFY,
+    TMA_COPY,
+    ROLES,
+)
 """Clauses that need to know the tiles of a stage when it is compiled."""
 
 

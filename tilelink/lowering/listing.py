@@ -2,7 +2,8 @@
 
 The text begins with `lowered for N ranks:` and what binding and the passes decided. It ends with the program itself in
 the language. A line of the first part has a kind, a name and properties: `word`, `word value`, `word(name=value, ...)`
-or `word[value, ...]`. Properties that have their usual value are left out.
+or `word[value, ...]`. Properties that have their usual value are left out. A stage whose warps have roles has lines for
+the rings between them (tilelink/lowering/rings.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import fields
 from tilelink.ir.mapping import ChannelGrid
 from tilelink.ir.printer import print_program, print_scalar
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop, Transport
+from tilelink.lowering.rings import Ring, Roles
 from tilelink.target import Target
 
 
@@ -42,6 +44,8 @@ def _lines(bound: Bound) -> Iterator[str]:
     for stage in bound.stages.values():
         yield f"stage {stage.name}: {_joined(_stage(stage))}"
         yield from (f"    {index} = {print_scalar(expr)}" for index, expr in stage.order.items())
+        for ring in stage.roles.rings if stage.roles else ():
+            yield from (f"    {line}" for line in _ring(ring))
 
 
 def _target(target: Target) -> Iterator[str]:
@@ -100,6 +104,8 @@ def _stage(stage: BoundStage) -> Iterator[str]:
     yield from _said(f"transport {stage.transport.name}", stage.transport is not Transport.STORES)
     if stage.tma_copy is not None:
         yield _boxes(stage.tma_copy)
+    if stage.roles is not None:
+        yield _roles(stage.roles)
     yield from _said(_list("ends_with_tensor", sorted(stage.ends_with_tensor)), bool(stage.ends_with_tensor))
     yield from _said(_list("slices", sorted(stage.slices)), bool(stage.slices))
     yield from _said(f"tiles {stage.tasks}", stage.tasks is not None)
@@ -109,6 +115,22 @@ def _boxes(boxes: Boxes) -> str:
     rows, columns = boxes.box
     sizes = {"programs": boxes.programs, "rows": boxes.rows, "columns": boxes.columns}
     return _named("tma_copy", {**sizes, "box_rows": rows, "box_columns": columns, "buffers": boxes.buffers})
+
+
+def _roles(roles: Roles) -> str:
+    own, others = roles.registers
+    sizes = {"consumers": roles.consumers, "rows": roles.rows, "columns": roles.columns, "block": roles.block}
+    sizes |= {"pieces": roles.pieces}
+    return _named("roles", {**sizes, "registers": own, "other_registers": others})
+
+
+def _ring(ring: Ring) -> Iterator[str]:
+    """The lines of a ring: its buffers, the arrivals that each of its barriers counts, and the steps of its roles."""
+    barriers = [f"{name} {arrivals}" for name, arrivals in ring.barriers]
+    yield f"ring {ring.name}: {_joined([f'buffers {ring.buffers}', *barriers])}"
+    for role in (ring.writer, ring.reader):
+        several = f" x{role.groups}" if role.groups > 1 else ""
+        yield f"    {role.name}{several}: {'; '.join(map(str, role.steps))}"
 
 
 def _said(text: str, holds: bool) -> list[str]:

@@ -18,6 +18,8 @@ from tilelink.lowering.clauses import CLAUSES, clauses
 from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.flatten import FLATTEN
+from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
+from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.lowering.insert_barriers import place_barriers
@@ -46,11 +48,13 @@ def passes() -> tuple[Pass, ...]:
         Pass(
             name="split_k_tail", apply=SPLIT_K_TAIL.apply
         ),  # before filling: it changes how many tiles the last wave has
+        Pass(name="halve_tail", apply=HALVE_TAIL.apply),  # as split_k_tail
         Pass(name="backfill", apply=BACKFILL.apply),
         *(Pass(name=one.name, apply=one.apply) for one in own),
         Pass(name="loops", apply=_finish_loops),  # from here on nothing changes how many tiles a stage has
         Pass(name="transport", apply=choose_transport),  # before waits and barriers, which queues do without
         Pass(name="sink_waits", apply=sink_waits),
+        Pass(name="roles", apply=ROLES.apply),  # after waits have sunk: the loader executes them between its loads
         Pass(name="barriers", apply=place_barriers),  # from here on no statement comes or goes
         Pass(name="defer_notify", apply=DEFER_NOTIFY.apply),
         Pass(name="issue_order", apply=order_kernels),  # from here on no kernel waits for another signal

@@ -75,6 +75,8 @@ def least(bound: Bound) -> list[Need]:
 
 def _of_stage(bound: Bound, kernel: Kernel, stage: BoundStage) -> list[Need]:
     needs: list[Need] = []
+    if stage.roles is not None:  # the clause has counted what its rings take
+        return needs
     for statement in statements(stage.stage.body):
         value = value_of(statement)
         for node in values(value) if value is not None else ():

@@ -101,6 +101,23 @@ class IndexOrder:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RolesChoice:
+    """Roles of the warps of a stage.
+
+    consumers: groups of warps that multiply. buffers: for operands. in_flight: products of a consumer, 1 or 2; with 2
+    it starts one before the last one has ended.
+    """
+
+    consumers: int
+    buffers: int
+    in_flight: int = 2
+
+    def __str__(self) -> str:
+        more = f", in_flight={self.in_flight}" if self.in_flight != RolesChoice.in_flight else ""
+        return f"roles(consumers={self.consumers}, buffers={self.buffers}{more})"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Order:
     """A loop nest, outermost index first. group: (index, n) walks the two innermost indices in bands, for L2 reuse."""
 
@@ -182,6 +199,10 @@ class Schedule:
         """Split each tile of the last, partial wave along K into at most `parts` parts; None does not split them."""
         return self._say(stage, "split_k_tail", parts)
 
+    def halve_tail(self, stage: str, on: bool = True) -> Schedule:
+        """Halve the tiles of the last, partial wave of the stage."""
+        return self._say(stage, "halve_tail", on)
+
     def backfill(self, stage: str, tiles: int | None) -> Schedule:
         """Let CTAs that are idle in the last wave of the stage before do at most `tiles` of this stage; None: none."""
         return self._say(stage, "backfill", tiles)
@@ -193,6 +214,10 @@ class Schedule:
     def tma_copy(self, stage: str, programs: int | None) -> Schedule:
         """Copy by the tensor memory accelerator, in `programs` one-warp programs per SM of the stage; None: do not."""
         return self._say(stage, "tma_copy", programs)
+
+    def roles(self, stage: str, choice: RolesChoice | None) -> Schedule:
+        """Give the warps of a stage roles: one loads, groups of them multiply, and one stores; None: no roles."""
+        return self._say(stage, "roles", choice)
 
     def channel(self, tensor: str, **sizes: int) -> Schedule:
         """Set the elements of a tensor that share a signal, per dimension or per index that runs along it."""

@@ -75,9 +75,11 @@ def knobs(program: Program, dims: Mapping[str, int | float | bool], ranks: int, 
     found = [*_product_knobs(products, target), *_attention_knobs(readers, target)]
     for reader in readers:
         found += [*reader.place_knobs(host.stage if host else None), *reader.size_knobs(), *reader.order_knobs()]
-    for clause in clauses():
-        if (choices := clause.choices) is not None and clause.of == "stage":
-            found += _clause_knobs(program, clause, choices, readers)
+    tried = [one for one in clauses() if one.choices is not None and one.of == "stage" and one.choices.on(target)]
+    for clause in tried:
+        assert clause.choices is not None
+        if not clause.choices.joins:
+            found += _clause_knobs(program, clause, clause.choices, readers, _joining(clause, tried))
     shared = [t.name for t in program.tensors if t.symmetric]
     found += [_knob(f"{name} buffers", {str(n): _buffers(name, n) for n in BUFFERS}) for name in shared]
     return tuple(knob for knob in found if len(knob.labels) > 1)
@@ -136,17 +138,42 @@ def _bands(name: str, readers: Sequence[_Reader]) -> Knob:
     return _knob(f"{name} bands", {label: _all([r.banded(rows) for r in readers]) for label, rows in labels.items()})
 
 
+def _joining(clause: Clause[Any], tried: Sequence[Clause[Any]]) -> list[Clause[Any]]:
+    """Return the clauses whose values join the knob of a clause."""
+    return [one for one in tried if one.choices is not None and one.choices.joins == clause.name]
+
+
 def _clause_knobs(
-    program: Program, clause: Clause[Any], choices: Choices[Any], readers: Sequence[_Reader]
+    program: Program, clause: Clause[Any], choices: Choices[Any], readers: Sequence[_Reader], others: list[Clause[Any]]
 ) -> Iterator[Knob]:
-    """Yield the knobs of a clause: one for all stages with a product, or one for each stage that allows the clause."""
+    """Yield the knobs of a clause: one for all stages with a product, or one for each stage that allows the clause.
+
+    others: clauses whose values join that for all stages with a product.
+    """
     products = [r for r in readers if r.product]
-    able = [r for r in (products if choices.together else readers) if choices.reason(r.stage, r.typing) is None]
-    groups = [able] if choices.together else [[reader] for reader in able]
-    for group in filter(None, groups):
-        name = group[0].stage.name if len(products) == 1 or not choices.together else "products"
-        changes = {label: _saying(program, clause, value, group) for label, value in choices.labels.items()}
-        yield _knob(f"{name} {choices.name}", changes)
+    if choices.together:
+        name = products[0].stage.name if len(products) == 1 else "products"
+        changes = _changes_of(program, [clause, *others], products)
+        if len(changes) > 1:
+            yield _knob(f"{name} {choices.name}", changes)
+        return
+    for reader in readers:
+        if choices.reason(reader.stage, reader.typing) is None:
+            changes = {label: _saying(program, clause, value, [reader]) for label, value in choices.labels.items()}
+            yield _knob(f"{reader.stage.name} {choices.name}", changes)
+
+
+def _changes_of(program: Program, together: list[Clause[Any]], readers: Sequence[_Reader]) -> dict[str, Change]:
+    """Return label -> change of clauses that exclude each other, of which the first has a label for none of them."""
+    chosen = [(one, one.choices) for one in together if one.choices is not None]
+    able = {one.name: [r for r in readers if choices.reason(r.stage, r.typing) is None] for one, choices in chosen}
+    changes: dict[str, Change] = {}
+    for clause, choices in chosen:
+        for label, value in choices.labels.items():
+            if able[clause.name] or value == clause.default:
+                values = [(one, value if one is clause else one.default) for one, _ in chosen]
+                changes[label] = _all([_saying(program, one, what, able[one.name]) for one, what in values])
+    return changes
 
 
 def _saying(program: Program, clause: Clause[Any], value: object, readers: Sequence[_Reader]) -> Change:

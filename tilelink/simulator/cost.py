@@ -161,8 +161,10 @@ def _require(time: TileTime | MoveTime, name: str) -> None:
 
 def _between(work: TileWork, machine: Machine) -> float:
     """Return the seconds between the products of two tiles: to store the first, in proportion to its elements, and to
-    begin the second, which a flattened loop has begun already."""
+    begin the second, which a flattened loop has begun already; roles do both while others multiply."""
     elements = sum(p.rows * p.columns for p in work.products)
+    if work.roles:
+        return machine.roles_overhead * min(1.0, elements / STORED)
     store = max(0.0, machine.tile_overhead - machine.flat_gain) * min(1.0, elements / STORED)
     return store + (machine.flat_gain if work.products and not work.flat else 0.0)
 

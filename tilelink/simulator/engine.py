@@ -275,7 +275,7 @@ def _signal_costs(script: Script) -> tuple[list[float], list[float]]:
     again[1:] = (script.kind[1:] == SIGNAL) & (script.kind[:-1] == SIGNAL) & (script.task[1:] == script.task[:-1])
     away = peer != rank
     far = peer // machine.node_ranks != rank // machine.node_ranks
-    sent = np.where(again | _deferred(script), 0.0, machine.fence)
+    sent = np.where(again | _deferred(script) | _stored_apart(script), 0.0, machine.fence)
     by_copy = np.array([script.plan.bound.kernels[n].on_copy_engine for n, _, _ in script.plan.workers])[script.worker]
     sent = np.where(by_copy, np.where(script.early, 0.0, machine.copy_signal), sent)
     delay = np.where(away, machine.signal_latency, machine.local_signal_latency) + far * machine.network_latency
@@ -286,6 +286,17 @@ def _deferred(script: Script) -> np.ndarray:
     """Mask of the operations of tasks with a deferred notify, which is sent long after its stores have arrived."""
     signals = script.plan.signals
     return np.isin(script.task, signals.task[signals.later > 0])
+
+
+def _stored_apart(script: Script) -> np.ndarray:
+    """Mask of the operations of stages whose warps have roles: the one that notifies does not multiply."""
+    plan = script.plan
+    found = np.zeros(len(script.task), bool)
+    for name, stage in plan.bound.stages.items():
+        if stage.roles is not None:
+            first = plan.first_task[name]
+            found |= (script.task >= first) & (script.task < first + stage.total * plan.bound.ranks)
+    return found
 
 
 class _Programs:

@@ -107,6 +107,9 @@ class Machine(Thresholds):
     """Time to store a tile of 128 x 256 elements, to start the next one, and to fill its pipeline."""
     flat_gain: float = _number("s")
     """Part of tile_overhead that a flattened loop hides, by loading the next tile's operands during the epilogue."""
+    roles_overhead: float = _number("s")
+    """Time between two tiles of 128 x 256 elements in place of tile_overhead, if warps have roles: one loads the next
+    tile, and one stores the last one and notifies."""
 
     link_bandwidth: float = _number("B/s")
     """Bandwidth out of one rank, and into one rank, inside a node."""

@@ -62,7 +62,8 @@ class TileWork:
     """The work of one execution of a statement, and the schedule's choices that affect its time.
 
     elementwise, special: numbers of operations. traffic: bytes from and to memory; every byte is counted for one of the
-    tiles that access it. programs: programs of a rank that run the stage. item: bytes of an operand's element.
+    tiles that access it. programs: programs of a rank that run the stage. item: bytes of an operand's element. stages:
+    blocks of operands in flight. roles: True if warps have roles.
     """
 
     stage: str
@@ -75,6 +76,7 @@ class TileWork:
     warps: int = 4
     stages: int = 3
     flat: bool = False
+    roles: bool = False
     programs: int = 1
 
 
@@ -179,8 +181,9 @@ class WorkOf:
             item=ITEM_BYTES[self._plan.bound.dtype],
             block=stage.block,
             warps=kernel.warps,
-            stages=kernel.stages,
+            stages=stage.roles.operands.buffers if stage.roles else kernel.stages,
             flat=stage.flat,
+            roles=stage.roles is not None,
             programs=self.programs[stage.name],
         )
 

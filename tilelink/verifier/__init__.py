@@ -1,4 +1,4 @@
-"""The verifier: seven rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
+"""The verifier: eight rules over a plan, each a function that yields refusals. A plan runs only if none refuses it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tilelink.verifier.network import network
 from tilelink.verifier.ordering import Orders, exclusive_writes, ordering
 from tilelink.verifier.progress import progress
 from tilelink.verifier.reuse import reuse
+from tilelink.verifier.roles import roles
 
 Rule = Callable[[Plan, Orders], Iterator[VerificationError]]
 RULES: dict[str, Rule] = {
@@ -23,6 +24,7 @@ RULES: dict[str, Rule] = {
     "ordering": ordering,
     "exclusive_writes": exclusive_writes,
     "reuse": lambda plan, order: reuse(plan, order.planned),
+    "roles": lambda plan, _: roles(plan),
 }
 """In the order in which they are checked: a later rule may assume what the earlier ones proved."""
 

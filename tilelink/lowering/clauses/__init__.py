@@ -14,9 +14,11 @@ from tilelink.lowering.clauses.clause import Choices, Clause, count, switch
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.direction import DIRECTION
 from tilelink.lowering.clauses.flatten import FLATTEN
+from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.lowering.clauses.resource import RESOURCE
+from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
@@ -27,8 +29,8 @@ __all__ = [
 ]  # fmt: skip
 
 CLAUSES: tuple[Clause[Any], ...] = (
-    RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, BACKFILL, DEFER_NOTIFY, TMA_COPY,
-    CHANNEL, BUFFERS,
+    RESOURCE, DIRECTION, TILE, ORDER, NUM_WARPS, NUM_STAGES, FLATTEN, SPLIT_K_TAIL, HALVE_TAIL, BACKFILL, DEFER_NOTIFY,
+    TMA_COPY, ROLES, CHANNEL, BUFFERS,
 )  # fmt: skip
 """Built-in clauses, in the order in which schedules are printed."""
 _own: list[Clause[Any]] = []

@@ -15,6 +15,7 @@ from tilelink.ir.typing import StageTyping
 from tilelink.lowering.bound import Bound
 from tilelink.scheduling.schedule import Schedule
 from tilelink.scheduling.words import Part, Word, check_count, positive
+from tilelink.target import Target
 
 T = TypeVar("T")
 Numbers = Mapping[str, int | float | bool]
@@ -38,6 +39,10 @@ def _everywhere(_: Program, __: Schedule, ___: str) -> bool:
     return True
 
 
+def _on_all(_: Target) -> bool:
+    return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choices(Generic[T]):
     """Values of a stage's clause that a search may try.
@@ -47,6 +52,8 @@ class Choices(Generic[T]):
     reason(stage, typing): returns why a stage cannot have the clause, or None.
     together: True for one choice for all stages that multiply, instead of one for each stage.
     fits(program, schedule, stage): returns False if the default is used because of other choices.
+    on(target): returns False for processors on which the clause has no effect.
+    joins: name of a clause that excludes this one, if both are chosen together: its knob then has the values of both.
     """
 
     name: str
@@ -54,6 +61,8 @@ class Choices(Generic[T]):
     reason: Callable[[Stage, StageTyping], str | None]
     together: bool = False
     fits: Callable[[Program, Schedule, str], bool] = _everywhere
+    on: Callable[[Target], bool] = _on_all
+    joins: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,11 @@ class KernelSource:
 
 
 def assemble(source: Path, kernels: Sequence[KernelSource], target: Target) -> str:
-    """Return the assembly of all kernels, one after the other. Raise SettingsError if TRITON_INTERPRET is set."""
+    """Return the assembly of all kernels, one after the other. Raise SettingsError if TRITON_INTERPRET is set.
+
+    Before that of a kernel for NVIDIA is a comment with what its binary takes. Registers that are spilled to memory are
+    a warning.
+    """
     if settings().interpret:
         raise SettingsError("Triton interprets kernels in this process", hint="unset TRITON_INTERPRET to compile")
     from tilelink.generated import load_module
@@ -35,11 +40,27 @@ def assemble(source: Path, kernels: Sequence[KernelSource], target: Target) -> s
 
 
 def _compiled(function: Any, kernel: KernelSource, target: Target) -> str:
-    from tilelink.runtime.cuda.compile_offline import compile_source
+    from tilelink.runtime.cuda.compile_offline import compile_source, resources
 
     absent = dict.fromkeys(name for name in function.arg_names if name not in kernel.types)
+    begin = time.perf_counter()
     compiled = compile_source(
         function, kernel.types, absent, target, num_warps=kernel.warps, num_stages=kernel.stages,
         libraries=kernel.libraries,
     )  # fmt: skip
-    return compiled.asm["amdgcn" if target.kind == "hip" else "ptx"]
+    if target.kind == "hip":
+        return compiled.asm["amdgcn"]
+    seconds = time.perf_counter() - begin
+    return f"{_summary(kernel.name, resources(compiled), compiled.metadata, seconds)}\n{compiled.asm['ptx']}"
+
+
+def _summary(name: str, found: Mapping[str, int], metadata: Any, seconds: float) -> str:
+    """Return the comment on what a kernel's binary takes. found: as `resources` returns it."""
+    parts = [
+        f"{32 * metadata.num_warps} threads of {found['REG']} registers", f"{metadata.shared:,} bytes of shared memory",
+        f"compiled in {seconds:.1f} s",
+    ]  # fmt: skip
+    spilled = (
+        f"\n// warning: {name} keeps {found['STACK']} bytes of a thread's registers in memory" if found["STACK"] else ""
+    )
+    return f"// {name}: {', '.join(parts)}{spilled}"

@@ -1,10 +1,14 @@
 # pyright: basic
 """Compilation of kernels for a GPU that need not be present, to PTX or AMD assembly and to the binary."""
 
+import re
+import subprocess
+import tempfile
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -53,6 +57,19 @@ def compile_source(
     if libraries:
         options["extern_libs"] = dict(libraries)
     return triton.compile(source, target=gpu, options=options)
+
+
+def resources(compiled: Any) -> dict[str, int]:
+    """Return what a binary for NVIDIA takes, as cuobjdump says: REG registers of a thread, STACK bytes of its memory.
+
+    The registers are those before roles of warps change them. Spilled registers are in the stack.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", found)}
 
 
 def _language(kernel: Any) -> Any:

@@ -16,7 +16,7 @@ from triton.runtime import driver
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilelink.artifact import Artifact, Described, Descriptor, KernelSpec, Parameter, TensorPointer
+from tilelink.artifact import Artifact, Boxes, Described, Descriptor, KernelSpec, Parameter, TensorPointer
 from tilelink.errors import BindingError, RankError
 from tilelink.runtime.cuda.driver import library, with_context
 from tilelink.runtime.cuda.keys import settled
@@ -239,5 +239,6 @@ def described(tensor: torch.Tensor | Address, parameter: TensorPointer | Describ
     from triton.experimental.gluon.language import NVMMASharedLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
-    layout = NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8 * tensor.dtype.itemsize, rank=2)
+    swizzle = parameter.swizzle if isinstance(parameter, Boxes) else 0
+    layout = NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * tensor.dtype.itemsize, rank=2)
     return GluonDescriptor(base, shape, strides, list(parameter.box), layout)

@@ -1,0 +1,226 @@
+# pyright: basic
+"""Kernels whose warps have roles: their source, and what Triton makes of it."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+
+from tests.backend.offline import compile_all
+from tests.backend.samples import numbered
+from tests.conftest import Golden
+from tests.runtime.ptx import text
+from tilelink import compiler
+from tilelink.artifact import Boxes, TensorPointer
+from tilelink.backend.context import Emitted, shared_layout, signature
+from tilelink.backend.emit import emit
+from tilelink.compiler.cuda import gpu_artifact
+from tilelink.errors import EmitError
+from tilelink.lowering.bound import Bound
+from tilelink.planning.plan import make_plan
+from tilelink.runtime.cuda.compile_offline import resources
+
+TEXT = """program relay(M, N, K):
+    x : in        [M, K]
+    w : in        [N, K]
+    bias : in     [N]
+    h : symmetric [M, K]
+    c : local     [M, N]
+    y : out       [M, N]
+
+    comm send(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+
+    compute gemm(i: M, j: N):
+        consumer_tile_wait(h[i, :])
+        c[i, j] = {value}
+        producer_tile_notify(c[i, j])
+
+    compute keep(i: M, j: N):
+        consumer_tile_wait(c[i, j])
+        y[i, j] = c[i, j]
+
+schedule one for relay:
+    send on {send}, tile(i=128)
+    gemm on sm, tile(i={i}, j={j}, k=64), order(group(i, 2)), roles({roles}){more}
+    keep on sm(4), tile(i={i}, j={j})
+"""
+DOT = "dot(h[i, :], w[j, :].T)"
+
+
+@cache
+def bound(
+    value: str = DOT, i: int = 128, j: int = 256, roles: str = "consumers=2, buffers=4", on: str = "sm_90",
+    send: str = "sm(4)", K: int = 320, N: int = 512, more: str = "",
+) -> Bound:  # fmt: skip
+    module = compiler.parse(TEXT.format(value=value, i=i, j=j, roles=roles, send=send, more=more), "relay.tl")
+    sizes = {"M": 768 if not more else 128 * 131, "N": N, "K": K}
+    return compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target=on)
+
+
+def emitted(made: Bound, dialect: str = "triton") -> Emitted:
+    return emit(made, make_plan(made).thresholds, dialect=dialect)
+
+
+def functions(source: str) -> dict[str, list[str]]:
+    """The lines of each function of a module, without comments and constants."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in source.splitlines():
+        if match := re.match(r"def (\w+)\(", line):
+            name = match[1]
+            found[name] = []
+        elif name and line.strip() and not line.strip().startswith("#") and "constexpr = " not in line:
+            found[name].append(line.strip())
+    return found
+
+
+def test_a_kernel_reads_as_its_roles(golden: Golden) -> None:
+    source = emitted(bound(K=320)).text
+    begin = source.index("@gluon.jit\ndef _gemm_loader")
+    golden("relay_roles", numbered(source[begin : source.index("@triton.jit", begin)]))
+
+
+def test_each_role_does_its_part_in_the_order_of_the_lowered_program() -> None:
+    made = functions(emitted(bound()).text)
+    kinds = {
+        "wait": r"token \+= dl\.wait\(", "free": r"roles\.wait\(empty", "expect": r"roles\.expect\(full",
+        "load": r"roles\.load", "full": r"roles\.wait\(full", "multiply": r"acc = roles\.multiply",
+        "retire": r"acc = roles\.retire", "release": r"roles\.arrive\(empty",
+        "room": r"roles\.wait\(drained", "fill": r"result_ring.*\.store",
+        "fence": r"roles\.fence", "staged": r"roles\.arrive\(staged", "result": r"roles\.wait\(staged",
+        "store": r"roles\.store_part", "stored": r"roles\.stored", "drained": r"roles\.arrive\(drained",
+        "notify": r"dl\.notify\(", "end": r"dl\.publish",
+    }  # fmt: skip
+
+    def order(name: str) -> list[str]:
+        return [kind for line in made[name] for kind, pattern in kinds.items() if re.match(pattern, line)]
+
+    assert order("_gemm_loader") == ["wait", "free", "expect", "load", "load"]
+    first = ["full", "multiply", "retire"]
+    assert order("_gemm_consumer") == [
+        *first,
+        *first,
+        "release",
+        "retire",
+        "release",
+        "room",
+        "fill",
+        "fence",
+        "staged",
+    ]
+    assert order("_gemm_storer") == [
+        "result", "store", "stored", "result", "store", "stored", "drained", "stored", "drained", "notify", "end"
+    ]  # fmt: skip
+    assert sum(line.startswith("(_gemm_consumer") for line in made["gemm"]) == 2
+
+
+def test_a_kernel_takes_descriptors_of_its_operands_and_of_its_result() -> None:
+    kernel = next(one for one in emitted(bound()).kernels if one.name == "gemm")
+    boxes = {(a.tensor, a.box, a.swizzle) for a in kernel.parameters if isinstance(a, Boxes)}
+    assert boxes == {("h", (64, 64), 128), ("w", (256, 64), 128), ("c", (64, 64), 128)}
+    assert not any(isinstance(a, TensorPointer) for a in kernel.parameters)
+    assert (kernel.num_warps, kernel.programs_per_cta) == (4, 1)
+    types = signature(kernel, bound())
+    assert types["w_boxes_256x64_swizzled"] == f"tensordesc<bf16[256, 64],{shared_layout(16, 128)}>"
+
+
+def compiled(made: Bound, dialect: str = "triton"):
+    result = emitted(made, dialect)
+    return dict(zip([one.name for one in result.kernels], compile_all(made, result), strict=True))["gemm"]
+
+
+FORMS = {
+    "two consumers": ({}, 2 * 2 * 4, 12),
+    "one product in flight": ({"roles": "consumers=2, buffers=3, in_flight=1"}, 2 * 2 * 4, 12),
+    "three consumers": ({"i": 192, "j": 128, "roles": "consumers=3, buffers=4"}, 3 * 2 * 4, 16),
+    "more rows": ({"i": 256, "j": 128, "roles": "consumers=2, buffers=3"}, 2 * 2 * 2 * 4, 12),
+    "computed results": ({"value": f"silu({DOT} * 0.5) + 1.0"}, 2 * 2 * 4, 12),
+    "a vector of columns": ({"value": f"gelu({DOT} + bias[j])"}, 2 * 2 * 4, 12),
+    "a vector, and columns that are cut": ({"value": f"silu({DOT} + bias[j])", "N": 648}, 2 * 2 * 4, 12),
+    "halved tiles": ({"more": ", halve_tail"}, 2 * 2 * 2 * 4, 12),
+    "the larger one": ({"value": f"maximum({DOT}, 0.0)"}, 2 * 2 * 4, 12),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_products_are_those_of_groups_of_warps_and_nothing_spills(form: str) -> None:
+    options, products, warps = FORMS[form]
+    kernel = compiled(bound(**options))
+    ptx = text(kernel)
+    assert len(re.findall(r"wgmma\.mma_async", ptx)) == products
+    assert kernel.metadata.num_warps == warps and "setmaxnreg.inc" in ptx
+    found = resources(kernel)
+    assert found["STACK"] == 0 and found["LOCAL"] == 0
+    assert kernel.metadata.shared <= 227 * 1024
+    assert kernel.metadata.shared >= 0.75 * 227 * 1024  # so that an SM has one such block
+    # A barrier of all threads of the block would wait for other roles for ever.
+    assert not re.search(r"bar\.sync\s+0;", ptx)
+
+
+EVENTS = {
+    "poll": r"ld\.acquire\.sys\.global\.b32",
+    "proxy": r"fence\.proxy\.async\.global;",
+    "load": r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global",
+    "store": r"cp\.async\.bulk\.tensor\.2d\.global\.shared",
+    "read": r"cp\.async\.bulk\.wait_group\.read",
+    "written": r"cp\.async\.bulk\.wait_group\s+0",
+    "together": r"bar\.warp\.sync 0xffffffff",
+    "release": r"red\.release\.gpu\.global\.add",
+    "visible": r"fence\.proxy\.async\.shared",
+    "fill": r"stmatrix",
+    "product": r"wgmma\.mma_async",
+}
+
+
+def test_signals_are_ordered_with_what_is_loaded_and_stored() -> None:
+    lines = text(compiled(bound())).splitlines()
+    found = [kind for line in lines for kind, pattern in EVENTS.items() if re.search(pattern, line)]
+    assert found.count("poll") >= 1 and found.count("release") == 1
+    poll = found.index("load") - found[: found.index("load")][::-1].index("poll") - 1
+    assert found[poll : poll + 4] == ["poll", "together", "proxy", "load"]
+    at = found.index("release")
+    assert found[at - 3 : at] == ["written", "proxy", "together"]
+    assert "store" in found[:at] and "read" in found[:at]
+    last_fill = max(n for n, kind in enumerate(found) if kind == "fill")
+    assert "visible" in found[last_fill:]
+
+
+def test_other_dialects_and_processors_have_programs_without_roles() -> None:
+    for dialect in ("traced", "triton_dist"):
+        assert "gluon" not in emitted(bound(), dialect).text
+    small = bound(i=64, j=64, on="sm_80")
+    assert "gluon" not in emitted(small).text and "roles" in str(small.schedule)
+
+
+def test_a_stage_with_the_name_of_a_role_is_told_so() -> None:
+    text = TEXT.replace("keep", "_gemm_storer").format(
+        value=DOT, i=128, j=256, roles="consumers=2, buffers=4", send="sm(4)", more=""
+    )
+    module = compiler.parse(text, "relay.tl")
+    sizes = {"M": 768, "N": 512, "K": 320}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+    with pytest.raises(EmitError, match="'_gemm_storer' would be that of functions") as caught:
+        emitted(made)
+    assert "gemm has roles" in str(caught.value.hint)
+
+
+def test_the_handshake_of_a_kernel_with_a_copy_engine_compiles() -> None:
+    """Its functions use vectors, which Gluon wants a layout of."""
+    module = compiler.load("ag_gemm")
+    program = module.program("ag_gemm")
+    more = (
+        "schedule roles for ag_gemm like h200:\n    gemm flatten off, split_k_tail off, roles(consumers=2, buffers=4)\n"
+    )
+    schedule = compiler.parse(f"{program}\n{module.schedule('h200', program)}\n{more}").schedules[1]
+    sizes = {"Ms": 1024, "N": 512, "K": 320}
+    plan = compiler.plan(program, schedule, ranks=2, dims=sizes, dtype="bf16", target="sm_90")
+    source = functions(emitted(plan.bound).text)["gemm"]
+    assert any(line.startswith("dl.begin_copies(") for line in source) and source[-1].startswith("dl.count_program(")
+    ptx = text(compiled(plan.bound))
+    assert not re.search(r"bar\.sync\s+0;", ptx)
+    assert len(re.findall(r"atom\.\w+\.release\.sys|atom\.global\.sys\.release|red\.\w*\.?release\.sys", ptx)) >= 0
+    assert {one.name: one.num_warps for one in gpu_artifact(plan).kernels}["gemm"] == 4

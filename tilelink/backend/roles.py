@@ -1,0 +1,506 @@
+"""Kernels whose warps have roles, in Gluon (lowering/clauses/roles.py): the statements of each role.
+
+The loader executes the waits of a tile, the consumers what is computed, and the storer the stores and the notifies. The
+steps at the rings between them are those of the lowered program (lowering/rings.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Self
+
+from tilelink import artifact
+from tilelink.backend import nodes
+from tilelink.backend.addresses import Addresses
+from tilelink.backend.constants import BLOCKS, LEVEL, scaled, total
+from tilelink.backend.statements import StatementEmitter
+from tilelink.backend.tiles import TRITON, Tile
+from tilelink.backend.tma_copy import corner
+from tilelink.backend.values import Slices, ValueEmitter
+from tilelink.backend.words import statement_comment
+from tilelink.backend.writer import Writer
+from tilelink.ir.products import products_of
+from tilelink.ir.program import (
+    ITEM_BYTES,
+    Assign,
+    Dot,
+    FromScalar,
+    Full,
+    Notify,
+    Read,
+    Region,
+    Statement,
+    Store,
+    Transpose,
+    Wait,
+)
+from tilelink.ir.scalar import Index, walk
+from tilelink.ir.typing import Axis
+from tilelink.ir.visitor import value_of, values
+from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.clauses.roles import product_of, vectors
+from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Roles, Step, parts_of
+from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
+
+MOST_SWIZZLE = 128
+"""Most bytes of a row within which TMA permutes 16-byte pieces (CUDA driver API, CUtensorMapSwizzle)."""
+
+
+Thresholds = Mapping[tuple[str, str], int | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A place of a ring in source: its slot, the slot of the place before, and its phase."""
+
+    slot: str
+    phase: str = ""
+    previous: str = ""
+
+
+NOWHERE = Place(slot="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The places of a role in the rings of operands and of results."""
+
+    operands: Place = NOWHERE
+    results: Place = NOWHERE
+
+    @property
+    def start(self) -> tuple[nodes.Node, ...]:
+        """Return the statements before the first tile."""
+        names = [name for place in (self.operands, self.results) for name in (place.slot, place.phase, place.previous)]
+        return tuple(nodes.Let(name=name, value="0") for name in names if name)
+
+
+@dataclass(kw_only=True)
+class Shared:
+    """What the roles of a kernel share: numbers and descriptors, by the names that the source has for them."""
+
+    addresses: Addresses
+    roles: Roles
+    widest: Roles
+    """Those of the stage of the kernel whose tiles have the most columns: its rings have their sizes."""
+    boxes: dict[str, artifact.Boxes] = field(default_factory=dict[str, artifact.Boxes])
+    """Descriptors that the kernel takes, by parameter."""
+
+    @property
+    def dot(self) -> Dot:
+        return product_of(self.addresses.stage)
+
+    @property
+    def left(self) -> str:
+        return self._descriptor(_region(self.dot.left), self.roles.rows, self.roles.block)
+
+    @property
+    def right(self) -> str:
+        return self._descriptor(_region(self.dot.right), self.roles.columns, self.roles.block)
+
+    def result(self, region: Region) -> str:
+        return self._descriptor(region, self.roles.rows, self.roles.columns // self.roles.pieces)
+
+    @property
+    def pieces(self) -> str:
+        return self.number(self.roles.pieces, "PIECES")
+
+    @property
+    def piece(self) -> str:
+        """Return the columns of a piece."""
+        return self.number(self.roles.columns // self.roles.pieces, "PIECE_COLUMNS")
+
+    @property
+    def results(self) -> str:
+        return self.number(self.roles.results.buffers, "RESULTS")
+
+    def _descriptor(self, region: Region, rows: int, columns: int) -> str:
+        item = ITEM_BYTES[self.addresses.bound.tensors[region.tensor].dtype]
+        one = artifact.Boxes(tensor=region.tensor, box=(rows, columns), swizzle=min(MOST_SWIZZLE, columns * item))
+        return self.boxes.setdefault(one.name, one).name
+
+    def number(self, value: int, *names: str) -> str:
+        return self.addresses.constants.number(BLOCKS, value, *names)
+
+    @property
+    def consumers(self) -> str:
+        return self.number(self.roles.consumers, "CONSUMERS")
+
+    @property
+    def rows(self) -> str:
+        return self.number(self.roles.rows, "CONSUMER_ROWS")
+
+    @property
+    def columns(self) -> str:
+        axis = self.addresses.typing.type_of(self.dot).axes[-1]
+        return self.addresses.constants.block(self.addresses.stage, axis, self.roles.columns)
+
+    @property
+    def narrow(self) -> str | None:
+        """Return the columns of a tile that takes a part of a buffer, or None if it takes all of it."""
+        return self.columns if self.roles.columns < self.widest.columns else None
+
+    @property
+    def block(self) -> str:
+        return self.addresses.constants.step(self.addresses.stage, self.roles.block)
+
+    @property
+    def inner(self) -> str:
+        """Return the contracted elements."""
+        axis = self.addresses.typing.type_of(self.dot.left).axes[-1]
+        return self.addresses.constants.elements_of(self.addresses.stage, axis)
+
+    @property
+    def steps(self) -> int:
+        """Return the number of buffers that a tile's product takes."""
+        axis = self.addresses.typing.type_of(self.dot.left).axes[-1]
+        return -(-self.addresses.extent(axis) // self.roles.block)
+
+    @property
+    def buffers(self) -> str:
+        return self.number(self.roles.operands.buffers, "BUFFERS")
+
+
+def uses_indices(stage: BoundStage) -> bool:
+    """True if what a stage computes with its product depends on the place of the tile."""
+    found = [value for s in stage.stage.body if (value := value_of(s)) is not None]
+    numbers = [one.scalar for value in found for one in values(value) if isinstance(one, FromScalar)]
+    return bool(vectors(stage)) or any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
+
+
+def _region(operand: object) -> Region:
+    inner = operand.value if isinstance(operand, Transpose) else operand
+    assert isinstance(inner, Read)
+    return inner.region
+
+
+@dataclass(kw_only=True)
+class _RoleStatements(StatementEmitter):
+    """The statements of a stage that one of its roles executes."""
+
+    shared: Shared
+    places: Places
+
+    @classmethod
+    def of(cls, shared: Shared, places: Places, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
+        """Return the statements of a role. thresholds, hosted: as of all statements."""
+        values = ValueEmitter(addresses=shared.addresses)
+        return cls(values=values, thresholds=thresholds, hosted=hosted, shared=shared, places=places)
+
+    @classmethod
+    def begin(cls, writer: Writer) -> Places:
+        """Return the places of the role in its rings."""
+        raise NotImplementedError
+
+    def body(self, body: tuple[Statement, ...]) -> None:
+        for statement in body:
+            self.statement(statement)
+
+    def statement(self, statement: Statement) -> None:
+        """Lower a statement of the tile, or nothing if it is that of another role."""
+        raise NotImplementedError
+
+    def comment(self, statement: Statement) -> None:
+        self.writer.add(nodes.Comment(text=statement_comment(statement)))
+
+    def synchronize(self, step: Step, place: Place) -> None:
+        """Lower a step at a barrier."""
+        barriers = f"{step.what}_barriers"
+        match step.word:
+            case "await":
+                phase = f"{place.phase} ^ 1" if step.number & 1 else place.phase
+                self.writer.add(nodes.AwaitPlace(barriers=barriers, slot=place.slot, phase=phase))
+            case "expect":
+                self.writer.add(nodes.ExpectBytes(barriers=barriers, slot=place.slot, bytes=step.number))
+            case "arrive":
+                slot = place.previous if step.number else place.slot
+                self.writer.add(nodes.ArrivePlace(barriers=barriers, slot=slot))
+            case _:
+                raise AssertionError(step)
+
+
+@dataclass(kw_only=True)
+class Loader(_RoleStatements):
+    """The warp that waits for signals and loads operands."""
+
+    @classmethod
+    def begin(cls, writer: Writer) -> Places:
+        return Places(operands=Place(slot=writer.name("slot"), phase=writer.name("phase")))
+
+    @property
+    def place(self) -> Place:
+        return self.places.operands
+
+    def statement(self, statement: Statement) -> None:
+        sliced = sliced_product(self.values.addresses.stage, statement)
+        if isinstance(statement, Wait):
+            self._ordered(statement)
+        elif sliced is not None:
+            self._loads(sliced)
+        elif products_of(value_of(statement)):
+            self.comment(statement)
+            self._loads(None)
+
+    def _loads(self, sliced: SlicedProduct | None) -> None:
+        """Load the operands of a product, each slice after its waits."""
+        shared, place, addresses = self.shared, self.place, self.values.addresses
+        corners = {} if sliced else self._corners()
+        k = self.writer.name("k")
+        over = f"range(0, {shared.inner}, {shared.block})"
+        with self.writer.block(nodes.Loop(index=k, over=over)):
+            if sliced is not None:
+                size = addresses.constants.tile(addresses.stage, sliced.index)
+                with self.writer.block(nodes.Branch(condition=f"{k} % {size} == 0")):
+                    self._slice_waits(sliced, f"{k} // {size}")
+                corners = self._corners()
+            for step in shared.roles.operands.writer.steps:
+                if step.word == LOAD:
+                    self._load(step.what, corners[step.what], k)
+                else:
+                    self.synchronize(step, place)
+            self.writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=shared.buffers))
+
+    def _slice_waits(self, sliced: SlicedProduct, number: str) -> None:
+        for wait in sliced.waits:
+            whole = sliced.of_all(wait.region)
+            dim = next(d for d, c in enumerate(wait.region.coords) if c != whole.coords[d])
+            self._begin(wait)
+            self._wait(wait.kind, whole, True, {dim: number})
+
+    def _corners(self) -> dict[str, str]:
+        """Return operand -> name of the first row of its tile."""
+        dot, addresses = self.shared.dot, self.values.addresses
+        pairs = (("left", dot.left), ("right", dot.right))
+        return {what: corner(addresses, _region(operand), load=True, column=False)[0] for what, operand in pairs}
+
+    def _load(self, what: str, row: str, column: str) -> None:
+        shared, full = self.shared, next(s.what for s in self.shared.roles.operands.writer.steps if s.word == EXPECT)
+        parts = (shared.consumers, shared.rows) if what == "left" else None
+        self.writer.add(
+            nodes.LoadOperand(
+                boxes=shared.left if what == "left" else shared.right, row=row, column=column,
+                barriers=f"{full}_barriers", slot=self.place.slot, ring=f"{what}_ring", parts=parts,
+                narrow=shared.narrow if what == "right" else None,
+            )
+        )  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class _ConsumerValues(ValueEmitter):
+    """Lowers the values of a consumer, in which its product is the piece that is computed.
+
+    computed: name of a product of slices, or "" for another product -> the name of its piece.
+    """
+
+    shared: Shared
+    computed: dict[str, str] = field(default_factory=dict[str, str])
+    piece: str = ""
+    """Number of the piece."""
+    part: str = ""
+    """The piece of the product."""
+
+    def _read(self, value: Read, slices: Slices, raw: bool) -> Tile:
+        """Load a vector of the piece's columns."""
+        addresses, writer = self.addresses, self.addresses.writer
+        tensor = addresses.bound.tensors[value.region.tensor]
+        spans = addresses.bound.tile_map(addresses.stage.name, value.region).spans
+        terms: list[str] = []
+        mask = ""
+        for span, stride in zip(spans, addresses.constants.strides(tensor), strict=True):
+            if span.kind == "point":
+                terms.append(scaled(addresses.scalar(span.start, LEVEL["*"]), stride))
+                continue
+            first = total([addresses.scalar(span.start, LEVEL["+"]), f"{self.piece} * {self.shared.piece}"])
+            columns = writer.shared("columns", f"{first} + roles.columns({self.part})")
+            terms.append(scaled(columns, stride))
+            index = str(span.index)
+            if addresses.stage.extents[index] % addresses.stage.tiles[index]:
+                mask = f", mask={columns} < {addresses.constants.extent(addresses.stage, index)}, other=0.0"
+        name = writer.let(writer.name(f"{tensor.name}_tile"), f"gl.load({total([tensor.name, *terms])}{mask})")
+        text = name if tensor.dtype == "f32" else f"{name}.to(gl.float32)"
+        return Tile(text=text, dtype="f32", axes=addresses.typing.region_type(value.region).axes)
+
+    def _dot(self, value: Dot, slices: Slices) -> Tile:
+        return Tile(text=self.computed[""], dtype="f32", axes=self.addresses.typing.type_of(value).axes)
+
+    def _named_value(self, name: str, dtype: str, axes: tuple[Axis, ...], raw: bool) -> Tile:
+        if name in self.computed:
+            return Tile(text=self.computed[name], dtype="f32", axes=axes)
+        return super()._named_value(name, dtype, axes, raw)
+
+
+@dataclass(kw_only=True)
+class Consumer(_RoleStatements):
+    """The warps that multiply and compute some rows of a tile."""
+
+    @classmethod
+    def of(cls, shared: Shared, places: Places, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
+        values = _ConsumerValues(addresses=shared.addresses, shared=shared)
+        return cls(values=values, thresholds=thresholds, hosted=hosted, shared=shared, places=places)
+
+    @classmethod
+    def begin(cls, writer: Writer) -> Places:
+        name = writer.name
+        operands = Place(slot=name("slot"), phase=name("phase"), previous=name("previous"))
+        return Places(operands=operands, results=Place(slot=name("place"), phase=name("turn")))
+
+    @property
+    def place(self) -> Place:
+        return self.places.operands
+
+    def body(self, body: tuple[Statement, ...]) -> None:
+        """Lower the product of a tile, and then what is computed with it, piece by piece.
+
+        A thread has few registers besides its part of the product, so that no piece is computed before it is needed.
+        """
+        shared, writer, stage = self.shared, self.writer, self.values.addresses.stage
+        rest = [s for s in body if not isinstance(s, Wait | Notify) and not _is_zero(s)]
+        product = sliced_product(stage, rest[0])
+        self.comment(rest[0])
+        acc = writer.name(product.name if product else "acc")
+        self.multiply(acc)
+        pieces, piece, part = (writer.name(stem) for stem in ("pieces", "piece", "part"))
+        writer.let(pieces, f"roles.pieces({acc}, {shared.pieces})")
+        assert isinstance(self.values, _ConsumerValues)
+        with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
+            writer.let(part, f"{pieces}[{piece}]")
+            self.values.computed[product.name if product else ""] = part
+            self.values.piece, self.values.part = piece, part
+            for number, statement in enumerate(rest[1:] if product else rest):
+                if number or product:
+                    self.comment(statement)
+                self.statement(statement)
+
+    def statement(self, statement: Statement) -> None:
+        match statement:
+            case Assign(name=name, value=value):
+                self._assign(name, value)
+            case Store(region=region, value=value):
+                self._result(region, self.values.lower(value, {}))
+            case _:
+                raise AssertionError(statement)
+
+    def multiply(self, acc: str) -> None:
+        """Lower the product of a tile."""
+        shared, writer = self.shared, self.writer
+        parts = parts_of(shared.roles.operands.reader)
+        writer.add(nodes.Accumulator(name=acc, rows=shared.rows, columns=shared.columns))
+        self._multiply_place(parts.first, acc, first=True)
+        if shared.steps > 1:
+            loop = nodes.Loop(index=writer.name("k"), over=f"range({shared.block}, {shared.inner}, {shared.block})")
+            with writer.block(loop):
+                self._multiply_place(parts.each, acc, first=False)
+        for step in parts.last:
+            self._multiply_step(step, acc, Place(slot=self.place.previous), first=False)
+
+    def _multiply_place(self, steps: tuple[Step, ...], acc: str, *, first: bool) -> None:
+        place = self.place
+        for step in steps:
+            self._multiply_step(step, acc, place, first=first)
+        if self.shared.roles.operands.reader.behind:
+            self.writer.let(place.previous, place.slot)
+        self.writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=self.shared.buffers))
+
+    def _multiply_step(self, step: Step, acc: str, place: Place, *, first: bool) -> None:
+        match step.word:
+            case "multiply":
+                self.writer.add(
+                    nodes.MultiplyPlace(
+                        acc=acc,
+                        slot=place.slot,
+                        consumers=self.shared.consumers,
+                        narrow=self.shared.narrow,
+                        first=first,
+                    )
+                )
+            case "retire":
+                self.writer.add(nodes.RetireProducts(acc=acc, flying=step.number))
+            case _:
+                self.synchronize(step, place)
+
+    def _result(self, region: Region, tile: Tile) -> None:
+        """Hand a piece of a result to the storer."""
+        shared, writer, place = self.shared, self.writer, self.places.results
+        dtype = TRITON[self.values.addresses.bound.tensors[region.tensor].dtype]
+        value = tile.text if TRITON[tile.dtype] == dtype else f"{self.values.named(tile).text}.to({dtype})"
+        slot = f"PART * {shared.results} + {place.slot}"
+        for step in shared.roles.results.writer.steps:
+            match step.word:
+                case "fill":
+                    writer.add(nodes.FillResult(slot=slot, value=value))
+                case "fence":
+                    writer.add(nodes.FenceResult())
+                case _:
+                    self.synchronize(step, replace(place, slot=slot))
+        writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=shared.results))
+
+
+@dataclass(kw_only=True)
+class Storer(_RoleStatements):
+    """The warp that stores results and notifies."""
+
+    @classmethod
+    def begin(cls, writer: Writer) -> Places:
+        name = writer.name
+        return Places(results=Place(slot=name("place"), phase=name("turn"), previous=name("previous")))
+
+    @property
+    def place(self) -> Place:
+        return self.places.results
+
+    def statement(self, statement: Statement) -> None:
+        if isinstance(statement, Notify):
+            self._ordered(statement)
+        elif isinstance(statement, Store):
+            self.comment(statement)
+            self._store_parts(statement.region)
+
+    def _store_parts(self, region: Region) -> None:
+        """Store the pieces of all consumers' parts, in the order in which consumers compute them."""
+        shared, writer = self.shared, self.writer
+        row, column = corner(self.values.addresses, region, load=False)
+        parts = parts_of(shared.roles.results.reader)
+        self._store_piece(parts.first, region, row, column)
+        if shared.roles.pieces > 1:
+            piece = writer.name("piece")
+            with writer.block(nodes.Loop(index=piece, over=f"gl.static_range(1, {shared.pieces})")):
+                self._store_piece(parts.each, region, row, f"{column} + {piece} * {shared.piece}")
+        self._store_steps(parts.last, region, row, column)
+
+    def _store_piece(self, steps: tuple[Step, ...], region: Region, row: str, column: str) -> None:
+        self._store_steps(steps, region, row, column)
+        if self.shared.roles.results.reader.behind:
+            self.writer.let(self.place.previous, self.place.slot)
+        self.writer.add(nodes.Advance(slot=self.place.slot, phase=self.place.phase, buffers=self.shared.results))
+
+    def _store_steps(self, steps: tuple[Step, ...], region: Region, row: str, column: str) -> None:
+        """Lower steps of the rings of all consumers: each step is that of all parts before the next one."""
+        shared, writer = self.shared, self.writer
+        loops = [list(some) for _, some in groupby(steps, lambda step: step.word == RETIRE)]
+        late = not any(step.word == AWAIT for step in steps)
+        for some in loops:
+            if some[0].word == RETIRE:  # the stores of all parts count
+                number, consumers = some[0].number, shared.consumers
+                flying = consumers if number == 1 else f"{number} * {consumers}" if number else "0"
+                writer.add(nodes.RetireStores(flying=flying))
+                continue
+            part = writer.name("part")
+            with writer.block(nodes.Loop(index=part, over=f"gl.static_range({shared.consumers})")):
+                ahead = f"{part} * {shared.results} + "
+                place = Place(
+                    slot=ahead + (self.place.previous if late else self.place.slot), phase=self.place.phase,
+                    previous=ahead + self.place.previous,
+                )  # fmt: skip
+                for step in some:
+                    if step.word == STORE:
+                        boxes, first = shared.result(region), f"{row} + {part} * {shared.rows}"
+                        writer.add(nodes.StoreResult(boxes=boxes, row=first, column=column, slot=place.slot))
+                    else:
+                        self.synchronize(step, place)
+
+
+def _is_zero(statement: Statement) -> bool:
+    """True for the start of a product of slices."""
+    return isinstance(statement, Assign) and isinstance(statement.value, Full)

@@ -1,0 +1,143 @@
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false
+"""Rings of buffers in shared memory between warps with roles, and products of groups of four warps.
+
+They are written in Gluon, Triton's language with explicit control of shared memory. They need sm_90. What the roles do,
+and why it is right, is described in lowering/rings.py and checked by verifier/rings.py.
+
+A ring's place has a `slot`, its buffer, and a `phase`, 0 in the first round and then 1 and 0 in turn. PHASE arguments
+are the parity for which a barrier is waited.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+__all__ = [
+    "arrive", "barriers", "columns", "expect", "fence", "following", "load", "load_parts", "multiply", "pieces",
+    "retire", "stored", "store_part", "wait", "zeros",
+]  # fmt: skip
+
+# Names since Triton 3.9.
+_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+
+@gluon.jit
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """Return COUNT barriers, whose phases last until ARRIVALS arrivals."""
+    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for one in gl.static_range(COUNT):
+        mbarrier.init(made.index(one), count=ARRIVALS)
+    return made
+
+
+@gluon.jit
+def following(slot, phase, BUFFERS: gl.constexpr):
+    """Return the next place of a ring: its slot and its phase."""
+    slot += 1
+    around = slot == BUFFERS
+    return gl.where(around, 0, slot), phase ^ around.to(gl.int32)
+
+
+@gluon.jit
+def wait(barriers, slot, phase):
+    """Wait until the phase of this parity is over."""
+    mbarrier.wait(barriers.index(slot), phase)
+
+
+@gluon.jit
+def arrive(barriers, slot):
+    """Arrive once, after all earlier accesses of the role's threads."""
+    mbarrier.arrive(barriers.index(slot))
+
+
+@gluon.jit
+def expect(barriers, slot, BYTES: gl.constexpr):
+    """Arrive, and let the phase last until loads have brought BYTES more."""
+    mbarrier.expect(barriers.index(slot), BYTES)
+
+
+@gluon.jit
+def load(boxes, row, column, full, buffer):
+    """Start to load a box into a buffer. row, column: of the box's first element. full: the buffer's barrier."""
+    _load(boxes, [row, column], full, buffer)
+
+
+@gluon.jit
+def load_parts(boxes, row, column, full, slot, ring, PARTS: gl.constexpr, ROWS: gl.constexpr):
+    """Start to load PARTS boxes of ROWS rows, one below another: the parts of a buffer, one for each consumer."""
+    for part in gl.static_range(PARTS):
+        _load(boxes, [row + part * ROWS, column], full.index(slot), ring.index(slot * PARTS + part))
+
+
+@gluon.jit
+def zeros(ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Return an accumulator of a consumer's products."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    return gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+
+
+@gluon.jit
+def multiply(left, right, acc, FIRST: gl.constexpr):
+    """Start acc + left @ right.T, or left @ right.T if it is the first product of a tile.
+
+    Pass the result to `retire` before anything else.
+    """
+    return warpgroup_mma(left, right.permute((1, 0)), acc, use_acc=not FIRST, is_async=True)
+
+
+@gluon.jit
+def retire(acc, FLYING: gl.constexpr):
+    """Wait until at most FLYING products are in flight, and return the accumulator."""
+    return warpgroup_mma_wait(FLYING, deps=[acc])
+
+
+@gluon.jit
+def _halves(x):
+    """Return the left and the right half of the columns. No thread has more than its own elements of them."""
+    return gl.split(x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute((0, 2, 1)))
+
+
+@gluon.jit
+def pieces(x, COUNT: gl.constexpr):
+    """Return a tuple of COUNT pieces, side by side, of a consumer's result."""
+    if COUNT == 1:
+        result = (x,)
+    elif COUNT == 2:
+        left, right = _halves(x)
+        result = (left, right)
+    else:
+        left, right = _halves(x)
+        result = pieces(left, COUNT // 2) + pieces(right, COUNT // 2)
+    return result
+
+
+@gluon.jit
+def columns(like):
+    """Return the numbers of the columns of a piece, with which vectors are loaded that a consumer computes with."""
+    return gl.arange(0, like.shape[1], layout=gl.SliceLayout(0, like.type.layout))
+
+
+@gluon.jit
+def fence():
+    """Make what the role's threads have written to shared memory visible to the tensor memory accelerator."""
+    fence_async_shared()
+
+
+@gluon.jit
+def store_part(boxes, row, column, box):
+    """Start to store a box. All stores of a warp are issued by the same thread."""
+    _store(boxes, [row, column], box)
+
+
+@gluon.jit
+def stored(FLYING: gl.constexpr):
+    """Wait until at most FLYING of the warp's stores still read shared memory."""
+    tma.store_wait(FLYING)

@@ -1,0 +1,439 @@
+"""`roles(consumers=2, buffers=3)`: warps of a kernel have roles, so that loads, products and stores overlap.
+
+One warp, the loader, waits for signals and loads the operands of products by the tensor memory accelerator (TMA) into a
+ring of buffers in shared memory. Each consumer, a group of four warps, multiplies some rows of every tile from the
+ring. Another warp, the storer, stores the results by TMA and notifies. So the operands of the next tile are loaded
+while consumers compute the results of a tile, and only the storer waits until stores are visible to peers.
+
+before: a program: wait; multiply, loading step by step; store; notify; the next tile
+after:  loader:    wait; load ...; wait for the next tile; load ...
+        consumers:       multiply ...; compute results; multiply the next tile ...
+        storer:                                 store; notify; store the next tile ...
+
+The plan keeps the order of one program, tile after tile, and the roles keep all of it but one part: waits and loads of
+a tile may come before stores and notifies of the tiles before it. That cannot be observed. No tile of the kernel
+writes what a tile loads, and whatever else happens after a load or a wait of a tile happens after its stores too, which
+are in order. No notify depends on a later tile's wait, so roles never wait where the plan does not.
+
+The clause is for stages with tiles of their own on SMs, which wait, multiply two operands once along a whole dimension,
+compute elementwise with the product, store one tile and notify. On processors without the warpgroup products of
+`sm_90`, programs are those of plain Triton, as without the clause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilelink.errors import ScheduleError
+from tilelink.ir.mapping import Span
+from tilelink.ir.products import products
+from tilelink.ir.program import (
+    ITEM_BYTES,
+    Apply,
+    Assign,
+    Cast,
+    Dot,
+    Expand,
+    FromScalar,
+    Full,
+    Literal,
+    Local,
+    Notify,
+    Program,
+    Read,
+    Region,
+    Stage,
+    Statement,
+    Store,
+    Transpose,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import Index, const, mul
+from tilelink.ir.sizes import power_of_two
+from tilelink.ir.typing import StageTyping
+from tilelink.ir.visitor import map_value, statements, value_of, values
+from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.clauses.clause import Choices, Clause
+from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
+from tilelink.lowering.clauses.flatten import FLATTEN
+from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
+from tilelink.lowering.rings import Roles, fit_together, operand_ring, result_ring
+from tilelink.lowering.sink_waits import sliced_product
+from tilelink.lowering.transform import stage_writes
+from tilelink.scheduling.schedule import RolesChoice, Schedule
+from tilelink.scheduling.words import check_count
+from tilelink.target import Target
+
+WITHOUT_ROLES: tuple[Clause[Any], ...] = (FLATTEN, DEFER_NOTIFY, SPLIT_K_TAIL)
+"""Clauses for programs whose warps have no roles."""
+GROUP_ROWS = 64
+"""Rows of a product of one group of four warps (PTX ISA, wgmma)."""
+COLUMNS = (16, 256)
+"""Fewest and most columns of such a product."""
+BLOCKS = (32, 64, 128)
+"""Contracted elements of a buffer: rows of 64 to 256 bytes, which TMA writes as products read them."""
+REGISTERS = {2: (232, 40), 3: (160, 32)}
+"""Consumers -> registers of a thread of a consumer, and of the other roles.
+
+An SM has 65536. Warps are allocated by fours, so 2 consumers are 12 warps with 168 registers a thread, and 3 are 16
+with 128; what other roles do not need goes to the consumers (PTX ISA, setmaxnreg).
+"""
+LAUNCH_REGISTERS = {2: 168, 3: 128}
+"""Consumers -> registers of a thread before roles begin, for which Triton has all of the kernel compiled."""
+SPARE_REGISTERS = 26
+"""Least number of them besides a consumer's part of the product: ptxas 12.8 needs 154 for 64 x 256 elements."""
+MOST_BUFFERS = 6
+ALIGNMENT = 16
+"""Alignment in bytes of rows of tensors (CUDA driver API, cuTensorMapEncodeTiled)."""
+PIECE_BYTES = 128
+"""Bytes of a row of a piece of the results: TMA stores one such piece at a time, see cuTensorMapEncodeTiled."""
+FEWEST_RESULTS = 2
+"""Least number of pieces in shared memory, if there are as many: one is computed while another is stored."""
+BARRIER_BYTES = 8
+SPARE_BYTES = 1024
+"""Shared memory that Triton takes to start roles, and to align buffers."""
+
+
+def _read(_: str, children: Sequence[Any]) -> RolesChoice:
+    sizes = dict(children)
+    needed, allowed = {"consumers", "buffers"}, {"consumers", "buffers", "in_flight"}
+    if len(sizes) < len(children) or not needed <= sizes.keys() <= allowed:
+        found = ", ".join(str(name) for name, _ in children)
+        raise ScheduleError(f"roles has {found}", hint="roles(consumers=2, buffers=4), or with in_flight=1 as well")
+    return RolesChoice(**{str(name): int(size) for name, size in sizes.items()})
+
+
+def _show(choice: RolesChoice | None) -> str:
+    return str(choice or "")
+
+
+def _valid(owner: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, RolesChoice):
+        raise ScheduleError(f"roles {value!r} of {owner}", hint="roles(consumers=2, buffers=3)")
+    check_count("buffers of roles", owner, value.buffers, "a ring has two buffers or more")
+    if value.consumers not in REGISTERS:
+        hint = "2 or 3 consumers: others do not fill an SM"
+        raise ScheduleError(f"{value.consumers!r} consumers of {owner}", hint=hint)
+    if not 2 <= value.buffers <= MOST_BUFFERS:
+        hint = f"2 to {MOST_BUFFERS}: one is multiplied while another is loaded"
+        raise ScheduleError(f"{value.buffers} buffers of {owner}", hint=hint)
+    if value.in_flight not in (1, 2):
+        raise ScheduleError(f"in_flight={value.in_flight!r} of {owner}", hint="1 or 2 products of a consumer")
+
+
+def _apply(bound: Bound) -> Bound:
+    """Return the bound program with the roles of every stage that has the clause, on a processor for them.
+
+    Raise ScheduleError for a stage that cannot have them.
+    """
+    stages = dict(bound.stages)
+    for name, stage in bound.stages.items():
+        part = bound.schedule.stage(_written(bound, name))
+        if (choice := part[ROLES]) is None:
+            continue
+        reason = _reason(bound, stage)
+        if reason is None and has_groups(bound.target):
+            made = roles_of(bound, stage, choice)
+            if isinstance(made, Roles):
+                stages[name] = replace(stage, roles=made)
+                continue
+            reason = made
+        if reason:
+            hint = "take `roles` away, or see docs/language.md for the stages that can have them"
+            raise ScheduleError(f"{name} cannot have roles: {reason}", location=part.at("roles"), hint=hint)
+    for kernel in bound.kernels:
+        found = {name: roles for name in kernel.stage_names if (roles := stages[name].roles) is not None}
+        if not found:
+            continue
+        widest = max(found.values(), key=lambda roles: roles.columns)
+        for name, roles in found.items():
+            stages[name] = replace(stages[name], roles=(own := replace(roles, results=widest.results)))
+            if not fit_together(own, widest):
+                message = f"the roles of {', '.join(kernel.stage_names)} in one kernel do not fit together"
+                hint = "give them the same rows of tiles, blocks, types and roles"
+                raise ScheduleError(message, location=bound.schedule.stage(kernel.name).at("roles"), hint=hint)
+    return replace(bound, stages=stages)
+
+
+def _written(bound: Bound, name: str) -> str:
+    """Return the stage of the schedule that a stage was made from: a pass adds stages to the kernel of that."""
+    return name if any(name == stage.name for stage in bound.source.stages) else bound.kernel_of[name].name
+
+
+def has_groups(target: Target) -> bool:
+    """True if a processor has products of warpgroups with operands in shared memory: only sm_90 has."""
+    return target.kind == "cuda" and target.tma and target.architecture == 90
+
+
+# Which stages can have roles ----------------------------------------------------------------------------------
+
+
+def _reason(bound: Bound, stage: BoundStage) -> str | None:
+    """Return why a stage cannot have roles on any processor, or None."""
+    kernel = bound.kernel_of[stage.name]
+    if kernel.on_copy_engine:
+        return "it does not run on SMs"
+    first = [_written(bound, loop.stages[0]) for loop in kernel.loops]
+    if any(len(loop.stages) > 1 for loop in kernel.loops) or not all(bound.schedule.stage(n)[ROLES] for n in first):
+        return "another stage runs in its kernel, without roles or with the same tiles"
+    for clause in WITHOUT_ROLES:
+        if bound.schedule.stage(_written(bound, stage.name))[clause] != clause.default:
+            return f"it has `{clause.name}`, which is for programs without roles"
+    if reason := roles_reason(stage_body(stage)):
+        return reason
+    return conflict(bound, kernel, stage)
+
+
+def stage_body(stage: BoundStage) -> tuple[Statement, ...]:
+    """Return the statements of a tile, with a product that waits for its slices as one statement."""
+    return tuple(_joined(stage))
+
+
+def product_of(stage: BoundStage) -> Dot:
+    """Return the product of a stage with roles, of all slices."""
+    (dot,) = products(stage_body(stage))
+    return dot
+
+
+def _joined(stage: BoundStage) -> Iterator[Statement]:
+    for statement in stage.stage.body:
+        product = sliced_product(stage, statement)
+        if product is None:
+            yield statement
+            continue
+        yield from (replace(wait, region=product.of_all(wait.region)) for wait in product.waits)
+        location = statement.location
+        whole = Apply(op="add", args=(Local(name=product.name, location=location), product.whole), location=location)
+        yield Assign(name=product.name, value=whole, location=location)
+
+
+def roles_reason(body: tuple[Statement, ...]) -> str | None:
+    """Return why the statements of a tile cannot be divided among roles, or None."""
+    body = tuple(s for s in body if not (isinstance(s, Assign) and isinstance(s.value, Full)))
+    waits = next((n for n, s in enumerate(body) if not isinstance(s, Wait)), len(body))
+    notifies = next((n for n, s in enumerate(reversed(body)) if not isinstance(s, Notify)), len(body))
+    middle = body[waits : len(body) - notifies]
+    if not middle or not all(isinstance(s, Assign | Store) for s in middle):
+        return "its tiles do more than to wait, multiply, compute, store and notify, in this order"
+    if len(products(statements(middle))) != 1 or not products(middle[:1]):
+        return "its tiles do not begin with their only product"
+    *others, last = middle
+    if not isinstance(last, Store) or any(isinstance(s, Store) for s in others):
+        return "its tiles do not end with their only store"
+    if last.region.rank is not None:
+        return "it stores in a peer's memory"
+    for statement in middle:
+        if (value := value_of(statement)) is not None and (reason := _computed(value)):
+            return reason
+    (dot,) = products(middle)
+    return _operand_reason(dot.left, "left", False) or _operand_reason(dot.right, "right", True)
+
+
+def _computed(value: Value) -> str | None:
+    """Return why consumers cannot compute a value, or None."""
+    match value:
+        case Dot() | Local() | Literal() | FromScalar() | Full():
+            return None
+        case Read(region=region):
+            return None if region.rank is None else "it computes with what a peer has"
+        case Cast(value=inner) | Expand(value=inner):
+            return _computed(inner)
+        case Apply(args=args):
+            return next(filter(None, map(_computed, args)), None)
+        case _:
+            return "what it computes with the product is not elementwise in the product, numbers and vectors of columns"
+
+
+def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
+    inner = value.value if isinstance(value, Transpose) else value
+    if not isinstance(inner, Read) or inner.region.rank is not None:
+        return f"the {side} operand of its product is not a region of its own rank"
+    if isinstance(value, Transpose) is not transposed:
+        return f"the contracted dimension of the {side} operand is not its last one in memory"
+    return None
+
+
+def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
+    """Return which operand a tile loads that the kernel writes: it may be loaded before a tile before it is stored."""
+    written = {r.tensor for name in kernel.stage_names for r in stage_writes(bound.stages[name].stage)}
+    for dot in products(stage_body(stage)):
+        for read in (v for v in values(dot) if isinstance(v, Read)):
+            if read.region.tensor in written:
+                return f"it multiplies {read.region.tensor}, which its own tiles write"
+    return None
+
+
+# How their work is divided ------------------------------------------------------------------------------------
+
+
+def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
+    """Return the roles of a stage, or why its tiles do not allow them."""
+    dot = product_of(stage)
+    left, right = (operand.region for operand in (dot.left, dot.right.value) if isinstance(operand, Read))  # type: ignore[attr-defined]
+    (target,) = (s.region for s in stage_body(stage) if isinstance(s, Store))
+    rows, columns = (_along(bound, stage, region, last=False) for region in (left, right))
+    block, consumers = bound.contraction_block(stage.name), choice.consumers
+    if rows is None or columns is None:
+        return "an operand of its product is not rows of whole dimensions, one block after the other"
+    item, stored = _item(bound, left), _item(bound, target)
+    for region in (left, right, target):
+        if bound.tensors[region.tensor].shape[-1] * _item(bound, region) % ALIGNMENT:
+            return f"rows of {region.tensor} are not multiples of {ALIGNMENT} bytes"
+    types = {bound.tensors[region.tensor].dtype for region in (left, right)}
+    if len(types) > 1 or not types <= {"bf16", "f16"}:
+        return f"its operands are {' and '.join(sorted(types))}, not both bf16 or f16"
+    if rows % (GROUP_ROWS * consumers):
+        return f"{rows} rows of a tile are not {consumers} times a multiple of {GROUP_ROWS}"
+    if columns != power_of_two(columns) or not COLUMNS[0] <= columns <= COLUMNS[1]:
+        return f"{columns} columns of a tile are no power of two from {COLUMNS[0]} to {COLUMNS[1]}"
+    if block not in BLOCKS:
+        return f"a block of {block} contracted elements is none of {', '.join(map(str, BLOCKS))}"
+    if reason := _stored(bound, stage, target):
+        return reason
+    along = str(bound.tile_map(stage.name, target).spans[-1].index)
+    for read in vectors(stage):
+        if reason := _vector(bound, stage, read.region, along):
+            return reason
+    own = rows // consumers
+    if own != power_of_two(own):
+        return f"{own} rows of a consumer are no power of two"
+    held, limit = own * columns // 128, LAUNCH_REGISTERS[consumers]
+    if held + SPARE_REGISTERS > limit:
+        return f"its consumers hold {held} values in each thread, and {limit - SPARE_REGISTERS} fit its registers"
+    sizes = rows * block * item, columns * block * item
+    pieces = max(1, columns * stored // PIECE_BYTES)
+    piece = rows * columns * stored // pieces
+    needed, there = choice.buffers * (sum(sizes) + 2 * BARRIER_BYTES) + SPARE_BYTES, bound.target.shared_memory
+    results = min(pieces, (there - needed) // (piece + 2 * consumers * BARRIER_BYTES))
+    if results < min(pieces, FEWEST_RESULTS):
+        least = needed + min(pieces, FEWEST_RESULTS) * piece
+        return f"its buffers and results take {least:,} bytes of shared memory, and an SM has {there:,} for a program"
+    return Roles(
+        consumers=consumers,
+        rows=own,
+        columns=columns,
+        block=block,
+        pieces=pieces,
+        registers=REGISTERS[consumers],
+        operands=operand_ring(
+            buffers=choice.buffers, consumers=consumers, ahead=choice.in_flight - 1, left=sizes[0], right=sizes[1]
+        ),
+        results=result_ring(buffers=results),
+    )
+
+
+def _item(bound: Bound, region: Region) -> int:
+    return ITEM_BYTES[bound.tensors[region.tensor].dtype]
+
+
+def _along(bound: Bound, stage: BoundStage, region: Region, *, last: bool) -> int | None:
+    """Return the rows of an operand's tile, or None if it is not `[points, tile of rows, :]`.
+
+    Boxes may reach beyond the rows of the tile: what comes from there is not stored.
+    """
+    *others, rows, whole = bound.tile_map(stage.name, region).spans
+    points = all(span.kind == "point" for span in others)
+    return rows.size if points and rows.kind == "tile" and whole.kind == "whole" else None
+
+
+def vectors(stage: BoundStage) -> list[Read]:
+    """Return the regions that a stage computes with next to its product."""
+    found: list[Read] = []
+    for statement in stage_body(stage):
+        value = value_of(statement)
+        if value is not None:
+            map_value(value, lambda one: _kept(one, found))
+    return found
+
+
+def _kept(value: Value, found: list[Read]) -> Value | None:
+    """Keep a region that is no operand of a product, and visit nothing inside a product."""
+    if isinstance(value, Read):
+        found.append(value)
+    return value if isinstance(value, Read | Dot) else None
+
+
+def _vector(bound: Bound, stage: BoundStage, region: Region, columns: str) -> str | None:
+    """Return why consumers cannot load a region to compute with it, or None.
+
+    Nothing orders their loads after waits, so that the region is one that nobody writes.
+    """
+    tensor, spans = bound.tensors[region.tensor], bound.tile_map(stage.name, region).spans
+    if not tensor.constant or tensor.slots > 1 or tensor.decl.space == "table":
+        return f"it computes with {region.tensor}, which is no input of its own rank"
+    tiled = [span for span in spans if span.kind != "point"]
+    if [span.index for span in tiled] != [columns] or tiled[0].kind != "tile" or not _in_steps(stage, tiled[0]):
+        return f"it computes with {region.tensor}, which is no vector along the columns of its tiles"
+    return None
+
+
+def _stored(bound: Bound, stage: BoundStage, region: Region) -> str | None:
+    """Return why a tile of results is no box, or None. A box may end beyond the tensor, but not beyond a tile."""
+    tensor = bound.tensors[region.tensor]
+    *others, rows, columns = bound.tile_map(stage.name, region).spans
+    if not all(span.kind == "point" for span in others) or rows.kind != "tile" or columns.kind != "tile":
+        return f"it does not store tiles of rows and columns of {region.tensor}"
+    if not _in_steps(stage, rows) or not _in_steps(stage, columns):
+        return f"its tiles of {region.tensor} do not begin with the dimensions"
+    if not _uncut(stage, columns) and stage.extents[str(columns.index)] != columns.extent:
+        return f"the end of {columns.index} cuts a tile of {region.tensor}"
+    alone = tensor.slots == 1 and all(size == 1 for size in tensor.shape[:-2])
+    ends = alone and stage.extents[str(rows.index)] == rows.extent
+    if not _uncut(stage, rows) and not ends:
+        return f"the end of {rows.index} cuts a tile of {region.tensor}, and other rows follow it in memory"
+    if tensor.dtype not in ("bf16", "f16", "f32"):
+        return f"it stores {tensor.dtype}"
+    return None
+
+
+def _uncut(stage: BoundStage, span: Span) -> bool:
+    return stage.extents[str(span.index)] % span.size == 0
+
+
+def _in_steps(stage: BoundStage, span: Span) -> bool:
+    """True if its tiles follow one another from the start of the dimension."""
+    steps = mul(Index(name=str(span.index)), const(span.size))
+    return span.start in (steps, const(0)) and stage.extents[str(span.index)] <= span.extent
+
+
+def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
+    return roles_reason(stage.body)
+
+
+def _fits(_: Program, schedule: Schedule, stage: str) -> bool:
+    part = schedule.stage(stage)
+    return all(part[clause] == clause.default for clause in WITHOUT_ROLES)
+
+
+CHOICES = {"by warps with roles": RolesChoice(consumers=2, buffers=4)}
+"""The values that a search tries, next to none."""
+
+ROLES: Clause[RolesChoice | None] = Clause(
+    name="roles",
+    default=None,
+    rules={"roles": '"roles" "(" size ("," size)* ")"'},
+    syntax="roles(..)",
+    written="`roles(consumers=2, buffers=3)`",
+    called="roles(...)",
+    read=_read,
+    show=_show,
+    valid=_valid,
+    apply=_apply,
+    choices=Choices(
+        name="roles", labels=CHOICES, reason=_stage_reason, together=True, fits=_fits, on=has_groups, joins="flatten"
+    ),
+    manual=(
+        "warps have roles: one waits and loads into a ring of buffers in shared memory, groups of four warps, the "
+        "consumers, multiply their rows of each tile, and one stores and notifies. The next tile is loaded while "
+        "results are computed and stored. For stages with a kernel of their own whose tiles wait, multiply once along "
+        "a whole dimension, compute elementwise with it and with vectors of "
+        "columns that are inputs, store once in their own rank and notify. Needs `sm_90`, operands of "
+        "16 bits, and tiles of 64 rows or a multiple for each consumer; other processors run programs without roles. "
+        "`in_flight=1`: consumers wait for each product before they start the next one"
+    ),
+)

@@ -1,0 +1,190 @@
+"""Roles of warps and the rings of buffers in shared memory between them, as values of the lowered program.
+
+A ring has `buffers` places. Its writer fills them in turn and its readers read them in the same turn. Two barriers for
+each place order them: readers wait until a place is full, and the writer waits until it is empty. A barrier counts
+arrivals (and, when the tensor memory accelerator writes, bytes). When all have come, its phase changes.
+
+A role executes the steps of its ring once for each place, in the order in which they are written here.
+`verifier/rings.py` runs these steps in every order that roles may have, and the template of the kernel renders the same
+steps. So the protocol that is verified is the one that runs.
+
+    await BARRIER n     wait for the phase of the current round, or of the previous one for n = 1
+    expect BARRIER n    arrive, and let the phase last until n more bytes have been written
+    load NAME n         start to write n bytes by the tensor memory accelerator, which arrive at the barrier of `expect`
+    fill                write the place by the role's own threads
+    fence               make these writes visible to the tensor memory accelerator
+    multiply            start a product of the place's operands
+    store               start to store the place by the tensor memory accelerator
+    retire n            wait until at most n of these reads are in flight
+    arrive BARRIER n    arrive for the place n before the current one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE = WORDS = (
+    "await", "expect", "load", "fill", "fence", "multiply", "store", "retire", "arrive",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of a role. word: one of WORDS. what: a barrier, or the name of a load. number: see above."""
+
+    word: str
+    what: str = ""
+    number: int = 0
+
+    def __str__(self) -> str:
+        numbered = self.word in (AWAIT, EXPECT, LOAD, RETIRE, ARRIVE)
+        return " ".join([self.word, *([self.what] if self.what else []), *([str(self.number)] if numbered else [])])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """A role at a ring: its name, the number of groups of warps that have it, and its steps."""
+
+    name: str
+    groups: int
+    steps: tuple[Step, ...]
+
+    @property
+    def behind(self) -> int:
+        """Return how many places the role releases late: the largest number of an `arrive`."""
+        return max((step.number for step in self.steps if step.word == ARRIVE), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ring:
+    """A ring of buffers. barriers: (name, arrivals of a phase) pairs; each place has one barrier of each name."""
+
+    name: str
+    buffers: int
+    barriers: tuple[tuple[str, int], ...]
+    writer: Role
+    reader: Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """The roles of a kernel that multiplies: a loader, `consumers` groups of four warps, and a storer.
+
+    The loader waits for signals and loads the operands. Each consumer multiplies and computes `rows` rows of a tile.
+    The storer stores them and notifies. rows, columns: of a consumer's part. block: contracted elements of a buffer.
+    pieces: number of pieces, side by side, in which a consumer hands its part to the storer. results: one such ring for
+    each consumer. registers: of a thread of a consumer, and of the other roles.
+    """
+
+    consumers: int
+    rows: int
+    columns: int
+    block: int
+    pieces: int
+    registers: tuple[int, int]
+    operands: Ring
+    results: Ring
+
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        return self.operands, self.results
+
+
+def fit_together(one: Roles, other: Roles) -> bool:
+    """True if two stages of a kernel may have these roles, of the same buffers and barriers.
+
+    A tile of one may have fewer columns, which take a part of a buffer and fewer pieces.
+    """
+    return _of_any_width(one) == _of_any_width(other) and one.columns * other.pieces == other.columns * one.pieces
+
+
+def _of_any_width(roles: Roles) -> Roles:
+    return replace(roles, columns=0, pieces=0, operands=_of_any_size(roles.operands))
+
+
+def _of_any_size(ring: Ring) -> Ring:
+    steps = tuple(replace(step, number=0) if step.word in (EXPECT, LOAD) else step for step in ring.writer.steps)
+    return replace(ring, writer=replace(ring.writer, steps=steps))
+
+
+def operand_ring(*, buffers: int, consumers: int, ahead: int, left: int, right: int) -> Ring:
+    """Return the ring of a product's operands, of `left` and `right` bytes in a buffer.
+
+    ahead: 1 if a consumer starts a product before the one before it has ended, and then releases the buffer of that; 0
+    if it waits for each product.
+    """
+    loader = (
+        Step(word=AWAIT, what="empty", number=1),
+        Step(word=EXPECT, what="full", number=left + right),
+        Step(word=LOAD, what="left", number=left),
+        Step(word=LOAD, what="right", number=right),
+    )
+    consumer = (
+        Step(word=AWAIT, what="full"),
+        Step(word=MULTIPLY),
+        Step(word=RETIRE, number=ahead),
+        Step(word=ARRIVE, what="empty", number=ahead),
+    )
+    return Ring(
+        name="operands",
+        buffers=buffers,
+        barriers=(("full", 1), ("empty", consumers)),
+        writer=Role(name="loader", groups=1, steps=loader),
+        reader=Role(name="consumer", groups=consumers, steps=consumer),
+    )
+
+
+def result_ring(*, buffers: int) -> Ring:
+    """Return the ring of a consumer's results, which the storer stores.
+
+    If there are several buffers, the storer starts to store one before the one before it has been read.
+    """
+    behind = int(buffers > 1)
+    consumer = (
+        Step(word=AWAIT, what="drained", number=1),
+        Step(word=FILL),
+        Step(word=FENCE),
+        Step(word=ARRIVE, what="staged"),
+    )
+    storer = (
+        Step(word=AWAIT, what="staged"),
+        Step(word=STORE),
+        Step(word=RETIRE, number=behind),
+        Step(word=ARRIVE, what="drained", number=behind),
+    )
+    return Ring(
+        name="results",
+        buffers=buffers,
+        barriers=(("staged", 1), ("drained", 1)),
+        writer=Role(name="consumer", groups=1, steps=consumer),
+        reader=Role(name="storer", groups=1, steps=storer),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The steps of a role in a tile: at its first place, at each further one, and at its last place after these."""
+
+    first: tuple[Step, ...]
+    each: tuple[Step, ...]
+    last: tuple[Step, ...]
+
+
+def parts_of(role: Role) -> Parts:
+    """Return the steps of a role in a tile. A role that releases places late releases none of another tile."""
+    if not role.behind:
+        return Parts(first=role.steps, each=role.steps, last=())
+    first = tuple(step for step in role.steps if not (step.word == ARRIVE and step.number))
+    released = (Step(word=ARRIVE, what=step.what) for step in role.steps if step.word == ARRIVE and step.number)
+    return Parts(first=first, each=role.steps, last=(Step(word=RETIRE), *released))
+
+
+def of_tile(role: Role, places: int) -> Iterator[tuple[int, Step]]:
+    """Yield (place, step) of a tile that takes some places of a ring."""
+    parts = parts_of(role)
+    for place in range(places):
+        for step in parts.each if place else parts.first:
+            yield place, step
+    for step in parts.last:
+        yield places - 1, step
