@@ -187,7 +187,7 @@ class _RoleStatements(StatementEmitter):
     def of(cls, shared: Shared, places: Places, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
         """Return the statements of a role. thresholds, hosted: as of all statements."""
         values = ValueEmitter(addresses=shared.addresses)
-        return cls(values=values, thresholds=thresholds, hosted=hosted, shared=shared, places=places)
+        return cls(values=values, thresholds=thresholds, awaited_by_copy_engine=hosted, shared=shared, places=places)
 
     @classmethod
     def begin(cls, writer: Writer) -> Places:
@@ -338,7 +338,7 @@ class Consumer(_RoleStatements):
     @classmethod
     def of(cls, shared: Shared, places: Places, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
         values = _ConsumerValues(addresses=shared.addresses, shared=shared)
-        return cls(values=values, thresholds=thresholds, hosted=hosted, shared=shared, places=places)
+        return cls(values=values, thresholds=thresholds, awaited_by_copy_engine=hosted, shared=shared, places=places)
 
     @classmethod
     def begin(cls, writer: Writer) -> Places:

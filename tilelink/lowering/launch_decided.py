@@ -19,6 +19,8 @@ from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.clause import Clause
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.flatten import FLATTEN
+from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
+from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.clauses.tma_copy import TMA_COPY
 from tilelink.lowering.reductions import reduced_indices
