@@ -130,6 +130,10 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({"bound": ()}, "the bound of 'rows' is no number"),
     "two numbers": ({"bound": (Constant(value=1), Constant(value=2))}, "the bound of 'rows' is no number"),
     "no operand": ({"bound": (Constant(value=1), Operation(op="+"))}, "the bound of 'rows' is no number"),
+    "a late operand": (
+        {"bound": (Constant(value=1), Operation(op="+"), Constant(value=1))},
+        "the bound of 'rows' is no number",
+    ),
     "no operation": ({"bound": (*SLOT[:2], Operation(op="exec"))}, "the bound of 'rows' is no number"),
     "no dimension": ({"bound": (OwnCoordinate(dim=1),)}, "the bound of 'rows' is no number"),
     "no entry": ({"bound": (Entry(tensor="n", modulo=(True,)),)}, "the bound of 'rows' is no number"),
