@@ -333,6 +333,9 @@ class SignalGrid:
 
 # Promises ----------------------------------------------------------------------------------------------------
 
+OPERATIONS = frozenset({"+", "-", "*", "//", "%", "^", "min", "max"})
+PROMISES = frozenset({"distinct", "rising", "offsets"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Variant):
@@ -568,6 +571,34 @@ def _check(artifact: Artifact, where: str) -> None:
         require(kernel.programs > 0 and whole, f"the grid of {kernel.name}")
         for parameter in kernel.parameters:
             _check_parameter(artifact, parameter, f"{where}: {kernel.name}")
+    given = {t.name: t for t in artifact.tensors if t.space == "in" and t.dtype == "i32"}
+    for promise in artifact.promises:
+        name = promise.tensor
+        require(name in given, f"a promise of {name!r}, which is no index tensor that a launch is given")
+        require(_is_bound(promise, given), f"the bound of {name!r} is no number")
+        require(set(promise.properties) <= PROMISES, f"{name!r} promises {', '.join(promise.properties)}")
+
+
+def _is_bound(promise: Promise, given: Mapping[str, TensorSpec]) -> bool:
+    """True if the bound of a promise takes as many numbers from the stack as there are, and leaves one."""
+    depth = 0
+    for step in promise.bound:
+        match step:
+            case Constant():
+                depth += 1
+            case OwnCoordinate(dim=dim):
+                if not 0 <= dim < len(given[promise.tensor].shape):
+                    return False
+                depth += 1
+            case Entry(tensor=tensor, modulo=modulo):
+                if tensor not in given or len(given[tensor].shape) != len(modulo) or depth < len(modulo):
+                    return False
+                depth += 1 - len(modulo)
+            case Operation(op=op):
+                if op not in OPERATIONS or depth < 2:
+                    return False
+                depth -= 1
+    return depth == 1
 
 
 def _check_parameter(artifact: Artifact, parameter: Any, where: str) -> None:

@@ -17,7 +17,7 @@ from tilelink.backend import store
 from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
 from tilelink.errors import EmitError
-from tilelink.reference.trial import random_inputs, relative_error
+from tilelink.reference.trial import compared, random_inputs, relative_error
 from tilelink.runtime.cuda.compile_offline import compile_source
 
 SHIM = Path(__file__).with_name("shim")
@@ -70,7 +70,7 @@ def test_it_computes_the_same(case: library.Case, ranks: int, monkeypatch: pytes
     for given, outputs in zip(inputs, result.outputs, strict=True):
         expected = kernel.reference(given)
         for tensor in outputs[0]:
-            assert relative_error([own[tensor] for own in outputs], [own[tensor] for own in expected]) <= 1e-5
+            assert relative_error(*compared(outputs, expected, tensor)) <= 1e-5
 
 
 @pytest.mark.parametrize("case", CASES, ids=library.name)

@@ -6,7 +6,7 @@ from tests.compiler import library
 from tilelink import compiler
 from tilelink.ir.program import Program
 from tilelink.planning.traces import differences
-from tilelink.reference.trial import random_inputs, random_tables, relative_error
+from tilelink.reference.trial import compared, random_inputs, random_tables, relative_error
 from tilelink.scheduling.schedule import Schedule
 
 CASES = library.cases()
@@ -24,8 +24,7 @@ def run(program: Program, schedule: Schedule | None, ranks: int, launches: int, 
     for given, outputs in zip(inputs, result.outputs, strict=True):
         expected = kernel.reference(given)
         for tensor in outputs[0]:
-            error = relative_error([own[tensor] for own in outputs], [own[tensor] for own in expected])
-            assert error <= ALLOWED[dtype], tensor
+            assert relative_error(*compared(outputs, expected, tensor)) <= ALLOWED[dtype], tensor
     workers = {(one.rank, one.stream, one.program): one.events for one in result.traces}
     return differences(kernel.plan, workers, launches)
 

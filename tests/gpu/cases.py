@@ -18,7 +18,8 @@ from tilelink import compiler
 from tilelink.ir.program import Program
 from tilelink.lowering.clauses.backfill import BACKFILL
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
-from tilelink.reference.trial import random_inputs
+from tilelink.reference.run import Outputs
+from tilelink.reference.trial import compared, random_inputs
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.scheduling.schedule import Schedule
@@ -119,14 +120,15 @@ class Trial:
     """Inputs of this rank and what should come out of them, by launch: on the host, as [launch][name]."""
 
     inputs: list[dict[str, torch.Tensor]]
-    expected: list[dict[str, torch.Tensor]]
+    expected: list[Outputs]
 
     def given(self, launch: int) -> dict[str, torch.Tensor]:
         return {name: value.cuda() for name, value in self.inputs[launch].items()}
 
     def verify(self, launch: int, outputs: Mapping[str, torch.Tensor], checks: Checks, note: str) -> None:
-        for name, expected in self.expected[launch].items():
-            error = float((outputs[name].cpu().float() - expected).norm() / expected.norm())
+        for name in self.expected[launch]:
+            (found,), (expected,) = compared([outputs], [self.expected[launch]], name)
+            error = float((found.cpu().float() - expected).norm() / expected.norm())
             checks.expect(error < TOLERANCE, f"{note}: {name} is off by {error:.2e}")
 
 
@@ -149,5 +151,5 @@ def trial_for(
     drawn = random_inputs(case[0], ranks=ranks, dims=dict(dims), dtype="bf16", launches=launches, seed=0)
     inputs = [[change(dict(own)) for own in one] for one in drawn]
     every = [compiler.reference(case[0], one, dims=dict(dims), dtype="bf16")[rank] for one in inputs]
-    expected = [{name: value.float() for name, value in one.items()} for one in every]
+    expected = [Outputs({name: value.float() for name, value in one.items()}, one.defined) for one in every]
     return Trial(inputs=[one[rank] for one in inputs], expected=expected)

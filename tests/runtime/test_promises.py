@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,12 +13,14 @@ import torch
 from tests.reference.launch_texts import EXPERTS, MOE
 from tests.runtime.fake_gpu import FakeGpu
 from tilelink import compiler, data
-from tilelink.artifact import Promise
+from tilelink.artifact import OPERATIONS, PROMISES, Constant, Entry, Operation, OwnCoordinate, Promise, from_json
 from tilelink.compiler.cpu import Kernel
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.compiler.promises import promises_of
-from tilelink.errors import BindingError
+from tilelink.errors import BindingError, DataError
+from tilelink.ir.program import PROPERTIES
 from tilelink.reference.trial import random_inputs
+from tilelink.runtime import promises as promises_module
 from tilelink.runtime.promises import Broken, broken_promise
 from tilelink.settings import override
 
@@ -117,6 +120,49 @@ def test_the_first_of_several_is_named_and_the_host_waits_once(monkeypatch: pyte
     broken = broken_promise(promises(TEXT, DIMS), given, 1)
     assert broken is not None and (broken.tensor, broken.index, broken.value) == ("rows", (2,), 40)
     assert len(waits) == 1
+
+
+SLOT = (OwnCoordinate(dim=0), Entry(tensor="m", modulo=()), Operation(op="+"))
+UNFIT: dict[str, tuple[dict[str, Any], str]] = {
+    "no tensor": ({"tensor": "q"}, "a promise of 'q', which is no index tensor"),
+    "no integers": ({"tensor": "v"}, "a promise of 'v', which is no index tensor"),
+    "an output": ({"tensor": "y"}, "a promise of 'y', which is no index tensor"),
+    "nothing": ({"bound": ()}, "the bound of 'rows' is no number"),
+    "two numbers": ({"bound": (Constant(value=1), Constant(value=2))}, "the bound of 'rows' is no number"),
+    "no operand": ({"bound": (Constant(value=1), Operation(op="+"))}, "the bound of 'rows' is no number"),
+    "a late operand": (
+        {"bound": (Constant(value=1), Operation(op="+"), Constant(value=1))},
+        "the bound of 'rows' is no number",
+    ),
+    "no operation": ({"bound": (*SLOT[:2], Operation(op="exec"))}, "the bound of 'rows' is no number"),
+    "no dimension": ({"bound": (OwnCoordinate(dim=1),)}, "the bound of 'rows' is no number"),
+    "no entry": ({"bound": (Entry(tensor="n", modulo=(True,)),)}, "the bound of 'rows' is no number"),
+    "dimensions": (
+        {"bound": (Constant(value=1), Entry(tensor="m", modulo=(True,)))},
+        "the bound of 'rows' is no number",
+    ),
+    "another tensor": ({"bound": (Entry(tensor="q", modulo=()),)}, "the bound of 'rows' is no number"),
+    "property": ({"properties": ("sorted",)}, "'rows' promises sorted"),
+}
+
+
+def test_a_promise_of_an_artifact_is_checked_when_it_is_read() -> None:
+    program = compiler.parse(
+        TEXT.replace("    y      : out [T]", "    v      : in  [T]\n    y      : out [T]")
+    ).program()
+    artifact = gpu_artifact(compiler.plan(program, ranks=RANKS, dims=DIMS))
+    assert from_json(artifact.to_json().encode(), "the text") == artifact
+    own = next(one for one in artifact.promises if one.tensor == "rows")
+    good = replace(artifact, promises=(replace(own, bound=SLOT),))
+    assert from_json(good.to_json().encode(), "the text").promises == good.promises
+    for changes, said in UNFIT.values():
+        wrong = replace(artifact, promises=(replace(own, **changes),))
+        with pytest.raises(DataError, match=said):
+            from_json(wrong.to_json().encode(), "the text")
+
+
+def test_operations_of_bounds_are_those_that_are_computed() -> None:
+    assert {*promises_module.OPERATIONS} == OPERATIONS and {*PROPERTIES} == PROMISES
 
 
 def test_promises_are_plain_data() -> None:

@@ -12,7 +12,7 @@ from tilelink.errors import BindingError, Location
 
 Tensors = Mapping[str, torch.Tensor]
 
-_OPERATIONS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+OPERATIONS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "+": torch.add,
     "-": torch.sub,
     "*": torch.mul,
@@ -136,7 +136,7 @@ def _bound(promise: Promise, tensors: Tensors) -> torch.Tensor:
                 stack.append(torch.arange(own.shape[dim], device=own.device).reshape(shape))
             case Operation(op=op):
                 right, left = stack.pop(), stack.pop()
-                stack.append(_OPERATIONS[op](left, right))
+                stack.append(OPERATIONS[op](left, right))
             case Entry():
                 stack.append(_entries(step, tensors, stack))
     return stack.pop()
