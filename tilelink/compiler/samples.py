@@ -55,12 +55,17 @@ def draw(
     return [_drawn(program, ranks, dims, routing, seed + number, ("in",), {}) for number in range(draws)]
 
 
-def completed(plan: Plan, launches: Sequence[Mapping[str, Ints]], *, routing: Routing, seed: int = 0) -> list[dict[str, Ints]]:
+def completed(
+    plan: Plan, launches: Sequence[Mapping[str, Ints]], *, routing: Routing, seed: int = 0
+) -> list[dict[str, Ints]]:
     """Return launches with the index tensors that a plan's program tells and computes besides.
 
     Those that are told are what they copy. Those that are computed are drawn like given ones.
     """
-    bound, kind = plan.bound, routing if isinstance(routing, str) and Path(routing).suffix not in RECORDED else "uniform"
+    bound, kind = (
+        plan.bound,
+        routing if isinstance(routing, str) and Path(routing).suffix not in RECORDED else "uniform",
+    )
     others = [t.space for t in index_tensors(bound.source, given=False)]
     complete: list[dict[str, Ints]] = []
     for number, given in enumerate(launches):
@@ -166,5 +171,7 @@ def _check(program: Program, given: Sequence[Tensor], launch: Mapping[str, Ints]
         def fetch(lookup: Lookup, where: Where, own: Mapping[str, Ints] = own) -> Ints:
             return own[lookup.table][where]
 
-        scope = Scope(rank=rank, ranks=ranks, numbers=dims, dims={t.name: t.shape for t in program.tensors}, fetch=fetch)
+        scope = Scope(
+            rank=rank, ranks=ranks, numbers=dims, dims={t.name: t.shape for t in program.tensors}, fetch=fetch
+        )
         check_promises(given, {name: torch.from_numpy(entries) for name, entries in own.items()}, scope)

@@ -39,7 +39,9 @@ class SampledPlan(Plan):
 
 def launch_tensors(bound: Bound) -> list[str]:
     """Return the index tensors whose entries are known only in a launch."""
-    return [name for name, tensor in bound.tensors.items() if tensor.decl.bound is not None and tensor.decl.space != "table"]
+    return [
+        name for name, tensor in bound.tensors.items() if tensor.decl.bound is not None and tensor.decl.space != "table"
+    ]
 
 
 def sampled(plan: Plan, sample: Sample, tables: Mapping[str, NDArray[Any]] | None = None) -> SampledPlan:
