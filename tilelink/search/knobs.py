@@ -14,15 +14,16 @@ from math import prod
 from typing import Any
 
 from tilelink.ir.program import Attend, Dot, IndexDecl, Notify, Program, Region, Stage, Store, Transfer, Wait
-from tilelink.ir.scalar import RANK, Env, Index, Param, Ranks, Scalar, binary, const, evaluate, walk
+from tilelink.ir.scalar import RANK, Env, Index, Param, Ranks, Scalar, at_launch, binary, const, evaluate, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping, infer
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.visitor import stage_scalars, statements, value_of, values
 from tilelink.lowering.clauses import Choices, Clause, clauses
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.clauses.tma_copy import bulk_reason
+from tilelink.lowering.launch_decided import REARRANGING
 from tilelink.scheduling.schedule import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
 from tilelink.target import Target
 
@@ -142,6 +143,7 @@ def _clause_knobs(
     """Yield the knobs of a clause: one for all stages with a product, or one for each stage that allows the clause."""
     products = [r for r in readers if r.product]
     able = [r for r in (products if choices.together else readers) if choices.reason(r.stage, r.typing) is None]
+    able = [r for r in able if clause not in REARRANGING or not r.at_launch]
     groups = [able] if choices.together else [[reader] for reader in able]
     for group in filter(None, groups):
         name = group[0].stage.name if len(products) == 1 or not choices.together else "products"
@@ -174,7 +176,12 @@ class _Reader:
     @property
     def copies_by_tma(self) -> bool:
         """True if its copies may use the TMA unit."""
-        return self.tma and bulk_reason(self.stage.body) is None
+        return self.tma and not self.at_launch and bulk_reason(self.stage.body) is None
+
+    @property
+    def at_launch(self) -> bool:
+        """True if a launch decides its tiles or places, which a copy engine or a rearrangement must know before."""
+        return any(map(at_launch, stage_scalars(self.stage)))
 
     def _found(self, kind: type[Dot] | type[Attend]) -> list[Dot | Attend]:
         stored = (value_of(s) for s in statements(self.stage.body))
@@ -261,7 +268,7 @@ class _Reader:
         hosts = (
             [host] if host and self.stage.kind == "compute" else [s for s in self.program.stages if s.kind == "compute"]
         )
-        if self.moves:
+        if self.moves and not self.at_launch:
             choices["copy engine"] = self._on(CopyEngine())
         elif self.stage.kind == "compute":
             choices["kernel of its own"] = self._on(Sm())
