@@ -263,6 +263,7 @@ program rows(M = 1024, N = 1024, K = 1024):
         y[i, j] = dot(x[i, :], w[j, :].T)
 """
     import tilelink
+    from tilelink.search.knobs import knobs
     from tilelink.simulator.machine import load_machine
 
     program, target = tilelink.parse(text).program(), load_machine("8xH200").processor
