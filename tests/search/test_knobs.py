@@ -246,3 +246,29 @@ def test_the_document_says_how_many_points_there_are(name: str) -> None:
     space = Space.of([program], dims=dims, ranks=4, target=target("sm_90"), dtype="bf16")
     points = f"{prod(len(knob.labels) for knob in space.knobs[0]):,}"
     assert any(f"{points} {words}`{name}`" in told for words in ("points for ", "for ", "("))
+
+
+def test_stages_of_which_a_launch_decides_have_no_choices_that_are_refused() -> None:
+    text = """
+program rows(M = 1024, N = 1024, K = 1024):
+    m  : in [] <= M
+    x  : in [M, K]
+    w  : in [N, K]
+    xs : symmetric [ranks, M, K]
+    y  : out [M[: m], N]
+    comm gather(p: ranks, i: M[: m]):
+        tile_push_data(xs[rank, i, :] @ p, x[i, :])
+        producer_tile_notify(xs[rank, i, :] @ p)
+    compute gemm(i: M[: m], j: N):
+        y[i, j] = dot(x[i, :], w[j, :].T)
+"""
+    import tilelink
+    from tilelink.search.knobs import knobs
+    from tilelink.simulator.machine import load_machine
+
+    program, target = tilelink.parse(text).program(), load_machine("8xH200").processor
+    found = knobs(program, {"M": 1024, "N": 1024, "K": 1024}, 2, target)
+    labels = {knob.name: knob.labels for knob in found}
+    assert labels["gather on"] and not any("copy engine" in one or "TMA" in one for one in labels["gather on"])
+    assert len(labels["gather tile"]) > 1 and len(labels["gemm tile"]) > 1
+    assert not any(word in name for name in labels for word in ("flatten", "tail", "backfill", "defer"))

@@ -18,12 +18,14 @@ from tilelink.cli import gpus
 from tilelink.cli.options import (
     AsJson,
     CostName,
+    DrawsCount,
     Dtype,
     Element,
     File,
     MachineName,
     ProgramName,
     Ranks,
+    RoutingName,
     Sets,
     choices_of,
     cost_model,
@@ -34,6 +36,7 @@ from tilelink.cli.options import (
     with_choices,
     write,
 )
+from tilelink.compiler.samples import DRAWS
 from tilelink.errors import BindingError, SearchError, TileLinkError
 from tilelink.frontend.variants import open_names
 from tilelink.ir.program import Program
@@ -82,6 +85,8 @@ def tune(
     compile_budget: Annotated[
         float, typer.Option("--compile-budget", min=0.0, max=300.0, help="seconds of compiling ahead with all cores")
     ] = 30.0,
+    routing: RoutingName = "uniform",
+    draws: DrawsCount = DRAWS,
     seed: Annotated[int, typer.Option("--seed", help="seed of the search")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -100,7 +105,7 @@ def tune(
             "dims": dims, "ranks": ranks, "machine": load_machine(machine), "target": target, "dtype": dtype.value,
             "by": imported(strategy) if ":" in strategy else strategy, "cost": cost_model(cost),
             "budget_s": BUDGET_S if budget is None and trials is None else budget, "trials": trials, "seed": seed,
-            "tables": random_tables(chosen, dims, ranks, seed),
+            "tables": random_tables(chosen, dims, ranks, seed), "routing": routing, "draws": draws,
             "declared": [s for p in programs for s in module.schedules_of(p)],
         }  # fmt: skip
         found = _searched(programs, options, quiet=as_json)

@@ -102,7 +102,7 @@ def _drawn(
     by_rank = [
         draw_indices(
             program, rank=rank, ranks=ranks, dims=dims, routing=kind, generator=generator, spaces=spaces,
-            known={name: entries[rank] for name, entries in known.items()},
+            known={name: np.asarray(entries[rank]) for name, entries in known.items()},
         )
         for rank in range(ranks)
     ]  # fmt: skip
@@ -164,11 +164,11 @@ def _check(program: Program, given: Sequence[Tensor], launch: Mapping[str, Ints]
     from tilelink.reference.scalars import Scope, Where
 
     for rank in range(ranks):
-        own = {name: entries[rank] for name, entries in launch.items()}
+        own = {name: np.asarray(entries[rank]) for name, entries in launch.items()}
 
         def fetch(lookup: Lookup, where: Where, own: Mapping[str, Ints] = own) -> Ints:
             return own[lookup.table][where]
 
         shapes = {t.name: t.shape for t in program.tensors}
         scope = Scope(rank=rank, ranks=ranks, numbers=dims, dims=shapes, fetch=fetch)
-        check_promises(given, {name: torch.from_numpy(entries) for name, entries in own.items()}, scope)
+        check_promises(given, {name: torch.from_numpy(np.asarray(entries)) for name, entries in own.items()}, scope)

@@ -77,10 +77,13 @@ def differences(plan: Plan, workers: Mapping[WorkerKey, Iterable[TracedEvent]], 
     """Return the differences between a traced run of `launches` launches and the plan, one line each.
 
     Tasks must run in the planned workers and order, once in each launch. The events of a task must come in the planned
-    order, except that neighbouring events of one kind may come in any order.
+    order, except that neighbouring events of one kind may come in any order. Of a stage of which a launch decides parts,
+    a task must make all signals whose places are known before; its transfers and other waits are some of the planned
+    ones, or, if a launch decides their places, at most as many.
     """
     wanted = planned_events(plan)
     order = _planned_order(plan)
+    open_waits, loose = _open_waits(plan), _loose_tasks(plan)
     found: list[str] = []
     for key, events in workers.items():
         done = traced_events(plan, key[0], events)
@@ -88,16 +91,49 @@ def differences(plan: Plan, workers: Mapping[WorkerKey, Iterable[TracedEvent]], 
             tasks = [task for at, task in done if at == epoch]
             if tasks != order[key]:
                 found.append(f"launch {epoch}, {key}: ran tasks {tasks}, planned {order[key]}")
-            found += [_difference(plan, epoch, t, done[epoch, t], wanted[t]) for t in tasks]
+            found += [_difference(plan, epoch, t, done[epoch, t], wanted[t], open_waits, loose) for t in tasks]
     missing = order.keys() - workers.keys()
     return [line for line in found if line] + [f"{key} ran nothing" for key in sorted(missing)]
 
 
-def _difference(plan: Plan, epoch: int, task: int, done: list[PlanEvent], wanted: list[PlanEvent]) -> str:
+def _difference(
+    plan: Plan, epoch: int, task: int, done: list[PlanEvent], wanted: list[PlanEvent],
+    open_waits: set[tuple[int, int]], loose: set[str],
+) -> str:  # fmt: skip
     if _canonical(done) == _canonical(wanted):
+        return ""
+    if plan.task_name(task)[0] in loose and _within(done, wanted, {what for at, what in open_waits if at == task}):
         return ""
     stage, rank, tile = plan.task_name(task)
     return f"launch {epoch}, rank {rank} {stage} tile {tile}: did {done}, planned {wanted}"
+
+
+def _within(done: list[PlanEvent], wanted: list[PlanEvent], open_channels: set[int]) -> bool:
+    """True if a task of which a launch decides parts did what it must, and nothing that it may not."""
+    fixed = [[e for e in own if e.kind != "transfer" and not _is_open(e, open_channels)] for own in (done, wanted)]
+    waits = [{e for e in own if _is_open(e, open_channels)} for own in (done, wanted)]
+    moves = [[(e.rank, e.what) for e in own if e.kind == "transfer"] for own in (done, wanted)]
+    at_most = all(moves[0].count(move) <= moves[1].count(move) for move in moves[0])
+    return _canonical(fixed[0]) == _canonical(fixed[1]) and waits[0] <= waits[1] and at_most
+
+
+def _is_open(event: PlanEvent, open_channels: set[int]) -> bool:
+    return event.kind == "wait" and event.what in open_channels
+
+
+def _open_waits(plan: Plan) -> set[tuple[int, int]]:
+    """Return (task, channel) of the waits for places that a launch decides."""
+    s = plan.signals
+    rows = np.flatnonzero((s.kind == WAIT) & (s.guard > 0))
+    return set(zip(s.task[rows].tolist(), s.channel[rows].tolist(), strict=True))
+
+
+def _loose_tasks(plan: Plan) -> set[str]:
+    """Return the stages of which a launch decides parts: tiles, iterations, places or branches."""
+    guarded = np.unique(plan.accesses.statement[plan.accesses.guard > 0]).tolist()
+    waits = np.unique(plan.signals.statement[plan.signals.guard > 0]).tolist()
+    counted = {name for name, stage in plan.bound.stages.items() if stage.parts}
+    return counted | {plan.statements[number][0] for number in (*guarded, *waits)}
 
 
 def most_spans(plan: Plan) -> int:

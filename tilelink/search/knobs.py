@@ -14,15 +14,16 @@ from math import prod
 from typing import Any
 
 from tilelink.ir.program import Attend, Dot, IndexDecl, Notify, Program, Region, Stage, Store, Transfer, Wait
-from tilelink.ir.scalar import RANK, Env, Index, Param, Ranks, Scalar, binary, const, evaluate, walk
+from tilelink.ir.scalar import RANK, Env, Index, Param, Ranks, Scalar, at_launch, binary, const, evaluate, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping, infer
-from tilelink.ir.visitor import statements, value_of, values
+from tilelink.ir.visitor import stage_scalars, statements, value_of, values
 from tilelink.lowering.clauses import Choices, Clause, clauses
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.clauses.tma_copy import bulk_reason
+from tilelink.lowering.launch_decided import REARRANGING
 from tilelink.scheduling.schedule import CopyEngine, Fused, IndexOrder, Order, Resource, Schedule, Sm
 from tilelink.target import Target
 
@@ -158,7 +159,7 @@ def _clause_knobs(
             yield _knob(f"{name} {choices.name}", changes)
         return
     for reader in readers:
-        if choices.reason(reader.stage, reader.typing) is None:
+        if _able(clause, choices, reader):
             changes = {label: _saying(program, clause, value, [reader]) for label, value in choices.labels.items()}
             yield _knob(f"{reader.stage.name} {choices.name}", changes)
 
@@ -166,7 +167,7 @@ def _clause_knobs(
 def _changes_of(program: Program, together: list[Clause[Any]], readers: Sequence[_Reader]) -> dict[str, Change]:
     """Return label -> change of clauses that exclude each other, of which the first has a label for none of them."""
     chosen = [(one, one.choices) for one in together if one.choices is not None]
-    able = {one.name: [r for r in readers if choices.reason(r.stage, r.typing) is None] for one, choices in chosen}
+    able = {one.name: [r for r in readers if _able(one, choices, r)] for one, choices in chosen}
     changes: dict[str, Change] = {}
     for clause, choices in chosen:
         for label, value in choices.labels.items():
@@ -174,6 +175,11 @@ def _changes_of(program: Program, together: list[Clause[Any]], readers: Sequence
                 values = [(one, value if one is clause else one.default) for one, _ in chosen]
                 changes[label] = _all([_saying(program, one, what, able[one.name]) for one, what in values])
     return changes
+
+
+def _able(clause: Clause[Any], choices: Choices[Any], reader: _Reader) -> bool:
+    """True if a stage may have a clause."""
+    return choices.reason(reader.stage, reader.typing) is None and not (clause in REARRANGING and reader.at_launch)
 
 
 def _saying(program: Program, clause: Clause[Any], value: object, readers: Sequence[_Reader]) -> Change:
@@ -201,7 +207,12 @@ class _Reader:
     @property
     def copies_by_tma(self) -> bool:
         """True if its copies may use the TMA unit."""
-        return self.tma and bulk_reason(self.stage.body) is None
+        return self.tma and not self.at_launch and bulk_reason(self.stage.body) is None
+
+    @property
+    def at_launch(self) -> bool:
+        """True if a launch decides its tiles or places, which a copy engine or a rearrangement must know before."""
+        return any(map(at_launch, stage_scalars(self.stage)))
 
     def _found(self, kind: type[Dot] | type[Attend]) -> list[Dot | Attend]:
         stored = (value_of(s) for s in statements(self.stage.body))
@@ -288,7 +299,7 @@ class _Reader:
         hosts = (
             [host] if host and self.stage.kind == "compute" else [s for s in self.program.stages if s.kind == "compute"]
         )
-        if self.moves:
+        if self.moves and not self.at_launch:
             choices["copy engine"] = self._on(CopyEngine())
         elif self.stage.kind == "compute":
             choices["kernel of its own"] = self._on(Sm())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.ir.mapping import Span
+from tilelink.ir.mapping import Span, TileMap
 from tilelink.ir.program import Notify, Region, Statement, Wait
 from tilelink.ir.scalar import Env, Index, Scalar, evaluate, walk
 from tilelink.lowering.bound import Bound, BoundStage
@@ -161,6 +161,9 @@ class _Sampled(Enumerator):
 
     def _copied_entries(self, stage: BoundStage, target: Region, value: Any, rows: Rows) -> None:
         pass  # their values are known
+
+    def _guard(self, stage: BoundStage, tile_map: TileMap, rows: Rows) -> Ints:
+        return np.zeros(len(rows.task), np.int64)  # nothing is left to a launch
 
     def _access(self, stage: BoundStage, number: int, kind: int, region: Region, rows: Rows) -> None:
         super()._access(stage, number, kind, region, rows)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tilelink import compiler
+from tilelink.compiler.samples import DRAWS, Routing, completed, draw
 from tilelink.errors import TileLinkError
 from tilelink.ir.depth import deep
 from tilelink.ir.program import Program
@@ -70,6 +71,8 @@ def rank(
     target: str | Target | None = None,
     dtype: str = "bf16",
     tables: compiler.Tables | None = None,
+    routing: Routing = "uniform",
+    draws: int = DRAWS,
     declared: Sequence[Schedule] = (),
     by: str | Strategy = "annealing",
     cost: CostModel | None = None,
@@ -81,7 +84,8 @@ def rank(
 ) -> Found:
     """Search the schedules of equivalent programs, rated by simulated seconds on a machine.
 
-    tables: the tables that all programs use. declared: schedules of these programs to rank too, near which strategies
+    tables: the tables that all programs use. routing, draws: the index tensors of the launches over which the time is a
+    mean, as for `tilelink.simulate`; all schedules are rated with the same ones. declared: schedules of these programs to rank too, near which strategies
     begin. by: a strategy or its name. machine: a description, its name, or its file. target: the target of the kernels
     (None: the machine's). cost: the cost model (None: Roofline). budget_s: seconds; None means BUDGET_S, or no limit if
     trials is given. The other arguments are those of `search`.
@@ -96,8 +100,11 @@ def rank(
     space = Space.of(programs, dims=dims, ranks=ranks, target=held, dtype=dtype, declared=declared, tables=arrays)
     chosen = strategy(by) if isinstance(by, str) else by
 
+    given = draw(programs[0], ranks=ranks, dims=dims, routing=routing, draws=draws, seed=seed) if programs else []
+
     def seconds(plan: Plan) -> float:
-        return simulate(plan, described, cost=cost, tables=arrays).seconds
+        samples = completed(plan, given, routing=routing, seed=seed)
+        return simulate(plan, described, cost=cost, tables=arrays, samples=samples).seconds
 
     return search(
         space, seconds, chosen, budget_s=BUDGET_S if budget_s is None and trials is None else budget_s, trials=trials,
