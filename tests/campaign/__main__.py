@@ -1,6 +1,7 @@
 """`python -m tests.campaign --programs 3000 --seed 0 --minutes 40`: random programs and mutants, run and compared.
 
-With `--pairs` the cases are pairs of clauses on programs of the library, in an order that is drawn once.
+With `--pairs` the cases are pairs of clauses on programs of the library, in an order that is drawn once. With
+`--launches` they are mutants of programs whose integers come with a launch (launches.py).
 
 `--only SEED` judges one and makes it smaller where it is wrong; `--file FILE` judges a saved one. Wrong ones are saved
 under `--out` with their reason. Returns 1 if there are any.
@@ -17,10 +18,11 @@ from pathlib import Path
 from tests.campaign.case import Case, read
 from tests.campaign.drawing import case
 from tests.campaign.judge import Verdict, judge
+from tests.campaign.launches import launch_case
 from tests.campaign.minimal import smaller
 from tests.campaign.pairs import pair_case
 from tests.campaign.report import Count
-from tests.campaign.runs import of_pair, of_seed, verdicts
+from tests.campaign.runs import of_launch, of_pair, of_seed, verdicts
 
 
 def main(words: list[str] | None = None) -> int:
@@ -28,9 +30,11 @@ def main(words: list[str] | None = None) -> int:
     if options.file is not None:
         return _one(read(options.file.read_text()), options.out)
     if options.only is not None:
-        return _one(pair_case(options.only) if options.pairs else case(options.only), options.out)
+        draw = pair_case if options.pairs else launch_case if options.launches else case
+        return _one(draw(options.only), options.out)
     start, count = time.monotonic(), Count()
-    for verdict in verdicts(options.seed, options.programs, options.jobs, of_pair if options.pairs else of_seed):
+    of = of_pair if options.pairs else of_launch if options.launches else of_seed
+    for verdict in verdicts(options.seed, options.programs, options.jobs, of):
         if count.add(verdict):
             print(f"seed {verdict.case.seed}: {verdict}", flush=True)
             _save(verdict, options.out)
@@ -53,6 +57,7 @@ def _options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--wrong", type=int, default=20, help="stop at so many that are wrong in different ways")
     parser.add_argument("--only", type=int, help="one case by its number")
     parser.add_argument("--pairs", action="store_true", help="every two clauses together, on the library")
+    parser.add_argument("--launches", action="store_true", help="mutants of programs with integers of a launch")
     parser.add_argument("--file", type=Path, help="one case that was saved")
     parser.add_argument("--out", type=Path, default=Path("campaign"))
     return parser.parse_args(words)

@@ -14,6 +14,7 @@ class Case:
     """text: one program, and a schedule of it or none. tables: name -> [ranks][...] of integers.
 
     seed: of the inputs and of the delays. features: what it was drawn with, to count by. sms, programs: of the target.
+    routing: of index tensors.
     """
 
     text: str
@@ -24,6 +25,7 @@ class Case:
     seed: int = 0
     sms: int = 4
     programs: int = 2
+    routing: str = "uniform"
     features: tuple[str, ...] = ()
 
     def __str__(self) -> str:
