@@ -14,7 +14,7 @@ class Case:
     """text: one program, and a schedule of it or none. tables: name -> [ranks][...] of integers.
 
     seed: of the inputs and of the delays. features: what it was drawn with, to count by. sms, programs: of the target.
-    nodes: that its ranks fill.
+    nodes: that its ranks fill. routing: of index tensors.
     """
 
     text: str
@@ -25,6 +25,7 @@ class Case:
     seed: int = 0
     sms: int = 4
     programs: int = 2
+    routing: str = "uniform"
     features: tuple[str, ...] = ()
     nodes: int = 1
 

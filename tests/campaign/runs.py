@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tests.campaign.drawing import case
 from tests.campaign.judge import Verdict, judge
+from tests.campaign.launches import launch_case
 from tests.campaign.pairs import pair_case
 
 CHUNK = 4
@@ -34,6 +35,11 @@ def _prepare() -> None:
 def of_pair(number: int) -> Verdict:
     """The verdict on two clauses together."""
     return judge(pair_case(number))
+
+
+def of_launch(number: int) -> Verdict:
+    """The verdict on a mutant of a program whose integers come with a launch."""
+    return judge(launch_case(number))
 
 
 def verdicts(first: int, programs: int, jobs: int, of: Callable[[int], Verdict] = of_seed) -> Iterator[Verdict]:
