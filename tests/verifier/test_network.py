@@ -360,6 +360,13 @@ def test_the_copy_engine_reaches_no_other_node() -> None:
         lowered(text)
 
 
+def test_large_copies_are_done_by_programs_unless_a_schedule_says_otherwise() -> None:
+    text = HEAD + SEND.replace("tile_push_data", "rank_copy_data") + ADD
+    assert lowered(text, nodes=1).kernel_of["send"].on_copy_engine
+    assert not lowered(text).kernel_of["send"].on_copy_engine
+    assert refusals(make_plan(lowered(text)), limit=1) == []
+
+
 def test_one_node_has_nothing_of_it() -> None:
     text = listing(lowered(SENT, nodes=1))
     assert not any(word in text for word in ("tile_put_data", "network", "nodes", "quiet"))

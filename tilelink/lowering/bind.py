@@ -77,7 +77,7 @@ def bind(
     shaped = _apply(program, schedule)
     concrete = concretize(shaped, infer(shaped), numbers, ranks)
     typing = infer(concrete)
-    stages = _bind_stages(shaped, concrete, typing, schedule, numbers, ranks)
+    stages = _bind_stages(shaped, concrete, typing, schedule, numbers, ranks, nodes)
     check_launch_decided(stages, typing, schedule, nodes)
     check_reductions(stages, typing, ranks)
     tensors = _bind_tensors(shaped, schedule, numbers, ranks, dtype)
@@ -149,16 +149,17 @@ def _apply(program: Program, schedule: Schedule) -> Program:
     return program if same else replace(program, stages=tuple(stages))
 
 
-def _resource(program: Program, stage: Stage, part: StageSchedule) -> Resource:
+def _resource(program: Program, stage: Stage, part: StageSchedule, nodes: int) -> Resource:
     """Return the resource that the schedule names, or the default.
 
-    The default is the copy engine for host primitives, and otherwise the SMs, in the order of the stages. A stage that
-    an earlier one waits for cannot run after it: it gets its own CTAs.
+    The default is the copy engine for host primitives, which does not reach other nodes, and otherwise the SMs, in the
+    order of the stages. A stage that an earlier one waits for cannot run after it: it gets its own CTAs.
     """
     said = part[RESOURCE]
     if said is not None:
         return said
-    if stage.kind == "comm" and any(isinstance(s, Transfer) and s.mode == "copy" for s in statements(stage.body)):
+    copies = any(isinstance(s, Transfer) and s.mode == "copy" for s in statements(stage.body))
+    if stage.kind == "comm" and copies and nodes == 1:
         return CopyEngine()
     earlier = program.stages[: [s.name for s in program.stages].index(stage.name)]
     awaited = {s.region.tensor for e in earlier for s in statements(e.body) if isinstance(s, Wait)}
@@ -167,12 +168,12 @@ def _resource(program: Program, stage: Stage, part: StageSchedule) -> Resource:
 
 
 def _bind_stages(
-    shaped: Program, concrete: Program, typing: Typing, schedule: Schedule, numbers: Numbers, ranks: int
+    shaped: Program, concrete: Program, typing: Typing, schedule: Schedule, numbers: Numbers, ranks: int, nodes: int
 ) -> dict[str, BoundStage]:
     bound: dict[str, BoundStage] = {}
     for number, stage in enumerate(concrete.stages):
         part = schedule.stage(stage.name)
-        resource = _resource(concrete, stage, part)
+        resource = _resource(concrete, stage, part, nodes)
         extents = {d.name: max(0, number_of(d.extent, numbers, ranks)) for d in all_indices(stage)}
         scalars = typing.scalar_indices(stage.name)
         sizes = default_tiles.default_sizes(typing.stage(stage.name), dict(part[TILE]), extents, numbers, ranks)
