@@ -151,6 +151,7 @@ BROKEN = {
     "a signal before its data": put(SIGNAL, ALONE),
     "a fence that is dropped": put(ALONE, SIGNAL, FENCE),
     "a source that is written early": EARLY,
+    "a source of a kernel that does not end quiet": Case(text=COMPUTED, edits=((", quiet", ""),)),
 }
 
 
