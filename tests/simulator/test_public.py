@@ -54,3 +54,12 @@ def test_stages_without_a_tile_take_no_time(name: str, ranks: int) -> None:
     dims = {p.name: 256 if p.kind == "dim" else 1 for p in program.params}
     for schedule in (None, *module.schedules_of(program)):
         assert 0 < tilelink.simulate(program, schedule, ranks=ranks, dims=dims).seconds < 1e-3
+
+
+def test_between_nodes_is_the_network() -> None:
+    program = tilelink.load("two_level_all_gather").program()
+    dims = {"Ms": 512, "K": 1024, "g": 2}
+    one, two = (tilelink.simulate(program, ranks=4, nodes=n, dims=dims, machine="8xH100") for n in (1, 2))
+    assert two.machine.node_ranks == 2 and one.machine.node_ranks == 8
+    assert two.seconds > one.seconds
+    assert any("put" in str(statement) for _, statement in two.plan.statements)

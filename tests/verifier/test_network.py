@@ -367,6 +367,37 @@ def test_large_copies_are_done_by_programs_unless_a_schedule_says_otherwise() ->
     assert refusals(make_plan(lowered(text)), limit=1) == []
 
 
+BY_TABLE = """program p(B, N):
+    x  : in symmetric [B, N]
+    to : table [B] < ranks
+    h  : symmetric [ranks, B, N]
+    y  : out [ranks, B, N]
+
+    comm send(b: B, p: ranks):
+        if p == to[b]:
+            tile_push_data(h[rank, b, :] @ to[b], x[b, :])
+        else:
+            tile_push_data(h[rank, b, :] @ p, x[b, :])
+        producer_tile_notify(h[rank, b, :] @ p)
+
+    compute keep(s: ranks, b: B):
+        consumer_tile_wait(h[s, b, :])
+        y[s, b, :] = h[s, b, :]
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ranks_of_a_table_are_asked_for_their_node_when_they_are_known(seed: int) -> None:
+    bound = bind(parse_text(BY_TABLE, "test.tl").programs[0], None, {"B": 5, "N": 8}, 4, CPU, nodes=2)
+    send = listing(bound).partition("comm send")[2].partition("compute")[0]
+    assert "if to[b] % 4 // 2 != rank // 2:" in send and "if p // 2 != rank // 2:" in send
+    assert send.count("tile_put_data") == send.count("tile_push_data") == 2
+    assert "network_fence()" in send  # how many counters a notify has is not known without the table
+    tables = {"to": np.random.default_rng(seed).integers(0, 4, (4, 5))}
+    plan = make_plan(bound, tables)
+    assert refusals(plan, limit=1) == [] and check(plan, range(4)) == []
+
+
 def test_one_node_has_nothing_of_it() -> None:
     text = listing(lowered(SENT, nodes=1))
     assert not any(word in text for word in ("tile_put_data", "network", "nodes", "quiet"))
