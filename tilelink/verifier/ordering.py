@@ -245,7 +245,8 @@ def _of_puts(plan: Plan, name: str, rank: int, write: int, other: int, order: Or
     if put and order.unplanned(write, other):
         does, kind = ("reads", OrderingError) if reads else ("writes", ExclusiveWriteError)
         message = f"{does} {name} of rank {rank}, where {who} puts from another node, and no signal follows that put"
-        hint = "a signal follows the put that it is put with, and after a network_fence() all earlier ones to its rank"
+        hint = f"notify {name} @ that rank where it is pushed, right after the push: a signal of the network follows "
+        hint += "the put that it is put with, and after a network_fence() the program's earlier ones to its rank"
         return _of_pair(kind, plan, message, write, other, hint)
     return None
 
