@@ -211,6 +211,7 @@ CASES = {
     "a source that is written after an answer": Case(text=ANSWERED, rule="ordering", fails=None),
     "a get": Case(text=PULLED),
     "a get for the caller": Case(text=FETCHED),
+    "a store that only fetches": Case(text=READ.replace("x[i, :] + ", "")),
     "a get turned into loads": Case(text=PULLED, edits=(("tile_get_data", "tile_pull_data"),), rule="network"),
     "a value that loads": Case(text=READ, rule="network"),
     "a notify of another stage": Case(text=RELAYED, rule="ordering"),
