@@ -338,6 +338,12 @@ def test_the_next_kernel_comes_after_puts_of_one_that_ends_quiet() -> None:
     assert not HappensBefore(plan=hasty).before(*put, *later).any()
 
 
+def test_tiles_of_whole_rows_are_one_message() -> None:
+    cut, whole = (listing(lowered(COLUMNS.replace("n=8", f"n={size}"))) for size in (8, 20))
+    assert f"{PART}\n        {FENCE}" in cut
+    assert f"{PART[:-1]}, producer_tile_notify)" in whole and "network_fence" not in whole
+
+
 def test_one_fence_is_before_all_notifies_of_a_loop() -> None:
     module = library_module("all_reduce_two_shot_pushed")
     program = module.program()
