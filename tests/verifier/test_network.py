@@ -211,6 +211,13 @@ CASES = {
     "a source that is written after an answer": Case(text=ANSWERED, rule="ordering", fails=None),
     "a get": Case(text=PULLED),
     "a get for the caller": Case(text=FETCHED),
+    "elements of another type": Case(text=SENT.replace("x : in symmetric [M, N]", "x : in symmetric [M, N] f16")),
+    "elements of another type, as they are": Case(
+        text=SENT.replace("x : in symmetric [M, N]", "x : in symmetric [M, N] f16"),
+        edits=(("% 3), send_sent", "% 3), x"),),
+        rule="network",
+        fails=None,
+    ),
     "a store that only fetches": Case(text=READ.replace("x[i, :] + ", "")),
     "a get turned into loads": Case(text=PULLED, edits=(("tile_get_data", "tile_pull_data"),), rule="network"),
     "a value that loads": Case(text=READ, rule="network"),
@@ -336,6 +343,17 @@ def test_the_next_kernel_comes_after_puts_of_one_that_ends_quiet() -> None:
     kernels = tuple(replace(one, quiet=False) for one in plan.bound.kernels)
     hasty = replace(plan, bound=replace(plan.bound, kernels=kernels))
     assert not HappensBefore(plan=hasty).before(*put, *later).any()
+
+
+def test_puts_are_in_no_flattened_loop() -> None:
+    text = HEAD.replace("    y :", "    w : in [M, N]\n    y :") + SEND.replace(
+        "x[i, :])", "dot(x[i, :], w[:, :].T) + x[i, :])"
+    )
+    text = (
+        text.replace("w : in [M, N]", "w : in [N, N]") + ADD + "schedule s for p:\n    send on sm, flatten, tile(i=4)\n"
+    )
+    assert lowered(text, nodes=1).stages["send"].flat
+    assert not lowered(text).stages["send"].flat
 
 
 def test_tiles_of_whole_rows_are_one_message() -> None:
