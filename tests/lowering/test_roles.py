@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
+from tests.lowering.roles_interpreter import run_roles
 from tilelink import compiler
 from tilelink.errors import ParseError, RolesError, ScheduleError
 from tilelink.frontend.schedule_parser import parse_schedule
@@ -16,6 +18,8 @@ from tilelink.lowering.clauses.roles import ROLES
 from tilelink.lowering.listing import listing
 from tilelink.lowering.rings import Roles
 from tilelink.planning.plan import make_plan
+from tilelink.reference.run import run as reference
+from tilelink.reference.trial import random_inputs
 from tilelink.scheduling.schedule import RolesChoice, Schedule
 from tilelink.search.knobs import knobs
 from tilelink.target import target
@@ -335,3 +339,46 @@ def test_the_search_tries_roles_where_no_loop_can_be_flat() -> None:
     found = knobs(bound().source, {"M": 512, "N": 512, "K": 256}, 2, target("sm_90"))
     knob = next(one for one in found if one.name == "gemm pipeline")
     assert knob.labels == ("tile by tile", "by warps with roles")
+
+
+RELAYED = """program relayed(M, N, K):
+    x : in        [M, K]
+    w : in        [N, K]
+    h : symmetric [M, K]
+    c : symmetric [M, N]
+    y : out       [M, N]
+
+    comm send(i: M):
+        tile_push_data(h[i, :] @ (rank + 1), x[i, :])
+        producer_tile_notify(h[i, :] @ (rank + 1))
+
+    compute gemm(i: M, j: N):
+        consumer_tile_wait(h[i, :])
+        c[i, j] = relu(dot(h[i, :], w[j, :].T)) + 1.0
+        producer_tile_notify(c[i, j])
+
+    compute keep(i: M, j: N):
+        consumer_tile_wait(c[i, j])
+        y[i, j] = c[i, j] * 2.0
+
+schedule one for relayed:
+    send on sm(1), tile(i=128)
+    gemm on sm, tile(i=128, j=128, k=64), order({order}), roles(consumers=2, buffers=4){more}
+    keep on sm(1), tile(i=128, j=128)
+"""
+
+
+@pytest.mark.parametrize(("order", "more"), [("i, j", ""), ("group(i, 2)", ", halve_tail"), ("i = 2 step -1, j", "")])
+def test_a_loader_that_runs_ahead_changes_no_result(order: str, more: str) -> None:
+    """Roles keep the meaning of the lowered program, however far the loader is ahead of the storer."""
+    module = compiler.parse(RELAYED.format(order=order, more=more))
+    machine = replace(target("sm_90"), sms=6)
+    sizes = {"M": 384, "N": 896, "K": 64}
+    made = compiler.bound(module.program(), module.schedules[0], ranks=2, dims=sizes, dtype="bf16", target=machine)
+    assert made.stages["gemm"].roles is not None and ("gemm_rest" in made.stages) is bool(more)
+    verify(make_plan(made))
+    (inputs,) = random_inputs(module.program(), ranks=2, dims=sizes, dtype="bf16", launches=1, seed=3)
+    wanted = reference(module.program(), inputs, sizes, dtype="bf16")
+    found, ahead = run_roles(made, inputs)
+    assert all(torch.equal(found[rank]["y"], wanted[rank]["y"]) for rank in range(2))
+    assert ahead > 1

@@ -1,0 +1,113 @@
+"""The interpreter of lowered programs with kernels whose warps have roles: a loader that runs ahead, and a storer.
+
+A loader executes the waits of a tile, reads its operands and computes what is stored, and goes on with the next tile.
+It is ahead as far as its waits allow, which is farther than any ring lets it be. The storer stores the results in
+order, and notifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tests.lowering.interpreter import Machine, Program, Tile, _program
+from tilelink.ir.program import Notify, Region
+from tilelink.ir.typing import infer
+from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.reference.run import Task
+
+
+def run_roles(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> tuple[list[dict[str, torch.Tensor]], int]:
+    """Run one launch. Return [rank][name], the outputs, and how many tiles a loader was ahead at most."""
+    machine = RolesMachine(
+        program=bound.program, numbers=bound.numbers, ranks=bound.ranks, dtype=bound.dtype,
+        typing=infer(bound.program), bound=bound,
+    )  # fmt: skip
+    machine.fill(inputs)
+    machine.count()
+    machine.run()
+    machine.check_outputs()
+    outs = [t.name for t in bound.program.tensors if t.space == "out"]
+    return [{name: tensors[name] for name in outs} for tensors in machine.memory], machine.ahead
+
+
+@dataclass(kw_only=True)
+class Computed:
+    """What a storer needs: the result of tile `number` of a program."""
+
+    results: list[RoleTile]
+    number: int
+
+
+@dataclass(kw_only=True)
+class RoleTile(Tile):
+    """A tile whose stores are kept for the storer."""
+
+    kept: list[tuple[Region, torch.Tensor]] = field(default_factory=list)
+
+    def write(self, region: Region, value: torch.Tensor) -> None:
+        self.kept.append((region, value.clone()))
+
+    def store(self) -> None:
+        for region, value in self.kept:
+            Tile.write(self, region, value)
+
+
+@dataclass(kw_only=True)
+class RolesMachine(Machine):
+    ahead: int = 0
+
+    def satisfied(self, need: Any) -> bool:
+        return len(need.results) > need.number if isinstance(need, Computed) else super().satisfied(need)
+
+    def program_of(self, kernel: Kernel, rank: int, number: int) -> Program:
+        if self.bound.stages[kernel.loops[0].stages[0]].roles is None:
+            return super().program_of(kernel, rank, number)
+        results: list[RoleTile] = []
+        found = Program(at=f"rank {rank}, {kernel.name}, program {number}")
+        found.task = self.both(self.loader(kernel, rank, number, results), self.storer(kernel, rank, number, results))
+        return found
+
+    def both(self, loader: Task, storer: Task) -> Any:
+        """Run the loader as far as it gets, then the storer, again and again: each waits for itself."""
+        waiting: list[tuple[Task, Any]] = [(loader, None), (storer, None)]
+        while waiting:
+            left: list[tuple[Task, Any]] = []
+            moved = False
+            for task, need in waiting:
+                if need is not None and not self.satisfied(need):
+                    left.append((task, need))
+                    continue
+                moved = True
+                following = next((one for one in task if not self.satisfied(one)), None)
+                if following is not None:
+                    left.append((task, following))
+            waiting = left
+            if waiting and not moved:
+                yield next(need for _, need in waiting if not isinstance(need, Computed))
+
+    def own(self, kernel: Kernel, number: int) -> list[tuple[BoundStage, int]]:
+        """Return the tiles of a program, in order."""
+        return [
+            (self.bound.stages[loop.stages[0]], tile)
+            for loop in kernel.loops
+            for tile in range(self.bound.stages[loop.stages[0]].total)
+            if _program(loop, tile, kernel.programs) == number
+        ]
+
+    def loader(self, kernel: Kernel, rank: int, number: int, results: list[RoleTile]) -> Task:
+        for stage, tile in self.own(kernel, number):
+            plain = self.tile(stage, rank, tile)
+            one = RoleTile(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
+            yield from one.task(tuple(s for s in stage.stage.body if not isinstance(s, Notify)))
+            results.append(one)
+
+    def storer(self, kernel: Kernel, rank: int, number: int, results: list[RoleTile]) -> Task:
+        for at, (stage, _) in enumerate(self.own(kernel, number)):
+            yield Computed(results=results, number=at)  # type: ignore[misc]
+            self.ahead = max(self.ahead, len(results) - at)
+            results[at].store()
+            yield from results[at].task(tuple(s for s in stage.stage.body if isinstance(s, Notify)))
