@@ -29,7 +29,7 @@ if __package__ in (None, ""):
 import torch
 
 from benchmarks import tp
-from benchmarks.measure import ALLOWED, FLUSH_BYTES, SLEEP_CYCLES, Watchdog, relative_error
+from benchmarks.measure import ALLOWED, Watchdog, relative_error
 from tilelink import compiler
 from tilelink.artifact import (
     Artifact,
@@ -49,6 +49,7 @@ from tilelink.ir.program import Program
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.runtime.cuda.device import current_target
 from tilelink.runtime.cuda.functions import Function
+from tilelink.runtime.cuda.timing import FLUSH_BYTES, SLEEP_CYCLES
 from tilelink.runtime.dtypes import dtype_of
 from tilelink.scheduling.schedule import Schedule
 from tilelink.target import Target
