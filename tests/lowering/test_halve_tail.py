@@ -122,13 +122,27 @@ def test_results_are_those_of_whole_tiles(M: int, N: int) -> None:
 @pytest.mark.parametrize(("options", "reason"), [
     ({"clauses": "halve_tail, split_k_tail 2"}, "it has `split_k_tail`"),
     ({"j": 16}, "16 elements along j, not an even number of at least 32"),
-    ({"take": "in gemm epilogue"}, "other tiles of its kernel come with or after its own"),
+    ({"take": "in gemm epilogue"}, "another stage shares its tiles"),
 ])  # fmt: skip
 def test_a_tail_that_cannot_be_halved_is_refused(options: dict[str, object], reason: str) -> None:
     with pytest.raises(ScheduleError, match=f"the tail of gemm cannot be halved: .*{reason}") as caught:
         bound(**options)  # type: ignore[arg-type]
     place = caught.value.location
     assert place is not None and place.text is not None and "halve_tail" in place.text
+
+
+def test_a_wave_that_other_tiles_fill_is_no_tail() -> None:
+    """Of the stages of a kernel only the last one has a tail."""
+    module = compiler.load("ag_gemm")
+    program = module.program("ag_gemm_in_place")
+    clauses = "tile(i=128, j=256, k=64), halve_tail"
+    lines = f"    own in gemm prologue, {clauses}\n    gemm on sm, {clauses}\n    gather on sm(4), tile(i=64)\n"
+    schedule = compiler.parse(f"{program}\nschedule s for ag_gemm_in_place:\n{lines}").schedules[0]
+    sizes = {"Ms": 1024, "N": 1792, "K": 512}  # own: 56 tiles; gemm: 392, which end 64 tiles after a wave of 128
+    made = compiler.bound(program, schedule, ranks=8, dims=sizes, dtype="bf16", target=target("sm_90"))
+    assert list(made.stages) == ["gather", "own", "gemm", "gemm_rest"]
+    assert [made.stages[name].total for name in ("own", "gemm", "gemm_rest")] == [56, 328, 128]
+    verify(make_plan(made))
 
 
 def test_halved_tiles_have_the_roles_of_whole_ones() -> None:

@@ -188,6 +188,8 @@ def _saying(program: Program, clause: Clause[Any], value: object, readers: Seque
             name = reader.stage.name
             fits = clause.choices is None or clause.choices.fits(program, schedule, name)
             schedule = schedule.say(name, clause, value if fits else clause.default)
+            for other, brought in clause.choices.along if clause.choices else ():
+                schedule = schedule.say(name, other, brought if fits and value != clause.default else other.default)
         return schedule
 
     return change

@@ -43,6 +43,15 @@ def _on_all(_: Target) -> bool:
     return True
 
 
+def without(*names: str) -> Callable[[Program, Schedule, str], bool]:
+    """Return a function that is True for a stage whose schedule says none of some clauses, for `Choices.fits`."""
+
+    def fits(_: Program, schedule: Schedule, stage: str) -> bool:
+        return not any(said.name in names for said in schedule.stage(stage).said)
+
+    return fits
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choices(Generic[T]):
     """Values of a stage's clause that a search may try.
@@ -54,6 +63,7 @@ class Choices(Generic[T]):
     fits(program, schedule, stage): returns False if the default is used because of other choices.
     on(target): returns False for processors on which the clause has no effect.
     joins: name of a clause that excludes this one, if both are chosen together: its knob then has the values of both.
+    along: clauses that a value other than the default brings along, with their values.
     """
 
     name: str
@@ -63,6 +73,7 @@ class Choices(Generic[T]):
     fits: Callable[[Program, Schedule, str], bool] = _everywhere
     on: Callable[[Target], bool] = _on_all
     joins: str = ""
+    along: tuple[tuple[Clause[Any], Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

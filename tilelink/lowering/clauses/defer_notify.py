@@ -27,7 +27,7 @@ from tilelink.ir.program import Attend, Dot, For, If, Notify, Reduce, Stage, Sta
 from tilelink.ir.typing import Axis, StageTyping
 from tilelink.ir.visitor import closing_notifies, map_value, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
-from tilelink.lowering.clauses.clause import Choices, Clause, switch
+from tilelink.lowering.clauses.clause import Choices, Clause, switch, without
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.transform import number_of
 
@@ -153,7 +153,11 @@ DEFER_NOTIFY: Clause[bool] = switch(
     "defer_notify",
     apply=_apply,
     choices=Choices(
-        name="notified", labels={"at its end": False, "in the next product": True}, reason=_stage_reason, together=True
+        name="notified",
+        labels={"at its end": False, "in the next product": True},
+        reason=_stage_reason,
+        together=True,
+        fits=without("roles"),
     ),
     manual=(
         "a tile is notified while its program multiplies the next one, because a notify waits for the tile's stores "

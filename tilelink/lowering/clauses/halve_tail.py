@@ -40,6 +40,8 @@ def _apply(bound: Bound) -> Bound:
         if not part[HALVE_TAIL]:
             continue
         stage, kernel = bound.stages[part.name], bound.kernel_of[part.name]
+        if kernel.loops[-1].stages[0] != part.name and all(len(loop.stages) == 1 for loop in kernel.loops):
+            continue  # the wave is filled by the tiles that follow
         if reason := _reason(bound, kernel, stage):
             message = f"the tail of {part.name} cannot be halved: {reason}"
             raise ScheduleError(message, location=part.at("halve_tail"), hint="take `halve_tail` away")
@@ -57,7 +59,7 @@ def _reason(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     if kernel.on_copy_engine:
         return "it has no tiles of its own on SMs"
     if kernel.loops[-1].stages != (stage.name,):
-        return "other tiles of its kernel come with or after its own"
+        return "another stage shares its tiles or those of its kernel"
     for clause in (SPLIT_K_TAIL, BACKFILL):
         if part[clause] is not None:
             return f"it has `{clause.name}`"
@@ -129,8 +131,8 @@ HALVE_TAIL: Clause[bool] = switch(
     apply=_apply,
     manual=(
         "the tiles of the last, partial wave of CTAs are halved along their last index if at most half of the CTAs "
-        "have one, so that the wave takes half as long. For a stage whose tiles are the last ones of their kernel; not "
-        "with `split_k_tail` and `backfill`; no effect if it saves no time, or if the end of the index cuts a tile to "
-        "less than half before the last ones"
+        "have one, so that the wave takes half as long. Not with `split_k_tail` and `backfill`, and not in a "
+        "kernel whose stages share tiles; no effect if it saves no time, if tiles of other stages follow in the "
+        "kernel, or if the end of the index cuts a tile to less than half before the last ones"
     ),
 )

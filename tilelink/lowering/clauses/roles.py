@@ -41,7 +41,6 @@ from tilelink.ir.program import (
     Literal,
     Local,
     Notify,
-    Program,
     Read,
     Region,
     Stage,
@@ -56,14 +55,15 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import map_value, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
-from tilelink.lowering.clauses.clause import Choices, Clause
+from tilelink.lowering.clauses.clause import Choices, Clause, without
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.flatten import FLATTEN
+from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
 from tilelink.lowering.rings import Roles, fit_together, operand_ring, result_ring
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.transform import stage_writes
-from tilelink.scheduling.schedule import RolesChoice, Schedule
+from tilelink.scheduling.schedule import RolesChoice
 from tilelink.scheduling.words import check_count
 from tilelink.target import Target
 
@@ -405,11 +405,6 @@ def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
     return roles_reason(stage.body)
 
 
-def _fits(_: Program, schedule: Schedule, stage: str) -> bool:
-    part = schedule.stage(stage)
-    return all(part[clause] == clause.default for clause in WITHOUT_ROLES)
-
-
 CHOICES = {"by warps with roles": RolesChoice(consumers=2, buffers=4)}
 """The values that a search tries, next to none."""
 
@@ -425,7 +420,14 @@ ROLES: Clause[RolesChoice | None] = Clause(
     valid=_valid,
     apply=_apply,
     choices=Choices(
-        name="roles", labels=CHOICES, reason=_stage_reason, together=True, fits=_fits, on=has_groups, joins="flatten"
+        name="roles",
+        labels=CHOICES,
+        reason=_stage_reason,
+        together=True,
+        fits=without(*(clause.name for clause in WITHOUT_ROLES)),
+        on=has_groups,
+        joins=FLATTEN.name,
+        along=((HALVE_TAIL, True),),
     ),
     manual=(
         "warps have roles: one waits and loads into a ring of buffers in shared memory, groups of four warps, the "

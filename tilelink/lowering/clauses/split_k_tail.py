@@ -44,7 +44,7 @@ from tilelink.ir.scalar import Binary, Index, Scalar, Whole, add, binary, const,
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import map_regions, map_value, map_values, reads, stage_regions, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Kernel, Loop
-from tilelink.lowering.clauses.clause import Choices, Clause, count
+from tilelink.lowering.clauses.clause import Choices, Clause, count, without
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.orders import TILE
 from tilelink.lowering.transform import free_name, number_of, stage_writes
@@ -411,13 +411,16 @@ class _Split:
         return Apply(op="add", args=(start, inside), location=value.location)
 
 
+_without_roles = without("roles")
+
+
 def _ends_kernel(program: Program, schedule: Schedule, stage: str) -> bool:
-    """True if no stage runs with or after the tiles of this one in its kernel."""
+    """True if no stage runs with or after the tiles of this one in its kernel, and its warps have no roles."""
     resource = schedule.stage(stage)[RESOURCE]
     host = resource.stage if isinstance(resource, Fused) else stage
     last = Fused(stage=host, place="epilogue")
     after = [s.name for s in program.stages if schedule.stage(s.name)[RESOURCE] == last]
-    return [host, *after][-1] == stage
+    return [host, *after][-1] == stage and _without_roles(program, schedule, stage)
 
 
 SPLIT_K_TAIL: Clause[int | None] = count(
