@@ -14,13 +14,14 @@ from tests.conftest import Golden
 from tests.runtime.ptx import text
 from tilelink import compiler
 from tilelink.artifact import Boxes, TensorPointer
+from tilelink.backend import store
 from tilelink.backend.context import Emitted, shared_layout, signature
 from tilelink.backend.emit import emit
 from tilelink.compiler.cuda import gpu_artifact
 from tilelink.errors import EmitError
 from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import make_plan
-from tilelink.runtime.cuda.compile_offline import resources
+from tilelink.runtime.cuda.compile_offline import compile_source, resources
 
 TEXT = """program relay(M, N, K):
     x : in        [M, K]
@@ -224,3 +225,16 @@ def test_the_handshake_of_a_kernel_with_a_copy_engine_compiles() -> None:
     assert not re.search(r"bar\.sync\s+0;", ptx)
     assert len(re.findall(r"atom\.\w+\.release\.sys|atom\.global\.sys\.release|red\.\w*\.?release\.sys", ptx)) >= 0
     assert {one.name: one.num_warps for one in gpu_artifact(plan).kernels}["gemm"] == 4
+
+
+def test_a_wait_of_a_loader_may_have_a_deadline() -> None:
+    """It is that of one warp, and its few registers are enough."""
+    made = bound(send="copy_engine")
+    result = emitted(made)
+    kernel = next(one for one in result.kernels if one.name == "gemm")
+    function = store.load(store.save(result.text)).gemm
+    types = signature(kernel, made) | {"watch": "*i64"}
+    found = compile_source(function, types, {}, "sm_90", num_warps=kernel.num_warps, num_stages=kernel.num_stages)
+    ptx = text(found)
+    assert len(re.findall(r"atom\.relaxed\.sys\.global\.cas\.b64", ptx)) >= 1
+    assert not re.search(r"bar\.sync\s+0;", ptx) and resources(found)["STACK"] == 0
