@@ -49,6 +49,7 @@ MOST_SWIZZLE = 128
 
 
 Thresholds = Mapping[tuple[str, str], int | None]
+Signals = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,17 +178,17 @@ def _region(operand: object) -> Region:
 
 
 @dataclass(kw_only=True)
-class _RoleStatements(StatementEmitter):
+class _RoleEmitter(StatementEmitter):
     """The statements of a stage that one of its roles executes."""
 
     shared: Shared
     places: Places
 
     @classmethod
-    def of(cls, shared: Shared, places: Places, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
-        """Return the statements of a role. thresholds, hosted: as of all statements."""
+    def of(cls, shared: Shared, places: Places, thresholds: Thresholds, awaited: Signals) -> Self:
+        """Return the statements of a role. thresholds, awaited: as of all statements."""
         values = ValueEmitter(addresses=shared.addresses)
-        return cls(values=values, thresholds=thresholds, awaited_by_copy_engine=hosted, shared=shared, places=places)
+        return cls(values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, places=places)
 
     @classmethod
     def begin(cls, writer: Writer) -> Places:
@@ -222,7 +223,7 @@ class _RoleStatements(StatementEmitter):
 
 
 @dataclass(kw_only=True)
-class Loader(_RoleStatements):
+class Loader(_RoleEmitter):
     """The warp that waits for signals and loads operands."""
 
     @classmethod
@@ -288,7 +289,7 @@ class Loader(_RoleStatements):
 
 
 @dataclass(kw_only=True)
-class _ConsumerValues(ValueEmitter):
+class _ConsumerValueEmitter(ValueEmitter):
     """Lowers the values of a consumer, in which its product is the piece that is computed.
 
     computed: name of a product of slices, or "" for another product -> the name of its piece.
@@ -332,13 +333,13 @@ class _ConsumerValues(ValueEmitter):
 
 
 @dataclass(kw_only=True)
-class Consumer(_RoleStatements):
+class Consumer(_RoleEmitter):
     """The warps that multiply and compute some rows of a tile."""
 
     @classmethod
-    def of(cls, shared: Shared, places: Places, thresholds: Thresholds, hosted: frozenset[tuple[str, str]]) -> Self:
-        values = _ConsumerValues(addresses=shared.addresses, shared=shared)
-        return cls(values=values, thresholds=thresholds, awaited_by_copy_engine=hosted, shared=shared, places=places)
+    def of(cls, shared: Shared, places: Places, thresholds: Thresholds, awaited: Signals) -> Self:
+        values = _ConsumerValueEmitter(addresses=shared.addresses, shared=shared)
+        return cls(values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, places=places)
 
     @classmethod
     def begin(cls, writer: Writer) -> Places:
@@ -363,7 +364,7 @@ class Consumer(_RoleStatements):
         self.multiply(acc)
         pieces, piece, part = (writer.name(stem) for stem in ("pieces", "piece", "part"))
         writer.let(pieces, f"roles.pieces({acc}, {shared.pieces})")
-        assert isinstance(self.values, _ConsumerValues)
+        assert isinstance(self.values, _ConsumerValueEmitter)
         with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
             writer.let(part, f"{pieces}[{piece}]")
             self.values.computed[product.name if product else ""] = part
@@ -438,7 +439,7 @@ class Consumer(_RoleStatements):
 
 
 @dataclass(kw_only=True)
-class Storer(_RoleStatements):
+class Storer(_RoleEmitter):
     """The warp that stores results and notifies."""
 
     @classmethod

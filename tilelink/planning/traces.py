@@ -77,8 +77,8 @@ def differences(plan: Plan, workers: Mapping[WorkerKey, Iterable[TracedEvent]], 
     """Return the differences between a traced run of `launches` launches and the plan, one line each.
 
     Tasks must run in the planned workers and order, once in each launch. The events of a task must come in the planned
-    order, except that neighbouring events of one kind may come in any order. Of a stage of which a launch decides parts,
-    a task must make all signals whose places are known before; its transfers and other waits are some of the planned
+    order, except that neighbouring events of one kind may come in any order. Of a stage of which a launch decides
+    parts, a task must make all signals whose places are known before; its transfers and other waits are some of the planned
     ones, or at most as many if a launch decides their places.
     """
     wanted = planned_events(plan)

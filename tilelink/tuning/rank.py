@@ -86,7 +86,8 @@ def rank(
 
     tables: the tables that all programs use. routing, draws: the index tensors of the launches over which the time is a
     mean, as for `tilelink.simulate`; all schedules are rated with the same ones. declared: schedules of these programs
-    to rank too, near which strategies begin. by: a strategy or its name. machine: a description, its name, or its file. target: the target of the kernels
+    to rank too, near which strategies begin. by: a strategy or its name. machine: a description, its name, or its file.
+    target: the target of the kernels
     (None: the machine's). cost: the cost model (None: Roofline). budget_s: seconds; None means BUDGET_S, or no limit if
     trials is given. The other arguments are those of `search`.
 
