@@ -17,7 +17,7 @@ from tilelink.device.spans import CAPACITY, COUNT, HEAD, RECORD, Span, decoded, 
 from tilelink.errors import RankError
 from tilelink.runtime.cuda import clock, queue
 from tilelink.runtime.cuda.clock import Offset, moved, offset, resolution
-from tilelink.runtime.cuda.compile_offline import compile_source
+from tilelink.runtime.cuda.compile_offline import compile_source, resources
 from tilelink.runtime.cuda.record_copies import Copy, StreamWait, StreamWrite
 from tilelink.runtime.cuda.timeline import aligned, what
 
@@ -145,7 +145,7 @@ def test_traced_kernels_compile_and_stay_as_they_are(schedule: str) -> None:
             )
             for emitted, kernel in ((plain, one), (traced, other))
         )  # fmt: skip
-        assert ptx.resources(second)["STACK"] == ptx.resources(first)["STACK"] == 0
+        assert resources(second)["STACK"] == resources(first)["STACK"] == 0
         for text in ("wgmma.mma_async", "wgmma.wait_group", "cp.async.bulk.tensor", "ld.acquire.sys"):
             assert first.asm["ptx"].count(text) == second.asm["ptx"].count(text), text
         assert all(ptx.guarded_loads(ptx.text(first))) == all(ptx.guarded_loads(ptx.text(second)))
