@@ -39,9 +39,9 @@ class Settings:
 
     cache: Path
     deadline: float | None = None
-    nvshmem: Path | None = None
     interpret: bool = False
     check: bool = False
+    nvshmem: Path | None = None
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str] | None = None) -> "Settings":

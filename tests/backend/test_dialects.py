@@ -159,3 +159,12 @@ def test_processors_without_nvshmem_are_refused() -> None:
     program = compiler.load("ag_gemm").program()
     with pytest.raises(EmitError, match=r"calls NVSHMEM, which gfx942 has not[\s\S]*dialect triton"):
         compiler.source(program, ranks=2, dims=DIMS, dtype="bf16", target="gfx942", dialect="triton_dist")
+
+
+def test_several_nodes_are_for_kernels_that_put() -> None:
+    module = compiler.load("all_gather")
+    program = module.program()
+    options = {"ranks": 4, "nodes": 2, "dims": {"Ms": 32, "K": 16}}
+    assert "dl.put_signal(" in compiler.source(program, **options)
+    with pytest.raises(EmitError, match=r"dialect triton_dist is for one node, not for 2[\s\S]*dialect triton"):
+        compiler.source(program, dialect="triton_dist", **options)

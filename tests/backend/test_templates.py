@@ -16,7 +16,9 @@ KINDS = [
     for kind in vars(nodes).values()
     if isinstance(kind, type) and issubclass(kind, Node) and kind not in (Node, Block)
 ]
-OF_PEERS = (nodes.Pad, nodes.WaitAll, nodes.NotifyEach, nodes.CopyBoxes)
+OF_NETWORK = (nodes.Put, nodes.Get, nodes.NetworkNotify, nodes.NetworkFence, nodes.NetworkQuiet)
+"""Statements of programs on several nodes, which dialects without addresses refuse as a whole."""
+OF_PEERS = (nodes.Pad, nodes.WaitAll, nodes.NotifyEach, nodes.CopyBoxes, *OF_NETWORK)
 """Statements of dialects whose kernels know the addresses of peers."""
 OF_ROLES = (
     nodes.Advance, nodes.AwaitPlace, nodes.ExpectBytes, nodes.ArrivePlace, nodes.LoadOperand, nodes.Accumulator,
