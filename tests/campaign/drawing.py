@@ -40,7 +40,7 @@ def _ranks(rng: random.Random) -> int:
     return rng.choice((1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 4))
 
 
-def _machine(rng: random.Random) -> dict[str, int]:
+def _machine(rng: random.Random) -> dict[str, Any]:
     return {"sms": rng.choice((2, 3, 4, 4, 6, 8)), "programs": rng.choice((1, 2, 2, 3))}
 
 

@@ -127,7 +127,7 @@ def test_tma_does_not_reach_another_node() -> None:
     module = load("all_gather")
     program = module.program()
     bulk = module.schedule("h200_bulk", program)
-    options = {"ranks": 4, "dims": {"Ms": 256, "K": 512}, "dtype": "bf16", "target": "sm_90"}
+    options: dict[str, Any] = {"ranks": 4, "dims": {"Ms": 256, "K": 512}, "dtype": "bf16", "target": "sm_90"}
     assert plan(program, bulk, **options).bound.stages["gather"].tma_copy is not None
     there = plan(program, bulk, nodes=2, **options).bound
     assert there.stages["gather"].tma_copy is None

@@ -12,7 +12,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -40,7 +40,7 @@ def run_lowered(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> l
     machine.fill(inputs)
     machine.count()
     machine.run()
-    machine.check_outputs()
+    machine.check_outputs([machine.defined(rank) for rank in range(bound.ranks)])
     outs = [t.name for t in bound.program.tensors if t.space == "out"]
     return [{name: tensors[name] for name in outs} for tensors in machine.memory]
 
@@ -59,7 +59,7 @@ class Machine(_Machine):
         scope = Scope(rank=rank, ranks=self.ranks, numbers=self.numbers, indices={"tile": number})
         values = {name: int(scope.value(expr)) for name, expr in stage.order.items()}
         typing = self.typing.stage(stage.name)
-        return Tile(machine=self, stage=stage.stage, typing=typing, rank=rank, values=values, bound=stage)
+        return Tile(machine=self, stage=stage.stage, typing=typing, rank=rank, bound=stage).at(values)
 
     def run(self) -> None:
         """Run all programs to their end, the kernels of a stream one after the other."""
@@ -111,17 +111,18 @@ class Machine(_Machine):
                 for name in loop.stages:
                     stage = self.bound.stages[name]
                     one = self.tile(stage, rank, t)
+                    yield from one.begin()
                     if stage.given_in is None:
-                        yield from one.task(stage.stage.body)
+                        yield from one.statements(stage.stage.body)
                         continue
                     body, closing = _split(stage.stage.body)
                     for at, statement in enumerate(body):
                         if at == stage.given_in and held is not None:
                             yield from held
                             held = None
-                        yield from one.task((statement,))
+                        yield from one.statements((statement,))
                     assert held is None, "a notify of the tile before was not issued"
-                    held = one.task(closing)
+                    held = one.statements(closing)
             if held is not None:
                 yield from held
 
@@ -147,33 +148,50 @@ def _split(body: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], tuple[St
 
 @dataclass(kw_only=True)
 class Tile(_Walker):
-    """A tile, with the sizes of the lowered program; the tiles at an edge are smaller."""
+    """A tile, with the sizes of the lowered program; the tiles at an edge are smaller.
+
+    tiles: the elements of the tiles of indices, those of a counted range from its start on.
+    """
 
     bound: BoundStage
+    tiles: dict[str, slice] = field(default_factory=dict[str, slice])
+
+    def at(self, point: Mapping[str, int]) -> Tile:
+        """Return this tile at a point: the number of each index's tile."""
+        tiled = {name: number for name, number in point.items() if name not in self.typing.scalar_indices}
+        parts = {name: self._elements(name, number) for name, number in tiled.items()}
+        values = {**self.values, **{name: number for name, number in point.items() if name not in tiled}}
+        return replace(
+            self, values=values, parts={**self.parts, **parts}, tiles={**self.tiles, **parts}, locals={}
+        )
+
+    def _elements(self, index: str, number: int) -> slice:
+        size, extent = self.bound.tiles[index], self.bound.extents[index]
+        return slice(number * size, max(number * size, min(number * size + size, extent)))
 
     def over(self, indices: tuple[IndexDecl, ...]) -> Iterator[_Walker]:
         sizes = [-(-self.bound.extents[d.name] // self.bound.tiles[d.name]) for d in indices]
         for point in product(*(range(n) for n in sizes)):
-            named = {d.name: p for d, p in zip(indices, point, strict=True)}
-            yield replace(self, values={**self.values, **named}, locals={})
+            yield self.at({d.name: p for d, p in zip(indices, point, strict=True)})
 
-    def size(self, index: str) -> int:
-        """Return the elements of an index's tile."""
-        size, extent = self.bound.tiles[index], self.bound.extents[index]
-        return max(0, min(size, extent - self.values[index] * size))
+    def enter(self, indices: tuple[IndexDecl, ...]) -> None:
+        super().enter(indices)
+        for decl in indices:
+            if decl.counted and decl.name in self.tiles and self.there:
+                entered, tile = self.parts[decl.name], self.tiles[decl.name]
+                start = entered.start + tile.start
+                self.parts[decl.name] = slice(start, max(start, min(entered.stop, entered.start + tile.stop)))
+                self.there = start < entered.stop
 
-    def _coordinate(self, coord: Scalar | Whole, extent: int, over_ranks: bool) -> boxes.Part:
-        along = None if isinstance(coord, Whole) else tile(coord, self.typing.scalar_indices)
-        if along is None:
-            return super()._coordinate(coord, extent, over_ranks)
-        offset, index = along
-        start = int(self.number(offset)) if offset is not None else 0
-        start += self.values[index] * self.bound.tiles[index]
-        return slice(start, start + self.size(index))
+    def _whole(self) -> _Walker:
+        declared = self.typing.indices
+        whole = {name: tile for name, tile in self.tiles.items() if declared[name].start is None}
+        return replace(self, parts={**self.parts, **whole})
 
-    def _extent(self, axis: Axis) -> int:
-        return self.size(axis.index) if axis.index is not None else super()._extent(axis)
+    def begin(self) -> Task:
+        """Read the ends of the tile's ranges."""
+        yield from self._once_written(lambda: self.enter(self.stage.indices))
 
-    def _positions(self, index: str) -> torch.Tensor:
-        start = self.values[index] * self.bound.tiles[index]
-        return torch.arange(start, start + self.size(index))
+    def statements(self, body: tuple[Statement, ...]) -> Task:
+        """Run some statements of the tile."""
+        yield from self._body(body)

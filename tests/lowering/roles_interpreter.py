@@ -29,7 +29,7 @@ def run_roles(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> tup
     machine.fill(inputs)
     machine.count()
     machine.run()
-    machine.check_outputs()
+    machine.check_outputs([machine.defined(rank) for rank in range(bound.ranks)])
     outs = [t.name for t in bound.program.tensors if t.space == "out"]
     return [{name: tensors[name] for name in outs} for tensors in machine.memory], machine.ahead
 
@@ -102,7 +102,8 @@ class RolesMachine(Machine):
         for stage, tile in self.own(kernel, number):
             plain = self.tile(stage, rank, tile)
             one = RoleTile(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
-            yield from one.task(tuple(s for s in stage.stage.body if not isinstance(s, Notify)))
+            yield from one.begin()
+            yield from one.statements(tuple(s for s in stage.stage.body if not isinstance(s, Notify)))
             results.append(one)
 
     def storer(self, kernel: Kernel, rank: int, number: int, results: list[RoleTile]) -> Task:
@@ -110,4 +111,4 @@ class RolesMachine(Machine):
             yield Computed(results=results, number=at)  # type: ignore[misc]
             self.ahead = max(self.ahead, len(results) - at)
             results[at].store()
-            yield from results[at].task(tuple(s for s in stage.stage.body if isinstance(s, Notify)))
+            yield from results[at].statements(tuple(s for s in stage.stage.body if isinstance(s, Notify)))

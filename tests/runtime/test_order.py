@@ -152,7 +152,7 @@ def test_kernels_that_wait_for_one_another_keep_the_order_of_their_streams() -> 
                    needs_entry=False)
             for name, stream, position, _, _ in rows
         ]  # fmt: skip
-        awaits, notifies = ({row[0]: frozenset((t, "tile") for t in row[at]) for row in rows} for at in (3, 4))
+        awaits, notifies = ({row[0]: frozenset((t, "tile") for t in str(row[at])) for row in rows} for at in (3, 4))
         return [kernel.name for kernel in in_turn(kernels, awaits, notifies)]
 
     both = order(("a", "main", 0, "y", "x"), ("c", "main", 1, "", ""), ("b", "side", 0, "x", "y"))

@@ -452,8 +452,11 @@ class Execution:
 
     # The network ---------------------------------------------------------------------------------------------
 
+    def _node(self, rank: int) -> int:
+        return int(self.bound.node_of(np.array(rank)))
+
     def _unreachable(self, rank: int, op: _Op) -> bool:
-        return bool(self.bound.node_of(np.int64(rank)) != self.bound.node_of(np.int64(op.peer))) and not op.carried
+        return self._node(rank) != self._node(op.peer) and not op.carried
 
     def _send_away(self, me: int, op: _Op | None, launch: int, counter: tuple[object, ...] = (), peer: int = 0) -> None:
         peer = peer if op is None else op.peer
@@ -523,7 +526,7 @@ class Execution:
 
     def _tell(self, me: int, rank: int, counters: list[list[int]]) -> None:
         for peer in range(self.ranks):
-            if self.bound.node_of(np.int64(peer)) != self.bound.node_of(np.int64(rank)):
+            if self._node(peer) != self._node(rank):
                 self._send_away(me, None, 0, (id(counters), peer, rank), peer)
                 continue
             counters[peer][rank] += 1

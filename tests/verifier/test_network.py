@@ -43,8 +43,8 @@ SIGNAL = "producer_tile_notify(h[i, :] @ ((rank + 1) % 3), by_network)"
 FENCE, QUIET = "network_fence()", "network_quiet()"
 SENT = HEAD + SEND + ADD + BESIDE
 COMPUTED = HEAD + SEND.replace("x[i, :])", "x[i, :] * 2.0)") + ADD + BESIDE
-COLUMNS = SENT.replace("send(i: M)", "send(i: M, n: N)").replace("h[i, :] @", "h[i, n] @")
-COLUMNS = COLUMNS.replace("x[i, :])", "x[i, n])").replace("tile(i=8)\n    add", "tile(i=8, n=8)\n    add")
+_PARTS = SENT.replace("send(i: M)", "send(i: M, n: N)").replace("h[i, :] @", "h[i, n] @")
+COLUMNS = _PARTS.replace("x[i, :])", "x[i, n])").replace("tile(i=8)\n    add", "tile(i=8, n=8)\n    add")
 PART = "tile_put_data(h[i, n] @ ((rank + 1) % 3), x[i, n])"
 SIGNAL_PART = "producer_tile_notify(h[i, n] @ ((rank + 1) % 3), by_network)"
 # Data and what belongs to it, with one notify for both.

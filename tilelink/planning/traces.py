@@ -78,8 +78,8 @@ def differences(plan: Plan, workers: Mapping[WorkerKey, Iterable[TracedEvent]], 
 
     Tasks must run in the planned workers and order, once in each launch. The events of a task must come in the planned
     order, except that neighbouring events of one kind may come in any order. Of a stage of which a launch decides
-    parts, a task must make all signals whose places are known before; its transfers and other waits are some of the planned
-    ones, or at most as many if a launch decides their places.
+    parts, a task must make all signals whose places are known before; its transfers and other waits are some of the
+    planned ones, or at most as many if a launch decides their places.
     """
     wanted = planned_events(plan)
     order = _planned_order(plan)
