@@ -295,11 +295,15 @@ def examples() -> dict[str, Example]:
     return {one.program.name: one for one in every}
 
 
-def wrong(outputs: Mapping[str, torch.Tensor], expected: Mapping[str, list[tuple[object, torch.Tensor]]]) -> list[str]:
+def wrong(
+    outputs: Mapping[str, torch.Tensor],
+    expected: Mapping[str, list[tuple[object, torch.Tensor]]],
+    atol: float = 2e-3,
+) -> list[str]:
     """Return the outputs that differ from what is expected, each with its index."""
     return [
         f"{name}[{index}]"
         for name, parts in expected.items()
         for index, values in parts
-        if not torch.allclose(outputs[name][index].float(), values.float(), atol=2e-3, rtol=1e-3)  # type: ignore[index]
+        if not torch.allclose(outputs[name][index].float(), values.float(), atol=atol, rtol=1e-3)  # type: ignore[index]
     ]
