@@ -22,7 +22,9 @@ from tilelink.lowering.bound import Bound
 from tilelink.planning.plan import make_plan
 from tilelink.target import target
 
-STEMS = r"acc|k|c|v|offs|offs_\w+|\w+_tile|\w+_remote|channel|held|held_tile|total|pad|step|box|number|row|column"
+STEMS = (
+    r"acc|k|c|v|offs|offs_\w+|\w+_tile|\w+_remote|channel|end_\w+|held|held_tile|total|pad|step|box|number|row|column"
+)
 NUMBERED = re.compile(rf"({STEMS})|.*_[0-9]+|.*_boxes_[0-9]+x[0-9]+(_at_[0-9]+)?|THRESHOLDS_.*")
 """Temporaries, which a writer keeps apart from the names of users, and names that tell what they are by themselves."""
 FAR = re.compile(r"_.*_(load|store)_.*")

@@ -8,6 +8,7 @@ import torch
 import tilelink
 from tests.launch_programs import examples, wrong
 from tilelink.compiler import assembly
+from tilelink.errors import BindingError
 
 EXAMPLES = examples()
 CASES = [(name, number) for name in EXAMPLES for number in (0, 1)]
@@ -41,12 +42,15 @@ def test_kernels_compile_for_gpus(name: str, target: str) -> None:
     assert all(stage.name in text for stage in example.program.stages)
 
 
-def test_an_entry_beyond_its_bound_touches_no_other_memory() -> None:
+def test_an_entry_beyond_its_bound_touches_no_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     example = EXAMPLES["pull"]
     kernel = tilelink.compile(example.program, None, ranks=3, dims=example.sizes)
     inputs = [example.inputs("uniform", example.sizes, 3) for _ in range(3)]
     inputs[1]["row"][0] = 10_000_000
     inputs[1]["src"][1] = -5
+    with pytest.raises(BindingError, match=r"src\[1\] of rank 1 is -5"):
+        kernel(inputs)
+    monkeypatch.setitem(vars(kernel), "_promises", ())  # as on GPUs, where nothing checks a launch
     outputs = kernel(inputs)
     every = torch.stack([one["x"] for one in inputs])
     row, src = inputs[1]["row"].clamp(0, 11).long(), inputs[1]["src"].clamp(0, 2).long()

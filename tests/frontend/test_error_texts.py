@@ -337,7 +337,9 @@ ReuseError: rank 0, send tile (i=0): accesses a buffer of h that rank 1 may stil
   hint: drop `reuse_wait off`, or give h more buffers""",
     ),
     "NetworkError": (
-        program(HEAD.replace("in [", "in symmetric [") + COPY.replace("= x[i, j]", "= x[i, j] @ (rank + 1) * 2.0"), nodes=3),
+        program(
+            HEAD.replace("in [", "in symmetric [") + COPY.replace("= x[i, j]", "= x[i, j] @ (rank + 1) * 2.0"), nodes=3
+        ),
         """\
 NetworkError: rank 0, f tile (i=0, j=0): reads x of rank 1, on another node, by its address
   at wrong.tl:6:9

@@ -10,6 +10,7 @@ from tests.house import sources
 CPU = "tilelink.runtime.cpu"
 ALLOWED = {
     "pickle": {
+        "tilelink.compiler.samples",
         "tilelink.runtime.cpu.client",
         "tilelink.runtime.cpu.worker",
         f"{CPU}.processes.child",
@@ -17,7 +18,10 @@ ALLOWED = {
     },
     "exec": {"tilelink.generated"},
 }
-"""Of a kind of use, the modules that may: those that pickle do so through pipes without a name."""
+"""Of a kind of use, the modules that may: those that pickle do so through pipes without a name.
+
+The module of samples loads recorded tensors, with the flags that allow no objects.
+"""
 PICKLERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 RUNNERS = {"exec", "eval", "run_path", "spec_from_file_location", "SourceFileLoader", "SourcelessFileLoader"}
 LOADERS = {("torch", "load"), ("np", "load"), ("numpy", "load")}

@@ -18,13 +18,12 @@ from typing import Any
 
 import torch
 
+from tilelink.errors import ProgressError
 from tilelink.ir.program import IndexDecl, Notify, Statement
-from tilelink.ir.scalar import Scalar, Whole
-from tilelink.ir.typing import Axis, infer
+from tilelink.ir.typing import infer
 from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop
-from tilelink.reference import boxes
-from tilelink.reference.run import Task, _deadlock, _Machine, _Walker
-from tilelink.reference.scalars import Scope, tile
+from tilelink.reference.run import Task, _Machine, _Walker
+from tilelink.reference.scalars import Scope
 
 
 def run_lowered(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
@@ -80,7 +79,7 @@ class Machine(_Machine):
                     continue
                 moved |= self.advance(key, steps, left, blocked)
             if not moved and len(left) == before:
-                _deadlock(blocked)
+                raise ProgressError("no task can go on:\n" + "\n".join(f"{at} {need.what}" for at, need in blocked))
 
     def kernel(self, name: str) -> Kernel:
         return next(one for one in self.bound.kernels if one.name == name)
@@ -161,9 +160,7 @@ class Tile(_Walker):
         tiled = {name: number for name, number in point.items() if name not in self.typing.scalar_indices}
         parts = {name: self._elements(name, number) for name, number in tiled.items()}
         values = {**self.values, **{name: number for name, number in point.items() if name not in tiled}}
-        return replace(
-            self, values=values, parts={**self.parts, **parts}, tiles={**self.tiles, **parts}, locals={}
-        )
+        return replace(self, values=values, parts={**self.parts, **parts}, tiles={**self.tiles, **parts}, locals={})
 
     def _elements(self, index: str, number: int) -> slice:
         size, extent = self.bound.tiles[index], self.bound.extents[index]

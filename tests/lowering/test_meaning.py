@@ -161,5 +161,6 @@ def test_the_interpreter_shares_no_code_with_the_plan_or_the_emitter() -> None:
     taken = {node.module for node in ast.walk(source) if isinstance(node, ast.ImportFrom) and node.module}
     ours = {module for module in taken if module.startswith("tilelink.")}
     assert all(
-        module.startswith(("tilelink.ir", "tilelink.reference")) for module in ours - {"tilelink.lowering.bound"}
+        module.startswith(("tilelink.errors", "tilelink.ir", "tilelink.reference"))
+        for module in ours - {"tilelink.lowering.bound"}
     )

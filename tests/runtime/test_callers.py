@@ -57,7 +57,7 @@ class Kernel(GpuKernel):
         )
         said: dict[str, Any] = {
             "device": OWN, "_debug_block": None, "_tracer": None, "_arguments": arguments, "_driver": driver,
-            "_end_eager": lambda stream: None,
+            "_end_eager": lambda stream: None, "_promises": (),
             "_launch": lambda *_: self.launched.append(torch._C._cuda_getDevice()),
         }  # fmt: skip
         vars(self).update({**said, **more})

@@ -314,7 +314,7 @@ def test_a_measured_launch_takes_the_times_of_its_own_queues(monkeypatch: pytest
     tracer = SimpleNamespace(begin=nothing, drain=lambda queues: drained.append([*queues]))
     rank: Any = SimpleNamespace(
         _debug_block=None, _tracer=tracer, _arguments=arguments, _driver=driver, _copies=SimpleNamespace(engine=engine),
-        _elsewhere=lambda: False, _launch=nothing,
+        _elsewhere=lambda: False, _promises=(), _launch=nothing,
     )  # fmt: skip
     rank._end_eager = lambda stream: GpuKernel._end_eager(rank, stream)
     for _ in range(2):
@@ -336,7 +336,9 @@ def test_a_preset_launch_has_the_kernels_of_the_main_stream_alone(monkeypatch: p
     )  # fmt: skip
     driver.preset = lambda tensors, stream: LaunchDriver.preset(driver, tensors, stream)
     arguments = SimpleNamespace(given=SimpleNamespace(checked=lambda _: {}), allocate=lambda _: {}, outputs=[])
-    rank: Any = SimpleNamespace(_elsewhere=lambda: False, device="cuda:0", _arguments=arguments, _driver=driver)
+    rank: Any = SimpleNamespace(
+        _elsewhere=lambda: False, _promises=(), device="cuda:0", _arguments=arguments, _driver=driver
+    )
     assert GpuKernel.preset(rank, {}) == {}
     ((first, one, instead), (second, other, again)) = done
     assert (first, second, one, other) == ("a", "c", 1, 1) and instead is again

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.compiler.library import dims as library_dims
 from tests.compiler.library import groups
 from tests.simulator.cases import H200S, IDEAL, SHIFT, planned
-from tilelink.compiler import library
+from tilelink.compiler import library, samples
 from tilelink.errors import ProgressError
 from tilelink.ir.program import Program
 from tilelink.lowering.bind import bind
@@ -34,11 +35,15 @@ def cases() -> list[tuple[Program, Schedule | None]]:
 
 
 def run(program: Program, schedule: Schedule | None, machine=H200S, ranks: int = RANKS, **options) -> Simulated:  # pyright: ignore
-    dims = {p.name: SIZES[n % len(SIZES)] for n, p in enumerate(program.params) if p.kind == "dim"}
-    dims |= groups(program, ranks)
+    decided = any(tensor.bound is not None for tensor in program.tensors)  # these have sizes that fit together
+    own = {p.name: SIZES[n % len(SIZES)] for n, p in enumerate(program.params) if p.kind == "dim"}
+    dims = library_dims(program, ranks) if decided else own
+    dims |= groups(program, ranks) | {p.name: 0.5 for p in program.params if p.kind == "f32"}
     tables = {k: v.numpy() for k, v in random_tables(program, ranks=ranks, dims=dims, seed=0).items()}
     plan = make_plan(bind(program, schedule, dims, ranks, H200, "bf16"), tables)
-    return simulate(plan, machine, tables=tables, **options)
+    drawn = samples.draw(program, ranks=ranks, dims=dims, draws=1)
+    launches = samples.completed(plan, drawn, routing="uniform")
+    return simulate(plan, machine, tables=tables, samples=launches, **options)
 
 
 @pytest.mark.parametrize(("program", "schedule"), cases(), ids=lambda c: c.name if c else "default")

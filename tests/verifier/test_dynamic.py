@@ -41,6 +41,8 @@ def kinds(plan: Plan, seeds: int = 40) -> set[str]:
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize(("program", "schedule"), cases(), ids=str)
 def test_the_library_runs_without_failure(program, schedule, ranks: int) -> None:  # pyright: ignore
+    if any(tensor.bound is not None for tensor in program.tensors):
+        pytest.skip("a launch decides about its tiles; `python -m tests.campaign --launches` runs them instead")
     dims = {p.name: DIMS[p.name] for p in program.params if p.kind == "dim"} | groups(program, ranks)
     assert check(make_plan(bind(program, schedule, dims, ranks, CPU)), range(3)) == []
 

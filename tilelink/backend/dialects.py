@@ -150,6 +150,11 @@ class TritonDistributed(Dialect):
         if bound.target.kind == "hip":
             hint = "emit dialect triton, or choose a target of NVIDIA"
             raise EmitError(f"dialect triton_dist calls NVSHMEM, which {bound.target} has not", hint=hint)
+        decided = next((one for one in bound.program.tensors if one.bound is not None), None)
+        if decided is not None:
+            hint = "emit dialect triton"
+            message = f"dialect triton_dist has no parts that a launch decides, as by {decided.name}"
+            raise EmitError(message, location=decided.location, hint=hint)
         if bound.nodes > 1:
             hint = "emit dialect triton, whose kernels put between nodes"
             raise EmitError(f"dialect triton_dist is for one node, not for {bound.nodes}", hint=hint)

@@ -31,8 +31,7 @@ def portable(function: Callable[..., Any]) -> Any:
     return function if INTERPRETED.value else triton.jit(function)
 
 
-@tl.core.builtin
-def lanes(count: Any, _semantic: Any = None) -> Any:
+def _lanes(count: Any, _semantic: Any = None) -> Any:
     """Return the numbers 0, 1, ... below a power of two, as `tl.arange` does, also in a function that Gluon compiles.
 
     Gluon wants to be told which thread has which number. Those of a block of threads have them in turn.
@@ -44,6 +43,14 @@ def lanes(count: Any, _semantic: Any = None) -> Any:
 
     warps = int(_semantic.builder.options.num_warps)
     return _semantic.arange(0, size, BlockedLayout([1], [32], [warps], [0]))
+
+
+def _interpreted_lanes(count: Any) -> Any:
+    """Return the same numbers in a function that Triton interprets."""
+    return tl.arange(0, number(count))
+
+
+lanes: Any = _interpreted_lanes if INTERPRETED.value else tl.core.builtin(_lanes)
 
 
 @tl.core.builtin

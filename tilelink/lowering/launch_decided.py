@@ -38,9 +38,7 @@ REARRANGING: tuple[Clause[Any], ...] = (
 """Clauses that need to know the tiles of a stage when it is compiled."""
 
 
-def check_launch_decided(
-    stages: Mapping[str, BoundStage], typing: Typing, schedule: Schedule, nodes: int = 1
-) -> None:
+def check_launch_decided(stages: Mapping[str, BoundStage], typing: Typing, schedule: Schedule, nodes: int = 1) -> None:
     """Raise ScheduleError for a clause of a stage about which a launch decides, TileSizeError for a reduction over a
     counted range, and BindingError for several nodes."""
     for name, stage in stages.items():
