@@ -371,7 +371,7 @@ class Operation(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What is promised of the entries of an index tensor that is given with each launch. The proof assumes it.
+    """Promises about the entries of an index tensor that is given with each launch. The proof assumes it.
 
     bound: entries lie in [0, bound). It is in postfix order: each element takes its operands from a stack.
     properties: as of the tensor in a program. declared: the declaration, for messages.

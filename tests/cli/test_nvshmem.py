@@ -1,4 +1,4 @@
-"""What `tilelink doctor` says of NVSHMEM, for what may be installed and set."""
+"""The findings of `tilelink doctor` about NVSHMEM, for each state of the installation and the environment."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_a_spoiled_text_is_read_or_refused() -> None:
 
 
 def test_a_text_with_another_number_is_refused_or_computes_the_same() -> None:
-    """What the rules prove of a lowered text is what its kernels do, whoever wrote it."""
+    """Kernels of a lowered text do what the rules prove of it, whoever wrote it."""
     bound = compiler.bound(*RING, ranks=2, dims=DIMS)
     text, chance, refused = listing(bound), Random(1), 0
     head = text.index("    signal_pad:")

@@ -1,5 +1,5 @@
 # pyright: basic
-"""What tests of launch-time integers do on every rank: one kernel, and other counts, lengths and places per launch."""
+"""Scenarios of launch-time integers, run by every rank: one kernel, and other counts, lengths and places per launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What drives the tests of several nodes on GPUs, tested without any."""
+"""The driver of the tests of several nodes on GPUs, tested without any."""
 
 from __future__ import annotations
 

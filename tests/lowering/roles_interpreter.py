@@ -36,7 +36,7 @@ def run_roles(bound: Bound, inputs: Sequence[Mapping[str, torch.Tensor]]) -> tup
 
 @dataclass(kw_only=True)
 class Computed:
-    """What a storer needs: the result of tile `number` of a program."""
+    """The condition of a storer: tile `number` of a program has its result."""
 
     results: list[RoleTile]
     number: int

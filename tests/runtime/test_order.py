@@ -104,7 +104,7 @@ def test_launches_end_where_all_streams_share_a_queue(case: Any) -> None:
 
 
 def test_copies_that_a_kernel_lets_begin_may_share_its_queue() -> None:
-    """What follows a kernel begins whenever that has said so, which it does before it waits for anything."""
+    """The next kernel begins when a kernel has allowed it, which it does before it waits for anything."""
     tried = 0
     for case in (one for one in QUEUED if "copy_engine" in str(one[1])):
         program = gpu_of(case)

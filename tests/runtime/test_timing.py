@@ -1,5 +1,5 @@
 # pyright: basic
-"""How launches are timed: the figure, its text, and the order of a sample, on CPU ranks with the host's clock."""
+"""Timing of launches: the figure, its text, and the order of a sample, on CPU ranks with the host's clock."""
 
 from __future__ import annotations
 

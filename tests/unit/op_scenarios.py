@@ -1,5 +1,5 @@
 # pyright: basic
-"""What tests of `tilelink.op` do on CPU ranks: `python -m tests.unit.op_scenarios NAME ...`, with torch's variables."""
+"""Scenarios of `tilelink.op` on CPU ranks: `python -m tests.unit.op_scenarios NAME ...`, with torch's variables."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def tables() -> None:
 
 
 def mistakes() -> None:
-    """What does not fit is refused with its reason on every rank, and the group goes on."""
+    """Arguments that do not fit are refused with its reason on every rank, and the group goes on."""
     rank = dist.get_rank()
     xs, ws, bias = tensors()
     x, w = xs[rank], ws[rank]
@@ -339,7 +339,7 @@ def traced() -> None:
 
 
 def kernels() -> None:
-    """What a first call on GPUs compiles: once the ranks have compared their calls, and not in a CUDA graph."""
+    """A first call on GPUs compiles once the ranks have compared their calls, and not in a CUDA graph."""
     rank, group = dist.get_rank(), dist.group.WORLD
     assert group is not None
     xs, ws, bias = tensors()

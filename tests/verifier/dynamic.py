@@ -266,7 +266,7 @@ class Execution:
         self.hosts = self.workers + self.ranks
         threads = self.hosts + script.puts
         self.sent_away: list[list[_Sent]] = [[] for _ in range(self.hosts)]
-        """What each worker and host has sent through the network and is not delivered."""
+        """Messages that each worker and host has sent through the network and that are not delivered."""
         self.fences = [0] * self.hosts
         self.arrived: dict[tuple[int, int], list[tuple[int, Ints]]] = defaultdict(list)
         """(thread, rank) -> (number of fences before it, clock) of what was delivered since the last quiet."""

@@ -135,7 +135,7 @@ class Run:
 
 
 def fails(ring: Ring, tile: int, runs: int = 150) -> str:
-    """What goes wrong in some run of a ring, "" if nothing does."""
+    """Return the failure of some run of a ring, "" if there is none."""
     words = [step.word for step in ring.writer.steps]
     if "load" in words and "expect" not in words:
         return "nobody is told of what is loaded"

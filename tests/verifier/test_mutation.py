@@ -153,14 +153,14 @@ def test_every_rule_is_broken() -> None:
     assert {breach.rule for breach in BREACHES.values()} == RULES.keys()
 
 
-def decided_before(program: Program) -> bool:
+def signals_are_static(program: Program) -> bool:
     """True for a program with signals of which no launch decides parts, which `tests.campaign --launches` mutates."""
     return strip(program) != program and all(tensor.bound is None for tensor in program.tensors)
 
 
 def linked() -> list[Case]:
     """A case of each program that links tiles by signals in its own way, with its schedules in turn."""
-    own: dict[str, list[Case]] = {program.name: [] for program, _ in library.unlike() if decided_before(program)}
+    own: dict[str, list[Case]] = {program.name: [] for program, _ in library.unlike() if signals_are_static(program)}
     for case in cases():
         if case.program.name in own:
             own[case.program.name].append(case)

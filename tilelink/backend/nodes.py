@@ -293,7 +293,7 @@ class NetworkNotify(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkFence(Node):
-    """What the program sends to a rank after this arrives there after what it has sent before."""
+    """A fence of the network: later messages of the program to a rank arrive after earlier ones."""
 
 
 @dataclass(frozen=True, kw_only=True)

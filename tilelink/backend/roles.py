@@ -80,7 +80,7 @@ class Places:
 
 @dataclass(kw_only=True)
 class Shared:
-    """What the roles of a kernel share: numbers and descriptors, by the names that the source has for them."""
+    """Numbers and descriptors that the roles of a kernel share, by their names in the source."""
 
     addresses: Addresses
     roles: Roles

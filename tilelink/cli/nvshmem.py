@@ -1,4 +1,4 @@
-"""What `tilelink doctor` says of NVSHMEM: its library, its bitcode, its transports, adapters and its heap.
+"""Findings of `tilelink doctor` about NVSHMEM: its library, its bitcode, its transports, adapters and its heap.
 
 Nothing is started here: that takes all ranks of a job.
 """

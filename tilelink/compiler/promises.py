@@ -1,4 +1,4 @@
-"""What a program's index tensors promise, as plain data for runtimes."""
+"""Promises of a program's index tensors, as plain data for runtimes."""
 
 from __future__ import annotations
 

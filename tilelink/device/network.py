@@ -23,7 +23,7 @@ STRAGGLERS, STRAGGLER = 0.25, 10.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Sent:
-    """What is on its way to a rank. fences: of its sender before it. signal: address of a counter, None for none."""
+    """A message on its way to a rank. fences: of its sender before it. signal: address of a counter, None for none."""
 
     peer: int
     fences: int
@@ -35,7 +35,7 @@ class _Sent:
 
 
 class Network:
-    """What the process has sent and the network has not delivered. seed: determines delays and the order.
+    """Messages that the process has sent and the network has not delivered. seed: determines delays and the order.
 
     max_delay_s: of a delivery that is no straggler.
     """

@@ -57,7 +57,7 @@ class TensorSyntax:
     inclusive: bool = False
     """True if the bound itself may occur: `<= M`."""
     properties: tuple[str, ...] = ()
-    """What is promised of the entries of an index tensor."""
+    """A promise about the entries of an index tensor."""
     dtype_node: ast.AST | None = None
     default: ast.expr | None = None
     """What stands for an input that is left out."""

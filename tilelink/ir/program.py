@@ -13,7 +13,7 @@ DTYPES = ("f16", "bf16", "f32", "i32", "bool")
 ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "i32": 4, "bool": 1}
 SIGNAL_KINDS = ("tile", "peer", "rank")
 PROPERTIES = ("distinct", "rising", "offsets")
-"""What may be promised of the entries of an index tensor."""
+"""Promises that a declaration may make about the entries of an index tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)

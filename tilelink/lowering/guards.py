@@ -1,4 +1,4 @@
-"""What a launch decides of an access: symbols for the places and ends that index tensors give it.
+"""Symbols of an access that a launch decides: those for the places and ends that index tensors give it.
 
 The plan has the box of all elements that an access may name, in any launch. Its guard says which of them it does name:
 for each dimension that a launch decides about, where the access lies, in terms of entries of index tensors. Two
@@ -144,7 +144,7 @@ def entry_of(lookup: Lookup) -> Entry | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """What a launch decides of an access: of one dimension, or whether the tile of a counted index is there.
+    """A part of an access that a launch decides: one dimension, or whether the tile of a counted index is there.
 
     dim: None for the latter. tile: elements of a tile of the index.
     """

@@ -1,4 +1,4 @@
-"""What a schedule cannot do with a stage whose tiles or places a launch decides.
+"""Refusals of clauses for a stage whose tiles or places a launch decides.
 
 A copy engine is told by the host where to copy, and the host does not know what a launch decides. The clauses that
 rearrange tiles count them when the program is compiled.

@@ -1,4 +1,4 @@
-"""What the parts of a lowered program must say for the numbers that it was lowered with: shapes, counters, kernels.
+"""Checks of the parts of a lowered program against the numbers that it was lowered with: shapes, counters, kernels.
 
 Binding and the passes make these numbers of a program and its sizes. The plan and the rules take them as given, so a
 lowered program from anywhere else, as from a text, must be checked before it is planned.

@@ -46,7 +46,7 @@ _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 @dataclass(frozen=True, kw_only=True)
 class _Made:
-    """What was made for the calls of a group.
+    """Objects made for the calls of a group.
 
     summing: kernels that sum products, which calls with other rows take too. rows: what x has on all ranks alike, by
     operator: it was compared.

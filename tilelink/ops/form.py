@@ -1,5 +1,5 @@
 # pyright: basic
-"""What a call of an operator of one's own asks for: the program after its choices, its sizes and its element types."""
+"""The form of a call of a user's operator: the program after its choices, its sizes and its element types."""
 
 from __future__ import annotations
 

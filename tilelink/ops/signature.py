@@ -18,7 +18,7 @@ NUMBERS = {"dim": "SymInt", "i32": "int", "f32": "float", "bool": "bool"}
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """What a program takes and gives.
+    """The inputs and outputs of a program.
 
     inputs: tensors in the order of their declarations. optional: those that may be left out. numbers: the kinds of
     dimensions and parameters. choices: parameters that are functions or element types. The arguments of its custom

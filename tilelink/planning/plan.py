@@ -67,11 +67,11 @@ class Plan:
     workers: tuple[tuple[int, int, int], ...]
     """worker -> (kernel number, rank, program)."""
     guards: Guards = field(default_factory=Guards, repr=False, compare=False)
-    """What launches decide of accesses and waits, by the numbers in their columns `guard`."""
+    """Parts of accesses and waits that launches decide, by the numbers in their columns `guard`."""
     faults: tuple[Fault, ...] = ()
     """Statements with an access outside of a tensor or a table; such a plan is refused."""
     network: NetworkOrders = field(default_factory=lambda: NetworkOrders(task=_NONE, position=_NONE, kind=_NONE))
-    """What orders the puts of programs on several nodes."""
+    """Fences and quiets, which order the puts of programs on several nodes."""
     overtaking: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Events, as `event` numbers them, that happen before all others of their worker's stream (copy_queues.py)."""
 

@@ -30,7 +30,7 @@ Replacements = Mapping[type, torch.Tensor]
 
 
 class Link(Protocol):
-    """What a kernel needs that calls another library. options: Triton's, with the bitcode to link."""
+    """Requirements of a kernel that calls another library. options: Triton's, with the bitcode to link."""
 
     @property
     def options(self) -> Mapping[str, Any]: ...

@@ -1,5 +1,5 @@
 # pyright: basic
-"""How launches on the GPUs of a group are timed.
+"""Timing of launches on the GPUs of a group.
 
 Before each sample the data has left the second-level cache and all ranks meet on the device, twice, with a sleep
 between, in which their hosts issue what follows. CUDA events; the figure is the median over samples of the largest time

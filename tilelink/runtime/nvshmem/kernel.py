@@ -38,7 +38,7 @@ class Arguments(OfOneNode):
 
 
 class Linked:
-    """How kernels that use the network are compiled and loaded: with the bitcode, and registered one by one."""
+    """Compiling and loading of kernels that use the network: with the bitcode, and registered one by one."""
 
     def __init__(self, library: Library, find: Callable[[], dict[str, str]]) -> None:
         self._library, self._find = library, find
