@@ -48,7 +48,7 @@ def spoiled(text: str, chance: Random) -> str:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_spoiled_text_is_refused_or_a_program(seed: int) -> None:
     chance, programs, refused = Random(seed), 0, 0
-    for _ in range(200):
+    for _ in range(400):
         text = spoiled(chance.choice(TEXTS), chance)
         try:
             for program in compiler.parse(text, "spoiled.tl").programs:
