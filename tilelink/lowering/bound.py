@@ -9,6 +9,7 @@ from functools import cached_property
 from math import prod
 
 from tilelink.artifact import LaunchProtocol
+from tilelink.capabilities import Capabilities
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range, shared_bounds
 from tilelink.ir.mapping import ChannelGrid, CountedRange, TileMap, map_region
 from tilelink.ir.program import Attend, Dot, For, Program, Region, Stage, Statement, Tensor, UserCall
@@ -228,6 +229,8 @@ class Bound:
     ranks: int
     dtype: str
     target: Target
+    capabilities: Capabilities
+    """The forms of kernels that its dialect has on its processor."""
     tensors: Mapping[str, BoundTensor]
     stages: Mapping[str, BoundStage]
     kernels: tuple[Kernel, ...]
