@@ -86,7 +86,7 @@ def show(
             "dtype": (dtype or (Dtype.bf16 if gpu else Dtype.f32)).value,
             "target": target or ("sm_90" if gpu else "cpu"),
         }
-        spoken = {"dialect": dialect.value}
+        spoken: dict[str, Any] = {"dialect": dialect.value}
         if after is not None:
             write(_passes(chosen, scheduled, after, options | spoken))
             return
