@@ -66,13 +66,7 @@ def _usage(bound: Bound, kernel: Kernel, track: int, copies_wait: bool) -> Kerne
     stages = tuple(bound.stages[name] for name in kernel.stage_names)
     bodies = {stage.name: tuple(statements(stage.stage.body)) for stage in stages}
     regions = [region for stage in stages for region in stage_regions(stage.stage)]
-    lookups = frozenset(
-        part.table
-        for stage in stages
-        for scalar in stage_scalars(stage.stage)
-        for part in walk(scalar)
-        if isinstance(part, Lookup)
-    )
+    lookups = frozenset[str]().union(*map(_lookups, stages)) if bound.entries else frozenset[str]()
     return KernelUsage(
         kind=_kind(bound.stages[kernel.name]),
         stages=stages,
@@ -96,6 +90,12 @@ def _kind(stage: BoundStage) -> KernelKind:
     if stage.transport is Transport.TMA:
         return KernelKind.TMA_COPY
     return KernelKind.TILES if stage.roles is None else KernelKind.ROLES
+
+
+def _lookups(stage: BoundStage) -> frozenset[str]:
+    """Return the index tensors that expressions of a stage read."""
+    parts = (part for scalar in stage_scalars(stage.stage) for part in walk(scalar))
+    return frozenset(part.table for part in parts if isinstance(part, Lookup))
 
 
 def _tensors(regions: Iterable[Region]) -> frozenset[str]:
