@@ -38,7 +38,7 @@ schedule huge for pull:
 READS = "acc += x[i, j] @ p"
 THREE = "acc += (x[i, j] @ p) * (x[i, j] @ rank) * x[i, j]"
 
-SAID = "watch=watch, stage=0, tile=tile"
+SAID = "debug_block=debug_block, stage=0, tile=tile"
 """Arguments of calls for messages and traces."""
 
 

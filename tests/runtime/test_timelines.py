@@ -142,7 +142,7 @@ def test_traced_kernels_compile_and_stay_as_they_are(schedule: str) -> None:
         first, second = (
             compile_source(
                 getattr(store.load(store.save(emitted.text)), one.name),
-                signature(kernel, plan.bound) | {"watch": "*i64"}, {}, "sm_90",
+                signature(kernel, plan.bound) | {"debug_block": "*i64"}, {}, "sm_90",
                 num_warps=one.num_warps, num_stages=one.num_stages,
             )
             for emitted, kernel in ((plain, one), (traced, other))
