@@ -30,10 +30,10 @@ LIMITS_S = {"remote_programs": 500, "remote_launches": 400, "remote_deadline": 2
 """Seconds that a scenario may take: the first compilation of a kernel with NVSHMEM's bitcode takes a minute."""
 STAND_IN = Path(__file__).with_name("gdr_stand_in.c")
 LIBRARY = (
-    ("two_level_all_gather", "movers"), ("two_level_reduce_scatter", "movers"), ("two_level_all_reduce", "movers"),
-    ("two_level_all_to_all", "messages"), ("two_level_ag_gemm", "movers"), ("two_level_gemm_rs", "movers"),
+    ("two_level_all_gather", "copy_sms"), ("two_level_reduce_scatter", "copy_sms"),
+    ("two_level_all_reduce", "copy_sms"), ("two_level_all_to_all", "messages"), ("two_level_ag_gemm", "copy_sms"), ("two_level_gemm_rs", "copy_sms"),
     ("all_gather", "pull"), ("all_gather_ring", "ring"), ("reduce_scatter_pushed", "small"),
-    ("all_reduce_two_shot_pushed", "large"), ("ag_gemm", None), ("gemm_rs_own_last", None),
+    ("all_reduce_two_shot_pushed", "large"), ("ag_gemm", None), ("gemm_rs_local_last", None),
 )  # fmt: skip
 SIZES = (128, 192, 160, 96)
 LAUNCHES = 200
