@@ -48,6 +48,7 @@ class Machine:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.issued: list[str] = []
         self.linked: list[str] = []
+        self.programs: dict[str, int] = {}
         self.rank = 0
         patch.setattr(torch.cuda, "synchronize", lambda *_: None)
         patch.setattr(torch.cuda, "device", lambda _: nullcontext())
@@ -76,12 +77,13 @@ class Machine:
         self.linked += [spec.name] if link else []
         return lambda stream, tensors: self.issued.append(spec.name)
 
-    def _helper(self, function: Any, arguments: Any, options: Any, link: Any = None) -> Any:
+    def _helper(self, function: Any, arguments: Any, options: Any, link: Any = None, programs: int = 1) -> Any:
         name = function.__name__
         needed = set(function.arg_names) - set(function.arg_names[: len(arguments)])
         assert needed == set(options), name
         self.linked += [name] if link else []
-        return lambda stream: self.issued.append(name)
+        self.programs[name] = programs
+        return lambda stream, *_: self.issued.append(name)
 
 
 @pytest.fixture
@@ -124,11 +126,13 @@ def test_a_launch_is_announced_around_its_kernels(machine: Machine) -> None:
     artifact = artifact_of("all_gather", "pull")
     built = machine.built(artifact, 1)
     outputs = built({"x": torch.zeros(64, 64, dtype=torch.bfloat16)})
-    assert machine.issued == ["open_launch", "gather", "await_outputs", "close_launch"]
+    launch = ["fill_buffer", "open_launch", "gather", "await_outputs", "empty_buffer", "close_launch"]
+    assert machine.issued == launch
+    assert machine.programs["empty_buffer"] == 4 * 64 * 64 // 4096
     assert outputs["y"].shape == (4, 64, 64)
-    machine.capturing = True
-    with pytest.raises(BindingError, match="cannot be captured"):
-        built({"x": torch.zeros(64, 64, dtype=torch.bfloat16)})
+    machine.capturing = True  # the same operations: whatever changes between launches is in device memory
+    built({"x": torch.zeros(64, 64, dtype=torch.bfloat16)})
+    assert machine.issued == launch * 2
 
 
 def test_only_what_uses_the_network_is_linked_and_registered(machine: Machine) -> None:

@@ -36,12 +36,13 @@ def gpu_kernel(
 
 
 def nodes_kernel(
-    verified: Plan, group: ProcessGroup, tables: Mapping[str, Any], deadline_s: float | None
+    verified: Plan, group: ProcessGroup, tables: Mapping[str, Any], deadline_s: float | None, trace: bool = False
 ) -> NvshmemKernel:
     """Return the kernel of a verified plan on this rank of several nodes. Collective. Arguments as for `gpu_kernel`."""
     from tilelink.runtime.nvshmem.kernel import NvshmemKernel
 
-    return NvshmemKernel(gpu_artifact(verified, tables), group, deadline_s)
+    deadline = deadline_s or (DEADLINE_S if trace else None)
+    return NvshmemKernel(gpu_artifact(verified, tables, trace), group, deadline)
 
 
 def gpu_artifact(verified: Plan, tables: Mapping[str, Any] | None = None, trace: bool = False) -> Artifact:

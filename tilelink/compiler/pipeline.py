@@ -433,9 +433,7 @@ def compile(
         verified = plan(program, schedule, **here, dims=dims, dtype=dtype, tables=tables)
         deadline = deadline_s or settings().deadline
         if nodes > 1:
-            if trace:
-                raise BindingError("launches on several nodes are not traced", hint="leave trace out")
-            return nodes_kernel(verified, members, tables or {}, deadline)
+            return nodes_kernel(verified, members, tables or {}, deadline, trace)
         return gpu_kernel(verified, members, tables or {}, deadline, trace)
     if device != "cpu" or ranks is None:
         hint = "device cpu needs ranks, and runs the same generated kernels in Triton's interpreter; the other is cuda"
