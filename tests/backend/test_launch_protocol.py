@@ -215,8 +215,8 @@ def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str
     assert names == (["launch_number", "begin_copies", "wait", "count_program"] if begins else ["wait"])
     if begins:
         numbers = f"FINISHED={one.finished_base}, RANKS=3, BLOCK=4, STAGE=2, FIRST=True"
-        given = "handshake_block, signals, signal_table, epoch_pointer, debug_block, launch, rank"
-        call = f"dl.begin_copies({given}, {numbers})"
+        first = "handshake_block, signals, signal_table, epoch_pointer, debug_block, launch, rank"
+        call = f"dl.begin_copies({first}, {numbers})"
         assert [line.strip() for line in body.splitlines() if "begin_copies" in line] == [call]
 
 

@@ -152,7 +152,8 @@ def drawn(count: int) -> Iterator[Plan]:
     chance = random.Random(7)
     own = [
         ("ag_gemm", "ag_gemm", "gemm"), ("ag_gemm", "ag_gemm_in_place", "gemm"),
-        ("gemm_rs", "gemm_rs_local_last", "own"), ("gemm_rs", "gemm_rs_slots", "gemm"), ("ag_gemm_gated", "ag_gemm_gated", "gemm"),
+        ("gemm_rs", "gemm_rs_local_last", "own"), ("gemm_rs", "gemm_rs_slots", "gemm"),
+        ("ag_gemm_gated", "ag_gemm_gated", "gemm"),
         ("ag_gemm_epilogues", "ag_gemm_bias_silu", "gemm"), ("gemm_ar", "gemm_ar", "gemm"),
     ]  # fmt: skip
     while count:

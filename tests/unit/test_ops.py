@@ -38,7 +38,14 @@ SCENARIOS = {
         "layers",
         "regrouped",
     ),
-    "kernels": ("fused", "paired", "rounded_once", "added", "chosen"),  # the last stands in for more than the others
+    "kernels": (
+        "fused",
+        "paired",
+        "rounded_once",
+        "added",
+        "between_nodes",
+        "chosen",
+    ),  # the last stands in for more than the others
 }
 """Those in which torch's own operators compute, and those in which something stands in for kernels.
 
