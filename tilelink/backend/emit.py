@@ -19,6 +19,7 @@ from tilelink.artifact import (
     ThresholdsPointer,
 )
 from tilelink.backend.addresses import Addresses
+from tilelink.backend.compact import CompactLoop, compact_loop
 from tilelink.backend.constants import Constants
 from tilelink.backend.context import (
     BufferContext,
@@ -44,7 +45,7 @@ from tilelink.backend.specs import copy_program, kernel_spec
 from tilelink.backend.statements import StatementEmitter
 from tilelink.backend.tma_copy import TmaCopyEmitter
 from tilelink.backend.values import ValueEmitter
-from tilelink.backend.words import ENCODING, comment
+from tilelink.backend.words import ENCODING, comment, integer
 from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
 from tilelink.files import shown
@@ -54,7 +55,7 @@ from tilelink.ir.program import Notify, Store, Wait
 from tilelink.ir.scalar import Lookup, Scalar, walk
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.visitor import stage_regions, stage_scalars, statements
-from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, Loop, Transport
 from tilelink.lowering.clauses.order import ORDER
 from tilelink.lowering.launch_protocol import announces_end, announces_entry, ends_launch, waits_for_products
 from tilelink.lowering.rings import Roles
@@ -227,16 +228,20 @@ def _tile_kernel(
         total, held = constants.total(stage), None
         if stage.given_in is not None and dialect.defers:
             held = deferred(stage, writer, _awaited_by_copy_engines(bound))
+        walked = _walked(constants, loop, writer, dialect)
         for name in loop.stages:
             _tile_body(constants, bound.stages[name], writer, uniform, modules, descriptors, dialect, held)
         assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
-        first, step = turns(kernel, loop, total)
+        first, step = turns(kernel, loop, walked.total if walked else total)
         before, after = (held.before, held.after) if held else ((), ())
         if len(kernel.loops) > 1:
             before = (Comment(text=comment(turns_text(kernel, loop))), *before)
         flat = stage.flat and dialect.flattens
         body = tuple(writer.nodes)
-        loops.append(LoopContext(total=total, first=first, step=step, body=body, flat=flat, before=before, after=after))
+        made = LoopContext(total=total, first=first, step=step, body=body, flat=flat, before=before, after=after)
+        if walked is not None:
+            made = replace(made, total=walked.total, before=(*before, *walked.before), number=walked.number)
+        loops.append(made)
     return KernelContext(
         name=kernel.name,
         template="kernels/tiles.py.j2",
@@ -246,6 +251,18 @@ def _tile_kernel(
         loops=tuple(loops),
         call_arguments=dialect.call_arguments(),
     )
+
+
+def _walked(constants: Constants, loop: Loop, writer: Writer, dialect: Dialect) -> CompactLoop | None:
+    """Return the head of a loop over compact numbers, or None for a loop over all tiles."""
+    if loop.compact is None:
+        return None
+    stage = constants.bound.stages[loop.stages[0]]
+    scalar = _printer(constants, stage, triton=True)
+    scalar = replace(scalar, bases=_bases(constants.bound, dialect, awaits=False))
+    counts = [decl.name for decl in stage.stage.indices if decl.name != loop.compact.index]
+    across = next((constants.count(stage, one) for one in counts if stage.count(one) == loop.compact.across), None)
+    return compact_loop(loop.compact, writer, scalar, across or integer(loop.compact.across))
 
 
 def _tile_body(
