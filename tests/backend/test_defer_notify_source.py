@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from tests.backend.offline import compile_all
-from tests.backend.samples import numbered
+from tests.backend.samples import in_dialect, numbered
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.lowering.bound import Bound
@@ -29,7 +29,8 @@ def bound(*, on: bool = True, flat: bool = True, target: str = "sm_90", K: int =
 
 def source(made: Bound, dialect: str = "triton") -> list[str]:
     """The lines of the kernel, without comments and indentation."""
-    text = numbered(emit(made, make_plan(made).thresholds, dialect=dialect).text)
+    made = in_dialect(made, dialect)
+    text = numbered(emit(made, make_plan(made).thresholds).text)
     kernel = text.split("def gemm(")[1].split("\ndef ")[0]
     return [line.strip() for line in kernel.splitlines() if not line.strip().startswith("#")]
 

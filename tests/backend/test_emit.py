@@ -193,7 +193,8 @@ MARKS = {"flat": "flatten=True", "deferred": "held = ", "notifies": ".notify_eac
 def test_what_is_measured_or_not_ours_is_done_one_by_one(dialect: str, words: str, found: set[str]) -> None:
     sample = Sample(text=TOGETHER.format(words=words), numbers={"M": 64, "K": 64})
     bound = sample.bound(ranks=2, target="sm_90", dtype="bf16")
-    text = emit(bound, make_plan(bound).thresholds, dialect=dialect).text
+    bound = samples.in_dialect(bound, dialect)
+    text = emit(bound, make_plan(bound).thresholds).text
     assert {mark for mark, said in MARKS.items() if said in text} == found
 
 
@@ -379,4 +380,4 @@ def test_temporaries_avoid_the_users_names() -> None:
 def test_unknown_dialects_are_refused() -> None:
     bound = samples.SQUARE.bound(ranks=1, target="cpu")
     with pytest.raises(EmitError, match="fortran"):
-        emit(bound, {}, dialect="fortran")
+        samples.in_dialect(bound, "fortran")

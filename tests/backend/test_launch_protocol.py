@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.backend.samples import numbered
+from tests.backend.samples import in_dialect, numbered
 from tilelink import compiler
 from tilelink.artifact import HandshakePointer, LaunchProtocol
 from tilelink.backend.context import Emitted
@@ -51,7 +51,8 @@ def bound(place: str = "on sm", ranks: int = 4, target: str = "sm_90", shared: s
 
 
 def emitted(one: Bound, dialect: str = "triton") -> Emitted:
-    return emit(one, make_plan(one).thresholds, dialect=dialect)
+    one = in_dialect(one, dialect)
+    return emit(one, make_plan(one).thresholds)
 
 
 def bodies(result: Emitted) -> dict[str, str]:

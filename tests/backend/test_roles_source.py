@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from tests.backend.offline import compile_all
-from tests.backend.samples import numbered
+from tests.backend.samples import in_dialect, numbered
 from tests.conftest import Golden
 from tests.runtime.ptx import text
 from tilelink import compiler
@@ -63,7 +63,8 @@ def bound(
 
 
 def emitted(made: Bound, dialect: str = "triton") -> Emitted:
-    return emit(made, make_plan(made).thresholds, dialect=dialect)
+    made = in_dialect(made, dialect)
+    return emit(made, make_plan(made).thresholds)
 
 
 def functions(source: str) -> dict[str, list[str]]:

@@ -162,6 +162,8 @@ class KernelContext:
     loops: tuple[LoopContext, ...]
     args: tuple[Parameter, ...] = ()
     call_arguments: CallArguments = CallArguments()
+    user_modules: frozenset[str] = frozenset()
+    """Modules of the users' functions that it calls."""
     tma_copy: TmaCopyContext | None = None
     roles: RolesContext | None = None
 

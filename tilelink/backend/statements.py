@@ -333,7 +333,7 @@ class StatementEmitter:
             return
         name, constants, stage = self.writer.name("c"), self.values.addresses.constants, self.values.addresses.stage
         size = constants.copied(stage, axis, limit)
-        for moved in (region, *([value.region] if isinstance(value, Read) else [])):
+        for moved in (region, value.region):
             self.values.addresses.look_up(moved, slices, range(-len(axes), 0))
         with self.writer.block(nodes.Loop(index=name, over=f"range(0, {constants.elements_of(stage, axis)}, {size})")):
             part = Slice(start=name, block=limit, size=size)

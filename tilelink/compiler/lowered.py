@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from tilelink.artifact import LaunchProtocol
-from tilelink.errors import BindingError, Location, ParseError, TileLinkError, did_you_mean
+from tilelink.capabilities import Capabilities, capabilities
+from tilelink.errors import BindingError, EmitError, Location, ParseError, TileLinkError, did_you_mean
 from tilelink.files import lines_of
 from tilelink.frontend.expressions import Scope
 from tilelink.frontend.parser import parse_text, require_text
@@ -26,8 +27,8 @@ from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kerne
 from tilelink.lowering.compact import SEGMENT, THERE, WITHIN, Compact
 from tilelink.lowering.layout import misfits
 from tilelink.lowering.orders import TILE
+from tilelink.lowering.rings import NEXT, Ring, Role, Roles, Step
 from tilelink.lowering.rings import WORDS as STEP_WORDS
-from tilelink.lowering.rings import Ring, Role, Roles, Step
 from tilelink.lowering.transform import all_indices
 from tilelink.scheduling.schedule import Schedule, resource_of
 from tilelink.target import Target
@@ -39,12 +40,12 @@ _ORDER = re.compile(r"        (?P<index>\w+) = (?P<value>.*)$")
 _COMPACT = re.compile(r"            compact: (?P<rest>index \w+, segments \d+, size \d+, across \d+)$")
 _NUMBERED = re.compile(r"                (?P<name>there|tile) = (?P<value>.*)$")
 _RING = re.compile(r"        ring (?P<name>\w+): (?P<rest>.*)$")
-_ROLE = re.compile(r"            (?P<name>\w+)(?: x(?P<groups>\d+))?: (?P<steps>.*)$")
+_ROLE = re.compile(r"            (?P<name>\w+)(?: x(?P<groups>\d+))?(?: (?P<when>first|last))?: (?P<steps>.*)$")
 _PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]]*)\]| (?P<value>[^,]*))?(?:, |$)")
 _RESOURCE = re.compile(r"(?:on (?:copy_engine|sm(?:\(\d+\))?)|in \w+ (?:prologue|epilogue))(?:, |$)")
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "target": tuple(one.name for one in fields(Target) if one.name != "name"),
-    "launch": ("protocol", "many_threads", "reuse_wait"),
+    "launch": ("protocol", "many_threads", "dialect", "reuse_wait"),
     "sizes": ("dtype", "numbers"),
     "signal_pad": ("entered", "finished", "size"),
     "tensor": ("number", "dtype", "shape", "buffers"),
@@ -181,8 +182,7 @@ class _Reader:
             self.last.rings.append(_RingLine(number=number, name=ring["name"], properties=own))
         elif (role := _ROLE.match(text)) and self.last and self.last.rings:
             steps = tuple(self._step(number, one) for one in role["steps"].split("; "))
-            groups = int(role["groups"] or 1)
-            self.last.rings[-1].roles.append(Role(name=role["name"], groups=groups, steps=steps))
+            self._role(self.last.rings[-1].roles, role, steps)
         elif found := _LINE.match(text):
             if found["kind"] not in _WORDS:
                 hint = did_you_mean(found["kind"], _WORDS) or f"one of {', '.join(_WORDS)}"
@@ -210,6 +210,16 @@ class _Reader:
                 tile=exprs["tile"],
             )  # fmt: skip
             line.loops[-1] = replace(line.loops[-1], compact=made)
+
+    def _role(self, roles: list[Role], line: re.Match[str], steps: tuple[Step, ...]) -> None:
+        """Add a role, or steps of the first or after the last turn to a role: those of the first are the first line."""
+        if line["when"] == "last" and roles:
+            roles[-1] = replace(roles[-1], last=steps)
+        elif roles and roles[-1].first is not None and not roles[-1].steps:
+            roles[-1] = replace(roles[-1], steps=steps)
+        else:
+            own, first = ((), steps) if line["when"] == "first" else (steps, None)
+            roles.append(Role(name=line["name"], groups=int(line["groups"] or 1), steps=own, first=first))
 
     def error(self, number: int, message: str, hint: str) -> ParseError:
         """Return an error at a line."""
@@ -255,6 +265,7 @@ class _Reader:
             protocol=LaunchProtocol[protocol],
             many_threads="many_threads" in launch.properties,
             nodes=self.nodes,
+            capabilities=self._capabilities(launch, target),
         )
         self._check_layout(made)
         return made
@@ -334,6 +345,13 @@ class _Reader:
                 stage, indices=tuple(map(mark, stage.indices)), body=map_loops(stage.body, mark)
             )
         self.program = replace(self.program, stages=tuple(stages.values()))
+
+    def _capabilities(self, launch: _Line, target: _Line) -> Capabilities:
+        """Return what the dialect of the launch has on the target. Raises ParseError where there is no such dialect."""
+        try:
+            return capabilities(self._target(target), str(launch.properties.get("dialect", "triton")))
+        except EmitError as error:
+            raise self.error(launch.number, error.message, error.hint or "dialect triton") from None
 
     # Lines -----------------------------------------------------------------------------------------------
 
@@ -440,7 +458,10 @@ class _Reader:
         rings = {one.name: self._ring(one) for one in line.rings}
         try:
             registers = sizes.pop("registers"), sizes.pop("other_registers")
-            return Roles(registers=registers, operands=rings.pop("operands"), results=rings.pop("results"), **sizes)
+            return Roles(
+                registers=registers, operands=rings.pop("operands"), results=rings.pop("results"),
+                kept=rings.pop("kept", None), **sizes,
+            )  # fmt: skip
         except (KeyError, TypeError):
             hint = "roles(consumers=, rows=, columns=, block=, pieces=, registers=, other_registers=), and below it "
             hint += "`ring operands: ...` and `ring results: ...`"
@@ -461,8 +482,10 @@ class _Reader:
 
     def _step(self, number: int, text: str) -> Step:
         word, *rest = text.split()
+        ahead = rest[-1:] == [NEXT]
+        rest = rest[:-1] if ahead else rest
         step = Step(word=word, what=next((one for one in rest if not one.isdigit()), ""),
-                    number=next((int(one) for one in rest if one.isdigit()), 0))  # fmt: skip
+                    number=next((int(one) for one in rest if one.isdigit()), 0), ahead=ahead)  # fmt: skip
         if word not in STEP_WORDS or str(step) != text:
             hint = did_you_mean(word, STEP_WORDS) or f"WORD, WORD NUMBER or WORD NAME NUMBER of {', '.join(STEP_WORDS)}"
             raise self.error(number, f"not a step of a role: {text!r}", hint)

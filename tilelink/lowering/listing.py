@@ -29,6 +29,7 @@ def listing(bound: Bound) -> str:
 def _lines(bound: Bound) -> Iterator[str]:
     yield f"target {bound.target.name}: {_joined(_target(bound.target))}"
     launch = [f"protocol {bound.protocol.name}", *_said("many_threads", bound.many_threads)]
+    launch += _said(f"dialect {bound.capabilities.dialect}", bound.capabilities.dialect != "triton")
     launch += _said("reuse_wait off", not bound.schedule.reuse_wait)
     yield f"launch: {_joined(launch)}"
     yield f"sizes: {_joined([f'dtype {bound.dtype}', _named('numbers', bound.numbers)])}"
@@ -142,7 +143,9 @@ def _ring(ring: Ring) -> Iterator[str]:
     yield f"ring {ring.name}: {_joined([f'buffers {ring.buffers}', *barriers])}"
     for role in (ring.writer, ring.reader):
         several = f" x{role.groups}" if role.groups > 1 else ""
-        yield f"    {role.name}{several}: {'; '.join(map(str, role.steps))}"
+        for when, steps in (("first", role.first), ("", role.steps), ("last", role.last)):
+            if steps is not None:
+                yield f"    {' '.join(filter(None, (role.name + several, when)))}: {'; '.join(map(str, steps))}"
 
 
 def _said(text: str, holds: bool) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.program import ITEM_BYTES, Read, Transpose, Value
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.clauses.roles import conflict, has_groups, product_of, roles_reason, stage_body
+from tilelink.lowering.clauses.roles import conflict, product_of, roles_reason, stage_body
 from tilelink.lowering.rings import EXPECT, LOAD, Roles, fit_together
 from tilelink.planning.plan import Plan
 from tilelink.verifier.rings import wrong
@@ -33,8 +33,8 @@ def roles(plan: Plan) -> Iterator[VerificationError]:
 
 
 def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
-    if not has_groups(bound.target):
-        return f"{bound.target} has no products of groups of warps"
+    if not bound.capabilities.roles:
+        return f"dialect {bound.capabilities.dialect} has no roles of warps on {bound.target}"
     kernel = bound.kernel_of[stage.name]
     for loop in kernel.loops:
         other = bound.stages[loop.stages[0]].roles
