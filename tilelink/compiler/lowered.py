@@ -25,8 +25,8 @@ from tilelink.lowering.bind import FLOATS
 from tilelink.lowering.bound import Bound, BoundStage, BoundTensor, Boxes, Kernel, Loop, Transport
 from tilelink.lowering.layout import misfits
 from tilelink.lowering.orders import TILE
+from tilelink.lowering.rings import NEXT, Ring, Role, Roles, Step
 from tilelink.lowering.rings import WORDS as STEP_WORDS
-from tilelink.lowering.rings import Ring, Role, Roles, Step
 from tilelink.lowering.transform import all_indices
 from tilelink.scheduling.schedule import Schedule, resource_of
 from tilelink.target import Target
@@ -36,7 +36,7 @@ _LINE = re.compile(r"    (?P<kind>\w+)(?: (?P<name>[\w ]+))?: (?P<rest>.*)$")
 _LOOP = re.compile(r"        for tile in range\((?P<tiles>\d+)\): (?P<stages>[\w, ]+)(?:; (?P<rest>.*))?$")
 _ORDER = re.compile(r"        (?P<index>\w+) = (?P<value>.*)$")
 _RING = re.compile(r"        ring (?P<name>\w+): (?P<rest>.*)$")
-_ROLE = re.compile(r"            (?P<name>\w+)(?: x(?P<groups>\d+))?: (?P<steps>.*)$")
+_ROLE = re.compile(r"            (?P<name>\w+)(?: x(?P<groups>\d+))?(?: (?P<when>first|last))?: (?P<steps>.*)$")
 _PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]]*)\]| (?P<value>[^,]*))?(?:, |$)")
 _RESOURCE = re.compile(r"(?:on (?:copy_engine|sm(?:\(\d+\))?)|in \w+ (?:prologue|epilogue))(?:, |$)")
 _WORDS: Mapping[str, tuple[str, ...]] = {
@@ -168,8 +168,7 @@ class _Reader:
             self.last.rings.append(_RingLine(number=number, name=ring["name"], properties=own))
         elif (role := _ROLE.match(text)) and self.last and self.last.rings:
             steps = tuple(self._step(number, one) for one in role["steps"].split("; "))
-            groups = int(role["groups"] or 1)
-            self.last.rings[-1].roles.append(Role(name=role["name"], groups=groups, steps=steps))
+            self._role(self.last.rings[-1].roles, role, steps)
         elif found := _LINE.match(text):
             if found["kind"] not in _WORDS:
                 hint = did_you_mean(found["kind"], _WORDS) or f"one of {', '.join(_WORDS)}"
@@ -183,6 +182,16 @@ class _Reader:
         else:
             hint = f"KIND NAME: properties, of {', '.join(_WORDS)}"
             raise self.error(number, "not a line of a lowered program", hint)
+
+    def _role(self, roles: list[Role], line: re.Match[str], steps: tuple[Step, ...]) -> None:
+        """Add a role, or steps of the first or after the last turn to a role: those of the first are the first line."""
+        if line["when"] == "last" and roles:
+            roles[-1] = replace(roles[-1], last=steps)
+        elif roles and roles[-1].first is not None and not roles[-1].steps:
+            roles[-1] = replace(roles[-1], steps=steps)
+        else:
+            own, first = ((), steps) if line["when"] == "first" else (steps, None)
+            roles.append(Role(name=line["name"], groups=int(line["groups"] or 1), steps=own, first=first))
 
     def error(self, number: int, message: str, hint: str) -> ParseError:
         """Return an error at a line."""
@@ -410,7 +419,10 @@ class _Reader:
         rings = {one.name: self._ring(one) for one in line.rings}
         try:
             registers = sizes.pop("registers"), sizes.pop("other_registers")
-            return Roles(registers=registers, operands=rings.pop("operands"), results=rings.pop("results"), **sizes)
+            return Roles(
+                registers=registers, operands=rings.pop("operands"), results=rings.pop("results"),
+                kept=rings.pop("kept", None), **sizes,
+            )  # fmt: skip
         except (KeyError, TypeError):
             hint = "roles(consumers=, rows=, columns=, block=, pieces=, registers=, other_registers=), and below it "
             hint += "`ring operands: ...` and `ring results: ...`"
@@ -431,8 +443,10 @@ class _Reader:
 
     def _step(self, number: int, text: str) -> Step:
         word, *rest = text.split()
+        ahead = rest[-1:] == [NEXT]
+        rest = rest[:-1] if ahead else rest
         step = Step(word=word, what=next((one for one in rest if not one.isdigit()), ""),
-                    number=next((int(one) for one in rest if one.isdigit()), 0))  # fmt: skip
+                    number=next((int(one) for one in rest if one.isdigit()), 0), ahead=ahead)  # fmt: skip
         if word not in STEP_WORDS or str(step) != text:
             hint = did_you_mean(word, STEP_WORDS) or f"WORD, WORD NUMBER or WORD NAME NUMBER of {', '.join(STEP_WORDS)}"
             raise self.error(number, f"not a step of a role: {text!r}", hint)

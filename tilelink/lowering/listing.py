@@ -130,7 +130,9 @@ def _ring(ring: Ring) -> Iterator[str]:
     yield f"ring {ring.name}: {_joined([f'buffers {ring.buffers}', *barriers])}"
     for role in (ring.writer, ring.reader):
         several = f" x{role.groups}" if role.groups > 1 else ""
-        yield f"    {role.name}{several}: {'; '.join(map(str, role.steps))}"
+        for when, steps in (("first", role.first), ("", role.steps), ("last", role.last)):
+            if steps is not None:
+                yield f"    {' '.join(filter(None, (role.name + several, when)))}: {'; '.join(map(str, steps))}"
 
 
 def _said(text: str, holds: bool) -> list[str]:

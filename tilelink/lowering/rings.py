@@ -17,6 +17,11 @@ steps. So the protocol that is verified is the one that runs.
     store               start to store the place by the tensor memory accelerator
     retire n            wait until at most n of these reads are in flight
     arrive BARRIER n    arrive for the place n before the current one
+    compute             compute with the product that is complete
+    carry               bring what a loop carries up to what was computed
+
+A role may take several places in a turn: a step with `next` is at the place after the current one. Such a role has
+other steps in the first turn of a tile, and some after its last one.
 """
 
 from __future__ import annotations
@@ -24,36 +29,56 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE = WORDS = (
-    "await", "expect", "load", "fill", "fence", "multiply", "store", "retire", "arrive",
+AWAIT, EXPECT, LOAD, FILL, FENCE, MULTIPLY, STORE, RETIRE, ARRIVE, COMPUTE, CARRY = WORDS = (
+    "await", "expect", "load", "fill", "fence", "multiply", "store", "retire", "arrive", "compute", "carry",
 )  # fmt: skip
+KEPT, LEADING, TRAILING = "kept", "leading", "trailing"
+"""Operands of the products of a loop that carries a state: what all its turns multiply, and what each turn multiplies
+first and last."""
+NEXT = "next"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step of a role. word: one of WORDS. what: a barrier, or the name of a load. number: see above."""
+    """A step of a role. word: one of WORDS. what: a barrier, or the name of an operand. number: see above.
+
+    ahead: True at the place after the current one.
+    """
 
     word: str
     what: str = ""
     number: int = 0
+    ahead: bool = False
 
     def __str__(self) -> str:
         numbered = self.word in (AWAIT, EXPECT, LOAD, RETIRE, ARRIVE)
-        return " ".join([self.word, *([self.what] if self.what else []), *([str(self.number)] if numbered else [])])
+        parts = [self.word, self.what, str(self.number) if numbered else "", NEXT if self.ahead else ""]
+        return " ".join(filter(None, parts))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """A role at a ring: its name, the number of groups of warps that have it, and its steps."""
+    """A role at a ring: its name, the number of groups of warps that have it, and its steps.
+
+    first, last: steps in place of these in the first turn of a tile, and those after its last turn. None: those that
+    follow from `steps` (see parts_of).
+    """
 
     name: str
     groups: int
     steps: tuple[Step, ...]
+    first: tuple[Step, ...] | None = None
+    last: tuple[Step, ...] | None = None
+
+    @property
+    def every(self) -> tuple[Step, ...]:
+        """Return all steps that it has in some turn."""
+        return (*(self.first or ()), *self.steps, *(self.last or ()))
 
     @property
     def behind(self) -> int:
         """Return how many places the role releases late: the largest number of an `arrive`."""
-        return max((step.number for step in self.steps if step.word == ARRIVE), default=0)
+        return max((step.number for step in self.every if step.word == ARRIVE), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +97,9 @@ class Roles:
     """The roles of a kernel that multiplies: a loader, `consumers` groups of four warps, and a storer.
 
     The loader waits for signals and loads the operands. Each consumer multiplies and computes `rows` rows of a tile.
-    The storer stores them and notifies. rows, columns: of a consumer's part. block: contracted elements of a buffer.
+    The storer stores them and notifies. rows, columns: of a consumer's part of the result. block: contracted elements
+    of a buffer, or rows of one of which a loop multiplies all columns. kept: the ring of what all turns of such a loop
+    multiply; None for a product along a whole dimension.
     pieces: number of pieces, side by side, in which a consumer hands its part to the storer. results: one such ring for
     each consumer. registers: of a thread of a consumer, and of the other roles.
     """
@@ -85,10 +112,11 @@ class Roles:
     registers: tuple[int, int]
     operands: Ring
     results: Ring
+    kept: Ring | None = None
 
     @property
     def rings(self) -> tuple[Ring, ...]:
-        return self.operands, self.results
+        return (self.operands, *([self.kept] if self.kept else []), self.results)
 
 
 def fit_together(one: Roles, other: Roles) -> bool:
@@ -135,6 +163,76 @@ def operand_ring(*, buffers: int, consumers: int, ahead: int, left: int, right: 
     )
 
 
+def kept_ring(*, consumers: int, size: int) -> Ring:
+    """Return the ring of the operand that all turns of a loop multiply, of `size` bytes. Each tile has one place."""
+    loader = (
+        Step(word=AWAIT, what="vacant", number=1),
+        Step(word=EXPECT, what="ready", number=size),
+        Step(word=LOAD, what=KEPT, number=size),
+    )
+    consumer = (
+        Step(word=AWAIT, what="ready"),
+        Step(word=MULTIPLY, what=KEPT),
+        Step(word=RETIRE),
+        Step(word=ARRIVE, what="vacant"),
+    )
+    return Ring(
+        name="kept",
+        buffers=1,
+        barriers=(("ready", 1), ("vacant", consumers)),
+        writer=Role(name="loader", groups=1, steps=loader),
+        reader=Role(name="consumer", groups=consumers, steps=consumer),
+    )
+
+
+def turning_ring(*, buffers: int, consumers: int, ahead: bool, size: int) -> Ring:
+    """Return the ring of the two operands, of `size` bytes each, that a turn of a loop multiplies.
+
+    A turn multiplies what is kept and the leading operand, computes with the product, and multiplies the result and the
+    trailing operand. ahead: True if the trailing product of a turn is in flight together with the leading one of the
+    next turn, while that is computed with.
+    """
+
+    def loaded(what: str, later: bool = False) -> tuple[Step, ...]:
+        return (
+            Step(word=AWAIT, what="empty", number=1, ahead=later),
+            Step(word=EXPECT, what="full", number=size, ahead=later),
+            Step(word=LOAD, what=what, number=size, ahead=later),
+        )
+
+    def begun(what: str, later: bool = False) -> tuple[Step, ...]:
+        return Step(word=AWAIT, what="full", ahead=later), Step(word=MULTIPLY, what=what, ahead=later)
+
+    def ended(flying: int = 0, later: bool = False) -> tuple[Step, ...]:
+        return Step(word=RETIRE, number=flying, ahead=later), Step(word=ARRIVE, what="empty", ahead=later)
+
+    compute, carry = Step(word=COMPUTE), Step(word=CARRY)
+    if ahead:
+        loader = Role(
+            name="loader", groups=1, first=loaded(LEADING),
+            steps=(*loaded(LEADING), *loaded(TRAILING, True)), last=loaded(TRAILING),
+        )  # fmt: skip
+        consumer = Role(
+            name="consumer", groups=consumers,
+            first=(*begun(LEADING), *ended(), compute, carry),
+            steps=(*begun(LEADING), *begun(TRAILING, True), *ended(1), compute, *ended(0, True), carry),
+            last=(*begun(TRAILING), *ended()),
+        )  # fmt: skip
+    else:
+        loader = Role(name="loader", groups=1, steps=(*loaded(LEADING), *loaded(TRAILING, True)))
+        consumer = Role(
+            name="consumer", groups=consumers,
+            steps=(*begun(LEADING), *ended(), compute, carry, *begun(TRAILING, True), *ended(0, True)),
+        )  # fmt: skip
+    return Ring(
+        name="operands",
+        buffers=buffers,
+        barriers=(("full", 1), ("empty", consumers)),
+        writer=loader,
+        reader=consumer,
+    )
+
+
 def result_ring(*, buffers: int) -> Ring:
     """Return the ring of a consumer's results, which the storer stores.
 
@@ -164,7 +262,7 @@ def result_ring(*, buffers: int) -> Ring:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The steps of a role in a tile: at its first place, at each further one, and at its last place after these."""
+    """The steps of a role in a tile: in its first turn, in each further one, and at its last place after these."""
 
     first: tuple[Step, ...]
     each: tuple[Step, ...]
@@ -173,6 +271,8 @@ class Parts:
 
 def parts_of(role: Role) -> Parts:
     """Return the steps of a role in a tile. A role that releases places late releases none of another tile."""
+    if role.first is not None:
+        return Parts(first=role.first, each=role.steps, last=role.last or ())
     if not role.behind:
         return Parts(first=role.steps, each=role.steps, last=())
     first = tuple(step for step in role.steps if not (step.word == ARRIVE and step.number))
@@ -180,11 +280,27 @@ def parts_of(role: Role) -> Parts:
     return Parts(first=first, each=role.steps, last=(Step(word=RETIRE), *released))
 
 
-def of_tile(role: Role, places: int) -> Iterator[tuple[int, Step]]:
-    """Yield (place, step) of a tile that takes some places of a ring."""
+def places_of(steps: tuple[Step, ...]) -> int:
+    """Return how many places a turn takes."""
+    return 1 + any(step.ahead for step in steps)
+
+
+def of_tile(role: Role, turns: int) -> Iterator[tuple[int, Step]]:
+    """Yield (place, step) of a tile that takes some turns at a ring. Places are counted from the tile's first one."""
     parts = parts_of(role)
-    for place in range(places):
-        for step in parts.each if place else parts.first:
-            yield place, step
+    place = 0
+    for turn in range(turns):
+        steps = parts.each if turn else parts.first
+        for step in steps:
+            yield place + step.ahead, step
+        place += places_of(steps)
+    after = place if role.first is not None else place - 1
     for step in parts.last:
-        yield places - 1, step
+        yield after, step
+
+
+def taken(role: Role, turns: int) -> int:
+    """Return how many places of a ring a tile takes in some turns."""
+    parts = parts_of(role)
+    more = 1 if role.first is not None and parts.last else 0
+    return places_of(parts.first) + (turns - 1) * places_of(parts.each) + more
