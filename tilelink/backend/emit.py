@@ -27,13 +27,13 @@ from tilelink.backend.context import (
     LaunchContext,
     LoopContext,
     ModuleContext,
-    RolesContext,
 )
 from tilelink.backend.copy_queue import QueueEmitter
 from tilelink.backend.deferred_notifies import Deferred, deferred
 from tilelink.backend.descriptors import Descriptors
 from tilelink.backend.dialects import Dialect, dialect_named
 from tilelink.backend.expression_names import Names, names_of_order
+from tilelink.backend.loop_roles import LoopConsumer, LoopLoader, LoopShared
 from tilelink.backend.loops import turns, turns_text
 from tilelink.backend.names import user_names
 from tilelink.backend.nodes import Comment, QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
@@ -315,29 +315,19 @@ def _roles_kernel(
     assert roles is not None
     boxes: dict[str, Boxes] = {}
     widest = max(_stages(bound, kernel), key=lambda one: one.roles.columns if one.roles else 0)
+    loader, consumer = (LoopLoader, LoopConsumer) if roles.kept else (Loader, Consumer)
     loops = {
-        role.__name__.lower(): tuple(_role(constants, kernel, role, widest.roles or roles, boxes, uniform, dialect))
-        for role in (Loader, Consumer, Storer)
+        name: tuple(_role(constants, kernel, role, widest.roles or roles, boxes, uniform, dialect))
+        for name, role in (("loader", loader), ("consumer", consumer), ("storer", Storer))
     }
     head = _tile_head(constants, widest, _writer(bound, kernel), dialect)
     roles = widest.roles or roles
-    shared = Shared(addresses=head, roles=roles, widest=roles, boxes=boxes)
+    shared = (LoopShared if roles.kept else Shared)(addresses=head, roles=roles, widest=roles, boxes=boxes)
     (stored,) = (s.region for s in widest.stage.body if isinstance(s, Store))
     tables = {e.table for one in _stages(bound, kernel) for e in _scalars(one) if isinstance(e, Lookup)}
     named = {a.tensor for a in boxes.values()} - tables
     args = tuple(a for a in args if not isinstance(a, TensorPointer) or a.tensor not in named)
-    results = f"{shared.consumers} * {shared.results}"
-    context = RolesContext(
-        **loops, count=roles.consumers, consumers=shared.consumers, rows=shared.rows, columns=shared.columns,
-        block=shared.block, buffers=shared.buffers, results=shared.results, piece=shared.piece,
-        left=shared.left, right=shared.right, result=shared.result(stored),
-        barriers=tuple(
-            (name, places, arrivals)
-            for ring, places in ((roles.operands, shared.buffers), (roles.results, results))
-            for name, arrivals in ring.barriers
-        ),
-        registers=roles.registers,
-    )  # fmt: skip
+    context = shared.context(stored, loops)
     return KernelContext(
         name=kernel.name,
         template="kernels/roles.py.j2",
@@ -353,7 +343,7 @@ def _roles_kernel(
 def _role(
     constants: Constants,
     kernel: Kernel,
-    role: type[Loader] | type[Consumer] | type[Storer],
+    role: type[Loader | Consumer | Storer],
     widest: Roles,
     boxes: dict[str, Boxes],
     uniform: Mapping[tuple[str, str], int | None],
@@ -367,9 +357,10 @@ def _role(
         stage = bound.stages[loop.stages[0]]
         if not stage.total or stage.roles is None:
             continue
-        needed = role is not Consumer or uses_indices(stage)
-        addresses = _tile_head(constants, stage, writer, dialect, awaits=role is Loader, places=needed)
-        shared = Shared(addresses=addresses, roles=stage.roles, widest=widest, boxes=boxes)
+        needed = not issubclass(role, Consumer) or uses_indices(stage)
+        addresses = _tile_head(constants, stage, writer, dialect, awaits=issubclass(role, Loader), places=needed)
+        kind = LoopShared if stage.roles.kept else Shared
+        shared = kind(addresses=addresses, roles=stage.roles, widest=widest, boxes=boxes)
         role.of(shared, places, uniform, _awaited_by_copy_engines(bound)).body(stage.stage.body)
         total = constants.total(stage)
         first, step = turns(kernel, loop, total)

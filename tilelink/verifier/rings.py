@@ -24,11 +24,14 @@ from typing import TypeVar
 from tilelink.lowering.rings import (
     ARRIVE,
     AWAIT,
+    COMPUTE,
     EXPECT,
+    LEADING,
     LOAD,
     MULTIPLY,
     RETIRE,
     STORE,
+    TRAILING,
     Ring,
     Role,
     Step,
@@ -174,6 +177,11 @@ class _Model:
         """(ring, number of a buffer) -> the last step of a reader that reads it."""
         return {(r, n): at for at, (r, n, step) in enumerate(self.scripts[-1]) if step.word in (MULTIPLY, STORE)}
 
+    @cached_property
+    def _operands(self) -> Mapping[tuple[int, int], str]:
+        """(ring, number of a buffer) -> the operand that readers multiply there."""
+        return {(r, n): step.what for r, n, step in self.scripts[-1] if step.word == MULTIPLY}
+
     def _places(self, state: _State) -> str:
         """Return the steps at which roles wait."""
         ring = self.rings[0]
@@ -246,7 +254,9 @@ class _Model:
             case "retire":
                 reading = _with(reading, role - 1, self._retired(reading[role - 1], which, step.number))
             case "compute" | "carry":
-                pass
+                wanted = LEADING if step.word == COMPUTE else TRAILING
+                if any(self._operands.get(one) == wanted for one in reading[role - 1]):
+                    raise _Wrong(f"a {ring.reader.name} computes with a product that is in flight")
             case _:
                 raise _Wrong(f"`{step.word}` is no step of a role")
         return _State(
