@@ -239,3 +239,11 @@ def _folded(line: str) -> str:
     folded = re.sub(r"(?<!\w)\((\d+) ([+-]) (\d+)\)|(?<=, )(\d+) ([+-]) (\d+)(?=[,)])", _summed, folded)
     folded = re.sub(r"(?<!\w)\((\d+)\)", r"\1", folded)
     return folded if folded == line else _folded(folded)
+
+
+def in_dialect(bound: Bound, dialect: str) -> Bound:
+    """Return the same program, lowered for kernels in another dialect."""
+    made = bound
+    return bind(
+        made.source, made.schedule, made.numbers, made.ranks, made.target, made.dtype, nodes=made.nodes, dialect=dialect
+    )

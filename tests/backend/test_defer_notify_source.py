@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from tests.backend.offline import compile_all
-from tests.backend.samples import numbered
+from tests.backend.samples import in_dialect, numbered
 from tilelink import compiler
 from tilelink.backend.emit import emit
 from tilelink.lowering.bound import Bound
@@ -17,7 +17,7 @@ from tilelink.planning.plan import make_plan
 
 SIZES = {"Ms": 1024, "N": 4096, "K": 1376}
 IN_PRODUCT = "if (k == 128) & (held_tile >= 0):"
-GIVEN = "dl.notify(signals, held, rank, watch=watch, stage=0, tile=held_tile, remote=True, tma=False)"
+GIVEN = "dl.notify(signals, held, rank, debug_block=debug_block, stage=0, tile=held_tile, remote=True, tma=False)"
 
 
 def bound(*, on: bool = True, flat: bool = True, target: str = "sm_90", K: int = 1376) -> Bound:
@@ -29,7 +29,8 @@ def bound(*, on: bool = True, flat: bool = True, target: str = "sm_90", K: int =
 
 def source(made: Bound, dialect: str = "triton") -> list[str]:
     """The lines of the kernel, without comments and indentation."""
-    text = numbered(emit(made, make_plan(made).thresholds, dialect=dialect).text)
+    made = in_dialect(made, dialect)
+    text = numbered(emit(made, make_plan(made).thresholds).text)
     kernel = text.split("def gemm(")[1].split("\ndef ")[0]
     return [line.strip() for line in kernel.splitlines() if not line.strip().startswith("#")]
 
@@ -41,7 +42,7 @@ def test_a_tile_is_kept_and_notified_in_the_next_product_or_behind_the_loop() ->
     product = next(n for n, line in enumerate(lines) if line.startswith("for k"))
     assert lines[product + 1 : product + 3] == [IN_PRODUCT, GIVEN]
     store = next(n for n, line in enumerate(lines) if line.startswith("tl.store(c"))
-    assert lines[store + 1 : store + 3] == ["held = dl.hold((rank + q + 1) % 8)", "held_tile = dl.hold(tile)"]
+    assert lines[store + 1 : store + 3] == ["held = dl.opaque((rank + q + 1) % 8)", "held_tile = dl.opaque(tile)"]
     assert lines[store + 3 : store + 5] == ["if held_tile >= 0:", GIVEN] and later == store + 5
     assert sum("dl.notify(" in line for line in lines) == 2
 

@@ -16,6 +16,7 @@ from tilelink.artifact import Descriptor
 from tilelink.backend import store
 from tilelink.backend.context import signature
 from tilelink.backend.emit import emit
+from tilelink.compiler.cpu import Kernel
 from tilelink.errors import EmitError
 from tilelink.reference.trial import compared, random_inputs, relative_error
 from tilelink.runtime.cuda.compile_offline import compile_source
@@ -63,8 +64,8 @@ def test_it_computes_the_same(case: library.Case, ranks: int, monkeypatch: pytes
     monkeypatch.syspath_prepend(str(SHIM))
     program, schedule = case
     dims = library.dims(program, ranks)
-    kernel = compiler.compile(program, schedule, ranks=ranks, dims=dims)
-    kernel = replace(kernel, emitted=emit(kernel.bound, kernel.plan.thresholds, dialect="triton_dist"))
+    plan = compiler.plan(program, schedule, ranks=ranks, dims=dims, dialect="triton_dist")
+    kernel = Kernel(plan=plan, emitted=emit(plan.bound, plan.thresholds), tables={})
     assert "from tilelink import device" not in kernel.source
     inputs = random_inputs(program, ranks=ranks, dims=dims, dtype="f32", launches=4, seed=1)
     result = kernel.run(inputs, seed=1, max_delay_s=0.001, deadline_s=20)
@@ -80,7 +81,7 @@ def test_it_uses_nothing_but_that_language(case: library.Case) -> None:
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     offered = {"rank", "num_ranks", "symm_at", "wait", "consume_token", "notify"}
     assert set(re.findall(r"\bdl\.(\w+)", code)) <= offered
-    assert not re.search(r"\b(watch|signal_table|\w+_peers)\b", code)
+    assert not re.search(r"\b(debug_block|signal_table|\w+_peers)\b", code)
 
 
 @pytest.fixture
@@ -106,8 +107,8 @@ def compiled(text: str, kernels: Any, bound: Any) -> list[str]:
 @pytest.mark.usefixtures("stand_in")
 def test_it_compiles(case: library.Case) -> None:
     sizes = {p.name: {"K": 200}.get(p.name, 136) for p in case[0].params} | library.groups(case[0], 4)
-    plan = compiler.plan(case[0], case[1], ranks=4, dims=sizes, dtype="bf16", target="sm_90")
-    emitted = emit(plan.bound, plan.thresholds, dialect="triton_dist")
+    plan = compiler.plan(case[0], case[1], ranks=4, dims=sizes, dtype="bf16", target="sm_90", dialect="triton_dist")
+    emitted = emit(plan.bound, plan.thresholds)
     assert not any(isinstance(arg, Descriptor) for one in emitted.kernels for arg in one.parameters)
     sources = re.split(r"(?m)^def ", emitted.text)[1:]
     tiles = [source for source in sources if "tl.program_id" in source]
@@ -128,8 +129,8 @@ def test_it_compiles(case: library.Case) -> None:
 def test_no_wait_is_optimised_away(body: str, operation: str) -> None:
     lines = body.replace(": c", ":\n            c").split("; ")
     program = compiler.parse(WAITS.format(body="\n        ".join(lines))).program()
-    plan = compiler.plan(program, ranks=2, dims={"M": 256}, target="sm_90")
-    emitted = emit(plan.bound, plan.thresholds, dialect="triton_dist")
+    plan = compiler.plan(program, ranks=2, dims={"M": 256}, target="sm_90", dialect="triton_dist")
+    emitted = emit(plan.bound, plan.thresholds)
     own = next(ptx for ptx in compiled(emitted.text, emitted.kernels, plan.bound) if ".entry own" in ptx)
     assert f"// dl.{operation} " in own
 
@@ -148,12 +149,11 @@ def test_threads_meet_before_signals(case: library.Case) -> None:
 def test_counters_that_may_run_ahead_are_refused() -> None:
     module = compiler.load("ag_gemm")
     program = module.program()
-    bound = compiler.bound(program, module.schedules_of(program)[0], ranks=2, dims=DIMS)
-    free = replace(bound, schedule=replace(bound.schedule, reuse_wait=False))
+    schedule = replace(module.schedules_of(program)[0], reuse_wait=False)
     with pytest.raises(EmitError, match="need the reuse wait"):
-        emit(free, {}, dialect="triton_dist")
+        compiler.bound(program, schedule, ranks=2, dims=DIMS, dialect="triton_dist")
     with pytest.raises(EmitError, match=r"unknown dialect 'cuda'[\s\S]*one of triton, triton_dist"):
-        emit(bound, {}, dialect="cuda")
+        compiler.bound(program, ranks=2, dims=DIMS, dialect="cuda")
 
 
 def test_processors_without_nvshmem_are_refused() -> None:

@@ -93,7 +93,7 @@ def test_a_wait_for_evenly_spaced_counters_is_one(what: str, channel: str, expec
     text = GATHERED.replace("WHAT", what).replace("CHANNEL", channel)
     result = numbered(emitted(Sample(text=text, numbers={"M": 32, "N": 64}).bound(ranks=4, target="sm_90")).text)
     (line,) = (line for line in result.splitlines() if "token += " in line)
-    assert f"token += dl.{expected.replace('SAID', 'watch=watch, stage=1, tile=tile')}" in line
+    assert f"token += dl.{expected.replace('SAID', 'debug_block=debug_block, stage=1, tile=tile')}" in line
 
 
 MOVED = """
@@ -193,7 +193,8 @@ MARKS = {"flat": "flatten=True", "deferred": "held = ", "notifies": ".notify_eac
 def test_what_is_measured_or_not_ours_is_done_one_by_one(dialect: str, words: str, found: set[str]) -> None:
     sample = Sample(text=TOGETHER.format(words=words), numbers={"M": 64, "K": 64})
     bound = sample.bound(ranks=2, target="sm_90", dtype="bf16")
-    text = emit(bound, make_plan(bound).thresholds, dialect=dialect).text
+    bound = samples.in_dialect(bound, dialect)
+    text = emit(bound, make_plan(bound).thresholds).text
     assert {mark for mark, said in MARKS.items() if said in text} == found
 
 
@@ -312,10 +313,10 @@ def test_uneven_thresholds_become_a_table() -> None:
         ThresholdsPointer(tensor="ks", kind="tile")
     ]
     assert re.search(
-        r"dl\.wait\(signals, .*, target=tl\.load\(ks_tile_thresholds \+ .*\) \* ks_generation, watch", result.text
+        r"dl\.wait\(signals, .*, target=tl\.load\(ks_tile_thresholds \+ .*\) \* ks_generation, debug_block", result.text
     )
     uniform = emit(bound, {**counts, key: np.full_like(counts[key], 3)})
-    assert "target=3 * ks_generation, watch" in uniform.text
+    assert "target=3 * ks_generation, debug_block" in uniform.text
 
 
 def test_thresholds_of_a_counter_alone_may_differ_between_ranks() -> None:
@@ -379,4 +380,4 @@ def test_temporaries_avoid_the_users_names() -> None:
 def test_unknown_dialects_are_refused() -> None:
     bound = samples.SQUARE.bound(ranks=1, target="cpu")
     with pytest.raises(EmitError, match="fortran"):
-        emit(bound, {}, dialect="fortran")
+        samples.in_dialect(bound, "fortran")

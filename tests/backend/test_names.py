@@ -56,9 +56,9 @@ def test_every_name_that_is_no_users_is_one_of_the_frame(dialect: str, machine: 
     unknown: dict[str, str] = {}
     for program, schedule in in_turn(cases()):
         dims = {p.name: (SIZES[k % 4] if p.kind == "dim" else 2) for k, p in enumerate(program.params)}
-        bound = bind(program, schedule, dims, 4, target(machine), "bf16")
         try:
-            text = numbered(emit(bound, make_plan(bound).thresholds, dialect=dialect).text)
+            bound = bind(program, schedule, dims, 4, target(machine), "bf16", dialect=dialect)
+            text = numbered(emit(bound, make_plan(bound).thresholds).text)
         except EmitError:  # the dialect cannot say it
             continue
         unknown |= dict.fromkeys(used(text) - users(bound) - FRAME, program.name)

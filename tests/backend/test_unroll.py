@@ -38,7 +38,7 @@ schedule huge for pull:
 READS = "acc += x[i, j] @ p"
 THREE = "acc += (x[i, j] @ p) * (x[i, j] @ rank) * x[i, j]"
 
-SAID = "watch=watch, stage=0, tile=tile"
+SAID = "debug_block=debug_block, stage=0, tile=tile"
 """Arguments of calls for messages and traces."""
 
 
@@ -162,9 +162,9 @@ def pushed(
     module = compiler.parse(PUSH.format(send=send, tell=tell, channel=channel, indices=indices))
     bound = compiler.bound(
         module.program(), module.schedules[schedule == "large"], ranks=ranks, dims={"M": 64, "N": 512}, dtype="bf16",
-        target="sm_90",
+        target="sm_90", dialect=dialect,
     )  # fmt: skip
-    text = numbered(emit(bound, make_plan(bound).thresholds, dialect=dialect).text)  # whether it is safe is not asked
+    text = numbered(emit(bound, make_plan(bound).thresholds).text)  # whether it is safe is not asked
     return [line.strip() for line in text.split("\ndef ")[1].splitlines() if not line.strip().startswith("#")]
 
 

@@ -27,8 +27,9 @@ def made(case: library.Case, target: str = "sm_90", dialect: str = "triton") -> 
     dims = library.dims(program, RANKS)
     tables = trial.random_tables(program, ranks=RANKS, dims=dims, seed=0)
     dtype = "f32" if target == "cpu" else "bf16"
-    plan = compiler.plan(program, schedule, ranks=RANKS, dims=dims, dtype=dtype, target=target, tables=tables)
-    emitted = emit(plan.bound, plan.thresholds, dialect=dialect)
+    where: dict[str, Any] = {"ranks": RANKS, "target": target, "dialect": dialect}
+    plan = compiler.plan(program, schedule, **where, dims=dims, dtype=dtype, tables=tables)
+    emitted = emit(plan.bound, plan.thresholds)
     return artifact_of(plan, emitted, tables), emitted.text
 
 

@@ -168,9 +168,9 @@ def test_without_tracing_nothing_of_it_is_in_the_source(case: Any, monkeypatch: 
     program, schedule = case
     dims = {p.name: {"dim": 64, "f32": 0.5, "bool": True}.get(p.kind, 1) for p in program.params}
     tables = trial.random_tables(program, ranks=RANKS, dims=dims, seed=0)
-    plan = compiler.plan(program, schedule, ranks=RANKS, dims=dims, tables=tables)
-    plain = emit(plan.bound, plan.thresholds).text
-    traced = emit(plan.bound, plan.thresholds, dialect="traced").text
+    where: dict[str, Any] = {"ranks": RANKS, "dims": dims, "tables": tables}
+    untold, plan = (compiler.plan(program, schedule, **where, dialect=name) for name in ("triton", "traced"))
+    plain, traced = (emit(one.bound, one.thresholds).text for one in (untold, plan))
     assert "tracing" not in plain and "trace_track" not in plain and "queue.trace" not in plain
     assert untraced(traced) == own_lines(one_by_one(plan, monkeypatch))
     busy: dict[int, int] = defaultdict(int)
@@ -180,10 +180,9 @@ def test_without_tracing_nothing_of_it_is_in_the_source(case: Any, monkeypatch: 
 
 
 def one_by_one(plan: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The source where no loop is flat and each notify has a line, as where they are traced."""
+    """The source in stock Triton of what was lowered to be traced, with a line for each notify."""
     with monkeypatch.context() as patched:
-        plain = Dialect(notifies_together=False, waits_together=False, flattens=False)
-        patched.setattr(emitter, "dialect_named", lambda _: plain)
+        patched.setitem(emitter.DIALECTS, "traced", Dialect(notifies_together=False, waits_together=False))
         return emit(plan.bound, plan.thresholds).text
 
 
@@ -202,9 +201,8 @@ def own_lines(text: str) -> list[str]:
 
 def test_processors_of_amd_are_not_traced() -> None:
     program = compiler.load("ag_gemm").program()
-    bound = compiler.bound(program, ranks=RANKS, dims=DIMS, dtype="bf16", target="gfx942")
     with pytest.raises(EmitError, match="gfx942 cannot be traced"):
-        emit(bound, {}, dialect="traced")
+        compiler.bound(program, ranks=RANKS, dims=DIMS, dtype="bf16", target="gfx942", dialect="traced")
 
 
 def test_run_writes_a_timeline(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def test_a_wait_behind_the_product_comes_behind_the_last_tiles_notify_too() -> N
     assert made.stages["first"].defer_notify and made.stages["gemm"].defer_notify
     verify(make_plan(made))
     loops = emit(made, make_plan(made).thresholds).text.split("for tile in")
-    (tile,) = (loop for loop in loops if "dl.wait(" in loop and "dl.hold(" in loop)
-    assert tile.index("dl.notify(") < tile.index("dl.wait(") < tile.index(" = dl.hold(")
+    (tile,) = (loop for loop in loops if "dl.wait(" in loop and "dl.opaque(" in loop)
+    assert tile.index("dl.notify(") < tile.index("dl.wait(") < tile.index(" = dl.opaque(")
 
 
 PUSH = (

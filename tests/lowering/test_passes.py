@@ -14,7 +14,7 @@ from tilelink.cli import app
 from tilelink.frontend.parser import parse_text
 from tilelink.ir.printer import print_program
 from tilelink.lowering.bound import Bound
-from tilelink.lowering.launch_protocol import announces_entry
+from tilelink.lowering.launch_protocol import handshake_of
 from tilelink.lowering.listing import listing
 from tilelink.lowering.passes import passes
 from tilelink.planning.plan import make_plan
@@ -184,7 +184,7 @@ def test_a_rank_with_peers_tells_them_that_it_has_entered(ranks: int, announces:
     bound = compiler.bound(program, ranks=ranks, dims={"Ms": 64, "N": 64}, target="sm_90")
     (kernel,) = bound.kernels
     assert kernel.needs_entry
-    assert announces_entry(bound, kernel, bound.protocol) == announces
+    assert handshake_of(bound, kernel, copies_wait=False).announces_entry == announces
 
 
 def test_a_stage_that_an_earlier_one_waits_for_has_one_program_of_its_own() -> None:

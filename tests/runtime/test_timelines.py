@@ -4,6 +4,7 @@
 import ctypes
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -134,13 +135,14 @@ def test_traced_kernels_compile_and_stay_as_they_are(schedule: str) -> None:
     program = module.program()
     dims = {"Ms": 1024, "N": 2048, "K": 512}
     chosen = module.schedule(schedule, program).flatten("gemm", False)  # traced loops are never flat
-    plan = compiler.plan(program, chosen, ranks=4, dims=dims, dtype="bf16", target="sm_90")
-    plain, traced = (emit(plan.bound, plan.thresholds, dialect=name) for name in ("triton", "traced"))
+    where: dict[str, Any] = {"ranks": 4, "dims": dims, "dtype": "bf16", "target": "sm_90"}
+    plan, measured = (compiler.plan(program, chosen, **where, dialect=name) for name in ("triton", "traced"))
+    plain, traced = (emit(one.bound, one.thresholds) for one in (plan, measured))
     for one, other in zip(plain.kernels, traced.kernels, strict=True):
         first, second = (
             compile_source(
                 getattr(store.load(store.save(emitted.text)), one.name),
-                signature(kernel, plan.bound) | {"watch": "*i64"}, {}, "sm_90",
+                signature(kernel, plan.bound) | {"debug_block": "*i64"}, {}, "sm_90",
                 num_warps=one.num_warps, num_stages=one.num_stages,
             )
             for emitted, kernel in ((plain, one), (traced, other))

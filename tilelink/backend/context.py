@@ -59,7 +59,7 @@ class LaunchContext:
     begins_copies: bool = False
     first_begins_copies: bool = False
     """True if the first program lets the copies of the launch begin; False for the last one."""
-    tells_finished: bool = False
+    announces_finished: bool = False
     counts_programs: bool = False
     leaves: bool = False
     quiet: bool = False
@@ -180,6 +180,8 @@ class KernelContext:
     loops: tuple[LoopContext, ...]
     args: tuple[Parameter, ...] = ()
     call_arguments: CallArguments = CallArguments()
+    user_modules: frozenset[str] = frozenset()
+    """Modules of the users' functions that it calls."""
     tma_copy: TmaCopyContext | None = None
     roles: RolesContext | None = None
 

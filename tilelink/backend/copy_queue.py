@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from tilelink.backend import nodes
 from tilelink.backend.constants import LEVEL, Constants, scaled, total
+from tilelink.backend.context import KernelContext, LoopContext
+from tilelink.backend.frame import Frame
 from tilelink.backend.scalars import ScalarPrinter
 from tilelink.backend.shapes import strides
 from tilelink.backend.words import statement_comment
@@ -138,3 +140,34 @@ class QueueEmitter:
             for loop in loops:
                 around.enter_context(self.writer.block(loop))
             emit(offset, total(terms))
+
+
+def queue_kernel(frame: Frame) -> KernelContext:
+    """Return the context of the function that issues the operations of a copy engine."""
+    loops: list[LoopContext] = []
+    for loop in frame.kernel.loops:
+        writer = frame.writer()
+        for name in loop.stages:
+            stage = frame.bound.stages[name]
+            scalar = frame.printer(stage, triton=False)
+            frame.indices(stage, writer, scalar)
+            writer.add(nodes.QueueTileBegin(stage=stage.number))
+            emitter = QueueEmitter(
+                bound=frame.bound,
+                stage=stage,
+                writer=writer,
+                scalar=scalar,
+                constants=frame.constants,
+                thresholds=frame.thresholds,
+            )
+            emitter.body(stage.stage.body)
+            writer.add(nodes.QueueTileEnd(stage=stage.number))
+        total = frame.constants.total(frame.bound.stages[loop.stages[0]])
+        loops.append(LoopContext(total=total, body=tuple(writer.nodes)))
+    return KernelContext(
+        name=frame.kernel.name,
+        template="kernels/queue.py.j2",
+        constants=frame.constants,
+        launch=frame.start,
+        loops=tuple(loops),
+    )

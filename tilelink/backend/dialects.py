@@ -23,7 +23,6 @@ from tilelink.artifact import (
     DebugBlockPointer,
     EpochPointer,
     FirstProgram,
-    LaunchProtocol,
     NumPrograms,
     Parameter,
     Rank,
@@ -32,13 +31,13 @@ from tilelink.artifact import (
 )
 from tilelink.backend.context import CallArguments
 from tilelink.backend.render import Macros
-from tilelink.errors import EmitError
-from tilelink.lowering.bound import Bound
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """A dialect of generated kernels: its limits are fields, its spelling is in templates/dialects.
+    """The spelling of kernels in a dialect, with macros in templates/dialects.
+
+    The forms of kernels that it has are known before a program is bound (tilelink/capabilities.py).
 
     files: templates of its macros. The first file that defines a macro takes precedence.
     """
@@ -59,20 +58,10 @@ class Dialect:
     """True if kernels take the addresses of peers' tensors and counters as arguments."""
     descriptors: bool = True
     """True if loads may go through tensor descriptors."""
-    flattens: bool = True
-    """True if loops over tiles may be flattened (lowering/clauses/flatten.py)."""
-    defers: bool = True
-    """True if a product may contain notifies (lowering/clauses/defer_notify.py)."""
     notifies_together: bool = True
     """True if a loop of notifies may become one `notify_each`."""
     waits_together: bool = True
     """True if a wait for evenly spaced counters may be one `wait_all`."""
-    handshakes: bool = True
-    """True if kernels may perform the launch handshake with peers (tilelink/artifact.py)."""
-    has_tma_copies: bool = True
-    """True if programs of one warp may copy by TMA (lowering/clauses/tma_copy.py)."""
-    has_roles: bool = True
-    """True if warps may have roles (lowering/clauses/roles.py)."""
 
     is_traced: bool = False
     """True if programs record the start and the end of their operations (device/tracing.py)."""
@@ -94,13 +83,6 @@ class Dialect:
         """Return an address or coordinate of a load or a store, tied to the token of the tile."""
         return self.macros.after_waits(place, load)
 
-    def check(self, bound: Bound) -> None:
-        """Raise EmitError for a bound program that the dialect cannot express."""
-
-    def protocol(self, bound: Bound) -> LaunchProtocol:
-        """Return the launch protocol of a program's kernels in this dialect."""
-        return bound.protocol if self.handshakes else LaunchProtocol.HELPER_KERNELS
-
 
 @cache
 def _macros(files: tuple[str, ...]) -> Macros:
@@ -114,16 +96,8 @@ class Traced(Dialect):
     name: str = "traced"
     files: tuple[str, ...] = ("dialects/traced.j2", *Dialect.files)
     is_traced: bool = True
-    flattens: bool = False  # a tile would begin before the end of the previous one is recorded
-    defers: bool = False
     notifies_together: bool = False  # each notify has its own record
     waits_together: bool = False
-    has_roles: bool = False  # spans are those of a program's operations, one after the other
-
-    def check(self, bound: Bound) -> None:
-        if bound.target.kind == "hip":
-            hint = "compile for a processor of NVIDIA, or run it on CPU ranks"
-            raise EmitError(f"kernels for {bound.target} cannot be traced", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,36 +109,8 @@ class TritonDistributed(Dialect):
     parameters: tuple[Parameter, ...] = (SignalsPointer(), EpochPointer(), FirstProgram(), NumPrograms())
     passes_addresses: bool = False
     descriptors: bool = False
-    flattens: bool = False
-    defers: bool = False  # its barrier would end the pipeline
     notifies_together: bool = False
     waits_together: bool = False
-    handshakes: bool = False
-    has_tma_copies: bool = False
-    has_roles: bool = False
-
-    def check(self, bound: Bound) -> None:
-        if not bound.schedule.reuse_wait:
-            hint = "leave `reuse_wait off` out of the schedule, or emit dialect triton"
-            raise EmitError("waits for equality need the reuse wait: counters could run ahead", hint=hint)
-        if bound.target.kind == "hip":
-            hint = "emit dialect triton, or choose a target of NVIDIA"
-            raise EmitError(f"dialect triton_dist calls NVSHMEM, which {bound.target} has not", hint=hint)
-        decided = next((one for one in bound.program.tensors if one.bound is not None), None)
-        if decided is not None:
-            hint = "emit dialect triton"
-            message = f"dialect triton_dist has no parts that a launch decides, as by {decided.name}"
-            raise EmitError(message, location=decided.location, hint=hint)
-        if bound.nodes > 1:
-            hint = "emit dialect triton, whose kernels put between nodes"
-            raise EmitError(f"dialect triton_dist is for one node, not for {bound.nodes}", hint=hint)
 
 
 DIALECTS: dict[str, Dialect] = {d.name: d for d in (Dialect(), TritonDistributed(), Traced())}
-
-
-def dialect_named(name: str) -> Dialect:
-    """Return the dialect of that name. Raise EmitError, which lists the valid names, for any other name."""
-    if name not in DIALECTS:
-        raise EmitError(f"unknown dialect {name!r}", hint=f"one of {', '.join(DIALECTS)}")
-    return DIALECTS[name]

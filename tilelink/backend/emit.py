@@ -1,102 +1,79 @@
-"""Emission of the source of a module from a bound program and its thresholds."""
+"""Emission of the source of a module from a lowered program and its thresholds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilelink.artifact import (
-    Boxes,
-    HandshakePointer,
-    LaunchProtocol,
-    Parameter,
-    PeersPointer,
-    TensorPointer,
-    ThresholdsPointer,
-)
-from tilelink.backend.addresses import Addresses
-from tilelink.backend.constants import Constants
-from tilelink.backend.context import (
-    BufferContext,
-    Emitted,
-    KernelContext,
-    LaunchContext,
-    LoopContext,
-    ModuleContext,
-)
-from tilelink.backend.copy_queue import QueueEmitter
-from tilelink.backend.deferred_notifies import Deferred, deferred
-from tilelink.backend.descriptors import Descriptors
-from tilelink.backend.dialects import Dialect, dialect_named
-from tilelink.backend.expression_names import Names, names_of_order
-from tilelink.backend.loop_roles import LoopConsumer, LoopLoader, LoopShared
-from tilelink.backend.loops import turns, turns_text
-from tilelink.backend.names import user_names
-from tilelink.backend.nodes import Comment, QueueTileBegin, QueueTileEnd, TileBegin, TileEnd, Token
+from tilelink.backend.context import Emitted, KernelContext, ModuleContext
+from tilelink.backend.copy_queue import queue_kernel
+from tilelink.backend.dialects import DIALECTS
+from tilelink.backend.frame import Frame
 from tilelink.backend.render import environment
-from tilelink.backend.roles import Consumer, Loader, Shared, Storer, uses_indices
-from tilelink.backend.scalars import ScalarPrinter
+from tilelink.backend.roles_kernel import roles_kernel
 from tilelink.backend.specs import copy_program, kernel_spec
-from tilelink.backend.statements import StatementEmitter
-from tilelink.backend.tma_copy import TmaCopyEmitter
-from tilelink.backend.values import ValueEmitter
+from tilelink.backend.tiles_kernel import tiles_kernel
+from tilelink.backend.tma_copy import tma_copy_kernel
 from tilelink.backend.words import ENCODING, comment
-from tilelink.backend.writer import Writer
 from tilelink.errors import EmitError
 from tilelink.files import shown
 from tilelink.ir.depth import deep
 from tilelink.ir.printer import print_program
-from tilelink.ir.program import Notify, Store, Wait
-from tilelink.ir.scalar import Lookup, Scalar, walk
-from tilelink.ir.sizes import power_of_two
-from tilelink.ir.visitor import stage_regions, stage_scalars, statements
-from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
-from tilelink.lowering.clauses.order import ORDER
-from tilelink.lowering.launch_protocol import announces_end, announces_entry, ends_launch, waits_for_products
-from tilelink.lowering.rings import Roles
+from tilelink.lowering.bound import Bound
+from tilelink.lowering.kernel_usage import KernelKind, Signal, usages
 
-Thresholds = Mapping[tuple[str, str], NDArray[Any]]
+Thresholds = Mapping[Signal, NDArray[Any]]
+
+KINDS: Mapping[KernelKind, Callable[[Frame], KernelContext]] = {
+    KernelKind.TILES: tiles_kernel,
+    KernelKind.TMA_COPY: tma_copy_kernel,
+    KernelKind.ROLES: roles_kernel,
+    KernelKind.COPY_QUEUE: queue_kernel,
+}
 
 
 @deep()
-def emit(bound: Bound, thresholds: Thresholds, *, dialect: str = "triton") -> Emitted:
-    """Return the generated module. `thresholds`: (tensor, kind) -> notifies per channel, int [ranks, *grid counts]."""
-    chosen = dialect_named(dialect)
-    chosen.check(bound)
+def emit(bound: Bound, thresholds: Thresholds) -> Emitted:
+    """Return the generated module, in the dialect for which the program was lowered.
+
+    thresholds: (tensor, kind) -> notifies per channel, int [ranks, *grid counts].
+    """
+    used = usages(bound)
+    queues = [one for one in used if one.kind is KernelKind.COPY_QUEUE]
+    queued = dict.fromkeys(signal for one in queues for signal in one.waits)
     uniform = {key: _uniform(counts) for key, counts in thresholds.items()}
-    modules: set[str] = set()
-    contexts: list[KernelContext] = []
-    for kernel in bound.kernels:
-        transport = bound.stages[kernel.name].transport
-        if transport is Transport.COPY_ENGINE:
-            contexts.append(_queue_kernel(bound, kernel, uniform))
-            continue
-        args = _arguments(bound, kernel, uniform, chosen)
-        if transport is Transport.TMA and chosen.has_tma_copies:
-            contexts.append(_bulk_kernel(bound, kernel, args, uniform, chosen))
-        elif bound.stages[kernel.name].roles is not None and chosen.has_roles:
-            contexts.append(_roles_kernel(bound, kernel, args, uniform, chosen))
-        else:
-            contexts.append(_tile_kernel(bound, kernel, args, uniform, modules, chosen))
+    dialect = DIALECTS[bound.capabilities.dialect]
+    frames = [
+        Frame(
+            bound=bound,
+            kernel=kernel,
+            usage=usage,
+            dialect=dialect,
+            thresholds=uniform,
+            awaited_by_copy_engine=frozenset(queued),
+        )
+        for kernel, usage in zip(bound.kernels, used, strict=True)
+    ]
+    contexts = [KINDS[frame.usage.kind](frame) for frame in frames]
     _refuse_taken_names(bound, contexts)
+    tables = tuple(_table(bound, thresholds, key) for key in queued if uniform[key] is None)
     module = ModuleContext(
         header=_header(bound),
-        dialect=chosen.macros,
-        user_modules=tuple(sorted(modules)),
-        constants=_constants(bound, thresholds, uniform),
+        dialect=dialect.macros,
+        user_modules=tuple(sorted(frozenset[str]().union(*(one.user_modules for one in contexts)))),
+        constants=tables,
         kernels=tuple(contexts),
     )
     text = environment().get_template("module.py.j2").render(module=module)
-    made = list(zip(bound.kernels, contexts, strict=True))
+    on_sms = [one for one in zip(frames, contexts, strict=True) if not one[0].kernel.on_copy_engine]
     return Emitted(
         text=shown(text),
-        dialect=dialect,
-        kernels=tuple(kernel_spec(bound, kernel, one) for kernel, one in made if not kernel.on_copy_engine),
-        copy_programs=tuple(copy_program(bound, kernel, one) for kernel, one in made if kernel.on_copy_engine),
+        dialect=dialect.name,
+        kernels=tuple(kernel_spec(frame, context) for frame, context in on_sms),
+        copy_programs=tuple(copy_program(frame) for frame in frames if frame.kernel.on_copy_engine),
     )
 
 
@@ -119,253 +96,10 @@ def _header(bound: Bound) -> tuple[str, ...]:
     return (ENCODING, *map(comment, lines))
 
 
-def _constants(bound: Bound, thresholds: Thresholds, uniform: Mapping[tuple[str, str], int | None]) -> tuple[str, ...]:
-    """Return the threshold tables of copy-engine stages, [rank][number in the grid], as source lines."""
-    lines: list[str] = []
-    queued = [s.name for k in bound.kernels if k.on_copy_engine for s in _stages(bound, k)]
-    for stage in queued:
-        for statement in statements(bound.stages[stage].stage.body):
-            if isinstance(statement, Wait) and uniform[statement.region.tensor, statement.kind] is None:
-                key = (statement.region.tensor, statement.kind)
-                table = thresholds[key].reshape(bound.ranks, -1).tolist()
-                lines.append(f"THRESHOLDS_{key[0]}_{key[1]} = {table}")
-    return tuple(dict.fromkeys(lines))
-
-
-def _stages(bound: Bound, kernel: Kernel) -> list[BoundStage]:
-    return [bound.stages[name] for loop in kernel.loops for name in loop.stages]
-
-
-def _arguments(
-    bound: Bound, kernel: Kernel, uniform: Mapping[tuple[str, str], int | None], dialect: Dialect
-) -> tuple[Parameter, ...]:
-    """Return the parameters of a kernel.
-
-    They are the tensors that its stages access, in declaration order, and then the common ones.
-    """
-    accessed: set[str] = set()
-    peers: set[str] = set()
-    tables: dict[tuple[str, str], None] = {}
-    for stage in _stages(bound, kernel):
-        for region in stage_regions(stage.stage):
-            accessed.add(region.tensor)
-            if region.rank is not None and dialect.passes_addresses:
-                peers.add(region.tensor)
-        accessed |= {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
-        for s in statements(stage.stage.body):
-            if isinstance(s, Wait) and uniform[s.region.tensor, s.kind] is None:
-                tables[s.region.tensor, s.kind] = None
-    parameters: list[Parameter] = [TensorPointer(tensor=name) for name in bound.tensors if name in accessed]
-    parameters += [PeersPointer(tensor=name) for name in bound.tensors if name in peers]
-    parameters += [ThresholdsPointer(tensor=tensor, kind=kind) for tensor, kind in tables]
-    protocol = dialect.protocol(bound)
-    meets = announces_entry(bound, kernel, protocol) or ends_launch(bound, kernel, protocol)
-    return (*parameters, *dialect.parameters, *([HandshakePointer()] if meets else []))
-
-
-def _scalars(stage: BoundStage) -> list[Scalar]:
-    return [e for s in stage_scalars(stage.stage) for e in walk(s)]
-
-
-def _constants_of(bound: Bound, kernel: Kernel) -> Constants:
-    """Return the constants of a kernel. They use none of its other names."""
-    stages = _stages(bound, kernel)
-    taken = frozenset[str]().union(*(user_names(bound, stage) for stage in stages))
-    return Constants(bound=bound, stages=stages, taken=taken)
-
-
-def _writer(bound: Bound, kernel: Kernel) -> Writer:
-    """Return the writer of a loop of a kernel. Its temporaries use no user names of the kernel and no dimensions."""
-    params = frozenset(one.name for one in bound.source.params)
-    return Writer(taken=params.union(*(user_names(bound, stage) for stage in _stages(bound, kernel))))
-
-
-def _printer(constants: Constants, stage: BoundStage, *, triton: bool) -> ScalarPrinter:
-    bound = constants.bound
-    tables = {name: constants.strides(t) for name, t in bound.tensors.items() if name in bound.entries}
-    names = Names(constants=constants, stage=stage)
-    return ScalarPrinter(triton=triton, strides=tables, bounds=bound.bounds(stage.name), names=names)
-
-
-def _bases(bound: Bound, dialect: Dialect, awaits: bool) -> dict[str, str]:
-    """Return the pointers to the entries of index tensors, tied to the waits of a tile where others write them."""
-    bases: dict[str, str] = {}
-    for name, tensor in bound.tensors.items():
-        if name in bound.entries and tensor.decl.space != "table":
-            pointer = f"{name}_local" if tensor.slots > 1 else name
-            given = tensor.decl.space == "in"
-            bases[name] = dialect.after_waits(pointer, load=True) if awaits and not given else pointer
-    return bases
-
-
-def _indices(writer: Writer, constants: Constants, stage: BoundStage, scalar: ScalarPrinter) -> None:
-    """Emit the indices of a tile, computed from its number by the order of the schedule."""
-    order = constants.bound.schedule.stage(stage.name)[ORDER]
-    if order is not None:
-        writer.add(Comment(text=comment(str(order))))
-    writer.forget()
-    for decl in stage.stage.indices:
-        of_order = replace(scalar, names=names_of_order(constants, stage, decl.name))
-        writer.let(decl.name, of_order(stage.order[decl.name]))
-
-
-def _tile_kernel(
-    bound: Bound,
-    kernel: Kernel,
-    args: tuple[Parameter, ...],
-    uniform: Mapping[tuple[str, str], int | None],
-    modules: set[str],
-    dialect: Dialect,
-) -> KernelContext:
-    loops: list[LoopContext] = []
-    descriptors, constants = Descriptors(), _constants_of(bound, kernel)
-    for loop in kernel.loops:
-        if not bound.stages[loop.stages[0]].total:
-            continue
-        writer = _writer(bound, kernel)
-        stage = bound.stages[loop.stages[0]]
-        total, held = constants.total(stage), None
-        if stage.given_in is not None and dialect.defers:
-            held = deferred(stage, writer, _awaited_by_copy_engines(bound))
-        for name in loop.stages:
-            _tile_body(constants, bound.stages[name], writer, uniform, modules, descriptors, dialect, held)
-        assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
-        first, step = turns(kernel, loop, total)
-        before, after = (held.before, held.after) if held else ((), ())
-        if len(kernel.loops) > 1:
-            before = (Comment(text=comment(turns_text(kernel, loop))), *before)
-        flat = stage.flat and dialect.flattens
-        body = tuple(writer.nodes)
-        loops.append(LoopContext(total=total, first=first, step=step, body=body, flat=flat, before=before, after=after))
-    return KernelContext(
-        name=kernel.name,
-        template="kernels/tiles.py.j2",
-        args=(*descriptors.args.values(), *args),
-        constants=constants,
-        launch=_launch(constants, kernel, dialect),
-        loops=tuple(loops),
-        call_arguments=dialect.call_arguments(),
-    )
-
-
-def _tile_body(
-    constants: Constants,
-    stage: BoundStage,
-    writer: Writer,
-    uniform: Mapping[tuple[str, str], int | None],
-    modules: set[str],
-    descriptors: Descriptors,
-    dialect: Dialect,
-    held: Deferred | None,
-) -> None:
-    addresses = _tile_head(constants, stage, writer, dialect)
-    lowered = ValueEmitter(addresses=addresses, descriptors=descriptors, deferred=held)
-    StatementEmitter(
-        values=lowered, thresholds=uniform, awaited_by_copy_engine=_awaited_by_copy_engines(constants.bound)
-    ).body(stage.stage.body)
-    writer.add(TileEnd(stage=stage.number))
-    modules |= lowered.modules
-
-
-def _bulk_kernel(
-    bound: Bound,
-    kernel: Kernel,
-    args: tuple[Parameter, ...],
-    uniform: Mapping[tuple[str, str], int | None],
-    dialect: Dialect,
-) -> KernelContext:
-    """Return a kernel of one stage whose programs are warps that copy boxes."""
-    stage, constants = bound.stages[kernel.name], _constants_of(bound, kernel)
-    writer = _writer(bound, kernel)
-    values = ValueEmitter(addresses=_tile_head(constants, stage, writer, dialect), descriptors=Descriptors())
-    assert stage.tma_copy is not None
-    lowered = TmaCopyEmitter(
-        values=values,
-        thresholds=uniform,
-        awaited_by_copy_engine=_awaited_by_copy_engines(bound),
-        kernel=kernel.name,
-        boxes=stage.tma_copy,
-    )
-    lowered.body(stage.stage.body)
-    writer.add(TileEnd(stage=stage.number))
-    # a tensor that is accessed only through boxes needs no pointer
-    unused = {a.tensor for a in lowered.args.values()} - {e.table for e in _scalars(stage) if isinstance(e, Lookup)}
-    args = tuple(a for a in args if not isinstance(a, TensorPointer | PeersPointer) or a.tensor not in unused)
-    return KernelContext(
-        name=kernel.name,
-        template="kernels/tma_copy.py.j2",
-        args=(*lowered.args.values(), *args),
-        constants=constants,
-        launch=_launch(constants, kernel, dialect, by_pointer=False),
-        loops=(LoopContext(total=constants.total(stage), body=tuple(writer.nodes)),),
-        call_arguments=dialect.call_arguments(of_warps=True),
-        tma_copy=lowered.context(),
-    )
-
-
-def _roles_kernel(
-    bound: Bound,
-    kernel: Kernel,
-    args: tuple[Parameter, ...],
-    uniform: Mapping[tuple[str, str], int | None],
-    dialect: Dialect,
-) -> KernelContext:
-    """Return a kernel whose warps have roles. All of its stages have the same."""
-    constants, roles = _constants_of(bound, kernel), bound.stages[kernel.name].roles
-    assert roles is not None
-    boxes: dict[str, Boxes] = {}
-    widest = max(_stages(bound, kernel), key=lambda one: one.roles.columns if one.roles else 0)
-    loader, consumer = (LoopLoader, LoopConsumer) if roles.kept else (Loader, Consumer)
-    loops = {
-        name: tuple(_role(constants, kernel, role, widest.roles or roles, boxes, uniform, dialect))
-        for name, role in (("loader", loader), ("consumer", consumer), ("storer", Storer))
-    }
-    head = _tile_head(constants, widest, _writer(bound, kernel), dialect)
-    roles = widest.roles or roles
-    shared = (LoopShared if roles.kept else Shared)(addresses=head, roles=roles, widest=roles, boxes=boxes)
-    (stored,) = (s.region for s in widest.stage.body if isinstance(s, Store))
-    tables = {e.table for one in _stages(bound, kernel) for e in _scalars(one) if isinstance(e, Lookup)}
-    named = {a.tensor for a in boxes.values()} - tables
-    args = tuple(a for a in args if not isinstance(a, TensorPointer) or a.tensor not in named)
-    context = shared.context(stored, loops)
-    return KernelContext(
-        name=kernel.name,
-        template="kernels/roles.py.j2",
-        args=(*boxes.values(), *args),
-        constants=constants,
-        launch=_launch(constants, kernel, dialect, by_pointer=False),
-        loops=(),
-        call_arguments=dialect.call_arguments(of_warps=True),
-        roles=context,
-    )
-
-
-def _role(
-    constants: Constants,
-    kernel: Kernel,
-    role: type[Loader | Consumer | Storer],
-    widest: Roles,
-    boxes: dict[str, Boxes],
-    uniform: Mapping[tuple[str, str], int | None],
-    dialect: Dialect,
-) -> Iterator[LoopContext]:
-    """Yield the loops over tiles of a role. Its places in the rings go on from loop to loop."""
-    bound, writer = constants.bound, _writer(constants.bound, kernel)
-    places = role.begin(writer)
-    before = places.start
-    for loop in kernel.loops:
-        stage = bound.stages[loop.stages[0]]
-        if not stage.total or stage.roles is None:
-            continue
-        needed = not issubclass(role, Consumer) or uses_indices(stage)
-        addresses = _tile_head(constants, stage, writer, dialect, awaits=issubclass(role, Loader), places=needed)
-        kind = LoopShared if stage.roles.kept else Shared
-        shared = kind(addresses=addresses, roles=stage.roles, widest=widest, boxes=boxes)
-        role.of(shared, places, uniform, _awaited_by_copy_engines(bound)).body(stage.stage.body)
-        total = constants.total(stage)
-        first, step = turns(kernel, loop, total)
-        yield LoopContext(total=total, first=first, step=step, body=tuple(writer.nodes), before=before)
-        writer.nodes, before = [], ()
+def _table(bound: Bound, thresholds: Thresholds, signal: Signal) -> str:
+    """Return the threshold table of a signal that a copy engine waits for, [rank][number in the grid], as source."""
+    tensor, kind = signal
+    return f"THRESHOLDS_{tensor}_{kind} = {thresholds[signal].reshape(bound.ranks, -1).tolist()}"
 
 
 def _refuse_taken_names(bound: Bound, contexts: Sequence[KernelContext]) -> None:
@@ -381,129 +115,3 @@ def _refuse_taken_names(bound: Bound, contexts: Sequence[KernelContext]) -> None
                 hint = f"choose another name: {kernel.name} {'copies by TMA' if kernel.tma_copy else 'has roles'}"
                 raise EmitError(message, location=bound.stages[taken[name]].stage.location, hint=hint)
             taken[name] = kernel.name
-
-
-def _awaited_by_copy_engines(bound: Bound) -> frozenset[tuple[str, str]]:
-    """Return the signals that stages on the copy engine wait for."""
-    queued = [stage for kernel in bound.kernels if kernel.on_copy_engine for stage in _stages(bound, kernel)]
-    waits = [s for stage in queued for s in statements(stage.stage.body) if isinstance(s, Wait)]
-    return frozenset((s.region.tensor, s.kind) for s in waits)
-
-
-def _tile_head(
-    constants: Constants,
-    stage: BoundStage,
-    writer: Writer,
-    dialect: Dialect,
-    *,
-    awaits: bool = True,
-    places: bool = True,
-) -> Addresses:
-    """Emit the first lines of a tile, and return the renderer of the regions after them.
-
-    awaits, places: False for a role that executes no waits, or that does not depend on the place of a tile.
-    """
-    bound, scalar = constants.bound, _printer(constants, stage, triton=True)
-    awaits = awaits and any(isinstance(s, Wait) for s in statements(stage.stage.body))
-    if places:
-        _indices(writer, constants, stage, scalar)
-    scalar = replace(scalar, bases=_bases(bound, dialect, awaits))
-    if places:
-        writer.add(TileBegin(stage=stage.number))
-    if awaits:
-        writer.add(Token())
-    return Addresses(
-        bound=bound,
-        stage=stage,
-        typing=bound.typing.stage(stage.name),
-        writer=writer,
-        scalar=scalar,
-        smallest=bound.smallest_block(stage.name),
-        dialect=dialect,
-        constants=constants,
-        waits=awaits,
-    )
-
-
-def _launch(constants: Constants, kernel: Kernel, dialect: Dialect, *, by_pointer: bool = True) -> LaunchContext:
-    """Return the launch context of a kernel: its buffers, the handshake with peers, and its initial waits."""
-    bound = constants.bound
-    protocol = dialect.protocol(bound)
-    signalled = {s.region.tensor for st in _stages(bound, kernel) for s in statements(st.stage.body)
-                 if isinstance(s, Wait | Notify)}  # fmt: skip
-    touched = {r.tensor for st in _stages(bound, kernel) for r in stage_regions(st.stage)}
-    touched |= {e.table for st in _stages(bound, kernel) for e in _scalars(st) if isinstance(e, Lookup)}
-    buffers = tuple(
-        BufferContext(
-            tensor=t.name,
-            count=constants.buffers(t),
-            size=constants.elements(t),
-            by_pointer=by_pointer,
-            is_signalled=t.name in signalled,
-        )
-        for t in bound.tensors.values()
-        if t.name in touched and t.slots > 1
-    )
-    begins_copies = protocol is LaunchProtocol.COUNTED_WITH_COPIES
-    ends = ends_launch(bound, kernel, protocol)
-    return LaunchContext(
-        track=_first_track(bound, kernel),
-        ranks=constants.ranks,
-        block=power_of_two(bound.ranks),
-        stages=len(bound.stages),
-        waits=tuple(_runtime_waits(constants, kernel)),
-        counted=sum(one.programs for one in bound.on_sms) if protocol.counted else 0,
-        buffers=buffers,
-        announces_entry=announces_entry(bound, kernel, protocol),
-        begins_copies=begins_copies,
-        first_begins_copies=begins_copies and not waits_for_products(bound),
-        tells_finished=protocol.counted and bound.ranks > 1 and announces_end(kernel),
-        counts_programs=ends and protocol.counted,
-        leaves=ends and not protocol.counted,
-        quiet=kernel.quiet,
-        entered_base=constants.entered,
-        finished_base=constants.finished,
-    )
-
-
-def _runtime_waits(constants: Constants, kernel: Kernel) -> Iterator[tuple[str, int]]:
-    """Yield (counter of rank 0, lag) for the initial waits of a kernel: in launch `epoch` for peers' epoch - lag."""
-    if constants.bound.ranks > 1:
-        if kernel.reuse_lag:
-            yield constants.finished, kernel.reuse_lag
-        if kernel.needs_entry:
-            yield constants.entered, 0
-
-
-def _first_track(bound: Bound, kernel: Kernel) -> int:
-    """Return the number of a kernel's first program, counted over all kernels of a rank."""
-    return sum(one.programs for one in bound.kernels[: bound.kernels.index(kernel)])
-
-
-def _queue_kernel(bound: Bound, kernel: Kernel, uniform: Mapping[tuple[str, str], int | None]) -> KernelContext:
-    loops: list[LoopContext] = []
-    constants = _constants_of(bound, kernel)
-    for loop in kernel.loops:
-        writer = _writer(bound, kernel)
-        for name in loop.stages:
-            stage = bound.stages[name]
-            scalar = _printer(constants, stage, triton=False)
-            _indices(writer, constants, stage, scalar)
-            writer.add(QueueTileBegin(stage=stage.number))
-            lowered = QueueEmitter(
-                bound=bound, stage=stage, writer=writer, scalar=scalar, constants=constants, thresholds=uniform
-            )
-            lowered.body(stage.stage.body)
-            writer.add(QueueTileEnd(stage=stage.number))
-        total = constants.total(bound.stages[loop.stages[0]])
-        loops.append(LoopContext(total=total, body=tuple(writer.nodes)))
-    launch = LaunchContext(
-        track=_first_track(bound, kernel),
-        ranks=constants.ranks,
-        block=power_of_two(bound.ranks),
-        stages=len(bound.stages),
-        waits=tuple(_runtime_waits(constants, kernel)),
-    )
-    return KernelContext(
-        name=kernel.name, template="kernels/queue.py.j2", constants=constants, launch=launch, loops=tuple(loops)
-    )

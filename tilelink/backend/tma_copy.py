@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from tilelink import artifact
 from tilelink.backend.addresses import Addresses
 from tilelink.backend.constants import BLOCKS, LEVEL, scaled, times, total
-from tilelink.backend.context import FarContext, TmaCopyContext
-from tilelink.backend.nodes import BoxAccess, CopyBoxes
+from tilelink.backend.context import FarContext, KernelContext, LoopContext, TmaCopyContext
+from tilelink.backend.frame import Frame
+from tilelink.backend.nodes import BoxAccess, CopyBoxes, TileEnd
 from tilelink.backend.statements import StatementEmitter
+from tilelink.backend.values import ValueEmitter
 from tilelink.ir.program import Read, Region, Value
 from tilelink.lowering.bound import Boxes
 
@@ -113,3 +115,35 @@ class TmaCopyEmitter(StatementEmitter):
             buffers=self._buffers,
             far=tuple(self.far),
         )
+
+
+def tma_copy_kernel(frame: Frame) -> KernelContext:
+    """Return the context of a kernel of one stage whose programs are warps that copy boxes."""
+    (stage,), writer = frame.usage.stages, frame.writer()
+    assert stage.tma_copy is not None
+    emitter = TmaCopyEmitter(
+        values=ValueEmitter(addresses=frame.tile_head(stage, writer)),
+        thresholds=frame.thresholds,
+        awaited_by_copy_engine=frame.awaited_by_copy_engine,
+        kernel=frame.kernel.name,
+        boxes=stage.tma_copy,
+    )
+    emitter.body(stage.stage.body)
+    writer.add(TileEnd(stage=stage.number))
+    # a tensor that is accessed only through boxes needs no pointer
+    unused = {one.tensor for one in emitter.args.values()} - frame.usage.lookups
+    pointers = (
+        one
+        for one in frame.arguments
+        if not isinstance(one, artifact.TensorPointer | artifact.PeersPointer) or one.tensor not in unused
+    )
+    return KernelContext(
+        name=frame.kernel.name,
+        template="kernels/tma_copy.py.j2",
+        args=(*emitter.args.values(), *pointers),
+        constants=frame.constants,
+        launch=frame.launch(by_pointer=False),
+        loops=(LoopContext(total=frame.constants.total(stage), body=tuple(writer.nodes)),),
+        call_arguments=frame.dialect.call_arguments(of_warps=True),
+        tma_copy=emitter.context(),
+    )

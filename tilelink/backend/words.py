@@ -26,7 +26,9 @@ def comment(text: str) -> str:
 
     Characters that are not printable, such as newlines of any kind and lone surrogates, are escaped.
     """
-    return f"# {''.join(c if c.isprintable() else _escaped(c) for c in text)}".rstrip()
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else _escaped(c) for c in text)
+    return f"# {text}".rstrip()
 
 
 def _escaped(character: str) -> str:

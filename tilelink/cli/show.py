@@ -52,7 +52,10 @@ class Stage(StrEnum):
 
 
 class Dialect(StrEnum):
+    """Dialects of the kernels (tilelink/capabilities.py)."""
+
     triton = "triton"
+    traced = "traced"
     triton_dist = "triton_dist"
 
 
@@ -65,7 +68,7 @@ def show(
     nodes: Nodes = 1,
     sets: Sets = None,
     after: Annotated[str | None, typer.Option("--after", help="the bound program after a pass, or after all")] = None,
-    dialect: Annotated[Dialect, typer.Option("--dialect", help="dialect of the source")] = Dialect.triton,
+    dialect: Annotated[Dialect, typer.Option("--dialect", help="dialect of the kernels")] = Dialect.triton,
     target: Annotated[str | None, typer.Option("--target", help="cpu, sm_80, sm_89, sm_90 or gfx942")] = None,
     dtype: Annotated[Dtype | None, typer.Option("--dtype", help="the element type")] = None,
 ) -> None:
@@ -83,8 +86,9 @@ def show(
             "dtype": (dtype or (Dtype.bf16 if gpu else Dtype.f32)).value,
             "target": target or ("sm_90" if gpu else "cpu"),
         }
+        spoken: dict[str, Any] = {"dialect": dialect.value}
         if after is not None:
-            write(_passes(chosen, scheduled, after, options))
+            write(_passes(chosen, scheduled, after, options | spoken))
             return
         options["tables"] = random_tables(chosen, options["dims"], ranks)
         match stage:
@@ -93,9 +97,9 @@ def show(
             case Stage.schedule:
                 write(str(scheduled or Schedule(name=DEFAULT, program=chosen.name)))
             case Stage.plan:
-                _show_plan(compiler.plan(chosen, scheduled, **options))
+                _show_plan(compiler.plan(chosen, scheduled, **options, **spoken))
             case Stage.source:
-                write(compiler.source(chosen, scheduled, dialect=dialect.value, **options))
+                write(compiler.source(chosen, scheduled, **options, **spoken))
             case Stage.ptx:
                 write(compiler.assembly(chosen, scheduled, **options))
 

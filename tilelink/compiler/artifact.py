@@ -10,7 +10,6 @@ import numpy as np
 from tilelink import generated
 from tilelink.artifact import Artifact, SignalGrid, TensorSpec
 from tilelink.backend.context import Emitted
-from tilelink.backend.dialects import dialect_named
 from tilelink.compiler.promises import promises_of
 from tilelink.ir.program import Statement, Transfer
 from tilelink.ir.visitor import statements
@@ -23,7 +22,7 @@ from tilelink.verifier import refusals
 
 def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Artifact:
     """Return the artifact of a verified plan. tables: their values, with which the plan was made."""
-    bound, traced = plan.bound, emitted.dialect == "traced"
+    bound, traced = plan.bound, plan.bound.capabilities.traced
     return Artifact(
         program=bound.source.name,
         target=bound.target.name,
@@ -41,7 +40,7 @@ def artifact_of(plan: Plan, emitted: Emitted, tables: Mapping[str, Any]) -> Arti
         kernels=emitted.kernels,
         copy_programs=emitted.copy_programs,
         tables={name: np.asarray(values).astype(np.int64) for name, values in tables.items()},
-        protocol=dialect_named(emitted.dialect).protocol(bound),
+        protocol=bound.protocol,
         lag=_lag(bound),
         reuse_wait=bound.schedule.reuse_wait,
         spans=most_spans(plan) if traced else 0,

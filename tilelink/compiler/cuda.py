@@ -19,20 +19,18 @@ if TYPE_CHECKING:
     from tilelink.runtime.nvshmem.kernel import NvshmemKernel
 
 
-def gpu_kernel(
-    verified: Plan, group: ProcessGroup, tables: Mapping[str, Any], deadline_s: float | None, trace: bool = False
-) -> GpuKernel:
+def gpu_kernel(verified: Plan, group: ProcessGroup, tables: Mapping[str, Any], deadline_s: float | None) -> GpuKernel:
     """Return the kernel of a verified plan on this rank of a group of GPU ranks. Collective.
 
-    deadline_s: seconds that one wait may take (None: no limit). With a deadline the host waits for each launch.
-    trace: True to measure launches inside the kernels; then there is always a deadline.
+    deadline_s: seconds that one wait may take (None: no limit). With a deadline the host waits for each launch. Traced
+        kernels always have one.
 
     Raise RankError if the ranks of the group compile different programs.
     """
     from tilelink.runtime.cuda.kernel import GpuKernel
 
-    deadline = deadline_s or (DEADLINE_S if trace else None)
-    return GpuKernel(gpu_artifact(verified, tables, trace), group, deadline)
+    deadline = deadline_s or (DEADLINE_S if verified.bound.capabilities.traced else None)
+    return GpuKernel(gpu_artifact(verified, tables), group, deadline)
 
 
 def nodes_kernel(
@@ -44,11 +42,11 @@ def nodes_kernel(
     return NvshmemKernel(gpu_artifact(verified, tables), group, deadline_s)
 
 
-def gpu_artifact(verified: Plan, tables: Mapping[str, Any] | None = None, trace: bool = False) -> Artifact:
+def gpu_artifact(verified: Plan, tables: Mapping[str, Any] | None = None) -> Artifact:
     """Return the artifact of a verified plan for GPU ranks, with its module in the store. No GPU is needed.
 
-    tables, trace: as for `compiler.compile`. Raise EmitError for a program that the dialect cannot express.
+    tables: as for `compiler.compile`. Raise EmitError for a program that kernels cannot express.
     """
-    emitted = emit(verified.bound, verified.thresholds, dialect="traced" if trace else "triton")
+    emitted = emit(verified.bound, verified.thresholds)
     store.save(emitted.text)
     return artifact_of(verified, emitted, tables or {})

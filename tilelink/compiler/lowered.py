@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from tilelink.artifact import LaunchProtocol
-from tilelink.errors import BindingError, Location, ParseError, TileLinkError, did_you_mean
+from tilelink.capabilities import Capabilities, capabilities
+from tilelink.errors import BindingError, EmitError, Location, ParseError, TileLinkError, did_you_mean
 from tilelink.files import lines_of
 from tilelink.frontend.expressions import Scope
 from tilelink.frontend.parser import parse_text, require_text
@@ -41,7 +42,7 @@ _PROPERTY = re.compile(r"(?P<word>\w+)(?:\((?P<named>[^()]*)\)|\[(?P<list>[^\[\]
 _RESOURCE = re.compile(r"(?:on (?:copy_engine|sm(?:\(\d+\))?)|in \w+ (?:prologue|epilogue))(?:, |$)")
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "target": tuple(one.name for one in fields(Target) if one.name != "name"),
-    "launch": ("protocol", "many_threads", "reuse_wait"),
+    "launch": ("protocol", "many_threads", "dialect", "reuse_wait"),
     "sizes": ("dtype", "numbers"),
     "signal_pad": ("entered", "finished", "size"),
     "tensor": ("number", "dtype", "shape", "buffers"),
@@ -237,6 +238,7 @@ class _Reader:
             protocol=LaunchProtocol[protocol],
             many_threads="many_threads" in launch.properties,
             nodes=self.nodes,
+            capabilities=self._capabilities(launch, target),
         )
         self._check_layout(made)
         return made
@@ -313,6 +315,13 @@ class _Reader:
                 stage, indices=tuple(map(mark, stage.indices)), body=map_loops(stage.body, mark)
             )
         self.program = replace(self.program, stages=tuple(stages.values()))
+
+    def _capabilities(self, launch: _Line, target: _Line) -> Capabilities:
+        """Return what the dialect of the launch has on the target. Raises ParseError where there is no such dialect."""
+        try:
+            return capabilities(self._target(target), str(launch.properties.get("dialect", "triton")))
+        except EmitError as error:
+            raise self.error(launch.number, error.message, error.hint or "dialect triton") from None
 
     # Lines -----------------------------------------------------------------------------------------------
 

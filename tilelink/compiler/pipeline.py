@@ -237,19 +237,21 @@ def bound(
     target: str | Target = "cpu",
     on_step: Callable[[str, Bound], None] | None = None,
     nodes: int = 1,
+    dialect: str = "triton",
 ) -> Bound:
     """Return a bound program.
 
     schedule: or its name (`schedule_of`); None for the defaults. dims: dimensions and parameters. dtype: element type.
     nodes: how many nodes the ranks fill one after the other; between nodes the rules of the network hold.
     on_step: called with the name of each pass and the program after it (tilelink/lowering/passes.py).
+    dialect: of the kernels to be generated (`source`). Passes leave out what it lacks (tilelink/capabilities.py).
 
-    Raise BindingError for dimensions without a value, ScheduleError for a schedule that does not fit, TileSizeError for
-    tiles that a processor cannot hold.
+    Raise EmitError for a program that the dialect cannot express, BindingError for dimensions without a value,
+    ScheduleError for a schedule that does not fit, TileSizeError for tiles that a processor cannot hold.
     """
     machine = named_target(target) if isinstance(target, str) else target
     checked = check(program)
-    result = bind(checked, schedule_of(checked, schedule), dims, ranks, machine, dtype, on_step, nodes)
+    result = bind(checked, schedule_of(checked, schedule), dims, ranks, machine, dtype, on_step, nodes, dialect)
     check_memory(result)
     return result
 
@@ -265,15 +267,17 @@ def plan(
     target: str | Target = "cpu",
     tables: Tables | None = None,
     nodes: int = 1,
+    dialect: str = "triton",
 ) -> Plan:
     """Return the verified plan: every tile task of every rank.
 
-    tables: name -> int array [ranks, *shape] of the dynamic mappings. nodes: as for `bound`.
+    tables: name -> int array [ranks, *shape] of the dynamic mappings. nodes, dialect: as for `bound`.
 
     Raise what `bound` raises, BindingError and ShapeError for tables that do not fit, and VerificationError for a plan
     that is not safe.
     """
-    numbers = bound(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target, nodes=nodes)
+    where: dict[str, Any] = {"ranks": ranks, "nodes": nodes, "target": target, "dialect": dialect}
+    numbers = bound(program, schedule, **where, dims=dims, dtype=dtype)
     result = make_plan(numbers, checked_tables(numbers, tables or {}))
     verify(result)
     return result
@@ -332,13 +336,13 @@ def source(
 
     Raise what `plan` raises, and EmitError for a program that the dialect cannot express.
     """
-    verified = plan(program, schedule, ranks=ranks, dims=dims, dtype=dtype, target=target, tables=tables, nodes=nodes)
-    return source_of(verified, dialect)
+    where: dict[str, Any] = {"ranks": ranks, "nodes": nodes, "target": target, "dialect": dialect}
+    return source_of(plan(program, schedule, **where, dims=dims, dtype=dtype, tables=tables))
 
 
-def source_of(verified: Plan, dialect: str = "triton") -> str:
+def source_of(verified: Plan) -> str:
     """Return the generated module of a verified plan. Raise EmitError for a program that kernels cannot express."""
-    return emit(verified.bound, verified.thresholds, dialect=dialect).text
+    return emit(verified.bound, verified.thresholds).text
 
 
 @overload
@@ -423,6 +427,7 @@ def compile(
 
     Raise what `plan` raises, BindingError for an unknown device, RankError for ranks that differ.
     """
+    dialect = "traced" if trace else "triton"
     if device == "cuda":
         from tilelink.compiler.cuda import gpu_kernel, nodes_kernel
         from tilelink.runtime.cuda.device import current_target, group_of
@@ -430,19 +435,19 @@ def compile(
         members = group_of(group, ranks)
         gpu = target or current_target(members)
         here: dict[str, Any] = {"ranks": members.size(), "nodes": nodes, "target": gpu}
-        verified = plan(program, schedule, **here, dims=dims, dtype=dtype, tables=tables)
+        if nodes > 1 and trace:
+            raise BindingError("launches on several nodes are not traced", hint="leave trace out")
+        verified = plan(program, schedule, **here, dims=dims, dtype=dtype, tables=tables, dialect=dialect)
         deadline = deadline_s or settings().deadline
         if nodes > 1:
-            if trace:
-                raise BindingError("launches on several nodes are not traced", hint="leave trace out")
             return nodes_kernel(verified, members, tables or {}, deadline)
-        return gpu_kernel(verified, members, tables or {}, deadline, trace)
+        return gpu_kernel(verified, members, tables or {}, deadline)
     if device != "cpu" or ranks is None:
         hint = "device cpu needs ranks, and runs the same generated kernels in Triton's interpreter; the other is cuda"
         raise BindingError(f"there is no runtime for device {device!r} with {ranks} ranks", hint=hint)
     where: dict[str, Any] = {"ranks": ranks, "nodes": nodes, "target": target or "cpu"}
-    verified = plan(program, schedule, **where, dims=dims, dtype=dtype, tables=tables)
-    emitted = emit(verified.bound, verified.thresholds, dialect="traced" if trace else "triton")
+    verified = plan(program, schedule, **where, dims=dims, dtype=dtype, tables=tables, dialect=dialect)
+    emitted = emit(verified.bound, verified.thresholds)
     return Kernel(plan=verified, emitted=emitted, tables=dict(tables or {}))
 
 

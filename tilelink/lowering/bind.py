@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from numbers import Integral
 
+from tilelink.capabilities import capabilities
 from tilelink.errors import BindingError, DtypeError, Location, OrderError, ScheduleError, TileSizeError, did_you_mean
 from tilelink.ir.depth import deep
 from tilelink.ir.intervals import Bounds
@@ -28,7 +29,7 @@ from tilelink.lowering.clauses.pipeline import NUM_STAGES, NUM_WARPS
 from tilelink.lowering.clauses.resource import RESOURCE
 from tilelink.lowering.clauses.tile import TILE
 from tilelink.lowering.launch_decided import check_launch_decided
-from tilelink.lowering.limits import check_elements, check_size
+from tilelink.lowering.limits import check_capabilities, check_elements, check_size
 from tilelink.lowering.orders import decode
 from tilelink.lowering.passes import steps
 from tilelink.lowering.ranges import check_ranges
@@ -57,6 +58,7 @@ def bind(
     dtype: str = "f32",
     on_step: Callable[[str, Bound], None] | None = None,
     nodes: int = 1,
+    dialect: str = "triton",
 ) -> Bound:
     """Return the lowered program for given shapes, ranks and target.
 
@@ -64,6 +66,7 @@ def bind(
 
     on_step: called with "bind" and the bound program, then with the name of each pass and the program after that pass.
     nodes: how many nodes the ranks fill one after the other.
+    dialect: of the kernels to be generated. Passes leave out the forms of kernels that it lacks.
     """
     if not isinstance(ranks, Integral) or ranks < 1:  # callers may pass any type
         raise BindingError(f"{ranks!r} ranks", hint="a program runs on at least one rank")
@@ -98,7 +101,9 @@ def bind(
         finished_base=used + ranks,
         pad_size=used + 2 * ranks,
         nodes=int(nodes),
+        capabilities=capabilities(target, dialect),
     )
+    check_capabilities(bound)
     check_size(bound)
     check_ranges(bound)
     check_elements(bound, typing)

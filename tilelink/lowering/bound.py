@@ -9,6 +9,7 @@ from functools import cached_property
 from math import prod
 
 from tilelink.artifact import LaunchProtocol
+from tilelink.capabilities import Capabilities
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Bounds, Range, shared_bounds
 from tilelink.ir.mapping import ChannelGrid, CountedRange, TileMap, map_region
 from tilelink.ir.program import Attend, Dot, For, Program, Region, Stage, Statement, Tensor, UserCall
@@ -139,6 +140,12 @@ class BoundStage:
         counted = (d for d in (*self.stage.indices, *loops) if d.counted)
         return {d.name: CountedRange(start=d.start, stop=d.stop) for d in counted}
 
+    @cached_property
+    def multiplies(self) -> bool:
+        """True if it computes matrix products."""
+        computed = (value for s in statements(self.stage.body) if (value := value_of(s)) is not None)
+        return any(isinstance(part, Dot | Attend) for value in computed for part in values(value))
+
     def count(self, index: str) -> int:
         """Return the number of tiles of an index."""
         return -(-self.extents[index] // self.tiles[index])
@@ -228,6 +235,8 @@ class Bound:
     ranks: int
     dtype: str
     target: Target
+    capabilities: Capabilities
+    """The forms of kernels that its dialect has on its processor."""
     tensors: Mapping[str, BoundTensor]
     stages: Mapping[str, BoundStage]
     kernels: tuple[Kernel, ...]
@@ -306,10 +315,7 @@ class Bound:
 
     def smallest_block(self, stage: str) -> int:
         """Return the least block of a stage along an axis, in elements: tensor cores multiply 16 rows and columns."""
-        body = self.stages[stage].stage.body
-        computed = (value for s in statements(body) if (value := value_of(s)) is not None)
-        multiplies = any(isinstance(part, Dot | Attend) for value in computed for part in values(value))
-        return MIN_DOT if multiplies and self.target.kind != "cpu" else 1
+        return MIN_DOT if self.target.kind != "cpu" and self.stages[stage].multiplies else 1
 
     def contraction_block(self, stage: str) -> int:
         """Elements of a contracted axis in one step of its loop."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilelink.ir.intervals import MAX_INT32, MIN_INT32, Range
-from tilelink.ir.scalar import Binary, Choose, Compare, Env, Logic, Lookup, Scalar, evaluate, walk
+from tilelink.ir.scalar import Binary, Choose, Compare, Env, Index, Int, Logic, Lookup, Rank, Scalar, evaluate, walk
 
 Hull = tuple[Any, Any]
 """The smallest and the largest value: ints, or arrays with a row for each execution."""
@@ -42,7 +42,13 @@ def hull(expr: Scalar, env: Env, entries: Mapping[str, Range]) -> Hull:
 
 def unknown(expr: Scalar, env: Env) -> bool:
     """True if an expression reads an entry that is known only in a launch. A simulation knows them all."""
-    return any(isinstance(e, Lookup) and e.launch and e.table not in env.tables for e in walk(expr))
+    match expr:
+        case Int() | Index() | Rank():  # most expressions are one of these, or a sum of them
+            return False
+        case Binary(left=left, right=right):
+            return unknown(left, env) or unknown(right, env)
+        case _:
+            return any(isinstance(e, Lookup) and e.launch and e.table not in env.tables for e in walk(expr))
 
 
 def truth(expr: Scalar, env: Env, entries: Mapping[str, Range]) -> Hull:

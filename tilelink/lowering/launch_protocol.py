@@ -6,11 +6,9 @@ kernels run one after the other, and which ranks wait for peers.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tilelink.artifact import LaunchProtocol
-from tilelink.ir.program import Wait
-from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, Kernel
 
 
@@ -19,31 +17,56 @@ def choose_protocol(bound: Bound) -> Bound:
     return replace(bound, protocol=_protocol(bound))
 
 
-def announces_entry(bound: Bound, kernel: Kernel, protocol: LaunchProtocol) -> bool:
-    """True if the kernel announces to peers that its rank has entered a launch. None does if no peer waits for that."""
-    first = not kernel.on_copy_engine and kernel.position == 0 and bound.ranks > 1
-    return protocol.in_kernels and first and any(one.needs_entry for one in bound.kernels)
+@dataclass(frozen=True, kw_only=True)
+class Handshake:
+    """The part of a kernel in the launch protocol of its program.
+
+    announces_entry: it announces to peers that its rank has entered a launch. None does if no peer waits for that.
+    ends_launch: its programs end the launch, or are counted as they exit.
+    announces_end: it announces the end of earlier launches.
+    begins_copies: it lets the copies of the launch begin. first_begins_copies: its first program does, not its last.
+    counted: programs of a launch if they are counted as they exit, else 0.
+    """
+
+    announces_entry: bool = False
+    ends_launch: bool = False
+    announces_end: bool = False
+    begins_copies: bool = False
+    first_begins_copies: bool = False
+    counted: int = 0
+
+    @property
+    def takes_part(self) -> bool:
+        """True if the kernel reads or writes the state of the handshake."""
+        return self.announces_entry or self.ends_launch
 
 
-def ends_launch(bound: Bound, kernel: Kernel, protocol: LaunchProtocol) -> bool:
-    """True if the programs of the kernel end the launch, or are counted as they exit."""
+def handshake_of(bound: Bound, kernel: Kernel, *, copies_wait: bool) -> Handshake:
+    """Return the part of a kernel in the launch protocol. A copy engine has none: the runtime sees to it.
+
+    copies_wait: True if the copy engine waits for data that programs produce. Then all programs must be resident before
+    it begins.
+    """
+    protocol = bound.protocol
+    if kernel.on_copy_engine:
+        return Handshake()
+    several, first = bound.ranks > 1, kernel.position == 0
     last = protocol.counted or kernel.position == len(bound.kernels) - 1
-    return protocol.in_kernels and not kernel.on_copy_engine and last
-
-
-def announces_end(kernel: Kernel) -> bool:
-    """True for the kernel that announces the end of earlier launches: the first one on the caller's stream."""
-    return kernel.stream == "main" and kernel.position == 0
-
-
-def waits_for_products(bound: Bound) -> bool:
-    """True if the copy engine waits for data that programs produce. Then all programs must be resident."""
-    queued = (bound.stages[name].stage for one in bound.kernels if one.on_copy_engine for name in one.stage_names)
-    return any(isinstance(s, Wait) for stage in queued for s in statements(stage.body))
+    begins_copies = protocol is LaunchProtocol.COUNTED_WITH_COPIES
+    return Handshake(
+        announces_entry=protocol.in_kernels and first and several and any(one.needs_entry for one in bound.kernels),
+        ends_launch=protocol.in_kernels and last,
+        announces_end=protocol.counted and several and first and kernel.stream == "main",
+        begins_copies=begins_copies,
+        first_begins_copies=begins_copies and not copies_wait,
+        counted=sum(one.programs for one in bound.on_sms) if protocol.counted else 0,
+    )
 
 
 def _protocol(bound: Bound) -> LaunchProtocol:
     if bound.nodes > 1:  # a rank is finished when the network has delivered all it put, which helper kernels come after
+        return LaunchProtocol.HELPER_KERNELS
+    if not bound.capabilities.handshakes:
         return LaunchProtocol.HELPER_KERNELS
     if (counted := _counted(bound)) is not None:
         return counted

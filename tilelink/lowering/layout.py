@@ -145,6 +145,12 @@ def _kernels(bound: Bound) -> Iterator[Misfit]:
     for stage in bound.stages.values() if placed else ():  # before the pass `transport` all of them say STORES
         wanted = transport_of(bound, stage).name
         yield from _differs("stage", stage.name, "transport", stage.transport.name, wanted)
+    able = bound.capabilities
+    for stage in bound.stages.values():  # before the pass `loops` a flat loop is only asked for
+        if (stage.flat and bound.many_threads and not able.flat_loops) or (stage.tma_copy and not able.tma_copies):
+            word = "flatten" if stage.flat else "tma_copy"
+            message = f"{stage.name} has `{word}`, which dialect {able.dialect} does not have on {bound.target}"
+            yield Misfit(kind="stage", part=stage.name, message=message, hint=f"remove {word}")
     protocols = {LaunchProtocol.HELPER_KERNELS, choose_protocol(bound).protocol if bound.many_threads else None}
     if bound.protocol not in protocols:
         yield from _differs("launch", "", "protocol", bound.protocol.name, LaunchProtocol.HELPER_KERNELS.name)

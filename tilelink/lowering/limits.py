@@ -1,11 +1,11 @@
-"""Limits on the size of a value and of a plan, which has a row for every tile and channel of every rank."""
+"""Limits of what can be compiled: the size of a value, the size of a plan, and what a dialect can express."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
 
-from tilelink.errors import Location, ScheduleError, TileSizeError
+from tilelink.errors import EmitError, Location, ScheduleError, TileSizeError
 from tilelink.ir.program import Assign, Read, Store, Transfer
 from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import Axis, StageTyping, Typing
@@ -36,6 +36,21 @@ def check_size(bound: Bound) -> None:
             message = f"tensor {name} has {grid.count:,} channels on each of {bound.ranks:,} ranks"
             hint = f"a plan holds {MAX_CHANNELS:,} channels: make them coarser, or take smaller sizes or fewer ranks"
             raise ScheduleError(message, location=bound.tensors[name].decl.location, hint=hint)
+
+
+def check_capabilities(bound: Bound) -> None:
+    """Raise EmitError for a program that the dialect of its kernels cannot express at all."""
+    able = bound.capabilities
+    if not able.waits_beyond and not bound.schedule.reuse_wait:
+        hint = "leave `reuse_wait off` out of the schedule, or emit dialect triton"
+        raise EmitError("waits for equality need the reuse wait: counters could run ahead", hint=hint)
+    decided = next((one for one in bound.program.tensors if one.bound is not None), None)
+    if decided is not None and not able.launch_decided:
+        message = f"dialect {able.dialect} has no parts that a launch decides, as by {decided.name}"
+        raise EmitError(message, location=decided.location, hint="emit dialect triton")
+    if bound.nodes > 1 and not able.several_nodes:
+        hint = "emit dialect triton, whose kernels put between nodes"
+        raise EmitError(f"dialect {able.dialect} is for one node, not for {bound.nodes}", hint=hint)
 
 
 def check_elements(bound: Bound, typing: Typing) -> None:

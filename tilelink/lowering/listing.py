@@ -29,6 +29,7 @@ def listing(bound: Bound) -> str:
 def _lines(bound: Bound) -> Iterator[str]:
     yield f"target {bound.target.name}: {_joined(_target(bound.target))}"
     launch = [f"protocol {bound.protocol.name}", *_said("many_threads", bound.many_threads)]
+    launch += _said(f"dialect {bound.capabilities.dialect}", bound.capabilities.dialect != "triton")
     launch += _said("reuse_wait off", not bound.schedule.reuse_wait)
     yield f"launch: {_joined(launch)}"
     yield f"sizes: {_joined([f'dtype {bound.dtype}', _named('numbers', bound.numbers)])}"

@@ -82,7 +82,7 @@ def _finish_loops(bound: Bound) -> Bound:
     """
     stages: dict[str, BoundStage] = {}
     for name, stage in bound.stages.items():
-        flat = stage.flat and bound.target.kind != "hip" and stage.total > bound.kernel_of[name].programs
+        flat = stage.flat and bound.capabilities.flat_loops and stage.total > bound.kernel_of[name].programs
         order = {index: simplify(expr, bound.bounds(name)) for index, expr in stage.order.items()}
         # Without tiles an order has nothing to say, and may divide by how many there are.
         stages[name] = replace(stage, order=order if stage.total else dict.fromkeys(order, const(0)), flat=flat)

@@ -84,9 +84,15 @@ def program_of(point: Point) -> Artifact:
     if (found := kept(point)) is not None:
         return found
     verified = compiler.plan(
-        point.program, point.schedule, ranks=point.ranks, dims=point.dims, dtype=point.dtype, target=point.target
+        point.program,
+        point.schedule,
+        ranks=point.ranks,
+        dims=point.dims,
+        dtype=point.dtype,
+        target=point.target,
+        dialect="traced" if point.trace else "triton",
     )
-    return gpu_artifact(verified, trace=point.trace)
+    return gpu_artifact(verified)
 
 
 def kept(point: Point) -> Artifact | None:

@@ -37,6 +37,8 @@ def placed_tensors(plan: Plan) -> list[str]:
     """Return the tensors that some access writes at a place that a launch decides."""
     a = plan.accesses
     rows = np.flatnonzero((a.kind == WRITE) & (a.guard > 0))
+    if not len(rows):
+        return []
     numbers = {
         int(tensor)
         for tensor, guard in np.unique(np.stack([a.tensor[rows], a.guard[rows]], axis=1), axis=0).tolist()

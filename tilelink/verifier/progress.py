@@ -64,7 +64,8 @@ def _programs(plan: Plan) -> int:
 def _waiting_programs(plan: Plan) -> list[dict[str, int]]:
     """Return per rank and stream the largest number of waiting programs of a kernel; those of one CTA count as one."""
     workers = np.unique(plan.worker[plan.signals.task[plan.signals.kind == WAIT]]).tolist()
-    waiting = {_block(plan, plan.workers[worker]) for worker in workers}
+    blocks = _blocks(plan)
+    waiting = {blocks[worker] for worker in workers}
     count = Counter((number, rank) for number, rank, _ in waiting)
     result: list[dict[str, int]] = [{} for _ in range(plan.bound.ranks)]
     for (number, rank), programs in count.items():
@@ -80,10 +81,10 @@ def _waiting_kernels(plan: Plan) -> list[str]:
     return [k.name for number, k in enumerate(plan.bound.kernels) if number in waiting and not k.on_copy_engine]
 
 
-def _block(plan: Plan, worker: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the (kernel, rank, CTA) of a worker (kernel, rank, program): programs that share a CTA share its slot."""
-    number, rank, program = worker
-    return number, rank, program // plan.bound.kernels[number].programs_per_cta
+def _blocks(plan: Plan) -> list[tuple[int, int, int]]:
+    """Return worker -> (kernel, rank, CTA): programs that share a CTA share its slot."""
+    together = [kernel.programs_per_cta for kernel in plan.bound.kernels]
+    return [(kernel, rank, program // together[kernel]) for kernel, rank, program in plan.workers]
 
 
 def _scripts(plan: Plan) -> list[Ints]:
@@ -111,7 +112,7 @@ class _Run:
         self.sleepers: dict[int, list[int]] = {}
         self.ready: deque[int] = deque()
         self.free = [slots] * plan.bound.ranks
-        self.blocks = [_block(plan, worker) for worker in plan.workers]
+        self.blocks = _blocks(plan)
         self.running: dict[tuple[int, int, int], int] = {}
         """CTAs that have a slot -> the number of their programs that have not ended."""
         self.pending: list[list[deque[int]]] = self._pending(priority)

@@ -15,7 +15,7 @@ from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.program import ITEM_BYTES, Read, Transpose, Value
 from tilelink.lowering.bound import Bound, BoundStage
 from tilelink.lowering.carried import has_loop, parts, range_of
-from tilelink.lowering.clauses.roles import conflict, divided_reason, has_groups, product_of
+from tilelink.lowering.clauses.roles import conflict, divided_reason, product_of
 from tilelink.lowering.rings import (
     CARRY,
     COMPUTE,
@@ -50,8 +50,8 @@ def roles(plan: Plan) -> Iterator[VerificationError]:
 
 
 def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
-    if not has_groups(bound.target):
-        return f"{bound.target} has no products of groups of warps"
+    if not bound.capabilities.roles:
+        return f"dialect {bound.capabilities.dialect} has no roles of warps on {bound.target}"
     kernel = bound.kernel_of[stage.name]
     for loop in kernel.loops:
         other = bound.stages[loop.stages[0]].roles

@@ -84,7 +84,7 @@ def misplaced(bound: Bound, kernel: Kernel, loop: Loop, stage: BoundStage) -> bo
 
 def _given_in(bound: Bound, stage: BoundStage) -> int | None:
     """Return the first statement of a tile whose product has enough steps to notify the previous tile, or None."""
-    if bound.target.kind == "hip":
+    if not bound.capabilities.deferred_notifies:
         return None
     typing, block = bound.typing.stage(stage.name), bound.contraction_block(stage.name)
     for number, statement in enumerate(stage.stage.body):

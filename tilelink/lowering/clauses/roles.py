@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tilelink.capabilities import has_warpgroups
 from tilelink.errors import ScheduleError
 from tilelink.ir.mapping import Span
 from tilelink.ir.products import products
@@ -67,7 +68,6 @@ from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.transform import stage_writes
 from tilelink.scheduling.schedule import RolesChoice
 from tilelink.scheduling.words import check_count
-from tilelink.target import Target
 
 WITHOUT_ROLES: tuple[Clause[Any], ...] = (FLATTEN, DEFER_NOTIFY, SPLIT_K_TAIL)
 """Clauses for programs whose warps have no roles."""
@@ -145,7 +145,7 @@ def _apply(bound: Bound) -> Bound:
         if (choice := part[ROLES]) is None:
             continue
         reason = _reason(bound, stage)
-        if reason is None and has_groups(bound.target):
+        if reason is None and bound.capabilities.roles:
             made = loop_roles_of(bound, stage, choice) if has_loop(stage) else roles_of(bound, stage, choice)
             if isinstance(made, Roles):
                 stages[name] = replace(stage, roles=made)
@@ -154,7 +154,7 @@ def _apply(bound: Bound) -> Bound:
         if reason:
             hint = "take `roles` away, or see docs/language.md for the stages that can have them"
             raise ScheduleError(f"{name} cannot have roles: {reason}", location=part.at("roles"), hint=hint)
-    if not has_groups(bound.target):
+    if not bound.capabilities.roles:
         return given
     for kernel in bound.kernels:
         found = {name: roles for name in kernel.stage_names if (roles := stages[name].roles) is not None}
@@ -173,11 +173,6 @@ def _apply(bound: Bound) -> Bound:
 def _written(bound: Bound, name: str) -> str:
     """Return the stage of the schedule that a stage was made from: a pass adds stages to the kernel of that."""
     return name if any(name == stage.name for stage in bound.source.stages) else bound.kernel_of[name].name
-
-
-def has_groups(target: Target) -> bool:
-    """True if a processor has products of warpgroups with operands in shared memory: only sm_90 has."""
-    return target.kind == "cuda" and target.tma and target.architecture == 90
 
 
 # Which stages can have roles ----------------------------------------------------------------------------------
@@ -510,7 +505,7 @@ ROLES: Clause[RolesChoice | None] = Clause(
         reason=_stage_reason,
         together=True,
         fits=without(*(clause.name for clause in WITHOUT_ROLES)),
-        on=has_groups,
+        on=has_warpgroups,
         joins=FLATTEN.name,
         along=((HALVE_TAIL, True),),
     ),

@@ -6,8 +6,9 @@ n` puts n programs of one warp each on an SM: while one waits for the end of its
 ordinary programs: each executes its waits, copies and notifies in the order of its tiles.
 
 The clause is allowed for stages that execute one copy per tile, after waits and before notifies. Conditions may choose
-which copy it is, and may exclude all of them. If a processor has no TMA, or if a tile does not consist of whole boxes
-of both tensors of its copy, programs use loads and stores as they do without the clause.
+which copy it is, and may exclude all of them. If a processor or a dialect has no such copies, or
+if a tile does not consist of whole boxes of both tensors of its copy, programs use loads and stores as they do without
+the clause.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
 
 def _boxes(bound: Bound, stage: BoundStage, programs: int) -> Boxes | None:
     """Return the boxes of a stage's tiles if `programs` of them share an SM, or None if none fit."""
-    if not bound.target.tma or bound.ranks > MAX_RANKS or not stage.total or reaches_other_nodes(bound, stage):
+    if not bound.capabilities.tma_copies or bound.ranks > MAX_RANKS:
+        return None
+    if not stage.total or reaches_other_nodes(bound, stage):
         return None
     regions = [region for s in statements(stage.stage.body) for region in copied(s) or ()]
     sizes = {_size(bound, stage, region) for region in regions}

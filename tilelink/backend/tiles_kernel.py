@@ -1,0 +1,69 @@
+"""Kernels whose programs compute tiles, one after the other (templates/kernels/tiles.py.j2)."""
+
+from __future__ import annotations
+
+from tilelink.backend.context import KernelContext, LoopContext
+from tilelink.backend.deferred_notifies import Deferred, deferred
+from tilelink.backend.descriptors import Descriptors
+from tilelink.backend.frame import Frame
+from tilelink.backend.loops import turns, turns_text
+from tilelink.backend.nodes import Comment, TileEnd
+from tilelink.backend.statements import StatementEmitter
+from tilelink.backend.values import ValueEmitter
+from tilelink.backend.words import comment
+from tilelink.backend.writer import Writer
+from tilelink.lowering.bound import BoundStage, Loop
+
+
+def tiles_kernel(frame: Frame) -> KernelContext:
+    """Return the context of a kernel of tiles."""
+    descriptors, modules = Descriptors(), set[str]()
+    loops = tuple(
+        _loop(frame, loop, descriptors, modules)
+        for loop in frame.kernel.loops
+        if frame.bound.stages[loop.stages[0]].total
+    )
+    return KernelContext(
+        name=frame.kernel.name,
+        template="kernels/tiles.py.j2",
+        args=(*descriptors.args.values(), *frame.arguments),
+        constants=frame.constants,
+        launch=frame.launch(),
+        loops=loops,
+        call_arguments=frame.dialect.call_arguments(),
+        user_modules=frozenset(modules),
+    )
+
+
+def _loop(frame: Frame, loop: Loop, descriptors: Descriptors, modules: set[str]) -> LoopContext:
+    kernel, writer = frame.kernel, frame.writer()
+    stage = frame.bound.stages[loop.stages[0]]
+    total, held = frame.constants.total(stage), None
+    if stage.given_in is not None:
+        held = deferred(stage, writer, frame.awaited_by_copy_engine)
+    for name in loop.stages:
+        _tile(frame, frame.bound.stages[name], writer, descriptors, modules, held)
+    assert held is None or held.given, f"{stage.name} has no step in which its tile before is notified"
+    first, step = turns(kernel, loop, total)
+    before, after = (held.before, held.after) if held else ((), ())
+    if len(kernel.loops) > 1:
+        before = (Comment(text=comment(turns_text(kernel, loop))), *before)
+    body = tuple(writer.nodes)
+    return LoopContext(total=total, first=first, step=step, body=body, flat=stage.flat, before=before, after=after)
+
+
+def _tile(
+    frame: Frame,
+    stage: BoundStage,
+    writer: Writer,
+    descriptors: Descriptors,
+    modules: set[str],
+    held: Deferred | None,
+) -> None:
+    """Emit a tile of a stage. modules: those of the functions that it calls are added."""
+    values = ValueEmitter(addresses=frame.tile_head(stage, writer), descriptors=descriptors, deferred=held)
+    StatementEmitter(
+        values=values, thresholds=frame.thresholds, awaited_by_copy_engine=frame.awaited_by_copy_engine
+    ).body(stage.stage.body)
+    writer.add(TileEnd(stage=stage.number))
+    modules |= values.modules

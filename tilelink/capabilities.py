@@ -1,0 +1,95 @@
+"""Capabilities: the forms of kernels that a dialect has on a processor.
+
+They are known before a program is bound. The passes read them, so that a form which a dialect lacks is left out before
+the program is verified, and the emitter decides nothing.
+
+- `triton` is stock Triton with this package's device library.
+- `traced` is the same with programs that record the start and the end of their operations, one after the other.
+- `triton_dist` is Triton-distributed's compiler with its own language for signals (backend/dialects.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilelink.errors import EmitError
+from tilelink.target import Target
+
+DIALECTS = ("triton", "triton_dist", "traced")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """The forms of kernels that a dialect has on a processor. The defaults are those of `triton` on the CPU.
+
+    flat_loops: a program may start its next tile before it has finished the current one.
+    deferred_notifies: a product may contain the notifies of the previous tile.
+    tma_copies: programs of one warp may copy by the tensor memory accelerator.
+    roles: warps of a program may have roles, with products of warpgroups.
+    handshakes: kernels may perform the launch handshake with peers.
+    waits_beyond: a wait passes when its counter is beyond the value, not only at that value.
+    launch_decided: values of a launch may decide which parts of tensors there are.
+    several_nodes: programs may put and get between nodes.
+    """
+
+    dialect: str = "triton"
+    flat_loops: bool = True
+    deferred_notifies: bool = True
+    tma_copies: bool = False
+    roles: bool = False
+    handshakes: bool = True
+    waits_beyond: bool = True
+    launch_decided: bool = True
+    several_nodes: bool = True
+
+    @property
+    def traced(self) -> bool:
+        """True if programs record the start and the end of their operations."""
+        return self.dialect == "traced"
+
+
+def capabilities(target: Target, dialect: str = "triton") -> Capabilities:
+    """Return the capabilities of a dialect on a processor.
+
+    Raise EmitError for an unknown dialect, with the valid names, and for a dialect that the processor does not have.
+    """
+    amd = target.kind == "hip"
+    match dialect:
+        case "triton":
+            return Capabilities(
+                flat_loops=not amd,  # only Triton's compiler for NVIDIA fuses nested loops
+                deferred_notifies=not amd,
+                tma_copies=target.tma,
+                roles=has_warpgroups(target),
+            )
+        case "traced":
+            if amd:
+                hint = "compile for a processor of NVIDIA, or run it on CPU ranks"
+                raise EmitError(f"kernels for {target} cannot be traced", hint=hint)
+            return Capabilities(
+                dialect=dialect,
+                flat_loops=False,  # a tile would begin before the end of the previous one is recorded
+                deferred_notifies=False,
+                tma_copies=target.tma,
+                roles=False,  # spans are those of a program's operations, one after the other
+            )
+        case "triton_dist":
+            if amd:
+                hint = "emit dialect triton, or choose a target of NVIDIA"
+                raise EmitError(f"dialect triton_dist calls NVSHMEM, which {target} has not", hint=hint)
+            return Capabilities(
+                dialect=dialect,
+                flat_loops=False,
+                deferred_notifies=False,  # the barrier of a notify would end the pipeline
+                handshakes=False,
+                waits_beyond=False,
+                launch_decided=False,
+                several_nodes=False,
+            )
+        case _:
+            raise EmitError(f"unknown dialect {dialect!r}", hint=f"one of {', '.join(DIALECTS)}")
+
+
+def has_warpgroups(target: Target) -> bool:
+    """True if a processor has products of warpgroups with operands in shared memory: only sm_90 has."""
+    return target.kind == "cuda" and target.tma and target.architecture == 90

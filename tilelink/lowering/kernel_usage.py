@@ -1,0 +1,114 @@
+"""Usage of kernels: the tensors and signals of their stages, found once for all that describes or generates them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from tilelink.ir.program import NetworkFence, NetworkQuiet, Notify, Region, Statement, Transfer, Wait
+from tilelink.ir.scalar import Lookup, walk
+from tilelink.ir.visitor import stage_regions, stage_scalars, statements
+from tilelink.lowering.bound import Bound, BoundStage, Kernel, Transport
+from tilelink.lowering.issue_order import Signal, signals
+from tilelink.lowering.launch_protocol import Handshake, handshake_of
+
+
+class KernelKind(Enum):
+    """Kinds of kernels. Each has a template of its own (templates/kernels)."""
+
+    TILES = auto()
+    """Programs that compute tiles, one after the other."""
+    TMA_COPY = auto()
+    """Programs of one warp that copy boxes by the tensor memory accelerator."""
+    ROLES = auto()
+    """Programs whose warps load, multiply and store."""
+    COPY_QUEUE = auto()
+    """The queue of a rank's copy engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelUsage:
+    """What the stages of a kernel use.
+
+    tensors: accessed, index tensors included. lookups: index tensors that expressions read. remote: accessed on other
+    ranks. waits: signals that it waits for, in the order of its statements. notifies: signals that it notifies, also
+    those that arrive with data. signalled: tensors that it waits for or notifies by statements of their own. waiting:
+    its stages that wait. uses_network: it sends to other nodes or waits for what it sent. track: number of its first
+    program, over all kernels of a rank.
+    """
+
+    kind: KernelKind
+    stages: tuple[BoundStage, ...]
+    tensors: frozenset[str]
+    lookups: frozenset[str]
+    remote: frozenset[str]
+    waits: tuple[Signal, ...]
+    notifies: frozenset[Signal]
+    signalled: frozenset[str]
+    waiting: frozenset[str]
+    uses_network: bool
+    track: int
+    handshake: Handshake
+
+
+def usages(bound: Bound) -> tuple[KernelUsage, ...]:
+    """Return the usage of every kernel of a lowered program, in the order of its kernels."""
+    found: list[KernelUsage] = []
+    track, copies_wait = 0, any(signals(bound, kernel, Wait) for kernel in bound.kernels if kernel.on_copy_engine)
+    for kernel in bound.kernels:
+        found.append(_usage(bound, kernel, track, copies_wait))
+        track += kernel.programs
+    return tuple(found)
+
+
+def _usage(bound: Bound, kernel: Kernel, track: int, copies_wait: bool) -> KernelUsage:
+    stages = tuple(bound.stages[name] for name in kernel.stage_names)
+    bodies = {stage.name: tuple(statements(stage.stage.body)) for stage in stages}
+    regions = [region for stage in stages for region in stage_regions(stage.stage)]
+    lookups = frozenset[str]().union(*map(_lookups, stages)) if bound.entries else frozenset[str]()
+    return KernelUsage(
+        kind=_kind(bound.stages[kernel.name]),
+        stages=stages,
+        tensors=_tensors(regions) | lookups,
+        lookups=lookups,
+        remote=_tensors(region for region in regions if region.rank is not None),
+        waits=tuple(dict.fromkeys(signal for body in bodies.values() for signal in _waits(body))),
+        notifies=signals(bound, kernel, Notify),
+        signalled=frozenset(s.region.tensor for body in bodies.values() for s in body if isinstance(s, Wait | Notify)),
+        waiting=frozenset(name for name, body in bodies.items() if any(isinstance(s, Wait) for s in body)),
+        uses_network=any(_of_network(statement) for body in bodies.values() for statement in body),
+        track=track,
+        handshake=handshake_of(bound, kernel, copies_wait=copies_wait),
+    )
+
+
+def _kind(stage: BoundStage) -> KernelKind:
+    """Return the kind of the kernel of a stage."""
+    if stage.transport is Transport.COPY_ENGINE:
+        return KernelKind.COPY_QUEUE
+    if stage.transport is Transport.TMA:
+        return KernelKind.TMA_COPY
+    return KernelKind.TILES if stage.roles is None else KernelKind.ROLES
+
+
+def _lookups(stage: BoundStage) -> frozenset[str]:
+    """Return the index tensors that expressions of a stage read."""
+    parts = (part for scalar in stage_scalars(stage.stage) for part in walk(scalar))
+    return frozenset(part.table for part in parts if isinstance(part, Lookup))
+
+
+def _tensors(regions: Iterable[Region]) -> frozenset[str]:
+    return frozenset(region.tensor for region in regions)
+
+
+def _of_network(statement: Statement) -> bool:
+    match statement:
+        case Transfer(mode="put" | "get") | Notify(by_network=True) | NetworkFence() | NetworkQuiet():
+            return True
+        case _:
+            return False
+
+
+def _waits(body: tuple[Statement, ...]) -> list[Signal]:
+    return [(s.region.tensor, s.kind) for s in body if isinstance(s, Wait)]
