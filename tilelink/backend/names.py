@@ -30,8 +30,8 @@ FRAME = frozenset(
     | {"first_program", "num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles"}
     | {"triton_dist", "libshmem_device", "tilelink", "slice", "min", "max", "trace_track"}
     | {"gl", "gluon", "tma_copy", "tma_smem", "tma_barriers", "tma_box", "tma_moved"}
-    | {"roles", "left_ring", "right_ring", "result_ring", "PART"}
-    | {f"{name}_barriers" for name in ("full", "empty", "staged", "drained")}
+    | {"roles", "left_ring", "right_ring", "result_ring", "kept_ring", "streamed_ring", "kept_phase", "PART"}
+    | {f"{name}_barriers" for name in ("full", "empty", "ready", "vacant", "staged", "drained")}
     | {"WARP"}
 )
 """Names that every kernel uses for itself."""
