@@ -168,6 +168,10 @@ class Machine(Thresholds):
     the estimate is too inaccurate. The corrections of other sizes are interpolated."""
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 
+    def of_nodes(self, ranks: int, nodes: int) -> Machine:
+        """Return the machine whose nodes have equally many of so many ranks; this one for one node."""
+        return self if nodes == 1 else replace(self, node_ranks=ranks // nodes)
+
     def adapters(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the adapters of ranks: each is named by the first rank that has it."""
         first = ranks // self.node_ranks * self.node_ranks
