@@ -38,7 +38,7 @@ from tilelink.runtime.cuda.kernel import GpuKernel
 from tilelink.scheduling.schedule import Schedule
 
 SHAPES = "mlp-1,mlp-2,mlp-5"
-CHOICES = {"ag_gemm": "ag_gemm_in_place:h200_movers", "gemm_rs": "gemm_rs_own_last:h200_movers"}
+CHOICES = {"ag_gemm": "ag_gemm_in_place:h200_copy_sms", "gemm_rs": "gemm_rs_local_last:h200_copy_sms"}
 """Operator -> the program and schedule that runtimes have in common: SMs move what is sent."""
 CUDA, ONE, EACH = "cuda", "nvshmem, one node", "nvshmem, a node for each rank"
 RESULTS = Path(__file__).parent / "results"

@@ -37,10 +37,11 @@ LIMITS_S = {
 """Seconds that a scenario may take: the first compilation of a kernel with NVSHMEM's bitcode takes a minute."""
 STAND_IN = Path(__file__).with_name("gdr_stand_in.c")
 LIBRARY = (
-    ("two_level_all_gather", "movers"), ("two_level_reduce_scatter", "movers"), ("two_level_all_reduce", "movers"),
-    ("two_level_all_to_all", "messages"), ("two_level_ag_gemm", "movers"), ("two_level_gemm_rs", "movers"),
+    ("two_level_all_gather", "copy_sms"), ("two_level_reduce_scatter", "copy_sms"),
+    ("two_level_all_reduce", "copy_sms"), ("two_level_all_to_all", "messages"),
+    ("two_level_ag_gemm", "copy_sms"), ("two_level_gemm_rs", "copy_sms"),
     ("all_gather", "pull"), ("all_gather_ring", "ring"), ("reduce_scatter_pushed", "small"),
-    ("all_reduce_two_shot_pushed", "large"), ("ag_gemm", None), ("gemm_rs_own_last", None),
+    ("all_reduce_two_shot_pushed", "large"), ("ag_gemm", None), ("gemm_rs_local_last", None),
 )  # fmt: skip
 GRAPHED = (
     "two_level_all_gather", "two_level_all_reduce", "two_level_ag_gemm", "two_level_gemm_rs", "all_gather", "ag_gemm",
@@ -181,11 +182,11 @@ def remote_ops() -> None:
     w = torch.randn(160, 192, device="cuda").bfloat16()
     long = torch.randn(128 * ranks, 192, device="cuda").bfloat16()
     calls = {
-        "two_level_all_gather:movers": lambda way: ops.all_gather(x, schedule=way),
-        "two_level_reduce_scatter:movers": lambda way: ops.reduce_scatter(long, schedule=way),
-        "two_level_all_reduce:movers": lambda way: ops.all_reduce(long, schedule=way),
-        "two_level_ag_gemm:movers": lambda way: ops.ag_gemm(x, w, schedule=way),
-        "two_level_gemm_rs:movers": lambda way: ops.gemm_rs(long, w, schedule=way),
+        "two_level_all_gather:copy_sms": lambda way: ops.all_gather(x, schedule=way),
+        "two_level_reduce_scatter:copy_sms": lambda way: ops.reduce_scatter(long, schedule=way),
+        "two_level_all_reduce:copy_sms": lambda way: ops.all_reduce(long, schedule=way),
+        "two_level_ag_gemm:copy_sms": lambda way: ops.ag_gemm(x, w, schedule=way),
+        "two_level_gemm_rs:copy_sms": lambda way: ops.gemm_rs(long, w, schedule=way),
         "": lambda way: ops.ag_gemm(x, w),
     }
 

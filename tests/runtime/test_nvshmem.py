@@ -105,7 +105,7 @@ def artifact_of(name: str, schedule: str | None, ranks: int = 4, nodes: int = 2)
 
 
 CASES = [
-    ("two_level_all_gather", "movers"), ("two_level_gemm_rs", "movers"), ("two_level_ag_gemm", "movers"),
+    ("two_level_all_gather", "copy_sms"), ("two_level_gemm_rs", "copy_sms"), ("two_level_ag_gemm", "copy_sms"),
     ("all_gather", "pull"), ("all_reduce_two_shot_pushed", "large"),
 ]  # fmt: skip
 
@@ -139,7 +139,7 @@ def test_a_launch_is_announced_around_its_kernels(machine: Machine) -> None:
 
 
 def test_only_what_uses_the_network_is_linked_and_registered(machine: Machine) -> None:
-    artifact = artifact_of("two_level_all_gather", "movers")
+    artifact = artifact_of("two_level_all_gather", "copy_sms")
     used = {one.name: one.uses_network for one in artifact.kernels}
     assert used == {"across": True, "inside": False}
     machine.built(artifact, 0)
@@ -152,12 +152,12 @@ def test_only_what_uses_the_network_is_linked_and_registered(machine: Machine) -
 
 
 def test_no_kernel_of_one_node_uses_the_network() -> None:
-    artifact = artifact_of("two_level_all_gather", "movers", nodes=1, ranks=4)
+    artifact = artifact_of("two_level_all_gather", "copy_sms", nodes=1, ranks=4)
     assert not any(one.uses_network for one in artifact.kernels)
 
 
 def test_a_node_with_fewer_ranks_than_the_program_says_is_refused(machine: Machine) -> None:
-    artifact = artifact_of("two_level_all_gather", "movers")
+    artifact = artifact_of("two_level_all_gather", "copy_sms")
     machine.rank = 1
     group: Any = None
     with pytest.raises(RankError, match="rank 1 reaches rank 0 by the network alone"):
@@ -246,7 +246,7 @@ def watch(patch: pytest.MonkeyPatch, artifact: Artifact, seconds: float) -> Watc
 
 
 def test_a_late_wait_is_named_in_its_launch_and_in_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    artifact = artifact_of("two_level_all_gather", "movers")
+    artifact = artifact_of("two_level_all_gather", "copy_sms")
     block = watch(monkeypatch, artifact, 0.5)
     over = SimpleNamespace(query=lambda: True)
     block.settle(over)
@@ -258,7 +258,7 @@ def test_a_late_wait_is_named_in_its_launch_and_in_later_ones(monkeypatch: pytes
 
 def test_a_launch_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadline, "LEAST_S", 0.05)
-    block = watch(monkeypatch, artifact_of("two_level_all_gather", "movers"), 0.001)
+    block = watch(monkeypatch, artifact_of("two_level_all_gather", "copy_sms"), 0.001)
     with pytest.raises(RankError, match="rank 1: a launch waits for its puts") as caught:
         block.settle(SimpleNamespace(query=lambda: False))
     assert "NVSHMEM_DEBUG" in str(caught.value.hint)

@@ -96,7 +96,7 @@ def library() -> None:
     near(gather(x, w).flatten(0, 1), ops.ag_gemm(x, w, schedule="unfused"))
     expected = ops.ag_gemm(x, w, bias=bias, activation="silu", schedule="unfused")
     near(gather(x, w, bias, activation="silu").flatten(0, 1), expected)
-    scatter = tilelink.op(compiler.load("gemm_rs").program("gemm_rs_own_last"), "h200", sums="f32")
+    scatter = tilelink.op(compiler.load("gemm_rs").program("gemm_rs_local_last"), "h200", sums="f32")
     near(scatter(long, w), ops.gemm_rs(long.flatten(0, 1), w, schedule="unfused", f32_sums=True))
     copied = tilelink.op(compiler.load("all_gather").program("all_gather"), "all_gather:pull")
     assert torch.equal(copied(x).flatten(0, 1), ops.all_gather(x))

@@ -131,7 +131,7 @@ def between_nodes() -> None:
         ops.clear()
         plain = ops.ag_gemm(x, w)
         assert not made
-        for name in ("h200", "two_level_ag_gemm:movers"):
+        for name in ("h200", "two_level_ag_gemm:copy_sms"):
             near(ops.ag_gemm(x, w, schedule=name), plain, name)
         assert [one.nodes for one in made] == [ranks, ranks]
         assert made[1].dims["g"] == 1
@@ -174,10 +174,10 @@ def fused() -> None:
     assert Meaning.made == found
     x, w = every(MS, K, seed=1, dtype=torch.bfloat16)[dist.get_rank()], torch.ones(N, K).bfloat16()
     module = tilelink.load("ag_gemm")
-    own = module.schedule("movers", module.program("ag_gemm"))
-    for way in (own, str(own), "ag_gemm:movers", own):
+    own = module.schedule("copy_sms", module.program("ag_gemm"))
+    for way in (own, str(own), "ag_gemm:copy_sms", own):
         ops.ag_gemm(x, w, schedule=way)
-    assert Meaning.made[len(found) :] == [("ag_gemm", "movers")] * 3
+    assert Meaning.made[len(found) :] == [("ag_gemm", "copy_sms")] * 3
     long = torch.ones(2 * MS, K).bfloat16()
     ops.gemm_rs(long, w, schedule="gemm_rs_ring:ring")
     assert Meaning.made[-1] == ("gemm_rs_ring", "ring")
@@ -186,12 +186,12 @@ def fused() -> None:
     assert ops.all_gather(torch.ones(4, 2, 3).bfloat16(), schedule="h200").shape == (8, 2, 3)
     ops.clear()
     ops.ag_gemm(x, w, schedule=own)
-    assert Meaning.made[-1] == ("ag_gemm", "movers")
+    assert Meaning.made[-1] == ("ag_gemm", "copy_sms")
     with pytest.raises(ShapeError, match="3 rows for 2 ranks"):
         ops.gemm_ar(torch.ones(3, K).bfloat16(), w, schedule="h200")
     with pytest.raises(DtypeError, match="bf16 and f16"):
         ops.ag_gemm(x.float(), w.float(), schedule="h200")
-    with pytest.raises(UnknownNameError, match="movers"):
+    with pytest.raises(UnknownNameError, match="copy_sms"):
         ops.ag_gemm(x, w, schedule="nothing")
 
 

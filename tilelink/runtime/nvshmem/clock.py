@@ -17,16 +17,16 @@ ASKED, ANSWERED, ANSWERS = (tl.constexpr(n) for n in range(3))
 
 
 @triton.jit(do_not_specialize=["peer"])
-def ping(mail, answers, watch, peer, ROW: tl.constexpr, ROUNDS: tl.constexpr):
+def ping(mail, answers, debug_block, peer, ROW: tl.constexpr, ROUNDS: tl.constexpr):
     """Ask a peer ROUNDS times for the time, and wait for each answer.
 
     mail: int64, the registered memory of this rank, whose row for the peer begins at ROW. answers: int64 [ROUNDS, 3],
-    the time sent, the peer's time, the time received; zeros after a wait that took too long. watch: a debug block.
+    the time sent, the peer's time, the time received; zeros after a wait that took too long.
     """
     for i in range(ROUNDS):
         sent = _now()
-        dl.network_notify(mail, None, 0, peer, ROW + ASKED, watch, 0, i)
-        dl.wait(mail, ROW + ANSWERED, i + 1, watch, 0, i)
+        dl.network_notify(mail, None, 0, peer, ROW + ASKED, debug_block, 0, i)
+        dl.wait(mail, ROW + ANSWERED, i + 1, debug_block, 0, i)
         received = _now()
         place = answers + 3 * i
         came = tl.load(mail + ROW + ANSWERS + i, volatile=True)
@@ -37,16 +37,16 @@ def ping(mail, answers, watch, peer, ROW: tl.constexpr, ROUNDS: tl.constexpr):
 
 
 @triton.jit
-def pong(mail, own, watch, rank, ROW: tl.constexpr, ROUNDS: tl.constexpr):
+def pong(mail, own, debug_block, rank, ROW: tl.constexpr, ROUNDS: tl.constexpr):
     """Answer ROUNDS questions of rank 0 with the time at which each came.
 
-    mail, watch: as of `ping`. own: int64, of which word `rank` is the address of this rank's mail.
+    mail, debug_block: as of `ping`. own: int64, of which word `rank` is the address of this rank's mail.
     """
     for i in range(ROUNDS):
-        dl.wait(mail, ROW + ASKED, i + 1, watch, 0, i)
+        dl.wait(mail, ROW + ASKED, i + 1, debug_block, 0, i)
         source = mail + ROW + ANSWERS + i
         tl.store(source, _now())
-        dl.put_signal(own, rank, 0, ROW + ANSWERS + i, source, 1, mail, None, ROW + ANSWERED, watch, 0, i)
+        dl.put_signal(own, rank, 0, ROW + ANSWERS + i, source, 1, mail, None, ROW + ANSWERED, debug_block, 0, i)
     dl.network_quiet()
 
 
@@ -63,13 +63,13 @@ class NetworkClocks(Clocks):
         words = 2 + ROUNDS
         mail = library.allocate(8 * ranks * words).view(torch.int64)
         own = torch.full((ranks,), mail.data_ptr(), dtype=torch.int64, device=device)
-        watch = torch.tensor(armed(BUDGET_NS / 1e9), dtype=torch.int64, device=device)
+        debug_block = torch.tensor(armed(BUDGET_NS / 1e9), dtype=torch.int64, device=device)
         answers = torch.zeros(ranks, ROUNDS, 3, dtype=torch.int64, device=device)
         exchanges: list[HelperKernel] = []
         for peer in range(1, ranks):
             options = {"ROW": words * peer, "ROUNDS": ROUNDS}
             if rank == 0:
-                exchanges.append(HelperKernel(ping, (mail, answers[peer], watch, peer), options, link))
+                exchanges.append(HelperKernel(ping, (mail, answers[peer], debug_block, peer), options, link))
             elif rank == peer:
-                exchanges.append(HelperKernel(pong, (mail, own, watch, rank), options, link))
+                exchanges.append(HelperKernel(pong, (mail, own, debug_block, rank), options, link))
         super().__init__(group, device, mail, answers, exchanges)

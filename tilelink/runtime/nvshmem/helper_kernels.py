@@ -32,7 +32,7 @@ def _tell_one(signals, signal_table, rank, peer, counter, NODE: tl.constexpr):
     if peer // NODE == rank // NODE:
         dl.signal_add(dl.symm_at(signal_table, peer, signals) + counter, 1, True)
     else:
-        dl.network_notify(signals, signal_table, rank, peer, counter, watch=None, stage=0, tile=0)
+        dl.network_notify(signals, signal_table, rank, peer, counter, debug_block=None, stage=0, tile=0)
 
 
 @triton.jit(do_not_specialize=["rank"])
@@ -44,14 +44,14 @@ def open_launch(
 
 
 @triton.jit
-def await_outputs(signals, epoch_at, watch, exits, EXITS: tl.constexpr, STAGE: tl.constexpr):
+def await_outputs(signals, epoch_pointer, debug_block, exits, EXITS: tl.constexpr, STAGE: tl.constexpr):
     """Wait for peers' writes to outputs, which can then be copied. exits: as for close_launch of one node."""
-    handshake.await_exits(signals, tl.load(epoch_at + handshake.NUMBER), exits, EXITS, watch, STAGE)
+    handshake.await_exits(signals, tl.load(epoch_pointer + handshake.NUMBER), exits, EXITS, debug_block, STAGE)
 
 
 @triton.jit(do_not_specialize=["rank"])
 def close_launch(
-    signals, signal_table, epoch_at, watch, exits, rank,
+    signals, signal_table, epoch_pointer, debug_block, exits, rank,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, NODE: tl.constexpr, FINISHED: tl.constexpr, EXITS: tl.constexpr,
     LAG: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
@@ -59,30 +59,30 @@ def close_launch(
 
     LAG: the next launch may begin once all ranks have finished launch (next - LAG); 0: at once.
     """
-    launch = tl.load(epoch_at + handshake.NUMBER)
-    handshake.await_exits(signals, launch, exits, EXITS, watch, STAGE)
+    launch = tl.load(epoch_pointer + handshake.NUMBER)
+    handshake.await_exits(signals, launch, exits, EXITS, debug_block, STAGE)
     _tell(signals, signal_table, rank, FINISHED + rank, RANKS, NODE)
     if LAG:
         peers = tl.arange(0, BLOCK)
-        handshake.reach(signals, FINISHED + peers, launch + 1 - LAG + peers * 0, peers < RANKS, watch, STAGE)
+        handshake.reach(signals, FINISHED + peers, launch + 1 - LAG + peers * 0, peers < RANKS, debug_block, STAGE)
     tl.debug_barrier()
-    tl.store(epoch_at + handshake.NUMBER, launch + 1)
+    tl.store(epoch_pointer + handshake.NUMBER, launch + 1)
 
 
 @triton.jit
-def fill_buffer(tensor, buffers, epoch_at, COUNT: tl.constexpr, BUFFERS: tl.constexpr, BLOCK: tl.constexpr):
+def fill_buffer(tensor, buffers, epoch_pointer, COUNT: tl.constexpr, BUFFERS: tl.constexpr, BLOCK: tl.constexpr):
     """Copy an input of COUNT elements into the buffer of the launch. buffers: BUFFERS times COUNT elements."""
     at = _elements(BLOCK)
     there = at < COUNT
-    tl.store(_buffer(buffers, epoch_at, COUNT, BUFFERS) + at, tl.load(tensor + at, mask=there), mask=there)
+    tl.store(_buffer(buffers, epoch_pointer, COUNT, BUFFERS) + at, tl.load(tensor + at, mask=there), mask=there)
 
 
 @triton.jit
-def empty_buffer(tensor, buffers, epoch_at, COUNT: tl.constexpr, BUFFERS: tl.constexpr, BLOCK: tl.constexpr):
+def empty_buffer(tensor, buffers, epoch_pointer, COUNT: tl.constexpr, BUFFERS: tl.constexpr, BLOCK: tl.constexpr):
     """Copy an output of COUNT elements out of the buffer of the launch. buffers: as of `fill_buffer`."""
     at = _elements(BLOCK)
     there = at < COUNT
-    tl.store(tensor + at, tl.load(_buffer(buffers, epoch_at, COUNT, BUFFERS) + at, mask=there), mask=there)
+    tl.store(tensor + at, tl.load(_buffer(buffers, epoch_pointer, COUNT, BUFFERS) + at, mask=there), mask=there)
 
 
 @triton.jit
@@ -91,5 +91,5 @@ def _elements(BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _buffer(buffers, epoch_at, COUNT: tl.constexpr, BUFFERS: tl.constexpr):
-    return buffers + (tl.load(epoch_at + handshake.NUMBER) - 1) % BUFFERS * COUNT
+def _buffer(buffers, epoch_pointer, COUNT: tl.constexpr, BUFFERS: tl.constexpr):
+    return buffers + (tl.load(epoch_pointer + handshake.NUMBER) - 1) % BUFFERS * COUNT

@@ -193,9 +193,9 @@ class NvshmemKernel:
             keep(stream, results[name])
         self._close(stream)
 
-    def _settle(self, watch: Watch, stream: Any) -> None:
+    def _settle(self, debug_block: Watch, stream: Any) -> None:
         self._end.record(stream)
-        watch.settle(self._end)
+        debug_block.settle(self._end)
         if self._tracer:
             self._tracer.drain(())
 
