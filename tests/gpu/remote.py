@@ -43,9 +43,6 @@ LIBRARY = (
     ("all_gather", "pull"), ("all_gather_ring", "ring"), ("reduce_scatter_pushed", "small"),
     ("all_reduce_two_shot_pushed", "large"), ("ag_gemm", None), ("gemm_rs_local_last", None),
 )  # fmt: skip
-GRAPHED = (
-    "two_level_all_gather", "two_level_all_reduce", "two_level_ag_gemm", "two_level_gemm_rs", "all_gather", "ag_gemm",
-)  # fmt: skip
 TRACED = ("two_level_all_gather", "two_level_gemm_rs", "all_gather_ring")
 SIZES = (128, 192, 160, 96)
 LAUNCHES, GRAPH_BURSTS = 200, 12
@@ -127,7 +124,7 @@ def remote_launches() -> None:
             if launch % 10 == 9:
                 known.verify(launch % 2, outputs, checks, f"launch {launch}")
 
-    together(library()[:6], body, called)
+    together(library(), body, called)
 
 
 def remote_graphs() -> None:
@@ -153,7 +150,7 @@ def remote_graphs() -> None:
             for _ in range(chance.randint(0, 2)):
                 known.verify((burst + 1) % 3, kernel(ready[(burst + 1) % 3]), checks, f"eager after burst {burst}")
 
-    together([one for one in library() if one[0].name in GRAPHED], body, called)
+    together(library(), body, called)
 
 
 def remote_timelines() -> None:
