@@ -5,6 +5,8 @@ The wheel nvidia-nvshmem-cu13 has it, or the folder that TILELINK_NVSHMEM names.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,9 @@ from tilelink.generated import load_module
 from tilelink.runtime.cuda.compile_offline import compile_source
 from tilelink.runtime.nvshmem import clock, helper_kernels
 from tilelink.runtime.nvshmem.bitcode import ADVICE, find_bitcode, libraries
-from tilelink.settings import settings
+from tilelink.settings import environment, settings
+from tilelink.target import target
+from tilelink.tuning.prepare import Point, kept, prepare_all
 
 NEEDED = pytest.mark.skipif(find_bitcode(90) is None, reason=f"no bitcode of NVSHMEM: {ADVICE}")
 COMPILING = pytest.mark.skipif(settings().interpret, reason="Triton interprets in this process")
@@ -96,3 +100,21 @@ def test_helper_kernels_inside_a_node_are_compiled_without_the_library(name: str
 def test_helper_kernels_that_reach_other_nodes_signal_by_the_network(function: Any) -> None:
     made = helper(function, True, function in (clock.ping, clock.pong))
     assert "nvshmemx_signal_op" in made.asm["ttir"] or "nvshmemx_putmem_signal" in made.asm["ttir"]
+
+
+@COMPILING
+@NEEDED
+@pytest.mark.timeout(900)
+def test_a_pool_compiles_what_ranks_of_several_nodes_launch(tmp_path: Path) -> None:
+    module = load("two_level_all_gather")
+    program = module.program()
+    one = Point(
+        program=program, schedule=module.schedule("copy_sms", program), dims={"Ms": 64, "K": 64, "g": 2}, dtype="bf16",
+        ranks=4, nodes=2, target=target("sm_90"), deadlines=(False,),
+    )  # fmt: skip
+    with environment(TILELINK_CACHE=str(tmp_path), TRITON_CACHE_DIR=str(tmp_path / "triton")):
+        assert prepare_all([one], workers=1, seconds=300) == [""]
+        assert kept(one) is not None
+        made = {file.stem for file in (tmp_path / "triton").rglob("*.cubin")}
+    assert made >= {"across", "inside", "close_launch", "empty_buffer", "await_outputs"}
+    assert replace(one, nodes=1).file != one.file

@@ -64,7 +64,9 @@ def close_launch(
     _tell(signals, signal_table, rank, finished + rank, RANKS, NODE)
     if lag > 0:
         peers = tl.arange(0, BLOCK)
-        handshake.wait_counters(signals, finished + peers, launch + 1 - lag + peers * 0, peers < RANKS, debug_block, STAGE)
+        handshake.wait_counters(
+            signals, finished + peers, launch + 1 - lag + peers * 0, peers < RANKS, debug_block, STAGE
+        )
     tl.debug_barrier()
     tl.store(epoch_pointer + handshake.NUMBER, launch + 1)
 
