@@ -196,3 +196,43 @@ program p(M = 8, N = 4):
 """
     with pytest.raises(TileLinkError, match="takes the sum over the counted range of i"):
         plan(text)
+
+
+GIVEN = """
+program p(M = 20, N = 8, T = 12, E = 3):
+    m      : in  [] <= M
+    rows   : in  [T] < m
+    others : in  [T] < M
+    starts : in  [E + 1] <= M offsets
+    x      : in  [M[: m], N]
+    v      : in  [M[: starts[E]], N]
+    y      : out [M[: m], N]
+    z      : out [T, N]
+    s      : out [M[: starts[E]], N]
+    compute f(i: M[: m], j: N):
+        y[i, j] = x[i, j]
+    compute g(t: T, j: N):
+        z[t, j] = x[rows[t], j]
+    compute h(e: E, r: M[starts[e] : starts[e + 1]], j: N):
+        s[r, j] = v[r, j]
+"""
+BEYOND = [
+    ("f(i: M[: m], j: N)", "f(i: M, j: N)"),
+    ("= x[rows[t], j]", "= x[others[t], j]"),
+    ("= x[rows[t], j]", "= x[0 + t, j]"),
+    ("= v[r, j]", "= x[r, j]"),
+    ("v      : in  [M[: starts[E]], N]", "v      : in  [M[: starts[E - 1]], N]"),
+]
+
+
+def test_an_input_is_read_as_far_as_it_is_given() -> None:
+    plan(GIVEN)
+
+
+@pytest.mark.parametrize(("old", "new"), BEYOND)
+def test_a_read_beyond_what_is_given_is_refused(old: str, new: str) -> None:
+    assert old in GIVEN
+    with pytest.raises(
+        TileLinkError, match="reads [xv], of which a launch gives what is before (m|starts.*) of rank 0"
+    ):
+        plan(GIVEN.replace(old, new))
