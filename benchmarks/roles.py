@@ -137,13 +137,15 @@ def points(case: Case, machine: Target, forms: Sequence[str]) -> dict[str, prepa
 class Alone:
     """The main kernel of a program on one GPU, as rank 0 runs it, without peers and without a handshake."""
 
-    def __init__(self, artifact: Artifact, given: dict[str, torch.Tensor], pad: torch.Tensor) -> None:
-        """given: tensors by name, all buffers. pad: the counters."""
+    def __init__(
+        self, artifact: Artifact, given: dict[str, torch.Tensor], pad: torch.Tensor, name: str = "gemm"
+    ) -> None:
+        """given: tensors by name, all buffers. pad: the counters. name: of the kernel."""
         self.artifact, self.given, self.pad = artifact, given, pad
         self._table = torch.full((artifact.ranks,), pad.data_ptr(), dtype=torch.int64, device="cuda")
         self._epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device="cuda")
         self._edge = torch.zeros(16, dtype=torch.int64, device="cuda")
-        (kernel,) = (one for one in artifact.kernels if one.name == "gemm")
+        (kernel,) = (one for one in artifact.kernels if one.name == name)
         function = getattr(load_module(file_of(artifact.source)), kernel.name)
         self.function = Function(kernel, function, self._argument, artifact)
 

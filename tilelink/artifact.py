@@ -134,19 +134,19 @@ class SignalTablePointer(IntegersPointer):
 class EpochPointer(IntegersPointer):
     """The number of the launch (device/handshake.py)."""
 
-    spelled = "epoch_at"
+    spelled = "epoch_pointer"
 
 
 class DebugBlockPointer(IntegersPointer):
     """The debug block, in which a wait that exceeds its deadline reports itself (device/debug.py), or None."""
 
-    spelled = "watch"
+    spelled = "debug_block"
 
 
 class HandshakePointer(IntegersPointer):
     """State of the handshake of a kernel that begins or ends a launch (device/handshake.py), or None."""
 
-    spelled = "edge"
+    spelled = "handshake_block"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ def compile_all(bound: Bound, result: Emitted) -> list[Any]:
     module = store.load(store.save(result.text))
     return [
         compile_source(
-            getattr(module, kernel.name), signature(kernel, bound), {"watch": None}, bound.target,
+            getattr(module, kernel.name), signature(kernel, bound), {"debug_block": None}, bound.target,
             num_warps=kernel.num_warps, num_stages=kernel.num_stages,
         )
         for kernel in result.kernels

@@ -125,7 +125,7 @@ def test_the_numbers_are_right(name: str) -> None:
 def test_loads_follow_the_barrier_and_the_fence_for_descriptors(target: str) -> None:
     bound = sample("stored, then loaded").bound(ranks=2, target=target, dtype="bf16")
     found = events(text(*compile_all(bound, emitted(bound))), "store", "barrier", "proxy", "load")
-    assert "dl.tell_finished(" in emitted(bound).text
+    assert "dl.announce_finished(" in emitted(bound).text
     begin = found.index("store")  # of what peers were told of the launches before
     behind = found[found.index("store", begin + 1) :]
     behind = [kind for kind in behind[: behind.index("load")] if kind != "store"]

@@ -17,12 +17,12 @@ from tilelink.planning.plan import make_plan
 
 SIZES = {"Ms": 1024, "N": 4096, "K": 1376}
 IN_PRODUCT = "if (k == 128) & (held_tile >= 0):"
-GIVEN = "dl.notify(signals, held, rank, watch=watch, stage=0, tile=held_tile, remote=True, tma=False)"
+GIVEN = "dl.notify(signals, held, rank, debug_block=debug_block, stage=0, tile=held_tile, remote=True, tma=False)"
 
 
 def bound(*, on: bool = True, flat: bool = True, target: str = "sm_90", K: int = 1376) -> Bound:
     module = compiler.load("gemm_rs")
-    program = module.program("gemm_rs_own_last")
+    program = module.program("gemm_rs_local_last")
     schedule = module.schedule("h200", program).defer_notify("gemm", on).flatten("gemm", flat)
     return compiler.bound(program, schedule, ranks=8, dims=SIZES | {"K": K}, dtype="bf16", target=target)
 
@@ -42,7 +42,7 @@ def test_a_tile_is_kept_and_notified_in_the_next_product_or_behind_the_loop() ->
     product = next(n for n, line in enumerate(lines) if line.startswith("for k"))
     assert lines[product + 1 : product + 3] == [IN_PRODUCT, GIVEN]
     store = next(n for n, line in enumerate(lines) if line.startswith("tl.store(c"))
-    assert lines[store + 1 : store + 3] == ["held = dl.hold((rank + q + 1) % 8)", "held_tile = dl.hold(tile)"]
+    assert lines[store + 1 : store + 3] == ["held = dl.opaque((rank + q + 1) % 8)", "held_tile = dl.opaque(tile)"]
     assert lines[store + 3 : store + 5] == ["if held_tile >= 0:", GIVEN] and later == store + 5
     assert sum("dl.notify(" in line for line in lines) == 2
 

@@ -81,7 +81,7 @@ def test_it_uses_nothing_but_that_language(case: library.Case) -> None:
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     offered = {"rank", "num_ranks", "symm_at", "wait", "consume_token", "notify"}
     assert set(re.findall(r"\bdl\.(\w+)", code)) <= offered
-    assert not re.search(r"\b(watch|signal_table|\w+_peers)\b", code)
+    assert not re.search(r"\b(debug_block|signal_table|\w+_peers)\b", code)
 
 
 @pytest.fixture

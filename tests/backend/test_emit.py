@@ -93,7 +93,7 @@ def test_a_wait_for_evenly_spaced_counters_is_one(what: str, channel: str, expec
     text = GATHERED.replace("WHAT", what).replace("CHANNEL", channel)
     result = numbered(emitted(Sample(text=text, numbers={"M": 32, "N": 64}).bound(ranks=4, target="sm_90")).text)
     (line,) = (line for line in result.splitlines() if "token += " in line)
-    assert f"token += dl.{expected.replace('SAID', 'watch=watch, stage=1, tile=tile')}" in line
+    assert f"token += dl.{expected.replace('SAID', 'debug_block=debug_block, stage=1, tile=tile')}" in line
 
 
 MOVED = """
@@ -313,10 +313,10 @@ def test_uneven_thresholds_become_a_table() -> None:
         ThresholdsPointer(tensor="ks", kind="tile")
     ]
     assert re.search(
-        r"dl\.wait\(signals, .*, target=tl\.load\(ks_tile_thresholds \+ .*\) \* ks_generation, watch", result.text
+        r"dl\.wait\(signals, .*, target=tl\.load\(ks_tile_thresholds \+ .*\) \* ks_generation, debug_block", result.text
     )
     uniform = emit(bound, {**counts, key: np.full_like(counts[key], 3)})
-    assert "target=3 * ks_generation, watch" in uniform.text
+    assert "target=3 * ks_generation, debug_block" in uniform.text
 
 
 def test_thresholds_of_a_counter_alone_may_differ_between_ranks() -> None:

@@ -93,7 +93,7 @@ def kernel(target: str, change: Change) -> Any:
     result = emit(plan.bound, plan.thresholds)
     one = next(k for k in result.kernels if k.name == "gemm")
     return compile_source(
-        store.load(store.save(result.text)).gemm, signature(one, plan.bound), {"watch": None}, plan.bound.target,
+        store.load(store.save(result.text)).gemm, signature(one, plan.bound), {"debug_block": None}, plan.bound.target,
         num_warps=one.num_warps, num_stages=one.num_stages,
     )  # fmt: skip
 

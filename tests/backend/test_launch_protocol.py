@@ -62,7 +62,7 @@ def bodies(result: Emitted) -> dict[str, str]:
 
 def edges(result: Emitted) -> Edges:
     """kernel -> whether it begins the launch and whether it ends it; those that do neither are not there."""
-    found = {name: ("dl.enter(" in body, bool(re.search(r"dl\.(leave|count_program)\(", body)))
+    found = {name: ("dl.announce_entry(" in body, bool(re.search(r"dl\.(finish_launch|count_program)\(", body)))
              for name, body in bodies(result).items()}  # fmt: skip
     given = {kernel.name for kernel in result.kernels if HandshakePointer() in kernel.parameters}
     assert given == {name for name, both in found.items() if any(both)}, "the block is passed to those that need it"
@@ -140,9 +140,9 @@ def test_programs_are_counted_where_nobody_waits_for_the_end_of_a_launch(name: s
     one = compiler.bound(module.programs[0], module.schedules[0], ranks=3, dims={"M": 256}, target="sm_90")
     result = emitted(one)
     assert one.protocol is expected
-    names = re.findall(r"dl\.(launch_number|tell_finished|count_program|leave)\(", bodies(result)["send"])
-    other = [] if given.keys() & {"place", "keep"} else ["leave"]
-    assert names == (["launch_number", "tell_finished", "count_program"] if expected.counted else other)
+    names = re.findall(r"dl\.(launch_number|announce_finished|count_program|finish_launch)\(", bodies(result)["send"])
+    other = [] if given.keys() & {"place", "keep"} else ["finish_launch"]
+    assert names == (["launch_number", "announce_finished", "count_program"] if expected.counted else other)
 
 
 def test_kernels_beside_each_other_are_counted_together_and_one_tells() -> None:
@@ -151,12 +151,12 @@ def test_kernels_beside_each_other_are_counted_together_and_one_tells() -> None:
     assert len(result.kernels) == 3 and one.protocol is LaunchProtocol.COUNTED_ANNOUNCED
     for name, body in bodies(result).items():
         lines = [line.strip() for line in body.splitlines() if line.strip()]
-        assert f"launch = dl.launch_number(epoch_at, edge, {programs})" in lines
-        tells = [line for line in lines if "tell_finished" in line]
+        assert f"launch = dl.launch_number(epoch_pointer, handshake_block, {programs})" in lines
+        tells = [line for line in lines if "announce_finished" in line]
         numbers = f"FINISHED={one.finished_base}, RANKS=4, BLOCK=4"
-        tell = f"dl.tell_finished(edge, signal_table, epoch_at, launch, rank, {numbers})"
+        tell = f"dl.announce_finished(handshake_block, signal_table, epoch_pointer, launch, rank, {numbers})"
         assert tells == [tell] * (name == "one"), "the first of the caller's stream, before it waits for anything"
-        assert lines[-1] == "dl.count_program(edge, epoch_at)"
+        assert lines[-1] == "dl.count_program(handshake_block, epoch_pointer)"
     for other in (bound("on sm(2)", **PEERS), bound("on sm(2)", ranks=1), bound("on copy_engine")):
         assert other.protocol is LaunchProtocol.HELPER_KERNELS
 
@@ -171,11 +171,14 @@ def of_library(file: str, name: str, schedule: str) -> Emitted:
 
 
 def test_programs_of_a_warp_are_counted_too() -> None:
-    result = of_library("gemm_rs", "gemm_rs_own_last", "h200_movers")
+    result = of_library("gemm_rs", "gemm_rs_local_last", "h200_copy_sms")
     assert "gl.warp_specialize" in result.text
     programs = sum(kernel.programs for kernel in result.kernels)
-    assert result.text.count(f"launch = dl.launch_number(epoch_at, edge, {programs})") == 2
-    assert "    dl.publish(scope=dl.WARP)\n    dl.count_program(edge, epoch_at, scope=dl.WARP)\n" in result.text
+    assert result.text.count(f"launch = dl.launch_number(epoch_pointer, handshake_block, {programs})") == 2
+    assert (
+        "    dl.publish(scope=dl.WARP)\n    dl.count_program(handshake_block, epoch_pointer, scope=dl.WARP)\n"
+        in result.text
+    )
 
 
 COPIED = """
@@ -208,16 +211,17 @@ def test_the_only_kernel_beside_a_copy_engine_lets_it_begin(given: dict[str, str
     expected = LaunchProtocol.COUNTED_WITH_COPIES if begins else LaunchProtocol.HELPER_KERNELS
     assert one.protocol is expected
     body = bodies(result)["keep"]
-    names = re.findall(r"dl\.(launch_number|\w*finished|begin_copies|wait|count_program|leave)\(", body)
+    names = re.findall(r"dl\.(launch_number|\w*finished|begin_copies|wait|count_program|finish_launch)\(", body)
     assert names == (["launch_number", "begin_copies", "wait", "count_program"] if begins else ["wait"])
     if begins:
         numbers = f"FINISHED={one.finished_base}, RANKS=3, BLOCK=4, STAGE=2, FIRST=True"
-        call = f"dl.begin_copies(edge, signals, signal_table, epoch_at, watch, launch, rank, {numbers})"
+        first = "handshake_block, signals, signal_table, epoch_pointer, debug_block, launch, rank"
+        call = f"dl.begin_copies({first}, {numbers})"
         assert [line.strip() for line in body.splitlines() if "begin_copies" in line] == [call]
 
 
 @pytest.mark.parametrize(
-    ("file", "name", "first"), [("ag_gemm", "ag_gemm_in_place", True), ("gemm_rs", "gemm_rs_sums_last", False)]
+    ("file", "name", "first"), [("ag_gemm", "ag_gemm_in_place", True), ("gemm_rs", "gemm_rs_reduce_last", False)]
 )
 def test_which_program_lets_copies_begin(file: str, name: str, first: bool) -> None:
     """The first one, whichever others run, unless the copies wait for products of them all anyway."""
@@ -237,15 +241,16 @@ def test_peers_are_told_before_they_are_waited_for_and_at_the_very_end() -> None
     found = bodies(emitted(one))
     entered, finished = one.entered_base, one.finished_base
     lines = [line.strip() for line in found["one"].splitlines()]
-    enter = lines.index(f"dl.enter(edge, signal_table, rank, ENTERED={entered}, RANKS=3, BLOCK=4)")
+    enter = lines.index(f"dl.announce_entry(handshake_block, signal_table, rank, ENTERED={entered}, RANKS=3, BLOCK=4)")
     assert all(not re.match(r"for tile|dl\.wait|token", line) for line in lines[:enter])
     last = [line for line in found["three"].splitlines() if line.strip()]
     numbers = f"FINISHED={finished}, RANKS=3, BLOCK=4, STAGE=3"
-    assert last[-1] == f"    dl.leave(edge, signals, signal_table, epoch_at, watch, rank, num_programs, {numbers})"
+    given = "handshake_block, signals, signal_table, epoch_pointer, debug_block, rank, num_programs"
+    assert last[-1] == f"    dl.finish_launch({given}, {numbers})"
     program = compiler.load("all_reduce").program("all_reduce_two_shot")
     both = bodies(emitted(compiler.bound(program, ranks=4, dims={"Ms": 64, "N": 64}, target="sm_90")))["reduce"]
-    order = re.findall(r"dl\.enter|dl\.wait_all|for tile|dl\.leave", both)
-    assert order == ["dl.enter", "dl.wait_all", "dl.wait_all", "for tile", "dl.leave"]
+    order = re.findall(r"dl\.announce_entry|dl\.wait_all|for tile|dl\.finish_launch", both)
+    assert order == ["dl.announce_entry", "dl.wait_all", "dl.wait_all", "for tile", "dl.finish_launch"]
 
 
 class Number(int):

@@ -51,7 +51,7 @@ def kernel(name: str, target: str, stages: int, channels: str = "", dims: dict[s
     module_of = store.load(store.save(result.text))
     one = next(k for k in result.kernels if k.name == "gemm")
     return compile_source(
-        module_of.gemm, signature(one, plan.bound), {"watch": None}, plan.bound.target,
+        module_of.gemm, signature(one, plan.bound), {"debug_block": None}, plan.bound.target,
         num_warps=one.num_warps, num_stages=one.num_stages,
     )  # fmt: skip
 

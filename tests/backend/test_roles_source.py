@@ -234,7 +234,7 @@ def test_a_wait_of_a_loader_may_have_a_deadline() -> None:
     result = emitted(made)
     kernel = next(one for one in result.kernels if one.name == "gemm")
     function = store.load(store.save(result.text)).gemm
-    types = signature(kernel, made) | {"watch": "*i64"}
+    types = signature(kernel, made) | {"debug_block": "*i64"}
     found = compile_source(function, types, {}, "sm_90", num_warps=kernel.num_warps, num_stages=kernel.num_stages)
     ptx = text(found)
     assert len(re.findall(r"atom\.relaxed\.sys\.global\.cas\.b64", ptx)) >= 1

@@ -22,8 +22,8 @@ OF_PEERS = (nodes.Pad, nodes.WaitAll, nodes.WaitEach, nodes.NotifyEach, nodes.Co
 """Statements of dialects whose kernels know the addresses of peers."""
 OF_ROLES = (
     nodes.Advance, nodes.AwaitPlace, nodes.ExpectBytes, nodes.ArrivePlace, nodes.LoadOperand, nodes.Accumulator,
-    nodes.MultiplyPlace, nodes.RetireProducts, nodes.FillResult, nodes.FenceResult, nodes.StoreResult,
-    nodes.RetireStores,
+    nodes.MultiplyPlace, nodes.LeadingProduct, nodes.TrailingProduct, nodes.RetireProducts, nodes.FillResult,
+    nodes.FenceResult, nodes.StoreResult, nodes.RetireStores,
 )  # fmt: skip
 """Statements of dialects in which warps may have roles, and of those that extend them."""
 

@@ -101,13 +101,13 @@ def test_every_ranks_copy_has_a_descriptor_and_the_own_ones_one() -> None:
         assert len(re.findall(rf"(?:if|elif) peer == \d:\n        tma_copy\.{what}_box\(", emitted.text)) == 4
 
 
-def compiled(made: Bound, dialect: str = "triton", watch: bool = False, stage: str = "carry"):
+def compiled(made: Bound, dialect: str = "triton", debug_block: bool = False, stage: str = "carry"):
     made = in_dialect(made, dialect)
     emitted = emit(made, make_plan(made).thresholds)
     kernel = next(k for k in emitted.kernels if k.name == stage)
-    types = signature(kernel, made) | ({"watch": "*i64"} if watch else {})
+    types = signature(kernel, made) | ({"debug_block": "*i64"} if debug_block else {})
     function = getattr(store.load(store.save(emitted.text)), stage)
-    rest = {} if watch else {"watch": None}
+    rest = {} if debug_block else {"debug_block": None}
     return compile_source(function, types, rest, "sm_90", num_warps=kernel.num_warps, num_stages=3)
 
 
@@ -169,11 +169,11 @@ schedule one for move:
 
 @pytest.mark.parametrize("dialect", ["triton", "traced"])
 def test_deadlines_and_traces_are_those_of_a_warp(dialect: str) -> None:
-    ptx = text(compiled(bound(), dialect, watch=True))
+    ptx = text(compiled(bound(), dialect, debug_block=True))
     assert len(re.findall(r"atom\.relaxed\.sys\.global\.cas\.b64", ptx)) >= 4
     assert not re.search(r"bar\.sync\s+0;", ptx)
     assert ("%tid.x" not in ptx.split("DONE:")[1].split("DONE:")[0]) and "%laneid" in ptx
-    begin = "dl.tile_begin(watch=watch, stage=1, tile=tile, trace=trace_track, scope=dl.WARP)"
+    begin = "dl.tile_begin(debug_block=debug_block, stage=1, tile=tile, trace=trace_track, scope=dl.WARP)"
     assert begin in source(in_dialect(bound(), "traced")) and "trace" not in source(bound())
 
 
@@ -359,7 +359,7 @@ class Copying:
     def publish(self, scope: str) -> None:
         assert scope == self.WARP and not self.held
 
-    def count_program(self, edge: object, epoch_at: object, scope: str) -> None:
+    def count_program(self, handshake_block: object, epoch_pointer: object, scope: str) -> None:
         assert scope == self.WARP
         self.counted += 1
 

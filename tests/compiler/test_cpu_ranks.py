@@ -37,21 +37,21 @@ import triton.language as tl
 from tilelink import device as dl
 
 @triton.jit
-def add(x, y, xs, xs_peers, signals, signal_table, epoch, watch, rank, first_program, num_programs):
+def add(x, y, xs, xs_peers, signals, signal_table, epoch, debug_block, rank, first_program, num_programs):
     e = tl.load(epoch).to(tl.int32)
     slot = (e - 1) % 2
     p = first_program
     peer = (rank + 1) % 3
     for q in range(3):
-        dl.wait(signals, 8 + q, e - 2, watch, -1, 0)
+        dl.wait(signals, 8 + q, e - 2, debug_block, -1, 0)
     cols = p * 4 + tl.arange(0, 4)
-    dl.tile_begin(watch, 0, p)
+    dl.tile_begin(debug_block, 0, p)
     there = dl.symm_at(xs_peers, peer, xs)
-    dl.transfer(watch, 0, p, 1, peer, p * 4)
+    dl.transfer(debug_block, 0, p, 1, peer, p * 4)
     tl.store(there + slot * 8 + cols, tl.load(x + cols))
     pad = dl.symm_at(signal_table, peer, signals)
-    dl.notify(pad, slot * 2 + p, peer, watch, 0, p, True)
-    token = dl.wait(signals, slot * 2 + p, (e - 1) // 2 + 1, watch, 0, p)
+    dl.notify(pad, slot * 2 + p, peer, debug_block, 0, p, True)
+    token = dl.wait(signals, slot * 2 + p, (e - 1) // 2 + 1, debug_block, 0, p)
     tl.store(y + cols, tl.load(x + cols) + tl.load(xs + slot * 8 + cols + token))
 """
 PARAMETERS = (

@@ -24,7 +24,7 @@ def test_a_form_computes_what_is_meant_and_nothing_else(form: str) -> None:
     check_form(form)
 
 
-def test_notifies_follow_what_they_tell_of() -> None:
+def test_notifies_follow_what_they_announce_finished() -> None:
     check_notifies()
 
 

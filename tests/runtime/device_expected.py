@@ -168,17 +168,17 @@ def check_launches(device: str) -> None:
     pads = torch.zeros(3, 8, dtype=torch.int32, device=device)
     signal_table = torch.tensor([row.data_ptr() for row in pads], device=device)
     exits = torch.tensor([[6, 2, 1, 5]], dtype=torch.int32, device=device)
-    edge = torch.tensor([1, 0, 2, 1, exits.data_ptr()], dtype=torch.int64, device=device)
+    handshake_block = torch.tensor([1, 0, 2, 1, exits.data_ptr()], dtype=torch.int64, device=device)
     epoch = torch.tensor([1], dtype=torch.int64, device=device)
     for launch in (1, 2, 3):
         pads[1, 3] = pads[1, 5] = launch - 1
         pads[1, 6], pads[1, 7] = 5 * ((launch + 1) // 2), 5 * (launch // 2)
-        kernels.launch[(6,)](x, edge, pads[1], signal_table, epoch, None, 1, 0, 3, 3, 4, 64)
+        kernels.launch[(6,)](x, handshake_block, pads[1], signal_table, epoch, None, 1, 0, 3, 3, 4, 64)
         assert set(x.tolist()) == {launch} and epoch.tolist() == [launch + 1]
-        assert edge.tolist()[:2] == [1, 6 * launch]
+        assert handshake_block.tolist()[:2] == [1, 6 * launch]
         assert pads[:, 1].tolist() == pads[:, 4].tolist() == [launch] * 3, "entered and finished, once on every rank"
     before = pads.clone()
-    for none in (torch.zeros_like(edge), None):
+    for none in (torch.zeros_like(handshake_block), None):
         kernels.launch[(6,)](x, none, pads[1], signal_table, epoch, None, 1, 0, 3, 3, 4, 64)
         assert pads.tolist() == before.tolist() and epoch.tolist() == [4] and set(x.tolist()) == {4}
 
@@ -203,11 +203,11 @@ def _counted_launches(device: str, before: int) -> None:
     pads[1, 3] = pads[1, 5] = wrapped(before + 20)
     pads[:, 1] = pads[:, 4] = before
     signal_table = torch.tensor([row.data_ptr() for row in pads], device=device)
-    edge = torch.tensor([1, 0, 0, 0, 0], dtype=torch.int64, device=device)
+    handshake_block = torch.tensor([1, 0, 0, 0, 0], dtype=torch.int64, device=device)
     epoch = torch.tensor([before + 1, 0, 0, before], dtype=torch.int64, device=device)
     none = torch.zeros(1, dtype=torch.int32, device=device)
 
-    def launches(*expected: int, block: torch.Tensor | None = edge) -> None:
+    def launches(*expected: int, block: torch.Tensor | None = handshake_block) -> None:
         for number in expected:
             kernels.counted_launch[(6,)](x, block, signal_table, epoch, 1, 0, 3, 3, 4, 6, 64)
             assert set(x.tolist()) == {wrapped(before + number)}
@@ -227,7 +227,7 @@ def _counted_launches(device: str, before: int) -> None:
     turn_launch[(1,)](*state, none, none, none, 1, **constants, TURN=0)
     told(4, 4)
     open_launch[(1,)](*state, 1, RANKS=3, BLOCK=4, ENTERED=0, WAIT=False, STAGE=1)
-    launches(5, block=torch.zeros_like(edge))
+    launches(5, block=torch.zeros_like(handshake_block))
     close_launch[(1,)](*state, none, none, none, none, 1, **constants, EXITS=0)
     told(5, 5)
     launches(6, 7)
@@ -249,13 +249,13 @@ def check_begun_copies(device: str) -> None:
     flags = torch.tensor([[3, 2, 2, 6, 1], [2, 1, 1, -1, 1]], dtype=torch.int32, device=device)
     values, ready = (torch.zeros(n, dtype=torch.int32, device=device) for n in (2, 1))
     words = [1, 0, 2, 0, 0, len(flags), flags.data_ptr(), values.data_ptr(), ready.data_ptr()]
-    edge = torch.tensor(words, dtype=torch.int64, device=device)
+    handshake_block = torch.tensor(words, dtype=torch.int64, device=device)
     epoch = torch.tensor([1, 0, 0, 0], dtype=torch.int64, device=device)
     state = (pads[1], signal_table, epoch, None)
 
     def launches(*expected: int) -> None:
         for number in expected:
-            kernels.copying_launch[(6,)](x, edge, *state, 1, 3, 3, 4, 6, 64)
+            kernels.copying_launch[(6,)](x, handshake_block, *state, 1, 3, 3, 4, 6, 64)
             assert set(x.tolist()) == {number} and ready.tolist() == [1]
             assert values.tolist() == [3 * ((number - 1) // 2) + 2, 2 * (number - 1) + 1]
             assert pads[1, 7 - number % 2].item() == values[0].item()
@@ -271,7 +271,7 @@ def check_begun_copies(device: str) -> None:
     }  # fmt: skip
     turn_launch[(1,)](*state, *tables, **constants, TURN=0)
     assert (values.tolist(), pads[:, 4].tolist()) == ([8, 9], [4] * 3), "launch 4 is skipped, 5 is prepared"
-    kernels.copying_launch[(6,)](x, torch.zeros_like(edge), *state, 1, 3, 3, 4, 6, 64)
+    kernels.copying_launch[(6,)](x, torch.zeros_like(handshake_block), *state, 1, 3, 3, 4, 6, 64)
     assert set(x.tolist()) == {5} and ready.tolist() == [0]
     close_launch[(1,)](*state, none, *tables, **constants, EXITS=0)
     assert epoch.tolist() == [6, 1, 0, 5] and pads[:, 4].tolist() == [5] * 3

@@ -147,10 +147,10 @@ def test_a_copy_engine_begins_when_peers_have_finished_with_its_buffers(late: in
     if late is not None:
         pads[1, late] = 1
     flags, ready = torch.zeros((0, 5), dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    edge = torch.tensor([1, 0, 2, 0, 0, 0, flags.data_ptr(), flags.data_ptr(), ready.data_ptr()])
+    handshake_block = torch.tensor([1, 0, 2, 0, 0, 0, flags.data_ptr(), flags.data_ptr(), ready.data_ptr()])
     table = torch.tensor([row.data_ptr() for row in pads])
     epoch = torch.tensor([4, 0, 0, 2])
-    given = (torch.zeros(128, dtype=torch.int32), edge, pads[1], table, epoch, None, 1, 3, 3, 4, 2, 64)
+    given = (torch.zeros(128, dtype=torch.int32), handshake_block, pads[1], table, epoch, None, 1, 3, 3, 4, 2, 64)
     if late is None:
         kernels.copying_launch[(2,)](*given)
     else:
@@ -172,9 +172,9 @@ def test_a_launch_ends_when_all_that_it_waits_for_has_come(late: int, awaited: s
     pads[1, late] = {6: 14, 3: 1, 5: 1, 2: 0}[late]
     before, epoch = pads.clone(), torch.tensor([3])
     exits = torch.tensor([[6, 1, 1, 5]], dtype=torch.int32)
-    edge = torch.tensor([1, 4, 2, 1, exits.data_ptr()], dtype=torch.int64)
+    handshake_block = torch.tensor([1, 4, 2, 1, exits.data_ptr()], dtype=torch.int64)
     table = torch.tensor([row.data_ptr() for row in pads])
-    given = (torch.zeros(128, dtype=torch.int32), edge, pads[1], table, epoch, None, 1, 0, 3, 3, 4, 64)
+    given = (torch.zeros(128, dtype=torch.int32), handshake_block, pads[1], table, epoch, None, 1, 0, 3, 3, 4, 64)
     if awaited:
         with pytest.raises(InterpreterError, match=rf"waits for \[{awaited}\]"):
             kernels.launch[(2,)](*given)

@@ -1,7 +1,7 @@
 # pyright: basic, reportArgumentType=false
 """Kernels that the device library's tests compile or interpret.
 
-What they pass to the device library as `debug` they call `watch`: Triton's launcher keeps the name `debug` for itself.
+The debug block is not called `debug`, because Triton's launcher keeps that name for itself.
 """
 
 import triton
@@ -12,24 +12,24 @@ from tilelink import device as dl
 
 @triton.jit
 def push(
-    x, y, table, signal_table, signals, epoch, watch, rank, ranks, n,
+    x, y, table, signal_table, signals, epoch, debug_block, rank, ranks, n,
     BLOCK: tl.constexpr, REMOTE: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """Waits for counter 3, pushes a block of x into the next rank's y and notifies that rank's counter 4."""
-    dl.tile_begin(watch, 7, 5)
-    token = dl.wait(signals, 3, 2 * tl.load(epoch), watch, 7, 5)
+    dl.tile_begin(debug_block, 7, 5)
+    token = dl.wait(signals, 3, 2 * tl.load(epoch), debug_block, 7, 5)
     lane = tl.arange(0, BLOCK)
     value = tl.load(x + dl.consume_token(lane, token))
     peer = dl.mod(rank + 1, ranks)
     there = dl.symm_at(table, peer, y)
-    dl.transfer(watch, 7, 5, 1, peer, n)
+    dl.transfer(debug_block, 7, 5, 1, peer, n)
     tl.store(there + lane, value)
-    dl.notify(dl.symm_at(signal_table, peer, signals), 4, peer, watch, 7, 5, REMOTE, TMA)
+    dl.notify(dl.symm_at(signal_table, peer, signals), 4, peer, debug_block, 7, 5, REMOTE, TMA)
 
 
 @triton.jit
 def gemm_descriptors(
-    a_desc, b_desc, c_desc, signals, epoch, watch, tiles, n_tiles, k_tiles,
+    a_desc, b_desc, c_desc, signals, epoch, debug_block, tiles, n_tiles, k_tiles,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVERY: tl.constexpr, DEFERRED: tl.constexpr,
 ):  # fmt: skip
     """A persistent GEMM through descriptors: waits every EVERY-th step of its K loop, notifies after each tile, or
@@ -42,21 +42,21 @@ def gemm_descriptors(
         for k in range(k_tiles):
             token = 0
             if k % EVERY == 0:
-                token = dl.wait(signals, k // EVERY, epoch, watch, 0, t)
+                token = dl.wait(signals, k // EVERY, epoch, debug_block, 0, t)
             if DEFERRED:  # noqa: SIM102
                 if (k == 2) & (t > first):
-                    dl.notify(signals, 100 + t - tl.num_programs(0), 0, watch, 0, t, False)
+                    dl.notify(signals, 100 + t - tl.num_programs(0), 0, debug_block, 0, t, False)
             a = a_desc.load([dl.consume_token(m * BM, token), k * BK])
             b = b_desc.load([n * BN, k * BK])
             acc = dl.dot(a, b.T, acc)
         c_desc.store([m * BM, n * BN], dl.cast(acc, tl.bfloat16))
         if not DEFERRED:
-            dl.notify(signals, 100 + t, 0, watch, 0, t, False)
+            dl.notify(signals, 100 + t, 0, debug_block, 0, t, False)
 
 
 @triton.jit
 def gemm_pointers(
-    a, b, c, signals, epoch, watch, k_tiles,
+    a, b, c, signals, epoch, debug_block, k_tiles,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EVERY: tl.constexpr,
 ):  # fmt: skip
     """One tile of a GEMM through pointers, with waits in its K loop."""
@@ -67,12 +67,12 @@ def gemm_pointers(
     for k in range(k_tiles):
         token = 0
         if k % EVERY == 0:
-            token = dl.wait(signals, k // EVERY, epoch, watch, 0, 0)
+            token = dl.wait(signals, k // EVERY, epoch, debug_block, 0, 0)
         start = dl.consume_token(k * BK, token)
         acc = dl.dot(tl.load(a + rows + start + lane), tl.load(b + columns + k * BK + lane).T, acc)
     where = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
     tl.store(c + where, dl.cast(acc, tl.bfloat16))
-    dl.notify(signals, 100, 0, watch, 0, 0, False)
+    dl.notify(signals, 100, 0, debug_block, 0, 0, False)
 
 
 @triton.jit
@@ -101,18 +101,18 @@ def low_level(signals, out):
 
 
 @triton.jit
-def await_one(signals, channel, target, watch, t):
-    dl.wait(signals, channel, target, watch, 2, t)
+def await_one(signals, channel, target, debug_block, t):
+    dl.wait(signals, channel, target, debug_block, 2, t)
 
 
 @triton.jit
-def await_all(signals, out, first, target, watch, COUNT: tl.constexpr, STEP: tl.constexpr = 1):
-    token = dl.wait_all(signals, first, COUNT, target, watch, 2, 0, STEP)
+def await_all(signals, out, first, target, debug_block, COUNT: tl.constexpr, STEP: tl.constexpr = 1):
+    token = dl.wait_all(signals, first, COUNT, target, debug_block, 2, 0, STEP)
     tl.store(out, dl.consume_token(tl.load(out) + 1, token))
 
 
 @triton.jit
-def tell_each(x, signals, signal_table, watch, first, skipped, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+def tell_each(x, signals, signal_table, debug_block, first, skipped, COUNT: tl.constexpr, BLOCK: tl.constexpr):
     """Stores a tile, then adds to a counter of each of COUNT ranks but one: to counter 2 of rank 0, 3 of rank 1, ...
 
     A part of the condition is the same for all of them.
@@ -121,55 +121,70 @@ def tell_each(x, signals, signal_table, watch, first, skipped, COUNT: tl.constex
     tl.store(x + lane, lane + first)
     rank = tl.arange(0, BLOCK)
     chosen = (rank < COUNT) & (rank != skipped) & (first > 0)
-    dl.notify_each(signals, signal_table, rank, first + rank, chosen, watch, 7, 5)
+    dl.notify_each(signals, signal_table, rank, first + rank, chosen, debug_block, 7, 5)
 
 
 @triton.jit
-def tell_one(x, signals, signal_table, watch, rank, first):
+def tell_one(x, signals, signal_table, debug_block, rank, first):
     """The same to one rank and counter, which are no vectors."""
     lane = tl.arange(0, 1024)
     tl.store(x + lane, lane + first)
-    dl.notify_each(signals, signal_table, rank, first, tl.arange(0, 4) < 2, watch, 7, 5)
+    dl.notify_each(signals, signal_table, rank, first, tl.arange(0, 4) < 2, debug_block, 7, 5)
 
 
 @triton.jit
 def launch(
-    x, edge, signals, signal_table, epoch_at, watch, rank,
+    x, handshake_block, signals, signal_table, epoch_pointer, debug_block, rank,
     ENTERED: tl.constexpr, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """A launch that begins and ends by itself: each program stores N elements, the number of the launch."""
-    epoch = tl.load(epoch_at).to(tl.int32)
-    dl.enter(edge, signal_table, rank, ENTERED, RANKS, BLOCK)
+    epoch = tl.load(epoch_pointer).to(tl.int32)
+    dl.announce_entry(handshake_block, signal_table, rank, ENTERED, RANKS, BLOCK)
     tl.store(x + tl.program_id(0) * N + tl.arange(0, N), epoch + tl.zeros((N,), tl.int32))
     programs = tl.num_programs(0)
-    dl.leave(edge, signals, signal_table, epoch_at, watch, rank, programs, FINISHED, RANKS, BLOCK, 3)
+    dl.finish_launch(
+        handshake_block, signals, signal_table, epoch_pointer, debug_block, rank, programs, FINISHED, RANKS, BLOCK, 3
+    )
 
 
 @triton.jit
 def counted_launch(
-    x, edge, signal_table, epoch_at, rank,
+    x, handshake_block, signal_table, epoch_pointer, rank,
     ENTERED: tl.constexpr, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
     N: tl.constexpr,
 ):  # fmt: skip
     """The same for a launch whose programs are counted."""
-    launch = dl.launch_number(epoch_at, edge, PROGRAMS)
+    launch = dl.launch_number(epoch_pointer, handshake_block, PROGRAMS)
     epoch = launch.to(tl.int32)
-    dl.enter(edge, signal_table, rank, ENTERED, RANKS, BLOCK)
-    dl.tell_finished(edge, signal_table, epoch_at, launch, rank, FINISHED, RANKS, BLOCK)
+    dl.announce_entry(handshake_block, signal_table, rank, ENTERED, RANKS, BLOCK)
+    dl.announce_finished(handshake_block, signal_table, epoch_pointer, launch, rank, FINISHED, RANKS, BLOCK)
     tl.store(x + tl.program_id(0) * N + tl.arange(0, N), epoch + tl.zeros((N,), tl.int32))
-    dl.count_program(edge, epoch_at)
+    dl.count_program(handshake_block, epoch_pointer)
 
 
 @triton.jit
 def copying_launch(
-    x, edge, signals, signal_table, epoch_at, watch, rank,
+    x, handshake_block, signals, signal_table, epoch_pointer, debug_block, rank,
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """The same for one that lets a copy engine begin."""
-    launch = dl.launch_number(epoch_at, edge, PROGRAMS)
-    dl.begin_copies(edge, signals, signal_table, epoch_at, watch, launch, rank, FINISHED, RANKS, BLOCK, 3, N > 64)
+    launch = dl.launch_number(epoch_pointer, handshake_block, PROGRAMS)
+    dl.begin_copies(
+        handshake_block,
+        signals,
+        signal_table,
+        epoch_pointer,
+        debug_block,
+        launch,
+        rank,
+        FINISHED,
+        RANKS,
+        BLOCK,
+        3,
+        N > 64,
+    )
     tl.store(x + tl.program_id(0) * N + tl.arange(0, N), launch.to(tl.int32) + tl.zeros((N,), tl.int32))
-    dl.count_program(edge, epoch_at)
+    dl.count_program(handshake_block, epoch_pointer)
 
 
 @triton.jit

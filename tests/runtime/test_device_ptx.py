@@ -27,8 +27,8 @@ def own_triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 def compiled(kernel: Any, types: dict[str, str], target: str, debug: bool, values: dict[str, Any], **options: Any):
-    types = {**types, **({"watch": "*i64"} if debug else {})}
-    values = {**values, **({} if debug else {"watch": None})}
+    types = {**types, **({"debug_block": "*i64"} if debug else {})}
+    values = {**values, **({} if debug else {"debug_block": None})}
     return compile_source(kernel, types, values, target, **options)
 
 
@@ -92,7 +92,7 @@ def test_a_wait_for_all_polls_side_by_side_before_a_barrier(target: str) -> None
     found = events(ptx, "poll", "less", "barrier", "proxy", "store")
     assert found[: found.index("store")] == ["poll", "less", "barrier"] + ["proxy"] * (target == "sm_90")
     assert "setp.ge.u32 %p, %i," in ptx and "mov.u32 %v, %ntid.x;" in ptx  # each thread its own counters
-    debug = compile_source(kernel, {**types, "watch": "*i64"}, {"COUNT": 8, "STEP": 3}, target)
+    debug = compile_source(kernel, {**types, "debug_block": "*i64"}, {"COUNT": 8, "STEP": 3}, target)
     assert {"clock", "trip"} <= set(events(text(debug)))
 
 
@@ -129,13 +129,13 @@ def test_notifies_together_are_one_release_of_each_thread_behind_a_barrier(targe
 @pytest.mark.parametrize("target", NVIDIA)
 def test_a_launch_begins_and_ends_by_itself(target: str, debug: bool) -> None:
     kernel, types, values = PORTABLE["launch"]
-    found = compiled(kernel, types, target, debug, {k: v for k, v in values.items() if k != "watch"})
+    found = compiled(kernel, types, target, debug, {k: v for k, v in values.items() if k != "debug_block"})
     order = steps(found, "store", "barrier", "each", "leave", "fence", "look")
     assert order[:5] == ["barrier", "each", "store", "barrier", "leave"], "entered; its stores are counted when done"
     end = order[5:]
-    told = end.index("each")
-    assert end[told - 1] == "barrier" and end.count("each") == 1
-    before, behind = end[:told], end[told + 1 :]
+    announced = end.index("each")
+    assert end[announced - 1] == "barrier" and end.count("each") == 1
+    before, behind = end[:announced], end[announced + 1 :]
     for waited in (before, behind):  # for outputs, and for peers to have finished
         assert {"look", "fence"} <= set(waited)
         at = waited.index("fence")
@@ -146,8 +146,8 @@ def test_a_launch_begins_and_ends_by_itself(target: str, debug: bool) -> None:
 @pytest.mark.parametrize("target", NVIDIA)
 def test_launches_that_others_begin_and_end_pay_nothing(target: str) -> None:
     kernel, types, values = PORTABLE["launch"]
-    without = {name: kind for name, kind in types.items() if name != "edge"}
-    ptx = text(compile_source(kernel, without, {**values, "edge": None}, target))
+    without = {name: kind for name, kind in types.items() if name != "handshake_block"}
+    ptx = text(compile_source(kernel, without, {**values, "handshake_block": None}, target))
     assert not re.search(r"atom|red\.|bar\.sync|fence", ptx)
 
 
@@ -257,27 +257,41 @@ PORTABLE: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
     "await_all": (
         kernels.await_all,
         {"signals": "*i32", "out": "*i32", "first": "i32", "target": "i32"},
-        {"watch": None, "COUNT": 8, "STEP": 3},
+        {"debug_block": None, "COUNT": 8, "STEP": 3},
     ),
     "counted_launch": (
         kernels.counted_launch,
-        {"x": "*i32", "edge": "*i64", "signal_table": "*i64", "epoch_at": "*i64", "rank": "i32"},
+        {"x": "*i32", "handshake_block": "*i64", "signal_table": "*i64", "epoch_pointer": "*i64", "rank": "i32"},
         {"ENTERED": 0, "FINISHED": 8, "RANKS": 4, "BLOCK": 4, "PROGRAMS": 6, "N": 1024},
     ),
     "copying_launch": (
         kernels.copying_launch,
-        {"x": "*i32", "edge": "*i64", "signals": "*i32", "signal_table": "*i64", "epoch_at": "*i64", "rank": "i32"},
-        {"watch": None, "FINISHED": 8, "RANKS": 4, "BLOCK": 4, "PROGRAMS": 6, "N": 1024},
+        {
+            "x": "*i32",
+            "handshake_block": "*i64",
+            "signals": "*i32",
+            "signal_table": "*i64",
+            "epoch_pointer": "*i64",
+            "rank": "i32",
+        },
+        {"debug_block": None, "FINISHED": 8, "RANKS": 4, "BLOCK": 4, "PROGRAMS": 6, "N": 1024},
     ),
     "tell_each": (
         kernels.tell_each,
         {"x": "*i32", "signals": "*i32", "signal_table": "*i64", "first": "i32", "skipped": "i32"},
-        {"watch": None, "COUNT": 5, "BLOCK": 8},
+        {"debug_block": None, "COUNT": 5, "BLOCK": 8},
     ),
     "launch": (
         kernels.launch,
-        {"x": "*i32", "edge": "*i64", "signals": "*i32", "signal_table": "*i64", "epoch_at": "*i64", "rank": "i32"},
-        {"watch": None, "ENTERED": 0, "FINISHED": 8, "RANKS": 4, "BLOCK": 4, "N": 1024},
+        {
+            "x": "*i32",
+            "handshake_block": "*i64",
+            "signals": "*i32",
+            "signal_table": "*i64",
+            "epoch_pointer": "*i64",
+            "rank": "i32",
+        },
+        {"debug_block": None, "ENTERED": 0, "FINISHED": 8, "RANKS": 4, "BLOCK": 4, "N": 1024},
     ),
     "low_level": (kernels.low_level, {"signals": "*i32", "out": "*i32"}, {}),
 }

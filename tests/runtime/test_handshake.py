@@ -74,14 +74,14 @@ class Node:
             if self.ended[rank] != epoch:
                 self.wrong.append(f"launch {epoch} of rank {rank} was not ended")
 
-    def program(self, rank: int, epoch: int, kernel: int, number: int, edge: bool = True) -> Thread:
+    def program(self, rank: int, epoch: int, kernel: int, number: int, handshake_block: bool = True) -> Thread:
         if self.counted:
             yield None
             if (found := self.number[rank] + self.left[rank] // self.programs) != epoch:
                 self.wrong.append(f"launch {epoch} of rank {rank} takes itself for {found}")
-        if edge and kernel == 0 and number == 0:
+        if handshake_block and kernel == 0 and number == 0:
             yield from self.tell(self.entered, rank)
-        if edge and self.counted and number == self.programs - 1:
+        if handshake_block and self.counted and number == self.programs - 1:
             yield from self.tell(self.finished, rank, epoch - 1 - self.told[rank])
             self.told[rank] = epoch - 1
         peers = range(self.ranks if kernel in self.readers else 0)
@@ -92,7 +92,7 @@ class Node:
             yield None
             if (seen := self.staged[peer][(epoch - 1) % self.buffers]) != epoch:
                 self.wrong.append(f"rank {rank} read input {seen} of rank {peer} in launch {epoch}")
-        if edge and kernel == self.kernels - 1:
+        if handshake_block and kernel == self.kernels - 1:
             yield None
             self.left[rank] += 1
             if not self.counted and self.left[rank] % self.programs == 0:
@@ -161,7 +161,7 @@ class Replaying(Node):
                 yield from self.tell(self.entered, rank)
             for kernel in range(self.kernels):
                 programs = range(self.programs)
-                running = [begin(self.program(rank, epoch, kernel, p, edge=not captured)) for p in programs]
+                running = [begin(self.program(rank, epoch, kernel, p, handshake_block=not captured)) for p in programs]
                 yield lambda running=running: all(ended() for ended in running)
             epoch += 1
             if captured:

@@ -321,25 +321,27 @@ def test_no_launcher_of_tritons_is_made_where_none_is_used(library: Library) -> 
 
 def test_triton_launches_the_rest(library: Library) -> None:
     compiled = Compiled(compiled_as(num_ctas=2))
-    function, tensors, edge = function_with(compiled)
+    function, tensors, handshake_block = function_with(compiled)
     assert library.made == []
     other = torch.zeros(4)
     for instead in (None, {HandshakePointer: other}, None):
         function(STREAM, tensors, instead)
     assert library.launches == [] and len(library.made) == 1
-    for last, (*before, a, d, n, first, m, b) in zip((edge, other, edge), compiled.runs, strict=True):
+    for last, (*before, a, d, n, first, m, b) in zip(
+        (handshake_block, other, handshake_block), compiled.runs, strict=True
+    ):
         assert before == [PROGRAMS, 1, 1, STREAM, HANDLE, "packed", None, None, None]
         assert a is tensors["a"] and b is last and (n, first, m) == (-5, 0, PROGRAMS)
         assert (d.base.data_ptr(), d.shape, d.block_shape) == (tensors["d"].data_ptr(), [192, 96], [64, 32])
 
 
 def test_other_tensors_for_a_kind_change_that_parameter_of_one_launch(library: Library) -> None:
-    function, tensors, edge = function_with(Compiled(compiled_as()))
+    function, tensors, handshake_block = function_with(Compiled(compiled_as()))
     other, third = torch.zeros(4), torch.zeros(4)
     more = {"a": torch.zeros(4), "d": torch.zeros(3, 64, 96, dtype=torch.bfloat16)}
-    launches = [(tensors, edge), (tensors, other), (more, other), (more, third), (more, edge)]
+    launches = [(tensors, handshake_block), (tensors, other), (more, other), (more, third), (more, handshake_block)]
     for passed, last in launches:
-        function(STREAM, passed, None if last is edge else {HandshakePointer: last})
+        function(STREAM, passed, None if last is handshake_block else {HandshakePointer: last})
     for one, (passed, last) in zip(library.launches, launches, strict=True):
         assert [one.values[0], one.values[8]] == bytes_of(("Q", passed["a"].data_ptr()), ("Q", last.data_ptr()))
         assert one.values[1] == struct.pack("<Q", passed["d"].data_ptr()) * (MAP_BYTES // 8)

@@ -59,7 +59,7 @@ class LaunchContext:
     begins_copies: bool = False
     first_begins_copies: bool = False
     """True if the first program lets the copies of the launch begin; False for the last one."""
-    tells_finished: bool = False
+    announces_finished: bool = False
     counts_programs: bool = False
     leaves: bool = False
     quiet: bool = False
@@ -116,28 +116,47 @@ class TmaCopyContext:
 class RolesContext:
     """The roles of a kernel's warps, each with its loops over tiles.
 
-    count: number of consumers. consumers, rows, columns, block, buffers: of the rings, in source. results,
-    piece: buffers for results of a consumer, and their columns. left, right, result:
-    parameters whose descriptors have the types of buffers. barriers: name, number in source, and arrivals of a phase.
-    registers: of a thread of a consumer, and of the other roles.
+    count: number of consumers. rings: those of operands, and that of results. barriers: the same of (name, number in
+    source, arrivals of a phase). registers: of a thread of a consumer, and of the other roles.
     """
 
     loader: tuple[LoopContext, ...]
     consumer: tuple[LoopContext, ...]
     storer: tuple[LoopContext, ...]
     count: int
-    consumers: str
-    rows: str
-    columns: str
-    block: str
-    buffers: str
-    results: str
-    piece: str
-    left: str
-    right: str
-    result: str
-    barriers: tuple[tuple[str, str, int], ...]
+    operands: tuple[RingContext, ...]
+    results: RingContext
+    operand_barriers: tuple[tuple[str, str, int], ...]
+    result_barriers: tuple[tuple[str, str, int], ...]
     registers: tuple[int, int]
+
+    @property
+    def rings(self) -> tuple[RingContext, ...]:
+        return (*self.operands, self.results)
+
+    @property
+    def barriers(self) -> tuple[tuple[str, str, int], ...]:
+        return (*self.operand_barriers, *self.result_barriers)
+
+    @property
+    def of_operands(self) -> str:
+        """Return the names that loader and consumers share."""
+        barriers = (f"{name}_barriers" for name, *_ in self.operand_barriers)
+        return ", ".join([*(ring.name for ring in self.operands), *barriers])
+
+    @property
+    def of_results(self) -> str:
+        """Return the names that consumers and the storer share."""
+        return ", ".join([self.results.name, *(f"{name}_barriers" for name, *_ in self.result_barriers)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingContext:
+    """Buffers in shared memory. like: parameter whose descriptor has their type. shape: of all, in source."""
+
+    name: str
+    like: str
+    shape: str
 
 
 @dataclass(frozen=True, kw_only=True)

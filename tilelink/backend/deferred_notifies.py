@@ -56,8 +56,8 @@ class Deferred:
 
     def keep(self, statement: Notify, channel: str) -> None:
         """Keep a notify at the end of a tile."""
-        self.writer.let(self.channels[id(statement)], f"dl.hold({channel})")
-        self.writer.let(self.tile, "dl.hold(tile)")
+        self.writer.let(self.channels[id(statement)], f"dl.opaque({channel})")
+        self.writer.let(self.tile, "dl.opaque(tile)")
 
     @property
     def before(self) -> tuple[Node, ...]:

@@ -89,7 +89,7 @@ class Frame:
             announces_entry=handshake.announces_entry,
             begins_copies=handshake.begins_copies,
             first_begins_copies=handshake.first_begins_copies,
-            tells_finished=handshake.announces_end,
+            announces_finished=handshake.announces_end,
             counts_programs=handshake.ends_launch and handshake.counted > 0,
             leaves=handshake.ends_launch and not handshake.counted,
             quiet=self.kernel.quiet,

@@ -13,12 +13,25 @@ from tilelink.ir.visitor import statements
 from tilelink.lowering.bound import Bound, BoundStage
 
 FRAME = frozenset(
-    {"tile", "pid", "float", "launch", "epoch", "epoch_at", "rank", "token", "watch", "signals", "signal_table", "edge"}
+    {
+        "tile",
+        "pid",
+        "float",
+        "launch",
+        "epoch",
+        "epoch_pointer",
+        "rank",
+        "token",
+        "debug_block",
+        "signals",
+        "signal_table",
+        "handshake_block",
+    }
     | {"first_program", "num_programs", "peer", "peers", "queue", "range", "triton", "tl", "dl", "tiles"}
     | {"triton_dist", "libshmem_device", "tilelink", "slice", "min", "max", "trace_track"}
     | {"gl", "gluon", "tma_copy", "tma_smem", "tma_barriers", "tma_box", "tma_moved"}
-    | {"roles", "left_ring", "right_ring", "result_ring", "PART"}
-    | {f"{name}_barriers" for name in ("full", "empty", "staged", "drained")}
+    | {"roles", "left_ring", "right_ring", "result_ring", "kept_ring", "streamed_ring", "kept_phase", "PART"}
+    | {f"{name}_barriers" for name in ("full", "empty", "ready", "vacant", "staged", "drained")}
     | {"WARP"}
 )
 """Names that every kernel uses for itself."""

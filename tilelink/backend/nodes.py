@@ -443,6 +443,25 @@ class MultiplyPlace(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeadingProduct(Node):
+    """The start of a product of what is kept and the transposed operand in a place, of so many rows and columns."""
+
+    name: str
+    slot: str
+    rows: str
+    columns: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrailingProduct(Node):
+    """The start of the addition of a product of a computed tile and the operand in a place."""
+
+    acc: str
+    left: str
+    slot: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RetireProducts(Node):
     """A wait until at most so many products are in flight."""
 

@@ -15,6 +15,7 @@ from tilelink import artifact
 from tilelink.backend import nodes
 from tilelink.backend.addresses import Addresses
 from tilelink.backend.constants import BLOCKS, LEVEL, scaled, total
+from tilelink.backend.context import LoopContext, RingContext, RolesContext
 from tilelink.backend.statements import StatementEmitter
 from tilelink.backend.tiles import TRITON, Tile
 from tilelink.backend.tma_copy import corner
@@ -40,6 +41,7 @@ from tilelink.ir.scalar import Index, walk
 from tilelink.ir.typing import Axis
 from tilelink.ir.visitor import value_of, values
 from tilelink.lowering.bound import BoundStage
+from tilelink.lowering.carried import computes_with_places, parts
 from tilelink.lowering.clauses.roles import product_of, vectors
 from tilelink.lowering.rings import AWAIT, EXPECT, LOAD, RETIRE, STORE, Roles, Step, parts_of
 from tilelink.lowering.sink_waits import SlicedProduct, sliced_product
@@ -163,11 +165,41 @@ class Shared:
     def buffers(self) -> str:
         return self.number(self.roles.operands.buffers, "BUFFERS")
 
+    def context(self, stored: Region, loops: Mapping[str, tuple[LoopContext, ...]]) -> RolesContext:
+        """Return what a kernel's template reads. stored: the region of the results. loops: by the name of the role."""
+        results = f"{self.consumers} * {self.results}"
+        rings, barriers = self.rings()
+        return RolesContext(
+            loader=loops["loader"],
+            consumer=loops["consumer"],
+            storer=loops["storer"],
+            count=self.roles.consumers,
+            operands=rings,
+            results=RingContext(
+                name="result_ring", like=self.result(stored), shape=f"{results}, {self.rows}, {self.piece}"
+            ),
+            operand_barriers=barriers,
+            result_barriers=tuple((name, results, arrivals) for name, arrivals in self.roles.results.barriers),
+            registers=self.roles.registers,
+        )
+
+    def rings(self) -> tuple[tuple[RingContext, ...], tuple[tuple[str, str, int], ...]]:
+        """Return the rings of operands, and their barriers."""
+        left = f"{self.buffers} * {self.consumers}, {self.rows}, {self.block}"
+        right = f"{self.buffers}, {self.columns}, {self.block}"
+        rings = (
+            RingContext(name="left_ring", like=self.left, shape=left),
+            RingContext(name="right_ring", like=self.right, shape=right),
+        )
+        return rings, tuple((name, self.buffers, arrivals) for name, arrivals in self.roles.operands.barriers)
+
 
 def uses_indices(stage: BoundStage) -> bool:
     """True if what a stage computes with its product depends on the place of the tile."""
     found = [value for s in stage.stage.body if (value := value_of(s)) is not None]
     numbers = [one.scalar for value in found for one in values(value) if isinstance(one, FromScalar)]
+    if stage.roles is not None and stage.roles.kept is not None:
+        return computes_with_places(parts(stage))
     return bool(vectors(stage)) or any(isinstance(e, Index) for scalar in numbers for e in walk(scalar))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilelink.artifact import Boxes, TensorPointer
-from tilelink.backend.context import KernelContext, LoopContext, RolesContext
+from tilelink.backend.addresses import Addresses
+from tilelink.backend.context import KernelContext, LoopContext
 from tilelink.backend.frame import Frame
+from tilelink.backend.loop_roles import LoopConsumer, LoopLoader, LoopShared
 from tilelink.backend.loops import turns
 from tilelink.backend.roles import Consumer, Loader, Shared, Storer, uses_indices
 from tilelink.ir.program import Store
@@ -18,21 +20,14 @@ def roles_kernel(frame: Frame) -> KernelContext:
     boxes: dict[str, Boxes] = {}
     stages = [(stage, stage.roles) for stage in frame.usage.stages if stage.roles is not None]
     widest, roles = max(stages, key=lambda one: one[1].columns)
-    loops = {role.__name__.lower(): tuple(_role(frame, role, roles, boxes)) for role in (Loader, Consumer, Storer)}
-    shared = Shared(addresses=frame.tile_head(widest, frame.writer()), roles=roles, widest=roles, boxes=boxes)
+    loader, consumer = (LoopLoader, LoopConsumer) if roles.kept else (Loader, Consumer)
+    loops = {
+        name: tuple(_role(frame, role, roles, boxes))
+        for name, role in (("loader", loader), ("consumer", consumer), ("storer", Storer))
+    }
+    shared = _shared(frame.tile_head(widest, frame.writer()), roles, roles, boxes)
     (stored,) = (s.region for s in widest.stage.body if isinstance(s, Store))
-    results = f"{shared.consumers} * {shared.results}"
-    context = RolesContext(
-        **loops, count=roles.consumers, consumers=shared.consumers, rows=shared.rows, columns=shared.columns,
-        block=shared.block, buffers=shared.buffers, results=shared.results, piece=shared.piece,
-        left=shared.left, right=shared.right, result=shared.result(stored),
-        barriers=tuple(
-            (name, places, arrivals)
-            for ring, places in ((roles.operands, shared.buffers), (roles.results, results))
-            for name, arrivals in ring.barriers
-        ),
-        registers=roles.registers,
-    )  # fmt: skip
+    context = shared.context(stored, loops)
     named = {one.tensor for one in boxes.values()} - frame.usage.lookups
     pointers = (one for one in frame.arguments if not isinstance(one, TensorPointer) or one.tensor not in named)
     return KernelContext(
@@ -48,7 +43,7 @@ def roles_kernel(frame: Frame) -> KernelContext:
 
 
 def _role(
-    frame: Frame, role: type[Loader] | type[Consumer] | type[Storer], widest: Roles, boxes: dict[str, Boxes]
+    frame: Frame, role: type[Loader | Consumer | Storer], widest: Roles, boxes: dict[str, Boxes]
 ) -> Iterator[LoopContext]:
     """Yield the loops over tiles of a role. Its places in the rings go on from loop to loop."""
     writer = frame.writer()
@@ -58,11 +53,17 @@ def _role(
         stage = frame.bound.stages[loop.stages[0]]
         if not stage.total or stage.roles is None:
             continue
-        needed = role is not Consumer or uses_indices(stage)
-        addresses = frame.tile_head(stage, writer, awaits=role is Loader, places=needed)
-        shared = Shared(addresses=addresses, roles=stage.roles, widest=widest, boxes=boxes)
+        needed = not issubclass(role, Consumer) or uses_indices(stage)
+        addresses = frame.tile_head(stage, writer, awaits=issubclass(role, Loader), places=needed)
+        shared = _shared(addresses, stage.roles, widest, boxes)
         role.of(shared, places, frame.thresholds, frame.awaited_by_copy_engine).body(stage.stage.body)
         total = frame.constants.total(stage)
         first, step = turns(frame.kernel, loop, total)
         yield LoopContext(total=total, first=first, step=step, body=tuple(writer.nodes), before=before)
         writer.nodes, before = [], ()
+
+
+def _shared(addresses: Addresses, roles: Roles, widest: Roles, boxes: dict[str, Boxes]) -> Shared:
+    """Return the numbers of roles, of a loop that carries a state or of a product."""
+    kind = LoopShared if roles.kept else Shared
+    return kind(addresses=addresses, roles=roles, widest=widest, boxes=boxes)

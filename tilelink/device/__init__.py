@@ -10,7 +10,7 @@ state that would hold them. Inside a node copies use peer pointers. Between node
 call NVSHMEM (nvshmem.py), whose bitcode is linked into these kernels alone; interpreted they send through network.py.
 
 pointers    symm_at, remote_ptr
-launches    enter, leave, launch_number, tell_finished, begin_copies, count_program
+launches    announce_entry, finish_launch, launch_number, announce_finished, begin_copies, count_program
 signals     wait, wait_all, wait_each, consume_token, hold, notify, notify_each, signal_add, signal_set, signal_read,
             fence, quiet
 network     put, put_signal, get, network_notify, network_fence, network_quiet
@@ -29,12 +29,12 @@ if INTERPRETED:
         consume_token,
         fence,
         get,
-        hold,
         network_fence,
         network_notify,
         network_quiet,
         notify,
         notify_each,
+        opaque,
         publish,
         put,
         put_signal,
@@ -55,9 +55,9 @@ else:
     from tilelink.device.compiled import (
         consume_token,
         fence,
-        hold,
         notify,
         notify_each,
+        opaque,
         publish,
         quiet,
         signal_add,
@@ -87,12 +87,12 @@ from tilelink.device.copies import (
     remote_ptr,
 )
 from tilelink.device.handshake import (
+    announce_entry,
+    announce_finished,
     begin_copies,
     count_program,
-    enter,
+    finish_launch,
     launch_number,
-    leave,
-    tell_finished,
 )
 from tilelink.device.numeric import (
     cast,
@@ -117,17 +117,17 @@ __all__ = [
     "INTERPRETED",
     "symm_at",
     "remote_ptr",
-    "enter",
-    "leave",
+    "announce_entry",
+    "finish_launch",
     "launch_number",
-    "tell_finished",
+    "announce_finished",
     "begin_copies",
     "count_program",
     "wait",
     "wait_all",
     "wait_each",
     "consume_token",
-    "hold",
+    "opaque",
     "notify",
     "notify_each",
     "signal_add",

@@ -59,14 +59,14 @@ def symm_at(table, rank, like):
 
 
 @triton.jit
-def wait(signals, channel, target, watch, stage: tl.constexpr, tile, trace=None, scope: tl.constexpr = BLOCK):
+def wait(signals, channel, target, debug_block, stage: tl.constexpr, tile, trace=None, scope: tl.constexpr = BLOCK):
     """Wait until counter `channel` of the local pad has reached `target`, with acquire at system scope.
 
     Return an int32 zero that the compiler treats as unknown: pass it to `consume_token`.
 
     signals: pointer to int32, the local pad; on several nodes to int64, whose low half counts.
     target: integer, modulo 2**32 as the counters are.
-    watch: None, or a pointer to the rank's debug block (see debug.py). With it a wait that exceeds the block's budget
+    debug_block: None, or a pointer to the rank's debug block (see debug.py). With it a wait that exceeds its budget
         reports itself there and returns, and every later wait returns at once. The report names the block of threads
         as its program.
     stage, tile: for that report. trace: None, or the track to which its span is written (see tracing.py).
@@ -75,8 +75,8 @@ def wait(signals, channel, target, watch, stage: tl.constexpr, tile, trace=None,
     begin(trace, WAIT, scope)
     aim = tl.cast(target, tl.int32)
     if isa() == "amdgcn":
-        token = _wait_amd(signals + channel, aim, channel, watch, stage, tile)
-    elif watch is None:
+        token = _wait_amd(signals + channel, aim, channel, debug_block, stage, tile)
+    elif debug_block is None:
         if scope == WARP:
             token = _poll(WARP_POLL, signals + channel, aim)
         elif isa() == "ptx90":
@@ -84,11 +84,11 @@ def wait(signals, channel, target, watch, stage: tl.constexpr, tile, trace=None,
         else:
             token = _poll(POLL, signals + channel, aim)
     elif scope == WARP:
-        token = _poll_with_deadline(WARP_POLL_DEADLINE, signals + channel, aim, channel, watch, stage, tile)
+        token = _poll_with_deadline(WARP_POLL_DEADLINE, signals + channel, aim, channel, debug_block, stage, tile)
     elif isa() == "ptx90":
-        token = _poll_with_deadline(POLL_DEADLINE_TMA, signals + channel, aim, channel, watch, stage, tile)
+        token = _poll_with_deadline(POLL_DEADLINE_TMA, signals + channel, aim, channel, debug_block, stage, tile)
     else:
-        token = _poll_with_deadline(POLL_DEADLINE, signals + channel, aim, channel, watch, stage, tile)
+        token = _poll_with_deadline(POLL_DEADLINE, signals + channel, aim, channel, debug_block, stage, tile)
     end(trace, WAIT, stage, tile, channel, 0, scope)
     # Still zero and unknown, but now of known divisibility: loads after it remain vector loads.
     return token * 1024
@@ -96,15 +96,15 @@ def wait(signals, channel, target, watch, stage: tl.constexpr, tile, trace=None,
 
 @triton.jit
 def wait_all(
-    signals, first, count: tl.constexpr, target, watch, stage: tl.constexpr, tile, step: tl.constexpr = 1,
+    signals, first, count: tl.constexpr, target, debug_block, stage: tl.constexpr, tile, step: tl.constexpr = 1,
     scope: tl.constexpr = BLOCK,
 ):  # fmt: skip
     """Wait until `count` counters, every `step`-th from `first` on, have all reached `target`; otherwise as `wait`."""
     token = tl.cast(0, tl.int32)  # Gluon has no `full` without a layout
     words: tl.constexpr = step * (signals.dtype.element_ty.primitive_bitwidth // 32)  # counters may have 64 bits
-    if isa() == "amdgcn" or watch is not None:
+    if isa() == "amdgcn" or debug_block is not None:
         for number in range(0, count):
-            token += wait(signals, first + number * step, target, watch, stage, tile, scope=scope)
+            token += wait(signals, first + number * step, target, debug_block, stage, tile, scope=scope)
     elif scope == WARP:
         token = _poll_all(WARP_POLL_ALL, signals + first, tl.cast(target, tl.int32), count, words)
     elif isa() == "ptx90":
@@ -115,7 +115,7 @@ def wait_all(
 
 
 @triton.jit
-def wait_each(signals, channels, mask, target, watch, stage: tl.constexpr, tile):
+def wait_each(signals, channels, mask, target, debug_block, stage: tl.constexpr, tile):
     """Wait until each counter of `channels` for which `mask` holds has reached `target`; otherwise as `wait`.
 
     channels: vector of integers. mask: of its shape.
@@ -128,7 +128,7 @@ def wait_each(signals, channels, mask, target, watch, stage: tl.constexpr, tile)
     token = tl.cast(0, tl.int32)
     waits = tl.cast(0, tl.int32)
     while (late >= 0) & (waits < channels.numel):
-        token += wait(signals, late, target, watch, stage, tile)
+        token += wait(signals, late, target, debug_block, stage, tile)
         late = _latest(signals, channels, mask, aim)
         waits += 1
     if isa() == "amdgcn":
@@ -165,43 +165,43 @@ def _poll_all(TEXT: tl.constexpr, pointer, target, count: tl.constexpr, step: tl
 
 
 @triton.jit
-def _poll_with_deadline(TEXT: tl.constexpr, pointer, target, channel, watch, stage: tl.constexpr, tile):
+def _poll_with_deadline(TEXT: tl.constexpr, pointer, target, channel, debug_block, stage: tl.constexpr, tile):
     # Inline assembly takes pointers of one type only.
-    arguments = [pointer, target, watch.to(tl.int64), stage, tl.cast(tile, tl.int32), tl.cast(channel, tl.int32)]
+    arguments = [pointer, target, debug_block.to(tl.int64), stage, tl.cast(tile, tl.int32), tl.cast(channel, tl.int32)]
     return tl.inline_asm_elementwise(TEXT, "=r,l,r,l,r,r,r", arguments, dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
-def _wait_amd(pointer, target, channel, watch, stage: tl.constexpr, tile):
+def _wait_amd(pointer, target, channel, debug_block, stage: tl.constexpr, tile):
     # Triton performs a scalar atomic on one thread and hands its result to all: no gate is needed.
     seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
-    if watch is None:
+    if debug_block is None:
         while seen - target < 0:
             seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
     else:
         start = _clock_amd()
-        budget = tl.load(watch)
-        late = tl.atomic_add(watch + 1, 0, sem="relaxed", scope="sys") != 0
+        budget = tl.load(debug_block)
+        late = tl.atomic_add(debug_block + 1, 0, sem="relaxed", scope="sys") != 0
         while (seen - target < 0) & (late == 0):
             seen = tl.atomic_add(pointer, 0, sem="acquire", scope="sys")
             late = (_clock_amd() - start) * AMD_CLOCK_NS >= budget
-            late = late | (tl.atomic_add(watch + 1, 0, sem="relaxed", scope="sys") != 0)
+            late = late | (tl.atomic_add(debug_block + 1, 0, sem="relaxed", scope="sys") != 0)
         if seen - target < 0:
-            _trip(watch, stage, tile, channel, seen, target)
+            _trip(debug_block, stage, tile, channel, seen, target)
     tl.debug_barrier()
     return tl.inline_asm_elementwise(AMD_TOKEN, "=s,v", [seen], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
-def _trip(watch, stage: tl.constexpr, tile, channel, seen, target):
+def _trip(debug_block, stage: tl.constexpr, tile, channel, seen, target):
     one = tl.full((), 1, tl.int64)
-    if tl.atomic_cas(watch + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
-        tl.store(watch + 2, stage)
-        tl.store(watch + 3, tile)
-        tl.store(watch + 4, channel)
-        tl.store(watch + 5, seen)
-        tl.store(watch + 6, target)
-        tl.store(watch + 7, tl.program_id(0))
+    if tl.atomic_cas(debug_block + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
+        tl.store(debug_block + 2, stage)
+        tl.store(debug_block + 3, tile)
+        tl.store(debug_block + 4, channel)
+        tl.store(debug_block + 5, seen)
+        tl.store(debug_block + 6, target)
+        tl.store(debug_block + 7, tl.program_id(0))
 
 
 @triton.jit
@@ -220,7 +220,7 @@ def consume_token(value, token):
 
 
 @triton.jit
-def hold(value):
+def opaque(value):
     """Return `value`, an integer of 32 bits, evaluated at this point, for a later tile of a program.
 
     When Triton merges two loops into one, it does not check where a number that the outer loop carries was assigned. It
@@ -236,7 +236,7 @@ def hold(value):
 
 @triton.jit
 def notify(
-    pad, channel, rank, watch, stage: tl.constexpr, tile, remote: tl.constexpr, tma: tl.constexpr = True,
+    pad, channel, rank, debug_block, stage: tl.constexpr, tile, remote: tl.constexpr, tma: tl.constexpr = True,
     trace=None, scope: tl.constexpr = BLOCK,
 ):  # fmt: skip
     """Add 1 to counter `channel` of the pad of `rank`, after all earlier stores of the program, with release.
@@ -258,7 +258,7 @@ def notify(
 
 
 @triton.jit
-def notify_each(signals, table, ranks, channels, mask, watch, stage: tl.constexpr, tile):
+def notify_each(signals, table, ranks, channels, mask, debug_block, stage: tl.constexpr, tile):
     """Notify several counters at once: counter `channels` in the pad of each of `ranks` for which `mask` holds.
 
     table: pointer to int64[ranks], the addresses of all pads.
@@ -373,7 +373,7 @@ def publish(scope: tl.constexpr = BLOCK):
 
 
 @triton.jit
-def tile_begin(watch, stage: tl.constexpr, tile, trace=None, scope: tl.constexpr = BLOCK):
+def tile_begin(debug_block, stage: tl.constexpr, tile, trace=None, scope: tl.constexpr = BLOCK):
     """Mark the start of a tile: an event when interpreted, and a span in traced programs."""
     begin(trace, TILE, scope)
 
@@ -392,7 +392,7 @@ def transfer_begin(trace, scope: tl.constexpr = BLOCK):
 
 @triton.jit
 def transfer(
-    watch, stage: tl.constexpr, tile, tensor: tl.constexpr, rank, offset, trace=None, scope: tl.constexpr = BLOCK
+    debug_block, stage: tl.constexpr, tile, tensor: tl.constexpr, rank, offset, trace=None, scope: tl.constexpr = BLOCK
 ):  # fmt: skip
     """Mark a transfer of a tensor's data to or from `rank`, at element `offset` of its copy; as tile_begin.
 

@@ -2,20 +2,20 @@
 """Launch handshake between ranks, in helper kernels between launches or in the kernels of a launch.
 
 If the kernels of a launch run one after the other, the runtime launches no helper kernels. The first kernel announces
-to the peers that the rank has entered (`enter`), and the last program of the last kernel announces that it has finished
-(`leave`).
+to the peers that the rank has entered (`announce_entry`), and the last program of the last kernel announces that it has
+finished (`finish_launch`).
 
 If no rank waits for the end of a launch, announcing it would only make every launch longer. Then each program adds 1 to
 a counter when it ends (`count_program`), and no rank waits for that. The number of a launch follows from the count
-(`launch_number`), and the next launch announces to peers that the previous one is finished (`tell_finished`). There may
-be several kernels, or one kernel with a copy engine in parallel, which that kernel releases (`begin_copies`): its flags
-then have the values of the launch, and peers have finished the launches whose buffers it writes to. No work is left
-when the kernels have ended.
+(`launch_number`), and the next launch announces to peers that the previous one is finished (`announce_finished`). There
+may be several kernels, or one kernel with a copy engine in parallel, which that kernel releases (`begin_copies`): its
+flags then have the values of the launch, and peers have finished the launches whose buffers it writes to. No work is
+left when the kernels have ended.
 
-The kernels' argument for the handshake is a block, `edge`, int64:
+The kernels' argument for the handshake is a block, `handshake_block`, int64:
 
     0   1 if kernels perform the handshake; 0 in a graph that a caller captures, and if outputs are copied first
-        (HELPER_KERNELS of tilelink/artifact.py); on CPU ranks the runtime performs it, and `edge` is None
+        (HELPER_KERNELS of tilelink/artifact.py); on CPU ranks the runtime performs it, and `handshake_block` is None
     1   number of programs that have left, in all launches
     2   lag: the next launch may begin once peers have finished launch (next - lag); 0: at once
     3   rows of the table of symmetric outputs' counters
@@ -26,7 +26,7 @@ The kernels' argument for the handshake is a block, `edge`, int64:
     8   address of the word, int32, that the copy engine waits for: a kernel sets it to 1, and the copy engine to 0
         after its wait
 
-and `epoch_at`, the state of launches, int64:
+and `epoch_pointer`, the state of launches, int64:
 
     0   number of the launch, without those that programs have counted since
     1   number of launches skipped before it (runtime/cuda/helper_kernels.py)
@@ -46,47 +46,56 @@ else:
     from tilelink.device.compiled import fence
 
 ON, LEFT, LAG, EXITS, TABLE, FLAGS, FLAG_TABLE, FLAG_VALUES, READY = (tl.constexpr(n) for n in range(9))
-NUMBER, SKIPPED, COUNTED, TOLD = (tl.constexpr(n) for n in range(4))
+NUMBER, SKIPPED, COUNTED, ANNOUNCED = (tl.constexpr(n) for n in range(4))
 
 
 @triton.jit
-def enter(edge, signal_table, rank, ENTERED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):
+def announce_entry(
+    handshake_block, signal_table, rank, ENTERED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr
+):
     """Announce to all peers, from the first program, that this rank has entered its launch.
 
     ENTERED: the counter of rank 0. BLOCK: a power of two, at least RANKS.
     """
-    if edge is not None:
+    if handshake_block is not None:
         pads = _pads(signal_table, RANKS, BLOCK)  # loaded while the condition below is evaluated
-        if (tl.program_id(0) == 0) & (tl.load(edge + ON) != 0):
+        if (tl.program_id(0) == 0) & (tl.load(handshake_block + ON) != 0):
             _tell_each(pads, ENTERED + rank, 1, RANKS, BLOCK)
 
 
 @triton.jit
-def launch_number(epoch_at, edge, PROGRAMS: tl.constexpr):
+def launch_number(epoch_pointer, handshake_block, PROGRAMS: tl.constexpr):
     """Return the number (int64) of a launch whose programs, PROGRAMS in all, are counted as they end.
 
     This program has not been counted yet. So the quotient is that of the previous launches, however many of the other
     programs have been counted.
     """
-    launch = tl.load(epoch_at + NUMBER)
-    if edge is not None:
-        launch += tl.load(epoch_at + COUNTED, volatile=True) // PROGRAMS
+    launch = tl.load(epoch_pointer + NUMBER)
+    if handshake_block is not None:
+        launch += tl.load(epoch_pointer + COUNTED, volatile=True) // PROGRAMS
     return launch
 
 
 @triton.jit
-def tell_finished(
-    edge, signal_table, epoch_at, launch, rank, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr
+def announce_finished(
+    handshake_block,
+    signal_table,
+    epoch_pointer,
+    launch,
+    rank,
+    FINISHED: tl.constexpr,
+    RANKS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """Announce to peers, from the last program, the launches that have finished before this one."""
-    if edge is not None:  # noqa: SIM102
+    if handshake_block is not None:  # noqa: SIM102
         if tl.program_id(0) == tl.num_programs(0) - 1:
-            _tell_of(edge, signal_table, epoch_at, launch, rank, FINISHED, RANKS, BLOCK)
+            _announce_finished(handshake_block, signal_table, epoch_pointer, launch, rank, FINISHED, RANKS, BLOCK)
 
 
 @triton.jit
 def begin_copies(
-    edge, signals, signal_table, epoch_at, watch, launch, rank,
+    handshake_block, signals, signal_table, epoch_pointer, debug_block, launch, rank,
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     """Announce to peers the launches that have finished before this one, and release the copy engine.
@@ -95,33 +104,42 @@ def begin_copies(
     program, which runs whenever any program does. False for the last one, which has the fewest tiles, but runs only if
     all do.
     """
-    if edge is not None:  # noqa: SIM102
+    if handshake_block is not None:  # noqa: SIM102
         if tl.program_id(0) == (0 if FIRST else tl.num_programs(0) - 1):
-            _tell_of(edge, signal_table, epoch_at, launch, rank, FINISHED, RANKS, BLOCK)
-            if tl.load(edge + ON) != 0:
-                count, lag = tl.load(edge + FLAGS).to(tl.int32), tl.load(edge + LAG)
-                flags = tl.load(edge + FLAG_TABLE).to(tl.pointer_type(tl.int32))
-                values = tl.load(edge + FLAG_VALUES).to(tl.pointer_type(tl.int32))
+            _announce_finished(handshake_block, signal_table, epoch_pointer, launch, rank, FINISHED, RANKS, BLOCK)
+            if tl.load(handshake_block + ON) != 0:
+                count, lag = tl.load(handshake_block + FLAGS).to(tl.int32), tl.load(handshake_block + LAG)
+                flags = tl.load(handshake_block + FLAG_TABLE).to(tl.pointer_type(tl.int32))
+                values = tl.load(handshake_block + FLAG_VALUES).to(tl.pointer_type(tl.int32))
                 set_flags(signals, flags, values, launch, count)
                 if lag > 0:
                     peers = lanes(BLOCK)
-                    reach(signals, FINISHED + peers, launch - lag + peers * 0, peers < RANKS, watch, STAGE)
+                    wait_counters(
+                        signals, FINISHED + peers, launch - lag + peers * 0, peers < RANKS, debug_block, STAGE
+                    )
                 tl.debug_barrier()
                 if isa() == "amdgcn":
                     fence()
-                ready = tl.load(edge + READY).to(tl.pointer_type(tl.int32))
+                ready = tl.load(handshake_block + READY).to(tl.pointer_type(tl.int32))
                 tl.atomic_add(ready, 1, sem="release", scope="sys")
 
 
 @triton.jit
-def _tell_of(
-    edge, signal_table, epoch_at, launch, rank, FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr
+def _announce_finished(
+    handshake_block,
+    signal_table,
+    epoch_pointer,
+    launch,
+    rank,
+    FINISHED: tl.constexpr,
+    RANKS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     pads = _pads(signal_table, RANKS, BLOCK)
-    told = tl.load(epoch_at + TOLD)
-    if (tl.load(edge + ON) != 0) & (told < launch - 1):
-        _tell_each(pads, FINISHED + rank, (launch - 1 - told).to(tl.int32), RANKS, BLOCK)
-        tl.store(epoch_at + TOLD, launch - 1)
+    announced = tl.load(epoch_pointer + ANNOUNCED)
+    if (tl.load(handshake_block + ON) != 0) & (announced < launch - 1):
+        _tell_each(pads, FINISHED + rank, (launch - 1 - announced).to(tl.int32), RANKS, BLOCK)
+        tl.store(epoch_pointer + ANNOUNCED, launch - 1)
 
 
 @triton.jit
@@ -147,18 +165,18 @@ def set_flags(signals, flags, values, launch, count):
 
 
 @triton.jit
-def count_program(edge, epoch_at, scope: tl.constexpr = BLOCK):
+def count_program(handshake_block, epoch_pointer, scope: tl.constexpr = BLOCK):
     """Count a program that ends.
 
     Later launches see the count, and this one does not wait for it. scope: as for `wait`.
     """
-    if edge is not None:
-        on = tl.load(edge + ON)
+    if handshake_block is not None:
+        on = tl.load(handshake_block + ON)
         if scope == WARP:
-            _count_warp(epoch_at + COUNTED, on)
+            _count_warp(epoch_pointer + COUNTED, on)
         else:
             tl.debug_barrier()  # all threads have read the number of the launch
-            tl.atomic_add(epoch_at + COUNTED, on, sem="relaxed", scope="gpu")
+            tl.atomic_add(epoch_pointer + COUNTED, on, sem="relaxed", scope="gpu")
 
 
 @triton.jit
@@ -167,34 +185,39 @@ def _count_warp(counter, on):
 
 
 @triton.jit
-def leave(
-    edge, signals, signal_table, epoch_at, watch, rank, programs,
+def finish_launch(
+    handshake_block, signals, signal_table, epoch_pointer, debug_block, rank, programs,
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
     """End the launch from the last program that ends, as the helper kernel does after other launches."""
-    if edge is not None:
+    if handshake_block is not None:
         # All data that the last program may need is loaded while the programs are counted. If no launch ends here, the
         # count goes to a block that is not read.
-        on, lag, exits, table = tl.load(edge + ON), tl.load(edge + LAG), tl.load(edge + EXITS), tl.load(edge + TABLE)
-        pads, launch = _pads(signal_table, RANKS, BLOCK), tl.load(epoch_at + NUMBER)
+        on, lag, exits, table = (
+            tl.load(handshake_block + ON),
+            tl.load(handshake_block + LAG),
+            tl.load(handshake_block + EXITS),
+            tl.load(handshake_block + TABLE),
+        )
+        pads, launch = _pads(signal_table, RANKS, BLOCK), tl.load(epoch_pointer + NUMBER)
         tl.debug_barrier()  # all threads of the program have stored before one of them counts it
-        left = tl.atomic_add(edge + LEFT, tl.full((), 1, tl.int64), sem="acq_rel", scope="gpu")
+        left = tl.atomic_add(handshake_block + LEFT, tl.full((), 1, tl.int64), sem="acq_rel", scope="gpu")
         if (on != 0) & ((left + 1) % programs == 0):
             exit_table = table.to(tl.pointer_type(tl.int32))
-            await_exits(signals, launch, exit_table, exits.to(tl.int32), watch, STAGE)
-            _end(pads, signals, epoch_at, launch, lag, watch, rank, FINISHED, RANKS, BLOCK, STAGE)
+            await_exits(signals, launch, exit_table, exits.to(tl.int32), debug_block, STAGE)
+            _end(pads, signals, epoch_pointer, launch, lag, debug_block, rank, FINISHED, RANKS, BLOCK, STAGE)
 
 
 @triton.jit
 def _end(
-    pads, signals, epoch_at, launch, lag, watch, rank,
+    pads, signals, epoch_pointer, launch, lag, debug_block, rank,
     FINISHED: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
     _tell_each(pads, FINISHED + rank, 1, RANKS, BLOCK)
     if lag > 0:
         peers = lanes(BLOCK)
-        reach(signals, FINISHED + peers, launch + 1 - lag + peers * 0, peers < RANKS, watch, STAGE)
-    tl.store(epoch_at + NUMBER, launch + 1)
+        wait_counters(signals, FINISHED + peers, launch + 1 - lag + peers * 0, peers < RANKS, debug_block, STAGE)
+    tl.store(epoch_pointer + NUMBER, launch + 1)
 
 
 @triton.jit
@@ -216,7 +239,7 @@ def _tell_each(pads, counter, value, RANKS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def await_exits(signals, launch, exits, count, watch, STAGE: tl.constexpr):
+def await_exits(signals, launch, exits, count, debug_block, STAGE: tl.constexpr):
     """Wait for peers' writes to symmetric outputs in a launch, by its number (int64).
 
     exits: int32 [count, 4], rows as above.
@@ -228,7 +251,7 @@ def await_exits(signals, launch, exits, count, watch, STAGE: tl.constexpr):
         first = tl.load(exits + at * 4, mask=there, other=0)
         counter = first + (launch - 1) % slots * tl.load(exits + at * 4 + 2, mask=there, other=0)
         target = tl.load(exits + at * 4 + 3, mask=there, other=0) * ((launch - 1) // slots + 1)
-        reach(signals, counter, target, there, watch, STAGE)
+        wait_counters(signals, counter, target, there, debug_block, STAGE)
 
 
 @triton.jit
@@ -244,22 +267,22 @@ def tell(signal_table, counter, value, mask, peers):
 
 
 @triton.jit
-def reach(signals, counters, targets, mask, watch, STAGE: tl.constexpr):
-    """Wait until all local counters have reached their targets (modulo 2**32), or the watch's budget is spent."""
+def wait_counters(signals, counters, targets, mask, debug_block, STAGE: tl.constexpr):
+    """Wait until all local counters have their targets (modulo 2**32), or the budget of the debug block is spent."""
     targets = tl.cast(targets, tl.int32)
     missing = _missing(signals, counters, targets, mask)
-    if watch is None:
+    if debug_block is None:
         while missing > 0:
             missing = _missing(signals, counters, targets, mask)
     else:
-        budget = tl.load(watch)
+        budget = tl.load(debug_block)
         begin = _clock()
-        late = tl.load(watch + 1, volatile=True) != 0
+        late = tl.load(debug_block + 1, volatile=True) != 0
         while (missing > 0) & (late == 0):
             missing = _missing(signals, counters, targets, mask)
-            late = (_clock() - begin >= budget) | (tl.load(watch + 1, volatile=True) != 0)
+            late = (_clock() - begin >= budget) | (tl.load(debug_block + 1, volatile=True) != 0)
         if missing > 0:
-            _report(watch, signals, counters, targets, mask, STAGE)
+            _report(debug_block, signals, counters, targets, mask, STAGE)
     fence()
     tl.debug_barrier()
 
@@ -272,19 +295,19 @@ def _missing(signals, counters, targets, mask):
 
 
 @triton.jit
-def _report(watch, signals, counters, targets, mask, STAGE: tl.constexpr):
-    """Report the first late counter to the watch, unless an earlier wait is reported there."""
+def _report(debug_block, signals, counters, targets, mask, STAGE: tl.constexpr):
+    """Report the first late counter in the debug block, unless an earlier wait is reported there."""
     seen = tl.load(signals + counters, mask=mask, other=0, volatile=True)
     channel = tl.min(tl.where(mask & (seen < targets), counters, 2147483647))
     first = mask & (counters == channel)
     one = tl.full((), 1, tl.int64)
-    if tl.atomic_cas(watch + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
-        tl.store(watch + 2, STAGE)
-        tl.store(watch + 3, 0)
-        tl.store(watch + 4, channel)
-        tl.store(watch + 5, tl.max(tl.where(first, seen, -2147483647)))
-        tl.store(watch + 6, tl.max(tl.where(first, targets, -2147483647)))
-        tl.store(watch + 7, 0)
+    if tl.atomic_cas(debug_block + 1, one - 1, one, sem="relaxed", scope="sys") == 0:
+        tl.store(debug_block + 2, STAGE)
+        tl.store(debug_block + 3, 0)
+        tl.store(debug_block + 4, channel)
+        tl.store(debug_block + 5, tl.max(tl.where(first, seen, -2147483647)))
+        tl.store(debug_block + 6, tl.max(tl.where(first, targets, -2147483647)))
+        tl.store(debug_block + 7, 0)
 
 
 @triton.jit

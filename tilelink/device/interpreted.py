@@ -25,7 +25,7 @@ def symm_at(table, rank, like):
     return base.to(like.dtype)
 
 
-def wait(signals, channel, target, watch, stage, tile, trace=None, scope=BLOCK):
+def wait(signals, channel, target, debug_block, stage, tile, trace=None, scope=BLOCK):
     tracing.begin(trace, tracing.WAIT, scope)
     expected = wrapped(number(target))
     where = {"channel": number(channel), "expected": expected, "stage": number(stage), "tile": number(tile)}
@@ -37,16 +37,16 @@ def wait(signals, channel, target, watch, stage, tile, trace=None, scope=BLOCK):
     return 0
 
 
-def wait_all(signals, first, count, target, watch, stage, tile, step=1, scope=BLOCK):
+def wait_all(signals, first, count, target, debug_block, stage, tile, step=1, scope=BLOCK):
     for one in range(number(count)):
-        wait(signals, first + one * number(step), target, watch, stage, tile)
+        wait(signals, first + one * number(step), target, debug_block, stage, tile)
     return 0
 
 
-def wait_each(signals, channels, mask, target, watch, stage, tile):
+def wait_each(signals, channels, mask, target, debug_block, stage, tile):
     chosen = np.atleast_1d(mask.handle.data).astype(bool)
     for channel in np.unique(np.broadcast_to(_numbers(channels), chosen.shape)[chosen]).tolist():
-        wait(signals, channel, target, watch, stage, tile)
+        wait(signals, channel, target, debug_block, stage, tile)
     return 0
 
 
@@ -54,22 +54,22 @@ def consume_token(value, token):
     return value + token
 
 
-def hold(value):
+def opaque(value):
     return value
 
 
-def notify(pad, channel, rank, watch, stage, tile, remote, tma=True, trace=None, scope=BLOCK):
+def notify(pad, channel, rank, debug_block, stage, tile, remote, tma=True, trace=None, scope=BLOCK):
     tracing.begin(trace, tracing.NOTIFY, scope)
     monitor.record("notify", number(stage), number(tile), number(rank), number(channel))
     signal_add(pad + channel, 1, remote, tma)
     tracing.end(trace, tracing.NOTIFY, stage, tile, rank, channel, scope)
 
 
-def notify_each(signals, table, ranks, channels, mask, watch, stage, tile):
+def notify_each(signals, table, ranks, channels, mask, debug_block, stage, tile):
     chosen = np.atleast_1d(mask.handle.data).astype(bool)  # if part of it is a number, the values are 0 and 1
     every = (np.broadcast_to(_numbers(one), chosen.shape)[chosen] for one in (ranks, channels))
     for rank, channel in zip(*every, strict=True):
-        notify(symm_at(table, int(rank), signals), int(channel), int(rank), watch, stage, tile, True, False)
+        notify(symm_at(table, int(rank), signals), int(channel), int(rank), debug_block, stage, tile, True, False)
 
 
 def _numbers(value: Any) -> Any:
@@ -101,7 +101,7 @@ def publish(scope=BLOCK):
     pass
 
 
-def tile_begin(watch, stage, tile, trace=None, scope=BLOCK):
+def tile_begin(debug_block, stage, tile, trace=None, scope=BLOCK):
     monitor.record("tile", number(stage), number(tile), 0, 0)
     tracing.begin(trace, tracing.TILE, scope)
 
@@ -114,7 +114,7 @@ def transfer_begin(trace, scope=BLOCK):
     tracing.begin(trace, tracing.TRANSFER, scope)
 
 
-def transfer(watch, stage, tile, tensor, rank, offset, trace=None, scope=BLOCK):
+def transfer(debug_block, stage, tile, tensor, rank, offset, trace=None, scope=BLOCK):
     monitor.record("transfer", number(stage), number(tile), number(tensor), number(rank), number(offset))
     tracing.end(trace, tracing.TRANSFER, stage, tile, rank, tensor, scope)
 
@@ -124,7 +124,7 @@ def put(peers, rank, peer, offset, source, count):
 
 
 def put_signal(
-    peers, rank, peer, offset, source, count, signals, signal_table, channel, watch, stage, tile, trace=None
+    peers, rank, peer, offset, source, count, signals, signal_table, channel, debug_block, stage, tile, trace=None
 ):  # fmt: skip
     tracing.begin(trace, tracing.NOTIFY, BLOCK)
     monitor.record("notify", number(stage), number(tile), number(peer), number(channel))
@@ -145,7 +145,7 @@ def _message(peers, peer, offset, own, count):
     return number(peer), far, number(own), number(count) * width
 
 
-def network_notify(signals, signal_table, rank, peer, channel, watch, stage, tile, trace=None):
+def network_notify(signals, signal_table, rank, peer, channel, debug_block, stage, tile, trace=None):
     tracing.begin(trace, tracing.NOTIFY, BLOCK)
     monitor.record("notify", number(stage), number(tile), number(peer), number(channel))
     network.installed().signal(number(peer), number(symm_at(signal_table, peer, signals) + channel))
@@ -157,4 +157,4 @@ def network_fence():
 
 
 def network_quiet():
-    network.installed().quiet()
+    network.installed().quiet(monitor.installed().poll_network)

@@ -84,7 +84,7 @@ def put(peers, rank, peer, offset, source, count):
 
 @triton.jit
 def put_signal(
-    peers, rank, peer, offset, source, count, signals, signal_table, channel, watch, stage: tl.constexpr, tile,
+    peers, rank, peer, offset, source, count, signals, signal_table, channel, debug_block, stage: tl.constexpr, tile,
     trace=None,
 ):  # fmt: skip
     """Put as `put`, and add 1 to counter `channel` of the peer after the data has arrived."""
@@ -111,7 +111,7 @@ def get(target, peers, rank, peer, offset, count):
 
 @triton.jit
 def network_notify(
-    signals, signal_table, rank, peer, channel, watch, stage: tl.constexpr, tile, trace=None
+    signals, signal_table, rank, peer, channel, debug_block, stage: tl.constexpr, tile, trace=None
 ):  # fmt: skip
     """Add 1 to counter `channel` of a peer. It follows what a fence is between, and nothing else that was put."""
     begin(trace, NOTIFY, BLOCK)

@@ -9,6 +9,7 @@ A ring's place has a `slot`, its buffer, and a `phase`, 0 in the first round and
 are the parity for which a barrier is waited.
 """
 
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -20,8 +21,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 __all__ = [
-    "arrive", "barriers", "columns", "expect", "fence", "following", "load", "load_parts", "multiply", "pieces",
-    "retire", "stored", "store_part", "wait", "zeros",
+    "across", "arrive", "barriers", "columns", "expect", "fence", "filled", "filled_rows", "following", "load",
+    "load_parts", "multiply", "multiply_rows", "operand", "partial_sums", "pieces", "retire", "row_max", "row_min",
+    "row_sum", "rows", "stored", "store_part", "wait", "whole_sums", "zeros",
 ]  # fmt: skip
 
 # Names since Triton 3.9.
@@ -85,12 +87,85 @@ def zeros(ROWS: gl.constexpr, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
+def filled(VALUE: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Return a tile like an accumulator, of a number."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    return gl.full([ROWS, COLUMNS], VALUE, gl.float32, layout)
+
+
+@gluon.jit
+def filled_rows(VALUE: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """Return a number for each row of an accumulator of so many columns."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    return gl.full([ROWS], VALUE, gl.float32, gl.SliceLayout(1, layout))
+
+
+@gluon.jit
 def multiply(left, right, acc, FIRST: gl.constexpr):
     """Start acc + left @ right.T, or left @ right.T if it is the first product of a tile.
 
     Pass the result to `retire` before anything else.
     """
     return warpgroup_mma(left, right.permute((1, 0)), acc, use_acc=not FIRST, is_async=True)
+
+
+@gluon.jit
+def multiply_rows(left, right, acc):
+    """Start acc + left @ right. left: as of `operand`. Pass the result to `retire` before anything else."""
+    return warpgroup_mma(left, right, acc, is_async=True)
+
+
+@gluon.jit
+def operand(x, acc, DTYPE: gl.constexpr):
+    """Return a tile as the left operand of products that are added to `acc`. No thread has elements of others."""
+    return gl.convert_layout(x.to(DTYPE), gl.DotOperandLayout(0, acc.type.layout, 2))
+
+
+@gluon.jit
+def across(x, like):
+    """Return a number for each row as a column beside the tile `like`."""
+    return gl.convert_layout(x, gl.SliceLayout(1, like.type.layout))[:, None]
+
+
+@gluon.jit
+def _larger(a, b):
+    return gl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@gluon.jit
+def _smaller(a, b):
+    return gl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@gluon.jit
+def row_max(x):
+    """Return the largest of each row, or NaN if any is NaN."""
+    return gl.reduce(x, 1, _larger)
+
+
+@gluon.jit
+def row_min(x):
+    """Return the smallest of each row, or NaN if any is NaN."""
+    return gl.reduce(x, 1, _smaller)
+
+
+@gluon.jit
+def row_sum(x):
+    """Return the sum of each row."""
+    return gl.sum(x, 1)
+
+
+@gluon.jit
+def partial_sums(x):
+    """Return four sums of each row. Each thread of a row has those of its own elements, so that none are exchanged."""
+    return gl.sum(gl.sum(x.reshape([x.shape[0], x.shape[1] // 8, 4, 2]), 3), 1)
+
+
+@gluon.jit
+def whole_sums(sums, COLUMNS: gl.constexpr):
+    """Return the sum of each row from its partial sums, as a number for each row of a tile of so many columns."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    return gl.convert_layout(gl.sum(sums, 1), gl.SliceLayout(1, layout))
 
 
 @gluon.jit
@@ -123,6 +198,12 @@ def pieces(x, COUNT: gl.constexpr):
 def columns(like):
     """Return the numbers of the columns of a piece, with which vectors are loaded that a consumer computes with."""
     return gl.arange(0, like.shape[1], layout=gl.SliceLayout(0, like.type.layout))
+
+
+@gluon.jit
+def rows(like):
+    """Return the numbers of the rows of a tile."""
+    return gl.arange(0, like.shape[0], layout=gl.SliceLayout(1, like.type.layout))
 
 
 @gluon.jit

@@ -30,7 +30,7 @@ _STRIDE = tl.constexpr(STRIDE)
 
 if INTERPRETED:
 
-    def trace_track(watch, program):
+    def trace_track(debug_block, program):
         return program
 
     def begin(trace, KIND, scope):
@@ -44,12 +44,12 @@ if INTERPRETED:
 else:
 
     @triton.jit
-    def trace_track(watch, program):
+    def trace_track(debug_block, program):
         """Return the address (int64) of the track of a rank's program `program`.
 
-        watch: the rank's debug block, not None.
+        debug_block: the rank's debug block, not None.
         """
-        return tl.load(watch + _TRACE) + tl.load(watch + _STRIDE) * program
+        return tl.load(debug_block + _TRACE) + tl.load(debug_block + _STRIDE) * program
 
     @triton.jit
     def begin(trace, KIND: tl.constexpr, scope: tl.constexpr):

@@ -15,20 +15,43 @@ Two rounds of the ring and one buffer more are explored: after two rounds all ph
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
-from tilelink.lowering.rings import ARRIVE, AWAIT, EXPECT, LOAD, MULTIPLY, STORE, Ring, Role, Step, of_tile
+from tilelink.lowering.rings import (
+    ARRIVE,
+    AWAIT,
+    COMPUTE,
+    EXPECT,
+    LEADING,
+    LOAD,
+    MULTIPLY,
+    RETIRE,
+    STORE,
+    TRAILING,
+    Ring,
+    Role,
+    Step,
+    of_tile,
+    parts_of,
+    taken,
+)
 
 STARTED, WRITTEN, VISIBLE = range(3)
 """Contents of a buffer: a write is in flight; written by threads; all can read it."""
 
-Place = tuple[int, Step]
-"""Number of a buffer, counted over all rounds, and a step there."""
+Place = tuple[int, int, Step]
+"""Number of a ring, number of a buffer there, counted over all rounds, and a step at it."""
 Barriers = tuple[tuple[int, int, int], ...]
 """Phase, missing arrivals and missing bytes of each barrier of each buffer."""
 T = TypeVar("T")
+AT_ONCE = (LOAD, EXPECT, MULTIPLY, STORE)
+"""Steps that a role makes at once after a wait. A wrong one is wrong as early as it can be."""
+TILES = 3
+"""Tiles that rings with several places for a tile are explored for: what is kept changes its phase with each."""
 
 
 class _Wrong(Exception):
@@ -37,57 +60,88 @@ class _Wrong(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _State:
-    """A state of a ring.
+    """A state of rings that roles share.
 
-    at: step of each role, the writer first. holds: number and content of what each buffer holds. flying: writes in
-    flight, (number, bytes, barrier). reading: numbers of the buffers that each reader reads.
+    at: step of each role, the writer first. holds: number and content of what each buffer of each ring holds. flying:
+    writes in flight, (ring, number, bytes, barrier). reading: (ring, number) of the buffers that each reader reads.
     """
 
     at: tuple[int, ...]
     barriers: Barriers
     holds: tuple[tuple[int, int], ...]
-    flying: tuple[tuple[int, int, int], ...]
-    reading: tuple[tuple[int, ...], ...]
+    flying: tuple[tuple[int, int, int, int], ...]
+    reading: tuple[tuple[tuple[int, int], ...], ...]
 
 
 @lru_cache(maxsize=256)
-def wrong(ring: Ring, tile: int) -> str | None:
-    """Return what may go wrong in a ring whose readers read `tile` buffers for each tile, or None."""
+def wrong(ring: Ring, turns: int) -> str | None:
+    """Return what may go wrong in a ring that a tile has some turns at, or None."""
     total = 2 * ring.buffers + 1
-    tile = min(tile, total)
-    tiles = -(-total // tile)
-    scripts = (_script(ring.writer, tile, tiles), *[_script(ring.reader, tile, tiles)] * ring.reader.groups)
-    return _Model(ring=ring, scripts=scripts).explore()
+    turns = min(turns, total)
+    tiles = -(-total // taken(ring.reader, turns))
+    scripts = (_script(ring.writer, turns, tiles), *[_script(ring.reader, turns, tiles)] * ring.reader.groups)
+    return _Model(rings=(ring,), scripts=scripts).explore()
 
 
-def _script(role: Role, tile: int, tiles: int) -> tuple[Place, ...]:
+@lru_cache(maxsize=64)
+def wrong_together(ring: Ring, kept: Ring, turns: int) -> str | None:
+    """Return what may go wrong at the rings of a loop that carries a state, or None.
+
+    The same roles are at both: the loader loads what is kept before the first turn of a tile, and consumers release it
+    after the last one.
+    """
+    if (ring.writer.groups, ring.reader.groups) != (kept.writer.groups, kept.reader.groups):
+        return "its rings have other roles"
+    fewest = -(-(2 * ring.buffers + 1) // (2 * TILES))
+    turns = min(turns, max(2, fewest))
+    loader = tuple(_tiles(ring.writer, turns, lambda tile: (_kept(kept.writer.steps, tile), ())))
+    held = next((n for n, step in enumerate(kept.reader.steps) if step.word == RETIRE), len(kept.reader.steps))
+    before, after = kept.reader.steps[:held], kept.reader.steps[held:]
+    consumer = tuple(_tiles(ring.reader, turns, lambda tile: (_kept(before, tile), _kept(after, tile))))
+    scripts = (loader, *[consumer] * ring.reader.groups)
+    return _Model(rings=(ring, kept), scripts=scripts).explore()
+
+
+def _kept(steps: tuple[Step, ...], tile: int) -> tuple[Place, ...]:
+    return tuple((1, tile, step) for step in steps)
+
+
+def _tiles(
+    role: Role, turns: int, around: Callable[[int], tuple[tuple[Place, ...], tuple[Place, ...]]]
+) -> Iterator[Place]:
+    """Yield the steps of a role at the rings of a loop. around: those before the first turn, and after the last one."""
+    size, parts = taken(role, turns), parts_of(role)
+    for tile in range(TILES):
+        before, after = around(tile)
+        yield from before
+        own = [(0, tile * size + place, step) for place, step in of_tile(role, turns)]
+        end = len(own) - len(parts.last)
+        yield from (*own[:end], *after, *own[end:])
+
+
+def _script(role: Role, turns: int, tiles: int) -> tuple[Place, ...]:
     """Return all steps of a role, tile after tile."""
-    return tuple((number * tile + place, step) for number in range(tiles) for place, step in of_tile(role, tile))
+    size = taken(role, turns)
+    return tuple((0, tile * size + place, step) for tile in range(tiles) for place, step in of_tile(role, turns))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Model:
-    ring: Ring
+    rings: tuple[Ring, ...]
     scripts: tuple[tuple[Place, ...], ...]
 
     def explore(self) -> str | None:
-        ring = self.ring
-        names = [name for name, _ in ring.barriers]
-        steps = (*ring.writer.steps, *ring.reader.steps)
-        wanted = {step.what for step in steps if step.word in (AWAIT, EXPECT, ARRIVE)}
-        if missing := sorted(wanted - set(names)):
-            return f"it has no barrier {missing[0]}"
-        words = [step.word for step in ring.writer.steps]
-        if LOAD in words and EXPECT not in words:
-            return "no barrier expects what is loaded"
-        if ring.writer.behind or ring.reader.behind > 1:
-            return "a writer releases buffers late, or a reader more than one late"
+        for ring in self.rings:
+            if reason := _unusable(ring):
+                return reason
         first = _State(
             at=(0,) * len(self.scripts),
-            barriers=tuple((0, count, 0) for _ in range(ring.buffers) for _, count in ring.barriers),
-            holds=((-1, VISIBLE),) * ring.buffers,
+            barriers=tuple(
+                (0, count, 0) for ring in self.rings for _ in range(ring.buffers) for _, count in ring.barriers
+            ),
+            holds=((-1, VISIBLE),) * sum(ring.buffers for ring in self.rings),
             flying=(),
-            reading=((),) * ring.reader.groups,
+            reading=((),) * (len(self.scripts) - 1),
         )
         seen, todo = {first}, [first]
         try:
@@ -104,11 +158,36 @@ class _Model:
             return str(found)
         return None
 
+    @cached_property
+    def _firsts(self) -> tuple[tuple[int, int], ...]:
+        """The first buffer and the first barrier of each ring, in a state."""
+        found, buffers, barriers = list[tuple[int, int]](), 0, 0
+        for ring in self.rings:
+            found.append((buffers, barriers))
+            buffers, barriers = buffers + ring.buffers, barriers + ring.buffers * len(ring.barriers)
+        return tuple(found)
+
+    @cached_property
+    def _arrivals(self) -> tuple[int, ...]:
+        """The arrivals of a phase of each barrier of each buffer."""
+        return tuple(count for ring in self.rings for _ in range(ring.buffers) for _, count in ring.barriers)
+
+    @cached_property
+    def _reads(self) -> Mapping[tuple[int, int], int]:
+        """(ring, number of a buffer) -> the last step of a reader that reads it."""
+        return {(r, n): at for at, (r, n, step) in enumerate(self.scripts[-1]) if step.word in (MULTIPLY, STORE)}
+
+    @cached_property
+    def _operands(self) -> Mapping[tuple[int, int], str]:
+        """(ring, number of a buffer) -> the operand that readers multiply there."""
+        return {(r, n): step.what for r, n, step in self.scripts[-1] if step.word == MULTIPLY}
+
     def _places(self, state: _State) -> str:
         """Return the steps at which roles wait."""
-        names = [self.ring.writer.name, *[self.ring.reader.name] * self.ring.reader.groups]
+        ring = self.rings[0]
+        names = [ring.writer.name, *[ring.reader.name] * ring.reader.groups]
         waiting = [
-            f"{name} at `{script[at][1]}` of buffer {script[at][0] % self.ring.buffers}"
+            f"{name} at `{script[at][2]}` of buffer {script[at][1] % self.rings[script[at][0]].buffers}"
             for name, script, at in zip(names, self.scripts, state.at, strict=True) if at < len(script)
         ]  # fmt: skip
         return ", ".join(dict.fromkeys(waiting))
@@ -117,11 +196,22 @@ class _Model:
         following = [self._landed(state)]
         for role, (script, at) in enumerate(zip(self.scripts, state.at, strict=True)):
             if at < len(script):
-                following.append(self._step(state, role, *script[at]))
+                following.append(self._begun(state, role, script, at))
         return [self._sorted(one) for one in following if one is not None]
+
+    def _begun(self, state: _State, role: int, script: tuple[Place, ...], at: int) -> _State | None:
+        """Return the state after a step of a role and those that it makes at once then."""
+        after = self._step(state, role, *script[at])
+        together = script[at][2].word == AWAIT
+        while after is not None and together and at + 1 < len(script) and script[at + 1][2].word in AT_ONCE:
+            at += 1
+            after = self._step(after, role, *script[at])
+        return after
 
     def _sorted(self, state: _State) -> _State:
         """Return the state with its readers in a fixed order: they are interchangeable."""
+        if len(state.reading) == 1:
+            return state
         pairs = sorted(zip(state.at[1:], state.reading, strict=True))
         at = (state.at[0], *(one for one, _ in pairs))
         return _State(
@@ -129,60 +219,76 @@ class _Model:
             reading=tuple(reading for _, reading in pairs),
         )  # fmt: skip
 
-    def _step(self, state: _State, role: int, number: int, step: Step) -> _State | None:
+    def _step(self, state: _State, role: int, which: int, number: int, step: Step) -> _State | None:
         """Return the state after a step of a role, or None if the step must wait. Raise _Wrong for a wrong one."""
-        slot = number % self.ring.buffers
+        ring = self.rings[which]
+        slot = self._firsts[which][0] + number % ring.buffers
         barriers, holds, flying, reading = state.barriers, state.holds, state.flying, state.reading
         match step.word:
             case "await":
-                phase = barriers[self._barrier(step.what, slot)][0]
-                if phase == (number // self.ring.buffers & 1) ^ step.number & 1:
+                phase = barriers[self._barrier(which, step.what, number)][0]
+                if phase == (number // ring.buffers & 1) ^ step.number & 1:
                     return None
             case "arrive":
                 number -= step.number
-                if role and number in reading[role - 1]:
-                    raise _Wrong(f"a {self.ring.reader.name} releases a buffer that it still reads")
-                barriers = self._arrived(barriers, self._barrier(step.what, number % self.ring.buffers), 0)
+                if role and (which, number) in reading[role - 1]:
+                    raise _Wrong(f"a {ring.reader.name} releases a buffer that it still reads")
+                barriers = self._arrived(barriers, self._barrier(which, step.what, number), 0)
             case "expect":
-                barriers = self._arrived(barriers, self._barrier(step.what, slot), step.number)
+                barriers = self._arrived(barriers, self._barrier(which, step.what, number), step.number)
             case "load":
-                self._may_write(state, number)
-                full = next(s.what for s in self.ring.writer.steps if s.word == EXPECT)
+                self._may_write(state, which, number)
+                full = next(s.what for s in ring.writer.every if s.word == EXPECT)
                 holds = _with(holds, slot, (number, STARTED))
-                flying = (*flying, (number, step.number, self._barrier(full, slot)))
+                flying = (*flying, (which, number, step.number, self._barrier(which, full, number)))
             case "fill":
-                self._may_write(state, number)
+                self._may_write(state, which, number)
                 holds = _with(holds, slot, (number, WRITTEN))
             case "fence":
                 if holds[slot][1] == WRITTEN:
                     holds = _with(holds, slot, (holds[slot][0], VISIBLE))
             case "multiply" | "store":
                 if holds[slot] != (number, VISIBLE):
-                    raise _Wrong(f"a {self.ring.reader.name} reads a buffer before it is loaded")
-                reading = _with(reading, role - 1, (*reading[role - 1], number))
+                    raise _Wrong(f"a {ring.reader.name} reads a buffer before it is loaded")
+                reading = _with(reading, role - 1, (*reading[role - 1], (which, number)))
             case "retire":
-                kept = reading[role - 1][-step.number :] if step.number else ()
-                reading = _with(reading, role - 1, kept)
+                reading = _with(reading, role - 1, self._retired(reading[role - 1], which, step.number))
+            case "compute" | "carry":
+                wanted = LEADING if step.word == COMPUTE else TRAILING
+                if any(self._operands.get(one) == wanted for one in reading[role - 1]):
+                    raise _Wrong(f"a {ring.reader.name} computes with a product that is in flight")
             case _:
                 raise _Wrong(f"`{step.word}` is no step of a role")
         return _State(
             at=_with(state.at, role, state.at[role] + 1), barriers=barriers, holds=holds, flying=flying, reading=reading
         )
 
-    def _may_write(self, state: _State, number: int) -> None:
-        slot, buffers = number % self.ring.buffers, self.ring.buffers
-        if any(one % buffers == slot for reading in state.reading for one in reading):
-            raise _Wrong(f"a {self.ring.writer.name} writes a buffer that is still read")
-        if any(other != number and other % buffers == slot for other, _, _ in state.flying):
-            raise _Wrong(f"a {self.ring.writer.name} writes a buffer that is still written")
-        for script, at in zip(self.scripts[1:], state.at[1:], strict=True):
-            if any(n == number - buffers and step.word in (MULTIPLY, STORE) for n, step in script[at:]):
-                raise _Wrong(f"a {self.ring.writer.name} writes a buffer that has not been read")
+    def _retired(self, reading: tuple[tuple[int, int], ...], which: int, flying: int) -> tuple[tuple[int, int], ...]:
+        """Return what a role reads after a wait until at most `flying` reads of a ring are in flight.
 
-    def _barrier(self, name: str, slot: int) -> int:
+        What is kept is read until all products with it have ended.
+        """
+        own = [one for one in reading if one[0] == which]
+        others = tuple(one for one in reading if one[0] != which)
+        if which and others:
+            raise _Wrong(f"a {self.rings[which].reader.name} releases what it keeps, and still multiplies it")
+        return (*others, *(own[-flying:] if flying else ()))
+
+    def _may_write(self, state: _State, which: int, number: int) -> None:
+        ring = self.rings[which]
+        slot, buffers = number % ring.buffers, ring.buffers
+        if any(r == which and n % buffers == slot for reading in state.reading for r, n in reading):
+            raise _Wrong(f"a {ring.writer.name} writes a buffer that is still read")
+        if any(r == which and n != number and n % buffers == slot for r, n, _, _ in state.flying):
+            raise _Wrong(f"a {ring.writer.name} writes a buffer that is still written")
+        if any(at <= self._reads.get((which, number - buffers), -1) for at in state.at[1:]):
+            raise _Wrong(f"a {ring.writer.name} writes a buffer that has not been read")
+
+    def _barrier(self, which: int, name: str, number: int) -> int:
         """Return the place of a barrier in a state."""
-        names = [one for one, _ in self.ring.barriers]
-        return slot * len(names) + names.index(name)
+        ring = self.rings[which]
+        names = [one for one, _ in ring.barriers]
+        return self._firsts[which][1] + number % ring.buffers * len(names) + names.index(name)
 
     def _arrived(self, barriers: Barriers, at: int, more: int) -> Barriers:
         phase, missing, expected = barriers[at]
@@ -192,22 +298,44 @@ class _Model:
         """Return a barrier, in its next phase if nothing is missing."""
         if missing or expected:
             return phase, missing, expected
-        return 1 - phase, self.ring.barriers[at % len(self.ring.barriers)][1], 0
+        return 1 - phase, self._arrivals[at], 0
 
     def _landed(self, state: _State) -> _State | None:
         """Return the state after the first write in flight has completed."""
         if not state.flying:
             return None
-        (number, size, at), *rest = state.flying
+        (which, number, size, at), *rest = state.flying
         phase, missing, expected = state.barriers[at]
         barriers = _with(state.barriers, at, self._turned(at, phase, missing, expected - size))
         holds = state.holds
-        if all(other != number for other, _, _ in rest):
-            loads = sum(step.word == LOAD for step in self.ring.writer.steps)
-            begun = sum(n == number and s.word == LOAD for n, s in self.scripts[0][: state.at[0]])
+        if all(other[:2] != (which, number) for other in rest):
+            script = self.scripts[0]
+            loads = self._loads[which, number]
+            begun = sum((r, n) == (which, number) and s.word == LOAD for r, n, s in script[: state.at[0]])
             if begun == loads:
-                holds = _with(holds, number % self.ring.buffers, (number, VISIBLE))
+                slot = self._firsts[which][0] + number % self.rings[which].buffers
+                holds = _with(holds, slot, (number, VISIBLE))
         return _State(at=state.at, barriers=barriers, holds=holds, flying=tuple(rest), reading=state.reading)
+
+    @cached_property
+    def _loads(self) -> Mapping[tuple[int, int], int]:
+        """(ring, number of a buffer) -> the loads into it."""
+        return Counter((r, n) for r, n, step in self.scripts[0] if step.word == LOAD)
+
+
+def _unusable(ring: Ring) -> str | None:
+    """Return why the steps of a ring cannot be executed, or None."""
+    names = [name for name, _ in ring.barriers]
+    steps = (*ring.writer.every, *ring.reader.every)
+    wanted = {step.what for step in steps if step.word in (AWAIT, EXPECT, ARRIVE)}
+    if missing := sorted(wanted - set(names)):
+        return f"it has no barrier {missing[0]}"
+    words = [step.word for step in ring.writer.every]
+    if LOAD in words and EXPECT not in words:
+        return "no barrier expects what is loaded"
+    if ring.writer.behind or ring.reader.behind > 1:
+        return "a writer releases buffers late, or a reader more than one late"
+    return None
 
 
 def _with(values: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:

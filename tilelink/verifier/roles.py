@@ -9,16 +9,33 @@ divide the statements of a tile, no tile loads what a tile of the kernel writes,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from tilelink.errors import RolesError, VerificationError
 from tilelink.ir.program import ITEM_BYTES, Read, Transpose, Value
 from tilelink.lowering.bound import Bound, BoundStage
-from tilelink.lowering.clauses.roles import conflict, product_of, roles_reason, stage_body
-from tilelink.lowering.rings import EXPECT, LOAD, Roles, fit_together
+from tilelink.lowering.carried import has_loop, parts, range_of
+from tilelink.lowering.clauses.roles import conflict, divided_reason, product_of
+from tilelink.lowering.rings import (
+    CARRY,
+    COMPUTE,
+    EXPECT,
+    KEPT,
+    LEADING,
+    LOAD,
+    MULTIPLY,
+    TRAILING,
+    Ring,
+    Roles,
+    fit_together,
+    of_tile,
+)
 from tilelink.planning.plan import Plan
-from tilelink.verifier.rings import wrong
+from tilelink.verifier.rings import wrong, wrong_together
 
 SM_REGISTERS = 65536
+TURNS = 3
+"""Turns of a loop of which the order of steps is checked: the first one, and further ones, which are alike."""
 
 
 def roles(plan: Plan) -> Iterator[VerificationError]:
@@ -40,8 +57,20 @@ def _reason(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
         other = bound.stages[loop.stages[0]].roles
         if len(loop.stages) > 1 or loop.width is not None or other is None or not fit_together(found, other):
             return "another stage in its kernel has no roles that fit together with its own"
-    reason = roles_reason(stage_body(stage)) or conflict(bound, kernel, stage)
+    reason = divided_reason(stage) or conflict(bound, kernel, stage) or _turns(bound, stage)
+    if has_loop(stage) != (found.kept is not None):
+        return "its rings are those of tiles of another form"
+    if found.kept is not None:
+        return reason or _loop_sizes(bound, stage, found, found.kept) or _loop_rings(stage, found, found.kept)
     return reason or _sizes(bound, stage, found) or _rings(bound, stage, found)
+
+
+def _turns(bound: Bound, stage: BoundStage) -> str | None:
+    """Return why the tiles of a loop do not have turns, or None."""
+    if not has_loop(stage):
+        return None
+    found = range_of(stage, parts(stage), bound.bounds(stage.name))
+    return found if isinstance(found, str) else None
 
 
 def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
@@ -53,8 +82,6 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
     left, right = (ITEM_BYTES[bound.tensors[_operand(one)].dtype] for one in (dot.left, dot.right))
     loads = {step.what: step.number for step in found.operands.writer.steps if step.word == LOAD}
     expected = sum(step.number for step in found.operands.writer.steps if step.word == EXPECT)
-    threads = 4 * 32 * (found.consumers + 1)
-    held = 4 * 32 * (found.consumers * found.registers[0] + found.registers[1])
     for wrong_one, what in (
         (found.rows * found.consumers != rows, f"its consumers multiply {found.rows} rows each, of {rows}"),
         (found.columns != columns, f"its consumers multiply {found.columns} columns, of {columns}"),
@@ -63,15 +90,83 @@ def _sizes(bound: Bound, stage: BoundStage, found: Roles) -> str | None:
             loads != {"left": rows * block * left, "right": columns * block * right} or expected != sum(loads.values()),
             f"its loads are {loads}, of which a barrier expects {expected} bytes",
         ),
-        (
-            found.operands.reader.groups != found.consumers or found.results.reader.groups != 1,
-            f"{found.consumers} consumers are not those of its rings",
-        ),
-        (found.columns % found.pieces != 0, f"{found.pieces} pieces of {found.columns} columns"),
-        (held > SM_REGISTERS // threads // 8 * 8 * threads, f"its warps take {held} registers"),
+        *_common(found),
     ):
         if wrong_one:
             return what
+    return None
+
+
+def _common(found: Roles) -> Iterator[tuple[bool, str]]:
+    """Yield what is checked of all roles: True if it is wrong, and what that is."""
+    threads = 4 * 32 * (found.consumers + 1)
+    held = 4 * 32 * (found.consumers * found.registers[0] + found.registers[1])
+    groups = {found.operands.reader.groups, *([found.kept.reader.groups] if found.kept else [])}
+    yield (
+        groups != {found.consumers} or found.results.reader.groups != 1,
+        f"{found.consumers} consumers are not those of its rings",
+    )
+    yield found.columns % found.pieces != 0, f"{found.pieces} pieces of {found.columns} columns"
+    yield held > SM_REGISTERS // threads // 8 * 8 * threads, f"its warps take {held} registers"
+
+
+def _loop_sizes(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> str | None:
+    """Return which number of the roles is not that of a loop that carries a state, or None."""
+    tile = parts(stage)
+    spans = {
+        name: bound.tile_map(stage.name, region).spans[-2:]
+        for name, region in ((KEPT, tile.kept), (LEADING, tile.leading), (TRAILING, tile.trailing))
+    }
+    bytes_of = {
+        name: rows.size * columns.extent * ITEM_BYTES[bound.tensors[tile.kept.tensor].dtype]
+        for name, (rows, columns) in spans.items()
+    }
+    loads = {(step.what, step.number) for step in (*found.operands.writer.every, *kept.writer.every)
+             if step.word == LOAD}  # fmt: skip
+    rows, depth, block = spans[KEPT][0].size, spans[TRAILING][1].extent, spans[LEADING][0].size
+    for wrong_one, what in (
+        (found.rows * found.consumers != rows, f"its consumers multiply {found.rows} rows each, of {rows}"),
+        (found.columns != depth, f"its consumers multiply {found.columns} columns, of {depth}"),
+        (found.block != block, f"its buffers have {found.block} rows, and a turn {block}"),
+        (loads != set(bytes_of.items()), f"its loads are {sorted(loads)}"),
+        (not _in_turn(found.operands), "a turn does not multiply, compute, and multiply the result"),
+        *_common(found),
+    ):
+        if wrong_one:
+            return what
+    return None
+
+
+def _in_turn(ring: Ring) -> bool:
+    """True if roles take the same operand from each place, and if turns multiply and compute in their order.
+
+    A turn multiplies the leading operand, computes, brings what is carried up, and multiplies the trailing operand. In
+    every order of the roles products are complete by then (verifier/rings.py).
+    """
+    wanted = (LEADING, COMPUTE, CARRY, TRAILING)
+    taken = [
+        [(place, step.what) for place, step in of_tile(role, TURNS) if step.word in (LOAD, MULTIPLY)]
+        for role in (ring.writer, ring.reader)
+    ]
+    events = [step.what or step.word for _, step in of_tile(ring.reader, TURNS) if step.word in (MULTIPLY, *wanted)]
+    at = [[number for number, event in enumerate(events) if event == one] for one in wanted]
+    if taken[0] != taken[1] or any(len(one) != TURNS for one in at) or len(events) != TURNS * len(wanted):
+        return False
+    in_order = all(list(turn) == sorted(turn) for turn in zip(*at, strict=True))
+    return in_order and all(at[3][turn] < at[2][turn + 1] for turn in range(TURNS - 1))
+
+
+def _loop_rings(stage: BoundStage, found: Roles, kept: Ring) -> str | None:
+    """Return what may go wrong in the rings of a loop that carries a state, or None."""
+    tile = parts(stage)
+    most = prod(stage.count(decl.name) for decl in tile.loop.indices)
+    for turns in range(1 if tile.guard is not None else most, most + 1):
+        if turns <= TURNS and (reason := wrong_together(found.operands, kept, turns)) is not None:
+            return f"in the rings of {found.operands.name} and of what is kept, {reason}"
+    if (reason := wrong_together(found.operands, kept, most)) is not None:
+        return f"in the rings of {found.operands.name} and of what is kept, {reason}"
+    if (reason := wrong(found.results, found.pieces)) is not None:
+        return f"in the ring of {found.results.name}, {reason}"
     return None
 
 

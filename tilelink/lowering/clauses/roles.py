@@ -37,6 +37,7 @@ from tilelink.ir.program import (
     Cast,
     Dot,
     Expand,
+    For,
     FromScalar,
     Full,
     Literal,
@@ -56,12 +57,13 @@ from tilelink.ir.sizes import power_of_two
 from tilelink.ir.typing import StageTyping
 from tilelink.ir.visitor import map_value, statements, value_of, values
 from tilelink.lowering.bound import Bound, BoundStage, Kernel
+from tilelink.lowering.carried import carried, has_loop, parts, range_of, unfolded, unfolded_body
 from tilelink.lowering.clauses.clause import Choices, Clause, without
 from tilelink.lowering.clauses.defer_notify import DEFER_NOTIFY
 from tilelink.lowering.clauses.flatten import FLATTEN
 from tilelink.lowering.clauses.halve_tail import HALVE_TAIL
 from tilelink.lowering.clauses.split_k_tail import SPLIT_K_TAIL
-from tilelink.lowering.rings import Roles, fit_together, operand_ring, result_ring
+from tilelink.lowering.rings import Roles, fit_together, kept_ring, operand_ring, result_ring, turning_ring
 from tilelink.lowering.sink_waits import sliced_product
 from tilelink.lowering.transform import stage_writes
 from tilelink.scheduling.schedule import RolesChoice
@@ -85,6 +87,8 @@ LAUNCH_REGISTERS = {2: 168, 3: 128}
 """Consumers -> registers of a thread before roles begin, for which Triton has all of the kernel compiled."""
 SPARE_REGISTERS = 26
 """Least number of them besides a consumer's part of the product: ptxas 12.8 needs 154 for 64 x 256 elements."""
+LOOP_SPARE_REGISTERS = 28
+"""The same of a loop that carries a state, besides its products and what it multiplies: of a consumer's registers."""
 MOST_BUFFERS = 6
 ALIGNMENT = 16
 """Alignment in bytes of rows of tensors (CUDA driver API, cuTensorMapEncodeTiled)."""
@@ -131,6 +135,10 @@ def _apply(bound: Bound) -> Bound:
 
     Raise ScheduleError for a stage that cannot have them.
     """
+    given = bound
+    for name, stage in bound.stages.items():
+        if bound.schedule.stage(_written(bound, name))[ROLES] is not None and has_loop(stage):
+            bound = unfolded(bound, name)
     stages = dict(bound.stages)
     for name, stage in bound.stages.items():
         part = bound.schedule.stage(_written(bound, name))
@@ -138,7 +146,7 @@ def _apply(bound: Bound) -> Bound:
             continue
         reason = _reason(bound, stage)
         if reason is None and bound.capabilities.roles:
-            made = roles_of(bound, stage, choice)
+            made = loop_roles_of(bound, stage, choice) if has_loop(stage) else roles_of(bound, stage, choice)
             if isinstance(made, Roles):
                 stages[name] = replace(stage, roles=made)
                 continue
@@ -146,6 +154,8 @@ def _apply(bound: Bound) -> Bound:
         if reason:
             hint = "take `roles` away, or see docs/language.md for the stages that can have them"
             raise ScheduleError(f"{name} cannot have roles: {reason}", location=part.at("roles"), hint=hint)
+    if not bound.capabilities.roles:
+        return given
     for kernel in bound.kernels:
         found = {name: roles for name in kernel.stage_names if (roles := stages[name].roles) is not None}
         if not found:
@@ -179,9 +189,20 @@ def _reason(bound: Bound, stage: BoundStage) -> str | None:
     for clause in WITHOUT_ROLES:
         if bound.schedule.stage(_written(bound, stage.name))[clause] != clause.default:
             return f"it has `{clause.name}`, which is for programs without roles"
-    if reason := roles_reason(stage_body(stage)):
+    if reason := divided_reason(stage):
         return reason
     return conflict(bound, kernel, stage)
+
+
+def divided_reason(stage: BoundStage) -> str | None:
+    """Return why the statements of a stage's tiles cannot be divided among roles, or None."""
+    if not has_loop(stage):
+        return roles_reason(stage_body(stage))
+    found = carried(stage.stage.body)
+    if isinstance(found, str):
+        return found
+    store = found.after[-1]
+    return "it stores in a peer's memory" if isinstance(store, Store) and store.region.rank is not None else None
 
 
 def stage_body(stage: BoundStage) -> tuple[Statement, ...]:
@@ -256,7 +277,8 @@ def _operand_reason(value: Value, side: str, transposed: bool) -> str | None:
 def conflict(bound: Bound, kernel: Kernel, stage: BoundStage) -> str | None:
     """Return which operand a tile loads that the kernel writes: it may be loaded before a tile before it is stored."""
     written = {r.tensor for name in kernel.stage_names for r in stage_writes(bound.stages[name].stage)}
-    for dot in products(stage_body(stage)):
+    dots = products(statements(stage.stage.body)) if has_loop(stage) else products(stage_body(stage))
+    for dot in dots:
         for read in (v for v in values(dot) if isinstance(v, Read)):
             if read.region.tensor in written:
                 return f"it multiplies {read.region.tensor}, which its own tiles write"
@@ -322,6 +344,62 @@ def roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | st
     )
 
 
+def loop_roles_of(bound: Bound, stage: BoundStage, choice: RolesChoice) -> Roles | str:
+    """Return the roles of a stage whose loop carries a state, or why its tiles do not allow them."""
+    found = parts(stage)
+    (target,) = (s.region for s in found.after if isinstance(s, Store))
+    turns = range_of(stage, found, bound.bounds(stage.name))
+    if isinstance(turns, str):
+        return turns
+    operands = (found.kept, found.leading, found.trailing)
+    spans = [bound.tile_map(stage.name, region).spans[-2:] for region in operands]
+    sizes = [_along(bound, stage, region, last=False) for region in operands]
+    rows, block, other = sizes
+    depth = spans[0][1].extent
+    if rows is None or block is None or other is None:
+        return "an operand of its products is not rows of whole dimensions, one block after the other"
+    if spans[2][1].extent != depth or block != other:
+        return f"its loop multiplies tiles of {block} x {depth} and {other} x {spans[2][1].extent} elements"
+    types = {bound.tensors[region.tensor].dtype for region in operands}
+    if len(types) > 1 or not types <= {"bf16", "f16"}:
+        return f"its operands are {' and '.join(sorted(types))}, not all bf16 or f16"
+    consumers, ahead = choice.consumers, choice.in_flight > 1
+    if rows % (GROUP_ROWS * consumers) or (own := rows // consumers) != power_of_two(own):
+        return f"{rows} rows of a tile are not {consumers} times a power of two from {GROUP_ROWS} on"
+    for size, what in ((block, f"{block} rows of a turn"), (depth, f"{depth} columns of an operand")):
+        if size != power_of_two(size) or not COLUMNS[0] <= size <= COLUMNS[1]:
+            return f"{what} are no power of two from {COLUMNS[0]} to {COLUMNS[1]}"
+    for region, (streamed, _) in zip(operands[1:], spans[1:], strict=True):
+        if not _uncut(stage, streamed):
+            return f"the end of {streamed.index} cuts a tile of {region.tensor}"
+    if reason := _stored(bound, stage, target, whole=True):
+        return reason
+    held = own // GROUP_ROWS * (depth // 2 + block // 2 + (block // 4 if ahead else 0))
+    limit = REGISTERS[consumers][0] - LOOP_SPARE_REGISTERS
+    if held > limit:
+        return f"its consumers hold {held} values in each thread, and {limit} fit its registers"
+    item, stored = _item(bound, found.kept), _item(bound, target)
+    place, pieces = block * depth * item, max(1, depth * stored // PIECE_BYTES)
+    piece = rows * depth * stored // pieces
+    there = bound.target.shared_memory
+    needed = choice.buffers * (place + 2 * BARRIER_BYTES) + rows * depth * item + SPARE_BYTES
+    results = min(pieces, (there - needed) // (piece + 2 * consumers * BARRIER_BYTES))
+    if results < min(pieces, FEWEST_RESULTS):
+        least = needed + min(pieces, FEWEST_RESULTS) * piece
+        return f"its buffers and results take {least:,} bytes of shared memory, and an SM has {there:,} for a program"
+    return Roles(
+        consumers=consumers,
+        rows=own,
+        columns=depth,
+        block=block,
+        pieces=pieces,
+        registers=REGISTERS[consumers],
+        operands=turning_ring(buffers=choice.buffers, consumers=consumers, ahead=ahead, size=place),
+        results=result_ring(buffers=results),
+        kept=kept_ring(consumers=consumers, size=rows * depth * item),
+    )
+
+
 def _item(bound: Bound, region: Region) -> int:
     return ITEM_BYTES[bound.tensors[region.tensor].dtype]
 
@@ -367,15 +445,19 @@ def _vector(bound: Bound, stage: BoundStage, region: Region, columns: str) -> st
     return None
 
 
-def _stored(bound: Bound, stage: BoundStage, region: Region) -> str | None:
-    """Return why a tile of results is no box, or None. A box may end beyond the tensor, but not beyond a tile."""
+def _stored(bound: Bound, stage: BoundStage, region: Region, *, whole: bool = False) -> str | None:
+    """Return why a tile of results is no box, or None. A box may end beyond the tensor, but not beyond a tile.
+
+    whole: True for tiles of whole rows.
+    """
     tensor = bound.tensors[region.tensor]
     *others, rows, columns = bound.tile_map(stage.name, region).spans
-    if not all(span.kind == "point" for span in others) or rows.kind != "tile" or columns.kind != "tile":
-        return f"it does not store tiles of rows and columns of {region.tensor}"
-    if not _in_steps(stage, rows) or not _in_steps(stage, columns):
+    kind = "whole" if whole else "tile"
+    if not all(span.kind == "point" for span in others) or rows.kind != "tile" or columns.kind != kind:
+        return f"it does not store tiles of {'whole rows' if whole else 'rows and columns'} of {region.tensor}"
+    if not _in_steps(stage, rows) or not (whole or _in_steps(stage, columns)):
         return f"its tiles of {region.tensor} do not begin with the dimensions"
-    if not _uncut(stage, columns) and stage.extents[str(columns.index)] != columns.extent:
+    if not whole and not _uncut(stage, columns) and stage.extents[str(columns.index)] != columns.extent:
         return f"the end of {columns.index} cuts a tile of {region.tensor}"
     alone = tensor.slots == 1 and all(size == 1 for size in tensor.shape[:-2])
     ends = alone and stage.extents[str(rows.index)] == rows.extent
@@ -397,7 +479,10 @@ def _in_steps(stage: BoundStage, span: Span) -> bool:
 
 
 def _stage_reason(stage: Stage, _: StageTyping) -> str | None:
-    return roles_reason(stage.body)
+    if not any(isinstance(s, For) for s in stage.body):
+        return roles_reason(stage.body)
+    found = carried(unfolded_body(stage.body, set()))
+    return found if isinstance(found, str) else None
 
 
 CHOICES = {"by warps with roles": RolesChoice(consumers=2, buffers=4)}

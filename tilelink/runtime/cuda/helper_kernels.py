@@ -16,51 +16,51 @@ from tilelink.device import handshake
 
 
 @triton.jit
-def _number(epoch_at, PROGRAMS: tl.constexpr):
+def _number(epoch_pointer, PROGRAMS: tl.constexpr):
     """Return the number of the launch, int64. PROGRAMS: programs of a launch that kernels count, or 0.
 
     device/handshake.py describes the counting.
     """
-    launch = tl.load(epoch_at + handshake.NUMBER)
+    launch = tl.load(epoch_pointer + handshake.NUMBER)
     if PROGRAMS:
-        launch += tl.load(epoch_at + handshake.COUNTED) // PROGRAMS
+        launch += tl.load(epoch_pointer + handshake.COUNTED) // PROGRAMS
     return launch
 
 
 @triton.jit(do_not_specialize=["rank"])
 def open_launch(
-    signals, signal_table, epoch_at, watch, rank,
+    signals, signal_table, epoch_pointer, debug_block, rank,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, WAIT: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
     """Announce to all peers that this rank has entered its launch. WAIT: also wait until all have entered it.
 
-    signals, signal_table, watch: as generated kernels take them. BLOCK: a power of two, at least RANKS. If programs are
-    counted, WAIT is False.
+    signals, signal_table, debug_block: as generated kernels take them. BLOCK: a power of two, at least RANKS. If
+    programs are counted, WAIT is False.
     """
     peers = tl.arange(0, BLOCK)
     handshake.tell(signal_table, ENTERED + rank, 1, peers < RANKS, peers)
     if WAIT:
-        launch = tl.load(epoch_at + handshake.NUMBER)
-        handshake.reach(signals, ENTERED + peers, launch + peers * 0, peers < RANKS, watch, STAGE)
+        launch = tl.load(epoch_pointer + handshake.NUMBER)
+        handshake.wait_counters(signals, ENTERED + peers, launch + peers * 0, peers < RANKS, debug_block, STAGE)
         dl.fence()
 
 
 @triton.jit
-def await_outputs(signals, epoch_at, watch, exits, EXITS: tl.constexpr, STAGE: tl.constexpr):
+def await_outputs(signals, epoch_pointer, debug_block, exits, EXITS: tl.constexpr, STAGE: tl.constexpr):
     """Wait for peers' writes to outputs. These can then be copied before `close_launch` announces the end."""
-    handshake.await_exits(signals, tl.load(epoch_at + handshake.NUMBER), exits, EXITS, watch, STAGE)
+    handshake.await_exits(signals, tl.load(epoch_pointer + handshake.NUMBER), exits, EXITS, debug_block, STAGE)
 
 
 @triton.jit(do_not_specialize=["rank"])
 def close_launch(
-    signals, signal_table, epoch_at, watch, exits, counters, flags, flag_values, rank,
+    signals, signal_table, epoch_pointer, debug_block, exits, counters, flags, flag_values, rank,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     EXITS: tl.constexpr, COUNTERS: tl.constexpr, FLAGS: tl.constexpr,
     LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr, PROGRAMS: tl.constexpr, CYCLE: tl.constexpr,
 ):  # fmt: skip
     """Wait for peers' writes to outputs, announce to peers that the launch is finished, and prepare the next one.
 
-    epoch_at: int64 [4], as generated kernels take it.
+    epoch_pointer: int64 [4], as generated kernels take it.
     PROGRAMS: number of programs that kernels count in a launch, or 0.
     exits: int32 [EXITS, 4], rows (first counter, buffers, counters of a buffer, threshold) of outputs' counters.
     counters: int32 [COUNTERS, 3], rows (threshold, buffer, buffers) of the pad's counters, for skipped launches.
@@ -71,37 +71,37 @@ def close_launch(
     LAG: the next launch may begin once peers have finished launch (next - LAG); 0: at once.
     CYCLE: for a captured launch, the number of launches after which the buffers repeat; 0 if it is not captured.
     """
-    launch = _number(epoch_at, PROGRAMS)
-    handshake.await_exits(signals, launch, exits, EXITS, watch, STAGE)
+    launch = _number(epoch_pointer, PROGRAMS)
+    handshake.await_exits(signals, launch, exits, EXITS, debug_block, STAGE)
     skipped = 0
     if CYCLE:
-        skipped = CYCLE - 1 - tl.load(epoch_at + handshake.SKIPPED)
+        skipped = CYCLE - 1 - tl.load(epoch_pointer + handshake.SKIPPED)
     _advance(
-        signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, launch + 1, skipped, 1,
+        signals, signal_table, epoch_pointer, debug_block, counters, flags, flag_values, rank, launch + 1, skipped, 1,
         RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, PROGRAMS, CYCLE,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rank"])
 def turn_launch(
-    signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank,
+    signals, signal_table, epoch_pointer, debug_block, counters, flags, flag_values, rank,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
     PROGRAMS: tl.constexpr, CYCLE: tl.constexpr, TURN: tl.constexpr,
 ):  # fmt: skip
     """Skip launches until the next one, counted from 0, is number TURN of its cycle. Parameters as of close_launch."""
-    launch = _number(epoch_at, PROGRAMS)
+    launch = _number(epoch_pointer, PROGRAMS)
     skipped = (TURN + CYCLE - (launch - 1) % CYCLE) % CYCLE
-    tl.store(epoch_at + handshake.SKIPPED, skipped)
+    tl.store(epoch_pointer + handshake.SKIPPED, skipped)
     _advance(
-        signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, launch, skipped, 0,
+        signals, signal_table, epoch_pointer, debug_block, counters, flags, flag_values, rank, launch, skipped, 0,
         RANKS, BLOCK, ENTERED, FINISHED, COUNTERS, FLAGS, LAG, ENTRY, STAGE, PROGRAMS, CYCLE,
     )  # fmt: skip
 
 
 @triton.jit
 def _advance(
-    signals, signal_table, epoch_at, watch, counters, flags, flag_values, rank, first, skipped, done,
+    signals, signal_table, epoch_pointer, debug_block, counters, flags, flag_values, rank, first, skipped, done,
     RANKS: tl.constexpr, BLOCK: tl.constexpr, ENTERED: tl.constexpr, FINISHED: tl.constexpr,
     COUNTERS: tl.constexpr, FLAGS: tl.constexpr, LAG: tl.constexpr, ENTRY: tl.constexpr, STAGE: tl.constexpr,
     PROGRAMS: tl.constexpr, CYCLE: tl.constexpr,
@@ -130,12 +130,16 @@ def _advance(
     handshake.set_flags(signals, flags, flag_values, following, FLAGS)
     finished = done + skipped
     if PROGRAMS:
-        finished = following - 1 - tl.load(epoch_at + handshake.TOLD)  # kernels announce a launch's end in the next one
+        finished = (
+            following - 1 - tl.load(epoch_pointer + handshake.ANNOUNCED)
+        )  # kernels announce a launch's end in the next one
     handshake.tell(signal_table, FINISHED + rank, finished, peers < RANKS, peers)
     if LAG:
-        handshake.reach(signals, FINISHED + peers, following - LAG + peers * 0, peers < RANKS, watch, STAGE)
+        handshake.wait_counters(
+            signals, FINISHED + peers, following - LAG + peers * 0, peers < RANKS, debug_block, STAGE
+        )
     tl.debug_barrier()
-    tl.store(epoch_at + handshake.NUMBER, following)
+    tl.store(epoch_pointer + handshake.NUMBER, following)
     if PROGRAMS:
-        tl.store(epoch_at + handshake.COUNTED, tl.zeros((), tl.int64))
-        tl.store(epoch_at + handshake.TOLD, following - 1)
+        tl.store(epoch_pointer + handshake.COUNTED, tl.zeros((), tl.int64))
+        tl.store(epoch_pointer + handshake.ANNOUNCED, following - 1)

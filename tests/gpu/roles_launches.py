@@ -1,0 +1,133 @@
+# pyright: basic
+"""Many launches of programs whose warps have roles, on all GPUs of a group, with ranks that come late.
+
+    torchrun --nproc-per-node 2 -m tests.gpu.roles_launches --launches 1000
+
+Every launch has new inputs, and a rank that is drawn begins it up to a fifth of a millisecond late. Results are
+compared with those of NCCL and cuBLAS, element by element: a tile of another launch is far off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.baselines import captured
+from benchmarks.measure import Watchdog
+from benchmarks.tp import choices
+from tests.gpu.ranks import join
+from tilelink import compiler
+
+FILE = str(Path(__file__).parents[2] / "benchmarks" / "roles.tl")
+DIMS = {"ag_gemm": {"Ms": 1920, "N": 1280, "K": 1024}, "gemm_rs": {"Ms": 1920, "N": 1024, "K": 1280}}
+"""More tiles than an H100 has SMs."""
+CASES = {
+    "ag_gemm": ("ag_gemm:h200_roles", "ag_gemm_in_place:h200_roles", "ag_gemm_in_place:h200_early_roles"),
+    "gemm_rs": ("gemm_rs_scatter:h200_roles",),
+}
+LATEST_CYCLES = 400_000
+ALLOWED = 2e-2
+"""Largest difference of an element, of the largest one."""
+
+
+class Launches:
+    """A program with its inputs, and the launches of it."""
+
+    def __init__(self, op: str, name: str) -> None:
+        ((program, schedule),) = choices(op, name, [FILE])
+        self.op, ranks, dims = op, dist.get_world_size(), DIMS[op]
+        self.kernel = compiler.compile(program, schedule, dims=dims, dtype="bf16", device="cuda")
+        shape = (dims["Ms"], dims["K"]) if op == "ag_gemm" else (ranks, dims["Ms"], dims["K"])
+        self.x = torch.empty(shape, dtype=torch.bfloat16, device="cuda")
+        self.w = torch.randn(dims["N"], dims["K"], dtype=torch.bfloat16, device="cuda")
+        rows = ranks * dims["Ms"]
+        self.every = torch.empty(rows, dims["K"], dtype=torch.bfloat16, device="cuda")
+        out = (ranks, dims["Ms"], dims["N"]) if op == "ag_gemm" else (dims["Ms"], dims["N"])
+        self.y = torch.empty(out, dtype=torch.bfloat16, device="cuda")
+        self.worst = torch.zeros((), device="cuda")
+
+    def refresh(self) -> None:
+        self.x.normal_()
+        self.y.fill_(float("nan"))
+
+    def launch(self) -> torch.Tensor:
+        return self.kernel({"x": self.x, "w": self.w}, out={"y": self.y})["y"]
+
+    def check(self) -> None:
+        """Compare the output with what NCCL and cuBLAS make of the inputs, on the device."""
+        if self.op == "ag_gemm":
+            dist.all_gather_into_tensor(self.every, self.x)
+            wanted = (self.every @ self.w.t()).view(self.y.shape).float()
+        else:
+            whole = (self.x.view(-1, self.x.shape[-1]) @ self.w.t()).float()
+            wanted = torch.empty(self.y.shape, device="cuda")
+            dist.reduce_scatter_tensor(wanted, whole)
+        off = (self.y.float() - wanted).abs().max() / wanted.abs().max()
+        torch.maximum(self.worst, torch.nan_to_num(off, nan=9e9), out=self.worst)
+
+
+def late(drawn: random.Random, rank: int) -> None:
+    """Let one rank begin late. All ranks draw the same."""
+    who, cycles = drawn.randrange(dist.get_world_size()), drawn.randrange(LATEST_CYCLES)
+    if rank == who:
+        torch.cuda._sleep(cycles)
+
+
+def run(op: str, name: str, launches: int, dog: Watchdog, rank: int) -> str:
+    """Return what was found of a program, "" if all was well."""
+    dog.context(name)
+    drawn = random.Random(name)
+    with dog.step("compiling"):
+        case = Launches(op, name)
+        case.refresh()
+        case.launch()
+        torch.cuda.synchronize()
+    with dog.step("launches"):
+        for number in range(launches):
+            case.refresh()
+            late(drawn, rank)
+            case.launch()
+            if number % 4 == 3:  # others follow each other without the host or NCCL between them
+                case.check()
+            if number % 100 == 99:
+                torch.cuda.synchronize()
+    with dog.step("replays of a graph"):
+        replay: Any = captured(case.launch)
+        for _ in range(launches // 10):
+            case.refresh()
+            late(drawn, rank)
+            replay()
+            case.check()
+        torch.cuda.synchronize()
+    dist.all_reduce(case.worst, op=dist.ReduceOp.MAX)
+    worst = float(case.worst)
+    if rank == 0:
+        print(f"{name}: {launches} launches, {launches // 10} replays: largest difference {worst:.1e}", flush=True)
+    return "" if worst < ALLOWED else f"{name}: off by {worst:.1e}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--launches", type=int, default=1000)
+    parser.add_argument("--limit", type=int, default=240, help="seconds that all of it may take")
+    args = parser.parse_args()
+    rank = join(args.limit)
+    torch.manual_seed(rank)
+    dog = Watchdog(60.0, rank)
+    failed = [
+        text for op, names in CASES.items() for name in names if (text := run(op, name, args.launches, dog, rank))
+    ]
+    print("\n".join(failed), end="", flush=True)
+    sys.stdout.flush()
+    os._exit(int(bool(failed)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,570 @@
+"""Roles of warps in a loop that carries a state (lowering/carried.py), in Gluon: statements of loader and consumers.
+
+The storer is that of any kernel with roles (backend/roles.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Self
+
+from tilelink.backend import nodes
+from tilelink.backend.addresses import Slices
+from tilelink.backend.constants import BLOCKS, scaled, total
+from tilelink.backend.context import RingContext
+from tilelink.backend.roles import NOWHERE, Consumer, Loader, Place, Places, Shared, Signals, Thresholds
+from tilelink.backend.tiles import TRITON, Tile
+from tilelink.backend.tma_copy import corner
+from tilelink.backend.values import ValueEmitter
+from tilelink.backend.words import literal
+from tilelink.backend.writer import Writer
+from tilelink.ir.program import (
+    Apply,
+    Assign,
+    Expand,
+    FromScalar,
+    Full,
+    Literal,
+    Local,
+    Positions,
+    Reduce,
+    Region,
+    Statement,
+    Store,
+    Value,
+    Wait,
+)
+from tilelink.ir.scalar import Index, Scalar, const, mul, walk
+from tilelink.ir.typing import Axis
+from tilelink.lowering.carried import Carried, Range, computes_with_turns, parts, range_of, summed
+from tilelink.lowering.rings import ARRIVE, AWAIT, KEPT, LEADING, LOAD, Ring, Step, parts_of
+
+LOG2E = 1 / math.log(2)
+REDUCTIONS = {"sum": "roles.row_sum", "max": "roles.row_max", "min": "roles.row_min"}
+ROWS = (True, False)
+KEPT_PLACE = Place(slot="0", phase="kept_phase")
+"""The only place of the ring of what is kept."""
+
+
+@dataclass(kw_only=True)
+class LoopShared(Shared):
+    """Numbers and descriptors of roles in a loop that carries a state."""
+
+    @property
+    def tile(self) -> Carried:
+        return parts(self.addresses.stage)
+
+    @property
+    def kept(self) -> Ring:
+        assert self.roles.kept is not None
+        return self.roles.kept
+
+    @property
+    def left(self) -> str:
+        return self._descriptor(self.tile.kept, self.roles.rows, self.roles.columns)
+
+    @property
+    def right(self) -> str:
+        return self.streamed(self.tile.leading)
+
+    def streamed(self, region: Region) -> str:
+        return self._descriptor(region, self.roles.block, self.roles.columns)
+
+    @property
+    def columns(self) -> str:
+        return self.number(self.roles.columns, "COLUMNS")
+
+    @property
+    def block(self) -> str:
+        return self.number(self.roles.block, "TURN_ROWS")
+
+    def rings(self) -> tuple[tuple[RingContext, ...], tuple[tuple[str, str, int], ...]]:
+        rings = (
+            RingContext(name="kept_ring", like=self.left, shape=f"{self.consumers}, {self.rows}, {self.columns}"),
+            RingContext(name="streamed_ring", like=self.right, shape=f"{self.buffers}, {self.block}, {self.columns}"),
+        )
+        streamed = ((name, self.buffers, arrivals) for name, arrivals in self.roles.operands.barriers)
+        return rings, (*streamed, *((name, "1", arrivals) for name, arrivals in self.kept.barriers))
+
+    @property
+    def range(self) -> Range | None:
+        """Return the turns of a tile, None if it has all of them."""
+        stage = self.addresses.stage
+        found = range_of(stage, self.tile, self.addresses.bound.bounds(stage.name))
+        assert not isinstance(found, str)
+        return found
+
+    @property
+    def turns(self) -> int:
+        stage = self.addresses.stage
+        return math.prod(stage.count(decl.name) for decl in self.tile.loop.indices)
+
+
+@dataclass(kw_only=True)
+class LoopLoader(Loader):
+    """The warp that waits for signals, and loads what is kept and the operands of all turns."""
+
+    @classmethod
+    def begin(cls, writer: Writer) -> Places:
+        return Places(
+            operands=Place(slot=writer.name("slot"), phase=writer.name("phase")), results=Place(slot="kept_phase")
+        )
+
+    @property
+    def loop(self) -> LoopShared:
+        assert isinstance(self.shared, LoopShared)
+        return self.shared
+
+    def body(self, body: tuple[Statement, ...]) -> None:
+        tile, writer, stage = self.loop.tile, self.writer, self.values.addresses.stage
+        constants, addresses = self.values.addresses.constants, self.values.addresses
+        for wait in tile.waits:
+            self._ordered(wait)
+        turn, before = writer.let(writer.name("turn"), "0"), writer.let(writer.name("before"), "0")
+        steps = parts_of(self.loop.roles.operands.writer)
+        lead = [step for step in steps.each if not step.ahead]
+        with ExitStack() as loops:
+            turns = self.loop.range
+            for decl in tile.loop.indices:
+                over = f"range(0, {constants.count(stage, decl.name)})"
+                if turns is not None and turns.index == decl.name:
+                    over = f"range({addresses.scalar(turns.start)}, {addresses.scalar(turns.stop)})"
+                loops.enter_context(writer.block(nodes.Loop(index=decl.name, over=over)))
+            for condition, waits in groupby(tile.awaited, self._begins_channel):
+                with ExitStack() as around:
+                    if condition:
+                        around.enter_context(writer.block(nodes.Branch(condition=condition)))
+                    for wait in waits:
+                        self._ordered(wait)
+            with writer.block(nodes.Branch(condition=f"{turn} == 0")):
+                row, _ = corner(addresses, tile.kept, load=True, column=False)
+                self._steps(self.loop.kept.writer.steps, {KEPT: row}, KEPT_PLACE)
+            rows = {LEADING: corner(addresses, tile.leading, load=True, column=False)[0]}
+            self.comment(tile.first)
+            self._steps(lead, rows, self.place)
+            self._advance()
+            later = [replace(step, ahead=False) for step in steps.each if step.ahead]
+            row, _ = corner(addresses, tile.trailing, load=True, column=False)
+            if steps.last:
+                with writer.block(nodes.Branch(condition=f"{turn} > 0")):
+                    self._steps(later, {later[-1].what: before}, self.place)
+                    self._advance()
+                writer.let(before, row)
+            else:
+                self._steps(later, {later[-1].what: row}, self.place)
+                self._advance()
+            writer.let(turn, f"{turn} + 1")
+        if steps.last:
+            self._steps(steps.last, {steps.last[-1].what: before}, self.place)
+            self._advance()
+        writer.let("kept_phase", "kept_phase ^ 1")
+
+    def _advance(self) -> None:
+        place = self.place
+        self.writer.add(nodes.Advance(slot=place.slot, phase=place.phase, buffers=self.shared.buffers))
+
+    def _steps(self, steps: tuple[Step, ...] | list[Step], rows: dict[str, str], place: Place) -> None:
+        for step in steps:
+            if step.word == LOAD:
+                self._load_box(step.what, rows[step.what], place)
+            else:
+                self.synchronize(step, place)
+
+    def _load_box(self, what: str, row: str, place: Place) -> None:
+        shared, kept = self.loop, what == KEPT
+        region = {KEPT: shared.tile.kept, LEADING: shared.tile.leading}.get(what, shared.tile.trailing)
+        self.writer.add(
+            nodes.LoadOperand(
+                boxes=shared.left if kept else shared.streamed(region), row=row, column="0",
+                barriers="ready_barriers" if kept else "full_barriers", slot=place.slot,
+                ring="kept_ring" if kept else "streamed_ring",
+                parts=(shared.consumers, shared.rows) if kept else None, narrow=None,
+            )
+        )  # fmt: skip
+
+    def _begins_channel(self, wait: Wait) -> str:
+        """Return the condition under which no turn of the tile before has made the same wait, or ""."""
+        addresses = self.values.addresses
+        stage, grid = addresses.stage, addresses.bound.channels[wait.region.tensor, wait.kind]
+        terms: list[str] = []
+        turns = self.loop.range
+        for decl in self.loop.tile.loop.indices:
+            if turns is not None and turns.index == decl.name:
+                start = addresses.scalar(turns.start)
+                if start != "0":
+                    return ""  # the first turn need not begin a channel
+            if (count := stage.count(decl.name)) == 1:
+                continue
+            dims = [d for d, c in enumerate(wait.region.coords) if isinstance(c, Scalar) and _names(c, decl.name)]
+            if not dims:
+                terms.append(f"{decl.name} == 0")
+                continue
+            plain = len(dims) == 1 and wait.region.coords[dims[0]] == Index(name=decl.name)
+            size, elements = grid.sizes[dims[0]], stage.tiles[decl.name]
+            if plain and size >= count * elements:
+                terms.append(f"{decl.name} == 0")
+            elif plain and size % elements == 0 and size > elements:
+                number = addresses.constants.number(BLOCKS, size // elements, "CHANNEL_TURNS")
+                terms.append(f"{decl.name} % {number} == 0")
+        return terms[0] if len(terms) == 1 else " & ".join(f"({term})" for term in terms)
+
+
+def _names(scalar: Scalar, index: str) -> bool:
+    return any(isinstance(e, Index) and e.name == index for e in walk(scalar))
+
+
+@dataclass(kw_only=True)
+class _TurnValues(ValueEmitter):
+    """Lowers the values of a consumer in such a loop.
+
+    like: a tile of the rows and columns that are computed with. replaced: names that stand for a part of a tile.
+    """
+
+    shared: LoopShared
+    like: str = ""
+    replaced: dict[str, str]
+
+    def _named_value(self, name: str, dtype: str, axes: tuple[Axis, ...], raw: bool) -> Tile:
+        if name in self.replaced:
+            return Tile(text=self.replaced[name], dtype="f32", axes=axes)
+        return super()._named_value(name, dtype, axes, raw)
+
+    def _shaped(self, value: Value, slices: Slices, raw: bool) -> Tile:
+        kind = self.addresses.typing.type_of(value)
+        match value:
+            case Expand(value=inner, pattern=pattern) if pattern == ROWS:
+                tile = self.lower(inner, slices)
+                return replace(tile, text=f"roles.across({tile.text}, {self.like})", axes=kind.axes)
+            case Positions(index=index):
+                return Tile(text=self._positions(index), dtype="i32", axes=kind.axes)
+            case _:
+                return super()._shaped(value, slices, raw)
+
+    def _positions(self, index: str) -> str:
+        shared, own = self.shared, scaled(index, self.addresses.constants.tile(self.addresses.stage, index))
+        if index == self.row_index:
+            return f"({total([own, scaled('PART', shared.rows)])} + roles.rows({self.like}))"
+        return f"({own} + roles.columns({self.like}))"
+
+    @property
+    def row_index(self) -> str | None:
+        return self.addresses.typing.region_type(self.shared.tile.kept).axes[0].index
+
+    def _reduce(self, value: Reduce, slices: Slices) -> Tile:
+        inner, factor = value.value, 1.0
+        if value.op != "sum" and isinstance(inner, Apply) and inner.op == "mul":
+            others = [a for a in inner.args if (number_of(a) or 0.0) <= 0]
+            if len(others) == 1:  # the largest of products with a number is that of the largest
+                factor = next(number for a in inner.args if a is not others[0] and (number := number_of(a)) is not None)
+                inner = others[0]
+        tile = self.lower(inner, slices)
+        text = f"{REDUCTIONS[value.op]}({tile.text})"
+        text = text if factor == 1.0 else f"({text} * {literal(factor)})"
+        return Tile(text=text, dtype="f32", axes=self.addresses.typing.type_of(value).axes)
+
+    def _apply(self, value: Value, op: str, args: tuple[Value, ...], slices: Slices) -> Tile:
+        if (number := number_of(value)) is not None:
+            return Tile(text=_literal(number), dtype="f32")
+        axes = self.addresses.typing.type_of(value).axes
+        if op == "exp" and axes:
+            return Tile(text=f"gl.exp2({self.times(args[0], LOG2E)})", dtype="f32", axes=axes)
+        if op == "div" and isinstance(args[1], Expand) and args[1].pattern == ROWS:
+            one = Apply(op="div", args=(Literal(value=1.0), args[1].value))
+            return self._apply(value, "mul", (args[0], replace(args[1], value=one)), slices)
+        return super()._apply(value, op, args, slices)
+
+    def times(self, value: Value, factor: float) -> str:
+        """Return the text of a value times a number, which is multiplied with the numbers in it.
+
+        So `exp(x * a - b[:, None])` is the power of two of `x * (a / log(2)) - (b / log(2))[:, None]`, one instruction.
+        """
+        if (number := number_of(value)) is not None:
+            return _literal(number * factor)
+        match value:
+            case Apply(op="sub" | "add" as op, args=(a, b)):
+                return f"({self.times(a, factor)} {'-' if op == 'sub' else '+'} {self.times(b, factor)})"
+            case Apply(op="mul", args=(a, b)) if (number := number_of(b)) is not None:
+                return self.times(a, factor * number)
+            case Apply(op="mul", args=(a, b)) if (number := number_of(a)) is not None:
+                return self.times(b, factor * number)
+            case Expand(value=inner, pattern=pattern) if pattern == ROWS:
+                return f"roles.across({self.times(inner, factor)}, {self.like})"
+            case _:
+                return f"{self.lower(value, {}).text} * {literal(factor)}"
+
+
+def number_of(value: Value) -> float | None:
+    """Return the number that a value is whatever the inputs are, or None."""
+    match value:
+        case Literal(value=number) | Full(value=number) if not isinstance(number, bool):
+            return float(number)
+        case Apply(op="log", args=(inner,)) if (number := number_of(inner)) is not None and number >= 0:
+            return math.log(number) if number else -math.inf
+        case Apply(op="neg", args=(inner,)) if (number := number_of(inner)) is not None:
+            return -number
+        case _:
+            return None
+
+
+def _literal(number: float) -> str:
+    return literal(number) if math.isfinite(number) else f'float("{number}")'
+
+
+@dataclass(kw_only=True)
+class LoopConsumer(Consumer):
+    """The warps that multiply and compute some rows of a tile, turn by turn.
+
+    operand: name of the left operand of the next second product. later: the place after the current one. sums: names
+    that are several sums of each row until the loop has ended (lowering/carried.py).
+    """
+
+    operand: str = ""
+    sums: Mapping[str, tuple[Value | None, Value]] = field(default_factory=dict[str, tuple[Value | None, Value]])
+    later: Place = NOWHERE
+
+    @classmethod
+    def of(cls, shared: Shared, places: Places, thresholds: Thresholds, awaited: Signals) -> Self:
+        assert isinstance(shared, LoopShared)
+        values = _TurnValues(addresses=shared.addresses, shared=shared, replaced={})
+        return cls(values=values, thresholds=thresholds, awaited_by_copy_engine=awaited, shared=shared, places=places)
+
+    @classmethod
+    def begin(cls, writer: Writer) -> Places:
+        name = writer.name
+        # What is called the previous place is the phase of the only place of what is kept.
+        operands = Place(slot=name("slot"), phase=name("phase"), previous="kept_phase")
+        return Places(operands=operands, results=Place(slot=name("place"), phase=name("turn")))
+
+    @property
+    def loop(self) -> LoopShared:
+        assert isinstance(self.shared, LoopShared)
+        return self.shared
+
+    @property
+    def turns(self) -> _TurnValues:
+        assert isinstance(self.values, _TurnValues)
+        return self.values
+
+    def body(self, body: tuple[Statement, ...]) -> None:
+        tile, writer, shared = self.loop.tile, self.writer, self.loop
+        self.sums = summed(tile)
+        for statement in tile.begin:
+            self.comment(statement)
+            self._begun(statement)
+        self.operand = writer.name("operand")
+        self.later = Place(slot=writer.name("later"), phase=writer.name("later_phase"))
+        steps = parts_of(shared.roles.operands.reader)
+        ready = [step for step in shared.kept.reader.steps if step.word == AWAIT]
+        vacant = [step for step in shared.kept.reader.steps if step.word == ARRIVE]
+        for step in ready:
+            self.synchronize(step, KEPT_PLACE)
+        peeled = bool(steps.last)
+        turns, start = shared.range, "0"
+        stop = shared.number(shared.turns, "TURNS") if turns is None else ""
+        if turns is not None:
+            start = writer.let(writer.name("start"), self._scaled(turns.start, turns.inner))
+            stop = writer.let(writer.name("stop"), self._scaled(turns.stop, turns.inner))
+        each = writer.name("number")
+        if peeled:
+            self._turn(steps.first, start)
+        if not peeled or shared.turns > 1:
+            begin = start if not peeled else "1" if start == "0" else f"{start} + 1"
+            with writer.block(nodes.Loop(index=each, over=f"range({begin}, {stop})")):
+                self._turn(steps.each, each)
+        for step in vacant:
+            self.synchronize(step, KEPT_PLACE)
+        if peeled:
+            self._turn(steps.last, None)
+        writer.let("kept_phase", "kept_phase ^ 1")
+        for name in self.sums:
+            writer.let(name, f"roles.whole_sums({name}, {shared.block})")
+        self._results(tile.after)
+
+    def _begun(self, statement: Assign) -> None:
+        """Lower a name's number before the loop, as a tile of the name's shape."""
+        axes = self.values.addresses.typing.locals[statement.name].axes
+        number = number_of(statement.value)
+        assert number is not None
+        if statement.name in self.sums:
+            shared = self.loop
+            zeros = f"roles.filled({_literal(number)}, {shared.rows}, {shared.block})"
+            self.writer.let(statement.name, f"roles.partial_sums({zeros})")
+            return
+        self.writer.let(statement.name, self._filled(number, axes))
+
+    def _filled(self, number: float, axes: tuple[Axis, ...]) -> str:
+        shared, text = self.loop, _literal(number)
+        if not axes:
+            return text
+        columns = shared.columns if len(axes) > 1 and axes[-1].kind == "whole" else shared.block
+        make = "roles.filled" if len(axes) > 1 else "roles.filled_rows"
+        return f"{make}({text}, {shared.rows}, {columns})"
+
+    def _turn(self, steps: tuple[Step, ...], number: str | None) -> None:
+        """Lower the steps of a turn. number: of the turn, None after the last one."""
+        writer, place, tile = self.writer, self.place, self.loop.tile
+        later = any(step.ahead for step in steps)
+        if later:
+            self._follow(place, self.later)
+        if number is not None and computes_with_turns(tile):
+            self._indices(number)
+        flying: list[str] = []
+        for step in steps:
+            at = self.later if step.ahead else place
+            match step.word:
+                case "multiply":
+                    flying.append(self._multiplied(step.what, at))
+                case "retire":
+                    done, flying = (flying[: -step.number], flying[-step.number :]) if step.number else (flying, [])
+                    for name in done:
+                        writer.add(nodes.RetireProducts(acc=name, flying=step.number))
+                case "compute":
+                    for statement in tile.compute:
+                        self.comment(statement)
+                        self._computed(statement)
+                case "carry":
+                    self._carry()
+                case _:
+                    self.synchronize(step, at)
+        self._follow(self.later if later else place, place)
+
+    def _scaled(self, scalar: Scalar, number: int) -> str:
+        return self.values.addresses.scalar(mul(scalar, const(number)) if number > 1 else scalar)
+
+    def _follow(self, one: Place, other: Place) -> None:
+        """Let a place be the one after another."""
+        after = f"roles.following({one.slot}, {one.phase}, {self.shared.buffers})"
+        self.writer.add(nodes.Let(name=f"{other.slot}, {other.phase}", value=after))
+
+    def _indices(self, number: str) -> None:
+        """Emit the indices of a turn, of which the last runs fastest."""
+        stage, constants = self.values.addresses.stage, self.values.addresses.constants
+        decls, rest = self.loop.tile.loop.indices, number
+        turns = self.loop.range
+        for at, decl in reversed(list(enumerate(decls))):
+            count = constants.count(stage, decl.name)
+            if number == "0" or stage.count(decl.name) == 1:
+                self.writer.let(decl.name, "0")
+                continue
+            outer = at == 0 or (turns is not None and turns.index == decl.name)
+            self.writer.let(decl.name, rest if outer else f"{rest} % {count}")
+            rest = f"{rest} // {count}" if rest == number else f"({rest}) // {count}"
+
+    def _multiplied(self, what: str, place: Place) -> str:
+        """Start a product, and return the name of its result."""
+        shared, tile = self.loop, self.loop.tile
+        if what == LEADING:
+            self.comment(tile.first)
+            self.writer.add(
+                nodes.LeadingProduct(name=tile.scores, slot=place.slot, rows=shared.rows, columns=shared.block)
+            )
+            return tile.scores
+        self.writer.add(nodes.TrailingProduct(acc=tile.name, left=self.operand, slot=place.slot))
+        return tile.name
+
+    def _computed(self, statement: Assign) -> None:
+        self.turns.like = self.loop.tile.scores
+        if statement.name in self.sums:
+            factor, added = self.sums[statement.name]
+            old = statement.name
+            if factor is not None:
+                old = f"{old} * roles.across({self.turns.lower(factor, {}).text}, {old})"
+            self.writer.let(statement.name, f"{old} + roles.partial_sums({self.turns.lower(added, {}).text})")
+            return
+        condition = self._cut(statement.value)
+        if condition is None:
+            self._assign(statement.name, statement.value)
+            return
+        assert isinstance(statement.value, Apply)
+        self._assign(statement.name, statement.value.args[1])
+        with self.writer.block(nodes.Branch(condition=condition)):
+            self._assign(statement.name, statement.value)
+
+    def _cut(self, value: Value) -> str | None:
+        """Return the condition under which a choice by positions may take not only its first value, or None."""
+        match value:
+            case Apply(op="where", args=(condition, Local(), _)):
+                return self._some_false(condition)
+            case _:
+                return None
+
+    def _some_false(self, value: Value) -> str | None:
+        """Return a condition that holds if a condition on positions is false for some of a tile, or None.
+
+        `(pos(i) + a)[:, None] >= (pos(j) + b)[None, :]` is true for all if no row is before the last column.
+        """
+        match value:
+            case Apply(op="and", args=(one, other)):
+                sides = self._some_false(one), self._some_false(other)
+                return f"({sides[0]}) | ({sides[1]})" if all(sides) else None
+            case Apply(op="ge" | "gt" | "le" | "lt" as op, args=(one, other)):
+                large, small = (one, other) if op in ("ge", "gt") else (other, one)
+                least, most = self._bound(large, most=False), self._bound(small, most=True)
+                if least is not None and most is not None:
+                    return f"{least} {'<' if op in ('ge', 'le') else '<='} {most}"
+            case _:
+                pass
+        return None
+
+    def _bound(self, value: Value, *, most: bool) -> str | None:
+        """Return the least or the largest of some positions plus a number, of one consumer's part, or None."""
+        turns, stage = self.turns, self.values.addresses.stage
+        match value:
+            case Expand(value=inner):
+                return self._bound(inner, most=most)
+            case Positions(index=index):
+                first = scaled(index, turns.addresses.constants.tile(stage, index))
+                own = index == turns.row_index
+                size = self.loop.rows if own else turns.addresses.constants.tile(stage, index)
+                begin = total([first, scaled("PART", self.loop.rows)]) if own else first
+                return f"({begin} + {size} - 1)" if most else f"({begin})"
+            case Apply(op="add", args=(a, b)):
+                sides = self._bound(a, most=most), self._bound(b, most=most)
+                return f"({sides[0]} + {sides[1]})" if all(sides) else None
+            case Apply(op="sub", args=(a, b)):
+                sides = self._bound(a, most=most), self._bound(b, most=not most)
+                return f"({sides[0]} - {sides[1]})" if all(sides) else None
+            case FromScalar() | Literal():
+                return turns.lower(value, {}).text
+            case _:
+                return None
+
+    def _carry(self) -> None:
+        """Bring the carried name up to a turn, and make the operand of the turn's second product."""
+        tile, turns = self.loop.tile, self.turns
+        turns.like = tile.scores
+        weights = turns.lower(tile.weights, {}).text
+        turns.like = tile.name
+        text = turns.lower(tile.rescaled, {}).text
+        if text != tile.name:
+            self.writer.let(tile.name, text)
+        dtype = TRITON[turns.addresses.bound.tensors[tile.trailing.tensor].dtype]
+        self.writer.let(self.operand, f"roles.operand({weights}, {tile.name}, {dtype})")
+
+    def _results(self, after: tuple[Statement, ...]) -> None:
+        """Lower what is computed after the loop, piece by piece."""
+        shared, writer, turns = self.loop, self.writer, self.turns
+        name = shared.tile.name
+        pieces, piece, part = (writer.name(stem) for stem in ("pieces", "piece", "part"))
+        typing = turns.addresses.typing
+        turns.like = name
+        later = [s for s in after if not (isinstance(s, Assign) and len(typing.locals[s.name].axes) < 2)]
+        for statement in after:
+            if not any(statement is s for s in later):
+                self.comment(statement)
+                self.statement(statement)
+        writer.let(pieces, f"roles.pieces({name}, {shared.pieces})")
+        with writer.block(nodes.Loop(index=piece, over=f"gl.static_range({shared.pieces})")):
+            writer.let(part, f"{pieces}[{piece}]")
+            turns.replaced, turns.like = {name: part}, part
+            for statement in later:
+                self.comment(statement)
+                if isinstance(statement, Store):
+                    self._result(statement.region, turns.lower(statement.value, {}))
+                else:
+                    self.statement(statement)
+        turns.replaced = {}
