@@ -143,9 +143,7 @@ def _link_body(
     return tuple(linked)
 
 
-def _waits(
-    statement: Statement, kinds: dict[str, str], present: set[tuple[type[Statement], Region]]
-) -> list[Statement]:
+def _waits(statement: Statement, kinds: dict[str, str], present: set[tuple[type[Statement], Region]]) -> list[Wait]:
     return _waits_for(_read(statement), statement.location, kinds, present)
 
 
@@ -154,7 +152,7 @@ def _waits_for(
     location: Location | None,
     kinds: dict[str, str],
     present: set[tuple[type[Statement], Region]],
-) -> list[Statement]:
+) -> list[Wait]:
     local = dict.fromkeys(r for r in regions if r.rank in (None, RANK) and r.tensor in kinds)
     return [Wait(kind=kinds[r.tensor], region=r, location=location) for r in local if (Wait, r) not in present]
 
