@@ -146,7 +146,7 @@ class Grouped(Data):
         self.want.copy_(self.vendor(self.ordered))
 
     def vendor(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch._grouped_mm(rows, self.w.transpose(-2, -1), offs=self.starts[1:])
+        return torch.ops.aten._grouped_mm(rows, self.w.transpose(-2, -1), offs=self.starts[1:])
 
     def made(self) -> Iterator[Made]:
         yield (
@@ -221,7 +221,7 @@ class Rows(Data):
                 expected=lambda: self.want, outputs=(self.y,), settle=lambda found: found[: self.count],
             )  # fmt: skip
 
-        def operator(program: str, **fixed: int) -> Variant:
+        def operator(program: str, fixed: dict[str, Any]) -> Variant:
             module = compiler.load(str(FILE))
             source = module.program(program)
             own = tilelink.op(source, module.schedule(schedule, source), **fixed)
@@ -234,8 +234,8 @@ class Rows(Data):
         yield "compiled for it", "library", these
         yield "any number", "ours", any_number
         yield "any number, in a graph", "ours", lambda: any_number(graph=True)
-        yield "operator, compiled for it", "ours", lambda: operator("these_rows")
-        yield "operator, any number", "ours", lambda: operator("any_rows", M=MOST)
+        yield "operator, compiled for it", "ours", lambda: operator("these_rows", {})
+        yield "operator, any number", "ours", lambda: operator("any_rows", {"M": MOST})
 
 
 def captured(run: Callable[[], Any], result: torch.Tensor) -> Callable[[], Any]:
