@@ -48,7 +48,9 @@ class Given:
         self.inputs, self.outputs = _parts(program, "in"), _parts(program, "out")
         self.counts = tuple(dict.fromkeys(part.count for part in self.inputs))
         """Inputs that calls may leave out, or give as integers."""
+        self._tables: dict[tuple[torch.device, int], torch.Tensor] = {}
         self._integers: dict[tuple[torch.device, int], torch.Tensor] = {}
+        """(device, integer) -> its tensor."""
 
     def whole(self, values: Mapping[str, Any], *, direct: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a call for the kernel that is compiled for the largest size, and its counts that the host knows.
@@ -86,7 +88,10 @@ class Given:
                 hint = f"it is one of 0 to {most[name]}"
                 raise BindingError(f"{name} of {self._program.name} is {number}", hint=hint)
             counts[name] = number
-            made[name] = self._scalar(number, most.get(name), _device(values), direct)
+            if direct and name in most:
+                made[name] = self.scalar(number, most[name], _device(values))
+            else:
+                made[name] = torch.full((), number, dtype=torch.int32, device=_device(values))
         return made, counts
 
     def cut(self, outputs: Mapping[str, torch.Tensor], counts: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -109,15 +114,76 @@ class Given:
                 made[part.tensor] = _extended(tensor, part.dim, size, True)
         return made
 
-    def _scalar(self, number: Any, most: int | None, device: torch.device, direct: bool) -> torch.Tensor:
-        """Return an integer of the host as a tensor: of all integers in a table, so that a launch copies none."""
-        if not direct or most is None or device.type == "cpu":
-            return torch.full((), number, dtype=torch.int32, device=device)
-        key = device, most
-        if key not in self._integers:
-            every = torch.arange(most + 1, dtype=torch.int32, device=device)
-            self._integers[key] = every[:, None].repeat(1, WORDS_APART)
-        return self._integers[key][number, 0]
+    def scalar(self, number: int, most: int, device: torch.device) -> torch.Tensor:
+        """Return an integer of the host as a tensor, from a table of all integers: a launch copies none to the GPU."""
+        known = self._integers.get((device, number))
+        if known is None:
+            if (device, most) not in self._tables:
+                if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                    return torch.full((), number, dtype=torch.int32, device=device)  # of the graph, which fills it
+                every = torch.arange(most + 1, dtype=torch.int32, device=device)
+                self._tables[device, most] = every[:, None].repeat(1, WORDS_APART)
+            known = self._integers[device, number] = self._tables[device, most][number, 0]
+        return known
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """An input by its place in a call: up to `size` rows, of which the input `count` says how many there are."""
+
+    place: int
+    size: int
+    count: str
+
+
+class Shortcut:
+    """Calls by place alone that repeat an earlier one with another number of rows: what a launch of them takes.
+
+    It serves operators with fixed sizes whose inputs are given, and outputs defined, in part along their first
+    dimension. All others, and all that does not fit, is left to `Given`, which checks it.
+    """
+
+    def __init__(self, given: Given, inputs: Sequence[str], fixed: Mapping[str, Any]) -> None:
+        """inputs: in the order of a call, the counts last."""
+        parts = (*given.inputs, *given.outputs)
+        self.works = bool(given.counts) and all(p.dim == 0 and type(fixed.get(p.size)) is int for p in parts)
+        self._given, self._inputs = given, tuple(inputs)
+        if self.works:
+            sizes = {part.count: fixed[part.size] for part in given.inputs}
+            self._parts = tuple(
+                _Place(place=self._inputs.index(p.tensor), size=fixed[p.size], count=p.count) for p in given.inputs
+            )
+            self._counts = tuple(
+                _Place(place=self._inputs.index(name), size=sizes[name], count=name) for name in given.counts
+            )
+
+    def whole(self, tensors: Sequence[Any]) -> tuple[list[torch.Tensor | None], dict[str, int]] | None:
+        """Return the tensors of a launch, in the order of inputs, and the counts that the host knows, or None."""
+        made = [*tensors, *[None] * (len(self._inputs) - len(tensors))]
+        counts: dict[str, int] = {}
+        for part in self._parts:
+            tensor = made[part.place]
+            if tensor is None or not tensor.dim():
+                return None
+            rows = tensor.shape[0]
+            if counts.setdefault(part.count, rows) != rows:
+                return None
+            if rows != part.size:
+                if not 1 < rows < part.size or not _has_room(tensor, 0, part.size):
+                    return None
+                made[part.place] = tensor.as_strided((part.size, *tensor.shape[1:]), tensor.stride())
+        for part in self._counts:
+            number = made[part.place]
+            if isinstance(number, torch.Tensor):
+                del counts[part.count]
+                continue
+            if number is not None:
+                if type(number) is not int or not 0 <= number <= part.size:
+                    return None
+                counts[part.count] = number
+            device = made[self._parts[0].place].device
+            made[part.place] = self._given.scalar(counts[part.count], part.size, device)
+        return made, counts
 
 
 def _parts(program: Program, space: str) -> tuple[Part, ...]:

@@ -22,7 +22,7 @@ from tilelink.ops.calls import gpu_of
 from tilelink.ops.consensus import gathered
 from tilelink.ops.custom import Declaration, declare, is_differentiated, is_direct, schedule_text
 from tilelink.ops.form import ELEMENTS, Forms, name_of_type
-from tilelink.ops.given import Given
+from tilelink.ops.given import Given, Shortcut
 from tilelink.ops.groups import Group, OfGroups, group_named, members_of, name_of
 from tilelink.ops.meaning import Meaning
 from tilelink.ops.nodes import nodes_of
@@ -65,6 +65,7 @@ class Op:
         self._forms = Forms(program, self.signature, self._tables, dtype)
         self._names = frozenset(self.signature.names)
         self._given = Given(program)
+        self._shortcut = Shortcut(self._given, self.signature.inputs, self._fixed)
         free = self.signature.optional | {*self._given.counts}
         self._required = tuple(one for one in self.signature.inputs if one not in free)
         outputs = self.signature.outputs
@@ -132,6 +133,16 @@ class Op:
         out: Out | None,
     ) -> Any:  # fmt: skip
         """Compute the outputs of a call that gives a part of some inputs, by the kernel for all of them."""
+        key = None
+        if self._shortcut.works and out is None and not named and len(tensors) <= len(self.signature.inputs):
+            short = self._shortcut.whole(tensors) if is_direct([t for t in tensors if type(t) is not int]) else None
+            if short is not None:
+                whole, known_counts = short
+                kept = _kernels.of(group_named(members) if isinstance(members, str) else members)
+                key = (self, text, *[None if t is None else (t.shape, t.dtype, t.is_cuda) for t in whole])
+                if (launch := kept.get(key)) is not None:
+                    made = launch({n: t for n, t in zip(self.signature.inputs, whole, strict=True) if t is not None})
+                    return self._results(self._given.cut(made, known_counts))
         values = self._bound(tensors, named)
         operands = [value for value in values.values() if isinstance(value, torch.Tensor)]
         into = None if out is None else self._given_outputs(out)
@@ -144,11 +155,19 @@ class Op:
         else:
             if direct:
                 found = self._run(given, members, text)
+                if key is not None:
+                    kept[key] = self._prepared(given, members, text)
             else:
                 found = self._new(*[given.get(name) for name in self.signature.names], name_of(members), text)
-            named_ = dict(zip(self.signature.outputs, [found] if self._several is None else found, strict=True))
-            made = [*self._given.cut(named_, counts).values()]
+            found = dict(zip(self.signature.outputs, [found] if self._several is None else found, strict=True))
+            return self._results(self._given.cut(found, counts))
         return made[0] if self._several is None else self._several(*made)
+
+    def _results(self, made: Mapping[str, torch.Tensor]) -> Any:
+        """Return the outputs of a call, by their names, as the call returns them."""
+        if self._several is None:
+            return made[self._output]
+        return self._several._make([made[name] for name in self.signature.outputs])
 
     def _first(
         self, tensors: tuple[Any, ...], named: Mapping[str, Any], members: ProcessGroup | str, text: str,
