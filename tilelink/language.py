@@ -308,8 +308,9 @@ def input(
 def input(*shape: Int | int, **options: Any) -> Any:
     """Declare a tensor that the caller passes, one on every rank.
 
-    symmetric: peers may read it. default: the number in its place where a variant of the program leaves it out. low,
-    high: the smallest and the largest of the random values that commands draw for it.
+    A dimension `M[:m]` is given up to m in each launch. symmetric: peers may read it. default: the number in its place
+    where a variant of the program leaves it out. low, high: the smallest and the largest of the random values that
+    commands draw for it.
 
     bound, at_most: make it an index tensor, whose entries are integers in [0, bound), or in [0, at_most]. distinct: no
     two entries are alike. rising: none is below the one before. offsets: rising, from 0 on. The proof assumes these.

@@ -43,8 +43,8 @@ class Tensor(Node):
     tensor, a `Coordinate` in it stands for the coordinate along a dimension.
     properties: of an index tensor: "distinct" (no two entries alike), "rising" (no entry is below the one before) and
     "offsets" (rising, from 0 on). The proof assumes them.
-    defined: of an output, for each dimension the end of the elements that are defined, or None for all of them; a
-    `Coordinate` in it stands for the coordinate along a dimension before.
+    defined: of an output, for each dimension the end of the elements that are defined, or None for all of them; of an
+    input, of those that are given. A `Coordinate` in it stands for the coordinate along a dimension before.
     low, high: of an input, the smallest and the largest of the random values that commands draw; None for none.
     within: of an output, max |out - ref| / max |ref| up to which commands call it right; None for that of its dtype.
     """
