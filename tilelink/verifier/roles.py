@@ -129,7 +129,7 @@ def _loop_sizes(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> st
         (found.columns != depth, f"its consumers multiply {found.columns} columns, of {depth}"),
         (found.block != block, f"its buffers have {found.block} rows, and a turn {block}"),
         (loads != set(bytes_of.items()), f"its loads are {sorted(loads)}"),
-        (not _in_turn(found.operands), "a turn does not multiply, compute, and multiply the result"),
+        (not in_turn(found.operands), "a turn does not multiply, compute, and multiply the result"),
         *_common(found),
     ):
         if wrong_one:
@@ -137,7 +137,7 @@ def _loop_sizes(bound: Bound, stage: BoundStage, found: Roles, kept: Ring) -> st
     return None
 
 
-def _in_turn(ring: Ring) -> bool:
+def in_turn(ring: Ring) -> bool:
     """True if roles take the same operand from each place, and if turns multiply and compute in their order.
 
     A turn multiplies the leading operand, computes, brings what is carried up, and multiplies the trailing operand. In
