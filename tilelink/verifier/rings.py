@@ -88,7 +88,7 @@ def wrong_together(ring: Ring, kept: Ring, turns: int) -> str | None:
     """Return what may go wrong at the rings of a loop that carries a state, or None.
 
     The same roles are at both: the loader loads what is kept before the first turn of a tile, and consumers release it
-    after the last one.
+    after the last one. Nothing multiplies it then, because a turn computes with its product, which must be complete.
     """
     if (ring.writer.groups, ring.reader.groups) != (kept.writer.groups, kept.reader.groups):
         return "its rings have other roles"
@@ -258,7 +258,9 @@ class _Model:
                     raise _Wrong(f"a {ring.reader.name} reads a buffer before it is loaded")
                 reading = _with(reading, role - 1, (*reading[role - 1], (which, number)))
             case "retire":
-                reading = _with(reading, role - 1, self._retired(reading[role - 1], which, step.number))
+                own = [one for one in reading[role - 1] if one[0] == which]
+                others = tuple(one for one in reading[role - 1] if one[0] != which)
+                reading = _with(reading, role - 1, (*others, *(own[-step.number :] if step.number else ())))
             case "compute" | "carry":
                 wanted = LEADING if step.word == COMPUTE else TRAILING
                 if any(self._operands.get(one) == wanted for one in reading[role - 1]):
@@ -268,17 +270,6 @@ class _Model:
         return _State(
             at=_with(state.at, role, state.at[role] + 1), barriers=barriers, holds=holds, flying=flying, reading=reading
         )
-
-    def _retired(self, reading: tuple[tuple[int, int], ...], which: int, flying: int) -> tuple[tuple[int, int], ...]:
-        """Return what a role reads after a wait until at most `flying` reads of a ring are in flight.
-
-        What is kept is read until all products with it have ended.
-        """
-        own = [one for one in reading if one[0] == which]
-        others = tuple(one for one in reading if one[0] != which)
-        if which and others:
-            raise _Wrong(f"a {self.rings[which].reader.name} releases what it keeps, and still multiplies it")
-        return (*others, *(own[-flying:] if flying else ()))
 
     def _may_write(self, state: _State, which: int, number: int) -> None:
         ring = self.rings[which]
